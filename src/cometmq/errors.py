@@ -1,0 +1,16 @@
+"""The root of CometMQ's error tree."""
+
+from __future__ import annotations
+
+
+class CometMQError(Exception):
+    """Any failure that CometMQ reports on purpose.
+
+    ``message`` says what went wrong in one sentence; ``next_step``, where there is one, says what
+    the person who reads it can do now.
+    """
+
+    def __init__(self, message: str, *, next_step: str | None = None) -> None:
+        super().__init__(message if next_step is None else f"{message} ({next_step})")
+        self.message = message
+        self.next_step = next_step

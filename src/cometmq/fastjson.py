@@ -1,0 +1,214 @@
+"""The JSON dialect of fastjson 1.x, which RocketMQ's bodies and configuration files are written in.
+
+Two deviations from JSON occur (``RemotingSerializable``, ``ConfigManager``):
+
+* maps with numeric keys are written unquoted: ``{0:"10.0.0.1:10911"}``;
+* maps whose key is an object are written with that object as the key:
+  ``{{"brokerName":"b","queueId":0,"topic":"T"}:5}``, here an :class:`ObjectKeyMap`.
+
+Strict JSON is a subset and is handed to the fast decoder first.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from json.decoder import scanstring  # type: ignore[attr-defined]
+from typing import Any, Final
+
+import msgspec
+
+_MAX_DEPTH: Final = 64
+_WHITESPACE: Final = re.compile(r"[ \t\r\n]*")
+_NUMBER: Final = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?")
+_BARE_KEY: Final = re.compile(r"-?\d+|[A-Za-z_$][A-Za-z0-9_$]*")
+_WORDS: Final = {"true": True, "false": False, "null": None}
+_WORD: Final = re.compile(r"true|false|null")
+_encode_scalar = msgspec.json.Encoder().encode
+
+
+class FastjsonError(ValueError):
+    """The text is neither JSON nor fastjson's dialect of it."""
+
+
+class ObjectKeyMap(list[tuple[Any, Any]]):
+    """A map whose keys are objects, as a list of ``(key, value)`` in the order written."""
+
+
+def loads(text: str | bytes) -> Any:
+    """Parse fastjson text; bytes are UTF-8.
+
+    :raises FastjsonError: with the position, when the text is not of the dialect.
+    """
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        pass
+    except RecursionError as error:
+        raise FastjsonError("nested too deeply") from error
+    if isinstance(text, bytes):
+        try:
+            text = text.decode()
+        except UnicodeDecodeError as error:
+            raise FastjsonError(f"not UTF-8 at byte {error.start}") from error
+    parser = _Parser(text)
+    value = parser.value(0)
+    if parser.skip() != len(text):
+        raise FastjsonError(f"more text after the value at character {parser.at}")
+    return value
+
+
+class _Parser:
+    """A recursive descent over one text; the nesting depth is bounded."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.at = 0
+
+    def skip(self) -> int:
+        match = _WHITESPACE.match(self.text, self.at)
+        assert match is not None
+        self.at = match.end()
+        return self.at
+
+    def fail(self) -> FastjsonError:
+        return FastjsonError(f"not fastjson at character {self.at}: {self.text[self.at : self.at + 20]!r}")
+
+    def take(self, char: str) -> bool:
+        self.skip()
+        if self.text.startswith(char, self.at):
+            self.at += 1
+            return True
+        return False
+
+    def value(self, depth: int) -> Any:
+        if depth > _MAX_DEPTH:
+            raise FastjsonError("nested too deeply")
+        self.skip()
+        if self.take("{"):
+            return self.members(depth)
+        if self.take("["):
+            return self.items(depth)
+        if self.text.startswith('"', self.at):
+            return self.string()
+        if match := _WORD.match(self.text, self.at):
+            self.at = match.end()
+            return _WORDS[match.group()]
+        if match := _NUMBER.match(self.text, self.at):
+            self.at = match.end()
+            return float(match.group()) if match.group(1) or match.group(2) else int(match.group())
+        raise self.fail()
+
+    def string(self) -> str:
+        try:
+            text, self.at = scanstring(self.text, self.at + 1, True)
+        except json.JSONDecodeError as error:
+            raise FastjsonError(str(error)) from error
+        return str(text)
+
+    def items(self, depth: int) -> list[Any]:
+        items: list[Any] = []
+        if self.take("]"):
+            return items
+        while True:
+            items.append(self.value(depth + 1))
+            if self.take("]"):
+                return items
+            if not self.take(","):
+                raise self.fail()
+
+    def members(self, depth: int) -> Any:
+        pairs = ObjectKeyMap()
+        object_keys = False
+        while not self.take("}"):
+            if pairs and not self.take(","):
+                raise self.fail()
+            self.skip()
+            key: Any
+            if self.text.startswith("{", self.at):
+                key = self.value(depth + 1)
+                object_keys = True
+            elif self.text.startswith('"', self.at):
+                key = self.string()
+            elif match := _BARE_KEY.match(self.text, self.at):
+                key = match.group()
+                self.at = match.end()
+            else:
+                raise self.fail()
+            if not self.take(":"):
+                raise self.fail()
+            pairs.append((key, self.value(depth + 1)))
+        return pairs if object_keys else dict(pairs)
+
+
+def dumps(value: Any) -> bytes:
+    """Write compact fastjson: integer keys unquoted, :class:`ObjectKeyMap` with its objects as keys."""
+    out: list[bytes] = []
+    _write(value, out)
+    return b"".join(out)
+
+
+def _write(value: Any, out: list[bytes]) -> None:
+    if isinstance(value, ObjectKeyMap):
+        _write_pairs(value, out)
+    elif isinstance(value, Mapping):
+        _write_pairs(value.items(), out)
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        out.append(b"[")
+        for index, item in enumerate(value):
+            if index:
+                out.append(b",")
+            _write(item, out)
+        out.append(b"]")
+    else:
+        out.append(_encode_scalar(value))
+
+
+def _write_pairs(pairs: Iterable[tuple[Any, Any]], out: list[bytes]) -> None:
+    out.append(b"{")
+    first = True
+    for key, item in pairs:
+        if not first:
+            out.append(b",")
+        first = False
+        _write(key, out)
+        out.append(b":")
+        _write(item, out)
+    out.append(b"}")
+
+
+def dumps_pretty(value: Any) -> bytes:
+    """Write fastjson's pretty form, tab-indented, as RocketMQ's ``config/*.json`` have it."""
+    out: list[bytes] = []
+    _write_pretty(value, out, 0)
+    return b"".join(out)
+
+
+def _write_pretty(value: Any, out: list[bytes], depth: int) -> None:
+    if isinstance(value, ObjectKeyMap):
+        pairs: list[tuple[Any, Any]] = list(value)
+    elif isinstance(value, Mapping):
+        pairs = list(value.items())
+    elif isinstance(value, (list, tuple, set, frozenset)) and value:
+        _write_block(b"[", b"]", [[item] for item in value], out, depth)
+        return
+    else:
+        _write(value, out)
+        return
+    if pairs:
+        _write_block(b"{", b"}", [[key, item] for key, item in pairs], out, depth)
+    else:
+        out.append(b"{}")
+
+
+def _write_block(opening: bytes, closing: bytes, rows: list[list[Any]], out: list[bytes], depth: int) -> None:
+    out.append(opening)
+    for index, row in enumerate(rows):
+        out.append(b",\n" if index else b"\n")
+        out.append(b"\t" * (depth + 1))
+        if len(row) == 2:
+            _write(row[0], out)
+            out.append(b":")
+        _write_pretty(row[-1], out, depth + 1)
+    out.append(b"\n" + b"\t" * depth + closing)

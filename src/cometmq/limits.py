@@ -1,0 +1,52 @@
+"""Every limit of CometMQ, with its unit in the name and its reason beside it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+# --- Frames and names -------------------------------------------------------------------------
+MAX_FRAME_BYTES: Final = 16_777_216
+"""Largest frame after its length word. Apache's ``com.rocketmq.remoting.frameMaxLength``."""
+
+MAX_HEADER_BYTES: Final = 1_048_576
+"""Largest frame header. Properties (32 KiB) escaped as JSON stay far below; more is an attack."""
+
+MAX_EXT_FIELDS: Final = 256
+"""Fields of one header. Apache's largest header has 20; clients add a few of their own."""
+
+MAX_MESSAGE_BYTES: Final = 4 * 1024 * 1024
+"""Default of ``maxMessageSize``: the body of one message, or of one batch."""
+
+MAX_PROPERTIES_BYTES: Final = 32_767
+"""Properties of one message: their length is stored as a signed int16."""
+
+MAX_TOPIC_CHARS: Final = 127
+"""Topic name. Its length is stored as a signed int8."""
+
+MAX_GROUP_CHARS: Final = 120
+"""Group name: ``%RETRY%`` + group must still be a topic name of at most 127 characters."""
+
+MAX_BATCH_MESSAGES: Final = 10_000
+"""Messages in one batch body, so that one frame cannot hold the loop for long."""
+
+MAX_DECOMPRESSED_BYTES: Final = 64 * 1024 * 1024
+"""A body after decompression; sixteen times the largest body sent. More is taken for a bomb."""
+
+# --- Server connections -----------------------------------------------------------------------
+MAX_CONNECTIONS: Final = 16_384
+"""Open connections of one server; each costs a file descriptor and about 10 KB."""
+
+SERVER_IDLE_SECONDS: Final = 120.0
+"""A connection without traffic for this long is closed (Apache: NettyServerConfig, all-idle 120 s)."""
+
+FRAME_SECONDS: Final = 30.0
+"""Time for one frame to arrive whole once begun, so that slow writers cannot hold memory."""
+
+WRITE_HIGH_WATER_BYTES: Final = 8 * 1024 * 1024
+"""Unsent answers of one connection above which its requests are no longer read."""
+
+WRITE_LOW_WATER_BYTES: Final = 1 * 1024 * 1024
+"""Unsent answers of one connection below which its requests are read again."""
+
+MAX_PENDING_INVOKES: Final = 1_024
+"""Requests of a server to one client that wait for their answer."""

@@ -1,0 +1,79 @@
+"""The body of SEND_BATCH_MESSAGE: many messages of one topic in one request.
+
+Per message, big-endian (``MessageDecoder.encodeMessage``)::
+
+    int32 total size   int32 magic 0   int32 CRC 0   int32 flag
+    int32 body length, body            int16 properties length, properties
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from cometmq.errors import CometMQError
+from cometmq.limits import MAX_BATCH_MESSAGES, MAX_PROPERTIES_BYTES
+
+_HEAD: Final = struct.Struct(">iiiii")
+_SHORT: Final = struct.Struct(">h")
+PIECE_OVERHEAD_BYTES: Final = _HEAD.size + _SHORT.size
+
+
+class BatchError(CometMQError):
+    """The body is not a batch."""
+
+
+class BatchPiece(msgspec.Struct, frozen=True):
+    """One message of a batch."""
+
+    flag: int
+    body: bytes
+    properties_text: str
+
+
+def encode_batch(pieces: Iterable[BatchPiece]) -> bytes:
+    """The body for these messages.
+
+    :raises ValueError: the properties of one are longer than 32,767 bytes.
+    """
+    out: list[bytes] = []
+    for piece in pieces:
+        properties = piece.properties_text.encode()
+        if len(properties) > MAX_PROPERTIES_BYTES:
+            raise ValueError(f"properties of {len(properties)} bytes; at most {MAX_PROPERTIES_BYTES} can be stored")
+        size = PIECE_OVERHEAD_BYTES + len(piece.body) + len(properties)
+        out += (_HEAD.pack(size, 0, 0, piece.flag, len(piece.body)), piece.body, _SHORT.pack(len(properties)))
+        out.append(properties)
+    return b"".join(out)
+
+
+def decode_batch(body: bytes, *, max_messages: int = MAX_BATCH_MESSAGES) -> list[BatchPiece]:
+    """The messages of a batch body.
+
+    :raises BatchError: lengths that do not add up, text that is not UTF-8, or too many messages.
+    """
+    pieces: list[BatchPiece] = []
+    at = 0
+    while at < len(body):
+        if len(pieces) == max_messages:
+            raise BatchError(f"a batch has at most {max_messages} messages")
+        if len(body) - at < PIECE_OVERHEAD_BYTES:
+            raise BatchError(f"{len(body) - at} bytes are too few for message {len(pieces)} of the batch")
+        size, _, _, flag, body_length = _HEAD.unpack_from(body, at)
+        body_at = at + _HEAD.size
+        properties_at = body_at + body_length + 2
+        end = at + size
+        if body_length < 0 or properties_at > end or end > len(body):
+            raise BatchError(f"the lengths of message {len(pieces)} of the batch do not fit")
+        if properties_at + _SHORT.unpack_from(body, properties_at - 2)[0] != end:
+            raise BatchError(f"the lengths of message {len(pieces)} of the batch do not add up")
+        try:
+            properties_text = str(body[properties_at:end], "utf-8")
+        except UnicodeDecodeError as error:
+            raise BatchError(f"the properties of message {len(pieces)} of the batch are not UTF-8") from error
+        pieces.append(BatchPiece(flag, body[body_at : body_at + body_length], properties_text))
+        at = end
+    return pieces

@@ -1,0 +1,110 @@
+"""Packing and unpacking of bodies (``common/compression`` of RocketMQ 4.9.4+).
+
+zlib is an RFC 1950 stream, LZ4 the LZ4 *frame* format, ZSTD a zstd frame. Unpacking has a limit,
+whatever the packed sizes claim.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Final
+
+from cometmq.errors import CometMQError
+from cometmq.limits import MAX_DECOMPRESSED_BYTES
+from cometmq.message.sysflag import COMPRESSED, CompressionType, compression_type
+
+DEFAULT_LEVEL: Final = 5
+"""Compression level of RocketMQ's producers."""
+
+
+_ZSTD_WINDOW_BYTES: Final = 1 << 27
+"""Largest window that a zstd frame may ask for (the format allows 2 GiB)."""
+
+
+class DecompressionError(CometMQError):
+    """A body is not what its flag says, or larger than the limit once unpacked."""
+
+
+def compress(body: bytes, kind: CompressionType = CompressionType.ZLIB, level: int = DEFAULT_LEVEL) -> bytes:
+    """Pack ``body``; ``level`` means what the library of ``kind`` takes it for."""
+    if kind is CompressionType.LZ4:
+        import lz4.frame
+
+        return bytes(lz4.frame.compress(body, compression_level=level))
+    if kind is CompressionType.ZSTD:
+        import zstandard
+
+        return zstandard.ZstdCompressor(level=level).compress(body)
+    return zlib.compress(body, level)
+
+
+def decompress(body: bytes, sys_flag: int, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> bytes:
+    """Unpack ``body`` as its ``sys_flag`` says; one that is not packed is returned as it is.
+
+    :raises DecompressionError: the data are damaged or cut, the type is unknown, or more than
+        ``max_bytes`` would come out.
+    """
+    if not sys_flag & COMPRESSED:
+        return body
+    kind = compression_type(sys_flag)
+    if kind in (CompressionType.ZLIB, CompressionType.ZLIB_OLD):
+        return _inflate(body, max_bytes)
+    if kind == CompressionType.LZ4:
+        return _unlz4(body, max_bytes)
+    if kind == CompressionType.ZSTD:
+        return _unzstd(body, max_bytes)
+    raise DecompressionError(f"unknown compression type {kind} in sysFlag {sys_flag:#x}")
+
+
+def _inflate(body: bytes, max_bytes: int) -> bytes:
+    inflater = zlib.decompressobj()
+    try:
+        plain = inflater.decompress(body, max_bytes)
+    except zlib.error as error:
+        raise DecompressionError(f"the body is not zlib: {error}") from error
+    _demand(inflater.eof, len(plain) >= max_bytes, "zlib", max_bytes)
+    return plain
+
+
+def _unlz4(body: bytes, max_bytes: int) -> bytes:
+    import lz4.frame
+
+    unpacker = lz4.frame.LZ4FrameDecompressor()
+    try:
+        plain = bytes(unpacker.decompress(body, max_bytes))
+    except RuntimeError as error:
+        raise DecompressionError(f"the body is not an LZ4 frame: {error}") from error
+    _demand(unpacker.eof, len(plain) >= max_bytes, "LZ4", max_bytes)
+    return plain
+
+
+def _unzstd(body: bytes, max_bytes: int) -> bytes:
+    import zstandard
+
+    unpacker = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES)
+    try:
+        claimed = zstandard.frame_content_size(body)
+        if claimed > max_bytes:
+            _demand(False, True, "zstd", max_bytes)
+        if claimed >= 0:
+            return unpacker.decompress(body)
+        # No size in the frame: count what comes out, and only then take it in one piece.
+        with unpacker.stream_reader(body) as stream:
+            room = max_bytes
+            while room > 0 and (piece := stream.read(min(room, 1 << 20))):
+                room -= len(piece)
+        _demand(room > 0, room <= 0, "zstd", max_bytes)
+        whole = unpacker.decompressobj()
+        plain = whole.decompress(body)
+    except zstandard.ZstdError as error:
+        raise DecompressionError(f"the body is not a zstd frame: {error}") from error
+    _demand(whole.eof, False, "zstd", max_bytes)
+    return plain
+
+
+def _demand(whole: bool, full: bool, name: str, max_bytes: int) -> None:
+    if whole:
+        return
+    if full:
+        raise DecompressionError(f"the {name} body is larger than {max_bytes} bytes once unpacked")
+    raise DecompressionError(f"the {name} body is cut short")

@@ -1,0 +1,52 @@
+"""Addresses of hosts: text, tuple, and the 8 or 20 bytes that records store.
+
+Stored form: 4 bytes of IPv4 or 16 of IPv6, then the port as int32 (``MessageExt.socketAddress2ByteBuffer``).
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from typing import Final
+
+IPV4_HOST_BYTES: Final = 8
+IPV6_HOST_BYTES: Final = 20
+_PORT: Final = struct.Struct(">i")
+
+
+def encode_host(ip: str, port: int) -> bytes:
+    """The stored form of an address: 8 bytes for IPv4 (also IPv4 mapped into IPv6), 20 for IPv6.
+
+    :raises ValueError: ``ip`` is not a literal address.
+    """
+    if ip.startswith("::ffff:") and "." in ip:
+        ip = ip[7:]
+    try:
+        if ":" in ip:
+            return socket.inet_pton(socket.AF_INET6, ip.partition("%")[0]) + _PORT.pack(port)
+        return socket.inet_pton(socket.AF_INET, ip) + _PORT.pack(port)
+    except OSError as error:
+        raise ValueError(f"not an IP address: {ip!r}") from error
+
+
+def decode_host(stored: bytes) -> tuple[str, int]:
+    """``(ip, port)`` of a stored address of 8 or 20 bytes."""
+    family = socket.AF_INET if len(stored) == IPV4_HOST_BYTES else socket.AF_INET6
+    return socket.inet_ntop(family, stored[:-4]), _PORT.unpack_from(stored, len(stored) - 4)[0]
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """``(host, port)`` of ``host:port``, ``[v6]:port`` or Java's ``v6:port``.
+
+    :raises ValueError: there is no port, or it is not within 0 to 65535.
+    """
+    host, separator, port_text = text.strip().rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not separator or not host or not port_text.isascii() or not port_text.isdigit() or int(port_text) > 65535:
+        raise ValueError(f"not an address of the form host:port: {text!r}")
+    return host, int(port_text)
+
+
+def format_address(host: str, port: int) -> str:
+    """``host:port``, with brackets around an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

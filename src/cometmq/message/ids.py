@@ -1,0 +1,175 @@
+"""Ids and hashes: offset ids, unique keys, tag codes, index key hashes.
+
+Rules: ``MessageDecoder.createMessageId``, ``MessageClientIDSetter``, ``String.hashCode``,
+``MessageExtBrokerInner.tagsString2tagsCode``, ``IndexFile.indexKeyHashMethod``.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import socket
+import struct
+import threading
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+from cometmq.clock import SYSTEM_CLOCK, Clock
+from cometmq.message.hosts import IPV4_HOST_BYTES, IPV6_HOST_BYTES, decode_host
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+_MASK: Final = 0xFFFFFFFF
+
+
+def java_hash(text: str) -> int:
+    """``String.hashCode()`` of Java: Σ s[i]·31^(n−1−i) over UTF-16 units, as a signed int32."""
+    units: Sequence[int]
+    if text.isascii():
+        units = text.encode()
+    else:
+        units = struct.unpack(f"<{(len(raw := text.encode('utf-16-le', 'surrogatepass')) // 2)}H", raw)
+    code = 0
+    for unit in units:
+        code = (code * 31 + unit) & _MASK
+    return code - 0x100000000 if code & 0x80000000 else code
+
+
+@lru_cache(maxsize=4096)
+def tags_code(tag: str | None) -> int:
+    """The code that a ConsumeQueue keeps for a tag: its Java hash, 0 for none."""
+    return java_hash(tag) if tag else 0
+
+
+def index_hash(code: int) -> int:
+    """The hash that IndexFile stores for a Java hash: its absolute value, 0 for ``Integer.MIN_VALUE``."""
+    return 0 if code == -0x80000000 else abs(code)
+
+
+def key_hashes(keys: Sequence[str]) -> npt.NDArray[np.int32]:
+    """``index_hash(java_hash(key))`` of many keys at once, as int32 of shape ``(len(keys),)``."""
+    import numpy as np
+
+    if not keys:
+        return np.empty(0, np.int32)
+    joined = "".join(keys)
+    lengths: npt.NDArray[np.int64]
+    if joined.isascii():
+        units = np.frombuffer(joined.encode(), np.uint8)
+        lengths = np.fromiter(map(len, keys), np.int64, len(keys))
+    else:
+        encoded = [key.encode("utf-16-le", "surrogatepass") for key in keys]
+        units = np.frombuffer(b"".join(encoded), "<u2")
+        lengths = np.fromiter(map(len, encoded), np.int64, len(encoded)) // 2
+    ends = np.cumsum(lengths)
+    starts = ends - lengths
+    longest = int(lengths.max())
+    powers = _powers_of_31(longest)
+    # Unit i of key k weighs 31^(end_k - 1 - i); sums wrap in uint32 as Java's ints do.
+    weights = powers[np.repeat(ends - 1, lengths) - np.arange(len(units))]
+    products = units.astype(np.uint32) * weights
+    sums = np.zeros(len(keys), np.uint32)
+    filled = lengths > 0
+    if len(products):
+        sums[filled] = np.add.reduceat(products, starts[filled], dtype=np.uint32)
+    codes = sums.view(np.int32)
+    absolute: npt.NDArray[np.int32] = np.where(codes == -0x80000000, 0, np.abs(codes.astype(np.int64))).astype(np.int32)
+    return absolute
+
+
+@lru_cache(maxsize=8)
+def _powers_table(size: int) -> npt.NDArray[np.uint32]:
+    import numpy as np
+
+    powers = np.ones(size, np.uint32)
+    np.multiply.accumulate(np.full(size - 1, 31, np.uint32), out=powers[1:], dtype=np.uint32)
+    return powers
+
+
+def _powers_of_31(longest: int) -> npt.NDArray[np.uint32]:
+    """31^0, 31^1 … for at least ``longest`` positions, modulo 2^32."""
+    return _powers_table(max(256, 1 << (longest - 1).bit_length() if longest > 1 else 2))
+
+
+def offset_msg_id(store_host: bytes, physical_offset: int) -> str:
+    """The id of a stored message: upper-case hex of its store host (8 or 20 bytes) and log offset (8)."""
+    return f"{store_host.hex().upper()}{physical_offset:016X}"
+
+
+def decode_offset_msg_id(msg_id: str) -> tuple[str, int, int]:
+    """``(ip, port, physical offset)`` of an offset id of 32 or 56 hex characters.
+
+    :raises ValueError: it is not of that form.
+    """
+    try:
+        raw = bytes.fromhex(msg_id)
+    except ValueError as error:
+        raise ValueError(f"not an offset message id: {msg_id!r}") from error
+    if len(raw) not in (IPV4_HOST_BYTES + 8, IPV6_HOST_BYTES + 8) or len(msg_id) != 2 * len(raw):
+        raise ValueError(f"an offset message id has 32 or 56 hex digits: {msg_id!r}")
+    ip, port = decode_host(raw[:-8])
+    return ip, port, struct.unpack(">q", raw[-8:])[0]
+
+
+class UniqIdGenerator:
+    """Makes client message ids (UNIQ_KEY): 32 hex digits, 56 on a host that has IPv6 only.
+
+    Layout: ip (4 or 16), low 16 bits of the pid (2), a number for this generator where Java has the
+    hash of its class loader (4), milliseconds since the first of the month (4), a counter (2). The
+    counter steps on by one per id; at most 65,536 ids a millisecond are distinct.
+    """
+
+    def __init__(self, clock: Clock = SYSTEM_CLOCK, ip: bytes | None = None) -> None:
+        self._clock = clock
+        self._ip = _own_ip() if ip is None else ip
+        self._lock = threading.Lock()
+        self._counter = 0
+        self._pid = -1
+        self._prefix = ""
+        self._month_start_ms = 0
+        self._next_month_ms = 0
+        self._last_ms = -1
+        self._stamp = ""
+
+    def next(self) -> str:
+        """The next id."""
+        with self._lock:
+            now = self._clock.now_ms()
+            if now != self._last_ms:
+                self._turn(now)
+            counter = self._counter
+            self._counter = (counter + 1) & 0xFFFF
+            return f"{self._stamp}{counter:04X}"
+
+    def many(self, count: int) -> list[str]:
+        """The next ``count`` ids."""
+        return [self.next() for _ in range(count)]
+
+    def _turn(self, now: int) -> None:
+        if os.getpid() != self._pid:
+            self._pid = os.getpid()
+            head = self._ip + struct.pack(">H", self._pid & 0xFFFF) + os.urandom(4)
+            self._prefix = head.hex().upper()
+        if not self._month_start_ms <= now < self._next_month_ms:
+            start = datetime.datetime.fromtimestamp(now / 1000).astimezone()
+            start = start.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+            after = (start + datetime.timedelta(days=32)).replace(day=1)
+            self._month_start_ms = int(start.timestamp() * 1000)
+            self._next_month_ms = int(after.timestamp() * 1000)
+        self._last_ms = now
+        self._stamp = f"{self._prefix}{(now - self._month_start_ms) & _MASK:08X}"
+
+
+def _own_ip() -> bytes:
+    """This host's address as others would see it, without sending anything; loopback where there is none."""
+    for family, target in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            try:
+                probe.connect((target, 9))
+                return socket.inet_pton(family, probe.getsockname()[0])
+            except OSError:
+                continue
+    return b"\x7f\x00\x00\x01"

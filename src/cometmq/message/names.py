@@ -1,0 +1,102 @@
+"""Names of topics and groups: what is allowed, what is reserved, what is derived.
+
+Rules: ``TopicValidator``, ``MixAll``, ``TransactionalMessageUtil`` of Apache RocketMQ 4.9. Names of
+groups are as strict as names of topics here (Apache does not check them), because a group names the
+directory of its retry topic.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from cometmq.limits import MAX_GROUP_CHARS, MAX_TOPIC_CHARS
+
+PERM_PRIORITY: Final = 8
+PERM_READ: Final = 4
+PERM_WRITE: Final = 2
+PERM_INHERIT: Final = 1
+
+MASTER_ID: Final = 0
+"""brokerId of a master; slaves have ids above it."""
+
+RETRY_PREFIX: Final = "%RETRY%"
+DLQ_PREFIX: Final = "%DLQ%"
+REPLY_TOPIC_SUFFIX: Final = "REPLY_TOPIC"
+
+AUTO_CREATE_TOPIC: Final = "TBW102"
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+BENCHMARK_TOPIC: Final = "BenchmarkTest"
+TRANS_HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+TRANS_OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+TRANS_CHECK_MAX_TIME_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
+SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
+OFFSET_MOVED_EVENT: Final = "OFFSET_MOVED_EVENT"
+TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
+TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
+
+SYSTEM_TOPICS: Final = frozenset(
+    {
+        AUTO_CREATE_TOPIC,
+        SCHEDULE_TOPIC,
+        BENCHMARK_TOPIC,
+        TRANS_HALF_TOPIC,
+        TRACE_TOPIC,
+        TRANS_OP_HALF_TOPIC,
+        TRANS_CHECK_MAX_TIME_TOPIC,
+        SELF_TEST_TOPIC,
+        OFFSET_MOVED_EVENT,
+    }
+)
+"""``TopicValidator``'s system topics; a broker adds its cluster's and its own name."""
+
+NOT_ALLOWED_SEND_TOPICS: Final = frozenset(
+    {
+        SCHEDULE_TOPIC,
+        TRANS_HALF_TOPIC,
+        TRANS_OP_HALF_TOPIC,
+        TRANS_CHECK_MAX_TIME_TOPIC,
+        SELF_TEST_TOPIC,
+        OFFSET_MOVED_EVENT,
+    }
+)
+"""Topics that no client may send to."""
+
+_ALLOWED: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+
+
+def check_topic(name: str) -> str | None:
+    """Return RocketMQ's words for what is wrong with a topic name, or ``None`` when it is fine."""
+    if not name or name.isspace():
+        return "The specified topic is blank."
+    if len(name) > MAX_TOPIC_CHARS:
+        return f"The specified topic is longer than topic max length {MAX_TOPIC_CHARS}."
+    if _ALLOWED.fullmatch(name) is None:
+        return f"The specified topic[{name}] contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
+    return None
+
+
+def check_group(name: str) -> str | None:
+    """Return what is wrong with a group name in the words of RocketMQ's clients, or ``None``."""
+    if not name or name.isspace():
+        return "the specified group is blank"
+    if len(name) > MAX_GROUP_CHARS:
+        return f"the specified group is longer than group max length {MAX_GROUP_CHARS}."
+    if _ALLOWED.fullmatch(name) is None:
+        return f"the specified group[{name}] contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
+    return None
+
+
+def retry_topic(group: str) -> str:
+    """``%RETRY%<group>``, where failed messages of a group wait for their next attempt."""
+    return RETRY_PREFIX + group
+
+
+def dlq_topic(group: str) -> str:
+    """``%DLQ%<group>``, where messages go that a group failed too often."""
+    return DLQ_PREFIX + group
+
+
+def reply_topic(cluster: str) -> str:
+    """``<cluster>_REPLY_TOPIC``, where replies to requests are sent."""
+    return f"{cluster}_{REPLY_TOPIC_SUFFIX}"
