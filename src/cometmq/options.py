@@ -1,0 +1,290 @@
+"""Configuration in Apache's ``key=value`` form, read into frozen dataclasses with typed, ranged fields.
+
+One dataclass per process is its configuration reference: every field carries its default, range,
+meaning and whether it may change at run time (:func:`option`). Files are Java properties as
+``namesrv.conf`` and ``broker.conf`` use them: ``key=value`` or ``key: value``, ``#`` or ``!`` comments,
+a backslash at the end of a line continues it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+import re
+import types
+import typing
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from cometmq.errors import CometMQError
+
+T = TypeVar("T")
+_METADATA: Final = "option"
+_ENTRY: Final = re.compile(r"((?:[^\\=:\s]|\\.)+)[ \t\f]*[=: \t\f]?[ \t\f]*(.*)", re.DOTALL)
+_ESCAPE: Final = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+_ESCAPED: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_NEAR_ENOUGH: Final = 0.6
+_INT_MAX: Final = 2**31 - 1
+
+
+class ConfigError(CometMQError):
+    """A configuration that cannot be used; the message names the place, the value and the range."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Option:
+    """What is known of one configuration key."""
+
+    name: str
+    """Attribute of the dataclass."""
+    key: str
+    """Apache's name in files and in admin answers."""
+    type: type
+    """``bool``, ``int``, ``float`` or ``str``."""
+    default: Any
+    minimum: float | None
+    maximum: float | None
+    choices: tuple[str, ...]
+    runtime: bool
+    """May be changed while the process runs."""
+    secret: bool
+    """Never leaves the process in an answer or a log."""
+    doc: str
+
+    @property
+    def range_text(self) -> str:
+        """The allowed values in words."""
+        if self.choices:
+            return " or ".join(self.choices)
+        if self.type is bool:
+            return "true or false"
+        if self.type is str:
+            return "text"
+        number = "a whole number" if self.type is int else "a number"
+        if self.minimum is not None and self.maximum is not None:
+            return (
+                f"{number} from {self.minimum:g} to {self.maximum:g}"
+                if self.type is float
+                else (f"{number} from {int(self.minimum)} to {int(self.maximum)}")
+            )
+        if self.minimum is not None:
+            return f"{number} of at least {int(self.minimum)}"
+        return number
+
+    def parse(self, text: str) -> Any:
+        """Turn the text of a file or an admin request into a value.
+
+        :raises ConfigError: naming the key, the text and what is allowed.
+        """
+        text = text.strip()
+        value: Any
+        try:
+            if self.type is bool:
+                value = {"true": True, "false": False}[text.lower()]
+            else:
+                value = self.type(text)
+            if self.choices and value not in self.choices:
+                raise ValueError
+            if self.minimum is not None and not value >= self.minimum:
+                raise ValueError
+            if self.maximum is not None and not value <= self.maximum:
+                raise ValueError
+        except (KeyError, ValueError):
+            raise ConfigError(f"{self.key}={text}: allowed is {self.range_text}") from None
+        return value
+
+
+def option(
+    default: Any,
+    doc: str,
+    *,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    choices: tuple[str, ...] = (),
+    key: str = "",
+    runtime: bool = False,
+    secret: bool = False,
+) -> Any:
+    """Declare a field of a configuration dataclass; integers are limited to Java's int unless said otherwise."""
+    if isinstance(default, int) and not isinstance(default, bool) and maximum is None:
+        maximum = _INT_MAX
+    if isinstance(default, int) and not isinstance(default, bool) and minimum is None:
+        minimum = 0
+    metadata = {
+        "minimum": minimum,
+        "maximum": maximum,
+        "choices": choices,
+        "key": key,
+        "runtime": runtime,
+        "secret": secret,
+        "doc": doc,
+    }
+    return dataclasses.field(default=default, metadata={_METADATA: metadata})
+
+
+def camel(name: str) -> str:
+    """``flush_disk_type`` → ``flushDiskType``."""
+    head, *rest = name.split("_")
+    return head + "".join(part[:1].upper() + part[1:] for part in rest)
+
+
+def options_of(config_type: type) -> dict[str, Option]:
+    """Return the options of a configuration dataclass by their Apache names, in the order declared."""
+    hints = typing.get_type_hints(config_type)
+    found: dict[str, Option] = {}
+    for field in dataclasses.fields(config_type):
+        metadata = field.metadata.get(_METADATA)
+        if metadata is None:
+            continue
+        kind = hints[field.name]
+        if isinstance(kind, types.UnionType) or typing.get_origin(kind) is not None:
+            raise TypeError(f"{config_type.__name__}.{field.name}: an option has a plain type")
+        details = dict(metadata)
+        key = details.pop("key") or camel(field.name)
+        found[key] = Option(name=field.name, key=key, type=kind, default=field.default, **details)
+    return found
+
+
+def parse_properties(text: str) -> Iterator[tuple[int, str, str]]:
+    """Yield ``(line, key, value)`` of Java properties; lines count from 1."""
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    number = 0
+    while number < len(lines):
+        first = number + 1
+        line = lines[number].lstrip(" \t\f")
+        number += 1
+        if not line or line[0] in "#!":
+            continue
+        while line.endswith("\\") and (len(line) - len(line.rstrip("\\"))) % 2 == 1 and number < len(lines):
+            line = line[:-1] + lines[number].lstrip(" \t\f")
+            number += 1
+        match = _ENTRY.match(line)
+        if match is None:
+            yield first, line, ""
+        else:
+            yield first, _unescape(match.group(1)), _unescape(match.group(2))
+
+
+def _unescape(text: str) -> str:
+    def replace(match: re.Match[str]) -> str:
+        code = match.group(1)
+        return chr(int(code[1:], 16)) if len(code) == 5 else _ESCAPED.get(code, code)
+
+    return _ESCAPE.sub(replace, text) if "\\" in text else text
+
+
+def _escape(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+
+
+def nearest(key: str, known: Iterable[str]) -> str | None:
+    """Return the known key that looks most like ``key``, if one does."""
+    folded = {name.lower(): name for name in known}
+    close = difflib.get_close_matches(key.lower(), folded, n=1, cutoff=_NEAR_ENOUGH)
+    return folded[close[0]] if close else None
+
+
+def load_options(
+    config_type: type[T],
+    text: str,
+    *,
+    source: str,
+    overrides: Mapping[str, Any] | None = None,
+    accepted: Iterable[str] = (),
+) -> tuple[T, list[str]]:
+    """Read a configuration file into ``config_type``.
+
+    ``accepted`` are keys of Apache's that mean nothing here and are passed over in silence;
+    ``overrides`` are attribute values that win over the file (from the command line).
+    Returns the configuration and one warning for each unknown key.
+
+    :raises ConfigError: with file, line, value and allowed range.
+    """
+    known = options_of(config_type)
+    silent = frozenset(accepted)
+    values: dict[str, Any] = {}
+    warnings: list[str] = []
+    for line, key, value in parse_properties(text):
+        found = known.get(key)
+        if found is None:
+            if key not in silent:
+                near = nearest(key, known)
+                hint = f"; did you mean {near}?" if near else ""
+                warnings.append(f"{source}:{line}: unknown key {key} ignored{hint}")
+            continue
+        try:
+            values[found.name] = found.parse(value)
+        except ConfigError as error:
+            raise ConfigError(f"{source}:{line}: {error.message}") from None
+    values.update(overrides or {})
+    return config_type(**values), warnings
+
+
+def format_properties(config: Any) -> str:
+    """Write a configuration as properties text (``MixAll.properties2String``); secrets are left out."""
+    return "".join(
+        f"{found.key}={format_value(getattr(config, found.name))}\n"
+        for found in options_of(type(config)).values()
+        if not found.secret
+    )
+
+
+def format_value(value: Any) -> str:
+    """Write one value as Java does."""
+    return ("true" if value else "false") if isinstance(value, bool) else str(value)
+
+
+def changed(config: T, updates: str, *, accepted: Iterable[str] = ()) -> tuple[T, dict[str, str]]:
+    """Apply the properties text of an admin request; return the configuration and what changed, as text.
+
+    Only options marked ``runtime`` may change; a key whose value stays the same is accepted, since
+    tools send back what they read.
+
+    :raises ConfigError: when a key is unknown, cannot change while running, or has a bad value;
+        nothing is applied then.
+    """
+    known = options_of(type(config))
+    silent = frozenset(accepted)
+    values: dict[str, Any] = {}
+    texts: dict[str, str] = {}
+    for _, key, text in parse_properties(updates):
+        found = known.get(key)
+        if found is None and key in silent:
+            continue
+        if found is None:
+            near = nearest(key, known)
+            raise ConfigError(f"unknown key {key}" + (f"; did you mean {near}?" if near else ""))
+        value = found.parse(text)
+        if value == getattr(config, found.name):
+            continue
+        if not found.runtime:
+            raise ConfigError(f"{key} cannot be changed while running; change it in the file and restart")
+        values[found.name] = value
+        texts[key] = format_value(value)
+    return dataclasses.replace(config, **values), texts  # type: ignore[type-var]
+
+
+def update_file(path: Path, updates: Mapping[str, str]) -> None:
+    """Set keys in a properties file, keeping its other lines and comments; the file is replaced at once.
+
+    :raises OSError: when it cannot be written; the old file is then whole.
+    """
+    left = dict(updates)
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    lines = text.splitlines()
+    places = {key: line - 1 for line, key, _ in parse_properties(text)}
+    for key, value in updates.items():
+        at = places.get(key)
+        if at is not None and not lines[at].endswith("\\"):
+            lines[at] = f"{key}={_escape(value)}"
+            del left[key]
+    lines.extend(f"{key}={_escape(value)}" for key, value in left.items())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(path.name + ".tmp")
+    with fresh.open("w", encoding="utf-8") as file:
+        file.write("".join(line + "\n" for line in lines))
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)
