@@ -1,0 +1,29 @@
+# The five things people do with a clone. `make` alone lists them.
+.DEFAULT_GOAL := help
+VENV := .venv
+PY := $(VENV)/bin/python
+
+.PHONY: help demo test lint bench clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-6s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: ## produce, consume, kill a broker, archive with Spark, compare every count
+	@scripts/setup demo
+	@$(PY) -m cometmq demo --report demo-report
+
+test: ## types, lint, import order and every test
+	@scripts/setup test
+	@$(PY) scripts/test
+
+lint: ## types, lint and import order only
+	@scripts/setup test
+	@$(PY) scripts/test --only-lint
+
+bench: ## measure this machine (see docs/performance.md)
+	@scripts/setup test
+	@$(PY) benchmarks/run.py
+
+clean: ## remove what the targets above made, the .venv included
+	rm -rf $(VENV) demo-report .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

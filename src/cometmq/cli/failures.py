@@ -1,0 +1,95 @@
+"""Turns whatever went wrong in a command into one sentence with the next step, and an exit code."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Callable
+from typing import Final
+
+import click
+
+from cometmq.errors import CometMQError
+
+DONE: Final = 0
+FAILED: Final = 1
+WRONG_USE: Final = 2
+PARTLY_DONE: Final = 3
+INTERRUPTED: Final = 130
+"""128 + SIGINT, as shells expect of a command that was interrupted before it was done."""
+
+
+class PartlyDoneError(CometMQError):
+    """Some of the work is done and some is not; the message says how much."""
+
+
+class WrongUseError(CometMQError):
+    """Options that do not go together, found after parsing."""
+
+
+def guarded(run: Callable[[], object]) -> int:
+    """Run a command and return its exit code; failures are told on stderr, never as a traceback.
+
+    ``COMETMQ_TRACEBACK=1`` in the environment lets the exception through, for reporting a bug.
+    """
+    try:
+        result = run()
+        sys.stdout.flush()
+        return result if isinstance(result, int) else DONE
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except click.UsageError as error:
+        error.show()
+        return WRONG_USE
+    except click.ClickException as error:
+        return _say(error.format_message(), FAILED)
+    except (click.Abort, KeyboardInterrupt):
+        return INTERRUPTED
+    except BrokenPipeError:
+        _drop_stdout()
+        return DONE
+    except PartlyDoneError as error:
+        return _say(str(error), PARTLY_DONE)
+    except WrongUseError as error:
+        return _say(str(error), WRONG_USE)
+    except CometMQError as error:
+        return _say(str(error), FAILED)
+    except OSError as error:
+        return _say(explain_os_error(error), FAILED)
+    except Exception as error:
+        if os.environ.get("COMETMQ_TRACEBACK"):
+            raise
+        return _say(
+            f"unexpected {type(error).__name__}: {error} (this is a bug; run again with COMETMQ_TRACEBACK=1 "
+            "and report what it prints)",
+            FAILED,
+        )
+
+
+def explain_os_error(error: OSError) -> str:
+    """Say what an operating-system error means for the person who started the command."""
+    text = (error.strerror or str(error)).lower()
+    where = f"{error.filename}: " if error.filename else ""
+    match error.errno:
+        case errno.EADDRINUSE:
+            return f"{where}{text} (stop what listens there, or choose another port with --port or --namesrv-port)"
+        case errno.EACCES | errno.EPERM:
+            return f"{where}{text} (use a directory and ports that this user may use)"
+        case errno.ENOSPC:
+            return f"{where}{text} (free some room, or use another disk with --data)"
+        case errno.EMFILE | errno.ENFILE:
+            return f"{where}{text} (raise the limit with: ulimit -n 65536)"
+        case errno.ECONNREFUSED:
+            return f"{where}{text} (is the server running? start one with: cometmq serve)"
+    return f"{where}{text} (cometmq doctor may know more)"
+
+
+def _say(sentence: str, code: int) -> int:
+    click.echo(f"cometmq: {sentence}", err=True)
+    return code
+
+
+def _drop_stdout() -> None:
+    """Point stdout to nothing, so that the interpreter's last flush finds no broken pipe."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
