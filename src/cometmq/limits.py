@@ -50,3 +50,22 @@ WRITE_LOW_WATER_BYTES: Final = 1 * 1024 * 1024
 
 MAX_PENDING_INVOKES: Final = 1_024
 """Requests of a server to one client that wait for their answer."""
+
+# --- Nameserver -------------------------------------------------------------------------------
+MAX_NAMESRV_TOPICS: Final = 100_000
+"""Topics of one nameserver; about 500 bytes each."""
+
+MAX_NAMESRV_BROKERS: Final = 4_096
+"""Broker addresses of one nameserver; each keeps a connection and registers every 30 s."""
+
+MAX_KV_ENTRIES: Final = 100_000
+"""KV configuration entries of one nameserver; all are written to one file at each change."""
+
+MAX_KV_NAME_CHARS: Final = 255
+"""Namespace or key of a KV configuration entry."""
+
+MAX_KV_VALUE_CHARS: Final = 65_536
+"""Value of a KV configuration entry; an order configuration of 1,000 brokers has about 20 KB."""
+
+MAX_REGISTRATION_BYTES: Final = 64 * 1024 * 1024
+"""A registration's body after decompression: 100,000 topics with long names."""
