@@ -1,0 +1,19 @@
+"""PySpark over RocketMQ: the data source ``format("rocketmq")`` and the pipeline jobs.
+
+Importing this package costs nothing: PySpark and PyArrow are loaded by the modules that need them.
+
+=====================  ==========================================================================
+``source``             ``RocketMQDataSource``, what ``spark.read.format("rocketmq")`` finds
+``decode``             stored records → Arrow columns, vectorised
+``archive``            ``archive(namesrv, topics, to, checkpoint, *, trigger="availableNow",
+                       starting_offsets="earliest", max_offsets_per_trigger=1_000_000,
+                       options=None, spark=None, on_batch=None) -> ArchiveReport``
+``archive_log``        ``ArchiveLog(to)``: committed files, counts per queue, vacuum; no Spark
+``archive_reader``     ``read_archive(spark, to) -> DataFrame``
+``archive_command``    ``archive_command``: the click command behind ``cometmq pipeline archive``
+=====================  ==========================================================================
+
+``ArchiveReport`` has ``rows``, ``bytes``, ``files``, ``batches``, ``seconds``, ``finished``,
+``warnings`` and ``queues``: one ``QueueTotals(topic, broker, queue_id, first, next, rows)`` for each queue in
+the archive (all batches ever committed, not only those of this run), ``exit_code`` (0, 1 or 3) and ``render()``.
+"""
