@@ -1,0 +1,1 @@
+"""The remoting protocol: frames, commands, headers and bodies without sockets; transports beside them."""

@@ -1,0 +1,344 @@
+"""Bodies of requests and answers: the structs that RocketMQ writes as JSON (``common/protocol/body`` and beside it).
+
+Written and read in fastjson's dialect (:mod:`cometmq.fastjson`): numeric keys unquoted, maps keyed by a
+:class:`MessageQueue` with that object as the key, null fields left out, fields in alphabetical order.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any, TypeVar
+
+import msgspec
+
+from cometmq import fastjson
+from cometmq.errors import CometMQError
+
+T = TypeVar("T")
+
+
+class BodyError(CometMQError):
+    """A body is not of the form that its code asks for."""
+
+
+class Body(msgspec.Struct, rename="camel", kw_only=True):
+    """Base of all bodies."""
+
+
+class MessageQueue(msgspec.Struct, rename="camel", frozen=True, order=True):
+    """One queue of a topic on one broker; orders as RocketMQ's clients sort queues."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+
+
+class DataVersion(Body):
+    """When a table last changed: equal only if both numbers are."""
+
+    counter: int = 0
+    timestamp: int = 0
+    state_version: int | None = None
+
+
+class TopicConfig(Body):
+    """The configuration of one topic (``TopicConfig``)."""
+
+    topic_name: str
+    read_queue_nums: int = 16
+    write_queue_nums: int = 16
+    perm: int = 6
+    topic_filter_type: str = "SINGLE_TAG"
+    topic_sys_flag: int = 0
+    order: bool = False
+    attributes: dict[str, str] | None = None
+
+
+class TopicConfigSerializeWrapper(Body):
+    """All topics of a broker."""
+
+    data_version: DataVersion = msgspec.field(default_factory=DataVersion)
+    topic_config_table: dict[str, TopicConfig] = {}
+
+
+class RegisterBrokerBody(Body):
+    """What a broker tells a nameserver (103)."""
+
+    topic_config_serialize_wrapper: TopicConfigSerializeWrapper = msgspec.field(
+        default_factory=TopicConfigSerializeWrapper
+    )
+    filter_server_list: list[str] = []
+
+
+class SubscriptionGroupConfig(Body):
+    """The configuration of one consumer group; defaults are Apache's."""
+
+    group_name: str
+    consume_enable: bool = True
+    consume_from_min_enable: bool = True
+    consume_broadcast_enable: bool = True
+    retry_queue_nums: int = 1
+    retry_max_times: int = 16
+    broker_id: int = 0
+    which_broker_when_consume_slowly: int = 1
+    notify_consumer_ids_changed_enable: bool = True
+
+
+class SubscriptionGroupWrapper(Body):
+    """All consumer groups of a broker."""
+
+    data_version: DataVersion = msgspec.field(default_factory=DataVersion)
+    subscription_group_table: dict[str, SubscriptionGroupConfig] = {}
+
+
+class QueueData(Body):
+    """The queues of a topic on one broker."""
+
+    broker_name: str
+    read_queue_nums: int
+    write_queue_nums: int
+    perm: int
+    topic_sys_flag: int = 0
+
+
+class BrokerData(Body):
+    """The addresses of one broker name, by broker id (0 is the master)."""
+
+    cluster: str
+    broker_name: str
+    broker_addrs: dict[int, str]
+
+
+class TopicRouteData(Body):
+    """Where a topic lives."""
+
+    broker_datas: list[BrokerData] = []
+    queue_datas: list[QueueData] = []
+    filter_server_table: dict[str, list[str]] = {}
+    order_topic_conf: str | None = None
+
+
+class ClusterInfo(Body):
+    """All brokers and clusters that a nameserver knows."""
+
+    broker_addr_table: dict[str, BrokerData] = {}
+    cluster_addr_table: dict[str, list[str]] = {}
+
+
+class SubscriptionData(Body):
+    """What a consumer wants of one topic."""
+
+    topic: str
+    sub_string: str = "*"
+    expression_type: str = "TAG"
+    sub_version: int = 0
+    tags_set: list[str] = []
+    code_set: list[int | str] = []
+    class_filter_mode: bool = False
+
+
+class ConsumerData(Body):
+    """One consumer group in a heartbeat."""
+
+    group_name: str
+    consume_type: str = "CONSUME_PASSIVELY"
+    message_model: str = "CLUSTERING"
+    consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
+    subscription_data_set: list[SubscriptionData] = []
+    unit_mode: bool = False
+
+
+class ProducerData(Body):
+    """One producer group in a heartbeat."""
+
+    group_name: str
+
+
+class HeartbeatData(Body):
+    """The body of HEART_BEAT (34)."""
+
+    client_id: str = msgspec.field(name="clientID")
+    producer_data_set: list[ProducerData] = []
+    consumer_data_set: list[ConsumerData] = []
+
+
+class KVTable(Body):
+    """A table of texts."""
+
+    table: dict[str, str] = {}
+
+
+class TopicList(Body):
+    """Names of topics."""
+
+    topic_list: list[str] = []
+    broker_addr: str | None = None
+
+
+class GroupList(Body):
+    """Names of groups."""
+
+    group_list: list[str] = []
+
+
+class ConsumerIdList(Body):
+    """Answer to GET_CONSUMER_LIST_BY_GROUP (38)."""
+
+    consumer_id_list: list[str] = []
+
+
+class Connection(Body):
+    """One connected client."""
+
+    client_id: str
+    client_addr: str
+    language: str
+    version: int
+
+
+class ConsumerConnection(Body):
+    """Who consumes as a group, and how (203)."""
+
+    connection_set: list[Connection] = []
+    subscription_table: dict[str, SubscriptionData] = {}
+    consume_type: str | None = None
+    message_model: str | None = None
+    consume_from_where: str | None = None
+
+
+class ProducerConnection(Body):
+    """Who produces as a group (204)."""
+
+    connection_set: list[Connection] = []
+
+
+class ProducerInfo(Body):
+    """One producer in GET_ALL_PRODUCER_INFO (328)."""
+
+    client_id: str
+    remote_ip: str = msgspec.field(name="remoteIP")
+    language: str
+    version: int
+    last_update_timestamp: int
+
+
+class ProducerTableInfo(Body):
+    """All producers by group (328)."""
+
+    data: dict[str, list[ProducerInfo]] = {}
+
+
+class LockBatchRequestBody(Body):
+    """LOCK_BATCH_MQ (41) and UNLOCK_BATCH_MQ (42)."""
+
+    consumer_group: str
+    client_id: str
+    mq_set: list[MessageQueue] = []
+
+
+class LockBatchResponseBody(Body):
+    """The queues that the asker holds now (41)."""
+
+    lock_ok_mq_set: list[MessageQueue] = msgspec.field(default_factory=list, name="lockOKMQSet")
+
+
+class CheckClientRequestBody(Body):
+    """CHECK_CLIENT_CONFIG (46)."""
+
+    client_id: str
+    group: str
+    subscription_data: SubscriptionData
+
+
+class TopicOffset(Body):
+    """Offsets of one queue."""
+
+    min_offset: int
+    max_offset: int
+    last_update_timestamp: int
+
+
+class TopicStatsTable(Body):
+    """Offsets of all queues of a topic (202)."""
+
+    offset_table: dict[MessageQueue, TopicOffset] = {}
+
+
+class OffsetWrapper(Body):
+    """How far a group is in one queue."""
+
+    broker_offset: int
+    consumer_offset: int
+    last_timestamp: int
+
+
+class ConsumeStats(Body):
+    """How far a group is (208)."""
+
+    offset_table: dict[MessageQueue, OffsetWrapper] = {}
+    consume_tps: float = 0.0
+
+
+class ResetOffsetBody(Body):
+    """New offsets by queue (220, 222)."""
+
+    offset_table: dict[MessageQueue, int] = {}
+
+
+class GetConsumerStatusBody(Body):
+    """Offsets that clients hold (221, 223)."""
+
+    message_queue_table: dict[MessageQueue, int] = {}
+    consumer_table: dict[str, dict[MessageQueue, int]] = {}
+
+
+class ConsumerOffsetSerializeWrapper(Body):
+    """All consumer offsets: ``topic@group`` → queue id → offset (43, ``consumerOffset.json``)."""
+
+    offset_table: dict[str, dict[int, int]] = {}
+
+
+def to_builtins(body: Any) -> Any:
+    """A body as plain maps and lists, null fields left out and keys sorted, ready for fastjson."""
+    if isinstance(body, msgspec.Struct):
+        fields = [(info.encode_name, getattr(body, info.name)) for info in msgspec.structs.fields(body)]
+        return {name: to_builtins(value) for name, value in sorted(fields) if value is not None}
+    if isinstance(body, dict):
+        if any(isinstance(key, msgspec.Struct) for key in body):
+            return fastjson.ObjectKeyMap((to_builtins(key), to_builtins(value)) for key, value in body.items())
+        return {key: to_builtins(value) for key, value in body.items()}
+    if isinstance(body, (list, tuple, set, frozenset)):
+        return [to_builtins(item) for item in body]
+    return body
+
+
+def encode_body(body: Any) -> bytes:
+    """The body as compact fastjson."""
+    return fastjson.dumps(to_builtins(body))
+
+
+def decode_body(kind: type[T], data: bytes) -> T:
+    """A body of the given kind from fastjson or JSON text.
+
+    :raises BodyError: the text is neither, a field is missing, or not of its type.
+    """
+    try:
+        parsed = fastjson.loads(data)
+        return msgspec.convert(_without_nulls(parsed), kind, strict=False)
+    except (msgspec.ValidationError, fastjson.FastjsonError, TypeError) as error:
+        raise BodyError(f"{kind.__name__}: {error}") from error
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, fastjson.ObjectKeyMap):
+        return {msgspec.convert(key, MessageQueue, strict=False): _without_nulls(item) for key, item in value}
+    if isinstance(value, dict):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [_without_nulls(item) for item in value]
+    return value
+
+
+def crc32(body: bytes) -> int:
+    """CRC32 of a body, 31 bits (``UtilAll.crc32``)."""
+    return zlib.crc32(body) & 0x7FFFFFFF

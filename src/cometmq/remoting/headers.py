@@ -1,0 +1,574 @@
+"""Typed headers: what travels in ``extFields``, one struct for each kind.
+
+Field names are RocketMQ's in snake_case; on the wire they are as RocketMQ writes them
+(``common/protocol/header``). Values travel as text; ``None`` is left out. Unknown fields are
+ignored, as Apache does, so that clients of later versions are understood.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from cometmq.errors import CometMQError
+
+
+class HeaderError(CometMQError):
+    """A required field of a header is missing, or a field is not of its type."""
+
+
+class Header(msgspec.Struct, rename="camel"):
+    """Base of all typed headers."""
+
+
+class NoHeader(Header):
+    """For codes that carry no fields of their own."""
+
+
+H = TypeVar("H", bound=Header)
+
+
+def to_ext(header: Header) -> dict[str, str]:
+    """The fields of a header as text, those that are ``None`` left out."""
+    fields: dict[str, Any] = msgspec.to_builtins(header)
+    return {name: as_text(value) for name, value in fields.items() if value is not None}
+
+
+def as_text(value: object) -> str:
+    """A field as Java writes it: booleans in lower case."""
+    if value is True:
+        return "true"
+    if value is False:
+        return "false"
+    return str(value)
+
+
+def from_ext(kind: type[H], ext_fields: Mapping[str, str]) -> H:
+    """The typed header in these fields.
+
+    :raises HeaderError: naming the field that is missing or not of its type.
+    """
+    try:
+        return msgspec.convert(ext_fields, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise HeaderError(f"{kind.__name__}: {error}") from error
+
+
+class CheckTransactionStateRequestHeader(Header):
+    """CHECK_TRANSACTION_STATE (39), broker to producer: which half message is asked about."""
+
+    tran_state_table_offset: int
+    commit_log_offset: int
+    msg_id: str | None = None
+    transaction_id: str | None = None
+    offset_msg_id: str | None = None
+
+
+class CloneGroupOffsetRequestHeader(Header):
+    """CLONE_GROUP_OFFSET (314): offsets of one group are copied to another."""
+
+    src_group: str
+    dest_group: str
+    topic: str | None = None
+    offline: bool = False
+
+
+class ConsumeMessageDirectlyResultRequestHeader(Header):
+    """CONSUME_MESSAGE_DIRECTLY (309): one message is handed to one client of a group."""
+
+    consumer_group: str
+    client_id: str | None = None
+    msg_id: str | None = None
+    broker_name: str | None = None
+
+
+class ConsumerSendMsgBackRequestHeader(Header):
+    """CONSUMER_SEND_MSG_BACK (36): a message at a log offset failed and comes back later."""
+
+    offset: int
+    group: str
+    delay_level: int
+    origin_msg_id: str | None = None
+    origin_topic: str | None = None
+    unit_mode: bool = False
+    max_reconsume_times: int | None = None
+
+
+class CreateTopicRequestHeader(Header):
+    """UPDATE_AND_CREATE_TOPIC (17)."""
+
+    topic: str
+    default_topic: str
+    read_queue_nums: int
+    write_queue_nums: int
+    perm: int
+    topic_filter_type: str
+    order: bool
+    topic_sys_flag: int | None = None
+
+
+class DeleteSubscriptionGroupRequestHeader(Header):
+    """DELETE_SUBSCRIPTIONGROUP (207)."""
+
+    group_name: str
+    remove_offset: bool = False
+
+
+class DeleteTopicRequestHeader(Header):
+    """DELETE_TOPIC_IN_BROKER (215)."""
+
+    topic: str
+
+
+class EndTransactionRequestHeader(Header):
+    """END_TRANSACTION (37): commit (8), roll back (12) or unknown (0)."""
+
+    producer_group: str
+    tran_state_table_offset: int
+    commit_log_offset: int
+    commit_or_rollback: int
+    msg_id: str
+    from_transaction_check: bool | None = None
+    transaction_id: str | None = None
+
+
+class GetBrokerConfigResponseHeader(Header):
+    """Answer to GET_BROKER_CONFIG (26): the configuration data version."""
+
+    version: str
+
+
+class GetConsumeStatsInBrokerHeader(Header):
+    """GET_BROKER_CONSUME_STATS (317)."""
+
+    is_order: bool
+
+
+class GetConsumeStatsRequestHeader(Header):
+    """GET_CONSUME_STATS (208)."""
+
+    consumer_group: str
+    topic: str | None = None
+
+
+class GetConsumerConnectionListRequestHeader(Header):
+    """GET_CONSUMER_CONNECTION_LIST (203)."""
+
+    consumer_group: str
+
+
+class GetConsumerListByGroupRequestHeader(Header):
+    """GET_CONSUMER_LIST_BY_GROUP (38)."""
+
+    consumer_group: str
+
+
+class GetConsumerRunningInfoRequestHeader(Header):
+    """GET_CONSUMER_RUNNING_INFO (307)."""
+
+    consumer_group: str
+    client_id: str
+    jstack_enable: bool = False
+
+
+class GetConsumerStatusRequestHeader(Header):
+    """GET_CONSUMER_STATUS_FROM_CLIENT (221) and INVOKE_BROKER_TO_GET_CONSUMER_STATUS (223)."""
+
+    topic: str
+    group: str
+    client_addr: str | None = None
+
+
+class GetEarliestMsgStoretimeRequestHeader(Header):
+    """GET_EARLIEST_MSG_STORETIME (32)."""
+
+    topic: str
+    queue_id: int
+
+
+class GetEarliestMsgStoretimeResponseHeader(Header):
+    """Answer to GET_EARLIEST_MSG_STORETIME (32): ms since 1970, -1 for an empty queue."""
+
+    timestamp: int
+
+
+class GetMaxOffsetRequestHeader(Header):
+    """GET_MAX_OFFSET (30)."""
+
+    topic: str
+    queue_id: int
+
+
+class GetMaxOffsetResponseHeader(Header):
+    """Answer to GET_MAX_OFFSET (30): the offset that the next message will get."""
+
+    offset: int
+
+
+class GetMinOffsetRequestHeader(Header):
+    """GET_MIN_OFFSET (31)."""
+
+    topic: str
+    queue_id: int
+
+
+class GetMinOffsetResponseHeader(Header):
+    """Answer to GET_MIN_OFFSET (31)."""
+
+    offset: int
+
+
+class GetProducerConnectionListRequestHeader(Header):
+    """GET_PRODUCER_CONNECTION_LIST (204)."""
+
+    producer_group: str
+
+
+class GetTopicStatsInfoRequestHeader(Header):
+    """GET_TOPIC_STATS_INFO (202)."""
+
+    topic: str
+
+
+class GetTopicsByClusterRequestHeader(Header):
+    """GET_TOPICS_BY_CLUSTER (224)."""
+
+    cluster: str
+
+
+class NotifyConsumerIdsChangedRequestHeader(Header):
+    """NOTIFY_CONSUMER_IDS_CHANGED (40), broker to client."""
+
+    consumer_group: str
+
+
+class PullMessageRequestHeader(Header):
+    """PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361); sysFlag is a PullSysFlag."""
+
+    consumer_group: str
+    topic: str
+    queue_id: int
+    queue_offset: int
+    max_msg_nums: int
+    sys_flag: int
+    commit_offset: int
+    suspend_timeout_millis: int
+    sub_version: int
+    subscription: str | None = None
+    expression_type: str | None = None
+    max_msg_bytes: int | None = None
+
+
+class PullMessageResponseHeader(Header):
+    """Answer to PULL_MESSAGE (11); all four fields are always there."""
+
+    suggest_which_broker_id: int
+    next_begin_offset: int
+    min_offset: int
+    max_offset: int
+
+
+class QueryConsumeQueueRequestHeader(Header):
+    """QUERY_CONSUME_QUEUE (321)."""
+
+    topic: str | None = None
+    queue_id: int = 0
+    index: int = 0
+    count: int = 0
+    consumer_group: str | None = None
+
+
+class QueryConsumeTimeSpanRequestHeader(Header):
+    """QUERY_CONSUME_TIME_SPAN (303)."""
+
+    topic: str
+    group: str
+
+
+class QueryConsumerOffsetRequestHeader(Header):
+    """QUERY_CONSUMER_OFFSET (14)."""
+
+    consumer_group: str
+    topic: str
+    queue_id: int
+    set_zero_if_not_found: bool | None = None
+
+
+class QueryConsumerOffsetResponseHeader(Header):
+    """Answer to QUERY_CONSUMER_OFFSET (14)."""
+
+    offset: int
+
+
+class QueryCorrectionOffsetHeader(Header):
+    """QUERY_CORRECTION_OFFSET (308)."""
+
+    compare_group: str
+    topic: str
+    filter_groups: str | None = None
+
+
+class QueryMessageRequestHeader(Header):
+    """QUERY_MESSAGE (12): by key, or by unique key when unique_key_query is set; times in ms."""
+
+    topic: str
+    key: str
+    max_num: int
+    begin_timestamp: int
+    end_timestamp: int
+    unique_key_query: bool = msgspec.field(default=False, name="_UNIQUE_KEY_QUERY")
+
+
+class QueryMessageResponseHeader(Header):
+    """Answer to QUERY_MESSAGE (12)."""
+
+    index_last_update_timestamp: int
+    index_last_update_phyoffset: int
+
+
+class QueryTopicConsumeByWhoRequestHeader(Header):
+    """QUERY_TOPIC_CONSUME_BY_WHO (300)."""
+
+    topic: str
+
+
+class ReplyMessageRequestHeader(Header):
+    """PUSH_REPLY_MESSAGE_TO_CLIENT (326), broker to producer."""
+
+    producer_group: str
+    topic: str
+    default_topic: str
+    default_topic_queue_nums: int
+    queue_id: int
+    sys_flag: int
+    born_timestamp: int
+    flag: int
+    born_host: str
+    store_host: str
+    store_timestamp: int
+    properties: str | None = None
+    reconsume_times: int | None = None
+    unit_mode: bool = False
+
+
+class ResetOffsetRequestHeader(Header):
+    """RESET_CONSUMER_CLIENT_OFFSET (220) and INVOKE_BROKER_TO_RESET_OFFSET (222); timestamp in ms, -1 for the end."""
+
+    topic: str
+    group: str
+    timestamp: int
+    is_force: bool
+
+
+class ResumeCheckHalfMessageRequestHeader(Header):
+    """RESUME_CHECK_HALF_MESSAGE (323)."""
+
+    msg_id: str | None = None
+
+
+class SearchOffsetRequestHeader(Header):
+    """SEARCH_OFFSET_BY_TIMESTAMP (29): timestamp in ms."""
+
+    topic: str
+    queue_id: int
+    timestamp: int
+    boundary_type: str | None = None
+
+
+class SearchOffsetResponseHeader(Header):
+    """Answer to SEARCH_OFFSET_BY_TIMESTAMP (29)."""
+
+    offset: int
+
+
+class SendMessageRequestHeader(Header):
+    """SEND_MESSAGE (10) and SEND_REPLY_MESSAGE (324)."""
+
+    producer_group: str
+    topic: str
+    default_topic: str
+    default_topic_queue_nums: int
+    queue_id: int
+    sys_flag: int
+    born_timestamp: int
+    flag: int
+    properties: str | None = None
+    reconsume_times: int | None = None
+    unit_mode: bool = False
+    batch: bool = False
+    max_reconsume_times: int | None = None
+
+
+class SendMessageRequestHeaderV2(Header):
+    """SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320), SEND_REPLY_MESSAGE_V2 (325): one letter a field."""
+
+    producer_group: str = msgspec.field(name="a")
+    topic: str = msgspec.field(name="b")
+    default_topic: str = msgspec.field(name="c")
+    default_topic_queue_nums: int = msgspec.field(name="d")
+    queue_id: int = msgspec.field(name="e")
+    sys_flag: int = msgspec.field(name="f")
+    born_timestamp: int = msgspec.field(name="g")
+    flag: int = msgspec.field(name="h")
+    properties: str | None = msgspec.field(default=None, name="i")
+    reconsume_times: int | None = msgspec.field(default=None, name="j")
+    unit_mode: bool = msgspec.field(default=False, name="k")
+    max_reconsume_times: int | None = msgspec.field(default=None, name="l")
+    batch: bool = msgspec.field(default=False, name="m")
+    broker_name: str | None = msgspec.field(default=None, name="n")
+
+
+class SendMessageResponseHeader(Header):
+    """Answer to every kind of send; msgId is the offset id, of a batch all of them joined by commas."""
+
+    msg_id: str
+    queue_id: int
+    queue_offset: int
+    transaction_id: str | None = None
+
+
+class UnregisterClientRequestHeader(Header):
+    """UNREGISTER_CLIENT (35)."""
+
+    client_id: str = msgspec.field(name="clientID")
+    producer_group: str | None = None
+    consumer_group: str | None = None
+
+
+class UpdateConsumerOffsetRequestHeader(Header):
+    """UPDATE_CONSUMER_OFFSET (15)."""
+
+    consumer_group: str
+    topic: str
+    queue_id: int
+    commit_offset: int
+
+
+class ViewBrokerStatsDataRequestHeader(Header):
+    """VIEW_BROKER_STATS_DATA (315)."""
+
+    stats_name: str
+    stats_key: str
+
+
+class ViewMessageRequestHeader(Header):
+    """VIEW_MESSAGE_BY_ID (33): the log offset inside an offset id."""
+
+    offset: int
+
+
+class AddWritePermOfBrokerRequestHeader(Header):
+    """ADD_WRITE_PERM_OF_BROKER (327)."""
+
+    broker_name: str
+
+
+class AddWritePermOfBrokerResponseHeader(Header):
+    """Answer to ADD_WRITE_PERM_OF_BROKER (327)."""
+
+    add_topic_count: int
+
+
+class DeleteKVConfigRequestHeader(Header):
+    """DELETE_KV_CONFIG (102)."""
+
+    namespace: str
+    key: str
+
+
+class DeleteTopicFromNamesrvRequestHeader(Header):
+    """DELETE_TOPIC_IN_NAMESRV (216)."""
+
+    topic: str
+    cluster_name: str | None = None
+
+
+class GetKVConfigRequestHeader(Header):
+    """GET_KV_CONFIG (101)."""
+
+    namespace: str
+    key: str
+
+
+class GetKVConfigResponseHeader(Header):
+    """Answer to GET_KV_CONFIG (101)."""
+
+    value: str | None = None
+
+
+class GetKVListByNamespaceRequestHeader(Header):
+    """GET_KVLIST_BY_NAMESPACE (219)."""
+
+    namespace: str
+
+
+class GetRouteInfoRequestHeader(Header):
+    """GET_ROUTEINFO_BY_TOPIC (105)."""
+
+    topic: str
+    accept_standard_json_only: bool | None = None
+
+
+class PutKVConfigRequestHeader(Header):
+    """PUT_KV_CONFIG (100)."""
+
+    namespace: str
+    key: str
+    value: str
+
+
+class QueryDataVersionRequestHeader(Header):
+    """QUERY_DATA_VERSION (322); the body is a DataVersion."""
+
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    broker_id: int
+
+
+class QueryDataVersionResponseHeader(Header):
+    """Answer to QUERY_DATA_VERSION (322)."""
+
+    changed: bool
+
+
+class RegisterBrokerRequestHeader(Header):
+    """REGISTER_BROKER (103); bodyCrc32 is 0 or the 31-bit CRC32 of the body."""
+
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    ha_server_addr: str
+    broker_id: int
+    compressed: bool = False
+    body_crc32: int | None = None
+
+
+class RegisterBrokerResponseHeader(Header):
+    """Answer to REGISTER_BROKER (103): where a slave finds its master."""
+
+    ha_server_addr: str | None = None
+    master_addr: str | None = None
+
+
+class UnRegisterBrokerRequestHeader(Header):
+    """UNREGISTER_BROKER (104)."""
+
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    broker_id: int
+
+
+class WipeWritePermOfBrokerRequestHeader(Header):
+    """WIPE_WRITE_PERM_OF_BROKER (205)."""
+
+    broker_name: str
+
+
+class WipeWritePermOfBrokerResponseHeader(Header):
+    """Answer to WIPE_WRITE_PERM_OF_BROKER (205)."""
+
+    wipe_topic_count: int

@@ -1,0 +1,222 @@
+"""Processors: which request is decoded into which header, and who answers it.
+
+A :class:`ProcessorTable` maps a request code to its header type and handler. Brokers, nameservers and
+clients (for what brokers push) use the same table. A header is decoded once, from its bytes into the
+typed struct; only clients that write odd JSON or binary headers take the way over text fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Generic, Protocol
+
+import msgspec
+
+from cometmq.remoting.codes import CURRENT_VERSION, RequestCode, ResponseCode
+from cometmq.remoting.command import (
+    FLAG_ONEWAY,
+    FLAG_RESPONSE,
+    RemotingCommand,
+    decode_header,
+    encode_binary_header,
+    encode_json_header,
+    fields_of,
+)
+from cometmq.remoting.frame import JSON, ROCKETMQ, encode_frame
+from cometmq.remoting.headers import H, Header, HeaderError, from_ext
+
+Buffer = bytes | memoryview
+
+SERVER_LANGUAGE: Final = "JAVA"
+"""What answers call themselves: every client knows it, whatever else it knows."""
+
+
+class Request(msgspec.Struct, Generic[H], rename={"header": "extFields"}):
+    """A request as a handler sees it; its body is handed over beside it."""
+
+    code: int
+    header: H
+    opaque: int = 0
+    flag: int = 0
+    language: str | int | None = None
+    version: int = 0
+    remark: str | None = None
+    serializeTypeCurrentRPC: str | None = None  # noqa: N815 - the wire's name; decides nothing, see serialize_type
+
+    @property
+    def oneway(self) -> bool:
+        """Whether the sender said that nobody waits for an answer."""
+        return bool(self.flag & FLAG_ONEWAY)
+
+    @property
+    def serialize_type(self) -> int:
+        """The form of the header, which the answer takes too."""
+        return ROCKETMQ if self.serializeTypeCurrentRPC == "ROCKETMQ" else JSON
+
+
+class Response(msgspec.Struct):
+    """An answer: code, typed header or further fields (``ext``), remark, and a body in one or many pieces."""
+
+    code: int = 0
+    header: Header | None = None
+    remark: str | None = None
+    body: Buffer | Sequence[Buffer] = b""
+    ext: Mapping[str, str] | None = None
+
+
+class Peer(Protocol):
+    """What a handler may know of the sender: implemented by the transports' connections."""
+
+    @property
+    def remote_address(self) -> str:
+        """``ip:port`` of the sender."""
+
+
+class RpcRejectedError(Exception):
+    """Raised by a hook's ``before`` to refuse a request with a code and words."""
+
+    def __init__(self, code: int, remark: str) -> None:
+        super().__init__(remark)
+        self.code = code
+        self.remark = remark
+
+
+class RpcHook(Protocol):
+    """Sees every request before its handler and every answer after it (``RPCHook``)."""
+
+    def before(self, peer: str, request: Request[Any]) -> None:
+        """Look at a request; raise :class:`RpcRejectedError` to refuse it."""
+
+    def after(self, peer: str, request: Request[Any], response: Response) -> None:
+        """Look at an answer that a handler gave at once."""
+
+
+Handler = Callable[[Any, Request[Any], bytes], Response | None]
+
+
+class Processor:
+    """One entry of the table."""
+
+    __slots__ = ("_decoder", "code", "handler", "header_type")
+
+    def __init__(self, code: int, header_type: type[Header], handler: Handler) -> None:
+        self.code = code
+        self.header_type = header_type
+        self.handler = handler
+        self._decoder: msgspec.json.Decoder[Request[Any]] = msgspec.json.Decoder(
+            Request[header_type],  # type: ignore[valid-type]
+            strict=False,
+        )
+
+    def decode(self, serialize_type: int, header: bytes) -> Request[Any]:
+        """The request in these header bytes.
+
+        :raises HeaderError: a field is missing or not of its type.
+        :raises FrameError: the bytes are no header at all.
+        """
+        if serialize_type == JSON:
+            try:
+                return self._decoder.decode(header)
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+                pass
+        parsed = decode_header(serialize_type, header)
+        try:
+            fields = from_ext(self.header_type, parsed.ext_fields or {})
+        except HeaderError as error:
+            raise RequestError(parsed.opaque, parsed.flag, serialize_type, error.message) from error
+        return Request(
+            code=parsed.code,
+            header=fields,
+            opaque=parsed.opaque,
+            flag=parsed.flag,
+            language=parsed.language,
+            version=parsed.version,
+            remark=parsed.remark,
+            serializeTypeCurrentRPC="ROCKETMQ" if serialize_type == ROCKETMQ else None,
+        )
+
+
+class RequestError(HeaderError):
+    """A request that can be answered, but whose typed header could not be read."""
+
+    def __init__(self, opaque: int, flag: int, serialize_type: int, message: str) -> None:
+        super().__init__(message)
+        self.opaque = opaque
+        self.flag = flag
+        self.serialize_type = serialize_type
+
+
+class ProcessorTable:
+    """Request code → :class:`Processor`."""
+
+    def __init__(self) -> None:
+        self._by_code: dict[int, Processor] = {}
+        self._by_prefix: dict[bytes, Processor] = {}
+
+    def register(
+        self, code: int, header_type: type[H], handler: Callable[[Any, Request[H], bytes], Response | None]
+    ) -> None:
+        """Let ``handler(connection, request, body)`` answer ``code``.
+
+        It returns the answer, or ``None`` when it will call ``connection.respond`` later (or never,
+        for a oneway request).
+        """
+        processor = Processor(int(code), header_type, handler)
+        self._by_code[processor.code] = processor
+        self._by_prefix[b'{"code":%d' % processor.code] = processor
+
+    def codes(self) -> Iterable[int]:
+        """The codes that are answered."""
+        return self._by_code.keys()
+
+    def find(self, serialize_type: int, header: bytes) -> Processor | None:
+        """The processor for a request's header bytes; ``None`` also where only a full decode can tell."""
+        if serialize_type == JSON:
+            return self._by_prefix.get(header[: header.find(b",", 8, 24)])
+        return self._by_code.get(int.from_bytes(header[:2], "big", signed=True))
+
+    def get(self, code: int) -> Processor | None:
+        """The processor of a code."""
+        return self._by_code.get(code)
+
+
+def not_supported(code: int) -> Response:
+    """The answer to a code that nobody registered, in RocketMQ's words."""
+    return Response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f" request type {code} not supported")
+
+
+def encode_response(
+    serialize_type: int, opaque: int, response: Response, *, language: str = SERVER_LANGUAGE
+) -> list[Buffer]:
+    """The frame of an answer in pieces: head, then the pieces of the body as they are."""
+    fields = fields_of(response.header, response.ext)
+    body = response.body
+    pieces: Sequence[Buffer] = (body,) if isinstance(body, (bytes, memoryview)) else body
+    body_length = sum(map(len, pieces))
+    if serialize_type == ROCKETMQ:
+        head = encode_binary_header(
+            RemotingCommand(
+                code=response.code,
+                opaque=opaque,
+                flag=FLAG_RESPONSE,
+                language=language,
+                version=CURRENT_VERSION,
+                remark=response.remark,
+                ext_fields=fields,
+            )
+        )
+    else:
+        head = encode_json_header(
+            response.code, opaque, FLAG_RESPONSE, response.remark, fields or None, language, CURRENT_VERSION
+        )
+    out: list[Buffer] = [encode_frame(serialize_type, head, body_length)]
+    out.extend(piece for piece in pieces if len(piece))
+    return out
+
+
+def describe(code: int) -> str:
+    """``NAME (code)`` for messages to people."""
+    try:
+        return f"{RequestCode(code).name} ({code})"
+    except ValueError:
+        return f"code {code}"
