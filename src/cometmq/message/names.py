@@ -70,9 +70,9 @@ def check_topic(name: str) -> str | None:
     if not name or name.isspace():
         return "The specified topic is blank."
     if len(name) > MAX_TOPIC_CHARS:
-        return f"The specified topic is longer than topic max length {MAX_TOPIC_CHARS}."
+        return "The specified topic is longer than topic max length."
     if _ALLOWED.fullmatch(name) is None:
-        return f"The specified topic[{name}] contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
+        return "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
     return None
 
 

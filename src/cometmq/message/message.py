@@ -1,0 +1,257 @@
+"""Messages as users see them: :class:`Message` to send, :class:`MessageExt` as received."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from cometmq.limits import MAX_DECOMPRESSED_BYTES
+from cometmq.message import properties as names
+from cometmq.message.compression import decompress
+from cometmq.message.hosts import IPV4_HOST_BYTES, IPV6_HOST_BYTES, decode_host, format_address
+from cometmq.message.ids import offset_msg_id
+from cometmq.message.properties import KEY_SEPARATOR, decode_properties
+from cometmq.message.record import MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_RECORD_BYTES, RecordError, body_crc
+from cometmq.message.sysflag import BORNHOST_V6, STOREHOST_V6
+
+_SIZE_MAGIC_CRC: Final = struct.Struct(">iii")
+_INT: Final = struct.Struct(">i")
+_LONG: Final = struct.Struct(">q")
+_SHORT: Final = struct.Struct(">h")
+_BODY_HEAD: Final = struct.Struct(">iqi")
+
+
+class Message(msgspec.Struct):
+    """One message to send.
+
+    ``tags`` is one tag, which consumers filter by; ``keys`` are what the message can be found by later;
+    ``properties`` are the user's own and may not use RocketMQ's reserved names. ``delay_level`` 0 means
+    now. With ``wait_store_msg_ok`` false the broker answers before flush and replication.
+    """
+
+    topic: str
+    body: bytes
+    tags: str | None = None
+    keys: Sequence[str] = ()
+    properties: dict[str, str] = {}
+    flag: int = 0
+    delay_level: int = 0
+    wait_store_msg_ok: bool = True
+
+    def all_properties(self) -> dict[str, str]:
+        """The properties as they are stored: the user's and those that RocketMQ keeps there."""
+        stored = dict(self.properties)
+        if self.keys:
+            stored[names.KEYS] = self.keys if isinstance(self.keys, str) else KEY_SEPARATOR.join(self.keys)
+        if self.tags:
+            stored[names.TAGS] = self.tags
+        if self.delay_level:
+            stored[names.DELAY] = str(self.delay_level)
+        stored[names.WAIT] = "true" if self.wait_store_msg_ok else "false"
+        return stored
+
+
+class MessageExt:
+    """One received message: a window onto the bytes of the pull that brought it.
+
+    Nothing is decoded before it is asked for, so that a consumer which looks at bodies only pays for
+    bodies only. It keeps the bytes of its pull alive.
+    """
+
+    __slots__ = ("_at", "_body_at", "_data", "_properties", "_tail_at", "broker_name")
+
+    def __init__(self, data: bytes, at: int, broker_name: str = "") -> None:
+        self._data = data
+        self._at = at
+        self._body_at = 0
+        self._tail_at = 0
+        self._properties: dict[str, str] | None = None
+        self.broker_name = broker_name
+
+    # --- fixed fields ---------------------------------------------------------------------------
+
+    @property
+    def store_size(self) -> int:
+        """Bytes of the stored record."""
+        return int(_INT.unpack_from(self._data, self._at)[0])
+
+    @property
+    def body_crc(self) -> int:
+        """CRC32 of the stored body, 31 bits."""
+        return int(_INT.unpack_from(self._data, self._at + 8)[0])
+
+    @property
+    def queue_id(self) -> int:
+        """The queue that it stands in."""
+        return int(_INT.unpack_from(self._data, self._at + 12)[0])
+
+    @property
+    def flag(self) -> int:
+        """The producer's own flag."""
+        return int(_INT.unpack_from(self._data, self._at + 16)[0])
+
+    @property
+    def queue_offset(self) -> int:
+        """Its place in its queue."""
+        return int(_LONG.unpack_from(self._data, self._at + 20)[0])
+
+    @property
+    def commit_log_offset(self) -> int:
+        """Its place in the broker's log, bytes."""
+        return int(_LONG.unpack_from(self._data, self._at + 28)[0])
+
+    @property
+    def sys_flag(self) -> int:
+        """See :mod:`cometmq.message.sysflag`."""
+        return int(_INT.unpack_from(self._data, self._at + 36)[0])
+
+    @property
+    def born_timestamp(self) -> int:
+        """When the producer made it, ms."""
+        return int(_LONG.unpack_from(self._data, self._at + 40)[0])
+
+    @property
+    def store_timestamp(self) -> int:
+        """When the broker stored it, ms."""
+        return int(_LONG.unpack_from(self._data, self._store_at())[0])
+
+    @property
+    def born_host(self) -> str:
+        """``ip:port`` of the producer."""
+        return format_address(*decode_host(self._data[self._at + 48 : self._store_at()]))
+
+    @property
+    def store_host(self) -> str:
+        """``ip:port`` of the broker."""
+        return format_address(*decode_host(self._store_host()))
+
+    @property
+    def msg_id(self) -> str:
+        """The client's id (UNIQ_KEY), or the offset id of a message that has none."""
+        return self.properties.get(names.UNIQ_KEY) or self.offset_msg_id
+
+    @property
+    def offset_msg_id(self) -> str:
+        """The broker's id: store host and log offset in hex."""
+        return offset_msg_id(self._store_host(), self.commit_log_offset)
+
+    @property
+    def reconsume_times(self) -> int:
+        """How often it was consumed and failed before."""
+        return int(_INT.unpack_from(self._data, self._fixed_at())[0])
+
+    @property
+    def prepared_transaction_offset(self) -> int:
+        """Log offset of its half message, 0 for none."""
+        return int(_LONG.unpack_from(self._data, self._fixed_at() + 4)[0])
+
+    # --- variable fields ------------------------------------------------------------------------
+
+    @property
+    def body(self) -> bytes:
+        """The body, unpacked where the producer packed it.
+
+        :raises DecompressionError: it is damaged or larger than the limit.
+        """
+        stored = self.stored_body
+        flags = self.sys_flag
+        return decompress(stored, flags, MAX_DECOMPRESSED_BYTES) if flags & 1 else stored
+
+    @property
+    def stored_body(self) -> bytes:
+        """The body as stored."""
+        self._locate()
+        return self._data[self._body_at : self._tail_at]
+
+    @property
+    def topic(self) -> str:
+        """The topic sent to; of a retried message the original one, as RocketMQ's consumers show it."""
+        return self.properties.get(names.RETRY_TOPIC) or self.stored_topic
+
+    @property
+    def stored_topic(self) -> str:
+        """The topic of the record."""
+        start, end = self._topic_span()
+        return self._data[start:end].decode()
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """All properties."""
+        if self._properties is None:
+            self._properties = decode_properties(self.properties_text)
+        return self._properties
+
+    @property
+    def properties_text(self) -> str:
+        """All properties in their stored form."""
+        _, at = self._topic_span()
+        return self._data[at + 2 : at + 2 + _SHORT.unpack_from(self._data, at)[0]].decode()
+
+    @property
+    def tags(self) -> str | None:
+        """The tag, if any."""
+        return self.properties.get(names.TAGS)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys."""
+        return tuple(self.properties.get(names.KEYS, "").split())
+
+    def check(self) -> None:
+        """Check the body against its CRC.
+
+        :raises RecordError: it does not match.
+        """
+        if body_crc(self.stored_body) != self.body_crc:
+            raise RecordError(f"the body of {self.offset_msg_id} does not match its CRC")
+
+    def __repr__(self) -> str:
+        return (
+            f"MessageExt(topic={self.topic!r}, queue_id={self.queue_id}, queue_offset={self.queue_offset}, "
+            f"msg_id={self.msg_id!r}, body={len(self.stored_body)} bytes)"
+        )
+
+    # --- where things are -----------------------------------------------------------------------
+
+    def _store_at(self) -> int:
+        return self._at + 48 + (IPV6_HOST_BYTES if self.sys_flag & BORNHOST_V6 else IPV4_HOST_BYTES)
+
+    def _fixed_at(self) -> int:
+        return self._store_at() + 8 + (IPV6_HOST_BYTES if self.sys_flag & STOREHOST_V6 else IPV4_HOST_BYTES)
+
+    def _store_host(self) -> bytes:
+        return self._data[self._store_at() + 8 : self._fixed_at()]
+
+    def _locate(self) -> None:
+        if not self._body_at:
+            fixed_at = self._fixed_at()
+            self._body_at = fixed_at + 16
+            self._tail_at = self._body_at + _BODY_HEAD.unpack_from(self._data, fixed_at)[2]
+
+    def _topic_span(self) -> tuple[int, int]:
+        self._locate()
+        if _INT.unpack_from(self._data, self._at + 4)[0] == MESSAGE_MAGIC_V2:
+            start = self._tail_at + 2
+            return start, start + _SHORT.unpack_from(self._data, self._tail_at)[0]
+        start = self._tail_at + 1
+        return start, start + self._data[self._tail_at]
+
+
+def split_records(data: bytes, broker_name: str = "") -> Iterator[MessageExt]:
+    """The messages of a pull's body; sizes and magics are checked, the rest when it is looked at.
+
+    :raises RecordError: the body is not a run of whole records.
+    """
+    at = 0
+    end = len(data)
+    while at < end:
+        if end - at < MIN_RECORD_BYTES:
+            raise RecordError(f"{end - at} bytes are left over after the last record")
+        size, magic, _ = _SIZE_MAGIC_CRC.unpack_from(data, at)
+        if magic not in (MESSAGE_MAGIC, MESSAGE_MAGIC_V2) or not MIN_RECORD_BYTES <= size <= end - at:
+            raise RecordError(f"no record begins at byte {at} of the pull's body")
+        yield MessageExt(data, at, broker_name)
+        at += size
