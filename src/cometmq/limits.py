@@ -69,3 +69,7 @@ MAX_KV_VALUE_CHARS: Final = 65_536
 
 MAX_REGISTRATION_BYTES: Final = 64 * 1024 * 1024
 """A registration's body after decompression: 100,000 topics with long names."""
+
+# --- Spark ------------------------------------------------------------------------------------
+MAX_SPARK_BATCH_BODY_BYTES: Final = 64 * 1024 * 1024
+"""Unpacked bodies in one Arrow batch; what goes beyond begins the next, so that bombs cannot fill an executor."""

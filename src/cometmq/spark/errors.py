@@ -1,0 +1,29 @@
+"""What can go wrong in the Spark room."""
+
+from __future__ import annotations
+
+from cometmq.errors import CometMQError
+
+
+class SparkSourceError(CometMQError):
+    """The root of the errors of source and jobs."""
+
+
+class OptionError(SparkSourceError):
+    """An option, a column or an argument is unknown or has a value that is not allowed."""
+
+
+class DataLossError(SparkSourceError):
+    """Messages that should be read are no longer there, and ``failOnDataLoss`` is true."""
+
+
+class UnreachableError(SparkSourceError):
+    """Nameserver or broker could not be reached, or gave no answer, within the time allowed."""
+
+
+class BadBodyError(SparkSourceError):
+    """A body cannot be unpacked as its flag says, and ``badBodies`` is ``fail``."""
+
+
+class ArchiveError(SparkSourceError):
+    """An archive cannot be continued: another job holds it, or offsets do not follow each other."""
