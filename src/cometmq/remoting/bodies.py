@@ -292,6 +292,90 @@ class GetConsumerStatusBody(Body):
     consumer_table: dict[str, dict[MessageQueue, int]] = {}
 
 
+class BrokerStatsItem(Body):
+    """One number over one window: how much, per second, per call."""
+
+    sum: int
+    tps: float
+    avgpt: float
+
+
+class BrokerStatsData(Body):
+    """One number over the last minute, hour and day (315)."""
+
+    stats_minute: BrokerStatsItem
+    stats_hour: BrokerStatsItem
+    stats_day: BrokerStatsItem
+
+
+class QueueTimeSpan(Body):
+    """How far back in time a group is in one queue (303); times in ms since 1970, the texts are local."""
+
+    message_queue: MessageQueue
+    min_time_stamp: int
+    max_time_stamp: int
+    consume_time_stamp: int
+    delay_time: int
+    min_time_stamp_str: str
+    max_time_stamp_str: str
+    consume_time_stamp_str: str
+
+
+class QueryConsumeTimeSpanBody(Body):
+    """Answer to QUERY_CONSUME_TIME_SPAN (303)."""
+
+    consume_time_span_set: list[QueueTimeSpan] = []
+
+
+class QueryCorrectionOffsetBody(Body):
+    """Offsets by queue id (308)."""
+
+    correction_offsets: dict[int, int] = {}
+
+
+class ConsumeStatsList(Body):
+    """How far every group of a broker is, topic by topic (317)."""
+
+    consume_stats_list: list[dict[str, list[ConsumeStats]]] = []
+    broker_addr: str | None = None
+    total_diff: int | None = None
+
+
+class ConsumeQueueData(Body):
+    """One unit of a consume queue (321)."""
+
+    physic_offset: int
+    physic_size: int
+    tags_code: int
+    eval: bool = False
+    msg: str | None = None
+
+
+class QueryConsumeQueueResponseBody(Body):
+    """Units of a consume queue, and the subscription of the group that was named (321)."""
+
+    queue_data: list[ConsumeQueueData] = []
+    max_queue_index: int = 0
+    min_queue_index: int = 0
+    subscription_data: SubscriptionData | None = None
+    filter_data: str | None = None
+
+
+class MessageQueueForC(Body):
+    """One queue with its new offset, as clients in C++ read it."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+    offset: int
+
+
+class ResetOffsetBodyForC(Body):
+    """New offsets as a list (220, 222 when the client is written in C++)."""
+
+    offset_table: list[MessageQueueForC] = []
+
+
 class ConsumerOffsetSerializeWrapper(Body):
     """All consumer offsets: ``topic@group`` → queue id → offset (43, ``consumerOffset.json``)."""
 
@@ -315,6 +399,11 @@ def to_builtins(body: Any) -> Any:
 def encode_body(body: Any) -> bytes:
     """The body as compact fastjson."""
     return fastjson.dumps(to_builtins(body))
+
+
+def encode_json(body: Any) -> bytes:
+    """The body as compact strict JSON, numeric keys quoted; for bodies without maps keyed by queues."""
+    return msgspec.json.encode(to_builtins(body))
 
 
 def decode_body(kind: type[T], data: bytes) -> T:
