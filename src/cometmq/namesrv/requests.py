@@ -1,0 +1,271 @@
+"""What the nameserver answers: one handler for each request code (``DefaultRequestProcessor``)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from cometmq.clock import Clock
+from cometmq.namesrv.kv import ORDER_TOPIC_CONFIG, KvConfig, KvError
+from cometmq.namesrv.routes import UNIT, UNIT_SUB, BrokerIdentity, RegistrationError, RouteTable
+from cometmq.namesrv.settings import PathChangeError, Settings
+from cometmq.options import ConfigError
+from cometmq.remoting.bodies import (
+    BodyError,
+    DataVersion,
+    KVTable,
+    TopicList,
+    crc32,
+    decode_body,
+    encode_body,
+    encode_json,
+)
+from cometmq.remoting.codes import STANDARD_JSON_VERSION, RequestCode, ResponseCode
+from cometmq.remoting.headers import (
+    AddWritePermOfBrokerRequestHeader,
+    AddWritePermOfBrokerResponseHeader,
+    DeleteKVConfigRequestHeader,
+    DeleteTopicFromNamesrvRequestHeader,
+    GetKVConfigRequestHeader,
+    GetKVConfigResponseHeader,
+    GetKVListByNamespaceRequestHeader,
+    GetRouteInfoRequestHeader,
+    GetTopicsByClusterRequestHeader,
+    NoHeader,
+    PutKVConfigRequestHeader,
+    QueryDataVersionRequestHeader,
+    QueryDataVersionResponseHeader,
+    RegisterBrokerRequestHeader,
+    RegisterBrokerResponseHeader,
+    UnRegisterBrokerRequestHeader,
+    WipeWritePermOfBrokerRequestHeader,
+    WipeWritePermOfBrokerResponseHeader,
+)
+from cometmq.remoting.processors import ProcessorTable, Request, Response
+from cometmq.remoting.register_body import decode_registration
+from cometmq.remoting.server import ServerConnection
+
+log = logging.getLogger(__name__)
+
+
+class NamesrvRequests:
+    """The handlers of one nameserver over its tables."""
+
+    def __init__(self, routes: RouteTable, kv: KvConfig, settings: Settings, clock: Clock) -> None:
+        self.routes = routes
+        self.kv = kv
+        self.settings = settings
+        self.clock = clock
+        self._watched: set[ServerConnection] = set()
+
+    def register(self, processors: ProcessorTable) -> None:
+        """Enter every handler into ``processors``."""
+        code = RequestCode
+        add = processors.register
+        add(code.REGISTER_BROKER, RegisterBrokerRequestHeader, self.register_broker)
+        add(code.UNREGISTER_BROKER, UnRegisterBrokerRequestHeader, self.unregister_broker)
+        add(code.QUERY_DATA_VERSION, QueryDataVersionRequestHeader, self.query_data_version)
+        add(code.GET_ROUTEINFO_BY_TOPIC, GetRouteInfoRequestHeader, self.get_route)
+        add(code.GET_BROKER_CLUSTER_INFO, NoHeader, self.cluster_info)
+        add(code.WIPE_WRITE_PERM_OF_BROKER, WipeWritePermOfBrokerRequestHeader, self.wipe_write_perm)
+        add(code.ADD_WRITE_PERM_OF_BROKER, AddWritePermOfBrokerRequestHeader, self.add_write_perm)
+        add(code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, NoHeader, self.all_topics)
+        add(code.DELETE_TOPIC_IN_NAMESRV, DeleteTopicFromNamesrvRequestHeader, self.delete_topic)
+        add(code.GET_TOPICS_BY_CLUSTER, GetTopicsByClusterRequestHeader, self.topics_by_cluster)
+        add(code.GET_SYSTEM_TOPIC_LIST_FROM_NS, NoHeader, self.system_topics)
+        add(code.GET_UNIT_TOPIC_LIST, NoHeader, self._flagged(UNIT))
+        add(code.GET_HAS_UNIT_SUB_TOPIC_LIST, NoHeader, self._flagged(UNIT_SUB))
+        add(code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, NoHeader, self._flagged(UNIT_SUB, UNIT))
+        add(code.PUT_KV_CONFIG, PutKVConfigRequestHeader, self.put_kv)
+        add(code.GET_KV_CONFIG, GetKVConfigRequestHeader, self.get_kv)
+        add(code.DELETE_KV_CONFIG, DeleteKVConfigRequestHeader, self.delete_kv)
+        add(code.GET_KVLIST_BY_NAMESPACE, GetKVListByNamespaceRequestHeader, self.kv_namespace)
+        add(code.UPDATE_NAMESRV_CONFIG, NoHeader, self.update_config)
+        add(code.GET_NAMESRV_CONFIG, NoHeader, self.get_config)
+
+    # --- brokers ------------------------------------------------------------------------------
+    def register_broker(
+        self, conn: ServerConnection, request: Request[RegisterBrokerRequestHeader], body: bytes
+    ) -> Response:
+        """REGISTER_BROKER (103)."""
+        header = request.header
+        if header.body_crc32 and header.body_crc32 != crc32(body):
+            return Response(ResponseCode.SYSTEM_ERROR, remark="crc32 not match")
+        identity = BrokerIdentity(header.cluster_name, header.broker_name, header.broker_id, header.broker_addr)
+        try:
+            registration = decode_registration(body, compressed=header.compressed)
+            outcome = self.routes.register(
+                identity,
+                ha_address=header.ha_server_addr,
+                data_version=registration.data_version,
+                topics=registration.topics,
+                filter_servers=registration.filter_servers,
+                connection=conn,
+                now_s=self.clock.monotonic(),
+            )
+        except (BodyError, RegistrationError) as error:
+            log.warning("registration of %s by %s refused: %s", header.broker_name, conn.remote_address, error)
+            return Response(ResponseCode.SYSTEM_ERROR, remark=str(error))
+        if conn not in self._watched:
+            self._watched.add(conn)
+            conn.on_close.append(self._closed)
+        if outcome.skipped_topics:
+            log.warning("broker %s has unusable topics: %s", header.broker_name, outcome.skipped_topics[:10])
+        answer = RegisterBrokerResponseHeader(
+            ha_server_addr=outcome.ha_address or None, master_addr=outcome.master_address or None
+        )
+        orders = self.kv.namespace(ORDER_TOPIC_CONFIG)
+        return Response(header=answer, body=b"" if orders is None else encode_body(KVTable(table=orders)))
+
+    def _closed(self, conn: ServerConnection) -> None:
+        self._watched.discard(conn)
+        for identity in self.routes.connection_closed(conn):
+            log.warning("broker %s at %s is gone: its connection closed", identity.name, identity.address)
+
+    def unregister_broker(
+        self, conn: ServerConnection, request: Request[UnRegisterBrokerRequestHeader], body: bytes
+    ) -> Response:
+        """UNREGISTER_BROKER (104)."""
+        header = request.header
+        self.routes.unregister(
+            BrokerIdentity(header.cluster_name, header.broker_name, header.broker_id, header.broker_addr)
+        )
+        return Response()
+
+    def query_data_version(
+        self, conn: ServerConnection, request: Request[QueryDataVersionRequestHeader], body: bytes
+    ) -> Response:
+        """QUERY_DATA_VERSION (322)."""
+        header = request.header
+        identity = BrokerIdentity(header.cluster_name, header.broker_name, header.broker_id, header.broker_addr)
+        version = decode_body(DataVersion, body)
+        is_changed, known = self.routes.query_data_version(identity, version, self.clock.monotonic())
+        return Response(
+            header=QueryDataVersionResponseHeader(changed=is_changed),
+            body=b"" if known is None else encode_body(known),
+        )
+
+    def wipe_write_perm(
+        self, conn: ServerConnection, request: Request[WipeWritePermOfBrokerRequestHeader], body: bytes
+    ) -> Response:
+        """WIPE_WRITE_PERM_OF_BROKER (205)."""
+        count = self.routes.wipe_write_perm(request.header.broker_name)
+        return Response(header=WipeWritePermOfBrokerResponseHeader(wipe_topic_count=count))
+
+    def add_write_perm(
+        self, conn: ServerConnection, request: Request[AddWritePermOfBrokerRequestHeader], body: bytes
+    ) -> Response:
+        """ADD_WRITE_PERM_OF_BROKER (327)."""
+        count = self.routes.add_write_perm(request.header.broker_name)
+        return Response(header=AddWritePermOfBrokerResponseHeader(add_topic_count=count))
+
+    # --- routes and lists ---------------------------------------------------------------------
+    def get_route(self, conn: ServerConnection, request: Request[GetRouteInfoRequestHeader], body: bytes) -> Response:
+        """GET_ROUTEINFO_BY_TOPIC (105)."""
+        topic = request.header.topic
+        route = self.routes.route(topic)
+        if route is None:
+            return Response(
+                ResponseCode.TOPIC_NOT_EXIST,
+                remark=f"No topic route info in name server for the topic: {topic}\n"
+                "See http://rocketmq.apache.org/docs/faq/ for further details.",
+            )
+        if self.settings.config.order_message_enable:
+            route.order_topic_conf = self.kv.get(ORDER_TOPIC_CONFIG, topic)
+        standard = request.version >= STANDARD_JSON_VERSION or bool(request.header.accept_standard_json_only)
+        return Response(body=encode_json(route) if standard else encode_body(route))
+
+    def cluster_info(self, conn: ServerConnection, request: Request[NoHeader], body: bytes) -> Response:
+        """GET_BROKER_CLUSTER_INFO (106)."""
+        return Response(body=encode_body(self.routes.cluster_info()))
+
+    def all_topics(self, conn: ServerConnection, request: Request[NoHeader], body: bytes) -> Response:
+        """GET_ALL_TOPIC_LIST_FROM_NAMESERVER (206)."""
+        return _topic_list(self.routes.topics())
+
+    def topics_by_cluster(
+        self, conn: ServerConnection, request: Request[GetTopicsByClusterRequestHeader], body: bytes
+    ) -> Response:
+        """GET_TOPICS_BY_CLUSTER (224)."""
+        return _topic_list(self.routes.topics_of_cluster(request.header.cluster))
+
+    def system_topics(self, conn: ServerConnection, request: Request[NoHeader], body: bytes) -> Response:
+        """GET_SYSTEM_TOPIC_LIST_FROM_NS (304)."""
+        names, address = self.routes.system_topics()
+        return Response(body=encode_body(TopicList(topic_list=names, broker_addr=address or None)))
+
+    def _flagged(
+        self, wanted: int, unwanted: int = 0
+    ) -> Callable[[ServerConnection, Request[NoHeader], bytes], Response]:
+        def answer(conn: ServerConnection, request: Request[NoHeader], body: bytes) -> Response:
+            return _topic_list(self.routes.topics_with_flag(wanted, unwanted))
+
+        return answer
+
+    def delete_topic(
+        self, conn: ServerConnection, request: Request[DeleteTopicFromNamesrvRequestHeader], body: bytes
+    ) -> Response:
+        """DELETE_TOPIC_IN_NAMESRV (216)."""
+        self.routes.delete_topic(request.header.topic, request.header.cluster_name or "")
+        return Response()
+
+    # --- KV configuration ---------------------------------------------------------------------
+    def put_kv(self, conn: ServerConnection, request: Request[PutKVConfigRequestHeader], body: bytes) -> Response:
+        """PUT_KV_CONFIG (100)."""
+        header = request.header
+        try:
+            self.kv.put(header.namespace, header.key, header.value)
+        except KvError as error:
+            return Response(ResponseCode.SYSTEM_ERROR, remark=str(error))
+        return Response()
+
+    def get_kv(self, conn: ServerConnection, request: Request[GetKVConfigRequestHeader], body: bytes) -> Response:
+        """GET_KV_CONFIG (101)."""
+        header = request.header
+        value = self.kv.get(header.namespace, header.key)
+        if value is None:
+            return Response(
+                ResponseCode.QUERY_NOT_FOUND,
+                remark=f"No config item, Namespace: {header.namespace} Key: {header.key}",
+            )
+        return Response(header=GetKVConfigResponseHeader(value=value))
+
+    def delete_kv(self, conn: ServerConnection, request: Request[DeleteKVConfigRequestHeader], body: bytes) -> Response:
+        """DELETE_KV_CONFIG (102)."""
+        try:
+            self.kv.delete(request.header.namespace, request.header.key)
+        except KvError as error:
+            return Response(ResponseCode.SYSTEM_ERROR, remark=str(error))
+        return Response()
+
+    def kv_namespace(
+        self, conn: ServerConnection, request: Request[GetKVListByNamespaceRequestHeader], body: bytes
+    ) -> Response:
+        """GET_KVLIST_BY_NAMESPACE (219)."""
+        table = self.kv.namespace(request.header.namespace)
+        if table is None:
+            return Response(
+                ResponseCode.QUERY_NOT_FOUND, remark=f"No config item, Namespace: {request.header.namespace}"
+            )
+        return Response(body=encode_body(KVTable(table=table)))
+
+    # --- configuration ------------------------------------------------------------------------
+    def update_config(self, conn: ServerConnection, request: Request[NoHeader], body: bytes) -> Response:
+        """UPDATE_NAMESRV_CONFIG (318)."""
+        try:
+            self.settings.update(body.decode("utf-8"))
+        except UnicodeDecodeError:
+            return Response(ResponseCode.SYSTEM_ERROR, remark="the body is not UTF-8 text")
+        except PathChangeError as error:
+            return Response(ResponseCode.NO_PERMISSION, remark=str(error))
+        except ConfigError as error:
+            return Response(ResponseCode.SYSTEM_ERROR, remark=str(error))
+        return Response()
+
+    def get_config(self, conn: ServerConnection, request: Request[NoHeader], body: bytes) -> Response:
+        """GET_NAMESRV_CONFIG (319)."""
+        return Response(body=self.settings.text().encode())
+
+
+def _topic_list(topics: list[str]) -> Response:
+    return Response(body=encode_body(TopicList(topic_list=topics)))

@@ -1,0 +1,310 @@
+"""RouteInfoManager: topics, brokers, clusters and who is alive.
+
+Four tables, as in Apache's ``RouteInfoManager``: topic → broker name → queues, broker name → cluster
+and addresses by broker id, cluster → broker names, address → liveness. Everything happens on the event
+loop, so there are no locks.
+
+Kept stricter than Apache, each because Apache loses or mixes something there:
+
+* a master's registration with a DataVersion already known still *adds* topics that are missing (a
+  registration of one topic may have been lost on its way here);
+* an unregistration removes an address only if it is still the registered one of that broker id;
+* a broker name belongs to one cluster, the one that it registered with last.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from typing import Final
+
+import msgspec
+
+from cometmq.errors import CometMQError
+from cometmq.limits import MAX_NAMESRV_BROKERS, MAX_NAMESRV_TOPICS
+from cometmq.message.hosts import parse_address
+from cometmq.message.names import MASTER_ID, PERM_READ, PERM_WRITE, check_topic
+from cometmq.remoting.bodies import BrokerData, ClusterInfo, DataVersion, QueueData, TopicConfig, TopicRouteData
+
+UNIT: Final = 0x1
+"""topicSysFlag: the topic belongs to a unit (``TopicSysFlag.FLAG_UNIT``)."""
+UNIT_SUB: Final = 0x2
+"""topicSysFlag: the topic is subscribed to by units (``TopicSysFlag.FLAG_UNIT_SUB``)."""
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_.%|:@+\-]{1,127}")
+
+
+class RegistrationError(CometMQError):
+    """A registration that would break a rule or a limit; the broker gets the message as its remark."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BrokerIdentity:
+    """Who registers: the header of codes 103, 104 and 322."""
+
+    cluster: str
+    name: str
+    broker_id: int
+    address: str
+
+    def check(self) -> None:
+        """Refuse names and addresses that no route could carry.
+
+        :raises RegistrationError: with what is wrong.
+        """
+        for what, text in (("cluster", self.cluster), ("broker", self.name)):
+            if _NAME.fullmatch(text) is None:
+                raise RegistrationError(f"the {what} name {text[:150]!r} is empty, too long or has odd characters")
+        if self.broker_id < 0:
+            raise RegistrationError(f"the broker id {self.broker_id} is negative")
+        try:
+            _, port = parse_address(self.address)
+        except ValueError as error:
+            raise RegistrationError(str(error)) from None
+        if port == 0:
+            raise RegistrationError(f"the address {self.address!r} has no port")
+
+
+@dataclasses.dataclass(slots=True)
+class LiveBroker:
+    """One address that registered (``BrokerLiveInfo``)."""
+
+    identity: BrokerIdentity
+    last_update_s: float
+    data_version: DataVersion
+    connection: Hashable
+    ha_address: str
+    filter_servers: list[str]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Registered:
+    """What a registration led to; the addresses are for slaves and empty for a master."""
+
+    master_address: str = ""
+    ha_address: str = ""
+    skipped_topics: tuple[str, ...] = ()
+    """Topics that were left out because their names or numbers are impossible."""
+
+
+@dataclasses.dataclass(slots=True)
+class _Broker:
+    cluster: str
+    addresses: dict[int, str]
+
+
+def _is_usable(config: TopicConfig) -> bool:
+    return check_topic(config.topic_name) is None and config.read_queue_nums >= 0 and config.write_queue_nums >= 0
+
+
+class RouteTable:
+    """The route information of one nameserver."""
+
+    def __init__(self) -> None:
+        self._topics: dict[str, dict[str, QueueData]] = {}
+        self._brokers: dict[str, _Broker] = {}
+        self._clusters: dict[str, dict[str, None]] = {}
+        self._live: dict[str, LiveBroker] = {}
+
+    # --- brokers come and go ------------------------------------------------------------------
+    def register(
+        self,
+        identity: BrokerIdentity,
+        *,
+        ha_address: str,
+        data_version: DataVersion,
+        topics: Mapping[str, TopicConfig],
+        filter_servers: list[str],
+        connection: Hashable,
+        now_s: float,
+    ) -> Registered:
+        """Take a broker in, or refresh it (code 103).
+
+        ``topics`` may be the whole table or a part of it; topics are never removed by it. Only a
+        master's topics count, and known ones are replaced only when the DataVersion differs.
+
+        :raises RegistrationError: nothing is changed then.
+        """
+        identity.check()
+        is_master = identity.broker_id == MASTER_ID
+        usable = {name: config for name, config in topics.items() if _is_usable(config)} if is_master else {}
+        if identity.address not in self._live and len(self._live) >= MAX_NAMESRV_BROKERS:
+            raise RegistrationError(f"this nameserver already knows {MAX_NAMESRV_BROKERS} brokers")
+        if len(self._topics) + sum(name not in self._topics for name in usable) > MAX_NAMESRV_TOPICS:
+            raise RegistrationError(f"this nameserver holds at most {MAX_NAMESRV_TOPICS} topics")
+        self._join(identity)
+        previous = self._live.get(identity.address)
+        replace = previous is None or previous.data_version != data_version
+        self._take_topics(identity.name, usable.values(), replace=replace)
+        self._live[identity.address] = LiveBroker(identity, now_s, data_version, connection, ha_address, filter_servers)
+        if is_master:
+            return Registered(skipped_topics=tuple(topics.keys() - usable.keys()))
+        master = self._brokers[identity.name].addresses.get(MASTER_ID, "")
+        live = self._live.get(master)
+        return Registered(master_address=master, ha_address=live.ha_address if live else "")
+
+    def _join(self, identity: BrokerIdentity) -> None:
+        broker = self._brokers.get(identity.name)
+        if broker is None:
+            broker = self._brokers[identity.name] = _Broker(identity.cluster, {})
+        elif broker.cluster != identity.cluster:
+            self._leave_cluster(broker.cluster, identity.name)
+            broker.cluster = identity.cluster
+        self._clusters.setdefault(identity.cluster, {})[identity.name] = None
+        for broker_id in [known for known, address in broker.addresses.items() if address == identity.address]:
+            del broker.addresses[broker_id]  # one address holds one id: a slave that became the master
+        broker.addresses[identity.broker_id] = identity.address
+
+    def _take_topics(self, broker_name: str, topics: Iterable[TopicConfig], *, replace: bool) -> None:
+        for config in topics:
+            queues = self._topics.setdefault(config.topic_name, {})
+            if replace or broker_name not in queues:
+                queues[broker_name] = QueueData(
+                    broker_name=broker_name,
+                    read_queue_nums=config.read_queue_nums,
+                    write_queue_nums=config.write_queue_nums,
+                    perm=config.perm,
+                    topic_sys_flag=config.topic_sys_flag,
+                )
+
+    def unregister(self, identity: BrokerIdentity) -> None:
+        """Take a broker out (code 104); unknown ones are no error."""
+        self._remove(identity)
+
+    def connection_closed(self, connection: Hashable) -> list[BrokerIdentity]:
+        """Take out every broker whose last registration came by ``connection``."""
+        gone = [live.identity for live in self._live.values() if live.connection is connection]
+        for identity in gone:
+            self._remove(identity)
+        return gone
+
+    def expire(self, older_than_s: float) -> list[LiveBroker]:
+        """Take out brokers last heard of before ``older_than_s`` and return them."""
+        gone = [live for live in self._live.values() if live.last_update_s < older_than_s]
+        for live in gone:
+            self._remove(live.identity)
+        return gone
+
+    def _remove(self, identity: BrokerIdentity) -> None:
+        self._live.pop(identity.address, None)
+        broker = self._brokers.get(identity.name)
+        if broker is None or broker.addresses.get(identity.broker_id) != identity.address:
+            return
+        del broker.addresses[identity.broker_id]
+        if broker.addresses:
+            return
+        del self._brokers[identity.name]
+        self._leave_cluster(broker.cluster, identity.name)
+        for topic in [topic for topic, queues in self._topics.items() if identity.name in queues]:
+            self._drop_queues(topic, identity.name)
+
+    def _leave_cluster(self, cluster: str, broker_name: str) -> None:
+        names = self._clusters.get(cluster, {})
+        names.pop(broker_name, None)
+        if not names:
+            self._clusters.pop(cluster, None)
+
+    def _drop_queues(self, topic: str, broker_name: str) -> None:
+        queues = self._topics[topic]
+        queues.pop(broker_name, None)
+        if not queues:
+            del self._topics[topic]
+
+    # --- questions of brokers -----------------------------------------------------------------
+    def query_data_version(
+        self, identity: BrokerIdentity, data_version: DataVersion, now_s: float
+    ) -> tuple[bool, DataVersion | None]:
+        """Answer whether a broker's topics changed, and the version known here (code 322).
+
+        An unchanged version also counts as a sign of life.
+        """
+        live = self._live.get(identity.address)
+        if live is None:
+            return True, None
+        if live.data_version == data_version:
+            live.last_update_s = now_s
+            return False, live.data_version
+        return True, live.data_version
+
+    # --- routes -------------------------------------------------------------------------------
+    def route(self, topic: str) -> TopicRouteData | None:
+        """Return where a topic lives, or ``None`` when no registered broker has it (code 105)."""
+        queues = self._topics.get(topic)
+        if not queues:
+            return None
+        brokers = [self._broker_data(name) for name in queues if name in self._brokers]
+        if not brokers:
+            return None
+        filters = {
+            address: live.filter_servers
+            for broker in brokers
+            for address in broker.broker_addrs.values()
+            if (live := self._live.get(address)) and live.filter_servers
+        }
+        return TopicRouteData(queue_datas=list(queues.values()), broker_datas=brokers, filter_server_table=filters)
+
+    def _broker_data(self, name: str) -> BrokerData:
+        broker = self._brokers[name]
+        return BrokerData(cluster=broker.cluster, broker_name=name, broker_addrs=dict(sorted(broker.addresses.items())))
+
+    # --- tables for tools ---------------------------------------------------------------------
+    def cluster_info(self) -> ClusterInfo:
+        """Every broker and cluster (code 106)."""
+        return ClusterInfo(
+            broker_addr_table={name: self._broker_data(name) for name in self._brokers},
+            cluster_addr_table={cluster: list(names) for cluster, names in self._clusters.items()},
+        )
+
+    def topics(self) -> list[str]:
+        """Every topic (code 206)."""
+        return list(self._topics)
+
+    def topics_of_cluster(self, cluster: str) -> list[str]:
+        """Topics that a broker of the cluster holds (code 224)."""
+        names = self._clusters.get(cluster, {})
+        return [topic for topic, queues in self._topics.items() if not names.keys().isdisjoint(queues)]
+
+    def system_topics(self) -> tuple[list[str], str]:
+        """Names of clusters and brokers, and the address of one broker (code 304)."""
+        addresses = (address for broker in self._brokers.values() for address in broker.addresses.values())
+        return [*self._clusters, *self._brokers], next(addresses, "")
+
+    def topics_with_flag(self, wanted: int, unwanted: int = 0) -> list[str]:
+        """Topics whose topicSysFlag has all bits of ``wanted`` and none of ``unwanted`` (codes 311 to 313)."""
+        return [
+            topic
+            for topic, queues in self._topics.items()
+            if (flag := next(iter(queues.values())).topic_sys_flag) & wanted == wanted and not flag & unwanted
+        ]
+
+    def live_brokers(self) -> Iterator[LiveBroker]:
+        """Every address that is registered now."""
+        return iter(list(self._live.values()))
+
+    # --- changes by tools ---------------------------------------------------------------------
+    def wipe_write_perm(self, broker_name: str) -> int:
+        """Take the write permission of a broker's queues away; return the number of topics (code 205)."""
+        return self._set_perm(broker_name, lambda perm: perm & ~PERM_WRITE)
+
+    def add_write_perm(self, broker_name: str) -> int:
+        """Make a broker's queues readable and writable; return the number of topics (code 327)."""
+        return self._set_perm(broker_name, lambda _: PERM_READ | PERM_WRITE)
+
+    def _set_perm(self, broker_name: str, change: Callable[[int], int]) -> int:
+        count = 0
+        for queues in self._topics.values():
+            queue = queues.get(broker_name)
+            if queue is not None:
+                queues[broker_name] = msgspec.structs.replace(queue, perm=change(queue.perm))
+                count += 1
+        return count
+
+    def delete_topic(self, topic: str, cluster: str = "") -> None:
+        """Forget a topic, of the brokers of one cluster if one is named (code 216)."""
+        queues = self._topics.get(topic)
+        if queues is None:
+            return
+        for broker_name in list(self._clusters.get(cluster, {})) if cluster else list(queues):
+            if topic in self._topics:
+                self._drop_queues(topic, broker_name)

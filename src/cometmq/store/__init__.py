@@ -1,0 +1,1 @@
+"""The store: CommitLog, ConsumeQueue, IndexFile and the tables beside them."""
