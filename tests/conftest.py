@@ -1,0 +1,37 @@
+"""What all tests share."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+@lru_cache(maxsize=2)
+def _json_lines(path: Path) -> list[dict[str, Any]]:
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines]
+
+
+@pytest.fixture(scope="session")
+def golden() -> Path:
+    """Stores and frames recorded from real Apache RocketMQ 4.9.7; see golden/README.md."""
+    return GOLDEN
+
+
+@pytest.fixture(scope="session")
+def golden_frames() -> list[dict[str, Any]]:
+    """Recorded frames, one map each, in the order they were seen."""
+    return _json_lines(GOLDEN / "wire" / "frames.jsonl.gz")
+
+
+@pytest.fixture(scope="session")
+def golden_admin_output() -> list[dict[str, Any]]:
+    """What real mqadmin printed, one map a command."""
+    return _json_lines(GOLDEN / "wire" / "admin-output.jsonl.gz")
