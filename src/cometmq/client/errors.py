@@ -1,0 +1,133 @@
+"""The client's error tree: what went wrong (``code``, ``cause``) and what to do next (``next_step``)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cometmq.errors import CometMQError
+from cometmq.remoting.client_errors import (
+    ForkedError,
+    RemotingClosedError,
+    RemotingConnectError,
+    RemotingError,
+    RemotingSendError,
+    RemotingTimeoutError,
+    RemotingTooMuchRequestError,
+)
+from cometmq.remoting.codes import ResponseCode
+
+__all__ = [
+    "BrokerError",
+    "ClientError",
+    "ClientStateError",
+    "ForkedError",
+    "IllegalMessageError",
+    "OffsetIllegalError",
+    "RemotingClosedError",
+    "RemotingConnectError",
+    "RemotingError",
+    "RemotingSendError",
+    "RemotingTimeoutError",
+    "RemotingTooMuchRequestError",
+    "RouteNotFoundError",
+    "SendFailedError",
+]
+
+NEXT_STEPS: Final = {
+    ResponseCode.SYSTEM_ERROR: "the log of that server says more",
+    ResponseCode.SYSTEM_BUSY: "send more slowly, or spread the topic over more brokers",
+    ResponseCode.REQUEST_CODE_NOT_SUPPORTED: "that server is too old for this request; upgrade it",
+    ResponseCode.MESSAGE_ILLEGAL: "make body or properties smaller, or raise the broker's maxMessageSize",
+    ResponseCode.SERVICE_NOT_AVAILABLE: "the broker is stopping, is a slave, or its disk is full; check it",
+    ResponseCode.NO_PERMISSION: "check the permissions of topic, group and broker; system topics refuse clients",
+    ResponseCode.TOPIC_NOT_EXIST: "create the topic, or check its name and the nameserver's address",
+    ResponseCode.QUERY_NOT_FOUND: "check key and time range; the message may have expired",
+    ResponseCode.SUBSCRIPTION_PARSE_FAILED: "correct the subscription expression",
+    ResponseCode.SUBSCRIPTION_NOT_EXIST: "members of one group must all have the same subscriptions",
+    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: "create the group, or switch on autoCreateSubscriptionGroup",
+    ResponseCode.CONSUMER_NOT_ONLINE: "start a consumer of the group first",
+}
+
+
+class ClientError(CometMQError):
+    """A call of the client failed. ``code`` is RocketMQ's response code where one says it best."""
+
+    def __init__(self, message: str, *, code: int | None = None, next_step: str | None = None) -> None:
+        super().__init__(message, next_step=next_step)
+        self.code = code
+
+    @property
+    def cause(self) -> BaseException | None:
+        """The failure underneath, where there is one."""
+        return self.__cause__
+
+
+class BrokerError(ClientError):
+    """A server answered with an error ``code`` and its words in ``remark``."""
+
+    def __init__(self, address: str, code: int, remark: str | None, doing: str) -> None:
+        try:
+            known: ResponseCode | None = ResponseCode(code)
+        except ValueError:
+            known = None
+        name = f"{code} {known.name}" if known is not None else str(code)
+        super().__init__(
+            f"{doing}: {address} answered {name}: {remark or 'no remark'}",
+            code=code,
+            next_step=NEXT_STEPS.get(known) if known is not None else None,
+        )
+        self.address = address
+        self.remark = remark
+
+
+class RouteNotFoundError(ClientError):
+    """No nameserver knows a broker for the topic."""
+
+    def __init__(self, topic: str, detail: str) -> None:
+        super().__init__(
+            f"no route for topic {topic}: {detail}",
+            code=int(ResponseCode.TOPIC_NOT_EXIST),
+            next_step="create the topic, or check the nameserver's address and that a broker is registered there",
+        )
+        self.topic = topic
+
+
+class IllegalMessageError(ClientError):
+    """The message breaks a rule that holds everywhere; it was not sent."""
+
+    def __init__(self, message: str, next_step: str | None = None) -> None:
+        super().__init__(message, code=int(ResponseCode.MESSAGE_ILLEGAL), next_step=next_step)
+
+
+class SendFailedError(ClientError):
+    """Every attempt to send failed. ``attempts`` names broker and failure of each; the last one is the ``cause``.
+
+    An attempt that timed out or lost its connection may have stored the message all the same.
+    """
+
+    def __init__(self, topic: str, attempts: tuple[tuple[str, CometMQError], ...], elapsed_s: float) -> None:
+        tried = "; ".join(f"{broker}: {error.message}" for broker, error in attempts)
+        last = attempts[-1][1]
+        super().__init__(
+            f"sending to topic {topic} failed after {len(attempts)} attempts in {elapsed_s:.1f} s: {tried}",
+            code=getattr(last, "code", None),
+            next_step=last.next_step or "check that the brokers run and can be reached",
+        )
+        self.topic = topic
+        self.attempts = attempts
+
+
+class OffsetIllegalError(ClientError):
+    """A pull asked for an offset that the queue does not have; ``next_offset`` is the nearest that it has."""
+
+    def __init__(self, queue: object, offset: int, next_offset: int) -> None:
+        super().__init__(
+            f"{queue} has no offset {offset}",
+            code=int(ResponseCode.PULL_OFFSET_MOVED),
+            next_step=f"go on at offset {next_offset}",
+        )
+        self.next_offset = next_offset
+
+
+class ClientStateError(ClientError):
+    """The call does not fit the state of the client: not started, already closed, or used in two ways."""

@@ -1,0 +1,270 @@
+"""The client side of remoting: one connection per address, shared by all (``NettyRemotingClient``)."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from cometmq.clock import SYSTEM_CLOCK, Clock, TimerHandle
+from cometmq.message.hosts import parse_address
+from cometmq.remoting.client_connection import Answer, ClientConnection, OnAnswer
+from cometmq.remoting.client_errors import (
+    ForkedError,
+    RemotingClosedError,
+    RemotingConnectError,
+    RemotingError,
+    RemotingTimeoutError,
+)
+from cometmq.remoting.command import FLAG_ONEWAY, RemotingCommand
+from cometmq.remoting.headers import Header, to_ext
+from cometmq.remoting.processors import ProcessorTable
+
+DEFAULT_TIMEOUT_S: Final = 3.0
+CONNECT_TIMEOUT_S: Final = 3.0
+MAX_IN_FLIGHT: Final = 4096
+"""Requests of one connection that may wait for answers; bounds the memory that a slow server can cost."""
+
+SWEEP_S: Final = 0.1
+"""How often overdue requests are looked for, and so how late a time-out may be noticed."""
+
+_EXPIRED: Final = "expired"
+
+
+class ClientRpcHook(Protocol):
+    """Sees every request before it leaves and every answer before it is handed on."""
+
+    def before(self, peer: str, request: RemotingCommand) -> None:
+        """May change ``request.ext_fields`` (signatures do); raise to refuse the call."""
+
+    def after(self, peer: str, request: RemotingCommand, response: RemotingCommand) -> None:
+        """Look at the answer."""
+
+
+class RemotingClient:
+    """Sends requests to servers and hands on the requests that they push.
+
+    Made on a running event loop and used only there, in one process: after a fork every call raises
+    :class:`ForkedError`. Timeouts are total: connecting, waiting for room and the answer together.
+
+    :param processors: answers what servers ask of this client.
+    :param hooks: see every request and answer, and may sign or refuse requests.
+    :param connect_timeout_s: seconds that opening one connection may take.
+    :param max_in_flight: requests of one connection that may wait for answers.
+    """
+
+    def __init__(
+        self,
+        *,
+        processors: ProcessorTable | None = None,
+        hooks: Sequence[ClientRpcHook] = (),
+        clock: Clock = SYSTEM_CLOCK,
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
+        max_in_flight: int = MAX_IN_FLIGHT,
+    ) -> None:
+        self.hooks = tuple(hooks)
+        self.clock = clock
+        self.processors = ProcessorTable() if processors is None else processors
+        self._connect_timeout_s = connect_timeout_s
+        self._max_in_flight = max_in_flight
+        self._connections: dict[str, ClientConnection] = {}
+        self._connecting: dict[str, asyncio.Task[ClientConnection]] = {}
+        self._opaques = itertools.count(1)
+        self._sweeper: TimerHandle | None = None
+        self._pid = os.getpid()
+        self._closed = False
+
+    async def __aenter__(self) -> RemotingClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def invoke(
+        self,
+        address: str,
+        code: int,
+        header: Header | None = None,
+        body: bytes = b"",
+        *,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        ext: dict[str, str] | None = None,
+    ) -> RemotingCommand:
+        """Send a request and return its answer, whatever its code.
+
+        ``ext`` adds header fields that ``header`` does not have.
+
+        :raises RemotingConnectError: no connection; nothing was sent.
+        :raises RemotingTooMuchRequestError: no room for one more request; nothing was sent.
+        :raises RemotingTimeoutError: no answer within ``timeout_s`` seconds.
+        :raises RemotingSendError: the connection ended before the answer.
+        :raises RemotingClosedError: the client is closed.
+        :raises ForkedError: this is not the process that made the client.
+        """
+        now = self.clock.monotonic()
+        deadline = now + timeout_s
+        connection = await self.ready(address, deadline)
+        request = self.request(address, code, header, body, ext)
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        connection.submit(request.opaque, request.encode(), deadline, now, lambda got: _settle(answer, got))
+        try:
+            response = await answer
+        except asyncio.CancelledError:
+            connection.forget(request.opaque)
+            raise
+        if isinstance(response, RemotingError):
+            raise response
+        for hook in self.hooks:
+            hook.after(address, request, response)
+        return response
+
+    async def invoke_oneway(
+        self,
+        address: str,
+        code: int,
+        header: Header | None = None,
+        body: bytes = b"",
+        *,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        ext: dict[str, str] | None = None,
+    ) -> None:
+        """Send a request that is not answered; returns once it is in the connection's buffer.
+
+        :raises RemotingError: as :meth:`invoke`, except for what concerns the answer.
+        """
+        connection = await self.ready(address, self.clock.monotonic() + timeout_s)
+        request = self.request(address, code, header, body, ext)
+        request.flag |= FLAG_ONEWAY
+        connection.write(request.encode())
+
+    def request(
+        self, address: str, code: int, header: Header | None, body: bytes, ext: dict[str, str] | None
+    ) -> RemotingCommand:
+        """A request as it will be sent to ``address``, seen by the hooks."""
+        fields = {} if header is None else to_ext(header)
+        if ext:
+            fields.update(ext)
+        command = RemotingCommand(code=code, opaque=self.next_opaque(), ext_fields=fields, body=body)
+        for hook in self.hooks:
+            hook.before(address, command)
+        return command
+
+    def next_opaque(self) -> int:
+        """A number for the next request; within int32, never of one that still waits."""
+        return next(self._opaques) & 0x7FFFFFFF
+
+    def submit(self, connection: ClientConnection, opaque: int, frame: bytes, timeout_s: float, done: OnAnswer) -> None:
+        """Send an encoded request without waiting; the way of pipelined sends."""
+        now = self.clock.monotonic()
+        connection.submit(opaque, frame, now + timeout_s, now, done)
+
+    def live(self, address: str) -> ClientConnection | None:
+        """The connection to ``address`` if it is open and has room for a request now."""
+        connection = self._connections.get(address)
+        return connection if connection is not None and connection.has_room else None
+
+    async def ready(self, address: str, deadline: float) -> ClientConnection:
+        """An open connection to ``address`` with room for one more request, by ``deadline`` (monotonic seconds).
+
+        :raises RemotingError: as :meth:`invoke`.
+        """
+        if self._pid != os.getpid():
+            raise ForkedError(
+                address, "this client belongs to the parent process", next_step="make a new client after the fork"
+            )
+        connection = self._connections.get(address)
+        if connection is None:
+            connection = await self._connect(address, deadline)
+        if not connection.has_room:
+            await connection.room(deadline)
+        return connection
+
+    async def close(self) -> None:
+        """Close every connection; requests that still wait end with an error."""
+        self._closed = True
+        for task in list(self._connecting.values()):
+            task.cancel()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            self._sweeper = None
+        for connection in list(self._connections.values()):
+            connection.close()
+        await asyncio.sleep(0)  # lets the transports close their sockets before the loop may end
+
+    async def _connect(self, address: str, deadline: float) -> ClientConnection:
+        if self._closed:
+            raise RemotingClosedError(address, "this client is closed", next_step="make a new one")
+        task = self._connecting.get(address)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._open(address))
+            self._connecting[address] = task
+            task.add_done_callback(lambda done: self._connected(address, done))
+        waiter = asyncio.shield(task)
+        expiry = self.clock.call_later(max(0.0, deadline - self.clock.monotonic()), waiter.cancel, _EXPIRED)
+        try:
+            return await waiter
+        except asyncio.CancelledError as cancelled:
+            if cancelled.args == (_EXPIRED,):
+                raise RemotingTimeoutError(address, f"no connection to {address} in time") from None
+            if task.cancelled():
+                raise RemotingClosedError(address, "this client is closed", next_step="make a new one") from None
+            raise
+        finally:
+            expiry.cancel()
+
+    def _connected(self, address: str, task: asyncio.Task[ClientConnection]) -> None:
+        self._connecting.pop(address, None)
+        if not task.cancelled():
+            task.exception()  # read here, since everyone who asked may have stopped waiting
+
+    async def _open(self, address: str) -> ClientConnection:
+        loop = asyncio.get_running_loop()
+        try:
+            host, port = parse_address(address)
+        except ValueError as error:
+            raise RemotingConnectError(address, str(error), next_step="write addresses as host:port") from error
+        connection = ClientConnection(address, self.clock, self._max_in_flight, self.processors, self._lost)
+        attempt = asyncio.ensure_future(loop.create_connection(lambda: connection, host, port))
+        timer = self.clock.call_later(self._connect_timeout_s, attempt.cancel, _EXPIRED)
+        try:
+            await attempt
+        except OSError as error:
+            raise RemotingConnectError(
+                address, f"cannot connect to {address}: {error}", next_step="check that the server runs and its address"
+            ) from error
+        except asyncio.CancelledError as cancelled:
+            if cancelled.args != (_EXPIRED,):
+                raise
+            raise RemotingConnectError(
+                address,
+                f"no connection to {address} within {self._connect_timeout_s:g} s",
+                next_step="check the address and the firewalls between",
+            ) from None
+        finally:
+            timer.cancel()
+        self._connections[address] = connection
+        self._watch()
+        return connection
+
+    def _lost(self, connection: ClientConnection) -> None:
+        if self._connections.get(connection.address) is connection:
+            del self._connections[connection.address]
+
+    def _watch(self) -> None:
+        if self._sweeper is None and not self._closed:
+            self._sweeper = self.clock.call_later(SWEEP_S, self._sweep)
+
+    def _sweep(self) -> None:
+        self._sweeper = None
+        now = self.clock.monotonic()
+        for connection in list(self._connections.values()):
+            connection.sweep(now)
+        if self._connections:
+            self._watch()
+
+
+def _settle(waiter: asyncio.Future[Answer], answer: Answer) -> None:
+    if not waiter.done():
+        waiter.set_result(answer)

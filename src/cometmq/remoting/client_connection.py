@@ -1,0 +1,289 @@
+"""One connection to a server, shared by everything that talks to that address.
+
+Requests are multiplexed by their opaque: whoever submits one leaves a callback, the answer calls it.
+All frames written in one turn of the event loop leave in one write. Neither a task nor a timer is
+made per request: :meth:`ClientConnection.sweep` is called now and then by the owner and ends what is
+overdue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+from cometmq.clock import Clock
+from cometmq.remoting.client_errors import (
+    RemotingError,
+    RemotingSendError,
+    RemotingTimeoutError,
+    RemotingTooMuchRequestError,
+)
+from cometmq.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand, decode_header
+from cometmq.remoting.frame import Frame, FrameDecoder, FrameError
+from cometmq.remoting.processors import (
+    ProcessorTable,
+    Request,
+    RequestError,
+    Response,
+    encode_response,
+    not_supported,
+)
+
+log = logging.getLogger(__name__)
+
+Answer = RemotingCommand | RemotingError
+OnAnswer = Callable[[Answer], None]
+
+SERVER_GONE_STEP: Final = "check that the server runs and can be reached"
+
+
+class ClientConnection(asyncio.Protocol):
+    """The protocol of one connection; lives on the event loop of the client that owns it."""
+
+    def __init__(
+        self,
+        address: str,
+        clock: Clock,
+        max_in_flight: int,
+        processors: ProcessorTable,
+        on_lost: Callable[[ClientConnection], None],
+    ) -> None:
+        self.address = address
+        self.closed = False
+        self._clock = clock
+        self._max_in_flight = max_in_flight
+        self._processors = processors
+        self._on_lost = on_lost
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._decoder = FrameDecoder()
+        self._pending: dict[int, tuple[float, float, OnAnswer]] = {}
+        """opaque -> (deadline, time sent, what to call), both in monotonic seconds."""
+        self._out: list[bytes] = []
+        self._paused = False
+        self._room_waiters: deque[asyncio.Future[None]] = deque()
+        self._last_heard = 0.0
+
+    # --- asyncio.Protocol ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Remember where to write."""
+        assert isinstance(transport, asyncio.Transport)
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._transport = transport
+        self._last_heard = self._clock.monotonic()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End every request that waits."""
+        self._end(exc, "the connection was closed")
+
+    def pause_writing(self) -> None:
+        """The server reads more slowly than we write: let nobody submit more."""
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        """The server has caught up."""
+        self._paused = False
+        self._wake_waiters()
+
+    def data_received(self, data: bytes) -> None:
+        """Match answers, hand on requests that the server pushes."""
+        self._last_heard = self._clock.monotonic()
+        pending = self._pending
+        decoder = self._decoder
+        decoder.push(data)
+        try:
+            while (frame := decoder.next()) is not None:
+                head = decode_header(frame.serialize_type, frame.header)
+                if not head.flag & FLAG_RESPONSE:
+                    self._serve(frame, head.code, head.opaque, head.flag)
+                    continue
+                waiting = pending.pop(head.opaque, None)
+                if waiting is not None:
+                    waiting[2](
+                        RemotingCommand(
+                            head.code,
+                            head.opaque,
+                            head.flag,
+                            head.language,
+                            head.version,
+                            head.remark,
+                            head.ext_fields or {},
+                            frame.body,
+                            frame.serialize_type,
+                        )
+                    )
+        except FrameError as error:
+            self._end(error, f"the server sent what is no frame: {error}")
+            if self._transport is not None:
+                self._transport.abort()
+        if self._room_waiters:
+            self._wake_waiters()
+
+    # --- what the server asks ---
+
+    @property
+    def remote_address(self) -> str:
+        """``host:port`` of the server."""
+        return self.address
+
+    def respond(self, request: Request[Any], response: Response) -> None:
+        """Answer a request of the server."""
+        if not request.flag & FLAG_ONEWAY:
+            answer = encode_response(request.serialize_type, request.opaque, response, language="PYTHON")
+            self.write(b"".join(answer))
+
+    def _serve(self, frame: Frame, code: int, opaque: int, flag: int) -> None:
+        processor = self._processors.get(code)
+        if processor is None:
+            if not flag & FLAG_ONEWAY:
+                self.write(b"".join(encode_response(frame.serialize_type, opaque, not_supported(code))))
+            return
+        try:
+            request = processor.decode(frame.serialize_type, frame.header)
+            response = processor.handler(self, request, frame.body)
+        except RequestError as error:
+            log.warning("request %d of %s cannot be read: %s", code, self.address, error)
+            return
+        except Exception:
+            log.exception("request %d of %s failed", code, self.address)
+            return
+        if response is not None:
+            self.respond(request, response)
+
+    # --- requests ---
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that wait for their answer."""
+        return len(self._pending)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another request may be submitted now."""
+        return len(self._pending) < self._max_in_flight and not self._paused
+
+    async def room(self, deadline: float) -> None:
+        """Wait until another request may be submitted.
+
+        :raises RemotingTooMuchRequestError: ``deadline`` (monotonic seconds) passed first.
+        :raises RemotingSendError: the connection ended first.
+        """
+        while not self.has_room:
+            if self.closed:
+                raise RemotingSendError(self.address, "the connection was closed", next_step=SERVER_GONE_STEP)
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._room_waiters.append(waiter)
+            left = deadline - self._clock.monotonic()
+            timer = self._clock.call_later(max(0.0, left), _expire, waiter)
+            try:
+                await waiter
+            except TimeoutError:
+                raise RemotingTooMuchRequestError(
+                    self.address,
+                    f"{len(self._pending)} requests wait for answers of {self.address}",
+                    next_step="send more slowly, or raise max_in_flight",
+                ) from None
+            finally:
+                timer.cancel()
+
+    def submit(self, opaque: int, frame: bytes, deadline: float, now: float, on_answer: OnAnswer) -> None:
+        """Send a request; ``on_answer`` is called once, with the answer or the failure.
+
+        ``deadline`` and ``now`` are monotonic seconds. The caller has made sure of :attr:`has_room`.
+        """
+        if self.closed:
+            error = RemotingSendError(self.address, "the connection was closed", next_step=SERVER_GONE_STEP)
+            self._loop.call_soon(on_answer, error)
+            return
+        self._pending[opaque] = (deadline, now, on_answer)
+        self.write(frame)
+
+    def write(self, frame: bytes) -> None:
+        """Send a frame with everything else of this turn of the loop; dropped when the connection has ended."""
+        if not self._out:
+            self._loop.call_soon(self._flush)
+        self._out.append(frame)
+
+    def forget(self, opaque: int) -> None:
+        """Nobody wants this answer any more."""
+        self._pending.pop(opaque, None)
+        if self._room_waiters:
+            self._wake_waiters()
+
+    def sweep(self, now: float) -> None:
+        """End requests whose deadline has passed; drop a connection that has been silent since they were sent."""
+        overdue = [opaque for opaque, (deadline, _, _) in self._pending.items() if deadline <= now]
+        if not overdue:
+            return
+        silent = False
+        for opaque in overdue:
+            waiting = self._pending.pop(opaque, None)
+            if waiting is None:
+                continue
+            deadline, sent, on_answer = waiting
+            silent = silent or self._last_heard < sent
+            on_answer(
+                RemotingTimeoutError(
+                    self.address,
+                    f"{self.address} did not answer within {deadline - sent:.1f} s",
+                    next_step="check that it is not overloaded, or give more time",
+                )
+            )
+        if silent:
+            self.abort("it was silent for longer than a request may take")
+        elif self._room_waiters:
+            self._wake_waiters()
+
+    def close(self) -> None:
+        """Send what is still unsent, then end the connection."""
+        self._flush()
+        self._end(None, "this client was closed")
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self, why: str) -> None:
+        """End the connection at once."""
+        self._end(None, why)
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _flush(self) -> None:
+        if not self._out:
+            return
+        frames, self._out = self._out, []
+        if not self.closed and self._transport is not None:
+            self._transport.write(frames[0] if len(frames) == 1 else b"".join(frames))
+
+    def _end(self, cause: Exception | None, why: str) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        pending, self._pending = self._pending, {}
+        for _, _, on_answer in pending.values():
+            error = RemotingSendError(
+                self.address, f"the connection to {self.address} ended: {cause or why}", next_step=SERVER_GONE_STEP
+            )
+            error.__cause__ = cause
+            on_answer(error)
+        self._wake_waiters()
+        self._on_lost(self)
+
+    def _wake_waiters(self) -> None:
+        room = self._max_in_flight - len(self._pending)
+        while self._room_waiters and (self.closed or (room > 0 and not self._paused)):
+            waiter = self._room_waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                room -= 1
+
+
+def _expire(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_exception(TimeoutError())
