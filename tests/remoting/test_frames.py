@@ -1,0 +1,151 @@
+"""Frames and commands: golden frames of Apache RocketMQ, any cut of the stream, lying lengths."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cometmq.limits import MAX_FRAME_BYTES
+from cometmq.remoting.command import RemotingCommand, decode_command
+from cometmq.remoting.frame import JSON, ROCKETMQ, Frame, FrameDecoder, FrameError, encode_frame
+
+JSON_VECTOR_HEADER = (
+    b'{"code":105,"extFields":{"topic":"TopicTest"},"flag":0,"language":"JAVA","opaque":7,'
+    b'"serializeTypeCurrentRPC":"JSON","version":409}'
+)
+BINARY_VECTOR = bytes.fromhex(
+    "0000002d010000290069000199000000070000000000000000000000140005746f70696300000009546f70696354657374".replace(
+        " ", ""
+    )
+)
+
+
+def test_the_json_vector_is_written_byte_for_byte() -> None:
+    command = RemotingCommand(code=105, opaque=7, language="JAVA", version=409, ext_fields={"topic": "TopicTest"})
+    assert command.encode() == bytes.fromhex("0000008700000083") + JSON_VECTOR_HEADER
+
+
+def test_the_binary_vector_is_written_byte_for_byte() -> None:
+    command = RemotingCommand(
+        code=105, opaque=7, language="JAVA", version=409, ext_fields={"topic": "TopicTest"}, serialize_type=ROCKETMQ
+    )
+    assert command.encode() == BINARY_VECTOR
+    assert decode_command(BINARY_VECTOR) == command
+
+
+def test_every_golden_frame_decodes_and_encodes_again_to_the_same_meaning(golden_frames: list[dict[str, Any]]) -> None:
+    seen = 0
+    for line in golden_frames:
+        if "frame_hex" not in line:
+            continue
+        raw = bytes.fromhex(line["frame_hex"])
+        command = decode_command(raw)
+        recorded = line["header"]
+        assert command.code == line["code"] == recorded["code"]
+        assert command.opaque == recorded["opaque"]
+        assert command.flag == recorded["flag"]
+        assert command.version == recorded["version"]
+        assert command.remark == recorded.get("remark")
+        assert command.ext_fields == (recorded.get("extFields") or {})
+        assert len(command.body) == line.get("body_length", 0)
+        assert command.serialize_type == (ROCKETMQ if line["serialize"] == "ROCKETMQ" else JSON)
+        assert decode_command(command.encode()) == command
+        if line["serialize"] == "ROCKETMQ":
+            assert len(command.encode()) == len(raw)
+        seen += 1
+    assert seen > 2000
+
+
+def test_golden_frames_byte_by_byte_give_the_same_as_whole(golden_frames: list[dict[str, Any]]) -> None:
+    raws = [bytes.fromhex(line["frame_hex"]) for line in golden_frames if "frame_hex" in line][:300]
+    whole = FrameDecoder().feed(b"".join(raws))
+    one_by_one = FrameDecoder()
+    cut = [frame for raw in raws for byte in raw for frame in one_by_one.feed(bytes((byte,)))]
+    assert cut == whole
+    assert len(whole) == len(raws)
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+commands = st.builds(
+    RemotingCommand,
+    code=st.integers(0, 0x7FFF),
+    opaque=st.integers(-(2**31), 2**31 - 1),
+    flag=st.integers(0, 3),
+    language=st.sampled_from(["JAVA", "GO", "PYTHON", "CPP"]),
+    version=st.integers(0, 0x7FFF),
+    remark=st.none() | texts.filter(bool),
+    ext_fields=st.dictionaries(texts, texts, max_size=5),
+    body=st.binary(max_size=100),
+    serialize_type=st.sampled_from([JSON, ROCKETMQ]),
+)
+
+
+@given(st.lists(commands, max_size=5), st.data())
+def test_commands_survive_any_cut_of_the_stream(sent: list[RemotingCommand], data: st.DataObject) -> None:
+    stream = b"".join(command.encode() for command in sent)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=8)))
+    decoder = FrameDecoder()
+    frames: list[Frame] = []
+    for begin, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+        frames += decoder.feed(stream[begin:end])
+    assert [decode_command(frame) for frame in frames] == sent
+    assert decoder.pending == 0
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        (MAX_FRAME_BYTES + 1).to_bytes(4, "big"),
+        b"\xff\xff\xff\xff",
+        b"\0\0\0\3",
+        b"\0\0\0\x08\0\0\0\x09",
+        b"\0\0\0\x08\x02\0\0\x04",
+        b"\0\0\0\x08\x16\x03\x01\x00",
+        b"GET / HTTP/1.1\r\n",
+    ],
+    ids=["over the limit", "negative", "too short", "lying header length", "unknown type", "TLS", "HTTP"],
+)
+def test_bytes_that_cannot_be_a_frame_are_refused_as_soon_as_they_are_seen(bad: bytes) -> None:
+    with pytest.raises(FrameError):
+        FrameDecoder().feed(bad)
+    one_by_one = FrameDecoder()
+
+    def trickle() -> None:
+        for byte in bad:
+            one_by_one.feed(bytes((byte,)))
+
+    with pytest.raises(FrameError):
+        trickle()
+
+
+@given(st.binary(max_size=200), st.sampled_from([JSON, ROCKETMQ]))
+def test_garbage_headers_are_refused_never_crash(header: bytes, serialize_type: int) -> None:
+    with pytest.raises(FrameError):
+        decode_command(encode_frame(serialize_type, b"\xfe" + header, 0))
+
+
+def test_a_header_nested_too_deeply_is_refused() -> None:
+    with pytest.raises(FrameError):
+        decode_command(encode_frame(JSON, b'{"code":1,"extFields":' + b"[" * 100_000, 0))
+
+
+def test_too_many_fields_are_refused() -> None:
+    fields = {f"f{n}": "x" for n in range(300)}
+    for serialize_type in (JSON, ROCKETMQ):
+        with pytest.raises(FrameError, match="256"):
+            decode_command(RemotingCommand(code=1, ext_fields=fields, serialize_type=serialize_type).encode())
+
+
+def test_fields_written_as_numbers_booleans_and_null_become_text() -> None:
+    header = b'{"code":310,"extFields":{"d":4,"k":true,"j":null,"b":"T","x":1.5},"flag":0,"language":7,"opaque":1}'
+    command = decode_command(encode_frame(JSON, header, 0))
+    assert command.ext_fields == {"d": "4", "k": "true", "b": "T", "x": "1.5"}
+    assert command.language == "OTHER"
+
+
+def test_a_code_that_does_not_fit_a_binary_header_is_refused() -> None:
+    with pytest.raises(ValueError, match="use JSON"):
+        RemotingCommand(code=200050, serialize_type=ROCKETMQ).encode()

@@ -1,0 +1,125 @@
+"""Typed headers and bodies against what Apache RocketMQ and its clients wrote."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cometmq import fastjson
+from cometmq.remoting import bodies
+from cometmq.remoting.headers import (
+    GetMaxOffsetRequestHeader,
+    Header,
+    HeaderError,
+    PullMessageRequestHeader,
+    SendMessageRequestHeaderV2,
+    from_ext,
+    to_ext,
+)
+
+RESPONSE_BODIES: dict[int, type] = {
+    21: bodies.TopicConfigSerializeWrapper,
+    38: bodies.ConsumerIdList,
+    41: bodies.LockBatchResponseBody,
+    43: bodies.ConsumerOffsetSerializeWrapper,
+    105: bodies.TopicRouteData,
+    106: bodies.ClusterInfo,
+    201: bodies.SubscriptionGroupWrapper,
+    202: bodies.TopicStatsTable,
+    203: bodies.ConsumerConnection,
+    204: bodies.ProducerConnection,
+    208: bodies.ConsumeStats,
+    222: bodies.ResetOffsetBody,
+    223: bodies.GetConsumerStatusBody,
+    328: bodies.ProducerTableInfo,
+}
+
+
+def test_bodies_of_apaches_answers_are_written_again_to_the_same_text(golden_frames: list[dict[str, Any]]) -> None:
+    seen = set()
+    for line in golden_frames:
+        kind = RESPONSE_BODIES.get(line.get("request_code", -1))
+        if kind is None or line["code"] != 0 or not line.get("body_text"):
+            continue
+        body: Any = bodies.decode_body(kind, line["body_text"].encode())
+        if not re.search(r'\{"\d+":', line["body_text"]):  # strict JSON, as clients from 4.9.4 on get routes
+            assert bodies.encode_body(body).decode() == line["body_text"]
+        assert bodies.decode_body(kind, bodies.encode_body(body)) == body
+        seen.add(kind)
+    assert seen == set(RESPONSE_BODIES.values())
+
+
+def test_requests_of_real_clients_have_the_typed_headers(golden_frames: list[dict[str, Any]]) -> None:
+    kinds: dict[int, type[Header]] = {310: SendMessageRequestHeaderV2, 11: PullMessageRequestHeader}
+    seen = set()
+    for line in golden_frames:
+        if line["direction"] == "response" or line["code"] not in kinds or line["scenario"].startswith("probe"):
+            continue
+        ext = line["header"]["extFields"]
+        typed = to_ext(from_ext(kinds[line["code"]], ext))
+        assert {name: ext[name] for name in typed if name in ext} == {n: v for n, v in typed.items() if n in ext}
+        seen.add(line["code"])
+    assert seen == set(kinds)
+
+
+def test_a_missing_or_mistyped_field_is_named() -> None:
+    with pytest.raises(HeaderError, match="queueId"):
+        from_ext(GetMaxOffsetRequestHeader, {"topic": "T"})
+    with pytest.raises(HeaderError, match="queueId"):
+        from_ext(GetMaxOffsetRequestHeader, {"topic": "T", "queueId": "one"})
+
+
+def test_fields_of_later_versions_are_ignored() -> None:
+    assert (
+        from_ext(GetMaxOffsetRequestHeader, {"topic": "T", "queueId": "1", "bname": "b", "lo": "false"}).queue_id == 1
+    )
+
+
+keys = st.text(max_size=10) | st.integers()
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.text(st.characters(exclude_categories=["Cs"])),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text('ab"\\,:{}', max_size=5), inner, max_size=4),
+    max_leaves=10,
+)
+
+
+@given(values)
+def test_fastjson_reads_back_what_it_writes_compact_and_pretty(value: object) -> None:
+    assert fastjson.loads(fastjson.dumps(value)) == value
+    assert fastjson.loads(fastjson.dumps_pretty(value)) == value
+
+
+@given(st.dictionaries(st.integers(), values, max_size=4))
+def test_numeric_keys_are_written_unquoted_and_read_as_text(table: dict[int, object]) -> None:
+    assert fastjson.loads(fastjson.dumps({"t": table})) == {"t": {str(key): value for key, value in table.items()}}
+
+
+def test_maps_keyed_by_objects_keep_their_order_and_keys() -> None:
+    text = '{"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:5,{"brokerName":"b","queueId":1,"topic":"T"}:7}}'
+    assert fastjson.dumps(fastjson.loads(text)).decode() == text
+    table = bodies.decode_body(bodies.ResetOffsetBody, text.encode()).offset_table
+    assert table[bodies.MessageQueue("T", "b", 1)] == 7
+
+
+@given(st.text(st.sampled_from('{}[]:,"0a tru'), max_size=30))
+def test_text_that_is_no_fastjson_is_refused_never_crashes(text: str) -> None:
+    with contextlib.suppress(fastjson.FastjsonError):
+        fastjson.loads(text)
+
+
+def test_text_nested_too_deeply_is_refused() -> None:
+    for text in ("[" * 100_000, "{0:" * 100_000, '{{"a":1}:' * 10_000):
+        with pytest.raises(fastjson.FastjsonError):
+            fastjson.loads(text)
+
+
+def test_a_body_of_another_form_is_refused_with_its_name() -> None:
+    with pytest.raises(bodies.BodyError, match="HeartbeatData"):
+        bodies.decode_body(bodies.HeartbeatData, b'{"clientID":7e,"x"')
+    with pytest.raises(bodies.BodyError, match="clientID"):
+        bodies.decode_body(bodies.HeartbeatData, b"{}")

@@ -1,0 +1,350 @@
+"""The server's transport, spoken to over raw sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import struct
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from cometmq.clock import VirtualClock
+from cometmq.limits import WRITE_HIGH_WATER_BYTES
+from cometmq.remoting.command import RemotingCommand, decode_command
+from cometmq.remoting.frame import ROCKETMQ, FrameDecoder
+from cometmq.remoting.headers import GetMaxOffsetRequestHeader, GetMaxOffsetResponseHeader, NoHeader
+from cometmq.remoting.processors import ProcessorTable, Request, Response, RpcRejectedError
+from cometmq.remoting.server import InvokeError, RemotingServer, ServerConnection
+
+BIG = b"x" * 1_000_000
+
+
+class Service:
+    """A few codes: 30 answers, 31 fails, 32 answers big, 33 answers at the end of the turn, 34 keeps the connection."""
+
+    def __init__(self) -> None:
+        self.clock = VirtualClock()
+        self.table = ProcessorTable()
+        self.table.register(30, GetMaxOffsetRequestHeader, self.answer)
+        self.table.register(31, NoHeader, self.fail)
+        self.table.register(32, NoHeader, self.answer_big)
+        self.table.register(33, NoHeader, self.answer_at_end_of_turn)
+        self.table.register(34, NoHeader, self.keep)
+        self.server = RemotingServer(self.table, clock=self.clock, idle_timeout_s=120, frame_timeout_s=30)
+        self.server.turn_hooks.append(self.end_turn)
+        self.waiting: list[tuple[ServerConnection, Request[Any]]] = []
+        self.turns: list[int] = []
+        self.big_answers = 0
+        self.kept: list[ServerConnection] = []
+        self.closed: list[ServerConnection] = []
+
+    def answer(self, conn: ServerConnection, request: Request[GetMaxOffsetRequestHeader], body: bytes) -> Response:
+        return Response(header=GetMaxOffsetResponseHeader(offset=request.header.queue_id * 10), body=body)
+
+    def fail(self, conn: ServerConnection, request: Request[NoHeader], body: bytes) -> Response:
+        raise RuntimeError("broken on purpose")
+
+    def answer_big(self, conn: ServerConnection, request: Request[NoHeader], body: bytes) -> Response:
+        self.big_answers += 1
+        return Response(body=[BIG[:1], memoryview(BIG)[1:]])
+
+    def answer_at_end_of_turn(self, conn: ServerConnection, request: Request[NoHeader], body: bytes) -> None:
+        self.waiting.append((conn, request))
+
+    def end_turn(self) -> None:
+        if self.waiting:
+            self.turns.append(len(self.waiting))
+            for conn, request in self.waiting:
+                conn.respond(request, Response())
+            self.waiting.clear()
+
+    def keep(self, conn: ServerConnection, request: Request[NoHeader], body: bytes) -> Response:
+        self.kept.append(conn)
+        conn.on_close.append(self.closed.append)
+        return Response()
+
+
+@pytest.fixture
+async def service() -> AsyncIterator[Service]:
+    service = Service()
+    await service.server.start("127.0.0.1", 0)
+    yield service
+    await service.server.stop()
+
+
+class Raw:
+    """A raw client."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+        self.decoder = FrameDecoder()
+
+    @classmethod
+    async def connect(cls, service: Service) -> Raw:
+        return cls(*await asyncio.open_connection("127.0.0.1", service.server.port))
+
+    async def next(self) -> RemotingCommand | None:
+        """The next frame, or None at the end of the stream."""
+        while (frame := self.decoder.next()) is None:
+            try:
+                data = await asyncio.wait_for(self.reader.read(65536), 10)
+            except ConnectionResetError:
+                return None
+            if not data:
+                return None
+            self.decoder.push(data)
+        return decode_command(frame)
+
+    async def ask(self, command: RemotingCommand) -> RemotingCommand:
+        self.writer.write(command.encode())
+        answer = await self.next()
+        assert answer is not None
+        return answer
+
+    async def close(self) -> None:
+        self.writer.close()
+        await asyncio.wait([asyncio.ensure_future(self.writer.wait_closed())], timeout=5)
+
+
+def max_offset(opaque: int, queue_id: int | str = 4, **changes: Any) -> RemotingCommand:
+    return RemotingCommand(code=30, opaque=opaque, ext_fields={"topic": "T", "queueId": str(queue_id)}, **changes)
+
+
+async def eventually(condition: Any) -> None:
+    for _ in range(1000):
+        if condition():
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError("the condition did not come true within 5 s")
+
+
+async def test_an_answer_has_the_opaque_a_version_and_the_form_of_its_request(
+    service: Service,
+) -> None:
+    raw = await Raw.connect(service)
+    for serialize_type in (0, ROCKETMQ):
+        answer = await raw.ask(max_offset(77, serialize_type=serialize_type, body=b"echo"))
+        assert (answer.code, answer.opaque, answer.flag) == (0, 77, 1)
+        assert answer.ext_fields == {"offset": "40"}
+        assert answer.body == b"echo"
+        assert answer.version >= 232
+        assert answer.serialize_type == serialize_type
+    await raw.close()
+
+
+async def test_an_unknown_code_is_answered_in_rocketmqs_words(service: Service) -> None:
+    raw = await Raw.connect(service)
+    answer = await raw.ask(RemotingCommand(code=9999, opaque=1))
+    assert (answer.code, answer.remark) == (3, " request type 9999 not supported")
+    await raw.close()
+
+
+async def test_a_header_whose_code_is_not_in_front_is_understood(service: Service) -> None:
+    raw = await Raw.connect(service)
+    header = b'{"opaque":5,"extFields":{"queueId":2,"topic":"T"},"version":1,"flag":0,"code":30}'
+    raw.writer.write(struct.pack(">ii", 4 + len(header), len(header)) + header)
+    answer = await raw.next()
+    assert answer is not None
+    assert answer.ext_fields == {"offset": "20"}
+    await raw.close()
+
+
+async def test_a_missing_or_mistyped_field_is_named_and_the_connection_goes_on(
+    service: Service,
+) -> None:
+    raw = await Raw.connect(service)
+    for serialize_type in (0, ROCKETMQ):
+        answer = await raw.ask(RemotingCommand(code=30, opaque=1, serialize_type=serialize_type))
+        assert answer.code == 1
+        assert "topic" in (answer.remark or "")
+        answer = await raw.ask(max_offset(2, "many", serialize_type=serialize_type))
+        assert answer.code == 1
+        assert "queueId" in (answer.remark or "")
+    assert (await raw.ask(max_offset(3))).code == 0
+    await raw.close()
+
+
+async def test_a_processor_that_raises_is_answered_and_the_server_lives(
+    service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    raw = await Raw.connect(service)
+    answer = await raw.ask(RemotingCommand(code=31, opaque=1))
+    assert answer.code == 1
+    assert "broken on purpose" in (answer.remark or "")
+    assert (await raw.ask(max_offset(2))).code == 0
+    await raw.close()
+
+
+async def test_a_oneway_request_is_handled_and_never_answered(service: Service) -> None:
+    raw = await Raw.connect(service)
+    for command in (max_offset(1), RemotingCommand(code=31), RemotingCommand(code=9999), RemotingCommand(code=30)):
+        command.flag = 2
+        raw.writer.write(command.encode())
+    assert (await raw.ask(max_offset(5))).opaque == 5
+    await raw.close()
+
+
+async def test_requests_that_arrive_together_are_committed_together(service: Service) -> None:
+    raw = await Raw.connect(service)
+    raw.writer.write(b"".join(RemotingCommand(code=33, opaque=n).encode() for n in range(20)))
+    answers = [await raw.next() for _ in range(20)]
+    assert [answer.opaque for answer in answers if answer] == list(range(20))
+    assert service.turns == [20]
+    await raw.close()
+
+
+async def test_a_client_that_does_not_read_is_not_read_either(service: Service) -> None:
+    raw = await Raw.connect(service)
+    transport = raw.writer.transport
+    assert isinstance(transport, asyncio.ReadTransport)
+    transport.pause_reading()
+    raw.writer.write(RemotingCommand(code=32).encode() * 500)
+    bound = WRITE_HIGH_WATER_BYTES // len(BIG) + 30  # the mark, one more, and what the kernel's buffers take
+    await eventually(lambda: service.big_answers >= WRITE_HIGH_WATER_BYTES // len(BIG))
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert service.big_answers <= bound
+    other = await Raw.connect(service)
+    assert (await other.ask(max_offset(1))).code == 0
+    transport.resume_reading()
+    for _ in range(500):
+        answer = await raw.next()
+        assert answer is not None
+        assert answer.body == BIG
+    assert service.big_answers == 500
+    await raw.close()
+    await other.close()
+
+
+async def test_a_silent_connection_is_closed_after_two_minutes_and_a_talking_one_is_not(service: Service) -> None:
+    silent, talking = await Raw.connect(service), await Raw.connect(service)
+    for _ in range(5):
+        assert (await talking.ask(max_offset(1))).code == 0
+        service.clock.advance(30)
+    assert await silent.next() is None
+    assert (await talking.ask(max_offset(1))).code == 0
+    await silent.close()
+    await talking.close()
+
+
+async def test_a_frame_that_never_ends_is_given_up(service: Service) -> None:
+    raw = await Raw.connect(service)
+    frame = max_offset(1).encode()
+    raw.writer.write(frame[:20])
+    await raw.writer.drain()
+    await eventually(lambda: any(c.begun_at is not None for c in service.server.connections))
+    for at in range(20, 26):
+        service.clock.advance(8)
+        raw.writer.write(frame[at : at + 1])
+        await asyncio.sleep(0.01)
+    assert await raw.next() is None
+    await raw.close()
+
+
+@pytest.mark.parametrize(
+    "bad", [b"\xff" * 100, b"GET / HTTP/1.1\r\n\r\n", b'\0\0\0\x10\0\0\0\x0c{"code":nope', b"\x16\x03\x01\0\xf4"]
+)
+async def test_bytes_that_are_no_frames_end_their_connection_only(service: Service, bad: bytes) -> None:
+    raw, other = await Raw.connect(service), await Raw.connect(service)
+    raw.writer.write(bad)
+    raw.writer.write_eof()
+    assert await raw.next() is None
+    assert (await other.ask(max_offset(1))).code == 0
+    await raw.close()
+    await other.close()
+
+
+async def test_more_connections_than_the_limit_are_refused_and_others_live() -> None:
+    service = Service()
+    service.server = RemotingServer(service.table, clock=service.clock, max_connections=2)
+    await service.server.start("127.0.0.1", 0)
+    first, second, third = [await Raw.connect(service) for _ in range(3)]
+    assert (await first.ask(max_offset(1))).code == 0
+    assert (await second.ask(max_offset(1))).code == 0
+    assert await third.next() is None
+    for raw in (first, second, third):
+        await raw.close()
+    await service.server.stop()
+
+
+async def test_the_server_asks_a_client_and_gets_its_answer(service: Service) -> None:
+    raw = await Raw.connect(service)
+    await raw.ask(RemotingCommand(code=34, opaque=1))
+    asked = asyncio.ensure_future(service.kept[0].invoke(307, NoHeader(), b"?", timeout_s=10))
+    request = await raw.next()
+    assert request is not None
+    assert (request.code, request.body, request.flag) == (307, b"?", 0)
+    raw.writer.write(RemotingCommand(code=0, opaque=request.opaque, flag=1, body=b"!").encode())
+    assert (await asked).body == b"!"
+    late = asyncio.ensure_future(service.kept[0].invoke(307, NoHeader(), timeout_s=10))
+    await raw.next()
+    service.clock.advance(11)
+    with pytest.raises(InvokeError, match="within 10 s"):
+        await late
+    gone = asyncio.ensure_future(service.kept[0].invoke(307, NoHeader(), timeout_s=10))
+    await raw.next()
+    await raw.close()
+    with pytest.raises(InvokeError, match="closed"):
+        await gone
+    assert service.closed == service.kept
+
+
+async def test_hooks_see_requests_and_answers_and_may_refuse(service: Service) -> None:
+    seen: list[tuple[str, int]] = []
+
+    class Hook:
+        def before(self, peer: str, request: Request[Any]) -> None:
+            if request.opaque == 13:
+                raise RpcRejectedError(16, "not you")
+
+        def after(self, peer: str, request: Request[Any], response: Response) -> None:
+            seen.append((peer, response.code))
+
+    service.server.hooks.append(Hook())
+    raw = await Raw.connect(service)
+    assert (await raw.ask(max_offset(1))).code == 0
+    refused = await raw.ask(max_offset(13))
+    assert (refused.code, refused.remark) == (16, "not you")
+    assert [code for _, code in seen] == [0]
+    assert seen[0][0].startswith("127.0.0.1:")
+    await raw.close()
+
+
+async def test_stopping_sends_what_is_queued_and_closes(service: Service) -> None:
+    raw = await Raw.connect(service)
+    await raw.ask(RemotingCommand(code=34, opaque=1))
+    service.kept[0].send_oneway(40, NoHeader())
+    await service.server.stop()
+    pushed = await raw.next()
+    assert pushed is not None
+    assert (pushed.code, pushed.flag) == (40, 2)
+    assert await raw.next() is None
+    await raw.close()
+
+
+async def test_fuzzed_frames_never_end_the_server(service: Service) -> None:
+    rng = random.Random(20_000)
+    good = [max_offset(1).encode(), max_offset(2, serialize_type=ROCKETMQ).encode(), RemotingCommand(code=33).encode()]
+    for _ in range(400):
+        raw = await Raw.connect(service)
+        mutated = bytearray(rng.choice(good) * rng.randint(1, 3))
+        for _ in range(rng.randint(1, 6)):
+            choice = rng.random()
+            at = rng.randrange(len(mutated))
+            if choice < 0.5:
+                mutated[at] = rng.randrange(256)
+            elif choice < 0.75:
+                del mutated[at : at + rng.randint(1, 9)]
+            else:
+                mutated[at:at] = rng.randbytes(rng.randint(1, 9))
+            if not mutated:
+                mutated = bytearray(b"\0")
+        raw.writer.write(bytes(mutated))
+        raw.writer.write_eof()
+        raw.writer.close()
+    other = await Raw.connect(service)
+    assert (await other.ask(max_offset(1))).code == 0
+    await other.close()
