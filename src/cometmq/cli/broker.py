@@ -1,0 +1,69 @@
+"""``cometmq broker``: a broker on its own, from Apache's ``broker.conf``."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cometmq.cli.overrides import parse_overrides, set_option, show_config_keys
+from cometmq.cli.places import NAMESRV_VARIABLE
+from cometmq.cli.process import Stopping, announce, run_server, settle_garbage_collector, warn
+from cometmq.cli.running import stopped_at_the_end
+
+
+@click.command("broker")
+@click.option("-n", "--namesrv", envvar=NAMESRV_VARIABLE, metavar="HOST:PORT[;…]", help="Nameservers to register with.")
+@click.option("-c", "--config", type=click.Path(path_type=Path), help="Apache's broker.conf.")
+@click.option("-p", "--port", type=click.IntRange(0, 65_535), help="Port, 0 for a free one (listenPort).")
+@click.option("--data", type=click.Path(path_type=Path), help="Directory of the store (storePathRootDir).")
+@set_option
+@click.option("--help-config", is_flag=True, help="Print every key with its meaning, as a broker.conf.")
+@click.option("--until-stdin-ends", is_flag=True, hidden=True, help="Stop when stdin ends: the supervisor is gone.")
+def command(
+    namesrv: str | None,
+    config: Path | None,
+    port: int | None,
+    data: Path | None,
+    settings: tuple[str, ...],
+    help_config: bool,
+    until_stdin_ends: bool,
+) -> None:
+    """Run a broker: it keeps the messages and hands them out."""
+    from cometmq.broker.config import BrokerConfig, load_broker_config
+    from cometmq.broker.controller import Broker
+
+    if help_config:
+        show_config_keys(BrokerConfig)
+        return
+    given = {"namesrvAddr": namesrv, "listenPort": port, "storePathRootDir": data}
+    named = tuple(f"{key}={value}" for key, value in given.items() if value is not None)
+    overrides: dict[str, Any] = parse_overrides(BrokerConfig, named + settings)
+    loaded, warnings = load_broker_config(config, **overrides)
+    for line in warnings:
+        warn(line)
+
+    async def main(stopping: Stopping) -> None:
+        if until_stdin_ends:
+            _stop_when_stdin_ends(stopping)
+        broker = Broker(loaded)
+        async with stopped_at_the_end(broker, what="broker", port=loaded.listen_port):
+            settle_garbage_collector()
+            announce(f"CometMQ broker {loaded.broker_name} ready: {broker.address}")
+            await stopping.wait()
+
+    run_server(main)
+
+
+def _stop_when_stdin_ends(stopping: Stopping) -> None:
+    loop = asyncio.get_running_loop()
+
+    def on_readable() -> None:
+        if not sys.stdin.buffer.read1(4096):
+            loop.remove_reader(sys.stdin.fileno())
+            stopping.request("stdin ended")
+
+    loop.add_reader(sys.stdin.fileno(), on_readable)

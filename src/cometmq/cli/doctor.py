@@ -1,0 +1,176 @@
+"""``cometmq doctor``: checks this machine, and for each finding says what to do."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import click
+
+from cometmq.cli.output import Column, output_option, show
+from cometmq.cli.places import DEFAULT_DATA, DEFAULT_NAMESRV_PORT, DEFAULT_PORT
+
+OK: Final = "ok"
+ADVICE: Final = "advice"
+PROBLEM: Final = "problem"
+
+DISK_LOW_BYTES: Final = 2 * 1024**3
+"""Below this a broker soon refuses messages: its first CommitLog segment alone takes 1 GiB."""
+OPEN_FILES_WANTED: Final = 4096
+"""A thousand clients and a few hundred queues of three files each."""
+JAVA_WANTED: Final = 17
+
+_COLUMNS: Final = (
+    Column("check", "Check"),
+    Column("state", "State"),
+    Column("found", "Found"),
+    Column("todo", "What to do"),
+)
+
+
+class Finding(NamedTuple):
+    """What one check found, and what to do about it."""
+
+    check: str
+    state: str
+    found: str
+    todo: str = ""
+
+
+@click.command("doctor")
+@click.option(
+    "--data", type=click.Path(path_type=Path), default=Path(DEFAULT_DATA), help="Directory a broker would use."
+)
+@click.option("--port", type=click.IntRange(0, 65_535), default=DEFAULT_PORT, show_default=True, help="Broker's port.")
+@click.option(
+    "--namesrv-port",
+    type=click.IntRange(0, 65_535),
+    default=DEFAULT_NAMESRV_PORT,
+    show_default=True,
+    help="Nameserver's port.",
+)
+@output_option
+def command(data: Path, port: int, namesrv_port: int, output: str) -> int:
+    """Check Python, Java, disk room, ports and limits. Exit code 1 when something keeps CometMQ from working."""
+    findings = list(examine(data, {"nameserver": namesrv_port, "broker": port}))
+    show([finding._asdict() for finding in findings], _COLUMNS, output, title="CometMQ on this machine")
+    return 1 if any(finding.state == PROBLEM for finding in findings) else 0
+
+
+def examine(data: Path, ports: dict[str, int]) -> Iterator[Finding]:
+    """Run every check."""
+    yield _python()
+    yield _package("uvloop", "faster event loop", "pip install uvloop")
+    yield _package("pyspark", "Spark pipeline", "pip install 'cometmq[spark]'")
+    yield _package("matplotlib", "plots of the demo", "pip install 'cometmq[plot]'")
+    yield _java()
+    yield _disk(data)
+    yield from (_port(what, port) for what, port in ports.items())
+    yield _open_files()
+    yield _memory()
+
+
+def java_major() -> int | None:
+    """Major version of the Java that Spark would start; None when there is none."""
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home, "bin", "java")) if home and Path(home, "bin", "java").exists() else "java"
+    try:
+        told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=20, check=False).stderr
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = re.search(r'version "(?:1\.)?(\d+)', told)
+    return int(found.group(1)) if found else None
+
+
+def free_bytes(place: Path) -> int:
+    """Free room of the disk that `place` is or would be on."""
+    existing = place.absolute()
+    while not existing.exists():
+        existing = existing.parent
+    return shutil.disk_usage(existing).free
+
+
+def port_taken(port: int) -> bool:
+    """Whether a server could not listen on `port` now."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("0.0.0.0", port))
+        except OSError:
+            return True
+    return False
+
+
+def _python() -> Finding:  # pip refuses to install on a Python that is too old
+    found = f"{platform.python_implementation()} {platform.python_version()}"
+    return Finding("Python", OK, found)
+
+
+def _package(name: str, purpose: str, how: str) -> Finding:
+    try:
+        return Finding(f"{name} ({purpose})", OK, version(name))
+    except PackageNotFoundError:
+        return Finding(f"{name} ({purpose})", ADVICE, "not installed", how)
+
+
+def _java() -> Finding:
+    major = java_major()
+    check = "Java (Spark pipeline)"
+    if major is None:
+        return Finding(check, ADVICE, "not found", "for Spark: sudo apt install openjdk-17-jre-headless")
+    if major < JAVA_WANTED:
+        return Finding(check, ADVICE, f"Java {major}", f"Spark needs {JAVA_WANTED} or newer; set JAVA_HOME to one")
+    return Finding(check, OK, f"Java {major}")
+
+
+def _disk(data: Path) -> Finding:
+    try:
+        free = free_bytes(data)
+    except OSError as error:
+        return Finding("disk room", PROBLEM, f"{data}: {error.strerror}", "name another directory with --data")
+    found = f"{free / 1024**3:.1f} GiB free for {data}"
+    if free < DISK_LOW_BYTES:
+        return Finding("disk room", PROBLEM, found, "free some room, or use another disk with --data")
+    nearest = next(place for place in (data.absolute(), *data.absolute().parents) if place.exists())
+    if not os.access(nearest, os.W_OK):
+        return Finding("disk room", PROBLEM, f"{nearest} cannot be written", "name another directory with --data")
+    return Finding("disk room", OK, found)
+
+
+def _port(what: str, port: int) -> Finding:
+    if port and port_taken(port):
+        option = "--port" if what == "broker" else "--namesrv-port"
+        return Finding(
+            f"port of the {what}", ADVICE, f"{port} is in use", f"CometMQ may run already; else use another {option}"
+        )
+    return Finding(f"port of the {what}", OK, f"{port} is free")
+
+
+def _open_files() -> Finding:
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    found = f"{soft} now, {hard} at most"
+    if soft < OPEN_FILES_WANTED:
+        return Finding("open files", ADVICE, found, f"ulimit -n {min(hard, 65_536) if hard > 0 else 65_536}")
+    return Finding("open files", OK, found)
+
+
+def _memory() -> Finding:
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return Finding("memory", OK, "not known on this system")
+    available = next((int(line.split()[1]) for line in lines if line.startswith("MemAvailable")), 0)
+    found = f"{available / 1024**2:.1f} GiB available"
+    if available < 512 * 1024:
+        return Finding("memory", ADVICE, found, "a broker wants 150 MB and Spark 1 GB")
+    return Finding("memory", OK, found)

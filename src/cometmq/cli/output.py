@@ -1,0 +1,115 @@
+"""Results of a command: a table for people, json, jsonl or csv for programs."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import click
+
+FORMATS: Final = ("table", "json", "jsonl", "csv")
+_PIPE_WIDTH: Final = 160
+"""Columns of a table that goes into a pipe or a file, where no terminal says its width."""
+
+F = TypeVar("F")
+
+output_option = click.option(
+    "-o", "--output", type=click.Choice(FORMATS), default="table", show_default=True, help="Form of the result."
+)
+"""The ``-o`` of every command that shows something."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a result: the key of the rows, and the title that people see."""
+
+    key: str
+    title: str
+    right: bool = False
+
+
+def show(rows: Iterable[Mapping[str, Any]], columns: Sequence[Column], output: str, *, title: str = "") -> None:
+    """Write rows to stdout in the form asked for."""
+    if output == "jsonl":
+        for row in rows:
+            click.echo(json.dumps(_chosen(row, columns), ensure_ascii=False))
+    elif output == "json":
+        click.echo(json.dumps([_chosen(row, columns) for row in rows], ensure_ascii=False, indent=2))
+    elif output == "csv":
+        click.echo(_csv([_chosen(row, columns) for row in rows], columns), nl=False)
+    else:
+        _table(list(rows), columns, title)
+
+
+def show_one(row: Mapping[str, Any], output: str, *, title: str = "") -> None:
+    """Write one thing with its properties, one property a line."""
+    if output == "json":
+        click.echo(json.dumps(row, ensure_ascii=False, indent=2))
+    elif output == "jsonl":
+        click.echo(json.dumps(row, ensure_ascii=False))
+    elif output == "csv":
+        click.echo(_csv([row], [Column(key, key) for key in row]), nl=False)
+    else:
+        pairs = [{"name": name, "value": value} for name, value in row.items()]
+        _table(pairs, (Column("name", ""), Column("value", "")), title, header=False)
+
+
+def tell(sentence: str) -> None:
+    """Say to a person what was done; on stderr, so that stdout stays data."""
+    click.echo(sentence, err=True)
+
+
+def text_of(value: Any) -> str:
+    """Write a value as people read it in a table."""
+    if value is None or value == "":
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float):
+        return f"{value:,.1f}"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(text_of(item) for item in value) or "–"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}={text_of(item)}" for name, item in value.items()) or "–"
+    return str(value)
+
+
+def _chosen(row: Mapping[str, Any], columns: Sequence[Column]) -> dict[str, Any]:
+    return {column.key: row.get(column.key) for column in columns}
+
+
+def _csv(rows: Iterable[Mapping[str, Any]], columns: Sequence[Column]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([column.key for column in columns])
+    for row in rows:
+        values = (row.get(column.key) for column in columns)
+        writer.writerow(
+            [json.dumps(v, ensure_ascii=False) if isinstance(v, (list, tuple, dict)) else v for v in values]
+        )
+    return text.getvalue()
+
+
+def _table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column], title: str, *, header: bool = True) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False)
+    if not rows:
+        console.print(f"{title}: none" if title else "none")
+        return
+    table = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", show_header=header, pad_edge=False)
+    for column in columns:
+        table.add_column(column.title, justify="right" if column.right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(text_of(row.get(column.key))) for column in columns))
+    console.print(table)

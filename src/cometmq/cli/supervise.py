@@ -1,0 +1,90 @@
+"""Broker processes under one parent: started, watched, started again when they die, stopped together."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+from cometmq.cli.process import warn
+from cometmq.clock import SYSTEM_CLOCK, Clock
+from cometmq.errors import CometMQError
+
+READY_MARK: Final = " ready: "
+"""In the one line that a server prints when it serves."""
+STOP_SECONDS: Final = 15.0
+"""Time for a clean stop before a child is killed: flushing some hundred MB to a slow disk."""
+STEADY_SECONDS: Final = 60.0
+"""A child that lived this long is started again at once; one that dies sooner waits longer each time."""
+LONGEST_PAUSE_SECONDS: Final = 30.0
+
+
+class ChildFailedError(CometMQError):
+    """A child ended before it was ready; what it said on stderr is already on the terminal."""
+
+
+class Child:
+    """One supervised process. It ends when its stdin ends, so it never outlives the parent."""
+
+    def __init__(self, name: str, arguments: Sequence[str], *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.name = name
+        self.ready_line = ""
+        self._command = (sys.executable, "-m", "cometmq", *arguments)
+        self._clock = clock
+        self._process: asyncio.subprocess.Process | None = None
+        self._watcher: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Start it and wait until it is ready; from then on it is started again whenever it dies.
+
+        :raises ChildFailedError: it ended before it was ready.
+        """
+        await self._launch()
+        self._watcher = asyncio.create_task(self._watch(), name=f"supervise {self.name}")
+
+    async def stop(self) -> None:
+        """Stop it cleanly; kill it when that takes too long."""
+        if self._watcher is not None:
+            self._watcher.cancel()
+            await asyncio.gather(self._watcher, return_exceptions=True)
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        process.terminate()
+        killer = self._clock.call_later(STOP_SECONDS, process.kill)
+        await process.wait()
+        killer.cancel()
+
+    async def _launch(self) -> None:
+        process = await asyncio.create_subprocess_exec(
+            *self._command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+        self._process = process
+        assert process.stdout is not None
+        while line := (await process.stdout.readline()).decode(errors="replace").strip():
+            if READY_MARK in line:
+                self.ready_line = line
+                return
+        code = await process.wait()
+        raise ChildFailedError(f"{self.name} ended with exit code {code} before it was ready")
+
+    async def _watch(self) -> None:
+        pause = 0.0
+        while True:
+            assert self._process is not None
+            started = self._clock.monotonic()
+            code = await self._process.wait()
+            pause = 0.0 if self._clock.monotonic() - started > STEADY_SECONDS else pause
+            warn(f"{self.name} ended with exit code {code}; starting it again")
+            while True:
+                await self._clock.sleep(pause)
+                pause = min(LONGEST_PAUSE_SECONDS, pause * 2 + 1)
+                try:
+                    await self._launch()
+                    break
+                except ChildFailedError as error:
+                    warn(f"{error}; trying again in {pause:.0f} s")
