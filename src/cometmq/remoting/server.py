@@ -13,7 +13,7 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from cometmq.clock import SYSTEM_CLOCK, Clock, TimerHandle
 from cometmq.errors import CometMQError
@@ -108,8 +108,8 @@ class ServerConnection(asyncio.Protocol):
         """Remember the peer; refuse it when there are too many."""
         from cometmq.message.hosts import encode_host, format_address
 
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # uvloop's transports implement asyncio.Transport without inheriting from it.
+        self._transport = transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername") or ("0.0.0.0", 0)
         self.peer_ip, self.peer_port = str(peer[0]).removeprefix("::ffff:"), int(peer[1])
         self.peer_bytes = encode_host(self.peer_ip, self.peer_port)
