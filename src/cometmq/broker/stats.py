@@ -1,0 +1,328 @@
+"""Numbers about a running broker: per topic and group, and of the broker as a whole.
+
+Two families, as in Apache: *items* by name and key (``BrokerStatsManager``: TOPIC_PUT_NUMS of a topic,
+GROUP_GET_NUMS of ``topic@group``, …), seen over the last minute, hour and day; and *totals* of the
+broker (``StoreStatsService``), seen over 10, 60 and 600 seconds. Counting is a few additions, done once
+per turn of the loop or per pull; everything else is sampled by the clock:
+
+========== ============================== =========================
+window     sampled every                  snapshots kept
+========== ============================== =========================
+totals     1 s                            601
+minute     10 s                           7
+hour       10 min                         7
+day        1 h                            25
+========== ============================== =========================
+"""
+
+from __future__ import annotations
+
+import datetime
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from cometmq.clock import SYSTEM_CLOCK, Clock, TimerHandle
+from cometmq.remoting.bodies import BrokerStatsData, BrokerStatsItem
+
+TOPIC_PUT_NUMS: Final = "TOPIC_PUT_NUMS"
+TOPIC_PUT_SIZE: Final = "TOPIC_PUT_SIZE"
+GROUP_GET_NUMS: Final = "GROUP_GET_NUMS"
+GROUP_GET_SIZE: Final = "GROUP_GET_SIZE"
+SNDBCK_PUT_NUMS: Final = "SNDBCK_PUT_NUMS"
+BROKER_PUT_NUMS: Final = "BROKER_PUT_NUMS"
+BROKER_GET_NUMS: Final = "BROKER_GET_NUMS"
+
+_PERIODS_S: Final = (10, 600, 3600)
+"""Seconds between two snapshots of the minute, hour and day windows."""
+_KEPT: Final = (7, 7, 25)
+_TOTAL_SAMPLES: Final = 601
+
+PUT_TIME_LABELS: Final = (
+    "[<=0ms]",
+    "[0~10ms]",
+    "[10~50ms]",
+    "[50~100ms]",
+    "[100~200ms]",
+    "[200~500ms]",
+    "[500ms~1s]",
+    "[1~2s]",
+    "[2~3s]",
+    "[3~4s]",
+    "[4~5s]",
+    "[5~10s]",
+    "[10s~]",
+)
+_PUT_TIME_BOUNDS_MS: Final = (10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10_000)
+
+
+class StatsItem:
+    """One counter: a value, how many calls made it, and snapshots of both."""
+
+    __slots__ = ("_windows", "times", "value")
+
+    def __init__(self) -> None:
+        self.value = 0
+        self.times = 0
+        self._windows = tuple(deque[tuple[int, int, int]](maxlen=kept) for kept in _KEPT)
+
+    def add(self, value: int) -> None:
+        """Count ``value`` more, by one call."""
+        self.value += value
+        self.times += 1
+
+    def sample(self, window: int, now_ms: int) -> None:
+        """Take a snapshot for the minute (0), hour (1) or day (2)."""
+        snapshots = self._windows[window]
+        if not snapshots:
+            snapshots.append((now_ms - _PERIODS_S[window] * 1000, 0, 0))
+        snapshots.append((now_ms, self.value, self.times))
+
+    def seen(self, window: int) -> BrokerStatsItem:
+        """Return sum, per second and per call over the window so far."""
+        snapshots = self._windows[window]
+        if not snapshots:
+            return BrokerStatsItem(sum=0, tps=0.0, avgpt=0.0)
+        first_ms, first_value, first_times = snapshots[0]
+        last_ms, last_value, last_times = snapshots[-1]
+        total = last_value - first_value
+        calls = last_times - first_times
+        return BrokerStatsItem(
+            sum=total,
+            tps=total * 1000 / (last_ms - first_ms) if last_ms > first_ms else 0.0,
+            avgpt=total / calls if calls > 0 else 0.0,
+        )
+
+    @property
+    def idle_for_a_day(self) -> bool:
+        """Whether a whole day passed without a count."""
+        day = self._windows[2]
+        return len(day) == _KEPT[2] and day[0][2] == self.times
+
+
+class BrokerStats:
+    """All numbers of one broker; ``start`` begins sampling, ``stop`` ends it."""
+
+    def __init__(self, cluster: str, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._clock = clock
+        self._timer: TimerHandle | None = None
+        self._items: dict[str, dict[str, StatsItem]] = {}
+        self._topic_put: dict[str, tuple[StatsItem, StatsItem]] = {}
+        self._group_get: dict[tuple[str, str], tuple[StatsItem, StatsItem]] = {}
+        self._broker_put = self.item(BROKER_PUT_NUMS, cluster)
+        self._broker_get = self.item(BROKER_GET_NUMS, cluster)
+        self.boot_ms: Final = clock.now_ms()
+        self.put_messages = 0
+        self.put_bytes = 0
+        self.put_failed = 0
+        self.put_ms_max = 0
+        self.get_found = 0
+        self.get_missed = 0
+        self.get_messages = 0
+        self.get_ms_max = 0
+        self.put_times = [0] * len(PUT_TIME_LABELS)
+        self.put_today_morning = self.put_yesterday_morning = 0
+        self.get_today_morning = self.get_yesterday_morning = 0
+        self._day = self._today()
+        self._ticks = 0
+        self._samples: deque[tuple[int, int, int, int, int]] = deque(maxlen=_TOTAL_SAMPLES)
+
+    # --- counting -----------------------------------------------------------------------------
+    def put(self, topic: str, messages: int, size_bytes: int) -> None:
+        """Count messages stored for one topic; call once per topic and turn."""
+        pair = self._topic_put.get(topic)
+        if pair is None:
+            pair = (self.item(TOPIC_PUT_NUMS, topic), self.item(TOPIC_PUT_SIZE, topic))
+            self._topic_put[topic] = pair
+        count, size = pair
+        count.value += messages
+        count.times += 1
+        size.value += size_bytes
+        size.times += 1
+        self._broker_put.value += messages
+        self._broker_put.times += 1
+        self.put_messages += messages
+        self.put_bytes += size_bytes
+
+    def put_took(self, milliseconds: int, messages: int) -> None:
+        """Count how long ``messages`` waited for their turn's write; call once per turn."""
+        if milliseconds > self.put_ms_max:
+            self.put_ms_max = milliseconds
+        place = 1 + bisect_right(_PUT_TIME_BOUNDS_MS, milliseconds) if milliseconds > 0 else 0
+        self.put_times[place] += messages
+
+    def get(self, topic: str, group: str, messages: int, size_bytes: int) -> None:
+        """Count one pull that found messages."""
+        pair = self._group_get.get((topic, group))
+        if pair is None:
+            key = f"{topic}@{group}"
+            pair = (self.item(GROUP_GET_NUMS, key), self.item(GROUP_GET_SIZE, key))
+            self._group_get[(topic, group)] = pair
+        count, size = pair
+        count.value += messages
+        count.times += 1
+        size.value += size_bytes
+        size.times += 1
+        self._broker_get.value += messages
+        self._broker_get.times += 1
+        self.get_found += 1
+        self.get_messages += messages
+
+    def get_miss(self) -> None:
+        """Count one pull that found nothing."""
+        self.get_missed += 1
+
+    def send_back(self, topic: str, group: str) -> None:
+        """Count one message that a group gave back."""
+        self.item(SNDBCK_PUT_NUMS, f"{topic}@{group}").add(1)
+
+    def item(self, name: str, key: str) -> StatsItem:
+        """Return the counter of this name and key, a new one at first."""
+        items = self._items.setdefault(name, {})
+        found = items.get(key)
+        if found is None:
+            found = items[key] = StatsItem()
+        return found
+
+    # --- forgetting ---------------------------------------------------------------------------
+    def forget_topic(self, topic: str) -> None:
+        """Drop what belongs to a deleted topic (``BrokerStatsManager.onTopicDeleted``)."""
+        self._topic_put.pop(topic, None)
+        for pair in [pair for pair in self._group_get if pair[0] == topic]:
+            del self._group_get[pair]
+        self._forget(lambda key: key == topic or key.startswith(topic + "@"))
+
+    def forget_group(self, group: str) -> None:
+        """Drop what belongs to a deleted group (``BrokerStatsManager.onGroupDeleted``)."""
+        for pair in [pair for pair in self._group_get if pair[1] == group]:
+            del self._group_get[pair]
+        self._forget(lambda key: key.endswith("@" + group))
+
+    def _forget(self, matches: Callable[[str], bool]) -> None:
+        for name, items in self._items.items():
+            if name not in (BROKER_PUT_NUMS, BROKER_GET_NUMS):
+                for key in [key for key in items if matches(key)]:
+                    del items[key]
+
+    # --- sampling -----------------------------------------------------------------------------
+    def start(self) -> None:
+        """Begin sampling, once a second."""
+        self._sample_totals()
+        self._timer = self._clock.call_later(1.0, self._tick)
+
+    def stop(self) -> None:
+        """End sampling."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _tick(self) -> None:
+        self._timer = self._clock.call_later(1.0, self._tick)
+        self._ticks += 1
+        self._sample_totals()
+        now_ms = self._clock.now_ms()
+        for window, period in enumerate(_PERIODS_S):
+            if self._ticks % period == 0:
+                for item in self._all_items():
+                    item.sample(window, now_ms)
+        if self._ticks % _PERIODS_S[-1] == 0:
+            self._forget_idle()
+        today = self._today()
+        if today != self._day:
+            self._day = today
+            self.put_yesterday_morning, self.put_today_morning = self.put_today_morning, self.put_messages
+            self.get_yesterday_morning, self.get_today_morning = self.get_today_morning, self.get_messages
+
+    def _today(self) -> datetime.date:
+        return datetime.datetime.fromtimestamp(self._clock.now_ms() / 1000).astimezone().date()
+
+    def _sample_totals(self) -> None:
+        self._samples.append(
+            (self._clock.now_ms(), self.put_messages, self.get_found, self.get_missed, self.get_messages)
+        )
+
+    def _all_items(self) -> Iterator[StatsItem]:
+        for items in self._items.values():
+            yield from items.values()
+
+    def _forget_idle(self) -> None:
+        for name, items in self._items.items():
+            if name not in (BROKER_PUT_NUMS, BROKER_GET_NUMS):
+                for key in [key for key, item in items.items() if item.idle_for_a_day]:
+                    del items[key]
+        self._topic_put = {
+            topic: pair for topic, pair in self._topic_put.items() if topic in self._items.get(TOPIC_PUT_NUMS, {})
+        }
+        known = self._items.get(GROUP_GET_NUMS, {})
+        self._group_get = {names: pair for names, pair in self._group_get.items() if f"{names[0]}@{names[1]}" in known}
+
+    # --- answers ------------------------------------------------------------------------------
+    def view(self, name: str, key: str) -> BrokerStatsData | None:
+        """Return one item over minute, hour and day, or ``None`` when nothing was ever counted (code 315)."""
+        found = self._items.get(name, {}).get(key)
+        if found is None:
+            return None
+        return BrokerStatsData(stats_minute=found.seen(0), stats_hour=found.seen(1), stats_day=found.seen(2))
+
+    def per_minute(self, name: str, key: str) -> BrokerStatsItem:
+        """Return one item over the last minute; zeros when nothing was counted."""
+        found = self._items.get(name, {}).get(key)
+        return StatsItem().seen(0) if found is None else found.seen(0)
+
+    def _per_second(self, *columns: int) -> str:
+        """Averages over 10, 60 and 600 s (or what there is of them) of the sum of some columns."""
+        newest = self._samples[-1]
+        figures = []
+        for seconds in (10, 60, 600):
+            oldest = self._samples[max(0, len(self._samples) - 1 - seconds)]
+            elapsed_ms = newest[0] - oldest[0]
+            grown = sum(newest[column] - oldest[column] for column in columns)
+            figures.append(str(grown * 1000 / elapsed_ms if elapsed_ms > 0 else 0.0))
+        return " ".join(figures)
+
+    def runtime_info(self) -> dict[str, str]:
+        """Return the totals under the keys of GET_BROKER_RUNTIME_INFO (28)."""
+        uptime_s = (self._clock.now_ms() - self.boot_ms) // 1000
+        days, rest = divmod(uptime_s, 86_400)
+        hours, rest = divmod(rest, 3_600)
+        minutes, seconds = divmod(rest, 60)
+        puts = max(self.put_messages, 1)
+        if not self._samples:
+            self._sample_totals()
+        return {
+            "bootTimestamp": str(self.boot_ms),
+            "runtime": f"[ {days} days, {hours} hours, {minutes} minutes, {seconds} seconds ]",
+            "putMessageEntireTimeMax": str(self.put_ms_max),
+            "putMessageTimesTotal": str(self.put_messages),
+            "putMessageFailedTimes": str(self.put_failed),
+            "putMessageSizeTotal": str(self.put_bytes),
+            "putMessageAverageSize": str(self.put_bytes / puts),
+            "putMessageDistributeTime": "".join(
+                f"{label}:{count} " for label, count in zip(PUT_TIME_LABELS, self.put_times, strict=True)
+            ),
+            "putLatency99": f"{self._put_latency(0.99):.2f}",
+            "putLatency999": f"{self._put_latency(0.999):.2f}",
+            "getMessageEntireTimeMax": str(self.get_ms_max),
+            "putTps": self._per_second(1),
+            "getFoundTps": self._per_second(2),
+            "getMissTps": self._per_second(3),
+            "getTotalTps": self._per_second(2, 3),
+            "getTransferedTps": self._per_second(4),
+            "msgPutTotalYesterdayMorning": str(self.put_yesterday_morning),
+            "msgPutTotalTodayMorning": str(self.put_today_morning),
+            "msgPutTotalTodayNow": str(self.put_messages),
+            "msgGetTotalYesterdayMorning": str(self.get_yesterday_morning),
+            "msgGetTotalTodayMorning": str(self.get_today_morning),
+            "msgGetTotalTodayNow": str(self.get_messages),
+        }
+
+    def _put_latency(self, share: float) -> float:
+        """Upper bound, in ms, of the class of put times below which ``share`` of the messages lie."""
+        wanted = sum(self.put_times) * share
+        below = 0
+        for count, bound in zip(self.put_times, (0, *_PUT_TIME_BOUNDS_MS, self.put_ms_max), strict=True):
+            below += count
+            if below >= wanted:
+                return float(bound)
+        return 0.0

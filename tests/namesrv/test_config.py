@@ -1,0 +1,83 @@
+"""The nameserver's configuration: from a file, and changed while it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.namesrv.wire import Connect
+
+from cometmq.namesrv.config import NamesrvConfig, load_namesrv_config
+from cometmq.namesrv.kv import KvConfig, KvError
+from cometmq.namesrv.settings import PathChangeError, Settings
+from cometmq.options import ConfigError
+
+
+def test_apaches_file_is_read_and_its_thread_pools_passed_over(tmp_path: Path) -> None:
+    file = tmp_path / "namesrv.conf"
+    file.write_text("# ours\nlistenPort=19876\norderMessageEnable=true\nserverWorkerThreads=8\n")
+    config, warnings = load_namesrv_config(file)
+    assert (config.listen_port, config.order_message_enable) == (19876, True)
+    assert config.config_store_path == str(file)
+    assert warnings == []
+
+
+def test_an_unknown_key_is_named_with_the_nearest_known_one(tmp_path: Path) -> None:
+    file = tmp_path / "namesrv.conf"
+    file.write_text("listenPort=1\nlisenPort=2\nfrobnicate=3\n")
+    config, warnings = load_namesrv_config(file)
+    assert config.listen_port == 1
+    assert warnings == [
+        f"{file}:2: unknown key lisenPort ignored; did you mean listenPort?",
+        f"{file}:3: unknown key frobnicate ignored",
+    ]
+
+
+@pytest.mark.parametrize("line", ["listenPort=70000", "listenPort=-1", "listenPort=ten", "orderMessageEnable=yes"])
+def test_a_bad_value_is_refused_with_file_line_and_range(tmp_path: Path, line: str) -> None:
+    file = tmp_path / "namesrv.conf"
+    file.write_text(f"\n{line}\n")
+    with pytest.raises(
+        ConfigError, match=rf"namesrv.conf:2: {line}: allowed is (true or false|a whole number from 0 to 65535)"
+    ):
+        load_namesrv_config(file)
+
+
+def test_a_file_that_is_not_there_is_a_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot read the configuration"):
+        load_namesrv_config(tmp_path / "nowhere.conf")
+
+
+def test_a_change_is_written_back_and_keeps_the_comments(tmp_path: Path) -> None:
+    file = tmp_path / "namesrv.conf"
+    file.write_text("# port\nlistenPort=1\norderMessageEnable=false\n")
+    settings = Settings(load_namesrv_config(file)[0])
+    settings.update("orderMessageEnable=true\nbrokerChannelExpiredTime=60000\nlistenPort=1\nclusterTest=true\n")
+    assert settings.config.order_message_enable
+    assert file.read_text() == "# port\nlistenPort=1\norderMessageEnable=true\nbrokerChannelExpiredTime=60000\n"
+    assert "orderMessageEnable=true\n" in settings.text()
+
+
+def test_nothing_changes_when_one_of_the_changes_is_refused() -> None:
+    settings = Settings(NamesrvConfig())
+    for text in ("orderMessageEnable=true\nlistenPort=5\n", "orderMessageEnable=true\nnoSuchKey=5\n"):
+        with pytest.raises(ConfigError):
+            settings.update(text)
+    with pytest.raises(PathChangeError, match="Can not update config path"):
+        settings.update("orderMessageEnable=true\nkvConfigPath=/elsewhere\n")
+    assert settings.config == NamesrvConfig()
+
+
+async def test_refusals_reach_the_tool(connect: Connect) -> None:
+    wire = await connect()
+    answer = await wire.call(318, body=b"brokerChannelExpiredTime=1\n")
+    assert answer.code == 1
+    assert "from 1000 to 86400000" in (answer.remark or "")
+    assert (await wire.call(318, body=b"\xff\xfe")).code == 1
+
+
+def test_a_kv_file_that_cannot_be_understood_stops_the_start(tmp_path: Path) -> None:
+    file = tmp_path / "kvConfig.json"
+    file.write_text("{broken")
+    with pytest.raises(KvError, match="repair or remove"):
+        KvConfig(file)
