@@ -269,6 +269,7 @@ class ServerConnection(asyncio.Protocol):
 
     def abort(self) -> None:
         """Close at once."""
+        self.begun_at = None
         if self._transport is not None:
             self._transport.abort()
 
