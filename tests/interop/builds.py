@@ -1,0 +1,159 @@
+"""Builds the client programs and brings the Apache servers, once, into a cache outside of the source tree.
+
+Everything comes by package name through the ordinary clients (maven, go, npm, pip) with their own configuration.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+APACHE_VERSION = "4.9.7"
+JAVA_MIN_VERSION = 17
+
+
+class ToolMissingError(Exception):
+    """A tool that a build or a program needs is not on this machine; the text names it."""
+
+
+@dataclass(frozen=True)
+class Build:
+    """One thing to build: what it is made of and how; `make(target)` fills an empty directory."""
+
+    name: str
+    sources: tuple[Path, ...]
+    make: Callable[[Path], None]
+
+
+def cache_root() -> Path:
+    """Where builds are kept: under XDG_CACHE_HOME, or ~/.cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cometmq" / "interop"
+
+
+def built(build: Build) -> Path:
+    """The directory of a build, made now if its sources changed since the last time; safe between processes."""
+    target = cache_root() / f"{build.name}-{_fingerprint(build)}"
+    done = target / ".done"
+    with _locked(cache_root() / f"{build.name}.lock"):
+        if not done.exists():
+            shutil.rmtree(target, ignore_errors=True)
+            target.mkdir(parents=True)
+            build.make(target)
+            done.touch()
+    return target
+
+
+def tool(name: str) -> str:
+    """The path of a command; ToolMissingError if there is none."""
+    found = shutil.which(name)
+    if found is None:
+        raise ToolMissingError(f"{name} is not installed")
+    return found
+
+
+@cache
+def java() -> str:
+    """The Java command; ToolMissingError if there is none or it is too old."""
+    command = tool("java")
+    done = subprocess.run(
+        [command, "-XshowSettings:properties", "-version"], capture_output=True, text=True, check=True
+    )
+    version = next(
+        line.split("=")[1].strip() for line in done.stderr.splitlines() if "java.specification.version" in line
+    )
+    if float(version) < JAVA_MIN_VERSION:
+        raise ToolMissingError(f"java is version {version}, {JAVA_MIN_VERSION} or newer is needed")
+    return command
+
+
+def java_client(version: str) -> Path:
+    """The Java program compiled against a version of RocketMQ: `classes` and `lib`."""
+    java()
+    make = partial(_maven, "java", version, ("compile",))
+    return built(Build(f"java-client-{version}", _files("java"), make))
+
+
+def apache_servers() -> Path:
+    """The jars of Apache's nameserver and broker: `lib`."""
+    java()
+    make = partial(_maven, "apache", APACHE_VERSION, ())
+    return built(Build(f"apache-{APACHE_VERSION}", _files("apache"), make))
+
+
+def go_client() -> Path:
+    """The Go program: `client`."""
+
+    def make(target: Path) -> None:
+        _run([tool("go"), "build", "-o", str(target / "client"), "."], HERE / "go", GOTOOLCHAIN="local")
+
+    tool("go")
+    return built(Build("go-client", _files("go"), make))
+
+
+def node_client() -> Path:
+    """The Node program with its modules: `client.js`."""
+
+    def make(target: Path) -> None:
+        for source in _files("node"):
+            shutil.copy(source, target)
+        _run([tool("npm"), "ci", "--ignore-scripts", "--no-audit", "--no-fund"], target)
+
+    tool("node")
+    return built(Build("node-client", _files("node"), make))
+
+
+def cpp_client() -> Path:
+    """A virtual environment with the binding of the C++ client: `bin/python`."""
+
+    def make(target: Path) -> None:
+        _run([sys.executable, "-m", "venv", str(target)], HERE)
+        requirements = HERE / "cpp" / "requirements.txt"
+        _run([str(target / "bin/python"), "-m", "pip", "install", "--quiet", "-r", str(requirements)], HERE)
+        _run([str(target / "bin/python"), "-c", "import rocketmq.client"], target, HOME=str(target))
+
+    if sys.platform != "linux" or os.uname().machine != "x86_64":
+        raise ToolMissingError("the C++ client is published for Linux on x86_64 only")
+    return built(Build("cpp-client", (HERE / "cpp" / "requirements.txt", Path(sys.executable)), make))
+
+
+def _maven(project: str, version: str, goals: tuple[str, ...], target: Path) -> None:
+    arguments = ["-q", "-B", "-f", str(HERE / project / "pom.xml"), f"-Drocketmq.version={version}"]
+    _run([tool("mvn"), *arguments, f"-Doutput.directory={target}", *goals, "dependency:copy-dependencies"], HERE)
+
+
+def _files(folder: str) -> tuple[Path, ...]:
+    wanted = (".java", ".xml", ".go", ".mod", ".sum", ".js", ".json")
+    return tuple(sorted(path for path in (HERE / folder).rglob("*") if path.suffix in wanted))
+
+
+def _fingerprint(build: Build) -> str:
+    digest = hashlib.sha256()
+    for source in build.sources:
+        digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
+    return digest.hexdigest()[:12]
+
+
+def _run(command: list[str], directory: Path, **environment: str) -> None:
+    done = subprocess.run(
+        command, cwd=directory, env={**os.environ, **environment}, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed in {directory}:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

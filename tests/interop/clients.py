@@ -1,0 +1,236 @@
+"""The real clients of RocketMQ behind one face: produce, consume and, for Java, administration."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.interop import builds
+from tests.interop.commands import CommandFailedError, Event, JavaRunner, ProcessRunner, Runner, Running
+
+PATIENCE_S = 40.0
+
+# What the Java client says when a query finds nothing: MQClientException with ResponseCode.NO_MESSAGE.
+NO_MESSAGE_CODE = 208
+QUERY_NOT_FOUND = 22
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One client: what it is called, how it is started, and what it can do."""
+
+    name: str
+    open: Callable[[Path], Runner]
+    send_modes: tuple[str, ...] = ("sync",)
+    consume_modes: tuple[str, ...] = ("push",)
+    makes_unique_keys: bool = True
+    tells_queue_of_send: bool = True
+
+
+@dataclass(frozen=True)
+class Series:
+    """A numbered series of messages: what a test sends and therefore expects to be received."""
+
+    topic: str
+    count: int = 1
+    first: int = 0
+    body: str = "body"
+    body_size: int = 0
+    tags: tuple[str, ...] = ()
+    keys: str = ""
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    def arguments(self) -> list[str]:
+        """As options of the client programs."""
+        named: dict[str, Any] = {"topic": self.topic, "count": self.count, "first": self.first, "body": self.body}
+        named |= {"body-size": self.body_size} if self.body_size else {}
+        named |= {"tags": ",".join(self.tags)} if self.tags else {}
+        named |= {"keys": self.keys} if self.keys else {}
+        named |= {"properties": json.dumps(self.properties)} if self.properties else {}
+        return options(named)
+
+    def expected(self) -> list[Received]:
+        """What each message must look like on arrival, in order."""
+        return [self.expected_at(index) for index in range(self.first, self.first + self.count)]
+
+    def expected_at(self, index: int) -> Received:
+        """What the message with this number must look like."""
+        return Received(
+            hashlib.sha256(self.body_at(index)).hexdigest(),
+            self.tags[index % len(self.tags)] if self.tags else "",
+            self.keys.replace("{i}", str(index)),
+            tuple(sorted(self.properties.items())),
+        )
+
+    def body_at(self, index: int) -> bytes:
+        """The same bytes that every client program makes for this number."""
+        unit = f"{self.body}-{index}".encode()
+        if not self.body_size:
+            return unit
+        return ((unit + b"|") * (self.body_size // len(unit) + 1))[: self.body_size]
+
+
+@dataclass(frozen=True, order=True)
+class Received:
+    """What a test compares of a received message."""
+
+    body_sha256: str
+    tags: str
+    keys: str
+    properties: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def of(cls, event: Event, names: Mapping[str, str]) -> Received:
+        """From a `message` event; of its properties only those with the given names."""
+        told = event["properties"]
+        mine = tuple(sorted((name, told[name]) for name in names if name in told))
+        return cls(event["bodySha256"], event["tags"] or "", event["keys"] or "", mine)
+
+
+def seen(events: Iterable[Event], names: Mapping[str, str] | None = None) -> list[Received]:
+    """The messages of events, sorted, with those of their properties that are named."""
+    return sorted(Received.of(event, names or {}) for event in events)
+
+
+def queue_positions(events: Iterable[Event]) -> dict[int, list[int]]:
+    """The queue offsets of each queue in order of arrival."""
+    positions: dict[int, list[int]] = {}
+    for event in events:
+        positions.setdefault(event["queueId"], []).append(event["queueOffset"])
+    return positions
+
+
+class Client:
+    """A real client, ready to run commands against one deployment after the other."""
+
+    def __init__(self, kind: Kind, directory: Path) -> None:
+        self.kind = kind
+        self._runner = kind.open(directory)
+
+    def produce(self, namesrv: str, series: Series, mode: str = "sync", **more: Any) -> list[Event]:
+        """Send a series; the `sent` events (none for oneway)."""
+        arguments = ["produce", *options({"namesrv": namesrv, "mode": mode, **more}), *series.arguments()]
+        running = self._runner.start(arguments)
+        running.wait(PATIENCE_S)
+        return running.named("sent")
+
+    def start_consuming(self, namesrv: str, topic: str, group: str, **more: Any) -> Running:
+        """Start to consume; ends when `expect` messages came, `timeout` (s) is over, or it is stopped."""
+        return self._runner.start(
+            ["consume", *options({"namesrv": namesrv, "topic": topic, "group": group, "timeout": 60, **more})]
+        )
+
+    def consume(self, namesrv: str, topic: str, group: str, expect: int, **more: Any) -> list[Event]:
+        """Consume until `expect` messages came; the `message` events."""
+        running = self.start_consuming(namesrv, topic, group, expect=expect, **more)
+        running.wait_until(
+            lambda: len([event for event in running.events if event["event"] == "message"]) >= expect,
+            PATIENCE_S,
+            f"{self.kind.name} received {expect} messages of {topic} in group {group}",
+        )
+        running.wait(PATIENCE_S)
+        return running.named("message")
+
+    def read_topic(self, namesrv: str, topic: str, expect: int = 0) -> list[Event]:
+        """Everything in a topic, queue by queue, without a group's offsets (Java).
+
+        Answered sends are there at once, but Apache's ConsumeQueue follows its CommitLog a moment later: reads
+        again until `expect` messages are there.
+        """
+
+        def read() -> list[Event]:
+            running = self.start_consuming(namesrv, topic, "interop-reader", mode="pull")
+            running.wait(PATIENCE_S)
+            return running.named("message")
+
+        messages = read()
+        deadline = time.monotonic() + PATIENCE_S
+        while len(messages) < expect and time.monotonic() < deadline:
+            messages = read()
+        return messages
+
+    def admin(self, namesrv: str, call: str, **more: Any) -> list[Event]:
+        """One administration call (Java); its `result` and `message` events."""
+        running = self._runner.start(["admin", call, *options({"namesrv": namesrv, **more})])
+        running.wait(PATIENCE_S)
+        return [event for event in running.events if event["event"] in ("result", "message")]
+
+    def found(self, namesrv: str, topic: str, key: str) -> list[Event]:
+        """The messages with a key, none if RocketMQ's client says that there are none (Java)."""
+        try:
+            return self.admin(namesrv, "query-key", topic=topic, key=key)
+        except CommandFailedError as problem:
+            if problem.code in (NO_MESSAGE_CODE, QUERY_NOT_FOUND):
+                return []
+            raise
+
+    def progress(self, namesrv: str, group: str, topic: str) -> list[tuple[int, int]]:
+        """For each queue of a topic: its end and where the group is (Java)."""
+        (stats,) = self.admin(namesrv, "consume-stats", group=group)
+        return [(end, at) for name, (end, at) in stats["value"].items() if name.startswith(f"{topic}:")]
+
+    def create_topic(self, namesrv: str, broker: str, topic: str, queues: int = 4) -> None:
+        """Create a topic (Java)."""
+        self.admin(namesrv, "create-topic", broker=broker, topic=topic, queues=queues)
+
+    def mqadmin(self, namesrv: str, *words: str) -> str:
+        """One command of RocketMQ's mqadmin (Java); what it printed. AssertionError with its errors if it failed."""
+        running = self._runner.start(["mqadmin", "--", *words, "-n", namesrv])
+        (output,) = [event for event in running.wait(PATIENCE_S) if event["event"] == "output"]
+        assert "Exception" not in output["errors"], output["errors"]
+        assert "Exception" not in output["text"], output["text"]
+        return str(output["text"])
+
+    def close(self) -> None:
+        """End everything that still runs."""
+        self._runner.close()
+
+
+def options(named: Mapping[str, Any]) -> list[str]:
+    """`{"body_size": 3}` as `--body-size 3`."""
+    return [word for name, value in named.items() for word in ("--" + name.replace("_", "-"), str(value))]
+
+
+def _java(version: str, *flags: str) -> Callable[[Path], Runner]:
+    def start(directory: Path) -> Runner:
+        build = builds.java_client(version)
+        command = [builds.java(), "-Xms32m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *flags]
+        command += [f"-Duser.home={directory}", "-Dfile.encoding=UTF-8", "-cp", f"{build}/classes:{build}/lib/*"]
+        return JavaRunner([*command, "interop.Main"], directory, {})
+
+    return start
+
+
+def _go(directory: Path) -> Runner:
+    return ProcessRunner([str(builds.go_client() / "client")], directory, {"HOME": str(directory)})
+
+
+def _node(directory: Path) -> Runner:
+    return ProcessRunner(
+        [builds.tool("node"), str(builds.node_client() / "client.js")], directory, {"HOME": str(directory)}
+    )
+
+
+def _cpp(directory: Path) -> Runner:
+    script = str(builds.HERE / "cpp" / "client.py")
+    return ProcessRunner([str(builds.cpp_client() / "bin/python"), script], directory, {"HOME": str(directory)})
+
+
+ALL_SENDS = ("sync", "async", "oneway", "batch", "selector")
+JAVA_CONSUMES = ("push", "pull", "litepull")
+KINDS = {
+    kind.name: kind
+    for kind in (
+        Kind("java4", _java("4.9.7"), ALL_SENDS, JAVA_CONSUMES),
+        Kind("java4-binary", _java("4.9.7", "-Drocketmq.serialize.type=ROCKETMQ"), ALL_SENDS, JAVA_CONSUMES),
+        Kind("java5", _java("5.3.3"), ALL_SENDS, JAVA_CONSUMES),
+        Kind("go", _go, ALL_SENDS),
+        Kind("node", _node, makes_unique_keys=False),
+        Kind("cpp", _cpp, ("sync", "async", "oneway", "selector"), ("push", "pull"), tells_queue_of_send=False),
+    )
+}

@@ -1,0 +1,86 @@
+"""A few questions asked on a bare socket, without any client: is a port open, is a broker registered."""
+
+from __future__ import annotations
+
+import json
+import random
+import socket
+import struct
+import time
+from collections.abc import Callable
+
+GET_BROKER_CLUSTER_INFO = 106
+
+
+def invoke(address: str, code: int) -> bytes:
+    """Send one JSON request without a body; return the answer's body.
+
+    Frame: int32 length of the rest, int32 header length, header, body (docs: RocketMQ's remoting protocol).
+    """
+    header = json.dumps({"code": code, "language": "OTHER", "version": 0, "opaque": 1, "flag": 0}).encode()
+    with _connect(address) as connection:
+        connection.sendall(struct.pack(">ii", 4 + len(header), len(header)) + header)
+        (size,) = struct.unpack(">i", _read(connection, 4))
+        answer = _read(connection, size)
+    (header_size,) = struct.unpack(">i", answer[:4])
+    return answer[4 + (header_size & 0xFFFFFF) :]
+
+
+def port_open(address: str) -> bool:
+    """Whether something accepts connections there."""
+    try:
+        _connect(address).close()
+    except OSError:
+        return False
+    return True
+
+
+def broker_registered(namesrv: str, broker_address: str) -> bool:
+    """Whether the nameserver lists a broker at that address."""
+    try:
+        return f'"{broker_address}"'.encode() in invoke(namesrv, GET_BROKER_CLUSTER_INFO)
+    except OSError:
+        return False
+
+
+def free_port() -> int:
+    """A port below the kernel's own range whose neighbours -2 (VIP) and +1 (HA) are free too, as a broker needs."""
+    for _ in range(1000):
+        port = random.randrange(20_002, 31_000)
+        if all(_bindable(port + step) for step in (-2, 0, 1)):
+            return port
+    raise OSError("no three free ports between 20000 and 31000")
+
+
+def until(condition: Callable[[], bool], timeout_s: float, what: str) -> None:
+    """Poll a condition; TimeoutError tells what did not happen."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not within {timeout_s:g} s: {what}")
+        time.sleep(0.02)
+
+
+def _connect(address: str) -> socket.socket:
+    host, port = address.rsplit(":", 1)
+    return socket.create_connection((host, int(port)), timeout=5)
+
+
+def _read(connection: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        chunk = connection.recv(size - len(data))
+        if not chunk:
+            raise ConnectionError("closed within an answer")
+        data += chunk
+    return data
+
+
+def _bindable(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,233 @@
+"""Starts and stops nameservers and brokers of either system with the same arguments and the same broker.conf keys."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Self
+
+from tests.interop import builds, probe
+
+CLUSTER_NAME = "DefaultCluster"
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 40.0
+LOG_TAIL_BYTES = 6000
+
+# On Java 17 the 4.9 broker refuses to open an existing store without these modules.
+JAVA_OPTIONS = (
+    "-Xms64m",
+    "-Xmx384m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+    "--add-opens=java.base/jdk.internal.ref=ALL-UNNAMED",
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+    "--add-opens=java.base/java.lang=ALL-UNNAMED",
+)
+# A busy test machine is slow: the real broker must not refuse sends for that.
+APACHE_PATIENCE = {"osPageCacheBusyTimeOutMills": "20000", "waitTimeMillsInSendQueue": "20000"}
+
+LOGBACK = """<configuration><appender name="FILE" class="ch.qos.logback.core.FileAppender"><file>{file}</file>
+<encoder><pattern>%d %p %t %m%n</pattern></encoder></appender>
+<root level="INFO"><appender-ref ref="FILE"/></root></configuration>
+"""
+
+
+class System(Enum):
+    """Whose nameserver or broker it is."""
+
+    APACHE = "apache"
+    COMETMQ = "cometmq"
+
+
+class Server:
+    """One server process: starts when made ready by its functions below, is always stopped by `close`."""
+
+    def __init__(self, name: str, system: System, directory: Path, port: int) -> None:
+        self.name = name
+        self.system = system
+        self.directory = directory
+        self.port = port
+        self.address = f"127.0.0.1:{port}"
+        self._command: list[str] = []
+        self._environment: dict[str, str] = {}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def launch(self, command: list[str], environment: Mapping[str, str]) -> None:
+        """Start the process; its output is appended to a file in its directory."""
+        self._command, self._environment = command, {**os.environ, **environment}
+        with self._output.open("ab") as output:
+            self._process = subprocess.Popen(
+                command,
+                cwd=self.directory,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def wait_ready(self, namesrv: str | None = None) -> None:
+        """Wait until the port answers and, for a broker, until the nameserver lists it."""
+
+        def ready() -> bool:
+            if self._process is None or self._process.poll() is not None:
+                raise RuntimeError(f"{self.system.value} {self.name} ended while it started\n{self.logs()}")
+            return probe.port_open(self.address) and (namesrv is None or probe.broker_registered(namesrv, self.address))
+
+        try:
+            probe.until(ready, START_TIMEOUT_S, f"{self.system.value} {self.name} is ready")
+        except TimeoutError as problem:
+            self.close()
+            raise TimeoutError(f"{problem}\n{self.logs()}") from None
+
+    @property
+    def running(self) -> bool:
+        """Whether the process lives."""
+        return self._process is not None and self._process.poll() is None
+
+    def stop(self) -> None:
+        """Stop politely; RuntimeError with its logs if it does not end in time."""
+        process = self._process
+        if process is None:
+            return
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise RuntimeError(f"{self.system.value} {self.name} did not stop\n{self.logs()}") from None
+        self._process = None
+
+    def kill(self) -> None:
+        """SIGKILL to the process and its children."""
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+
+    def close(self) -> None:
+        """End it, if it still runs: CometMQ politely, so that a hanging shutdown shows, the real one at once."""
+        if self.running and self.system is System.COMETMQ:
+            self.stop()
+        self.kill()
+
+    def logs(self) -> str:
+        """The ends of what it printed and logged."""
+        files = [self._output, *sorted(self.directory.glob("*.log"))]
+        return "\n".join(f"── {file}\n{_tail(file)}" for file in files if file.exists())
+
+    @property
+    def _output(self) -> Path:
+        return self.directory / f"{self.name}.out"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def start_namesrv(system: System, directory: Path, port: int | None = None) -> Server:
+    """Start a nameserver; its files are in `directory`."""
+    directory.mkdir(parents=True, exist_ok=True)
+    server = Server("namesrv", system, directory, port or probe.free_port())
+    if system is System.APACHE:
+        configuration = _write(directory / "namesrv.conf", {"listenPort": str(server.port)})
+        server.launch(*_apache("namesrv.NamesrvStartup", "namesrv", directory, ["-c", str(configuration)]))
+    else:
+        server.launch([sys.executable, "-m", "cometmq", "namesrv", "-p", str(server.port)], {"HOME": str(directory)})
+    server.wait_ready()
+    return server
+
+
+def start_broker(
+    system: System, directory: Path, namesrv: str, broker_conf: Mapping[str, str], port: int | None = None
+) -> Server:
+    """Start a broker with its store in `directory/store`; `broker_conf` holds more of the file's keys."""
+    directory.mkdir(parents=True, exist_ok=True)
+    server = Server("broker", system, directory, port or probe.free_port())
+    keys = {
+        "brokerClusterName": CLUSTER_NAME,
+        "brokerName": "broker-a",
+        "brokerId": "0",
+        "brokerIP1": "127.0.0.1",
+        "listenPort": str(server.port),
+        "haListenPort": str(server.port + 1),
+        "storePathRootDir": str(directory / "store"),
+        "storePathCommitLog": str(directory / "store" / "commitlog"),
+        "brokerRole": "ASYNC_MASTER",
+        "flushDiskType": "ASYNC_FLUSH",
+        **(APACHE_PATIENCE if system is System.APACHE else {}),
+        **broker_conf,
+    }
+    arguments = ["-n", namesrv, "-c", str(_write(directory / "broker.conf", keys))]
+    if system is System.APACHE:
+        server.launch(*_apache("broker.BrokerStartup", "broker", directory, arguments))
+    else:
+        server.launch([sys.executable, "-m", "cometmq", "broker", *arguments], {"HOME": str(directory)})
+    server.wait_ready(namesrv)
+    return server
+
+
+@dataclass
+class Deployment:
+    """A nameserver and a broker, possibly of different systems; the broker can be stopped, killed and swapped."""
+
+    namesrv: Server
+    broker: Server
+    settings: dict[str, str]
+
+    @property
+    def address(self) -> str:
+        """The nameserver's address, which is what clients need."""
+        return self.namesrv.address
+
+    def start_again(self, system: System) -> None:
+        """Start the (stopped) broker again on the same store and port, as one of this system."""
+        self.broker = start_broker(system, self.broker.directory, self.namesrv.address, self.settings, self.broker.port)
+
+    def logs(self) -> str:
+        """The ends of both logs."""
+        return f"{self.namesrv.logs()}\n{self.broker.logs()}"
+
+    def close(self) -> None:
+        """Stop both."""
+        self.broker.close()
+        self.namesrv.close()
+
+
+def deploy(broker: System, directory: Path, namesrv: System | None = None, **broker_conf: str) -> Deployment:
+    """Start a nameserver (of the same system unless told) and a broker."""
+    with ExitStack() as undo:
+        names = undo.enter_context(start_namesrv(namesrv or broker, directory / "namesrv"))
+        server = start_broker(broker, directory / "broker", names.address, broker_conf)
+        undo.pop_all()
+    return Deployment(names, server, broker_conf)
+
+
+def _apache(main: str, name: str, directory: Path, arguments: list[str]) -> tuple[list[str], dict[str, str]]:
+    jars = builds.apache_servers() / "lib"
+    home = directory / "home"
+    (home / "conf").mkdir(parents=True, exist_ok=True)
+    (home / "conf" / f"logback_{name}.xml").write_text(LOGBACK.format(file=directory / f"{name}.log"))
+    command = [builds.java(), *JAVA_OPTIONS, f"-Duser.home={home}", "-cp", f"{jars}/*"]
+    return [*command, f"org.apache.rocketmq.{main}", *arguments], {"ROCKETMQ_HOME": str(home)}
+
+
+def _write(path: Path, keys: Mapping[str, str]) -> Path:
+    path.write_text("".join(f"{key}={value}\n" for key, value in keys.items()))
+    return path
+
+
+def _tail(file: Path) -> str:
+    return file.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")

@@ -1,0 +1,105 @@
+"""Consumer groups of real clients: members share queues, take over, broadcast, and keep their offsets."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+from tests.interop import probe
+from tests.interop.clients import PATIENCE_S, Client, Series, queue_positions, seen
+from tests.interop.commands import Event, Running
+from tests.interop.systems import Deployment, System
+
+pytestmark = pytest.mark.interop
+
+GetClient = Callable[[str], Client]
+
+
+def assigned(member: Running) -> int:
+    """How many queues a Java member holds."""
+    events = member.named("assigned")
+    return len(events[-1]["queues"]) if events else 0
+
+
+def received(*members: Running) -> list[Event]:
+    """The messages that these members received."""
+    return [event for member in members for event in member.named("message")]
+
+
+@pytest.mark.parametrize("other", ["java4", "java5", "java4-binary", "go", "node"])
+def test_a_group_shares_its_queues_and_takes_over_from_a_member_that_leaves(
+    cluster: Deployment, clients: GetClient, java: Client, topic: str, group: str, other: str
+) -> None:
+    stays = java.start_consuming(cluster.address, topic, group)
+    stays.wait_until(lambda: assigned(stays) == 4, PATIENCE_S, "the only member holds all queues")
+    leaves = clients(other).start_consuming(cluster.address, topic, group)
+    stays.wait_until(lambda: assigned(stays) == 2, PATIENCE_S, "two members hold half each")
+
+    shared = Series(topic, 40, body="shared")
+    java.produce(cluster.address, shared)
+    probe.until(lambda: len(received(stays, leaves)) >= shared.count, PATIENCE_S, "both together receive all")
+    assert seen(received(stays, leaves)) == sorted(shared.expected())
+    assert len(queue_positions(received(stays))) == len(queue_positions(received(leaves))) == 2
+
+    leaves.stop()
+    stays.wait_until(lambda: assigned(stays) == 4, PATIENCE_S, "the member that stays takes over")
+    alone = Series(topic, 16, body="alone")
+    java.produce(cluster.address, alone)
+    probe.until(lambda: len(received(stays, leaves)) >= shared.count + alone.count, PATIENCE_S, "the rest arrives")
+    stays.stop()
+    assert seen(received(stays, leaves)) == sorted(shared.expected() + alone.expected())
+
+
+@pytest.mark.parametrize("name", ["java4", "java5", "go", "node"])
+def test_broadcasting_gives_every_member_every_message(
+    cluster: Deployment, clients: GetClient, java: Client, topic: str, group: str, name: str
+) -> None:
+    series = Series(topic, 24)
+    java.produce(cluster.address, series)
+    members = [
+        clients(name).start_consuming(cluster.address, topic, group, model="broadcasting", expect=series.count)
+        for _ in range(2)
+    ]
+    for member in members:
+        member.wait(PATIENCE_S)
+        assert seen(received(member)) == sorted(series.expected())
+
+
+@pytest.mark.parametrize("system", list(System), ids=lambda system: system.value)
+@pytest.mark.parametrize("polite", [True, False], ids=["stopped", "killed"])
+def test_a_group_continues_after_the_broker_comes_back(
+    deploy: Callable[..., Deployment], clients: GetClient, java: Client, system: System, polite: bool
+) -> None:
+    deployment = deploy(system, autoCreateTopicEnable="true")
+    topic, names = "Restarted", ["java4", "go", "node", "cpp"]
+    first, second = Series(topic, 20, body="first"), Series(topic, 20, body="second")
+    java.create_topic(deployment.address, deployment.broker.address, topic)
+    java.produce(deployment.address, first)
+    for name in names:
+        clients(name).consume(deployment.address, topic, f"group-{name}", first.count)
+
+    def persisted() -> bool:
+        return all(
+            sum(position for _, position in java.progress(deployment.address, f"group-{name}", topic)) == first.count
+            for name in names
+        )
+
+    probe.until(persisted, PATIENCE_S, "all groups' offsets have reached the broker")
+    if polite:
+        deployment.broker.stop()
+    else:
+        offsets = deployment.broker.directory / "store" / "config" / "consumerOffset.json"
+        probe.until(
+            lambda: offsets.exists() and all(f"{topic}@group-{name}" in offsets.read_text() for name in names),
+            PATIENCE_S,
+            "the broker has saved the offsets",
+        )
+        deployment.broker.kill()
+    deployment.start_again(system)
+    java.produce(deployment.address, second)
+    for name in names:
+        messages = clients(name).consume(deployment.address, topic, f"group-{name}", second.count, linger_ms=200)
+        assert seen(messages) == sorted(second.expected()), name
+    counts = Counter(message["bodySha256"] for message in java.read_topic(deployment.address, topic))
+    assert counts == Counter(message.body_sha256 for message in first.expected() + second.expected())

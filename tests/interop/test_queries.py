@@ -1,0 +1,105 @@
+"""Looking things up with the real Java administration client: by key, by either id, by time, routes, statistics."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+from tests.interop import probe
+from tests.interop.clients import KINDS, PATIENCE_S, Client, Series, queue_positions, seen
+from tests.interop.systems import CLUSTER_NAME, Deployment
+
+pytestmark = pytest.mark.interop
+
+GetClient = Callable[[str], Client]
+FAR_FUTURE_MS = 4_000_000_000_000
+
+
+@pytest.mark.parametrize("name", list(KINDS))
+def test_messages_of_every_client_are_found_by_key_and_by_either_id(
+    cluster: Deployment, clients: GetClient, java: Client, topic: str, name: str
+) -> None:
+    series = Series(topic, 6, body=name, keys="order{i} common")
+    clients(name).produce(cluster.address, series)
+    stored = {message["bodySha256"]: message for message in java.read_topic(cluster.address, topic, 6)}
+
+    def find(key: str) -> list[str]:
+        found = java.admin(cluster.address, "query-key", topic=topic, key=key)
+        return sorted(message["bodySha256"] for message in found)
+
+    probe.until(lambda: len(java.found(cluster.address, topic, "common")) == 6, PATIENCE_S, "all are in the index")
+    assert find("common") == sorted(stored)
+    for index in range(series.count):
+        message = stored[series.expected_at(index).body_sha256]
+        assert find(f"order{index}") == [message["bodySha256"]]
+        for identifier in {message["msgId"], message["offsetMsgId"]}:
+            (viewed,) = java.admin(cluster.address, "view", topic=topic, id=identifier)
+            assert viewed["bodySha256"] == message["bodySha256"]
+            assert (viewed["queueId"], viewed["queueOffset"]) == (message["queueId"], message["queueOffset"])
+
+
+def test_an_unknown_key_finds_nothing(cluster: Deployment, java: Client, topic: str) -> None:
+    java.produce(cluster.address, Series(topic, 1, keys="known"))
+    assert java.found(cluster.address, topic, "unknown") == []
+
+
+def test_offsets_are_found_by_time(cluster: Deployment, java: Client, topic: str) -> None:
+    java.produce(cluster.address, Series(topic, 8), "selector")
+    stored = java.read_topic(cluster.address, topic, 8)
+    between_ms = max(message["storeTimestamp"] for message in stored) + 1
+    probe.until(lambda: time.time() * 1000 > between_ms + 1, 5, "the clock moves on")
+    java.produce(cluster.address, Series(topic, 8, first=8), "selector")
+
+    (result,) = java.admin(cluster.address, "offsets", topic=topic, timestamp=between_ms)
+    assert {(row["minOffset"], row["atTime"], row["maxOffset"]) for row in result["value"]} == {(0, 2, 4)}
+    (result,) = java.admin(cluster.address, "offsets", topic=topic, timestamp=1)
+    assert {row["atTime"] for row in result["value"]} == {0}
+    (result,) = java.admin(cluster.address, "offsets", topic=topic, timestamp=FAR_FUTURE_MS)
+    assert {row["atTime"] for row in result["value"]} <= {3, 4}
+
+
+def test_route_cluster_and_statistics_are_told(cluster: Deployment, java: Client, topic: str, group: str) -> None:
+    series = Series(topic, 20)
+    java.produce(cluster.address, series)
+    assert seen(java.consume(cluster.address, topic, group, series.count)) == sorted(series.expected())
+
+    (route,) = java.admin(cluster.address, "route", topic=topic)
+    (broker,) = route["value"]["brokerDatas"]
+    assert broker["brokerAddrs"] == {"0": cluster.broker.address}
+    assert broker["cluster"] == CLUSTER_NAME
+    (queue_data,) = route["value"]["queueDatas"]
+    assert (queue_data["readQueueNums"], queue_data["writeQueueNums"], queue_data["perm"]) == (4, 4, 6)
+    (info,) = java.admin(cluster.address, "cluster")
+    assert info["value"]["clusterAddrTable"] == {CLUSTER_NAME: ["broker-a"]}
+    (topics,) = java.admin(cluster.address, "topics")
+    assert topic in topics["value"]["topicList"]
+
+    counts = {
+        queue: len(offsets) for queue, offsets in queue_positions(java.read_topic(cluster.address, topic)).items()
+    }
+    (stats,) = java.admin(cluster.address, "topic-stats", topic=topic)
+    assert stats["value"] == {f"broker-a:{queue}": [0, count] for queue, count in counts.items()}
+    probe.until(
+        lambda: sum(position for _, position in java.progress(cluster.address, group, topic)) == series.count,
+        PATIENCE_S,
+        "the group's offsets have reached the broker",
+    )
+    (runtime,) = java.admin(cluster.address, "runtime", broker=cluster.broker.address)
+    assert {"brokerVersionDesc", "putTps", "msgPutTotalTodayNow", "commitLogMaxOffset"} <= set(
+        runtime["value"]["table"]
+    )
+
+
+def test_members_of_a_group_are_told(cluster: Deployment, java: Client, topic: str, group: str) -> None:
+    member = java.start_consuming(cluster.address, topic, group)
+    member.wait_until(lambda: bool(member.named("assigned")), PATIENCE_S, "the member holds queues")
+    (connection,) = java.admin(cluster.address, "consumers", group=group)
+    member.stop()
+
+    value = connection["value"]
+    assert [each["clientId"] for each in value["connectionSet"]] == [member.named("started")[0]["clientId"]]
+    assert value["connectionSet"][0]["language"] == "JAVA"
+    assert (value["consumeType"], value["messageModel"]) == ("CONSUME_PASSIVELY", "CLUSTERING")
+    assert value["consumeFromWhere"] == "CONSUME_FROM_FIRST_OFFSET"
+    assert set(value["subscriptionTable"]) == {topic, f"%RETRY%{group}"}
