@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -22,16 +22,14 @@ LOG_TAIL_BYTES = 6000
 
 # On Java 17 the 4.9 broker refuses to open an existing store without these modules.
 JAVA_OPTIONS = (
-    "-Xms64m",
-    "-Xmx384m",
-    "-XX:+UseSerialGC",
-    "-XX:TieredStopAtLevel=1",
     "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
     "--add-opens=java.base/jdk.internal.ref=ALL-UNNAMED",
     "--add-opens=java.base/java.nio=ALL-UNNAMED",
     "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
     "--add-opens=java.base/java.lang=ALL-UNNAMED",
 )
+# Small and quick to start, for tests; who measures gives options of its own.
+SMALL_JAVA = ("-Xms64m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 # A busy test machine is slow: the real broker must not refuse sends for that.
 APACHE_PATIENCE = {"osPageCacheBusyTimeOutMills": "20000", "waitTimeMillsInSendQueue": "20000"}
 
@@ -88,6 +86,12 @@ class Server:
         except TimeoutError as problem:
             self.close()
             raise TimeoutError(f"{problem}\n{self.logs()}") from None
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        assert self._process is not None
+        return self._process.pid
 
     @property
     def running(self) -> bool:
@@ -151,7 +155,12 @@ def start_namesrv(system: System, directory: Path, port: int | None = None) -> S
 
 
 def start_broker(
-    system: System, directory: Path, namesrv: str, broker_conf: Mapping[str, str], port: int | None = None
+    system: System,
+    directory: Path,
+    namesrv: str,
+    broker_conf: Mapping[str, str],
+    port: int | None = None,
+    java_options: Sequence[str] = SMALL_JAVA,
 ) -> Server:
     """Start a broker with its store in `directory/store`; `broker_conf` holds more of the file's keys."""
     directory.mkdir(parents=True, exist_ok=True)
@@ -172,7 +181,7 @@ def start_broker(
     }
     arguments = ["-n", namesrv, "-c", str(_write(directory / "broker.conf", keys))]
     if system is System.APACHE:
-        server.launch(*_apache("broker.BrokerStartup", "broker", directory, arguments))
+        server.launch(*_apache("broker.BrokerStartup", "broker", directory, arguments, java_options))
     else:
         server.launch([sys.executable, "-m", "cometmq", "broker", *arguments], {"HOME": str(directory)})
     server.wait_ready(namesrv)
@@ -215,12 +224,14 @@ def deploy(broker: System, directory: Path, namesrv: System | None = None, **bro
     return Deployment(names, server, broker_conf)
 
 
-def _apache(main: str, name: str, directory: Path, arguments: list[str]) -> tuple[list[str], dict[str, str]]:
+def _apache(
+    main: str, name: str, directory: Path, arguments: list[str], java_options: Sequence[str] = SMALL_JAVA
+) -> tuple[list[str], dict[str, str]]:
     jars = builds.apache_servers() / "lib"
     home = directory / "home"
     (home / "conf").mkdir(parents=True, exist_ok=True)
     (home / "conf" / f"logback_{name}.xml").write_text(LOGBACK.format(file=directory / f"{name}.log"))
-    command = [builds.java(), *JAVA_OPTIONS, f"-Duser.home={home}", "-cp", f"{jars}/*"]
+    command = [builds.java(), *java_options, *JAVA_OPTIONS, f"-Duser.home={home}", "-cp", f"{jars}/*"]
     return [*command, f"org.apache.rocketmq.{main}", *arguments], {"ROCKETMQ_HOME": str(home)}
 
 

@@ -1,0 +1,227 @@
+"""Measures the broker beside Apache RocketMQ 4.9.7, in turn, on this machine, with `mqload`.
+
+    python benchmarks/broker.py load   [--rounds 5] [--seconds 5]   the cases of docs/performance.md, both systems
+    python benchmarks/broker.py memory [--messages 5000000]         anonymous memory after so many messages
+    python benchmarks/broker.py start  [--messages 10000000]        time to be ready: empty, after a stop, after SIGKILL
+
+Each system runs alone, fresh, on its own store; the JVM (1 GB heap, its default compilers) is warmed for 20 s.
+Prints one JSON line a figure while it runs and a Markdown table at the end. A machine that is busy with other
+things gives noise: compare the ratios only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tests.interop import systems  # noqa: E402
+from tests.interop.systems import Server, System  # noqa: E402
+
+JAVA_WARM_SECONDS = 20.0
+JAVA_MEASURED_OPTIONS = ("-Xms1g", "-Xmx1g")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row of the table: what the generator is told, and what we ask for."""
+
+    name: str
+    options: tuple[str, ...]
+    figure: str = "per_s"
+    flush: str = "ASYNC_FLUSH"
+    pull: bool = False
+
+
+CASES = (
+    Case("send, 64 connections, 128 B", ("-c", "64", "-t", "A")),
+    Case("send, 512 connections, 128 B", ("-c", "512", "-t", "B")),
+    Case("send, 1 connection", ("-c", "1", "-t", "C")),
+    Case("send, 16 connections x 32 in flight", ("-c", "16", "-w", "32", "-t", "D")),
+    Case(
+        "send, 64 connections, 1 KB, 2 keys, 4 properties, 3 topics",
+        ("-c", "64", "-b", "1024", "-k", "2", "-P", "4", "-T", "3", "-t", "E"),
+    ),
+    Case("drain by pulls of 32", ("-t", "D", "-s", "120"), pull=True),
+    Case("SYNC_FLUSH, 64 connections", ("-c", "64", "-t", "S"), flush="SYNC_FLUSH"),
+)
+
+
+def generator() -> Path:
+    """The load generator, compiled now if it is older than its source."""
+    source = Path(__file__).with_name("mqload.c")
+    target = Path(tempfile.gettempdir()) / f"cometmq-mqload-{os.getuid()}"
+    if not target.exists() or target.stat().st_mtime < source.stat().st_mtime:
+        subprocess.run(["cc", "-O2", "-o", str(target), str(source), "-lm"], check=True)
+    return target
+
+
+def mqload(mode: str, port: int, *options: str) -> dict[str, Any]:
+    """Run the generator once; a failed send is an error."""
+    done = subprocess.run(
+        [str(generator()), mode, "-p", str(port), *options], capture_output=True, text=True, check=False
+    )
+    if not done.stdout:
+        raise RuntimeError(f"mqload {mode} {options}: {done.stderr}")
+    result: dict[str, Any] = json.loads(done.stdout)
+    if result["failures"] and mode == "send":
+        raise RuntimeError(f"mqload {mode} {options}: {done.stdout}")
+    return result
+
+
+@contextmanager
+def running(system: System, flush: str, directory: Path) -> Iterator[Server]:
+    """A nameserver and a broker of one system, on a fresh store."""
+    with (
+        systems.start_namesrv(system, directory / "namesrv") as names,
+        systems.start_broker(
+            system, directory / "broker", names.address, {"flushDiskType": flush}, java_options=JAVA_MEASURED_OPTIONS
+        ) as broker,
+    ):
+        yield broker
+
+
+def measure_round(system: System, seconds: float, only: str) -> Iterator[tuple[Case, dict[str, Any]]]:
+    """All cases of one system, those of a kind of flush on one broker."""
+    for flush in ("ASYNC_FLUSH", "SYNC_FLUSH"):
+        cases = [case for case in CASES if case.flush == flush and only in case.name]
+        if not cases:
+            continue
+        directory = Path(tempfile.mkdtemp(prefix="cometmq-bench-"))
+        try:
+            with running(system, flush, directory) as broker:
+                if system is System.APACHE:
+                    mqload("send", broker.port, "-c", "64", "-t", "Warm", "-s", str(JAVA_WARM_SECONDS))
+                for case in cases:
+                    if case.pull:
+                        if only:
+                            mqload("send", broker.port, "-c", "16", "-w", "32", "-t", "D", "-s", str(seconds))
+                        yield case, mqload("pull", broker.port, *case.options)
+                    else:
+                        yield case, mqload("send", broker.port, *case.options, "-s", str(seconds))
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def load(rounds: int, seconds: float, only: str) -> None:
+    """Both systems in turn, then the table of medians."""
+    figures: dict[tuple[str, System], list[dict[str, Any]]] = {}
+    for number in range(rounds):
+        order = (System.APACHE, System.COMETMQ) if number % 2 else (System.COMETMQ, System.APACHE)
+        for system in order:
+            for case, result in measure_round(system, seconds, only):
+                figures.setdefault((case.name, system), []).append(result)
+                line = {"round": number + 1, "system": system.value, "case": case.name}
+                line |= {name: result[name] for name in ("per_s", "p50_us", "p99_us")}
+                print(json.dumps(line), flush=True)
+    print("\n| case | Apache | CometMQ | ratio | p99 Apache | p99 CometMQ |\n|---|---|---|---|---|---|")
+    for case in CASES:
+        if (case.name, System.APACHE) not in figures:
+            continue
+        per_s, p99 = (
+            {
+                system: statistics.median(result[name] for result in figures[case.name, system])
+                for system in (System.APACHE, System.COMETMQ)
+            }
+            for name in ("per_s", "p99_us")
+        )
+        ratio = per_s[System.COMETMQ] / per_s[System.APACHE]
+        print(
+            f"| {case.name} | {per_s[System.APACHE]:,.0f}/s | {per_s[System.COMETMQ]:,.0f}/s | {ratio:.2f} × "
+            f"| {p99[System.APACHE]:,.0f} µs | {p99[System.COMETMQ]:,.0f} µs |"
+        )
+
+
+def anonymous_mb(pid: int) -> float:
+    """Anonymous memory of a process in MB: what it cannot give back to the page cache."""
+    rows = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return int(next(row.split()[1] for row in rows if row.startswith("Anonymous:"))) / 1024
+
+
+def fill(port: int, messages: int) -> int:
+    """Send about so many messages of 128 bytes."""
+    sent = 0
+    while sent < messages:
+        sent += int(mqload("send", port, "-c", "16", "-w", "32", "-s", "5", "-t", "Fill")["messages"])
+    return sent
+
+
+def memory(messages: int) -> None:
+    """Anonymous memory of our broker after many messages."""
+    directory = Path(tempfile.mkdtemp(prefix="cometmq-bench-"))
+    try:
+        with running(System.COMETMQ, "ASYNC_FLUSH", directory) as broker:
+            before = anonymous_mb(broker.pid)
+            sent = fill(broker.port, messages)
+            line = {"messages": sent, "anonymous_mb_before": before, "anonymous_mb_after": anonymous_mb(broker.pid)}
+            print(json.dumps(line))
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def start(messages: int) -> None:
+    """Seconds until the broker answers: `cometmq serve` on nothing, and on a large store after a stop and a kill."""
+    directory = Path(tempfile.mkdtemp(prefix="cometmq-bench-"))
+    try:
+        for number in range(5):
+            print(json.dumps({"ready": "serve, empty", "seconds": _serve_seconds(directory / f"serve{number}")}))
+        names = systems.start_namesrv(System.COMETMQ, directory / "namesrv")
+        broker = systems.start_broker(System.COMETMQ, directory / "broker", names.address, {})
+        sent = fill(broker.port, messages)
+        for ending in ("stop", "SIGKILL", "stop", "SIGKILL", "stop", "SIGKILL"):
+            mqload("send", broker.port, "-s", "1")
+            broker.kill() if ending == "SIGKILL" else broker.stop()
+            begun = time.monotonic()
+            broker = systems.start_broker(System.COMETMQ, directory / "broker", names.address, {}, broker.port)
+            seconds = round(time.monotonic() - begun, 3)
+            print(json.dumps({"ready": f"after {ending}", "messages": sent, "seconds": seconds}), flush=True)
+        broker.close()
+        names.close()
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _serve_seconds(data: Path) -> float:
+    begun = time.monotonic()
+    command = [sys.executable, "-m", "cometmq", "serve", "--data", str(data), "--port", "0", "--namesrv-port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        seconds = time.monotonic() - begun
+        process.terminate()
+    return round(seconds, 3)
+
+
+def main() -> None:
+    """Run one of the three measurements."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["load", "memory", "start"])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=5.0, help="of each case")
+    parser.add_argument("--only", default="", help="cases whose name contains this")
+    parser.add_argument("--messages", type=int)
+    options = parser.parse_args()
+    if options.what == "load":
+        load(options.rounds, options.seconds, options.only)
+    elif options.what == "memory":
+        memory(options.messages or 5_000_000)
+    else:
+        start(options.messages or 10_000_000)
+
+
+if __name__ == "__main__":
+    main()
