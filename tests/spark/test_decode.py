@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 pa = pytest.importorskip("pyarrow", reason="PyArrow is not installed (pip install cometmq[spark])")
 
-from cometmq.message.compression import CompressionType, compress  # noqa: E402
+from cometmq.message.compression import compress  # noqa: E402
 from cometmq.message.hosts import decode_host, encode_host, format_address  # noqa: E402
 from cometmq.message.record import RecordError, decode_record, encode_record, iter_records  # noqa: E402
-from cometmq.message.sysflag import with_compression  # noqa: E402
+from cometmq.message.sysflag import CompressionType, with_compression  # noqa: E402
 from cometmq.spark.columns import COLUMNS, arrow_schema  # noqa: E402
 from cometmq.spark.decode import Records, decode, record_starts  # noqa: E402
 from cometmq.spark.errors import BadBodyError  # noqa: E402
@@ -25,7 +25,7 @@ EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 HOSTS = st.one_of(
     st.tuples(st.ip_addresses(v=4).map(str), st.integers(0, 65535)),
-    st.tuples(st.ip_addresses(v=6).filter(lambda ip: ip.ipv4_mapped is None).map(str), st.integers(0, 65535)),
+    st.tuples(st.ip_addresses(v=6, network="2001:db8::/32").map(str), st.integers(0, 65535)),
 ).map(lambda address: encode_host(*address))
 NAMES = st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY", "a", "", "kéy", "TAGZ", "a-rather-long-name-of-a-property"])
 VALUES = st.text(st.characters(exclude_characters="\x02", codec="utf-8"), max_size=20)
@@ -165,7 +165,7 @@ def make(offset: int, body: bytes = b"body", sys_flag: int = 0) -> bytes:
 
 def test_a_bad_body_fails_or_is_null_and_is_kept_as_stored() -> None:
     records = Records(make(0) + make(1, b"not zlib", 1) + make(2, zlib.compress(b"fine"), 1))
-    with pytest.raises(BadBodyError, match="queue offset 1 .*badBodies"):
+    with pytest.raises(BadBodyError, match=r"queue offset 1 .*badBodies"):
         list(decode(records, ALL))
     rows = rows_of(decode(records, ALL, fail_on_bad_body=False))
     assert [row["body"] for row in rows] == [b"body", None, b"fine"]

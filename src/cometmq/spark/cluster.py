@@ -1,0 +1,228 @@
+"""What a reader asks the nameserver and the brokers: topics, queues, their bounds, and offsets by time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from cometmq.message.names import DLQ_PREFIX, PERM_READ, RETRY_PREFIX, SYSTEM_TOPICS
+from cometmq.message.sysflag import PULL_SUBSCRIPTION
+from cometmq.remoting.blocking import BlockingConnection, BlockingConnectionError
+from cometmq.remoting.bodies import TopicList, TopicRouteData, decode_body
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.command import RemotingCommand
+from cometmq.remoting.headers import (
+    GetMaxOffsetRequestHeader,
+    GetMaxOffsetResponseHeader,
+    GetMinOffsetRequestHeader,
+    GetRouteInfoRequestHeader,
+    Header,
+    PullMessageRequestHeader,
+    PullMessageResponseHeader,
+    SearchOffsetRequestHeader,
+)
+from cometmq.spark.connections import borrowed, invoke_all
+from cometmq.spark.errors import SparkSourceError, UnreachableError
+from cometmq.spark.options import SourceOptions
+from cometmq.spark.queues import Queue
+
+_ANSWER_SECONDS: Final = 10.0
+_MASTER: Final = 0
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Offsets that a queue holds: ``first <= offset < end``."""
+
+    first: int
+    end: int
+
+
+def pull_header(queue: Queue, offset: int, count: int, group: str) -> PullMessageRequestHeader:
+    """Ask for at most ``count`` messages of every tag from ``offset`` on, without waiting for new ones."""
+    return PullMessageRequestHeader(
+        consumer_group=group,
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        queue_offset=offset,
+        max_msg_nums=count,
+        sys_flag=PULL_SUBSCRIPTION,
+        commit_offset=0,
+        suspend_timeout_millis=0,
+        sub_version=0,
+        subscription="*",
+        expression_type="TAG",
+    )
+
+
+class Cluster:
+    """A view of the brokers behind some nameservers; the routes are those of its last look."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._timeout_s = min(_ANSWER_SECONDS, options.poll_timeout_s)
+        self._addresses: dict[str, str] = {}
+
+    # Nameserver -----------------------------------------------------------------------------------
+
+    def queues(self) -> list[Queue]:
+        """Look up every readable queue of the topics asked for, on the brokers that are registered now.
+
+        :raises UnreachableError: no nameserver answers.
+        """
+        found: list[Queue] = []
+
+        def look(connection: BlockingConnection) -> None:
+            topics = self._options.topics or self._matching(connection)
+            requests = [
+                (RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteInfoRequestHeader(topic, accept_standard_json_only=True))
+                for topic in topics
+            ]
+            found.clear()
+            for topic, answer in zip(topics, invoke_all(connection, requests), strict=True):
+                if answer.code != ResponseCode.TOPIC_NOT_EXIST:
+                    found.extend(self._route(topic, decode_body(TopicRouteData, _demand_success(answer).body)))
+
+        self._ask_namesrv(look)
+        return sorted(found)
+
+    def _matching(self, connection: BlockingConnection) -> Sequence[str]:
+        pattern = re.compile(self._options.topic_pattern or "")
+        answer = _demand_success(connection.invoke(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER))
+        return [
+            topic
+            for topic in sorted(decode_body(TopicList, answer.body).topic_list)
+            if pattern.fullmatch(topic)
+            and topic not in SYSTEM_TOPICS
+            and not topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+        ]
+
+    def _route(self, topic: str, route: TopicRouteData) -> Iterable[Queue]:
+        for broker in route.broker_datas:
+            if broker.broker_addrs:
+                self._addresses[broker.broker_name] = broker.broker_addrs.get(
+                    _MASTER, broker.broker_addrs[min(broker.broker_addrs)]
+                )
+        for data in route.queue_datas:
+            if data.perm & PERM_READ and data.broker_name in self._addresses:
+                for queue_id in range(data.read_queue_nums):
+                    yield Queue(topic, data.broker_name, queue_id)
+
+    def _ask_namesrv(self, ask: Callable[[BlockingConnection], T]) -> T:
+        failures: list[str] = []
+        for address in self._options.namesrv_addr:
+            for _ in range(2):  # a cached connection may have been closed meanwhile
+                try:
+                    with borrowed(address, self._timeout_s) as connection:
+                        return ask(connection)
+                except BlockingConnectionError as error:
+                    failure = error.message
+            failures.append(failure)
+        raise UnreachableError(
+            f"no nameserver answers: {'; '.join(failures)}", next_step="is option namesrvAddr right, and is it running?"
+        )
+
+    def address_of(self, queue: Queue) -> str:
+        """Address of the broker of a queue, its master if it has one; looked up again if it is not known.
+
+        :raises UnreachableError: no nameserver answers, or the broker is not registered.
+        """
+        if queue.broker not in self._addresses:
+            self.queues()
+        if queue.broker not in self._addresses:
+            raise UnreachableError(f"broker {queue.broker} of {queue} is not registered with the nameserver")
+        return self._addresses[queue.broker]
+
+    def forget(self, broker: str) -> None:
+        """Look the broker's address up again when it is next needed."""
+        self._addresses.pop(broker, None)
+
+    # Brokers --------------------------------------------------------------------------------------
+
+    def bounds(self, queues: Iterable[Queue]) -> dict[Queue, Bounds]:
+        """Ask the brokers for the bounds of queues, all requests of a broker at once.
+
+        :raises UnreachableError: a broker does not answer.
+        """
+        by_broker: dict[str, list[Queue]] = {}
+        for queue in queues:
+            by_broker.setdefault(queue.broker, []).append(queue)
+        found: dict[Queue, Bounds] = {}
+        for members in by_broker.values():
+            requests: list[tuple[int, Header]] = []
+            for queue in members:
+                requests.append((RequestCode.GET_MIN_OFFSET, GetMinOffsetRequestHeader(queue.topic, queue.queue_id)))
+                requests.append((RequestCode.GET_MAX_OFFSET, GetMaxOffsetRequestHeader(queue.topic, queue.queue_id)))
+            answers = [
+                _demand_success(answer).header(GetMaxOffsetResponseHeader).offset
+                for answer in self._ask_broker(members[0], requests)
+            ]
+            for queue, first, end in zip(members, answers[::2], answers[1::2], strict=True):
+                found[queue] = Bounds(min(first, end), end)
+        return found
+
+    def offsets_at(self, bounds: Mapping[Queue, Bounds], timestamp_ms: int) -> dict[Queue, int]:
+        """For each queue find the first offset stored at or after a time; its end if there is none.
+
+        The broker's own search (SEARCH_OFFSET_BY_TIMESTAMP) is only a hint, since versions differ in which neighbour
+        they take: from there the store times of single messages are looked at.
+        """
+        return {queue: self._first_at(queue, held, timestamp_ms) for queue, held in bounds.items()}
+
+    def _first_at(self, queue: Queue, held: Bounds, timestamp_ms: int) -> int:
+        if held.first == held.end:
+            return held.end
+        header = SearchOffsetRequestHeader(queue.topic, queue.queue_id, max(timestamp_ms, 0))
+        (answer,) = self._ask_broker(queue, [(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)])
+        hint = min(max(_demand_success(answer).header(GetMaxOffsetResponseHeader).offset, held.first), held.end - 1)
+        low, high, step = held.first, held.end, 1  # what is sought lies in [low, high]
+        at = hint
+        while low < high:
+            stored = self._store_time(queue, at)
+            if stored is None or stored >= timestamp_ms:
+                high = at
+            else:
+                low = at + 1
+            if low == held.first or high == held.end:  # one side is still open: gallop away from the hint
+                at = max(high - step, low) if high != held.end else min(low + step - 1, high - 1)
+                step *= 4
+            else:
+                at = (low + high) // 2
+        return low
+
+    def _store_time(self, queue: Queue, offset: int) -> int | None:
+        from cometmq.spark.decode import Records
+
+        header = pull_header(queue, offset, 1, self._options.consumer_group)
+        (answer,) = self._ask_broker(queue, [(RequestCode.PULL_MESSAGE, header)])
+        if answer.code == ResponseCode.SUCCESS:
+            return int(Records(answer.body).store_timestamps[0])
+        if answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY:
+            after = answer.header(PullMessageResponseHeader).next_begin_offset
+            return self._store_time(queue, after) if after > offset else None
+        if answer.code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_OFFSET_MOVED):
+            return None
+        _demand_success(answer)
+        return None
+
+    def _ask_broker(self, queue: Queue, requests: Sequence[tuple[int, Header]]) -> list[RemotingCommand]:
+        failure = ""
+        for _ in range(2):
+            address = self.address_of(queue)
+            try:
+                with borrowed(address, self._timeout_s) as connection:
+                    return invoke_all(connection, requests)
+            except BlockingConnectionError as error:
+                failure = error.message
+                self.forget(queue.broker)
+        raise UnreachableError(f"broker {queue.broker} does not answer: {failure}")
+
+
+def _demand_success(answer: RemotingCommand) -> RemotingCommand:
+    if answer.code != ResponseCode.SUCCESS:
+        raise SparkSourceError(f"the server answered with code {answer.code}: {answer.remark or 'no remark'}")
+    return answer

@@ -1,0 +1,95 @@
+"""Connections that outlive a task: Spark reuses its Python workers, so a module-level cache saves most connects.
+
+A connection belongs to one borrower at a time. It goes back to the cache only after every request on it was
+answered; after any error it is closed. One that lay idle for ``IDLE_SECONDS`` is closed when the next is borrowed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from cometmq.clock import SYSTEM_CLOCK
+from cometmq.remoting.blocking import BlockingConnection
+from cometmq.remoting.command import RemotingCommand, request_command
+from cometmq.remoting.headers import Header
+
+IDLE_SECONDS: Final = 60.0
+"""Well below the 120 s after which servers close idle connections."""
+_WINDOW: Final = 128
+"""Requests sent ahead of their answers by :func:`invoke_all`."""
+
+_opaques = itertools.count(1 << 20)
+"""Far above those that ``BlockingConnection.invoke`` counts for itself on the same connection."""
+
+
+class _Cache:
+    """Idle connections by address, with the time they came back."""
+
+    def __init__(self) -> None:
+        self._idle: dict[str, list[tuple[float, BlockingConnection]]] = {}
+        self._pid = os.getpid()
+
+    def take(self, address: str, timeout_s: float) -> BlockingConnection:
+        if self._pid != os.getpid():  # a fork shares the sockets of its parent; they are not ours
+            self._idle, self._pid = {}, os.getpid()
+        now = SYSTEM_CLOCK.monotonic()
+        for known, waiting in self._idle.items():
+            fresh = [(since, connection) for since, connection in waiting if now - since < IDLE_SECONDS]
+            for since, connection in waiting:
+                if now - since >= IDLE_SECONDS:
+                    connection.close()
+            self._idle[known] = fresh
+        if self._idle.get(address):
+            return self._idle[address].pop()[1]
+        return BlockingConnection(address, timeout_s)
+
+    def put(self, connection: BlockingConnection) -> None:
+        self._idle.setdefault(connection.address, []).append((SYSTEM_CLOCK.monotonic(), connection))
+
+
+_cache = _Cache()
+
+
+@contextmanager
+def borrowed(address: str, timeout_s: float) -> Iterator[BlockingConnection]:
+    """Lend a connection for the length of the block; what the block leaves by an error is closed.
+
+    :raises BlockingConnectionError: the address cannot be reached.
+    """
+    connection = _cache.take(address, timeout_s)
+    try:
+        yield connection
+    except BaseException:
+        connection.close()
+        raise
+    _cache.put(connection)
+
+
+def send_request(connection: BlockingConnection, code: int, header: Header | None) -> int:
+    """Send a request without waiting; return the opaque that its answer will carry."""
+    opaque = next(_opaques)
+    connection.send(request_command(code, opaque, header))
+    return opaque
+
+
+def invoke_all(connection: BlockingConnection, requests: Sequence[tuple[int, Header]]) -> list[RemotingCommand]:
+    """Send many requests ahead of their answers; return the answers in the order of the requests."""
+    answers: dict[int, RemotingCommand] = {}
+    order: list[int] = []
+    for code, header in requests:
+        while len(order) - len(answers) >= _WINDOW:
+            _collect(connection, answers)
+        order.append(send_request(connection, code, header))
+    while len(answers) < len(order):
+        _collect(connection, answers)
+    return [answers[opaque] for opaque in order]
+
+
+def _collect(connection: BlockingConnection, answers: dict[int, RemotingCommand]) -> None:
+    answer = connection.receive()
+    if answer.is_response:
+        answers[answer.opaque] = answer

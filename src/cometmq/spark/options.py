@@ -1,0 +1,270 @@
+"""The options of the rocketmq source: names in the manner of Spark's Kafka connector, words of RocketMQ.
+
+Spark folds the case of option names, so they are looked up without it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from cometmq.message.hosts import parse_address
+from cometmq.message.names import check_group, check_topic
+from cometmq.options import nearest
+from cometmq.spark.errors import OptionError
+
+EARLIEST: Final = "earliest"
+LATEST: Final = "latest"
+_CODES: Final = {-2: EARLIEST, -1: LATEST}
+"""What Kafka users write for earliest and latest inside JSON."""
+
+DEFAULT_GROUP: Final = "cometmq_spark"
+
+Start = str | dict[str, Any]
+"""``earliest``, ``latest``, or offsets nested by topic, broker and queue; a level may be one word for all below it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """What a reader was asked for; every field is one option (see ``docs/spark.md``)."""
+
+    namesrv_addr: tuple[str, ...]
+    topics: tuple[str, ...]
+    topic_pattern: str | None
+    starting_offsets: Start | None
+    ending_offsets: Start
+    starting_timestamp: int | None
+    ending_timestamp: int | None
+    fail_on_data_loss: bool
+    max_offsets_per_trigger: int | None
+    min_partitions: int
+    consumer_group: str
+    pull_batch_size: int
+    poll_timeout_ms: int
+    include_body: bool
+    fail_on_bad_body: bool
+
+    @property
+    def poll_timeout_s(self) -> float:
+        """How long a read may stand still, in seconds."""
+        return self.poll_timeout_ms / 1000
+
+
+def parse_options(given: Mapping[str, str]) -> SourceOptions:
+    """Read the options of a reader.
+
+    :raises OptionError: an option is unknown (the nearest known one is named), missing, doubled or has a bad value.
+    """
+    values: dict[str, str] = {}
+    for name, value in given.items():
+        canonical = _FOLDED.get(name.lower())
+        if canonical is None:
+            near = nearest(name, _FOLDED.values())
+            raise OptionError(
+                f"the rocketmq source has no option {name!r}",
+                next_step=f"did you mean {near}?" if near else f"it has {', '.join(_DOCS)}",
+            )
+        if canonical in values and values[canonical] != value:
+            raise OptionError(f"option {canonical} is given twice, as {values[canonical]!r} and {value!r}")
+        values[canonical] = value
+    topics, pattern = _topics(values)
+
+    def read(name: str, parse: Callable[[str, str], Any], default: Any) -> Any:
+        return parse(name, values[name]) if name in values else default
+
+    options = SourceOptions(
+        namesrv_addr=_addresses(values),
+        topics=topics,
+        topic_pattern=pattern,
+        starting_offsets=read("startingOffsets", _start, None),
+        ending_offsets=read("endingOffsets", _start, LATEST),
+        starting_timestamp=read("startingTimestamp", _instant, None),
+        ending_timestamp=read("endingTimestamp", _instant, None),
+        fail_on_data_loss=read("failOnDataLoss", _flag, True),
+        max_offsets_per_trigger=read("maxOffsetsPerTrigger", _count, None),
+        min_partitions=read("minPartitions", _count, 1),
+        consumer_group=read("consumerGroup", _group, DEFAULT_GROUP),
+        pull_batch_size=read("pullBatchSize", _count, 1024),
+        poll_timeout_ms=read("pollTimeoutMs", _count, 120_000),
+        include_body=read("includeBody", _flag, True),
+        fail_on_bad_body=read("badBodies", _bad_bodies, True),
+    )
+    if options.starting_offsets is not None and options.starting_timestamp is not None:
+        raise OptionError("startingOffsets and startingTimestamp exclude each other")
+    if "endingOffsets" in values and options.ending_timestamp is not None:
+        raise OptionError("endingOffsets and endingTimestamp exclude each other")
+    return options
+
+
+def demand_batch(options: SourceOptions) -> None:
+    """Refuse what a batch cannot mean.
+
+    :raises OptionError: it would begin at the latest or end at the earliest offsets, or has a rate limit.
+    """
+    if options.starting_offsets == LATEST:
+        raise OptionError("a batch cannot begin at the latest offsets", next_step="use earliest, JSON or a timestamp")
+    if options.ending_offsets == EARLIEST:
+        raise OptionError("a batch cannot end at the earliest offsets", next_step="use latest, JSON or a timestamp")
+    if options.max_offsets_per_trigger is not None:
+        raise OptionError("maxOffsetsPerTrigger is for streams", next_step="use endingOffsets to read less")
+
+
+def demand_stream(options: SourceOptions) -> None:
+    """Refuse what a stream cannot mean.
+
+    :raises OptionError: it has an end.
+    """
+    if options.ending_timestamp is not None or options.ending_offsets != LATEST:
+        raise OptionError(
+            "a stream has no endingOffsets or endingTimestamp",
+            next_step="use .trigger(availableNow=True) to stop at what is there now, or spark.read",
+        )
+
+
+def offset_named(start: Start, path: tuple[str, str, int]) -> int | str | None:
+    """What offsets in JSON say about the queue ``(topic, broker, queue id)``: an offset, a word, or None."""
+    found: Any = start
+    for part in path:
+        if not isinstance(found, dict):
+            break
+        found = found.get(str(part))
+    if found is None or isinstance(found, dict):
+        return None
+    offset: int | str = _CODES.get(found, found)
+    return offset
+
+
+def named_paths(start: dict[str, Any]) -> Iterator[tuple[str | int, ...]]:
+    """Yield the places that offsets in JSON name, each level of them: ``(topic, broker, queue id)`` or less."""
+    for topic, brokers in start.items():
+        yield (topic,)
+        for broker, queues in brokers.items() if isinstance(brokers, dict) else ():
+            yield (topic, broker)
+            for queue_id in queues if isinstance(queues, dict) else ():
+                yield (topic, broker, int(queue_id))
+
+
+def _topics(values: Mapping[str, str]) -> tuple[tuple[str, ...], str | None]:
+    given = [name for name in ("topic", "subscribe", "subscribePattern") if name in values]
+    if len(given) != 1:
+        raise OptionError(
+            "exactly one of topic, subscribe and subscribePattern must be given"
+            + (f", not {' and '.join(given)}" if given else "")
+        )
+    text = values[given[0]]
+    if given[0] == "subscribePattern":
+        try:
+            re.compile(text)
+        except re.error as error:
+            raise OptionError(f"subscribePattern {text!r} is not a regular expression: {error}") from error
+        return (), text
+    names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not names:
+        raise OptionError(f"option {given[0]} names no topic")
+    for name in names:
+        if fault := check_topic(name):
+            raise OptionError(f"option {given[0]}: {fault}")
+    return names, None
+
+
+def _addresses(values: Mapping[str, str]) -> tuple[str, ...]:
+    text = values.get("namesrvAddr", "")
+    addresses = tuple(part.strip() for part in re.split("[;,]", text) if part.strip())
+    if not addresses:
+        raise OptionError("option namesrvAddr is missing", next_step="as in .option('namesrvAddr', '127.0.0.1:9876')")
+    for address in addresses:
+        try:
+            parse_address(address)
+        except ValueError as error:
+            raise OptionError(f"option namesrvAddr: {error}") from error
+    return addresses
+
+
+def _start(name: str, text: str) -> Start:
+    if text.strip().lower() in (EARLIEST, LATEST):
+        return text.strip().lower()
+    try:
+        parsed = json.loads(text)
+    except ValueError as error:
+        raise OptionError(f"option {name} is neither earliest, latest nor JSON: {text!r}") from error
+    if not isinstance(parsed, dict):
+        raise OptionError(f"option {name} must be a JSON object by topic, not {text!r}")
+    _check_start(name, parsed, 0)
+    return parsed
+
+
+def _check_start(name: str, value: Any, depth: int) -> None:
+    if isinstance(value, dict) and depth < 3:
+        for key, inner in value.items():
+            if depth == 2 and not key.isdecimal():
+                raise OptionError(f"option {name}: {key!r} is not the number of a queue")
+            _check_start(name, inner, depth + 1)
+    elif isinstance(value, bool) or not (value in (EARLIEST, LATEST) or (isinstance(value, int) and value >= -2)):
+        raise OptionError(
+            f"option {name}: {value!r} is not an offset",
+            next_step='the form is {"topic": {"broker": {"0": 12, "1": "latest"}}} or {"topic": "earliest"}',
+        )
+    elif isinstance(value, int) and value >= 0 and depth < 3:
+        raise OptionError(f"option {name}: offset {value} must stand below a topic, a broker and a queue")
+
+
+def _instant(name: str, text: str) -> int:
+    if re.fullmatch(r"-?\d+", text.strip()):
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError as error:
+        raise OptionError(f"option {name}: {text!r} is neither milliseconds since 1970 nor an ISO 8601 time") from error
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def _flag(name: str, text: str) -> bool:
+    folded = text.strip().lower()
+    if folded not in ("true", "false"):
+        raise OptionError(f"option {name} is true or false, not {text!r}")
+    return folded == "true"
+
+
+def _count(name: str, text: str) -> int:
+    if not re.fullmatch(r"\d{1,18}", text.strip()) or int(text) < 1:
+        raise OptionError(f"option {name} is a number from 1 on, not {text!r}")
+    return int(text)
+
+
+def _group(name: str, text: str) -> str:
+    if fault := check_group(text):
+        raise OptionError(f"option {name}: {fault}")
+    return text
+
+
+def _bad_bodies(name: str, text: str) -> bool:
+    if text not in ("fail", "null"):
+        raise OptionError(f"option {name} is fail or null, not {text!r}")
+    return text == "fail"
+
+
+_DOCS: Final = {
+    "namesrvAddr": "nameservers, host:port, separated by ;",
+    "topic": "one topic, or several separated by commas",
+    "subscribe": "the same, as Kafka's connector calls it",
+    "subscribePattern": "a regular expression that whole topic names match",
+    "startingOffsets": "earliest, latest or JSON",
+    "endingOffsets": "latest or JSON; batch only",
+    "startingTimestamp": "store time of the first message",
+    "endingTimestamp": "store time before which to stop; batch only",
+    "failOnDataLoss": "whether messages that are gone are an error",
+    "maxOffsetsPerTrigger": "most messages in one micro-batch",
+    "minPartitions": "fewest Spark partitions of a batch",
+    "consumerGroup": "group in whose name pulls are made",
+    "pullBatchSize": "most messages asked for by one pull",
+    "pollTimeoutMs": "how long a read may stand still",
+    "includeBody": "whether the body is among the columns",
+    "badBodies": "fail or null",
+}
+OPTION_NAMES: Final = tuple(_DOCS)
+_ALIASES: Final = {"nameServer": "namesrvAddr", "pull.batch.size": "pullBatchSize"}
+_FOLDED: Final = {name.lower(): name for name in _DOCS} | {a.lower(): name for a, name in _ALIASES.items()}

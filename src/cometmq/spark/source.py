@@ -1,0 +1,48 @@
+"""The data source that ``format("rocketmq")`` finds; light to import, since Spark imports it with every session."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from cometmq.spark.readers import RocketMQReader
+    from cometmq.spark.stream_reader import RocketMQStreamReader
+
+
+class RocketMQDataSource(DataSource):
+    """Topics of CometMQ or Apache RocketMQ as a table or a stream; options and columns are in ``docs/spark.md``."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return "rocketmq"
+
+    def schema(self) -> str:
+        """Return the columns that a read has unasked.
+
+        :raises OptionError: an option is unknown or has a bad value.
+        """
+        from cometmq.spark.columns import default_ddl
+        from cometmq.spark.options import parse_options
+
+        return default_ddl(body=parse_options(self.options).include_body)
+
+    def reader(self, schema: StructType) -> RocketMQReader:
+        """Make the reader of ``spark.read``; one with ``pushFilters`` only where Spark allows it."""
+        from cometmq.spark.options import parse_options
+        from cometmq.spark.pushdown import asked_for_filters
+        from cometmq.spark.readers import FilteringReader, RocketMQReader
+
+        kind = FilteringReader if asked_for_filters() else RocketMQReader
+        return kind(parse_options(self.options), schema)
+
+    def streamReader(self, schema: StructType) -> RocketMQStreamReader:  # noqa: N802 (Spark's name)
+        """Make the reader of ``spark.readStream``."""
+        from cometmq.spark.options import parse_options
+        from cometmq.spark.stream_reader import RocketMQStreamReader
+
+        return RocketMQStreamReader(parse_options(self.options), schema)

@@ -1,0 +1,145 @@
+"""The reader behind ``spark.readStream``.
+
+The initial offset is a symbol, always the same: Spark asks for it again when a query fails in its first batch and
+starts anew, and an offset looked up then would lie later and leave out what came between. The symbol is resolved by
+``latestOffset``, whose answer holds both ends of a batch: ``{"v": 1, "from": …, "queues": …}``. The first answer
+always differs from the symbol, so that Spark writes it down at once, even with nothing to read.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from cometmq.spark.cluster import Cluster
+from cometmq.spark.errors import DataLossError, SparkSourceError
+from cometmq.spark.options import LATEST, SourceOptions, demand_stream
+from cometmq.spark.planning import limited
+from cometmq.spark.queues import OffsetRange, Offsets, Queue, offsets_from_json, offsets_to_json
+from cometmq.spark.readers import (
+    RangePartition,
+    check_columns,
+    demand_topics,
+    partitions_of,
+    read_ranges,
+    resolve_start,
+    within_bounds,
+)
+
+VERSION: Final = 1
+INITIAL: Final = {"v": VERSION, "initial": "options"}
+
+log = logging.getLogger("cometmq.spark")
+
+
+class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads queues from batch to batch; one object lives in the driver as long as the query."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        """Check what was asked for.
+
+        :raises OptionError: it cannot be read as a stream.
+        """
+        demand_stream(options)
+        check_columns(schema)
+        self._options = options
+        self._schema = schema
+        self._cluster = Cluster(options)
+        self._target: Offsets | None = None
+        self._latest: Offsets = {}
+
+    # Offsets --------------------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's names here and below)
+        """Return the symbol for "as the options say"."""
+        return dict(INITIAL)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return ``maxOffsetsPerTrigger`` as a limit."""
+        most = self._options.max_offsets_per_trigger
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Fix the end of this run: what the queues hold now."""
+        queues = self._cluster.queues()
+        demand_topics(self._options, queues)
+        bounds = self._cluster.bounds(queues)
+        self._target = {queue: held.end for queue, held in bounds.items()}
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Choose the next batch; ``start`` itself if there is nothing new.
+
+        :raises DataLossError: messages after ``start`` are gone and ``failOnDataLoss`` is true.
+        """
+        first = _is_initial(start)
+        bounds = self._cluster.bounds(self._cluster.queues())
+        self._latest = {queue: held.end for queue, held in bounds.items()}
+        if first:
+            begin = resolve_start(self._options, self._cluster, bounds, LATEST)
+        else:
+            begin = offsets_from_json(start["queues"])
+            self._miss(set(begin) - set(bounds))
+            begin |= {
+                queue: within_bounds(self._options, queue, held, begin[queue]) if queue in begin else held.first
+                for queue, held in bounds.items()
+            }
+        end = dict(begin)
+        for queue, held in bounds.items():
+            reach = held.end if self._target is None else min(held.end, self._target.get(queue, begin[queue]))
+            end[queue] = max(reach, begin[queue])
+        if isinstance(limit, ReadMaxRows):
+            end = limited(begin, end, limit.max_rows)
+        if not first and offsets_to_json(end) == start["queues"]:
+            return start
+        return {"v": VERSION, "from": offsets_to_json(begin), "queues": offsets_to_json(end)}
+
+    def _miss(self, absent: set[Queue]) -> None:
+        """Queues of the last batch that have no broker now keep their offsets and are waited for."""
+        if not absent:
+            return
+        what = f"{len(absent)} queues have no broker now, the first is {min(absent)}"
+        if self._target is not None and self._options.fail_on_data_loss:
+            raise DataLossError(what, next_step="start the broker; or option failOnDataLoss=false goes on without it")
+        log.warning("%s; they are waited for", what)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """Return what the queues held at the last look; the query's progress shows it, and so the lag."""
+        return {"v": VERSION, "queues": offsets_to_json(self._latest)} if self._latest else None
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing to do: offsets are kept in the query's checkpoint."""
+
+    def stop(self) -> None:
+        """Nothing to do: connections are closed when idle."""
+
+    # Reading --------------------------------------------------------------------------------------
+
+    def ranges(self, end: dict[str, Any]) -> list[OffsetRange]:
+        """List the ranges of a batch; both its ends stand in its end offset."""
+        begin = offsets_from_json(end["from"])
+        reached = offsets_from_json(end["queues"])
+        return [OffsetRange(queue, begin[queue], reached[queue]) for queue in sorted(reached)]
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Deal a batch out to Spark partitions."""
+        _is_initial(end)
+        return partitions_of(self.ranges(end), self._options.min_partitions)
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Pull and decode one partition."""
+        assert isinstance(partition, RangePartition)
+        yield from read_ranges(self._options, self._schema, partition.ranges)
+
+
+def _is_initial(offset: dict[str, Any]) -> bool:
+    if offset.get("v") != VERSION:
+        raise SparkSourceError(
+            f"the checkpoint holds an offset of version {offset.get('v')}, this source writes version {VERSION}",
+            next_step="is it the checkpoint of another source, or of a later CometMQ?",
+        )
+    return "initial" in offset

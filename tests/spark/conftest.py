@@ -1,0 +1,81 @@
+"""A broker of its own, and one Spark session, for all tests of this room.
+
+``COMETMQ_SPARK_SYSTEM=apache`` runs every test here against real Apache RocketMQ instead.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from tests.interop.systems import Deployment, System, deploy
+from tests.spark.topics import Topics
+
+from cometmq.spark.options import SourceOptions, parse_options
+
+SYSTEM = System(os.environ.get("COMETMQ_SPARK_SYSTEM", "cometmq"))
+
+
+@pytest.fixture(scope="session")
+def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    """A nameserver and a broker for the whole session."""
+    running = deploy(SYSTEM, tmp_path_factory.mktemp("spark-broker"))
+    yield running
+    running.close()
+
+
+@pytest.fixture(scope="session")
+def topics(deployment: Deployment) -> Topics:
+    """Makes topics on it."""
+    return Topics(deployment.address, deployment.broker.address)
+
+
+MakeOptions = Callable[..., SourceOptions]
+
+
+@pytest.fixture
+def options(deployment: Deployment) -> MakeOptions:
+    """Options of a reader on it."""
+
+    def make(topic: str, **more: Any) -> SourceOptions:
+        given = {"namesrvAddr": deployment.address, "topic": topic, "pollTimeoutMs": "5000"}
+        return parse_options(given | {name: str(value) for name, value in more.items()})
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    """One local Spark session with two cores."""
+    if shutil.which("java") is None:
+        pytest.skip("Spark needs Java 17 or later, and there is no java on the PATH")
+    for module in ("pyspark", "pyarrow", "pandas"):
+        if importlib.util.find_spec(module) is None:
+            pytest.skip(f"{module} is not installed (pip install cometmq[spark])")
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH")]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from pyspark.sql import SparkSession
+
+        session = (
+            SparkSession.builder.master("local[2]")
+            .appName("cometmq-tests")
+            .config("spark.ui.enabled", "false")
+            .config("spark.ui.showConsoleProgress", "false")
+            .config("spark.sql.shuffle.partitions", "2")
+            .config("spark.driver.host", "127.0.0.1")
+            .config("spark.driver.bindAddress", "127.0.0.1")
+            .config("spark.sql.session.timeZone", "UTC")
+            .config("spark.driver.memory", "1g")
+            .getOrCreate()
+        )
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()

@@ -1,0 +1,102 @@
+"""Makes topics and fills them by raw requests, so that these tests depend on no client."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Sequence
+
+from cometmq.message.batch import BatchPiece, encode_batch
+from cometmq.remoting.blocking import BlockingConnection
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.headers import (
+    CreateTopicRequestHeader,
+    GetMaxOffsetRequestHeader,
+    GetMaxOffsetResponseHeader,
+    GetRouteInfoRequestHeader,
+    SendMessageRequestHeaderV2,
+    SendMessageResponseHeader,
+)
+
+BATCH = 500
+ROUTE_TIMEOUT_S = 20.0
+
+_numbers = itertools.count(1)
+
+
+class Topics:
+    """Topics of one broker."""
+
+    def __init__(self, namesrv: str, broker: str) -> None:
+        self.namesrv = namesrv
+        self.broker = broker
+        self.broker_name = "broker-a"
+        self._prefix = f"spark{time.time_ns() // 1_000_000}"
+
+    def create(self, queues: int = 4, name: str | None = None) -> str:
+        """A topic with so many queues, known to the nameserver; asked for again with more, it grows."""
+        name = name or f"{self._prefix}-{next(_numbers)}"
+        header = CreateTopicRequestHeader(
+            topic=name,
+            default_topic="TBW102",
+            read_queue_nums=queues,
+            write_queue_nums=queues,
+            perm=6,
+            topic_filter_type="SINGLE_TAG",
+            order=False,
+            topic_sys_flag=0,
+        )
+        with BlockingConnection(self.broker) as connection:
+            answer = connection.invoke(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+            assert answer.code == ResponseCode.SUCCESS, answer.remark
+        deadline = time.monotonic() + ROUTE_TIMEOUT_S
+        with BlockingConnection(self.namesrv) as connection:
+            while True:
+                route = connection.invoke(
+                    RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteInfoRequestHeader(name, accept_standard_json_only=True)
+                )
+                if f'"readQueueNums":{queues},'.encode() in route.body:
+                    return name
+                assert time.monotonic() < deadline, f"the nameserver never learnt of {name}"
+
+    def send(self, topic: str, queue_id: int, bodies: Sequence[bytes], properties: str = "TAGS\x01TagA") -> int:
+        """Append messages to a queue, in batches; the offset of the first."""
+        first = -1
+        with BlockingConnection(self.broker, 20.0) as connection:
+            for at in range(0, len(bodies), BATCH):
+                part = bodies[at : at + BATCH]
+                header = SendMessageRequestHeaderV2(
+                    producer_group="tests",
+                    topic=topic,
+                    default_topic="TBW102",
+                    default_topic_queue_nums=4,
+                    queue_id=queue_id,
+                    sys_flag=0,
+                    born_timestamp=time.time_ns() // 1_000_000,
+                    flag=0,
+                    properties="",
+                    reconsume_times=0,
+                    unit_mode=False,
+                    batch=True,
+                )
+                data = encode_batch(BatchPiece(flag=0, body=body, properties_text=properties) for body in part)
+                answer = connection.invoke(RequestCode.SEND_BATCH_MESSAGE, header, data)
+                assert answer.code == ResponseCode.SUCCESS, answer.remark
+                if first < 0:
+                    first = answer.header(SendMessageResponseHeader).queue_offset
+            self._await(connection, topic, queue_id, first + len(bodies))
+        return first
+
+    def _await(self, connection: BlockingConnection, topic: str, queue_id: int, end: int) -> None:
+        """Wait until the messages can be pulled: Apache appends to the ConsumeQueue a little later."""
+        deadline = time.monotonic() + ROUTE_TIMEOUT_S
+        header = GetMaxOffsetRequestHeader(topic, queue_id)
+        while connection.invoke(RequestCode.GET_MAX_OFFSET, header).header(GetMaxOffsetResponseHeader).offset < end:
+            assert time.monotonic() < deadline, f"queue {queue_id} of {topic} never reached {end}"
+
+    def fill(self, messages: int, queues: int = 4, size: int = 100) -> str:
+        """A new topic with so many messages, dealt to its queues in turn; bodies begin with their number."""
+        topic = self.create(queues)
+        for queue_id in range(queues):
+            self.send(topic, queue_id, [b"%09d" % n + bytes(size - 9) for n in range(queue_id, messages, queues)])
+        return topic
