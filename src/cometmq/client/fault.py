@@ -6,6 +6,7 @@ for the time in the right one; a failure counts as 30 s.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 from cometmq.clock import SYSTEM_CLOCK, Clock
@@ -48,8 +49,6 @@ class LatencyFault:
         known = self._until.get(broker_name)
         return known is None or self._clock.monotonic() >= known[0]
 
-    def least_bad(self) -> str | None:
+    def least_bad(self, broker_names: Collection[str]) -> str:
         """When none is available: the one that is free again soonest, then the fastest."""
-        if not self._until:
-            return None
-        return min(self._until, key=self._until.__getitem__)
+        return min(broker_names, key=lambda name: (self._until.get(name, (0.0, 0.0)), name))

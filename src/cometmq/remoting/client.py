@@ -19,6 +19,7 @@ from cometmq.remoting.client_errors import (
     RemotingTimeoutError,
 )
 from cometmq.remoting.command import FLAG_ONEWAY, RemotingCommand
+from cometmq.remoting.deadline import within
 from cometmq.remoting.headers import Header, to_ext
 from cometmq.remoting.processors import ProcessorTable
 
@@ -29,8 +30,6 @@ MAX_IN_FLIGHT: Final = 4096
 
 SWEEP_S: Final = 0.1
 """How often overdue requests are looked for, and so how late a time-out may be noticed."""
-
-_EXPIRED: Final = "expired"
 
 
 class ClientRpcHook(Protocol):
@@ -201,18 +200,14 @@ class RemotingClient:
             task = asyncio.get_running_loop().create_task(self._open(address))
             self._connecting[address] = task
             task.add_done_callback(lambda done: self._connected(address, done))
-        waiter = asyncio.shield(task)
-        expiry = self.clock.call_later(max(0.0, deadline - self.clock.monotonic()), waiter.cancel, _EXPIRED)
         try:
-            return await waiter
-        except asyncio.CancelledError as cancelled:
-            if cancelled.args == (_EXPIRED,):
-                raise RemotingTimeoutError(address, f"no connection to {address} in time") from None
+            return await within(self.clock, deadline - self.clock.monotonic(), asyncio.shield(task))
+        except TimeoutError:
+            raise RemotingTimeoutError(address, f"no connection to {address} in time") from None
+        except asyncio.CancelledError:
             if task.cancelled():
                 raise RemotingClosedError(address, "this client is closed", next_step="make a new one") from None
             raise
-        finally:
-            expiry.cancel()
 
     def _connected(self, address: str, task: asyncio.Task[ClientConnection]) -> None:
         self._connecting.pop(address, None)
@@ -226,24 +221,19 @@ class RemotingClient:
         except ValueError as error:
             raise RemotingConnectError(address, str(error), next_step="write addresses as host:port") from error
         connection = ClientConnection(address, self.clock, self._max_in_flight, self.processors, self._lost)
-        attempt = asyncio.ensure_future(loop.create_connection(lambda: connection, host, port))
-        timer = self.clock.call_later(self._connect_timeout_s, attempt.cancel, _EXPIRED)
+        attempt = loop.create_connection(lambda: connection, host, port)
         try:
-            await attempt
-        except OSError as error:
-            raise RemotingConnectError(
-                address, f"cannot connect to {address}: {error}", next_step="check that the server runs and its address"
-            ) from error
-        except asyncio.CancelledError as cancelled:
-            if cancelled.args != (_EXPIRED,):
-                raise
+            await within(self.clock, self._connect_timeout_s, attempt)
+        except TimeoutError:
             raise RemotingConnectError(
                 address,
                 f"no connection to {address} within {self._connect_timeout_s:g} s",
                 next_step="check the address and the firewalls between",
             ) from None
-        finally:
-            timer.cancel()
+        except OSError as error:
+            raise RemotingConnectError(
+                address, f"cannot connect to {address}: {error}", next_step="check that the server runs and its address"
+            ) from error
         self._connections[address] = connection
         self._watch()
         return connection

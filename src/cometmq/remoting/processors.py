@@ -175,6 +175,14 @@ class ProcessorTable:
             return self._by_prefix.get(header[: header.find(b",", 8, 24)])
         return self._by_code.get(int.from_bytes(header[:2], "big", signed=True))
 
+    def without(self, *codes: int) -> ProcessorTable:
+        """A table of the same processors, those of some codes left out."""
+        table = ProcessorTable()
+        for code in self._by_code.keys() - {int(code) for code in codes}:
+            processor = self._by_code[code]
+            table.register(code, processor.header_type, processor.handler)
+        return table
+
     def get(self, code: int) -> Processor | None:
         """The processor of a code."""
         return self._by_code.get(code)

@@ -1,0 +1,1 @@
+"""The client: producers, consumers and administration, for CometMQ and Apache RocketMQ alike."""

@@ -1,0 +1,253 @@
+"""What all producers and consumers with one client id share: connections, routes, heartbeats (``MQClientInstance``)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, Final, Protocol, Self
+
+from cometmq.client.errors import BrokerError, ClientStateError, RemotingError, RouteNotFoundError
+from cometmq.client.identity import new_client_id
+from cometmq.client.route import REFRESH_S, RouteTable, namesrv_addresses
+from cometmq.clock import SYSTEM_CLOCK, Clock
+from cometmq.message.names import MASTER_ID
+from cometmq.remoting.bodies import (
+    ConsumerData,
+    GetConsumerStatusBody,
+    HeartbeatData,
+    MessageQueue,
+    ProducerData,
+    ResetOffsetBody,
+    decode_body,
+    encode_body,
+)
+from cometmq.remoting.client import DEFAULT_TIMEOUT_S, ClientRpcHook, RemotingClient
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.command import RemotingCommand
+from cometmq.remoting.headers import (
+    GetConsumerStatusRequestHeader,
+    Header,
+    NotifyConsumerIdsChangedRequestHeader,
+    ResetOffsetRequestHeader,
+    UnregisterClientRequestHeader,
+)
+from cometmq.remoting.processors import ProcessorTable, Request, Response
+
+log = logging.getLogger(__name__)
+
+HEARTBEAT_S: Final = 30.0
+"""How often brokers hear from each client; they forget one after 120 s."""
+
+
+class GroupMember(Protocol):
+    """A consumer as its instance knows it."""
+
+    @property
+    def heartbeat(self) -> ConsumerData:
+        """What brokers are told about it."""
+
+    def members_changed(self) -> None:
+        """Somebody joined or left the group."""
+
+    def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
+        """An administrator has moved the group in these queues."""
+
+    def positions(self, topic: str) -> dict[MessageQueue, int]:
+        """How far this member is in its queues of a topic."""
+
+
+class ClientInstance:
+    """Connections, routes and heartbeats of one client id.
+
+    Producers and consumers make one each unless they are given one to share; then they also share its
+    connections. Two consumers of one group cannot share one: they would be one member.
+
+    :param namesrv: ``host:port;host:port``; default ``$NAMESRV_ADDR``, else ``127.0.0.1:9876``.
+    :param client_id: unique among all clients of the cluster; made up by default.
+    :param hooks: see every request and its answer.
+    """
+
+    def __init__(
+        self,
+        namesrv: str | None = None,
+        *,
+        client_id: str | None = None,
+        hooks: Sequence[ClientRpcHook] = (),
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.client_id = client_id or new_client_id()
+        self.clock = clock
+        processors = ProcessorTable()
+        self.remoting = RemotingClient(processors=processors, hooks=hooks, clock=clock)
+        self.routes = RouteTable(self.remoting, namesrv_addresses(namesrv), clock)
+        self._producers: set[str] = set()
+        self._consumers: dict[str, GroupMember] = {}
+        self._heard: set[str] = set()
+        self._users = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        processors.register(
+            RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, NotifyConsumerIdsChangedRequestHeader, self._members_changed
+        )
+        processors.register(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, ResetOffsetRequestHeader, self._reset_offsets)
+        processors.register(
+            RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, GetConsumerStatusRequestHeader, self._positions
+        )
+
+    async def __aenter__(self) -> Self:
+        self.acquire()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.release()
+
+    # --- life ---
+
+    def acquire(self) -> None:
+        """Count one user in; the first one starts the heartbeats."""
+        self._users += 1
+        if self._users == 1:
+            self.spawn(self._keep_up())
+
+    async def release(self) -> None:
+        """Count one user out; the last one closes everything."""
+        self._users -= 1
+        if self._users > 0:
+            return
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.remoting.close()
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run something until it ends or the instance is closed; a failure is logged."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("background work of %s failed", self.client_id, exc_info=error)
+
+    async def _keep_up(self) -> None:
+        await self.clock.sleep(1.0)
+        while True:
+            await self.routes.refresh_all()
+            await self.send_heartbeats()
+            await self.clock.sleep(REFRESH_S)
+
+    # --- requests ---
+
+    async def call(
+        self,
+        address: str,
+        code: int,
+        header: Header | None = None,
+        body: bytes = b"",
+        *,
+        doing: str,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        ext: dict[str, str] | None = None,
+    ) -> RemotingCommand:
+        """Ask a server for something that must succeed; ``doing`` names it in the error.
+
+        :raises BrokerError: it answered with another code than 0.
+        :raises RemotingError: it did not answer.
+        """
+        answer = await self.remoting.invoke(address, code, header, body, timeout_s=timeout_s, ext=ext)
+        if answer.code != ResponseCode.SUCCESS:
+            raise BrokerError(address, answer.code, answer.remark, doing)
+        return answer
+
+    async def master_of(self, queue: MessageQueue) -> str:
+        """The address of the master that holds a queue.
+
+        :raises RouteNotFoundError: no route names it.
+        """
+        address = self.routes.master(queue.broker_name)
+        if address is None:
+            await self.routes.refresh(queue.topic)
+            address = self.routes.master(queue.broker_name)
+        if address is None:
+            raise RouteNotFoundError(queue.topic, f"broker {queue.broker_name} has no master now")
+        return address
+
+    # --- groups ---
+
+    def add_producer(self, group: str) -> None:
+        """Name a producer group in the heartbeats."""
+        self._producers.add(group)
+
+    def add_consumer(self, group: str, member: GroupMember) -> None:
+        """Name a consumer in the heartbeats.
+
+        :raises ClientStateError: this client id already is a member of the group.
+        """
+        if group in self._consumers:
+            raise ClientStateError(
+                f"{self.client_id} already consumes as group {group}",
+                next_step="give every consumer of a group an instance of its own",
+            )
+        self._consumers[group] = member
+
+    async def remove(self, *, producer_group: str | None = None, consumer_group: str | None = None) -> None:
+        """Take a group out of the heartbeats and tell the brokers."""
+        if producer_group is not None:
+            self._producers.discard(producer_group)
+        if consumer_group is not None:
+            self._consumers.pop(consumer_group, None)
+        header = UnregisterClientRequestHeader(self.client_id, producer_group, consumer_group)
+        await asyncio.gather(*(self._unregister(address, header) for address in sorted(self._heard)))
+
+    async def _unregister(self, address: str, header: UnregisterClientRequestHeader) -> None:
+        try:
+            await self.remoting.invoke(address, RequestCode.UNREGISTER_CLIENT, header)
+        except RemotingError as error:
+            log.info("%s was not told that %s leaves: %s", address, self.client_id, error)
+
+    async def send_heartbeats(self) -> None:
+        """Tell every broker of every route who is here; producers alone tell masters only."""
+        if not self._producers and not self._consumers:
+            return
+        body = encode_body(
+            HeartbeatData(
+                client_id=self.client_id,
+                producer_data_set=[ProducerData(group_name=group) for group in sorted(self._producers)],
+                consumer_data_set=[member.heartbeat for member in self._consumers.values()],
+            )
+        )
+        everyone = bool(self._consumers)
+        addresses = {
+            address
+            for broker in self.routes.brokers.values()
+            for broker_id, address in broker.items()
+            if everyone or broker_id == MASTER_ID
+        }
+        await asyncio.gather(*(self._heartbeat(address, body) for address in sorted(addresses)))
+
+    async def _heartbeat(self, address: str, body: bytes) -> None:
+        try:
+            await self.call(address, RequestCode.HEART_BEAT, None, body, doing="heartbeat")
+            self._heard.add(address)
+        except (RemotingError, BrokerError) as error:
+            log.warning("heartbeat: %s", error)
+
+    # --- what brokers ask ---
+
+    def _members_changed(self, _: object, request: Request[NotifyConsumerIdsChangedRequestHeader], body: bytes) -> None:
+        member = self._consumers.get(request.header.consumer_group)
+        if member is not None:
+            member.members_changed()
+
+    def _reset_offsets(self, _: object, request: Request[ResetOffsetRequestHeader], body: bytes) -> None:
+        member = self._consumers.get(request.header.group)
+        if member is not None:
+            member.reset_offsets(request.header.topic, decode_body(ResetOffsetBody, body).offset_table)
+
+    def _positions(self, _: object, request: Request[GetConsumerStatusRequestHeader], body: bytes) -> Response:
+        member = self._consumers.get(request.header.group)
+        table = {} if member is None else member.positions(request.header.topic)
+        return Response(body=encode_body(GetConsumerStatusBody(message_queue_table=table)))

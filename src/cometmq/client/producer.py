@@ -1,0 +1,277 @@
+"""Sends messages (``DefaultMQProducer``)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Final, Self
+
+from cometmq.client.batching import split_batches
+from cometmq.client.errors import ClientStateError, IllegalMessageError
+from cometmq.client.instance import ClientInstance
+from cometmq.client.outcomes import Many, Single
+from cometmq.client.producer_config import ProducerConfig
+from cometmq.client.selectors import QueueSelector, by_sharding_key
+from cometmq.client.send_encoding import SendEncoder, is_batchable
+from cometmq.client.send_result import SendResult
+from cometmq.client.sender import Delivery, Done, Sender
+from cometmq.message.ids import UniqIdGenerator
+from cometmq.message.message import Message
+from cometmq.message.names import check_group
+from cometmq.remoting.bodies import MessageQueue
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.deadline import within
+
+log = logging.getLogger(__name__)
+
+_SEND: Final = int(RequestCode.SEND_MESSAGE_V2)
+_SEND_BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
+
+PACK_IN_THREAD_BYTES: Final = 64 * 1024
+"""Bodies from this size on are packed in a worker thread, so that the event loop is not held up."""
+
+
+MAX_BATCHES_IN_FLIGHT: Final = 16
+"""Batches of one ``send_batch`` call on their way; bounds memory to as many times ``max_message_bytes``."""
+
+
+class Producer:
+    """Sends messages as one producer group.
+
+    Use it as ``async with Producer("orders") as producer: await producer.send(Message("topic", b"…"))``.
+    Any number of tasks may send at once.
+
+    :param group: the producer group.
+    :param namesrv: ``host:port;host:port``; default ``$NAMESRV_ADDR``, else ``127.0.0.1:9876``.
+    :param config: everything else.
+    :param instance: connections to share with others; by default it makes its own.
+    :raises ValueError: the group's name is not allowed, or an address has no port.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        namesrv: str | None = None,
+        *,
+        config: ProducerConfig | None = None,
+        instance: ClientInstance | None = None,
+    ) -> None:
+        wrong = check_group(group)
+        if wrong is not None:
+            raise ValueError(wrong)
+        self.group = group
+        self.config = config or ProducerConfig()
+        self.instance = instance or ClientInstance(namesrv)
+        self._encoder = SendEncoder(
+            group,
+            self.config.default_topic_queue_nums,
+            self.config.max_message_bytes,
+            self.config.compress_over_bytes,
+            self.config.compression,
+            self.config.compression_level,
+        )
+        self._sender = Sender(self.instance, self._encoder, self.config)
+        self._ids = UniqIdGenerator(self.instance.clock)
+        self._state = "new"
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Make ready to send; nothing is sent yet, not even to the nameserver.
+
+        :raises ClientStateError: it was started before.
+        """
+        if self._state != "new":
+            raise ClientStateError(f"the producer of group {self.group} is {self._state}", next_step="make a new one")
+        self._state = "running"
+        self.instance.acquire()
+        self.instance.add_producer(self.group)
+
+    async def close(self) -> None:
+        """Wait for messages on their way, say goodbye to the brokers, close."""
+        if self._state != "running":
+            return
+        self._state = "closed"
+        try:
+            await within(self.instance.clock, self.config.close_timeout_s, self._sender.idle())
+        except TimeoutError:
+            log.warning("closing although %d messages wait for answers", self._sender.in_flight)
+        await self.instance.remove(producer_group=self.group)
+        await self.instance.release()
+
+    # --- one message ---
+
+    async def send(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        sharding_key: str | None = None,
+        selector: QueueSelector | None = None,
+        timeout_s: float | None = None,
+    ) -> SendResult:
+        """Send one message and wait until it is stored.
+
+        Without ``queue``, ``sharding_key`` or ``selector`` queues are taken in turn, and a failed
+        attempt is repeated on another broker; with one of them there is a single attempt.
+
+        :raises IllegalMessageError: no broker would take it; nothing was sent.
+        :raises RouteNotFoundError: no broker has the topic, nor would make it.
+        :raises BrokerError: the broker refused it.
+        :raises RemotingError: the only attempt got no answer; the message may be stored.
+        :raises SendFailedError: several attempts failed.
+        """
+        if message.body and len(message.body) >= PACK_IN_THREAD_BYTES:
+            delivery = await self._prepare_large(message)
+        else:
+            delivery = self._prepare(message)
+        if queue is not None or selector is not None or sharding_key is not None:
+            delivery.target = queue
+            delivery.selector = by_sharding_key(sharding_key) if sharding_key is not None else selector
+            delivery.retries = 0
+        if timeout_s is not None:
+            delivery.deadline = delivery.begun_at + timeout_s
+        waiting = Single()
+        self._start(delivery, waiting.done, 0)
+        return (await waiting.future)[0]
+
+    async def send_oneway(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        sharding_key: str | None = None,
+        selector: QueueSelector | None = None,
+    ) -> None:
+        """Send one message and wait for nothing: whether it is stored stays unknown.
+
+        :raises IllegalMessageError: no broker would take it.
+        :raises RouteNotFoundError: no broker has the topic, nor would make it.
+        :raises RemotingError: no connection.
+        """
+        self._demand_running()
+        self._encoder.check(message)
+        chosen = by_sharding_key(sharding_key) if sharding_key is not None else selector
+        await self._sender.oneway(message, queue, chosen, self._ids.next())
+
+    # --- many messages ---
+
+    async def send_many(
+        self, messages: Iterable[Message], *, selector: QueueSelector | None = None, max_in_flight: int | None = None
+    ) -> list[SendResult]:
+        """Send independent messages, many in flight at once; results in the order given.
+
+        Each is stored, retried and may fail by itself. Much cheaper than a task per message.
+
+        :raises PartlySentError: some failed; its ``outcomes`` tell which.
+        :raises IllegalMessageError: one is not allowed; those before it may have been sent.
+        """
+        todo = messages if isinstance(messages, Sequence) else list(messages)
+        limit = max_in_flight or self.config.max_in_flight
+        outcomes = Many(None, len(todo))
+        try:
+            for index, message in enumerate(todo):
+                if outcomes.in_flight >= limit:
+                    await outcomes.until(limit // 2)
+                large = len(message.body) >= PACK_IN_THREAD_BYTES
+                delivery = await self._prepare_large(message) if large else self._prepare(message)
+                if selector is not None:
+                    delivery.selector, delivery.retries = selector, 0
+                outcomes.in_flight += 1
+                self._start(delivery, outcomes.done, index)
+        finally:
+            await outcomes.until(0)
+        return outcomes.results()
+
+    async def send_batch(
+        self, messages: Iterable[Message], *, queue: MessageQueue | None = None, sharding_key: str | None = None
+    ) -> list[SendResult]:
+        """Send messages in as few requests as possible; results in the order given.
+
+        The list may be of any length and mix topics: it is cut into batches of one topic within
+        ``max_message_bytes``. Messages of one batch stand side by side in one queue. Delayed messages
+        cannot be in a batch and go alone. Bodies in batches are not packed.
+
+        :raises PartlySentError: some failed; its ``outcomes`` tell which.
+        :raises IllegalMessageError: one is not allowed; nothing was sent.
+        """
+        self._demand_running()
+        todo = messages if isinstance(messages, Sequence) else list(messages)
+        encoder = self._encoder
+        for message in todo:
+            encoder.check(message)
+        positions = split_batches(todo, self.config.max_message_bytes, encoder.piece_bytes)
+        selector = by_sharding_key(sharding_key) if sharding_key is not None else None
+        outcomes = Many(positions, len(todo))
+        try:
+            for index, batch in enumerate(positions):
+                if outcomes.in_flight >= MAX_BATCHES_IN_FLIGHT:
+                    await outcomes.until(MAX_BATCHES_IN_FLIGHT - 1)
+                chosen = [todo[position] for position in batch]
+                delivery = self._prepare_batch(chosen) if is_batchable(chosen[0]) else self._prepare(chosen[0])
+                if queue is not None or selector is not None:
+                    delivery.target, delivery.selector, delivery.retries = queue, selector, 0
+                outcomes.in_flight += 1
+                self._start(delivery, outcomes.done, index)
+        finally:
+            await outcomes.until(0)
+        return outcomes.results()
+
+    # --- the topic ---
+
+    async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """The queues that messages of ``topic`` can be sent to.
+
+        :raises RouteNotFoundError: nobody knows the topic.
+        """
+        self._demand_running()
+        return (await self.instance.routes.get_for_send(topic)).write_queues
+
+    # --- deliveries ---
+
+    def _demand_running(self) -> None:
+        if self._state != "running":
+            raise ClientStateError(
+                f"the producer of group {self.group} is {self._state}",
+                next_step="use it inside `async with`, or call start() first",
+            )
+
+    def _prepare(self, message: Message) -> Delivery:
+        self._demand_running()
+        self._encoder.check(message)
+        body, sys_flag = self._encoder.packed(message)
+        return self._delivery(message, body, sys_flag)
+
+    async def _prepare_large(self, message: Message) -> Delivery:
+        self._demand_running()
+        self._encoder.check(message)
+        body, sys_flag = await asyncio.to_thread(self._encoder.packed, message)
+        return self._delivery(message, body, sys_flag)
+
+    def _delivery(self, message: Message, body: bytes, sys_flag: int) -> Delivery:
+        key = self._ids.next()
+        text = self._encoder.properties_text(message, key)
+        return Delivery(self._sender, _SEND, message, body, text, sys_flag, (key,), self.config.send_timeout_s)
+
+    def _prepare_batch(self, messages: Sequence[Message]) -> Delivery:
+        keys = tuple(self._ids.many(len(messages)))
+        body = self._encoder.batch_body(messages, keys)
+        if len(body) > self.config.max_message_bytes:
+            raise IllegalMessageError(
+                f"a batch of {len(body)} bytes; at most {self.config.max_message_bytes} are sent",
+                "make the message smaller: properties count too",
+            )
+        wait = "true" if messages[0].wait_store_msg_ok else "false"
+        timeout_s = self.config.send_timeout_s
+        return Delivery(self._sender, _SEND_BATCH, messages[0], body, f"WAIT\x01{wait}\x02", 0, keys, timeout_s)
+
+    def _start(self, delivery: Delivery, done: Done, index: int) -> None:
+        delivery.index = index
+        delivery.done = done
+        self._sender.start(delivery)

@@ -1,0 +1,244 @@
+"""Where topics live: asked of a nameserver, kept, asked again every 30 s (``MQClientInstance``)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import msgspec
+
+from cometmq.client.errors import BrokerError, ClientStateError, RemotingError, RouteNotFoundError
+from cometmq.clock import Clock
+from cometmq.message.hosts import parse_address
+from cometmq.message.names import AUTO_CREATE_TOPIC, MASTER_ID, PERM_READ, PERM_WRITE
+from cometmq.remoting.bodies import MessageQueue, QueueData, TopicRouteData, decode_body
+from cometmq.remoting.client import RemotingClient
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.command import RemotingCommand
+from cometmq.remoting.headers import GetRouteInfoRequestHeader, Header
+
+DEFAULT_NAMESRV: Final = "127.0.0.1:9876"
+REFRESH_S: Final = 30.0
+"""How often known routes are asked for again; Java's ``pollNameServerInterval``."""
+
+DEFAULT_TOPIC_QUEUE_NUMS: Final = 4
+"""Queues of a topic that a broker makes on its first message; Java's ``defaultTopicQueueNums``."""
+
+ROUTE_TIMEOUT_S: Final = 3.0
+
+
+class TopicRoute(msgspec.Struct, frozen=True):
+    """The queues of one topic, and the addresses of the brokers that hold them."""
+
+    topic: str
+    data: TopicRouteData
+    write_queues: tuple[MessageQueue, ...]
+    """What producers may choose from: writable, and with a master."""
+    read_queues: tuple[MessageQueue, ...]
+    """What consumers read, sorted as every member of a group sorts them."""
+    auto_create: bool = False
+    """Whether the topic does not exist yet, and this is where it would be made."""
+
+
+def route_of(topic: str, data: TopicRouteData, *, auto_create: bool = False) -> TopicRoute:
+    """The queues that a nameserver's answer means for ``topic``.
+
+    An ``orderTopicConf`` (``broker:queues;…``) names the write queues where there is one.
+    """
+    masters = {broker.broker_name for broker in data.broker_datas if MASTER_ID in broker.broker_addrs}
+    write: list[MessageQueue] = []
+    if data.order_topic_conf:
+        for item in data.order_topic_conf.split(";"):
+            broker_name, _, count = item.partition(":")
+            if count.isdigit():
+                write += (MessageQueue(topic, broker_name, number) for number in range(int(count)))
+    else:
+        for queues in sorted(data.queue_datas, key=lambda queues: queues.broker_name):
+            if queues.perm & PERM_WRITE and queues.broker_name in masters:
+                write += (MessageQueue(topic, queues.broker_name, number) for number in range(_writable(queues)))
+    read = [
+        MessageQueue(topic, queues.broker_name, number)
+        for queues in data.queue_datas
+        if queues.perm & PERM_READ
+        for number in range(queues.read_queue_nums)
+    ]
+    return TopicRoute(topic, data, tuple(write), tuple(sorted(read)), auto_create)
+
+
+def _writable(queues: QueueData) -> int:
+    return queues.write_queue_nums
+
+
+def namesrv_addresses(text: str | None) -> tuple[str, ...]:
+    """The addresses in ``host:port;host:port``; without any, those of ``NAMESRV_ADDR``, else port 9876 of this host.
+
+    :raises ValueError: one of them has no port.
+    """
+    chosen = text or os.environ.get("NAMESRV_ADDR") or DEFAULT_NAMESRV
+    addresses = tuple(part.strip() for part in chosen.replace(",", ";").split(";") if part.strip())
+    for address in addresses:
+        parse_address(address)
+    return addresses
+
+
+class RouteTable:
+    """All routes that one client knows.
+
+    A route once known is kept while nameservers or brokers are away: a stale route beats none.
+    """
+
+    def __init__(self, remoting: RemotingClient, namesrv: tuple[str, ...], clock: Clock) -> None:
+        self.namesrv = namesrv
+        self.on_change: list[Callable[[str], None]] = []
+        """Called with the topic whose route has changed."""
+        self._remoting = remoting
+        self._clock = clock
+        self._routes: dict[str, TopicRoute] = {}
+        self._wanted: set[str] = set()
+        self._asking: dict[str, asyncio.Task[TopicRoute]] = {}
+        self._brokers: dict[str, dict[int, str]] = {}
+        self._sticky = random.randrange(len(namesrv))
+
+    # --- what is known ---
+
+    def known(self, topic: str) -> TopicRoute | None:
+        """The route, without asking anybody."""
+        return self._routes.get(topic)
+
+    @property
+    def brokers(self) -> Mapping[str, Mapping[int, str]]:
+        """brokerName → broker id → address, of every route known."""
+        return self._brokers
+
+    def master(self, broker_name: str) -> str | None:
+        """The address of the master of that name."""
+        return self._brokers.get(broker_name, {}).get(MASTER_ID)
+
+    def readable(self, broker_name: str, broker_id: int = MASTER_ID) -> str | None:
+        """The address to read from: of the broker with that id, else of any of that name."""
+        addresses = self._brokers.get(broker_name)
+        if not addresses:
+            return None
+        return addresses.get(broker_id) or next(iter(addresses.values()))
+
+    # --- asking ---
+
+    async def get(self, topic: str) -> TopicRoute:
+        """The route of a topic, asked for when it is not known yet.
+
+        :raises RouteNotFoundError: the nameserver does not know the topic.
+        :raises RemotingError: no nameserver answers.
+        """
+        self._wanted.add(topic)
+        known = self._routes.get(topic)
+        if known is not None and not known.auto_create:
+            return known
+        return await self._ask_once(topic, False)
+
+    async def get_for_send(self, topic: str) -> TopicRoute:
+        """As :meth:`get`; an unknown topic gets the queues that a broker will make for it (``TBW102``)."""
+        self._wanted.add(topic)
+        known = self._routes.get(topic)
+        if known is not None:
+            return known
+        try:
+            return await self._ask_once(topic, False)
+        except RouteNotFoundError as unknown:
+            try:
+                return await self._ask_once(topic, True)
+            except RouteNotFoundError:
+                raise unknown from None
+
+    async def refresh(self, topic: str) -> TopicRoute:
+        """Ask again, whatever is known."""
+        return await self._ask_once(topic, False)
+
+    async def refresh_all(self) -> None:
+        """Ask again for every topic in use; failures leave what is known."""
+        for topic in sorted(self._wanted):
+            try:
+                await self._ask_once(topic, False)
+            except (RouteNotFoundError, RemotingError, BrokerError):
+                continue
+
+    def forget(self, topic: str) -> None:
+        """Stop refreshing a topic that nobody uses any more."""
+        self._wanted.discard(topic)
+        self._routes.pop(topic, None)
+
+    async def ask_namesrv(
+        self, code: int, header: Header | None, *, timeout_s: float = ROUTE_TIMEOUT_S, body: bytes = b""
+    ) -> RemotingCommand:
+        """Ask the nameserver that answered last, else the others in turn; ``timeout_s`` is for all together.
+
+        :raises RemotingError: none of them answers.
+        """
+        deadline = self._clock.monotonic() + timeout_s
+        failure: RemotingError | None = None
+        for attempt in range(len(self.namesrv)):
+            address = self.namesrv[self._sticky]
+            left = max(0.0, deadline - self._clock.monotonic()) / (len(self.namesrv) - attempt)
+            try:
+                return await self._remoting.invoke(address, code, header, body, timeout_s=left)
+            except RemotingError as error:
+                failure = error
+                self._sticky = (self._sticky + 1) % len(self.namesrv)
+        assert failure is not None
+        raise failure
+
+    async def _ask_once(self, topic: str, auto_create: bool) -> TopicRoute:
+        key = f"{AUTO_CREATE_TOPIC}\n{topic}" if auto_create else topic
+        task = self._asking.get(key)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._ask(topic, auto_create))
+            self._asking[key] = task
+            task.add_done_callback(lambda done: self._asked(key, done))
+        return await asyncio.shield(task)
+
+    def _asked(self, key: str, task: asyncio.Task[TopicRoute]) -> None:
+        self._asking.pop(key, None)
+        if not task.cancelled():
+            task.exception()  # read here, since everyone who asked may have stopped waiting
+
+    async def _ask(self, topic: str, auto_create: bool) -> TopicRoute:
+        asked = AUTO_CREATE_TOPIC if auto_create else topic
+        header = GetRouteInfoRequestHeader(topic=asked)
+        answer = await self.ask_namesrv(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
+        address = self.namesrv[self._sticky]
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            raise RouteNotFoundError(topic, answer.remark or f"{address} does not know it")
+        if answer.code != ResponseCode.SUCCESS:
+            raise BrokerError(address, answer.code, answer.remark, f"asking for the route of {topic}")
+        data = decode_body(TopicRouteData, answer.body)
+        if auto_create:
+            for queues in data.queue_datas:
+                count = min(DEFAULT_TOPIC_QUEUE_NUMS, queues.write_queue_nums)
+                queues.read_queue_nums = queues.write_queue_nums = count
+        return self._keep(route_of(topic, data, auto_create=auto_create))
+
+    def _keep(self, route: TopicRoute) -> TopicRoute:
+        for broker in route.data.broker_datas:
+            self._brokers[broker.broker_name] = dict(broker.broker_addrs)
+        before = self._routes.get(route.topic)
+        if before is not None and before.data == route.data and before.auto_create == route.auto_create:
+            return before
+        self._routes[route.topic] = route
+        for listener in self.on_change:
+            listener(route.topic)
+        return route
+
+
+def queue_or_fail(route: TopicRoute) -> tuple[MessageQueue, ...]:
+    """The write queues.
+
+    :raises ClientStateError: there is none at the moment.
+    """
+    if not route.write_queues:
+        raise ClientStateError(
+            f"topic {route.topic} has no queue that can be written now",
+            next_step="check its write permission, and that the masters of its brokers run",
+        )
+    return route.write_queues

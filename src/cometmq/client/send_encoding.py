@@ -1,0 +1,214 @@
+"""From a message to the frame that sends it, with everything that does not change per queue made ready.
+
+Headers are JSON, ``{"code":310,"extFields":{…letters of SendMessageRequestHeaderV2…},…}``. Properties
+follow RocketMQ's text form, escaped as JSON; the unique key is hex and needs no escaping.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from cometmq.client.errors import IllegalMessageError
+from cometmq.limits import MAX_PROPERTIES_BYTES
+from cometmq.message.batch import PIECE_OVERHEAD_BYTES, BatchPiece, encode_batch
+from cometmq.message.compression import compress
+from cometmq.message.message import Message
+from cometmq.message.names import AUTO_CREATE_TOPIC, RETRY_PREFIX, check_topic
+from cometmq.message.properties import RESERVED_NAMES, UNIQ_KEY, WAIT, encode_properties
+from cometmq.message.sysflag import CompressionType, with_compression
+from cometmq.remoting.bodies import MessageQueue
+from cometmq.remoting.codes import CURRENT_VERSION, RequestCode
+from cometmq.remoting.frame import JSON
+from cometmq.remoting.headers import SendMessageRequestHeaderV2
+
+_json: Final = msgspec.json.Encoder().encode
+_WORDS: Final = struct.Struct(">iI")
+_PIECE_HEAD: Final = struct.Struct(">iiiii")
+
+UNIQ_KEY_BYTES: Final = len(UNIQ_KEY) + 2 + 56 + len(WAIT) + 7
+"""What the properties made here add to the user's, at most."""
+
+
+class SendEncoder:
+    """Makes the requests of one producer group.
+
+    :param group: the producer group.
+    :param default_topic_queue_nums: queues of a topic that the broker makes on its first message.
+    :param max_message_bytes: largest body, before packing, that may be sent.
+    :param compress_over_bytes: bodies larger than this are packed.
+    :param compression: how they are packed.
+    :param compression_level: the packing library's level.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        default_topic_queue_nums: int,
+        max_message_bytes: int,
+        compress_over_bytes: int,
+        compression: CompressionType,
+        compression_level: int,
+    ) -> None:
+        self._group = group
+        self._queue_nums = default_topic_queue_nums
+        self._max_message_bytes = max_message_bytes
+        self._compress_over = compress_over_bytes
+        self._compression = compression
+        self._level = compression_level
+        self._heads: dict[tuple[int, MessageQueue], bytes] = {}
+        self._topics: set[str] = set()
+
+    # --- one message ---
+
+    def check(self, message: Message) -> None:
+        """Refuse what no broker may be given.
+
+        :raises IllegalMessageError: no body, a body above the limit, or a bad topic name.
+        """
+        size = len(message.body)
+        if size > self._max_message_bytes:
+            raise IllegalMessageError(
+                f"a body of {size} bytes; at most {self._max_message_bytes} are sent",
+                "split it, or raise max_message_bytes here and maxMessageSize at the brokers",
+            )
+        if not size:
+            raise IllegalMessageError("the message has no body", "give it at least one byte")
+        if message.topic not in self._topics:
+            self._check_topic(message.topic)
+
+    def _check_topic(self, topic: str) -> None:
+        wrong = check_topic(topic)
+        if wrong is not None:
+            raise IllegalMessageError(wrong, "choose another name")
+        if len(self._topics) < 10_000:
+            self._topics.add(topic)
+
+    def properties_text(self, message: Message, unique_key: str) -> str:
+        """The properties of a message as they are sent.
+
+        :raises IllegalMessageError: a reserved name, a separator inside, or more than 32,767 bytes.
+        """
+        wait = "true" if message.wait_store_msg_ok else "false"
+        own = f"{UNIQ_KEY}\x01{unique_key}\x02{WAIT}\x01{wait}\x02"
+        if not (message.tags or message.keys or message.properties or message.delay_level):
+            return own
+        reserved = message.properties.keys() & RESERVED_NAMES
+        if reserved:
+            raise IllegalMessageError(
+                f"properties {', '.join(sorted(reserved))} are reserved for RocketMQ", "choose other names"
+            )
+        properties = message.all_properties()
+        properties.pop(WAIT, None)
+        try:
+            text = encode_properties(properties) + own
+        except ValueError as error:
+            raise IllegalMessageError(str(error), "leave out the bytes 1 and 2") from error
+        if len(text) * 3 > MAX_PROPERTIES_BYTES and len(text.encode()) > MAX_PROPERTIES_BYTES:
+            raise IllegalMessageError(
+                f"properties of {len(text.encode())} bytes; at most {MAX_PROPERTIES_BYTES} can be stored",
+                "put large values into the body",
+            )
+        return text
+
+    def packed(self, message: Message) -> tuple[bytes, int]:
+        """The body as it is sent, and the sysFlag that says how."""
+        body = message.body
+        if len(body) <= self._compress_over:
+            return body, 0
+        return compress(body, self._compression, self._level), with_compression(0, self._compression)
+
+    def frame(
+        self,
+        code: int,
+        queue: MessageQueue,
+        opaque: int,
+        body: bytes,
+        properties_text: str,
+        sys_flag: int,
+        flag: int,
+        born_timestamp: int,
+        command_flag: int = 0,
+    ) -> bytes:
+        """The whole frame of a send to ``queue``; ``born_timestamp`` in ms."""
+        head = self._heads.get((code, queue)) or self._head(code, queue)
+        header = b'%b"f":"%d","g":"%d","h":"%d","i":%b},"flag":%d,"opaque":%d,%b' % (
+            head,
+            sys_flag,
+            born_timestamp,
+            flag,
+            _json(properties_text),
+            command_flag,
+            opaque,
+            _TAIL,
+        )
+        size = len(header)
+        return b"%b%b%b" % (_WORDS.pack(4 + size + len(body), JSON << 24 | size), header, body)
+
+    def _head(self, code: int, queue: MessageQueue) -> bytes:
+        batch = "true" if code == RequestCode.SEND_BATCH_MESSAGE else "false"
+        fields = {
+            "a": self._group,
+            "b": queue.topic,
+            "c": AUTO_CREATE_TOPIC,
+            "d": str(self._queue_nums),
+            "e": str(queue.queue_id),
+            "j": "0",
+            "k": "false",
+            "m": batch,
+            "n": queue.broker_name,
+        }
+        head = b'{"code":%d,"extFields":%b,' % (code, _json(fields)[:-1])
+        if len(self._heads) > 10_000:
+            self._heads.clear()
+        self._heads[code, queue] = head
+        return head
+
+    def header(
+        self, code: int, queue: MessageQueue, properties_text: str, sys_flag: int, flag: int, born_timestamp: int
+    ) -> SendMessageRequestHeaderV2:
+        """The same as a typed header, for hooks that want to see and sign it."""
+        return SendMessageRequestHeaderV2(
+            producer_group=self._group,
+            topic=queue.topic,
+            default_topic=AUTO_CREATE_TOPIC,
+            default_topic_queue_nums=self._queue_nums,
+            queue_id=queue.queue_id,
+            sys_flag=sys_flag,
+            born_timestamp=born_timestamp,
+            flag=flag,
+            properties=properties_text,
+            reconsume_times=0,
+            batch=code == RequestCode.SEND_BATCH_MESSAGE,
+            broker_name=queue.broker_name,
+        )
+
+    # --- batches ---
+
+    def piece_bytes(self, message: Message) -> int:
+        """An upper bound of what a message takes in a batch body."""
+        size = PIECE_OVERHEAD_BYTES + UNIQ_KEY_BYTES + len(message.body)
+        if message.tags or message.keys or message.properties:
+            size += len(encode_properties(message.all_properties()).encode())
+        return size
+
+    def batch_body(self, messages: Sequence[Message], unique_keys: Sequence[str]) -> bytes:
+        """The body of a batch.
+
+        :raises IllegalMessageError: as :meth:`properties_text`.
+        """
+        pieces = []
+        for message, key in zip(messages, unique_keys, strict=True):
+            pieces.append(BatchPiece(message.flag, message.body, self.properties_text(message, key)))
+        return encode_batch(pieces)
+
+
+def is_batchable(message: Message) -> bool:
+    """Whether brokers take it in a batch: neither delayed nor to a retry topic."""
+    return not message.delay_level and not message.topic.startswith(RETRY_PREFIX)
+
+
+_TAIL: Final = b'"language":"PYTHON","serializeTypeCurrentRPC":"JSON","version":%d}' % CURRENT_VERSION

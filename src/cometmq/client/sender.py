@@ -1,0 +1,343 @@
+"""One message on its way: queue chosen, sent, answered, tried again (``DefaultMQProducerImpl``).
+
+A :class:`Delivery` is driven by callbacks: as long as the route is known and the connection open,
+nothing is awaited between the call and the answer. Only what is out of the ordinary (no route, no
+connection, no room, another attempt) takes a task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from cometmq.client.errors import BrokerError, IllegalMessageError, RemotingError, SendFailedError
+from cometmq.client.fault import LatencyFault
+from cometmq.client.instance import ClientInstance
+from cometmq.client.producer_config import ProducerConfig
+from cometmq.client.route import queue_or_fail
+from cometmq.client.selectors import QueueSelector, RoundRobin
+from cometmq.client.send_encoding import SendEncoder
+from cometmq.client.send_result import STATUS_BY_CODE, SendResult, SendStatus
+from cometmq.errors import CometMQError
+from cometmq.message.message import Message
+from cometmq.remoting.bodies import MessageQueue
+from cometmq.remoting.client_connection import Answer, ClientConnection
+from cometmq.remoting.client_errors import RemotingTimeoutError
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.command import FLAG_ONEWAY, RemotingCommand
+from cometmq.remoting.deadline import within
+
+Done = Callable[[int, list[SendResult] | BaseException], None]
+
+_SEND: Final = int(RequestCode.SEND_MESSAGE_V2)
+_BUSY: Final = int(ResponseCode.SYSTEM_BUSY)
+"""Flow control: certainly not stored, so it is tried again until the time is up."""
+
+
+class Delivery:
+    """A message, or a batch, that is being sent; ``done(index, results or failure)`` is called once."""
+
+    __slots__ = (
+        "_sender",
+        "attempts",
+        "begun_at",
+        "body",
+        "born_timestamp",
+        "code",
+        "deadline",
+        "done",
+        "index",
+        "message",
+        "properties_text",
+        "queue",
+        "request",
+        "retries",
+        "selector",
+        "sent_at",
+        "sys_flag",
+        "target",
+        "unique_keys",
+    )
+
+    def __init__(
+        self,
+        sender: Sender,
+        code: int,
+        message: Message,
+        body: bytes,
+        properties_text: str,
+        sys_flag: int,
+        unique_keys: tuple[str, ...],
+        timeout_s: float,
+    ) -> None:
+        self._sender = sender
+        self.code = code
+        self.message = message
+        self.body = body
+        self.properties_text = properties_text
+        self.sys_flag = sys_flag
+        self.unique_keys = unique_keys
+        self.target: MessageQueue | None = None
+        self.selector: QueueSelector | None = None
+        self.retries = sender.config.retry_times
+        self.index = 0
+        self.done: Done = _nobody_waits
+        self.born_timestamp = sender.clock.now_ms()
+        self.begun_at = self.sent_at = sender.clock.monotonic()
+        self.deadline = self.begun_at + timeout_s
+        self.queue: MessageQueue | None = None
+        self.request: RemotingCommand | None = None
+        self.attempts: list[tuple[str, CometMQError]] | None = None
+
+    def answered(self, answer: Answer) -> None:
+        """The broker has answered, or will not."""
+        self._sender.answered(self, answer)
+
+
+def _nobody_waits(index: int, outcome: list[SendResult] | BaseException) -> None:
+    """Until a caller says otherwise."""
+
+
+class Sender:
+    """Sends for one producer group."""
+
+    def __init__(self, instance: ClientInstance, encoder: SendEncoder, config: ProducerConfig) -> None:
+        self.config = config
+        self.clock = instance.clock
+        self._instance = instance
+        self._remoting = instance.remoting
+        self._routes = instance.routes
+        self._encoder = encoder
+        self._fault = LatencyFault(instance.clock) if config.send_latency_fault_enable else None
+        self._robin = RoundRobin(self._fault)
+        self.in_flight = 0
+        self._idle: asyncio.Future[None] | None = None
+
+    def start(self, delivery: Delivery) -> None:
+        """Set a delivery on its way; ``done`` is called also for what fails at once."""
+        self.in_flight += 1
+        route = self._routes.known(delivery.message.topic)
+        if route is None or not route.write_queues:
+            self._instance.spawn(self._start_unknown(delivery))
+        else:
+            try:
+                self._transmit(delivery, route.write_queues)
+            except Exception as error:
+                self._finish(delivery, error)
+
+    async def idle(self) -> None:
+        """Wait until nothing is on its way."""
+        while self.in_flight:
+            self._idle = self._idle or asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._idle)
+
+    def _finish(self, delivery: Delivery, outcome: list[SendResult] | BaseException) -> None:
+        self.in_flight -= 1
+        if not self.in_flight and self._idle is not None:
+            self._idle.set_result(None)
+            self._idle = None
+        delivery.done(delivery.index, outcome)
+
+    async def oneway(
+        self, message: Message, target: MessageQueue | None, selector: QueueSelector | None, unique_key: str
+    ) -> None:
+        """Send without an answer: returns once the message is in the connection's buffer."""
+        encoder = self._encoder
+        text = encoder.properties_text(message, unique_key)
+        body, sys_flag = encoder.packed(message)
+        queues = queue_or_fail(await self._routes.get_for_send(message.topic))
+        queue = self._choose(message, queues, target, selector, None)
+        address = await self._instance.master_of(queue)
+        deadline = self.clock.monotonic() + self.config.send_timeout_s
+        connection = await self._remoting.ready(address, deadline)
+        if self._remoting.hooks:
+            header = encoder.header(_SEND, queue, text, sys_flag, message.flag, self.clock.now_ms())
+            await self._remoting.invoke_oneway(address, _SEND, header, body)
+        else:
+            opaque = self._remoting.next_opaque()
+            connection.write(
+                encoder.frame(
+                    _SEND, queue, opaque, body, text, sys_flag, message.flag, self.clock.now_ms(), FLAG_ONEWAY
+                )
+            )
+
+    def answered(self, delivery: Delivery, answer: Answer) -> None:
+        """Judge an answer: done, failed, or another attempt."""
+        queue = delivery.queue
+        assert queue is not None
+        if isinstance(answer, RemotingCommand):
+            if delivery.request is not None:
+                for hook in self._remoting.hooks:
+                    hook.after(self._routes.master(queue.broker_name) or "", delivery.request, answer)
+            status = STATUS_BY_CODE.get(answer.code)
+            if status is not None:
+                self._stored(delivery, queue, status, answer)
+                return
+            error: CometMQError = BrokerError(
+                self._routes.master(queue.broker_name) or queue.broker_name,
+                answer.code,
+                answer.remark,
+                f"sending to topic {queue.topic}",
+            )
+            again = answer.code in self.config.retry_response_codes
+        else:
+            error, again = answer, True
+        self._failed(delivery, queue.broker_name, error, again)
+
+    def _stored(self, delivery: Delivery, queue: MessageQueue, status: SendStatus, answer: RemotingCommand) -> None:
+        if self._fault is not None:
+            self._fault.note(queue.broker_name, (self.clock.monotonic() - delivery.sent_at) * 1000)
+        if (
+            status is not SendStatus.SEND_OK
+            and self.config.retry_another_broker_when_not_store_ok
+            and len(delivery.attempts or ()) < delivery.retries
+        ):
+            error = CometMQError(f"stored with status {status.value}")
+            self._failed(delivery, queue.broker_name, error, True)
+            return
+        fields = answer.ext_fields
+        try:
+            offset_id = fields["msgId"]
+            stored_queue = queue
+            queue_id = fields["queueId"]
+            if queue_id != str(queue.queue_id):
+                stored_queue = MessageQueue(queue.topic, queue.broker_name, int(queue_id))
+            offset = int(fields["queueOffset"])
+            keys = delivery.unique_keys
+            if len(keys) == 1:
+                results = [SendResult(status, keys[0], offset_id, stored_queue, offset)]
+            else:
+                ids = offset_id.split(",")
+                results = [
+                    SendResult(status, key, ids[number] if number < len(ids) else "", stored_queue, offset + number)
+                    for number, key in enumerate(keys)
+                ]
+        except (KeyError, ValueError) as error:
+            address = self._routes.master(queue.broker_name) or queue.broker_name
+            failure = RemotingError(address, f"{address} answered a send without the fields of one: {fields}")
+            failure.__cause__ = error
+            self._finish(delivery, failure)
+            return
+        self._finish(delivery, results)
+
+    def _failed(self, delivery: Delivery, broker_name: str, error: CometMQError, again: bool) -> None:
+        attempts = delivery.attempts = [*(delivery.attempts or ()), (broker_name, error)]
+        if self._fault is not None and isinstance(error, RemotingError):
+            self._fault.note_failure(broker_name)
+        again = (again and len(attempts) <= delivery.retries) or getattr(error, "code", None) == _BUSY
+        if again and self.clock.monotonic() + self._backoff(delivery) < delivery.deadline:
+            self._instance.spawn(self._again(delivery))
+        elif len(attempts) == 1:
+            self._finish(delivery, error)
+        else:
+            elapsed = self.clock.monotonic() - delivery.begun_at
+            failure = SendFailedError(delivery.message.topic, tuple(attempts), elapsed)
+            failure.__cause__ = error
+            self._finish(delivery, failure)
+
+    # --- one attempt ---
+
+    def _choose(
+        self,
+        message: Message,
+        queues: Sequence[MessageQueue],
+        target: MessageQueue | None,
+        selector: QueueSelector | None,
+        last_broker: str | None,
+    ) -> MessageQueue:
+        if target is not None:
+            if target.topic != message.topic:
+                raise IllegalMessageError(f"the queue belongs to topic {target.topic}, the message to {message.topic}")
+            return target
+        if selector is not None:
+            return selector(queues, message)
+        return self._robin.choose(message.topic, queues, last_broker)
+
+    def _transmit(self, delivery: Delivery, queues: Sequence[MessageQueue]) -> None:
+        last_broker = delivery.attempts[-1][0] if delivery.attempts else None
+        queue = self._choose(delivery.message, queues, delivery.target, delivery.selector, last_broker)
+        delivery.queue = queue
+        address = self._routes.master(queue.broker_name)
+        connection = None if address is None else self._remoting.live(address)
+        if connection is None:
+            self._instance.spawn(self._transmit_slowly(delivery, queue))
+        else:
+            self._submit(delivery, queue, connection)
+
+    def _submit(self, delivery: Delivery, queue: MessageQueue, connection: ClientConnection) -> None:
+        encoder = self._encoder
+        opaque = self._remoting.next_opaque()
+        if self._remoting.hooks:
+            header = encoder.header(
+                delivery.code,
+                queue,
+                delivery.properties_text,
+                delivery.sys_flag,
+                delivery.message.flag,
+                delivery.born_timestamp,
+            )
+            request = self._remoting.request(connection.address, delivery.code, header, delivery.body, None)
+            delivery.request = request
+            opaque, frame = request.opaque, request.encode()
+        else:
+            frame = encoder.frame(
+                delivery.code,
+                queue,
+                opaque,
+                delivery.body,
+                delivery.properties_text,
+                delivery.sys_flag,
+                delivery.message.flag,
+                delivery.born_timestamp,
+            )
+        delivery.sent_at = now = self.clock.monotonic()
+        connection.submit(opaque, frame, delivery.deadline, now, delivery.answered)
+
+    # --- what takes a task ---
+
+    async def _start_unknown(self, delivery: Delivery) -> None:
+        topic = delivery.message.topic
+        left = delivery.deadline - self.clock.monotonic()
+        try:
+            route = await within(self.clock, left, self._routes.get_for_send(topic))
+            self._transmit(delivery, queue_or_fail(route))
+        except TimeoutError as error:
+            late = RemotingTimeoutError(";".join(self._routes.namesrv), f"no route for topic {topic} in time")
+            late.__cause__ = error
+            self._finish(delivery, late)
+        except BaseException as error:
+            self._finish(delivery, error)
+
+    async def _transmit_slowly(self, delivery: Delivery, queue: MessageQueue) -> None:
+        try:
+            address = await self._instance.master_of(queue)
+            connection = await self._remoting.ready(address, delivery.deadline)
+            self._submit(delivery, queue, connection)
+        except CometMQError as error:
+            self._failed(delivery, queue.broker_name, error, True)
+        except BaseException as error:
+            self._finish(delivery, error)
+
+    async def _again(self, delivery: Delivery) -> None:
+        topic = delivery.message.topic
+        failed = delivery.attempts[-1][0] if delivery.attempts else ""
+        self._instance.spawn(self._refresh(topic))
+        try:
+            route = await self._routes.get_for_send(topic)
+            pinned = delivery.target is not None or delivery.selector is not None
+            if pinned or all(queue.broker_name == failed for queue in route.write_queues):
+                await self.clock.sleep(self._backoff(delivery))
+            self._transmit(delivery, queue_or_fail(route))
+        except BaseException as error:
+            self._finish(delivery, error)
+
+    def _backoff(self, delivery: Delivery) -> float:
+        """Seconds before the same broker is tried again; twice as long each time."""
+        return self.config.retry_backoff_s * float(1 << (len(delivery.attempts or ()) - 1))
+
+    async def _refresh(self, topic: str) -> None:
+        try:
+            await self._routes.refresh(topic)
+        except CometMQError:
+            return  # the route known so far stays in use
