@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,7 @@ def _stop_when_stdin_ends(stopping: Stopping) -> None:
     loop = asyncio.get_running_loop()
 
     def on_readable() -> None:
-        if not sys.stdin.buffer.read1(4096):
+        if not os.read(sys.stdin.fileno(), 4096):
             loop.remove_reader(sys.stdin.fileno())
             stopping.request("stdin ended")
 

@@ -1,0 +1,105 @@
+"""``cometmq cluster``: which clusters and brokers there are, and how they are."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import click
+
+from cometmq.cli.fleet import Fleet, gathered, namesrv_option, on_fleet
+from cometmq.cli.output import Column, output_option, show
+from cometmq.client.errors import BrokerError, RemotingError
+from cometmq.remoting.bodies import KVTable, decode_body
+from cometmq.remoting.codes import RequestCode
+
+_LIST: Final = (
+    Column("cluster", "Cluster"),
+    Column("broker", "Broker"),
+    Column("broker_id", "Id", right=True),
+    Column("address", "Address"),
+)
+_STATUS: Final = (
+    Column("broker", "Broker"),
+    Column("address", "Address"),
+    Column("state", "State"),
+    Column("version", "Version"),
+    Column("in_per_s", "In/s", right=True),
+    Column("out_per_s", "Out/s", right=True),
+    Column("messages_today", "Messages today", right=True),
+    Column("log_bytes", "Log bytes", right=True),
+    Column("disk_used_percent", "Disk %", right=True),
+    Column("dispatch_behind_bytes", "Dispatch behind", right=True),
+)
+
+
+@click.group("cluster")
+def command() -> None:
+    """Show clusters and their brokers."""
+
+
+@command.command("list")
+@namesrv_option
+@output_option
+def list_brokers(namesrv: str, output: str) -> None:
+    """List brokers as the nameserver knows them."""
+
+    async def work(fleet: Fleet) -> list[dict[str, Any]]:
+        info = await fleet.clusters()
+        return [
+            {"cluster": data.cluster, "broker": name, "broker_id": broker_id, "address": address}
+            for name, data in sorted(info.broker_addr_table.items())
+            for broker_id, address in sorted(data.broker_addrs.items())
+        ]
+
+    show(on_fleet(namesrv, work), _LIST, output, title="Brokers")
+
+
+@command.command("status")
+@namesrv_option
+@output_option
+def status(namesrv: str, output: str) -> int:
+    """Ask every master how it is. Exit code 3 when one does not answer."""
+
+    async def work(fleet: Fleet) -> list[dict[str, Any]]:
+        masters = await fleet.masters()
+        return list((await gathered({name: _status(fleet, name, at) for name, at in masters.items()})).values())
+
+    rows = on_fleet(namesrv, work)
+    show(rows, _STATUS, output, title="Brokers")
+    return 0 if all(row["state"] == "ok" for row in rows) else 3
+
+
+async def _status(fleet: Fleet, name: str, address: str) -> dict[str, Any]:
+    row: dict[str, Any] = {"broker": name, "address": address}
+    try:
+        answer = await fleet.ask(address, RequestCode.GET_BROKER_RUNTIME_INFO, doing=f"asking {name} how it is")
+    except (BrokerError, RemotingError) as error:
+        return row | {"state": error.message}
+    table = decode_body(KVTable, answer.body).table
+    put_now, put_morning = _whole(table, "msgPutTotalTodayNow"), _whole(table, "msgPutTotalTodayMorning")
+    low, high = _whole(table, "commitLogMinOffset"), _whole(table, "commitLogMaxOffset")
+    ratio = table.get("commitLogDiskRatio")
+    return row | {
+        "state": "ok",
+        "version": table.get("brokerVersionDesc"),
+        "in_per_s": _first_average(table.get("putTps")),
+        "out_per_s": _first_average(table.get("getTransferedTps") or table.get("getTransferredTps")),
+        "messages_today": None if put_now is None or put_morning is None else put_now - put_morning,
+        "log_bytes": None if low is None or high is None else high - low,
+        "disk_used_percent": None if ratio is None else round(float(ratio) * 100, 1),
+        "dispatch_behind_bytes": _whole(table, "dispatchBehindBytes"),
+    }
+
+
+def _whole(table: dict[str, str], key: str) -> int | None:
+    text = table.get(key, "")
+    return int(text) if text.lstrip("-").isdigit() else None
+
+
+def _first_average(text: str | None) -> float | None:
+    """The 10-second part of "10s 60s 600s" averages, which is empty while a broker is young."""
+    first = (text or "").split(" ")[0]
+    try:
+        return round(float(first), 1)
+    except ValueError:
+        return None

@@ -1,0 +1,31 @@
+"""Points in time as people write and read them on the command line."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import click
+
+
+def local_time(timestamp_ms: int | None) -> str | None:
+    """Write milliseconds since 1970 in local time, ISO 8601 with offset; None for no time."""
+    if timestamp_ms is None or timestamp_ms <= 0:
+        return None
+    return datetime.fromtimestamp(timestamp_ms / 1000).astimezone().isoformat(sep=" ", timespec="milliseconds")
+
+
+class Moment(click.ParamType[int]):
+    """A time as ISO 8601 (local unless it names an offset) or in milliseconds since 1970; becomes milliseconds."""
+
+    name = "time"
+
+    def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Parse one value."""
+        if isinstance(value, int):
+            return value
+        if value.isdigit():
+            return int(value)
+        try:
+            return int(datetime.fromisoformat(value).timestamp() * 1000)
+        except ValueError:
+            self.fail(f"{value} is no time; write 2026-01-31T12:00 or milliseconds since 1970", param, ctx)
