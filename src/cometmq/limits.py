@@ -73,3 +73,40 @@ MAX_REGISTRATION_BYTES: Final = 64 * 1024 * 1024
 # --- Spark ------------------------------------------------------------------------------------
 MAX_SPARK_BATCH_BODY_BYTES: Final = 64 * 1024 * 1024
 """Unpacked bodies in one Arrow batch; what goes beyond begins the next, so that bombs cannot fill an executor."""
+
+# --- Broker -------------------------------------------------------------------------------------
+MAX_TURN_BYTES: Final = 32 * 1024 * 1024
+"""Records put in one turn of the loop before they are written at once: bounds the write buffer."""
+
+MAX_UNFLUSHED_CONNECTION_BYTES: Final = 16 * 1024 * 1024
+"""SYNC_FLUSH: messages of one connection that may wait for their flush; above it SYSTEM_BUSY."""
+
+MAX_UNFLUSHED_TOTAL_BYTES: Final = 256 * 1024 * 1024
+"""SYNC_FLUSH: messages of all connections that may wait for their flush; above it SYSTEM_BUSY."""
+
+MAX_HELD_PULLS: Final = 100_000
+"""Pulls that wait for a message, about 1 KB each; Apache's pull queue holds as many."""
+
+MAX_HELD_PULLS_OF_CONNECTION: Final = 16_384
+"""Pulls of one connection that wait: a client asks once per queue, and 1,024 queues of 16 topics are much."""
+
+MAX_CONSUMER_OFFSET_TABLES: Final = 200_000
+"""Pairs of topic and group with offsets; each is an entry of ``consumerOffset.json``."""
+
+MAX_CLIENT_ID_CHARS: Final = 1_024
+"""Client id in a heartbeat; real ones have an address, a name and a unit, below 200."""
+
+MAX_HEARTBEAT_GROUPS: Final = 1_000
+"""Groups of one heartbeat, and topics of one group: each makes an entry in a configuration file."""
+
+MAX_QUERY_MESSAGES: Final = 64
+"""Messages found by one query by key (Apache: ``maxMsgsNumBatch``)."""
+
+CLIENT_EXPIRY_SECONDS: Final = 120.0
+"""A client without a heartbeat for this long is taken out of its groups (Apache: 120 s)."""
+
+CLIENT_SCAN_SECONDS: Final = 10.0
+"""How often silent clients are looked for (Apache: 10 s)."""
+
+TABLE_RETRY_SECONDS: Final = 10.0
+"""How often a table that could not be written, on a full disk, is tried again."""

@@ -1,0 +1,195 @@
+"""Who is connected: producers and consumers by group and connection (``ProducerManager``, ``ConsumerManager``).
+
+A client is entered by its heartbeat and leaves when it says so, when its connection closes, or when
+it has been silent for :data:`~cometmq.limits.CLIENT_EXPIRY_SECONDS`. All of a group's members are
+told when a member comes or goes (NOTIFY_CONSUMER_IDS_CHANGED), so that they share the queues anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from cometmq.clock import Clock
+from cometmq.limits import CLIENT_EXPIRY_SECONDS
+from cometmq.remoting.bodies import ConsumerData, SubscriptionData
+from cometmq.remoting.server import ServerConnection
+
+BROADCASTING: Final = "BROADCASTING"
+
+
+class ClientChannel(msgspec.Struct, eq=False):
+    """One client on one connection, as its last heartbeat described it (``ClientChannelInfo``)."""
+
+    connection: ServerConnection
+    client_id: str
+    language: str
+    version: int
+    last_update: float
+    """Monotonic seconds of the last heartbeat."""
+    last_update_ms: int
+    """Wall time of the last heartbeat in milliseconds, for tools."""
+
+
+class ConsumerGroup(msgspec.Struct, eq=False):
+    """The live members of one consumer group and what they subscribe to (``ConsumerGroupInfo``)."""
+
+    name: str
+    consume_type: str
+    message_model: str
+    consume_from_where: str
+    subscriptions: dict[str, SubscriptionData]
+    channels: dict[ServerConnection, ClientChannel]
+
+    @property
+    def client_ids(self) -> list[str]:
+        """Client ids of all channels; one stands twice when its client has two connections."""
+        return [channel.client_id for channel in self.channels.values()]
+
+    def subscribe(self, subscriptions: Iterable[SubscriptionData]) -> bool:
+        """Take over the subscriptions of a heartbeat; whether the set of topics changed.
+
+        A newer version for the same topic replaces the old one in silence.
+        """
+        changed = False
+        named: set[str] = set()
+        for subscription in subscriptions:
+            named.add(subscription.topic)
+            old = self.subscriptions.get(subscription.topic)
+            if old is None:
+                changed = True
+            if old is None or subscription.sub_version > old.sub_version:
+                self.subscriptions[subscription.topic] = subscription
+        for topic in [topic for topic in self.subscriptions if topic not in named]:
+            del self.subscriptions[topic]
+            changed = True
+        return changed
+
+
+GroupChanged = Callable[[ConsumerGroup], None]
+
+
+class ConsumerManager:
+    """Live consumers by group; ``on_change`` hears of each group whose members or topics changed."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, ConsumerGroup] = {}
+        self.on_change: list[GroupChanged] = []
+
+    def get(self, group: str) -> ConsumerGroup | None:
+        """The live members of a group, or ``None`` when it has none."""
+        return self._groups.get(group)
+
+    @property
+    def groups(self) -> Mapping[str, ConsumerGroup]:
+        """All groups with live members; not to be changed."""
+        return self._groups
+
+    def groups_of(self, topic: str) -> set[str]:
+        """The groups that subscribe to a topic now (``queryTopicConsumeByWho``)."""
+        return {name for name, group in self._groups.items() if topic in group.subscriptions}
+
+    def register(self, data: ConsumerData, channel: ClientChannel) -> None:
+        """Enter or refresh one consumer from its heartbeat."""
+        group = self._groups.get(data.group_name)
+        if group is None:
+            group = self._groups[data.group_name] = ConsumerGroup(
+                data.group_name, data.consume_type, data.message_model, data.consume_from_where, {}, {}
+            )
+        group.consume_type = data.consume_type
+        group.message_model = data.message_model
+        group.consume_from_where = data.consume_from_where
+        joined = channel.connection not in group.channels
+        group.channels[channel.connection] = channel
+        if group.subscribe(data.subscription_data_set) or joined:
+            self._changed(group)
+
+    def unregister(self, group_name: str, connection: ServerConnection) -> None:
+        """Take the member on ``connection`` out of a group."""
+        group = self._groups.get(group_name)
+        if group is None or group.channels.pop(connection, None) is None:
+            return
+        if not group.channels:
+            del self._groups[group_name]
+        self._changed(group)
+
+    def unregister_all(self, connection: ServerConnection) -> None:
+        """Take out every member on ``connection``."""
+        for name in [name for name, group in self._groups.items() if connection in group.channels]:
+            self.unregister(name, connection)
+
+    def channels(self) -> list[ClientChannel]:
+        """Every live channel; one appears once for each group it is in."""
+        return [channel for group in self._groups.values() for channel in group.channels.values()]
+
+    def _changed(self, group: ConsumerGroup) -> None:
+        for listener in self.on_change:
+            listener(group)
+
+
+class ProducerManager:
+    """Live producers by group."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, dict[ServerConnection, ClientChannel]] = {}
+
+    @property
+    def groups(self) -> Mapping[str, Mapping[ServerConnection, ClientChannel]]:
+        """All groups with live producers; not to be changed."""
+        return self._groups
+
+    def register(self, group: str, channel: ClientChannel) -> None:
+        """Enter or refresh one producer from its heartbeat."""
+        self._groups.setdefault(group, {})[channel.connection] = channel
+
+    def unregister(self, group: str, connection: ServerConnection) -> None:
+        """Take the producer on ``connection`` out of a group."""
+        channels = self._groups.get(group)
+        if channels is not None:
+            channels.pop(connection, None)
+            if not channels:
+                del self._groups[group]
+
+    def unregister_all(self, connection: ServerConnection) -> None:
+        """Take out every producer on ``connection``."""
+        for name in [name for name, channels in self._groups.items() if connection in channels]:
+            self.unregister(name, connection)
+
+    def channels(self) -> list[ClientChannel]:
+        """Every live channel; one appears once for each group it is in."""
+        return [channel for channels in self._groups.values() for channel in channels.values()]
+
+
+class ClientRegistry:
+    """Producers and consumers together, with their common ways to leave (``ClientHousekeepingService``)."""
+
+    def __init__(self, *, clock: Clock) -> None:
+        self._clock = clock
+        self._watched: set[ServerConnection] = set()
+        self.producers = ProducerManager()
+        self.consumers = ConsumerManager()
+
+    def channel(self, connection: ServerConnection, client_id: str, language: str, version: int) -> ClientChannel:
+        """Describe the client behind a heartbeat; from now on its connection is watched for closing."""
+        if connection not in self._watched:
+            self._watched.add(connection)
+            connection.on_close.append(self.connection_closed)
+        return ClientChannel(connection, client_id, language, version, self._clock.monotonic(), self._clock.now_ms())
+
+    def connection_closed(self, connection: ServerConnection) -> None:
+        """Take out everyone on a closed connection."""
+        self._watched.discard(connection)
+        self.producers.unregister_all(connection)
+        self.consumers.unregister_all(connection)
+
+    def expire(self) -> None:
+        """Take out, group by group, who has sent no heartbeat for the expiry time."""
+        horizon = self._clock.monotonic() - CLIENT_EXPIRY_SECONDS
+        for name, channels in list(self.producers.groups.items()):
+            for channel in [channel for channel in channels.values() if channel.last_update < horizon]:
+                self.producers.unregister(name, channel.connection)
+        for name, group in list(self.consumers.groups.items()):
+            for channel in [channel for channel in group.channels.values() if channel.last_update < horizon]:
+                self.consumers.unregister(name, channel.connection)

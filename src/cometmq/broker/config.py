@@ -1,0 +1,180 @@
+"""Configuration of a broker: Apache's ``broker.conf`` keys that mean something here.
+
+One flat dataclass, since Apache's file is flat: ``BrokerConfig`` and ``NettyServerConfig`` here, on top of
+``MessageStoreConfig`` (:class:`~cometmq.store.config.StoreConfig`), which the store takes as it is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any, Final
+
+from cometmq.limits import MAX_CONNECTIONS, MAX_FRAME_BYTES, MAX_MESSAGE_BYTES
+from cometmq.message.names import MASTER_ID, TRACE_TOPIC
+from cometmq.options import ConfigError, load_options, option
+from cometmq.store.config import StoreConfig
+
+APACHE_ONLY_KEYS: Final = frozenset(
+    {
+        "adminBrokerThreadPoolNums",
+        "brokerFastFailureEnable",
+        "channelNotActiveInterval",
+        "clientAsyncSemaphoreValue",
+        "clientCallbackExecutorThreads",
+        "clientChannelMaxIdleTimeSeconds",
+        "clientCloseSocketIfTimeout",
+        "clientManageThreadPoolNums",
+        "clientManagerThreadPoolQueueCapacity",
+        "clientOnewaySemaphoreValue",
+        "clientPooledByteBufAllocatorEnable",
+        "clientSocketRcvBufSize",
+        "clientSocketSndBufSize",
+        "clientWorkerThreads",
+        "commitCommitLogLeastPages",
+        "commitCommitLogThoroughInterval",
+        "commitIntervalCommitLog",
+        "connectTimeoutMillis",
+        "consumerManageThreadPoolNums",
+        "consumerManagerThreadPoolQueueCapacity",
+        "debugLockEnable",
+        "destroyMapedFileIntervalForcibly",
+        "endTransactionPoolQueueCapacity",
+        "endTransactionThreadPoolNums",
+        "fastFailIfNoBufferInStorePool",
+        "flushLeastPagesWhenWarmMapedFile",
+        "heartbeatThreadPoolNums",
+        "heartbeatThreadPoolQueueCapacity",
+        "highSpeedMode",
+        "osPageCacheBusyTimeOutMills",
+        "processReplyMessageThreadPoolNums",
+        "pullMessageThreadPoolNums",
+        "pullThreadPoolQueueCapacity",
+        "putMessageFutureThreadPoolNums",
+        "putThreadPoolQueueCapacity",
+        "queryMessageThreadPoolNums",
+        "queryThreadPoolQueueCapacity",
+        "replyThreadPoolQueueCapacity",
+        "rocketmqHome",
+        "sendMessageThreadPoolNums",
+        "sendThreadPoolQueueCapacity",
+        "serverAsyncSemaphoreValue",
+        "serverCallbackExecutorThreads",
+        "serverOnewaySemaphoreValue",
+        "serverPooledByteBufAllocatorEnable",
+        "serverSelectorThreads",
+        "serverSocketBacklog",
+        "serverSocketRcvBufSize",
+        "serverSocketSndBufSize",
+        "serverWorkerThreads",
+        "transferMsgByHeap",
+        "transientStorePoolEnable",
+        "transientStorePoolSize",
+        "useEpollNativeSelector",
+        "useReentrantLockWhenPutMessage",
+        "waitTimeMillsInHeartbeatQueue",
+        "waitTimeMillsInPullQueue",
+        "waitTimeMillsInSendQueue",
+        "waitTimeMillsInTransactionQueue",
+        "warmMapedFileEnable",
+        "writeBufferHighWaterMark",
+        "writeBufferLowWaterMark",
+    }
+)
+"""Keys of Apache's broker (thread pools, Netty, page cache warming) that are accepted and have no meaning here."""
+
+_MILLISECONDS_OF_A_DAY: Final = 86_400_000
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BrokerConfig(StoreConfig):
+    """The options of one broker process, those of its store included."""
+
+    # --- who and where --------------------------------------------------------------------------
+    broker_cluster_name: str = option("DefaultCluster", "Cluster that this broker belongs to.")
+    broker_name: str = option("", "Name of this broker; a master and its slaves share it. Empty: the host's name.")
+    broker_id: int = option(MASTER_ID, "0 for a master; slaves have higher ids.", maximum=MASTER_ID)
+    broker_role: str = option("ASYNC_MASTER", "Role in replication.", choices=("ASYNC_MASTER",))
+    broker_ip1: str = option(
+        "", "Address that clients reach this broker at; it is inside message ids. Empty: found out.", key="brokerIP1"
+    )
+    bind_address: str = option("0.0.0.0", "Address to listen on.")
+    listen_port: int = option(10_911, "Port for clients and tools; 0 takes a free one.", maximum=65_535)
+    namesrv_addr: str = option("", "Nameservers to register at, host:port joined by semicolons; empty for none.")
+    register_name_server_period: int = option(
+        30_000, "Milliseconds between two registrations.", minimum=10_000, maximum=60_000
+    )
+    register_broker_timeout_mills: int = option(
+        6_000, "Milliseconds that a nameserver has to answer a registration.", minimum=100, maximum=60_000
+    )
+    compressed_register: bool = option(False, "Compress registrations.")
+
+    # --- topics and groups ----------------------------------------------------------------------
+    auto_create_topic_enable: bool = option(True, "Make a topic when the first message is sent to it.", runtime=True)
+    default_topic_queue_nums: int = option(
+        8, "Queues of a topic that is made so, if the producer asks for no less.", minimum=1, maximum=1024
+    )
+    cluster_topic_enable: bool = option(True, "Let the topic with the cluster's name be read and written.")
+    broker_topic_enable: bool = option(True, "Let the topic with the broker's name be read and written.")
+    trace_topic_enable: bool = option(False, "Make the topic for message traces.")
+    msg_trace_topic_name: str = option(TRACE_TOPIC, "Name of the topic for message traces.")
+    auto_create_subscription_group: bool = option(True, "Make a consumer group on its first use.", runtime=True)
+    broker_permission: int = option(6, "4 to be read, 2 to be written, 6 for both.", minimum=0, maximum=6, runtime=True)
+
+    # --- sends ----------------------------------------------------------------------------------
+    max_message_size: int = option(
+        MAX_MESSAGE_BYTES, "Bytes of the largest body.", minimum=1, maximum=MAX_FRAME_BYTES // 2
+    )
+    sync_flush_timeout: int = option(
+        5_000, "SYNC_FLUSH: milliseconds until a send is answered as stored but not flushed.", minimum=1
+    )
+    region_id: str = option("DefaultRegion", "Region that answers to sends name (MSG_REGION).")
+    trace_on: bool = option(True, "Tell clients that they may trace messages (TRACE_ON).")
+    start_accept_send_request_time_stamp: int = option(
+        0, "Milliseconds since 1970 before which sends are refused.", maximum=2**63 - 1
+    )
+
+    # --- pulls ----------------------------------------------------------------------------------
+    long_polling_enable: bool = option(True, "Let pulls wait for messages as long as they ask for.", runtime=True)
+    short_polling_time_mills: int = option(
+        1_000, "Milliseconds that pulls wait when longPollingEnable is off.", maximum=60_000, runtime=True
+    )
+    max_transfer_bytes_on_message_in_memory: int = option(
+        262_144, "Bytes of messages in one answer to a pull.", minimum=1_024, maximum=8_388_608, runtime=True
+    )
+    max_transfer_count_on_message_in_memory: int = option(
+        1_024, "Messages in one answer to a pull.", minimum=1, maximum=16_384, runtime=True
+    )
+    access_message_in_memory_max_ratio: int = option(
+        40,
+        "Per cent of memory; a new group starts at a queue's first message if the log has not grown more since.",
+        minimum=0,
+        maximum=95,
+        runtime=True,
+    )
+    default_query_max_num: int = option(32, "Messages found by one query by unique key.", minimum=1, maximum=64)
+    flush_consumer_offset_interval: int = option(
+        5_000, "Milliseconds between two writes of the consumer offsets.", minimum=100, maximum=_MILLISECONDS_OF_A_DAY
+    )
+
+    # --- connections ----------------------------------------------------------------------------
+    server_channel_max_idle_time_seconds: int = option(
+        120, "Seconds without traffic after which a connection is closed.", minimum=1, maximum=86_400
+    )
+    server_max_connections: int = option(MAX_CONNECTIONS, "Connections open at the same time.", minimum=1)
+
+
+def load_broker_config(path: str | Path | None, **overrides: Any) -> tuple[BrokerConfig, list[str]]:
+    """Read a ``broker.conf``; ``overrides`` are attributes given on the command line.
+
+    Returns the configuration and the warnings for unknown keys.
+
+    :raises ConfigError: when the file cannot be read, or with file, line, value and allowed range.
+    """
+    if path is None:
+        return BrokerConfig(**overrides), []
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read the configuration {path}: {error}", next_step="check the -c argument") from None
+    return load_options(BrokerConfig, text, source=str(path), overrides=overrides, accepted=APACHE_ONLY_KEYS)

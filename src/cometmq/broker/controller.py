@@ -1,0 +1,225 @@
+"""One broker: its parts, wired together, started and stopped in order (``BrokerController``).
+
+Start: store (recovery), tables, processors, server, registration. Stop: leave the nameservers, refuse
+sends, answer the pulls that wait, close connections, write the tables, close the store.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import socket
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Final
+
+from cometmq.broker.answers import SendAnswers
+from cometmq.broker.clients import ClientRegistry
+from cometmq.broker.config import BrokerConfig
+from cometmq.broker.consumer_manage import ConsumerManageProcessor
+from cometmq.broker.groups import SubscriptionGroupManager
+from cometmq.broker.heartbeat import ClientManageProcessor
+from cometmq.broker.hold import PullRequestHoldService
+from cometmq.broker.live_config import LiveConfig
+from cometmq.broker.local_address import local_address
+from cometmq.broker.offsets import ConsumerOffsetManager
+from cometmq.broker.periodic import Periodic
+from cometmq.broker.pull import PullMessageProcessor
+from cometmq.broker.queries import QueryProcessor
+from cometmq.broker.registration import BrokerRegistration
+from cometmq.broker.send import SendMessageProcessor
+from cometmq.broker.send_targets import SendTargets
+from cometmq.broker.stats import BrokerStats
+from cometmq.broker.topics import TopicConfigManager
+from cometmq.clock import SYSTEM_CLOCK, Clock
+from cometmq.limits import CLIENT_SCAN_SECONDS, TABLE_RETRY_SECONDS
+from cometmq.message.hosts import encode_host, format_address
+from cometmq.remoting.client import RemotingClient
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.processors import ProcessorTable
+from cometmq.remoting.server import RemotingServer
+from cometmq.store.message_store import MessageStore
+
+_log = logging.getLogger(__name__)
+
+HA_PORT_DISTANCE: Final = 1
+"""Slaves replicate from the port after the one for clients."""
+
+FAST_PORT_DISTANCE: Final = 2
+"""Old clients and slaves ask everything but pulls at this port before the one for clients."""
+
+
+class Broker:
+    """A broker process's inside.
+
+    Its parts are there for the modules of administration: ``live``, ``topics``, ``groups``,
+    ``offsets``, ``clients``, ``processors``, ``stats``; from ``start`` on also ``store``, ``hold`` and
+    ``server``.
+    """
+
+    store: MessageStore
+    hold: PullRequestHoldService
+    server: RemotingServer
+
+    def __init__(self, config: BrokerConfig, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        ip = config.broker_ip1.removeprefix("[").removesuffix("]") or local_address()
+        self.live = LiveConfig(
+            dataclasses.replace(config, broker_ip1=ip, broker_name=config.broker_name or socket.gethostname())
+        )
+        self.clock = clock
+        tables = Path(config.store_path_root_dir) / "config"
+        self.topics = TopicConfigManager(self.live, tables / "topics.json", clock=clock)
+        self.groups = SubscriptionGroupManager(self.live, tables / "subscriptionGroup.json", clock=clock)
+        self.offsets = ConsumerOffsetManager(tables / "consumerOffset.json")
+        self.clients = ClientRegistry(clock=clock)
+        self.processors = ProcessorTable()
+        self.stats = BrokerStats(config.broker_cluster_name, clock=clock)
+        self._stops = AsyncExitStack()
+
+    @property
+    def config(self) -> BrokerConfig:
+        """The configuration of this moment."""
+        return self.live.current
+
+    @property
+    def address(self) -> str:
+        """``host:port`` that clients reach this broker at."""
+        return format_address(self.config.broker_ip1, self.server.port)
+
+    async def start(self) -> None:
+        """Open the store, listen, register; when it returns the broker serves.
+
+        :raises StoreError: the store cannot be opened.
+        :raises OSError: the port is taken or not allowed.
+        """
+        try:
+            self._open_store()
+            await self._listen()
+            self._start_services()
+            await self._start_registration()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """Leave the nameservers, answer what is under way, close everything; harmless when it never started."""
+        await self._stops.aclose()
+
+    # --- parts ----------------------------------------------------------------------------------
+    def _open_store(self) -> None:
+        self.store = MessageStore.open(self.config, clock=self.clock)
+        self._stops.push_async_callback(self.store.close)
+        for finding in (*self.store.findings, *self.topics.load(), *self.groups.load(), *self.offsets.load()):
+            _log.warning("%s", finding)
+        self._stops.callback(self._save_tables)
+        self._stops.callback(self.offsets.save)
+        self.store.start()
+
+    async def _listen(self) -> None:
+        config = self.config
+        self.server = self._new_server(self.processors)
+        await self.server.start(config.bind_address, config.listen_port)
+        self._stops.push_async_callback(self.server.stop)
+        # Nothing may wait between listening and this: a request would find no processors.
+        sends = self._register_processors()
+        self.server.turn_hooks.append(sends.end_turn)
+        self._stops.push_async_callback(self._finish_requests, sends)
+        await self._listen_fast(sends)
+
+    async def _listen_fast(self, sends: SendMessageProcessor) -> None:
+        """Listen on the port for clients that keep pulls and all else apart (``vipChannelEnabled``)."""
+        port = self.config.listen_port - FAST_PORT_DISTANCE
+        if port <= 0:
+            return
+        server = self._new_server(self.processors.without(RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE))
+        server.turn_hooks.append(sends.end_turn)
+        try:
+            await server.start(self.config.bind_address, port)
+        except OSError as error:
+            _log.warning("cannot listen on port %d for clients with vipChannelEnabled: %s", port, error)
+        else:
+            self._stops.push_async_callback(server.stop)
+
+    def _new_server(self, processors: ProcessorTable) -> RemotingServer:
+        config = self.config
+        return RemotingServer(
+            processors,
+            clock=self.clock,
+            idle_timeout_s=config.server_channel_max_idle_time_seconds,
+            max_connections=config.server_max_connections,
+        )
+
+    def _register_processors(self) -> SendMessageProcessor:
+        config = self.config
+        host = encode_host(config.broker_ip1, self.server.port)
+        answers = SendAnswers(host, region=config.region_id, trace_on=config.trace_on)
+        targets = SendTargets(self.live, self.topics, self.groups, self.store, clock=self.clock)
+        sends = SendMessageProcessor(self.live, targets, self.store, self.stats, answers, host, clock=self.clock)
+        self.hold = PullRequestHoldService(self.store, clock=self.clock)
+        pulls = PullMessageProcessor(
+            self.live,
+            self.topics,
+            self.groups,
+            self.clients.consumers,
+            self.offsets,
+            self.store,
+            self.stats,
+            self.hold,
+        )
+        self.hold.answer = pulls.again
+        self.store.on_arrival = self.hold.arrived
+        consumers = ConsumerManageProcessor(self.live, self.clients.consumers, self.offsets, self.store)
+        sends.register(self.processors)
+        pulls.register(self.processors)
+        consumers.register(self.processors)
+        ClientManageProcessor(self.clients, self.topics, self.groups).register(self.processors)
+        QueryProcessor(self.live, self.store).register(self.processors)
+        return sends
+
+    def _start_services(self) -> None:
+        config = self.config
+        clock = self.clock
+        self.hold.start()
+        self.stats.start()
+        self._stops.callback(self.stats.stop)
+        for periodic in (
+            Periodic("expire clients", CLIENT_SCAN_SECONDS, self.clients.expire, clock=clock),
+            Periodic(
+                "write consumer offsets",
+                config.flush_consumer_offset_interval / 1000,
+                self.offsets.save_in_background,
+                clock=clock,
+            ),
+            Periodic("write tables", TABLE_RETRY_SECONDS, self._save_tables, clock=clock),
+        ):
+            periodic.start()
+            self._stops.push_async_callback(periodic.stop)
+
+    async def _start_registration(self) -> None:
+        config = self.config
+        if not config.namesrv_addr:
+            return
+        client = RemotingClient(clock=self.clock)
+        self._stops.push_async_callback(client.close)
+        registration = BrokerRegistration(
+            self.live,
+            self.topics,
+            client,
+            address=self.address,
+            ha_address=format_address(config.broker_ip1, self.server.port + HA_PORT_DISTANCE),
+            clock=self.clock,
+        )
+        self._stops.push_async_callback(registration.stop)
+        await registration.start()
+
+    # --- stopping -------------------------------------------------------------------------------
+    async def _finish_requests(self, sends: SendMessageProcessor) -> None:
+        """Refuse new sends, answer those under way and the pulls that wait."""
+        sends.stop()
+        sends.end_turn()
+        self.hold.stop()
+        await sends.finished()
+
+    def _save_tables(self) -> None:
+        self.topics.save()
+        self.groups.save()

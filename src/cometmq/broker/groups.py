@@ -1,0 +1,131 @@
+"""The consumer groups of this broker: their table and its file (``SubscriptionGroupManager``).
+
+The table lives in ``config/subscriptionGroup.json``, written on every change. A group is made by an
+administrator or on first use. Group names are as strict as topic names, because the name of a group
+becomes the name of its retry topic and so of directories (Apache does not check them).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from cometmq import fastjson
+from cometmq.broker.live_config import LiveConfig
+from cometmq.clock import Clock
+from cometmq.message.names import check_group
+from cometmq.remoting.bodies import (
+    DataVersion,
+    SubscriptionGroupConfig,
+    SubscriptionGroupWrapper,
+    decode_body,
+    to_builtins,
+)
+from cometmq.store.config_table import ConfigFile
+
+_log = logging.getLogger(__name__)
+
+SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
+SYSTEM_GROUPS: Final = (
+    "TOOLS_CONSUMER",
+    "FILTERSRV_CONSUMER",
+    "SELF_TEST_C_GROUP",
+    "CID_ONS-HTTP-PROXY",
+    "CID_ONSAPI_PULL",
+    "CID_ONSAPI_PERMISSION",
+    "CID_ONSAPI_OWNER",
+)
+"""Groups that every broker has (``SubscriptionGroupManager.init``)."""
+
+GroupListener = Callable[[str], None]
+
+
+class SubscriptionGroupManager:
+    """The table of consumer groups, its data version and its file."""
+
+    def __init__(self, live: LiveConfig, path: Path, *, clock: Clock) -> None:
+        self._live = live
+        self._file = ConfigFile(path)
+        self._clock = clock
+        self._table: dict[str, SubscriptionGroupConfig] = {}
+        self._unsaved = False
+        self.version = DataVersion(timestamp=clock.now_ms(), counter=0)
+        self.on_change: list[GroupListener] = []
+
+    @property
+    def table(self) -> Mapping[str, SubscriptionGroupConfig]:
+        """All groups by name; not to be changed."""
+        return self._table
+
+    def wrapper(self) -> SubscriptionGroupWrapper:
+        """The body that slaves and tools get (code 201)."""
+        return SubscriptionGroupWrapper(subscription_group_table=dict(self._table), data_version=self.version)
+
+    def load(self) -> list[str]:
+        """Read the file and add the groups every broker has; return a line for each thing found wrong."""
+        findings: list[str] = []
+        loaded = self._file.load()
+        if loaded is not None:
+            stored = decode_body(SubscriptionGroupWrapper, fastjson.dumps(loaded))
+            self.version = stored.data_version
+            for name, group in stored.subscription_group_table.items():
+                wrong = check_group(name)
+                if wrong is None and group.group_name == name:
+                    self._table[name] = group
+                else:
+                    findings.append(
+                        f"subscriptionGroup.json: group {name!r} left out: {wrong or 'its entry has another name'}"
+                    )
+        for name in SYSTEM_GROUPS:
+            self._table.setdefault(name, SubscriptionGroupConfig(group_name=name))
+        return findings
+
+    def get(self, group: str) -> SubscriptionGroupConfig | None:
+        """The configuration of a group, or ``None``; never makes one."""
+        return self._table.get(group)
+
+    def find(self, group: str) -> SubscriptionGroupConfig | None:
+        """The configuration of a group, made now if groups are made on first use and the name is valid."""
+        found = self._table.get(group)
+        if found is not None:
+            return found
+        if not self._live.current.auto_create_subscription_group and not group.startswith(SYSTEM_GROUP_PREFIX):
+            return None
+        if check_group(group) is not None:
+            return None
+        created = SubscriptionGroupConfig(group_name=group)
+        _log.info("create subscription group %s on first use", group)
+        self.put(created)
+        return created
+
+    def put(self, group: SubscriptionGroupConfig) -> None:
+        """Add or replace a group; the name must have passed ``check_group``."""
+        assert check_group(group.group_name) is None, group.group_name
+        self._table[group.group_name] = group
+        self._changed(group.group_name)
+
+    def delete(self, group: str) -> bool:
+        """Remove a group; whether it was there."""
+        if self._table.pop(group, None) is None:
+            return False
+        self._changed(group)
+        return True
+
+    def _changed(self, group: str) -> None:
+        self.version = DataVersion(timestamp=self._clock.now_ms(), counter=self.version.counter + 1)
+        self._unsaved = True
+        self.save()
+        for listener in self.on_change:
+            listener(group)
+
+    def save(self) -> None:
+        """Write the file if the table changed; on a full or broken disk it stays due for the next call."""
+        if not self._unsaved:
+            return
+        try:
+            self._file.save(fastjson.dumps_pretty(to_builtins(self.wrapper())))
+            self._unsaved = False
+        except OSError as error:
+            _log.error("cannot write %s: %s; it will be tried again", self._file.path, error)

@@ -1,0 +1,109 @@
+"""Clients report: HEART_BEAT (34), UNREGISTER_CLIENT (35), and the notices about changed groups (40).
+
+(``ClientManageProcessor``, ``DefaultConsumerIdsChangeListener``.)
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from cometmq.broker.clients import ClientRegistry, ConsumerGroup
+from cometmq.broker.groups import SubscriptionGroupManager
+from cometmq.broker.topics import TopicConfigManager
+from cometmq.limits import MAX_CLIENT_ID_CHARS, MAX_HEARTBEAT_GROUPS
+from cometmq.message.names import check_group, check_topic, retry_topic
+from cometmq.message.sysflag import TOPIC_UNIT_SUB
+from cometmq.remoting.bodies import BodyError, ConsumerData, HeartbeatData, decode_body
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.headers import (
+    NoHeader,
+    NotifyConsumerIdsChangedRequestHeader,
+    UnregisterClientRequestHeader,
+)
+from cometmq.remoting.processors import ProcessorTable, Request, Response
+from cometmq.remoting.server import ServerConnection
+
+_log = logging.getLogger(__name__)
+
+
+class ClientManageProcessor:
+    """Enters and removes clients, and tells the members of a group when it changes."""
+
+    def __init__(self, clients: ClientRegistry, topics: TopicConfigManager, groups: SubscriptionGroupManager) -> None:
+        self._clients = clients
+        self._topics = topics
+        self._groups = groups
+        clients.consumers.on_change.append(self._notify)
+
+    def register(self, processors: ProcessorTable) -> None:
+        """Answer the codes of clients that come, stay and go."""
+        processors.register(RequestCode.HEART_BEAT, NoHeader, self.heartbeat)
+        processors.register(RequestCode.UNREGISTER_CLIENT, UnregisterClientRequestHeader, self.unregister)
+
+    def heartbeat(self, connection: ServerConnection, request: Request[Any], body: bytes) -> Response:
+        """Enter or refresh the producers and consumers of one client."""
+        try:
+            data = decode_body(HeartbeatData, body)
+        except BodyError as error:
+            return Response(ResponseCode.SYSTEM_ERROR, remark=error.message)
+        wrong = _check(data)
+        if wrong is not None:
+            return Response(ResponseCode.SYSTEM_ERROR, remark=wrong)
+        channel = self._clients.channel(connection, data.client_id, str(request.language or "OTHER"), request.version)
+        for consumer in data.consumer_data_set:
+            self._prepare(consumer)
+            self._clients.consumers.register(consumer, channel)
+        for producer in data.producer_data_set:
+            self._clients.producers.register(producer.group_name, channel)
+        return Response()
+
+    def _prepare(self, consumer: ConsumerData) -> None:
+        """Make the group and its retry topic, which every consumer looks for."""
+        group = self._groups.find(consumer.group_name)
+        if group is not None:
+            self._topics.create_retry(
+                retry_topic(consumer.group_name),
+                queue_nums=group.retry_queue_nums,
+                topic_sys_flag=TOPIC_UNIT_SUB if consumer.unit_mode else 0,
+            )
+
+    def unregister(self, connection: ServerConnection, request: Request[Any], _body: bytes) -> Response:
+        """Take a client out of the groups it names."""
+        header: UnregisterClientRequestHeader = request.header
+        if header.producer_group:
+            self._clients.producers.unregister(header.producer_group, connection)
+        if header.consumer_group:
+            self._clients.consumers.unregister(header.consumer_group, connection)
+        return Response()
+
+    def _notify(self, group: ConsumerGroup) -> None:
+        config = self._groups.get(group.name)
+        if config is not None and not config.notify_consumer_ids_changed_enable:
+            return
+        header = NotifyConsumerIdsChangedRequestHeader(consumer_group=group.name)
+        for connection in group.channels:
+            connection.send_oneway(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, header)
+
+
+def _check(data: HeartbeatData) -> str | None:
+    """What is wrong with a heartbeat: names become topics, directories and table keys."""
+    if len(data.client_id) > MAX_CLIENT_ID_CHARS:
+        return f"the clientID is longer than {MAX_CLIENT_ID_CHARS} characters"
+    if len(data.consumer_data_set) + len(data.producer_data_set) > MAX_HEARTBEAT_GROUPS:
+        return f"a heartbeat may name at most {MAX_HEARTBEAT_GROUPS} groups"
+    for producer in data.producer_data_set:
+        wrong = check_group(producer.group_name)
+        if wrong is not None:
+            return wrong
+    for consumer in data.consumer_data_set:
+        wrong = check_group(consumer.group_name)
+        if wrong is not None:
+            return wrong
+        if len(consumer.subscription_data_set) > MAX_HEARTBEAT_GROUPS:
+            return f"a group may subscribe to at most {MAX_HEARTBEAT_GROUPS} topics"
+        for subscription in consumer.subscription_data_set:
+            wrong = check_topic(subscription.topic)
+            if wrong is not None:
+                return wrong
+    return None

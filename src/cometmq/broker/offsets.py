@@ -1,0 +1,124 @@
+"""Consumer offsets: how far each group has come in each queue (``ConsumerOffsetManager``).
+
+The table lives in ``config/consumerOffset.json``, written every ``flushConsumerOffsetInterval`` and
+at stop. Offsets arrive by UPDATE_CONSUMER_OFFSET (15) and with pulls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from cometmq import fastjson
+from cometmq.limits import MAX_CONSUMER_OFFSET_TABLES
+from cometmq.message.names import check_group, check_topic
+from cometmq.store.config_table import ConfigFile
+
+_log = logging.getLogger(__name__)
+
+_SEPARATOR: Final = "@"
+NO_OFFSET: Final = -1
+_MAX_QUEUE_ID: Final = 2**31 - 1
+
+
+class ConsumerOffsetManager:
+    """The table ``topic@group`` → queue id → offset, and its file."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = ConfigFile(path)
+        self._table: dict[str, dict[int, int]] = {}
+        self._unsaved = False
+        self._writing = threading.Lock()
+
+    def load(self) -> list[str]:
+        """Read the file; return a line for each entry that cannot be used."""
+        findings: list[str] = []
+        loaded: Any = self._file.load()
+        if loaded is None:
+            return findings
+        for key, queues in loaded.get("offsetTable", {}).items():
+            topic, _, group = str(key).partition(_SEPARATOR)
+            try:
+                if check_topic(topic) is not None or check_group(group) is not None:
+                    raise ValueError(key)
+                self._table[key] = {int(queue_id): int(offset) for queue_id, offset in queues.items()}
+            except (AttributeError, TypeError, ValueError):
+                findings.append(f"consumerOffset.json: entry {key!r} left out")
+        return findings
+
+    def query(self, group: str, topic: str, queue_id: int) -> int:
+        """The offset committed for one queue, or ``NO_OFFSET``."""
+        queues = self._table.get(f"{topic}{_SEPARATOR}{group}")
+        return NO_OFFSET if queues is None else queues.get(queue_id, NO_OFFSET)
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
+        """Note that ``group`` has come to ``offset``; going back is allowed, as in RocketMQ.
+
+        A negative offset is ignored: clients send −1 for "none yet". Returns ``False`` when the
+        table is full and nothing was noted. Both names must have passed their checks.
+        """
+        if offset < 0 or not 0 <= queue_id <= _MAX_QUEUE_ID:
+            return True
+        key = f"{topic}{_SEPARATOR}{group}"
+        queues = self._table.get(key)
+        if queues is None:
+            if len(self._table) >= MAX_CONSUMER_OFFSET_TABLES:
+                return False
+            queues = self._table[key] = {}
+        queues[queue_id] = offset
+        self._unsaved = True
+        return True
+
+    def of_group(self, group: str) -> Iterator[tuple[str, Mapping[int, int]]]:
+        """Yield ``(topic, {queue id: offset})`` for each topic that a group has offsets of."""
+        for key, queues in list(self._table.items()):
+            topic, _, owner = key.partition(_SEPARATOR)
+            if owner == group:
+                yield topic, queues
+
+    def groups_of(self, topic: str) -> set[str]:
+        """The groups that have offsets of a topic (``whichGroupByTopic``)."""
+        prefix = topic + _SEPARATOR
+        return {key[len(prefix) :] for key in self._table if key.startswith(prefix)}
+
+    def of_queues(self, group: str, topic: str) -> Mapping[int, int]:
+        """The offsets of one group in one topic, by queue id."""
+        return self._table.get(f"{topic}{_SEPARATOR}{group}", {})
+
+    def forget(self, *, group: str | None = None, topic: str | None = None) -> None:
+        """Remove what is known of a group, of a topic, or of one group in one topic."""
+        for key in list(self._table):
+            key_topic, _, key_group = key.partition(_SEPARATOR)
+            if (group is None or key_group == group) and (topic is None or key_topic == topic):
+                del self._table[key]
+                self._unsaved = True
+
+    @property
+    def table(self) -> Mapping[str, Mapping[int, int]]:
+        """All offsets, as slaves and tools get them (code 43); not to be changed."""
+        return self._table
+
+    def save(self) -> None:
+        """Write the file if something changed since; on a full or broken disk it stays due for the next call."""
+        if self._unsaved:
+            self._unsaved = False
+            self._write(self._table)
+
+    async def save_in_background(self) -> None:
+        """As :meth:`save`, but formatting and writing happen in a worker thread, on a copy."""
+        if self._unsaved:
+            self._unsaved = False
+            copy = {key: dict(queues) for key, queues in self._table.items()}
+            await asyncio.get_running_loop().run_in_executor(None, self._write, copy)
+
+    def _write(self, table: Mapping[str, Mapping[int, int]]) -> None:
+        try:
+            with self._writing:
+                self._file.save(fastjson.dumps_pretty({"offsetTable": table}))
+        except OSError as error:
+            self._unsaved = True
+            _log.error("cannot write %s: %s; it will be tried again", self._file.path, error)

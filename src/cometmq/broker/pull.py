@@ -1,0 +1,215 @@
+"""Pulls: PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361) (``PullMessageProcessor``).
+
+An answer is a header and slices of the log as they are. A pull that finds nothing and may wait is
+handed to :mod:`cometmq.broker.hold`, which runs it again when a message arrives or its time is up.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from cometmq.broker.clients import BROADCASTING, ConsumerManager
+from cometmq.broker.groups import SubscriptionGroupManager
+from cometmq.broker.hold import HeldPull, PullRequestHoldService
+from cometmq.broker.live_config import LiveConfig
+from cometmq.broker.offsets import ConsumerOffsetManager
+from cometmq.broker.send_targets import TOPIC_HELP
+from cometmq.broker.stats import BrokerStats
+from cometmq.broker.subscriptions import SubscriptionError, TagFilter, parse_subscription
+from cometmq.broker.topics import TopicConfigManager
+from cometmq.message.names import MASTER_ID, PERM_READ, check_group
+from cometmq.message.sysflag import PULL_COMMIT, PULL_SUBSCRIPTION, PULL_SUSPEND
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.headers import PullMessageRequestHeader, PullMessageResponseHeader
+from cometmq.remoting.processors import ProcessorTable, Request, Response
+from cometmq.remoting.server import ServerConnection
+from cometmq.store.message_store import GetMessageStatus, GetResult, MessageStore
+
+_EMPTY: Final = (GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, GetMessageStatus.NO_MESSAGE_IN_QUEUE)
+_CODES: Final = {
+    GetMessageStatus.FOUND: ResponseCode.SUCCESS,
+    GetMessageStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetMessageStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetMessageStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
+    GetMessageStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    GetMessageStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    GetMessageStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+}
+
+
+class PullRefusedError(Exception):
+    """A pull that is answered with an error."""
+
+    def __init__(self, code: int, remark: str) -> None:
+        super().__init__(remark)
+        self.code = code
+        self.remark = remark
+
+
+class PullMessageProcessor:
+    """Serves consumers; see the module's docstring."""
+
+    def __init__(
+        self,
+        live: LiveConfig,
+        topics: TopicConfigManager,
+        groups: SubscriptionGroupManager,
+        consumers: ConsumerManager,
+        offsets: ConsumerOffsetManager,
+        store: MessageStore,
+        stats: BrokerStats,
+        hold: PullRequestHoldService,
+    ) -> None:
+        self._live = live
+        self._topics = topics
+        self._groups = groups
+        self._consumers = consumers
+        self._offsets = offsets
+        self._store = store
+        self._stats = stats
+        self._hold = hold
+
+    def register(self, processors: ProcessorTable) -> None:
+        """Answer the codes of pulls."""
+        processors.register(RequestCode.PULL_MESSAGE, PullMessageRequestHeader, self.pull)
+        processors.register(RequestCode.LITE_PULL_MESSAGE, PullMessageRequestHeader, self.pull)
+
+    def pull(self, connection: ServerConnection, request: Request[Any], _body: bytes) -> Response | None:
+        """Answer with messages, or hold the request until there are some."""
+        header: PullMessageRequestHeader = request.header
+        try:
+            wanted = self._check(connection, header)
+        except PullRefusedError as refused:
+            return Response(refused.code, remark=refused.remark)
+        if header.sys_flag & PULL_COMMIT:
+            self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+        result = self._get(header, wanted)
+        code = result_code(result.status, header.queue_offset)
+        if code == ResponseCode.PULL_NOT_FOUND and header.sys_flag & PULL_SUSPEND:
+            config = self._live.current
+            wait_ms = header.suspend_timeout_millis if config.long_polling_enable else config.short_polling_time_mills
+            if self._hold.hold(HeldPull(connection, request, wanted.codes, header.queue_offset), wait_ms):
+                return None
+        return self._response(header, result, code)
+
+    def again(self, held: HeldPull) -> Response:
+        """Run a held pull once more, this time for an answer."""
+        header: PullMessageRequestHeader = held.request.header
+        try:
+            wanted = self._check(held.connection, header)
+        except PullRefusedError as refused:
+            return Response(refused.code, remark=refused.remark)
+        result = self._get(header, wanted)
+        return self._response(header, result, result_code(result.status, header.queue_offset))
+
+    # --- checks, in Apache's order --------------------------------------------------------------
+    def _check(self, connection: ServerConnection, header: PullMessageRequestHeader) -> TagFilter:
+        config = self._live.current
+        if not config.broker_permission & PERM_READ:
+            raise PullRefusedError(
+                ResponseCode.NO_PERMISSION, f"the broker[{config.broker_ip1}] pulling message is forbidden"
+            )
+        name = header.consumer_group
+        group = self._groups.find(name)
+        if group is None:
+            wrong = check_group(name)
+            if wrong is not None:
+                raise PullRefusedError(ResponseCode.SYSTEM_ERROR, wrong)
+            raise PullRefusedError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group [{name}] does not exist, {TOPIC_HELP.strip()}",
+            )
+        if not group.consume_enable:
+            raise PullRefusedError(ResponseCode.NO_PERMISSION, f"subscription group no permission, {name}")
+        topic = self._topics.get(header.topic)
+        if topic is None:
+            raise PullRefusedError(
+                ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist, apply first please! {TOPIC_HELP}"
+            )
+        if not topic.perm & PERM_READ:
+            raise PullRefusedError(
+                ResponseCode.NO_PERMISSION, f"the topic[{header.topic}] pulling message is forbidden"
+            )
+        if not 0 <= header.queue_id < topic.read_queue_nums:
+            raise PullRefusedError(
+                ResponseCode.SYSTEM_ERROR,
+                f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
+                f"topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[/{connection.remote_address}]",
+            )
+        if header.sys_flag & PULL_SUBSCRIPTION:
+            try:
+                wanted = parse_subscription(header.subscription or "", header.expression_type or "")
+            except SubscriptionError:
+                raise PullRefusedError(
+                    ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed"
+                ) from None
+        else:
+            wanted = self._heartbeat_filter(header, group.consume_broadcast_enable)
+        if not wanted.by_tag:
+            raise PullRefusedError(
+                ResponseCode.SYSTEM_ERROR,
+                f"The broker does not support consumer to filter message by {wanted.expression_type}",
+            )
+        return wanted
+
+    def _heartbeat_filter(self, header: PullMessageRequestHeader, broadcast_enable: bool) -> TagFilter:
+        """The filter that the group's last heartbeat named for this topic."""
+        group = self._consumers.get(header.consumer_group)
+        if group is None:
+            raise PullRefusedError(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist{TOPIC_HELP}"
+            )
+        if not broadcast_enable and group.message_model == BROADCASTING:
+            raise PullRefusedError(
+                ResponseCode.NO_PERMISSION,
+                f"the consumer group[{header.consumer_group}] can not consume by broadcast way",
+            )
+        subscription = group.subscriptions.get(header.topic)
+        if subscription is None:
+            raise PullRefusedError(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's subscription not exist{TOPIC_HELP}"
+            )
+        if subscription.sub_version < header.sub_version:
+            raise PullRefusedError(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
+        try:
+            return parse_subscription(subscription.sub_string, subscription.expression_type)
+        except SubscriptionError:
+            raise PullRefusedError(
+                ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed"
+            ) from None
+
+    # --- the answer -----------------------------------------------------------------------------
+    def _get(self, header: PullMessageRequestHeader, wanted: TagFilter) -> GetResult:
+        config = self._live.current
+        return self._store.get_message(
+            header.topic,
+            header.queue_id,
+            header.queue_offset,
+            min(header.max_msg_nums, config.max_transfer_count_on_message_in_memory),
+            tag_codes=wanted.codes,
+            max_bytes=config.max_transfer_bytes_on_message_in_memory,
+        )
+
+    def _response(self, header: PullMessageRequestHeader, result: GetResult, code: ResponseCode) -> Response:
+        if code == ResponseCode.SUCCESS:
+            self._stats.get(header.topic, header.consumer_group, result.count, result.size)
+        else:
+            self._stats.get_miss()
+        return Response(
+            code,
+            PullMessageResponseHeader(
+                suggest_which_broker_id=MASTER_ID,
+                next_begin_offset=result.next_begin_offset,
+                min_offset=result.min_offset,
+                max_offset=result.max_offset,
+            ),
+            result.status.name,
+            result.chunks,
+        )
+
+
+def result_code(status: GetMessageStatus, asked_offset: int) -> ResponseCode:
+    """The answer's code for what the store found (``PullMessageProcessor.processRequest``)."""
+    if status in _EMPTY:
+        return ResponseCode.PULL_NOT_FOUND if asked_offset == 0 else ResponseCode.PULL_OFFSET_MOVED
+    return _CODES[status]

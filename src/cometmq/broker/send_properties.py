@@ -1,0 +1,70 @@
+"""What a broker reads from the properties of a message before it stores them (hot path).
+
+One pass over the text finds the tag, the index keys and the properties that decide how a message is
+stored, and writes the text that is stored: without WAIT, with CLUSTER (``SendMessageProcessor``).
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from cometmq.message.ids import tags_code
+from cometmq.message.properties import CLUSTER, DELAY, KEYS, TAGS, UNIQ_KEY, WAIT
+
+_NAMES: Final = frozenset({KEYS, UNIQ_KEY, TAGS, WAIT, DELAY, CLUSTER})
+
+
+class SendProperties(NamedTuple):
+    """The properties of one message, read and ready to be stored."""
+
+    stored: bytes
+    tags_code: int
+    index_keys: tuple[str, ...]
+    """The unique key and each of KEYS, as they go into the index."""
+    wait: bool
+    """Whether the producer waits for the flush (WAIT is not ``false``)."""
+    delay: str
+    """The text of DELAY, empty when there is none."""
+
+
+def read_properties(text: str, tail: str) -> SendProperties:
+    """Read the properties of one message; ``tail`` is the text of CLUSTER, to be appended.
+
+    Where a name stands twice the last one counts, as in RocketMQ. Empty pieces are dropped.
+    """
+    keys = unique = tag = wait = delay = ""
+    kept: list[str] = []
+    for piece in text.split("\x02"):
+        name, _, value = piece.partition("\x01")
+        if name in _NAMES:
+            if name == KEYS:
+                keys = value
+            elif name == UNIQ_KEY:
+                unique = value
+            elif name == TAGS:
+                tag = value
+            elif name == WAIT:
+                wait = value
+                continue
+            elif name == DELAY:
+                delay = value
+            else:
+                continue
+        elif not piece:
+            continue
+        kept.append(piece)
+    kept.append(tail)
+    index_keys: tuple[str, ...]
+    if " " in keys:
+        index_keys = tuple(key for key in (unique, *keys.split(" ")) if key)
+    elif keys:
+        index_keys = (unique, keys) if unique else (keys,)
+    else:
+        index_keys = (unique,) if unique else ()
+    return SendProperties(
+        "\x02".join(kept).encode(),
+        tags_code(tag) if tag else 0,
+        index_keys,
+        wait != "false",
+        delay,
+    )

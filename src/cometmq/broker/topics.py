@@ -1,0 +1,220 @@
+"""The topics of this broker: their table, its file, and how topics come into being (``TopicConfigManager``).
+
+The table lives in ``config/topics.json``, written on every change before the change is answered. A
+topic is made by an administrator, by a send to a topic that does not exist (from the default topic
+that the producer names, where that one may be inherited from), or with the first heartbeat of a
+consumer group (its retry topic).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from cometmq import fastjson
+from cometmq.broker.live_config import LiveConfig
+from cometmq.clock import Clock
+from cometmq.message.names import (
+    AUTO_CREATE_TOPIC,
+    BENCHMARK_TOPIC,
+    OFFSET_MOVED_EVENT,
+    PERM_INHERIT,
+    PERM_READ,
+    PERM_WRITE,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    SELF_TEST_TOPIC,
+    SYSTEM_TOPICS,
+    check_topic,
+    reply_topic,
+)
+from cometmq.remoting.bodies import DataVersion, TopicConfig, TopicConfigSerializeWrapper, decode_body, to_builtins
+from cometmq.store.config_table import ConfigFile
+
+_log = logging.getLogger(__name__)
+
+READ_WRITE: Final = PERM_READ | PERM_WRITE
+_CLUSTER_TOPIC_QUEUES: Final = 16
+_BENCHMARK_QUEUES: Final = 1024
+_SCHEDULE_QUEUES: Final = 18
+_SINGLE_QUEUE: Final = 1
+
+TopicListener = Callable[[str], None]
+
+
+def perm_text(perm: int) -> str:
+    """``RW-`` and so on, as RocketMQ prints permissions (``PermName.perm2String``)."""
+    return "".join(
+        letter if perm & bit else "-" for letter, bit in (("R", PERM_READ), ("W", PERM_WRITE), ("X", PERM_INHERIT))
+    )
+
+
+def describe_topic(config: TopicConfig) -> str:
+    """The text that RocketMQ's answers show for a topic (``TopicConfig.toString``)."""
+    return (
+        f"TopicConfig [topicName={config.topic_name}, readQueueNums={config.read_queue_nums}, "
+        f"writeQueueNums={config.write_queue_nums}, perm={perm_text(config.perm)}, "
+        f"topicFilterType={config.topic_filter_type}, topicSysFlag={config.topic_sys_flag}, "
+        f"order={'true' if config.order else 'false'}]"
+    )
+
+
+class TopicConfigManager:
+    """The table of topics, its data version and its file.
+
+    ``on_change`` is called with the topic's name after each change, when the file is written.
+    """
+
+    def __init__(self, live: LiveConfig, path: Path, *, clock: Clock) -> None:
+        self._live = live
+        self._file = ConfigFile(path)
+        self._clock = clock
+        self._table: dict[str, TopicConfig] = {}
+        self._unsaved = False
+        self.version = DataVersion(timestamp=clock.now_ms(), counter=0)
+        config = live.current
+        self.system_topics = SYSTEM_TOPICS | {
+            config.broker_cluster_name,
+            config.broker_name,
+            reply_topic(config.broker_cluster_name),
+        }
+        self.on_change: list[TopicListener] = []
+
+    # --- Reading ------------------------------------------------------------------------------
+    def get(self, topic: str) -> TopicConfig | None:
+        """The configuration of a topic, or ``None``."""
+        return self._table.get(topic)
+
+    @property
+    def table(self) -> Mapping[str, TopicConfig]:
+        """All topics by name; not to be changed."""
+        return self._table
+
+    def wrapper(self) -> TopicConfigSerializeWrapper:
+        """The body that nameservers, slaves and tools get (code 21, 103)."""
+        return TopicConfigSerializeWrapper(topic_config_table=dict(self._table), data_version=self.version)
+
+    # --- Loading ------------------------------------------------------------------------------
+    def load(self) -> list[str]:
+        """Read the file, add the topics that every broker has; return a line for each thing found wrong."""
+        findings: list[str] = []
+        loaded = self._file.load()
+        if loaded is not None:
+            stored = decode_body(TopicConfigSerializeWrapper, fastjson.dumps(loaded))
+            self.version = stored.data_version
+            for name, topic in stored.topic_config_table.items():
+                wrong = check_topic(name)
+                if wrong is None and topic.topic_name == name:
+                    self._table[name] = topic
+                else:
+                    findings.append(f"topics.json: topic {name!r} left out: {wrong or 'its entry has another name'}")
+        for topic in self._built_in():
+            self._table.setdefault(topic.topic_name, topic)
+        return findings
+
+    def _built_in(self) -> list[TopicConfig]:
+        config = self._live.current
+        built_in = [
+            _topic(SELF_TEST_TOPIC, _SINGLE_QUEUE),
+            _topic(BENCHMARK_TOPIC, _BENCHMARK_QUEUES),
+            _topic(OFFSET_MOVED_EVENT, _SINGLE_QUEUE),
+            _topic(SCHEDULE_TOPIC, _SCHEDULE_QUEUES),
+            _topic(reply_topic(config.broker_cluster_name), _SINGLE_QUEUE),
+            _topic(
+                config.broker_cluster_name,
+                _CLUSTER_TOPIC_QUEUES,
+                PERM_INHERIT | (READ_WRITE if config.cluster_topic_enable else 0),
+            ),
+            _topic(config.broker_name, _SINGLE_QUEUE, PERM_INHERIT | (READ_WRITE if config.broker_topic_enable else 0)),
+        ]
+        if config.auto_create_topic_enable:
+            built_in.append(_topic(AUTO_CREATE_TOPIC, config.default_topic_queue_nums, READ_WRITE | PERM_INHERIT))
+        if config.trace_topic_enable:
+            built_in.append(_topic(config.msg_trace_topic_name, _SINGLE_QUEUE))
+        return built_in
+
+    # --- Changing -----------------------------------------------------------------------------
+    def put(self, topic: TopicConfig) -> None:
+        """Add or replace a topic; the name must have passed ``check_topic``."""
+        assert check_topic(topic.topic_name) is None, topic.topic_name
+        self._table[topic.topic_name] = topic
+        self._changed(topic.topic_name)
+
+    def delete(self, topic: str) -> bool:
+        """Remove a topic; whether it was there."""
+        if self._table.pop(topic, None) is None:
+            return False
+        self._changed(topic)
+        return True
+
+    def create_in_send(
+        self, topic: str, *, default_topic: str, queue_nums: int, topic_sys_flag: int = 0
+    ) -> TopicConfig | None:
+        """Make a topic for the first message sent to it (``createTopicInSendMessageMethod``).
+
+        It inherits from ``default_topic`` when that exists here with the inherit permission; TBW102
+        may be inherited from only while ``autoCreateTopicEnable`` is on. Returns ``None`` when the
+        topic may not be made.
+        """
+        existing = self._table.get(topic)
+        if existing is not None:
+            return existing
+        parent = self._table.get(default_topic)
+        if parent is None or not parent.perm & PERM_INHERIT:
+            return None
+        if default_topic == AUTO_CREATE_TOPIC and not self._live.current.auto_create_topic_enable:
+            return None
+        queues = max(0, min(queue_nums, parent.write_queue_nums))
+        created = TopicConfig(
+            topic_name=topic,
+            read_queue_nums=queues,
+            write_queue_nums=queues,
+            perm=parent.perm & ~PERM_INHERIT,
+            topic_filter_type=parent.topic_filter_type,
+            topic_sys_flag=topic_sys_flag,
+        )
+        _log.info("create topic %s with %d queues from %s", topic, queues, default_topic)
+        self.put(created)
+        return created
+
+    def create_retry(self, topic: str, *, queue_nums: int = _SINGLE_QUEUE, topic_sys_flag: int = 0) -> TopicConfig:
+        """Make a ``%RETRY%`` or ``%DLQ%`` topic unless it exists (``createTopicInSendMessageBackMethod``)."""
+        existing = self._table.get(topic)
+        if existing is not None:
+            return existing
+        created = _topic(topic, queue_nums, READ_WRITE, topic_sys_flag)
+        self.put(created)
+        return created
+
+    def is_retry(self, topic: str) -> bool:
+        """Whether the topic holds retried messages of a group."""
+        return topic.startswith(RETRY_PREFIX)
+
+    def _changed(self, topic: str) -> None:
+        self.version = DataVersion(timestamp=self._clock.now_ms(), counter=self.version.counter + 1)
+        self._unsaved = True
+        self.save()
+        for listener in self.on_change:
+            listener(topic)
+
+    def save(self) -> None:
+        """Write the file if the table changed; on a full or broken disk it stays due for the next call."""
+        if not self._unsaved:
+            return
+        try:
+            self._file.save(fastjson.dumps_pretty(to_builtins(self.wrapper())))
+            self._unsaved = False
+        except OSError as error:
+            _log.error("cannot write %s: %s; it will be tried again", self._file.path, error)
+
+
+def _topic(name: str, queues: int, perm: int = READ_WRITE, topic_sys_flag: int = 0) -> TopicConfig:
+    return TopicConfig(
+        topic_name=name,
+        read_queue_nums=queues,
+        write_queue_nums=queues,
+        perm=perm,
+        topic_sys_flag=topic_sys_flag,
+    )
