@@ -89,7 +89,7 @@ class Received:
         """From a `message` event; of its properties only those with the given names."""
         told = event["properties"]
         mine = tuple(sorted((name, told[name]) for name in names if name in told))
-        return cls(event["bodySha256"], event["tags"] or "", event["keys"] or "", mine)
+        return cls(event["bodySha256"], event.get("tags") or "", event.get("keys") or "", mine)
 
 
 def seen(events: Iterable[Event], names: Mapping[str, str] | None = None) -> list[Received]:

@@ -99,7 +99,7 @@ def test_a_group_continues_after_the_broker_comes_back(
     deployment.start_again(system)
     java.produce(deployment.address, second)
     for name in names:
-        messages = clients(name).consume(deployment.address, topic, f"group-{name}", second.count, linger_ms=200)
+        messages = clients(name).consume(deployment.address, topic, f"group-{name}", second.count, linger_ms=300)
         assert seen(messages) == sorted(second.expected()), name
     counts = Counter(message["bodySha256"] for message in java.read_topic(deployment.address, topic))
     assert counts == Counter(message.body_sha256 for message in first.expected() + second.expected())

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 from tests.interop.clients import KINDS, Client, Received, Series, queue_positions, seen
-from tests.interop.systems import Deployment
+from tests.interop.systems import Deployment, System
 
 pytestmark = pytest.mark.interop
 
@@ -87,6 +87,8 @@ def test_every_kind_of_send_is_stored_as_sent(
 def test_every_consumer_receives_what_every_client_sent(
     cluster: Deployment, clients: GetClient, everything: tuple[str, list[Received]], group: str, name: str, mode: str
 ) -> None:
+    if (name, mode, cluster.broker.system) == ("java5", "litepull", System.APACHE):
+        pytest.skip("the 5.x lite pull consumer asks by code 361, which Apache 4.9 does not know")
     topic, expected = everything
     properties = {"properties": '{"colour": "", "名前": "", "rocket": "", "spaces": ""}'} if name == "cpp" else {}
     messages = clients(name).consume(cluster.address, topic, group, len(expected), mode=mode, **properties)
@@ -101,7 +103,7 @@ def test_tags_are_filtered(
 ) -> None:
     topic, expected = everything
     wanted = sorted(message.body_sha256 for message in expected if message.tags in ("blue", "rot"))
-    messages = clients(name).consume(cluster.address, topic, group, len(wanted), tag="blue || rot", linger_ms=200)
+    messages = clients(name).consume(cluster.address, topic, group, len(wanted), tag="blue || rot", linger_ms=300)
 
     assert sorted(message["bodySha256"] for message in messages) == wanted
 
@@ -115,7 +117,7 @@ def test_a_group_continues_where_it_stopped(
     java.produce(cluster.address, first)
     assert seen(client.consume(cluster.address, topic, group, first.count)) == sorted(first.expected())
     java.produce(cluster.address, second)
-    messages = client.consume(cluster.address, topic, group, second.count, linger_ms=200)
+    messages = client.consume(cluster.address, topic, group, second.count, linger_ms=300)
 
     assert seen(messages) == sorted(second.expected())
 

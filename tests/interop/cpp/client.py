@@ -14,12 +14,15 @@ import os
 import queue
 import sys
 import threading
+import time
 from typing import Any
 
 from rocketmq.client import Message, MessageModel, Producer, PullConsumer, PushConsumer, RecvMessage, SendResult, dll
 from rocketmq.exceptions import ffi_check
 
 BATCH_MESSAGES = 10
+# From the last awaited message to the shutdown: the client counts a message as consumed after its listener returned.
+LINGER_MS = 150
 PRINTING = threading.Lock()
 
 # In the library, but not declared by its binding.
@@ -164,6 +167,7 @@ def consume(options: argparse.Namespace) -> None:
     emit("started")
     threading.Thread(target=wait_for_stop, daemon=True).start()
     finished.wait(options.timeout)
+    time.sleep(options.linger_ms / 1000)
     consumer.shutdown()
     emit("done", count=received)
 
@@ -199,6 +203,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--compress-over", type=int, default=4096)
     parser.add_argument("--expect", type=int, default=sys.maxsize)
     parser.add_argument("--timeout", type=float, default=60)
+    parser.add_argument("--linger-ms", type=int, default=LINGER_MS)
     options = parser.parse_args(arguments)
     options.mode = options.mode or {"produce": "sync", "consume": "push"}[options.command]
     return options

@@ -14,6 +14,10 @@ import (
 	"github.com/apache/rocketmq-client-go/v2/primitive"
 )
 
+// lingerMs is from the last awaited message to the shutdown: the client counts a message as consumed after its
+// listener returned.
+const lingerMs = 150
+
 // consume receives until enough messages came, time is up, or a line (or the end) of standard input asks it to stop.
 func consume(o options) error {
 	model := consumer.Clustering
@@ -70,7 +74,7 @@ func consume(o options) error {
 	}()
 	select {
 	case <-enough:
-		time.Sleep(time.Duration(o.number("linger-ms", 0)) * time.Millisecond)
+		time.Sleep(time.Duration(o.number("linger-ms", lingerMs)) * time.Millisecond)
 	case <-stop:
 	case <-time.After(time.Duration(o.number("timeout", 60)) * time.Second):
 	}

@@ -6,6 +6,9 @@ const crypto = require('crypto');
 const { Consumer, Message, Producer } = require('ali-ons');
 const ConsumeFromWhere = require('ali-ons/lib/consumer/consume_from_where');
 
+// From the last awaited message to the shutdown: the client counts a message as consumed after its listener returned.
+const LINGER_MS = 150;
+
 function emit(event, fields) {
   process.stdout.write(JSON.stringify({ event, ...fields }) + '\n');
 }
@@ -107,7 +110,7 @@ async function consume(options) {
   const finished = new Promise(resolve => {
     consumer.subscribe(options.topic, options.tag || '*', async each => {
       describe(each);
-      if (++received >= expected) setTimeout(resolve, Number(options['linger-ms'] || 0));
+      if (++received >= expected) setTimeout(resolve, Number(options['linger-ms'] || LINGER_MS));
     });
     setTimeout(resolve, 1000 * Number(options.timeout || 60));
     process.stdin.once('data', resolve).once('end', resolve);

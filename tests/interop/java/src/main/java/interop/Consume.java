@@ -24,6 +24,9 @@ import org.apache.rocketmq.common.message.MessageQueue;
 final class Consume {
     private static final int PULL_MESSAGES = 32;
 
+    /** From the last awaited message to the shutdown: the client counts a message as consumed after its listener returned. */
+    private static final int LINGER_MILLIS = 150;
+
     private Consume() {
     }
 
@@ -71,7 +74,7 @@ final class Consume {
                 output.print("assigned", Map.of("queues", now));
             }
         }
-        stop.waitMillis(options.number("linger-ms", 0));
+        stop.waitMillis(options.number("linger-ms", LINGER_MILLIS));
         consumer.shutdown();
         return Map.of("count", received.get());
     }
