@@ -70,6 +70,13 @@ MAX_KV_VALUE_CHARS: Final = 65_536
 MAX_REGISTRATION_BYTES: Final = 64 * 1024 * 1024
 """A registration's body after decompression: 100,000 topics with long names."""
 
+# --- Administration -----------------------------------------------------------------------------
+MAX_TOPIC_QUEUES: Final = 16_384
+"""Queues of one topic on one broker; each becomes a directory. Apache's own largest topic has 1,024."""
+
+MAX_CONSUME_QUEUE_UNITS: Final = 1_000
+"""Units of a consume queue in one answer to QUERY_CONSUME_QUEUE (321); about 100 bytes each as JSON."""
+
 # --- Spark ------------------------------------------------------------------------------------
 MAX_SPARK_BATCH_BODY_BYTES: Final = 64 * 1024 * 1024
 """Unpacked bodies in one Arrow batch; what goes beyond begins the next, so that bombs cannot fill an executor."""

@@ -98,6 +98,7 @@ class BrokerConfig(StoreConfig):
     broker_ip1: str = option(
         "", "Address that clients reach this broker at; it is inside message ids. Empty: found out.", key="brokerIP1"
     )
+    config_store_path: str = option("", "File that changes made at run time (code 25) are written back to.")
     bind_address: str = option("0.0.0.0", "Address to listen on.")
     listen_port: int = option(10_911, "Port for clients and tools; 0 takes a free one.", maximum=65_535)
     namesrv_addr: str = option("", "Nameservers to register at, host:port joined by semicolons; empty for none.")
@@ -177,4 +178,5 @@ def load_broker_config(path: str | Path | None, **overrides: Any) -> tuple[Broke
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read the configuration {path}: {error}", next_step="check the -c argument") from None
+    overrides.setdefault("config_store_path", str(path))
     return load_options(BrokerConfig, text, source=str(path), overrides=overrides, accepted=APACHE_ONLY_KEYS)

@@ -13,6 +13,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final
 
+from cometmq.broker.admin import register_administration
 from cometmq.broker.answers import SendAnswers
 from cometmq.broker.clients import ClientRegistry
 from cometmq.broker.config import BrokerConfig
@@ -174,6 +175,19 @@ class Broker:
         consumers.register(self.processors)
         ClientManageProcessor(self.clients, self.topics, self.groups).register(self.processors)
         QueryProcessor(self.live, self.store).register(self.processors)
+        register_administration(
+            self.processors,
+            live=self.live,
+            address=self.address,
+            topics=self.topics,
+            groups=self.groups,
+            offsets=self.offsets,
+            clients=self.clients,
+            store=self.store,
+            stats=self.stats,
+            permission_changed=self.topics.new_version,
+            clock=self.clock,
+        )
         return sends
 
     def _start_services(self) -> None:

@@ -3,9 +3,10 @@
 Each nameserver has a *link* of its own, so that a dead one delays nobody. A link registers
 
 * at the start, and again every ``registerNameServerPeriod`` (10 to 60 s), with the whole table;
-* as soon as topics change: with the changed topics only, if the nameserver knows the table as it was
+* as soon as topics change, with the changed topics only, if the nameserver knows the table as it was
   before the change, else with the whole table. (Apache sends parts without looking; a nameserver that
   missed one never learns of its topics, because the next whole table has a version that it knows.)
+* within a second of a change that concerns all topics, with the whole table;
 * as soon as the nameserver can be reached again after it could not, or after it closed the connection.
 
 At the stop every nameserver is told that the broker leaves.
@@ -96,12 +97,6 @@ class BrokerRegistration:
         self._tasks.clear()
         self._links.clear()
 
-    def register_now(self) -> None:
-        """Send the whole table to every nameserver soon (after a change that concerns all topics)."""
-        for link in self._links:
-            link.known = None
-            link.wake.set()
-
     def _topic_changed(self, topic: str) -> None:
         for link in self._links:
             link.changed.add(topic)
@@ -174,9 +169,7 @@ class BrokerRegistration:
             cluster_name=config.broker_cluster_name,
             broker_id=config.broker_id,
         )
-        await self._client.invoke(
-            nameserver, RequestCode.UNREGISTER_BROKER, header, timeout_s=UNREGISTER_TIMEOUT_S
-        )
+        await self._client.invoke(nameserver, RequestCode.UNREGISTER_BROKER, header, timeout_s=UNREGISTER_TIMEOUT_S)
 
     def take_order_config(self, table: Mapping[str, str]) -> None:
         """Mark the topics that a nameserver's ORDER_TOPIC_CONFIG names, and only those, as ordered."""
@@ -223,7 +216,7 @@ class _Link:
         pause_s = LOOK_S
         due_at = owner.now()
         while True:
-            if owner.now() >= due_at or self.changed or self.known is None or not owner.is_connected(self.address):
+            if owner.now() >= due_at or self.known != owner.version or not owner.is_connected(self.address):
                 if await self._register():
                     pause_s = LOOK_S
                     due_at = owner.now() + owner.period_s

@@ -192,10 +192,14 @@ class TopicConfigManager:
         """Whether the topic holds retried messages of a group."""
         return topic.startswith(RETRY_PREFIX)
 
-    def _changed(self, topic: str) -> None:
+    def new_version(self) -> None:
+        """Let nameservers and slaves take the whole table anew (after something changed for all topics)."""
         self.version = DataVersion(timestamp=self._clock.now_ms(), counter=self.version.counter + 1)
         self._unsaved = True
         self.save()
+
+    def _changed(self, topic: str) -> None:
+        self.new_version()
         for listener in self.on_change:
             listener(topic)
 

@@ -8,6 +8,9 @@ from typing import Final
 CURRENT_VERSION: Final = 409
 """Ordinal of V4_9_8, the version that CometMQ answers as; clients below some version are refused features."""
 
+CURRENT_VERSION_NAME: Final = "V4_9_8"
+"""The name of that version (``MQVersion``)."""
+
 STANDARD_JSON_VERSION: Final = 401
 """V4_9_4: clients from here on read routes written as strict JSON."""
 

@@ -238,6 +238,24 @@ class GetTopicsByClusterRequestHeader(Header):
     cluster: str
 
 
+class GetTopicConfigRequestHeader(Header):
+    """GET_TOPIC_CONFIG (351), of 5.x."""
+
+    topic: str
+
+
+class GetSubscriptionGroupConfigRequestHeader(Header):
+    """GET_SUBSCRIPTIONGROUP_CONFIG (352), of 5.x."""
+
+    group: str
+
+
+class QueryTopicsByConsumerRequestHeader(Header):
+    """QUERY_TOPICS_BY_CONSUMER (343), of 5.x."""
+
+    group: str
+
+
 class NotifyConsumerIdsChangedRequestHeader(Header):
     """NOTIFY_CONSUMER_IDS_CHANGED (40), broker to client."""
 

@@ -1,0 +1,69 @@
+"""The broker's configuration for administrators: read (26), change at run time (25).
+
+Only keys that :mod:`cometmq.broker.config` marks as changeable at run time can be changed, within their
+ranges; all of a request or nothing of it. Secrets are never in an answer. (``AdminBrokerProcessor``.)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from cometmq.broker.config import APACHE_ONLY_KEYS
+from cometmq.broker.live_config import LiveConfig
+from cometmq.clock import Clock
+from cometmq.options import ConfigError, changed, format_properties, update_file
+from cometmq.remoting.bodies import DataVersion, encode_body
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.headers import GetBrokerConfigResponseHeader, NoHeader
+from cometmq.remoting.processors import ProcessorTable, Request, Response
+from cometmq.remoting.server import ServerConnection
+
+_log = logging.getLogger(__name__)
+
+
+class ConfigAdmin:
+    """Answers administrators about the configuration.
+
+    :param permission_changed: called after ``brokerPermission`` changed, which every route shows.
+    """
+
+    def __init__(self, live: LiveConfig, permission_changed: Callable[[], None], clock: Clock) -> None:
+        self._live = live
+        self._permission_changed = permission_changed
+        self._clock = clock
+        self._version = DataVersion(counter=0, timestamp=clock.now_ms())
+
+    def register(self, processors: ProcessorTable) -> None:
+        """Answer the codes about the configuration."""
+        processors.register(RequestCode.GET_BROKER_CONFIG, NoHeader, self.read)
+        processors.register(RequestCode.UPDATE_BROKER_CONFIG, NoHeader, self.update)
+
+    def read(self, _connection: ServerConnection, _request: Request[NoHeader], _body: bytes) -> Response:
+        """GET_BROKER_CONFIG (26): properties text."""
+        version = encode_body(self._version).decode()
+        return Response(
+            header=GetBrokerConfigResponseHeader(version=version), body=format_properties(self._live.current).encode()
+        )
+
+    def update(self, connection: ServerConnection, _request: Request[NoHeader], body: bytes) -> Response:
+        """UPDATE_BROKER_CONFIG (25): properties text; written back to the configuration file, then in force."""
+        before = self._live.current
+        try:
+            config, updates = changed(before, body.decode("utf-8"), accepted=APACHE_ONLY_KEYS)
+            if updates and before.config_store_path:
+                update_file(Path(before.config_store_path), updates)
+        except UnicodeDecodeError:
+            return Response(ResponseCode.SYSTEM_ERROR, remark="the body is not UTF-8 text")
+        except ConfigError as error:
+            return Response(ResponseCode.SYSTEM_ERROR, remark=str(error))
+        except OSError as error:
+            return Response(ResponseCode.SYSTEM_ERROR, remark=f"the change could not be written: {error}")
+        if updates:
+            _log.info("%s changes the configuration: %s", connection.remote_address, ", ".join(sorted(updates)))
+            self._version = DataVersion(counter=self._version.counter + 1, timestamp=self._clock.now_ms())
+            self._live.replace(config)
+            if config.broker_permission != before.broker_permission:
+                self._permission_changed()
+        return Response()

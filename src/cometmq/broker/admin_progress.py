@@ -1,0 +1,170 @@
+"""How far groups are: of one group (208), of all (317), in time (303).
+
+(``AdminBrokerProcessor``.)
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable
+
+from cometmq.broker.clients import ConsumerManager
+from cometmq.broker.groups import SubscriptionGroupManager
+from cometmq.broker.offsets import ConsumerOffsetManager
+from cometmq.broker.stats import GROUP_GET_NUMS, BrokerStats
+from cometmq.broker.topics import TopicConfigManager
+from cometmq.clock import Clock
+from cometmq.remoting.bodies import (
+    ConsumeStats,
+    ConsumeStatsList,
+    MessageQueue,
+    OffsetWrapper,
+    QueryConsumeTimeSpanBody,
+    QueueTimeSpan,
+    TopicConfig,
+    encode_body,
+)
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.headers import (
+    GetConsumeStatsInBrokerHeader,
+    GetConsumeStatsRequestHeader,
+    QueryConsumeTimeSpanRequestHeader,
+)
+from cometmq.remoting.processors import ProcessorTable, Request, Response
+from cometmq.remoting.server import ServerConnection
+from cometmq.store.message_store import MessageStore
+
+
+class ProgressAdmin:
+    """Answers administrators about the progress of consumer groups."""
+
+    def __init__(
+        self,
+        broker_name: str,
+        address: str,
+        topics: TopicConfigManager,
+        groups: SubscriptionGroupManager,
+        offsets: ConsumerOffsetManager,
+        consumers: ConsumerManager,
+        store: MessageStore,
+        stats: BrokerStats,
+        clock: Clock,
+    ) -> None:
+        self._broker_name = broker_name
+        self._address = address
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._consumers = consumers
+        self._store = store
+        self._stats = stats
+        self._clock = clock
+
+    def register(self, processors: ProcessorTable) -> None:
+        """Answer the codes about progress."""
+        code = RequestCode
+        processors.register(code.GET_CONSUME_STATS, GetConsumeStatsRequestHeader, self.of_group)
+        processors.register(code.GET_BROKER_CONSUME_STATS, GetConsumeStatsInBrokerHeader, self.of_all_groups)
+        processors.register(code.QUERY_CONSUME_TIME_SPAN, QueryConsumeTimeSpanRequestHeader, self.in_time)
+
+    def of_group(
+        self, _connection: ServerConnection, request: Request[GetConsumeStatsRequestHeader], _body: bytes
+    ) -> Response:
+        """GET_CONSUME_STATS (208): one group, in one topic or in all that it has offsets of."""
+        header = request.header
+        group = header.consumer_group
+        names = [header.topic] if header.topic else [topic for topic, _ in self._offsets.of_group(group)]
+        total = ConsumeStats(offset_table={})
+        for topic in self._consumed(group, names):
+            part = self._progress(group, topic, topic.read_queue_nums)
+            total.offset_table.update(part.offset_table)
+            total.consume_tps += part.consume_tps
+        return Response(body=encode_body(total))
+
+    def of_all_groups(
+        self, _connection: ServerConnection, request: Request[GetConsumeStatsInBrokerHeader], _body: bytes
+    ) -> Response:
+        """GET_BROKER_CONSUME_STATS (317): every group of this broker, topic by topic."""
+        listed: list[dict[str, list[ConsumeStats]]] = []
+        total_diff = 0
+        for group in list(self._groups.table):
+            progress: list[ConsumeStats] = []
+            for topic in self._consumed(group, [name for name, _ in self._offsets.of_group(group)]):
+                if request.header.is_order and not topic.order:
+                    continue
+                part = self._progress(group, topic, topic.write_queue_nums)
+                total_diff += sum(queue.broker_offset - queue.consumer_offset for queue in part.offset_table.values())
+                progress.append(part)
+            listed.append({group: progress})
+        answer = ConsumeStatsList(consume_stats_list=listed, broker_addr=self._address, total_diff=total_diff)
+        return Response(body=encode_body(answer))
+
+    def _consumed(self, group: str, names: Iterable[str]) -> Iterable[TopicConfig]:
+        """Those topics that exist and that the group, while it has members, still subscribes to."""
+        online = self._consumers.get(group)
+        for name in names:
+            topic = self._topics.get(name)
+            if topic is not None and (online is None or not online.subscriptions or name in online.subscriptions):
+                yield topic
+
+    def _progress(self, group: str, topic: TopicConfig, queue_nums: int) -> ConsumeStats:
+        name = topic.topic_name
+        queues = self._store.queues().get(name, {})
+        table: dict[MessageQueue, OffsetWrapper] = {}
+        for queue_id in range(queue_nums):
+            queue = queues.get(queue_id)
+            consumed = max(self._offsets.query(group, name, queue_id), 0)
+            last = self._store.store_time(name, queue_id, consumed - 1) if consumed > 0 and queue is not None else 0
+            table[MessageQueue(name, self._broker_name, queue_id)] = OffsetWrapper(
+                broker_offset=0 if queue is None else max(queue.max_offset(), 0),
+                consumer_offset=consumed,
+                last_timestamp=max(last, 0),
+            )
+        tps = self._stats.per_minute(GROUP_GET_NUMS, f"{name}@{group}").tps
+        return ConsumeStats(offset_table=table, consume_tps=tps)
+
+    def in_time(
+        self, _connection: ServerConnection, request: Request[QueryConsumeTimeSpanRequestHeader], _body: bytes
+    ) -> Response:
+        """QUERY_CONSUME_TIME_SPAN (303): when a queue's first, last and last consumed messages were stored.
+
+        ``delayTime`` is how long the next message to consume has been waiting, in ms; 0 when there is none.
+        """
+        name, group = request.header.topic, request.header.group
+        topic = self._topics.get(name)
+        if topic is None:
+            return Response(ResponseCode.TOPIC_NOT_EXIST, remark=f"topic[{name}] not exist")
+        queues = self._store.queues().get(name, {})
+        now_ms = self._clock.now_ms()
+        spans: list[QueueTimeSpan] = []
+        for queue_id in range(topic.write_queue_nums):
+            queue = queues.get(queue_id)
+            begin, end = (0, 0) if queue is None else (queue.min_offset(), queue.max_offset())
+
+            def stored_at(offset: int, queue_id: int = queue_id, begin: int = begin, end: int = end) -> int:
+                return self._store.store_time(name, queue_id, offset) if begin <= offset < end else -1
+
+            consumed = max(self._offsets.query(group, name, queue_id), begin)
+            earliest = stored_at(begin)
+            consumed_at = stored_at(consumed - 1) if consumed > begin else earliest
+            latest = stored_at(end - 1)
+            spans.append(
+                QueueTimeSpan(
+                    message_queue=MessageQueue(name, self._broker_name, queue_id),
+                    min_time_stamp=earliest,
+                    max_time_stamp=latest,
+                    consume_time_stamp=consumed_at,
+                    delay_time=now_ms - stored_at(consumed) if consumed < end else 0,
+                    min_time_stamp_str=_local_text(earliest),
+                    max_time_stamp_str=_local_text(latest),
+                    consume_time_stamp_str=_local_text(consumed_at),
+                )
+            )
+        return Response(body=encode_body(QueryConsumeTimeSpanBody(consume_time_span_set=spans)))
+
+
+def _local_text(timestamp_ms: int) -> str:
+    """``2026-11-21#03:49:47:528``, local time, as ``UtilAll.formatDate`` writes it."""
+    seconds, milliseconds = divmod(timestamp_ms, 1000)
+    moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC).astimezone()
+    return f"{moment:%Y-%m-%d#%H:%M:%S}:{milliseconds:03d}"
