@@ -158,6 +158,14 @@ class ClientInstance:
         :raises RemotingError: it did not answer.
         """
         answer = await self.remoting.invoke(address, code, header, body, timeout_s=timeout_s, ext=ext)
+        return self.expect(answer, address, doing)
+
+    @staticmethod
+    def expect(answer: RemotingCommand, address: str, doing: str) -> RemotingCommand:
+        """The answer, which must be a success.
+
+        :raises BrokerError: it is not.
+        """
         if answer.code != ResponseCode.SUCCESS:
             raise BrokerError(address, answer.code, answer.remark, doing)
         return answer
