@@ -1,0 +1,149 @@
+"""A nameserver and brokers on the running event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final, Self
+
+from cometmq.broker.config import BrokerConfig
+from cometmq.broker.controller import Broker
+from cometmq.clock import SYSTEM_CLOCK, Clock
+from cometmq.namesrv.config import NamesrvConfig
+from cometmq.namesrv.server import NameServer
+from cometmq.options import ConfigError, options_of
+from cometmq.testing.ports import free_port
+
+HOST: Final = "127.0.0.1"
+
+SMALL_STORE: Final = {
+    "mappedFileSizeCommitLog": "16777216",
+    "mappedFileSizeConsumeQueue": "600000",
+    "maxHashSlotNum": "50000",
+    "maxIndexNum": "200000",
+}
+"""Store files of a size that tests can afford; anything may be set differently with `broker_keys`."""
+
+
+class Cluster:
+    """A nameserver and brokers inside this process, on free ports of the loopback.
+
+    Use it as ``async with Cluster() as cluster: Producer("group", cluster.namesrv_address)``.
+
+    :param brokers: how many brokers there are, each with a store of its own.
+    :param clock: what all of them go by; a :class:`~cometmq.clock.VirtualClock` moves when the test says so.
+    :param data: directory for the stores, kept afterwards; a temporary one by default.
+    :param broker_keys: keys of ``broker.conf`` for every broker.
+    """
+
+    def __init__(
+        self,
+        brokers: int = 1,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        data: Path | None = None,
+        broker_keys: Mapping[str, str] | None = None,
+    ) -> None:
+        if brokers < 1:
+            raise ValueError(f"a cluster has at least one broker, not {brokers}")
+        self.clock = clock
+        self._keys = {**SMALL_STORE, **(broker_keys or {})}
+        self._temporary = TemporaryDirectory(prefix="cometmq-") if data is None else None
+        self.data = Path(self._temporary.name) if self._temporary is not None else data or Path()
+        self._ports = [free_port(HOST) for _ in range(brokers)]
+        self._running: dict[int, Broker] = {}
+        self._namesrv: NameServer | None = None
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self.start()
+        except BaseException:
+            await self.stop()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    @property
+    def namesrv(self) -> NameServer:
+        """The nameserver."""
+        assert self._namesrv is not None, "the cluster is not started"
+        return self._namesrv
+
+    @property
+    def namesrv_address(self) -> str:
+        """``host:port`` for clients."""
+        return self.namesrv.address
+
+    @property
+    def brokers(self) -> Sequence[Broker]:
+        """The brokers that run, in order."""
+        return [self._running[index] for index in sorted(self._running)]
+
+    def broker(self, index: int) -> Broker:
+        """The broker of that number; a KeyError when it is stopped."""
+        return self._running[index]
+
+    def store_root(self, index: int) -> Path:
+        """The directory of one broker's store."""
+        return self.data / f"broker-{index}"
+
+    async def start(self) -> None:
+        """Start the nameserver, then every broker; they are registered when this returns."""
+        kv_path = str(self.data / "namesrv" / "kvConfig.json")
+        self._namesrv = NameServer(
+            NamesrvConfig(listen_port=0, bind_address=HOST, kv_config_path=kv_path), clock=self.clock
+        )
+        await self._namesrv.start()
+        for index in range(len(self._ports)):
+            await self.start_broker(index)
+
+    async def stop(self) -> None:
+        """Stop everything cleanly and remove the temporary directory."""
+        for index in sorted(self._running):
+            await self.stop_broker(index)
+        if self._namesrv is not None:
+            await self._namesrv.stop()
+            self._namesrv = None
+        if self._temporary is not None:
+            self._temporary.cleanup()
+
+    async def start_broker(self, index: int) -> Broker:
+        """Start a stopped broker on its store and port."""
+        assert index not in self._running, f"broker {index} runs"
+        broker = Broker(self._config(index), clock=self.clock)
+        try:
+            await broker.start()
+        except BaseException:
+            await broker.stop()
+            raise
+        self._running[index] = broker
+        return broker
+
+    async def stop_broker(self, index: int) -> None:
+        """Stop a broker cleanly."""
+        await self._running.pop(index).stop()
+
+    async def restart_broker(self, index: int) -> Broker:
+        """Stop a broker cleanly and start it again on the same store and port."""
+        await self.stop_broker(index)
+        return await self.start_broker(index)
+
+    def _config(self, index: int) -> BrokerConfig:
+        keys = {
+            "brokerName": f"broker-{index}",
+            "brokerIP1": HOST,
+            "bindAddress": HOST,
+            "listenPort": str(self._ports[index]),
+            "namesrvAddr": self.namesrv_address,
+            "storePathRootDir": str(self.store_root(index)),
+            **self._keys,
+        }
+        known = options_of(BrokerConfig)
+        unknown = sorted(keys.keys() - known.keys())
+        if unknown:
+            raise ConfigError(f"a broker has no key {', '.join(unknown)}")
+        values: dict[str, Any] = {known[key].name: known[key].parse(text) for key, text in keys.items()}
+        return BrokerConfig(**values)

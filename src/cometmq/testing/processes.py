@@ -1,0 +1,207 @@
+"""A nameserver and brokers as processes of their own, which a test may kill at any moment."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final, Self
+
+from cometmq.errors import CometMQError
+from cometmq.testing.cluster import HOST, SMALL_STORE
+from cometmq.testing.ports import free_port
+
+READY_MARK: Final = b" ready: "
+"""In the one line that a server prints once it serves."""
+START_SECONDS: Final = 30.0
+STOP_SECONDS: Final = 30.0
+"""Many times what a start or a stop takes; a machine under full load is slow."""
+
+
+class ProcessFailedError(CometMQError):
+    """A server did not start, or did not stop; the message ends with what it said last."""
+
+
+class ServerProcess:
+    """One ``python -m cometmq …`` server: started, stopped, killed, started again."""
+
+    def __init__(self, name: str, arguments: Sequence[str], log: Path) -> None:
+        self.name = name
+        self.log = log
+        self._command = (sys.executable, "-m", "cometmq", *arguments)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The process id, None while it does not run."""
+        return self._process.pid if self._process is not None and self._process.poll() is None else None
+
+    def start(self) -> None:
+        """Start it and wait until it is ready.
+
+        :raises ProcessFailedError: it ends first, or is not ready in time.
+        """
+        assert self.pid is None, f"{self.name} runs"
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True
+            )
+        self._wait_ready(self._process)
+
+    def stop(self) -> None:
+        """Stop it cleanly.
+
+        :raises ProcessFailedError: it does not end in time, and is killed; or it ends with an error.
+        """
+        process = self._process
+        if process is None or process.poll() is not None:
+            return
+        process.send_signal(signal.SIGTERM)
+        try:
+            code = process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise ProcessFailedError(f"{self.name} did not stop in {STOP_SECONDS:g} s: {self.last_words()}") from None
+        self._forget(process)
+        if code != 0:
+            raise ProcessFailedError(f"{self.name} stopped with exit code {code}: {self.last_words()}")
+
+    def kill(self) -> None:
+        """End it as a crash does: SIGKILL, nothing flushed, nothing said."""
+        process = self._process
+        if process is None:
+            return
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        self._forget(process)
+
+    def last_words(self) -> str:
+        """The end of what it wrote to stderr."""
+        return self.log.read_text(errors="replace")[-2000:].strip() if self.log.exists() else ""
+
+    def _wait_ready(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdout is not None
+        deadline = time.monotonic() + START_SECONDS
+        said = b""
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            while READY_MARK not in said:
+                if not selector.select(max(0.0, deadline - time.monotonic())):
+                    self.kill()
+                    raise ProcessFailedError(f"{self.name} is not ready in {START_SECONDS:g} s: {self.last_words()}")
+                chunk = os.read(process.stdout.fileno(), 4096)
+                if not chunk:
+                    code = process.wait()
+                    self._forget(process)
+                    raise ProcessFailedError(f"{self.name} ended with exit code {code}: {self.last_words()}")
+                said += chunk
+
+    def _forget(self, process: subprocess.Popen[bytes]) -> None:
+        if process.stdout is not None:
+            process.stdout.close()
+        self._process = None
+
+
+class ProcessCluster:
+    """A nameserver and brokers as processes, on free ports of the loopback.
+
+    Use it as ``with ProcessCluster() as cluster:``; in a coroutine call what waits through
+    ``asyncio.to_thread``, so that the event loop goes on.
+
+    :param brokers: how many brokers there are, each with a store of its own.
+    :param data: directory for stores and logs, kept afterwards; a temporary one by default.
+    :param broker_keys: keys of ``broker.conf`` for every broker.
+    """
+
+    def __init__(
+        self, brokers: int = 1, *, data: Path | None = None, broker_keys: Mapping[str, str] | None = None
+    ) -> None:
+        self._temporary = TemporaryDirectory(prefix="cometmq-") if data is None else None
+        self.data = Path(self._temporary.name) if self._temporary is not None else data or Path()
+        self._namesrv_port = free_port(HOST)
+        keys = {**SMALL_STORE, **(broker_keys or {})}
+        kv_path = self.data / "namesrv" / "kvConfig.json"
+        self.namesrv: Final = ServerProcess(
+            "nameserver",
+            ("namesrv", "-p", str(self._namesrv_port), "--host", HOST, "-o", f"kvConfigPath={kv_path}"),
+            self.data / "namesrv.log",
+        )
+        self.brokers: Final = [
+            ServerProcess(f"broker-{index}", self._broker_arguments(index, keys), self.data / f"broker-{index}.log")
+            for index in range(brokers)
+        ]
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.stop()
+        else:
+            self.kill()
+        if self._temporary is not None:
+            self._temporary.cleanup()
+
+    @property
+    def namesrv_address(self) -> str:
+        """``host:port`` for clients."""
+        return f"{HOST}:{self._namesrv_port}"
+
+    def store_root(self, index: int) -> Path:
+        """The directory of one broker's store."""
+        return self.data / f"broker-{index}"
+
+    def start(self) -> None:
+        """Start the nameserver, then every broker; they are registered when this returns."""
+        self.namesrv.start()
+        for broker in self.brokers:
+            broker.start()
+
+    def stop(self) -> None:
+        """Stop everything cleanly."""
+        for server in (*self.brokers, self.namesrv):
+            server.stop()
+
+    def kill(self) -> None:
+        """End everything at once."""
+        for server in (*self.brokers, self.namesrv):
+            server.kill()
+
+    def kill_broker(self, index: int) -> None:
+        """SIGKILL one broker."""
+        self.brokers[index].kill()
+
+    def start_broker(self, index: int) -> None:
+        """Start a stopped or killed broker on its store and port, and wait until it is ready."""
+        self.brokers[index].start()
+
+    def restart_broker(self, index: int) -> None:
+        """Stop a broker cleanly and start it again."""
+        self.brokers[index].stop()
+        self.brokers[index].start()
+
+    def _broker_arguments(self, index: int, keys: Mapping[str, str]) -> list[str]:
+        own = {
+            "brokerName": f"broker-{index}",
+            "brokerIP1": HOST,
+            "bindAddress": HOST,
+            "listenPort": str(free_port(HOST)),
+            "namesrvAddr": self.namesrv_address,
+            "storePathRootDir": str(self.store_root(index)),
+        }
+        options = [text for key, value in {**own, **keys}.items() for text in ("-o", f"{key}={value}")]
+        return ["broker", *options]
