@@ -1,0 +1,193 @@
+"""A broker's registration at real nameservers: all at once, what changed at once, and again when needed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from cometmq.broker.config import BrokerConfig
+from cometmq.broker.live_config import LiveConfig
+from cometmq.broker.registration import BrokerRegistration, nameserver_addresses
+from cometmq.broker.topics import TopicConfigManager
+from cometmq.clock import VirtualClock
+from cometmq.namesrv.config import NamesrvConfig
+from cometmq.namesrv.server import NameServer
+from cometmq.remoting.bodies import QueueData, TopicConfig
+from cometmq.remoting.client import RemotingClient
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.headers import PutKVConfigRequestHeader
+
+ADDRESS = "127.0.0.1:10911"
+
+
+class Room:
+    """A broker's tables and registration without the rest of a broker, and nameservers to register at."""
+
+    def __init__(self, directory: Path, clock: VirtualClock) -> None:
+        self.directory = directory
+        self.clock = clock
+        self.client = RemotingClient()
+        self.nameservers: list[NameServer] = []
+        self.registration: BrokerRegistration | None = None
+        self.live = LiveConfig(BrokerConfig(broker_name="broker-a"))
+        self.topics = TopicConfigManager(self.live, directory / "topics.json", clock=clock)
+
+    async def nameserver(self, port: int = 0) -> NameServer:
+        """Start one more nameserver."""
+        path = self.directory / f"kv{len(self.nameservers)}.json"
+        server = NameServer(NamesrvConfig(listen_port=port, bind_address="127.0.0.1", kv_config_path=str(path)))
+        await server.start()
+        self.nameservers.append(server)
+        return server
+
+    async def start(self, *addresses: str, **options: object) -> None:
+        """Start to register at these nameservers."""
+        config = BrokerConfig(broker_name="broker-a", namesrv_addr=";".join(addresses), **options)  # type: ignore[arg-type]
+        self.live.replace(config)
+        self.registration = BrokerRegistration(
+            self.live, self.topics, self.client, address=ADDRESS, ha_address="127.0.0.1:10912", clock=self.clock
+        )
+        await self.registration.start()
+
+    async def stop(self) -> None:
+        """Stop what was started."""
+        if self.registration is not None:
+            await self.registration.stop()
+        await self.client.close()
+        for server in self.nameservers:
+            await server.stop()
+
+
+@pytest.fixture
+async def room(tmp_path: Path) -> AsyncIterator[Room]:
+    room = Room(tmp_path, VirtualClock())
+    room.topics.load()
+    yield room
+    await room.stop()
+
+
+async def until(condition: Callable[[], bool], clock: VirtualClock | None = None) -> None:
+    """Wait until something is so, moving the clock on a little each time."""
+    async with asyncio.timeout(10):
+        while not condition():
+            if clock is not None:
+                clock.advance(0.2)
+            await asyncio.sleep(0.002)
+
+
+def has(server: NameServer, topic: str) -> bool:
+    return server.routes.route(topic) is not None
+
+
+async def test_the_whole_table_is_at_every_nameserver_when_start_returns(room: Room) -> None:
+    first, second = await room.nameserver(), await room.nameserver()
+    await room.start(first.address, second.address)
+    for server in (first, second):
+        assert set(server.routes.topics()) == set(room.topics.table)
+        route = server.routes.route("TBW102")
+        assert route is not None
+        assert route.broker_datas[0].broker_addrs == {0: ADDRESS}
+        assert route.queue_datas[0].perm == 7
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+async def test_a_new_topic_is_known_everywhere_at_once(room: Room, compressed: bool) -> None:
+    first, second = await room.nameserver(), await room.nameserver()
+    await room.start(first.address, second.address, compressed_register=compressed)
+    room.topics.put(TopicConfig(topic_name="Fresh", read_queue_nums=3, write_queue_nums=2))
+    await until(lambda: has(first, "Fresh") and has(second, "Fresh"))
+    route = first.routes.route("Fresh")
+    assert route is not None
+    assert (route.queue_datas[0].read_queue_nums, route.queue_datas[0].write_queue_nums) == (3, 2)
+
+
+async def test_a_dead_nameserver_delays_nobody_and_is_tried_again(room: Room) -> None:
+    alive, other = await room.nameserver(), await room.nameserver()
+    port = other.port
+    await other.stop()
+    room.nameservers.remove(other)
+    await room.start(f"127.0.0.1:{port}", alive.address)
+    assert has(alive, "TBW102")
+    room.topics.put(TopicConfig(topic_name="Meanwhile"))
+    await until(lambda: has(alive, "Meanwhile"))
+    back = await room.nameserver(port)
+    await until(lambda: has(back, "Meanwhile") and has(back, "TBW102"), room.clock)
+
+
+async def test_a_nameserver_that_restarts_is_told_everything_within_seconds(room: Room) -> None:
+    server = await room.nameserver()
+    port = server.port
+    await room.start(server.address)
+    await server.stop()
+    room.nameservers.remove(server)
+    again = await room.nameserver(port)
+    began = room.clock.monotonic()
+    await until(lambda: has(again, "TBW102"), room.clock)
+    assert room.clock.monotonic() - began < 10
+
+
+async def test_registration_is_repeated_every_period(room: Room) -> None:
+    server = await room.nameserver()
+    await room.start(server.address, register_name_server_period=10_000)
+    server.routes.delete_topic("TBW102")
+    room.clock.advance(8)
+    assert not has(server, "TBW102")
+    began = room.clock.monotonic()
+    await until(lambda: has(server, "TBW102"), room.clock)
+    assert room.clock.monotonic() - began < 10
+
+
+async def test_the_brokers_permission_covers_its_topics(room: Room) -> None:
+    server = await room.nameserver()
+    await room.start(server.address, broker_permission=4)
+    assert {queue.perm for topic in server.routes.topics() for queue in _queues(server, topic)} == {4}
+    room.live.replace(BrokerConfig(broker_name="broker-a", broker_permission=6))
+    room.topics.new_version()
+    await until(lambda: {queue.perm for queue in _queues(server, "TBW102")} == {7}, room.clock)
+
+
+def _queues(server: NameServer, topic: str) -> list[QueueData]:
+    route = server.routes.route(topic)
+    assert route is not None
+    return list(route.queue_datas)
+
+
+async def test_order_configurations_of_the_nameserver_mark_topics(room: Room) -> None:
+    server = await room.nameserver()
+    room.topics.put(TopicConfig(topic_name="Ordered"))
+    room.topics.put(TopicConfig(topic_name="Plain", order=True))
+    await room.client.invoke(
+        server.address,
+        RequestCode.PUT_KV_CONFIG,
+        PutKVConfigRequestHeader(namespace="ORDER_TOPIC_CONFIG", key="Ordered", value="broker-a:4"),
+    )
+    await room.start(server.address)
+    ordered, plain = room.topics.get("Ordered"), room.topics.get("Plain")
+    assert ordered is not None
+    assert plain is not None
+    assert (ordered.order, plain.order) == (True, False)
+
+
+async def test_a_stopping_broker_leaves_every_nameserver(room: Room) -> None:
+    server = await room.nameserver()
+    await room.start(server.address)
+    assert room.registration is not None
+    await room.registration.stop()
+    assert server.routes.topics() == []
+
+
+async def test_a_refused_registration_is_tried_again(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = await room.nameserver()
+    monkeypatch.setattr("cometmq.namesrv.routes.MAX_NAMESRV_BROKERS", 0)
+    await room.start(server.address)
+    assert server.routes.topics() == []
+    monkeypatch.setattr("cometmq.namesrv.routes.MAX_NAMESRV_BROKERS", 10)
+    await until(lambda: has(server, "TBW102"), room.clock)
+
+
+def test_addresses_are_split_as_clients_split_them() -> None:
+    assert nameserver_addresses("a:1; b:2;;a:1") == ["a:1", "b:2"]
+    assert nameserver_addresses("") == []
