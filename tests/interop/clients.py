@@ -20,6 +20,10 @@ NO_MESSAGE_CODE = 208
 QUERY_NOT_FOUND = 22
 
 
+class MqAdminFailedError(AssertionError):
+    """A command of mqadmin printed an exception."""
+
+
 @dataclass(frozen=True)
 class Kind:
     """One client: what it is called, how it is started, and what it can do."""
@@ -179,11 +183,11 @@ class Client:
         self.admin(namesrv, "create-topic", broker=broker, topic=topic, queues=queues)
 
     def mqadmin(self, namesrv: str, *words: str) -> str:
-        """One command of RocketMQ's mqadmin (Java); what it printed. AssertionError with its errors if it failed."""
+        """One command of RocketMQ's mqadmin (Java); what it printed, MqAdminFailedError if there was an exception."""
         running = self._runner.start(["mqadmin", "--", *words, "-n", namesrv])
         (output,) = [event for event in running.wait(PATIENCE_S) if event["event"] == "output"]
-        assert "Exception" not in output["errors"], output["errors"]
-        assert "Exception" not in output["text"], output["text"]
+        if "Exception" in output["text"] + output["errors"]:
+            raise MqAdminFailedError(output["text"] + output["errors"])
         return str(output["text"])
 
     def close(self) -> None:
@@ -199,8 +203,16 @@ def options(named: Mapping[str, Any]) -> list[str]:
 def _java(version: str, *flags: str) -> Callable[[Path], Runner]:
     def start(directory: Path) -> Runner:
         build = builds.java_client(version)
+        (directory / "conf").mkdir()
+        (directory / "conf" / "logback_tools.xml").write_text("<configuration/>")
         command = [builds.java(), "-Xms32m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *flags]
-        command += [f"-Duser.home={directory}", "-Dfile.encoding=UTF-8", "-cp", f"{build}/classes:{build}/lib/*"]
+        command += [
+            f"-Duser.home={directory}",
+            f"-Drocketmq.home.dir={directory}",
+            "-Dfile.encoding=UTF-8",
+            "-cp",
+            f"{build}/classes:{build}/lib/*",
+        ]
         return JavaRunner([*command, "interop.Main"], directory, {})
 
     return start

@@ -18,7 +18,7 @@ from tests.interop import builds, probe
 CLUSTER_NAME = "DefaultCluster"
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 40.0
-LOG_TAIL_BYTES = 6000
+LOG_TAIL_BYTES = 3000
 
 # On Java 17 the 4.9 broker refuses to open an existing store without these modules.
 JAVA_OPTIONS = (

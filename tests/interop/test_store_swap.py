@@ -1,11 +1,10 @@
-"""One store, two systems in turn: each opens what the other wrote, serves every message the same, appends, hands it back."""
+"""One store, two systems in turn: each opens what the other wrote, serves every message the same, appends to it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import pytest
-
 from tests.interop import probe
 from tests.interop.clients import PATIENCE_S, Client, Series, seen
 from tests.interop.stored import contents

@@ -1,0 +1,181 @@
+"""CometMQ among Apache's own parts: mixed nameservers and brokers, and the real mqadmin commands."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.interop import builds, probe, systems
+from tests.interop.clients import PATIENCE_S, Client, MqAdminFailedError, Series, seen
+from tests.interop.commands import CommandFailedError
+from tests.interop.conftest import unavailable
+from tests.interop.systems import CLUSTER_NAME, Deployment, System
+
+pytestmark = pytest.mark.interop
+
+GetClient = Callable[[str], Client]
+
+
+@pytest.fixture(
+    scope="module",
+    params=[(System.APACHE, System.COMETMQ), (System.COMETMQ, System.APACHE)],
+    ids=["our-broker-at-apaches-nameserver", "apaches-broker-at-our-nameserver"],
+)
+def mixed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    """A nameserver of one system, a broker of the other."""
+    namesrv, broker = request.param
+    try:
+        deployment = systems.deploy(broker, tmp_path_factory.mktemp("mixed"), namesrv)
+    except builds.ToolMissingError as problem:
+        unavailable(problem)
+    yield deployment
+    deployment.close()
+
+
+def test_clients_find_the_broker_of_the_other_system(mixed: Deployment, clients: GetClient, java: Client) -> None:
+    topic = "AutoCreated"
+    series = Series(topic, 12, tags=("t",), keys="k{i}")
+    java.produce(mixed.address, series)
+    (route,) = java.admin(mixed.address, "route", topic=topic)
+    assert route["value"]["brokerDatas"][0]["brokerAddrs"] == {"0": mixed.broker.address}
+    for name in ("java5", "go", "node", "cpp"):
+        assert seen(clients(name).consume(mixed.address, topic, f"mixed-{name}", 12)) == sorted(series.expected())
+
+
+def test_cluster_and_topics_are_listed_across_systems(mixed: Deployment, java: Client) -> None:
+    java.create_topic(mixed.address, mixed.broker.address, "Listed", queues=3)
+    listed = java.mqadmin(mixed.address, "clusterList")
+    assert re.search(rf"{CLUSTER_NAME} +broker-a +0 +{mixed.broker.address} ", listed)
+    assert "Listed" in java.mqadmin(mixed.address, "topicList").split()
+    assert re.search(r"broker-a +\{0=.*\} +3 +3 +6", java.mqadmin(mixed.address, "topicRoute", "-l", "-t", "Listed"))
+
+
+@pytest.mark.parametrize("namesrv", list(System), ids=lambda system: f"{system.value}-namesrv")
+def test_a_broker_that_leaves_is_forgotten_and_comes_back(
+    deploy: Callable[..., Deployment], java: Client, namesrv: System
+) -> None:
+    broker = System.COMETMQ if namesrv is System.APACHE else System.APACHE
+    deployment = deploy(broker, namesrv=namesrv)
+    java.create_topic(deployment.address, deployment.broker.address, "Comes")
+    for polite in (True, False):
+        if polite:
+            deployment.broker.stop()
+        else:
+            deployment.broker.kill()
+        probe.until(
+            lambda: not probe.broker_registered(deployment.address, deployment.broker.address),
+            PATIENCE_S,
+            "the nameserver has forgotten the broker",
+        )
+        deployment.start_again(broker)
+        assert java.admin(deployment.address, "route", topic="Comes")
+
+
+def test_brokers_of_both_systems_share_one_cluster(
+    deploy: Callable[..., Deployment], clients: GetClient, java: Client, tmp_path: Path
+) -> None:
+    deployment = deploy(System.COMETMQ)
+    names = {"brokerName": "broker-b"}
+    with systems.start_broker(System.APACHE, tmp_path / "broker-b", deployment.address, names) as other:
+        topic = "Spread"
+        for broker in (deployment.broker, other):
+            java.create_topic(deployment.address, broker.address, topic, queues=2)
+        series = Series(topic, 40)
+        sent = java.produce(deployment.address, series)
+        assert {event["brokerName"] for event in sent} == {"broker-a", "broker-b"}
+        for name in ("java4", "go"):
+            messages = clients(name).consume(deployment.address, topic, f"spread-{name}", series.count)
+            assert seen(messages) == sorted(series.expected())
+
+
+def test_mqadmin_creates_changes_and_deletes_topics(cluster: Deployment, java: Client) -> None:
+    broker = cluster.broker.address
+    created = java.mqadmin(cluster.address, "updateTopic", "-b", broker, "-t", "ByAdmin", "-r", "5", "-w", "6")
+    assert f"create topic to {broker} success." in created
+    assert "topicName=ByAdmin, readQueueNums=5, writeQueueNums=6, perm=RW-" in created
+    assert re.search(r"broker-a +\{0=.*\} +5 +6 +6", java.mqadmin(cluster.address, "topicRoute", "-l", "-t", "ByAdmin"))
+    changed = java.mqadmin(cluster.address, "updateTopicPerm", "-b", broker, "-t", "ByAdmin", "-p", "4")
+    assert "from 6 to 4" in changed
+    with pytest.raises(CommandFailedError, match=r"sending message is forbidden|No route info|not permission"):
+        java.produce(cluster.address, Series("ByAdmin", 1))
+    with pytest.raises(MqAdminFailedError, match=r"illegal characters"):
+        java.mqadmin(cluster.address, "updateTopic", "-b", broker, "-t", "bad.name*")
+
+    deleted = java.mqadmin(cluster.address, "deleteTopic", "-c", CLUSTER_NAME, "-t", "ByAdmin")
+    assert "delete topic [ByAdmin] from NameServer success." in deleted
+    assert "ByAdmin" not in java.mqadmin(cluster.address, "topicList").split()
+    with pytest.raises(MqAdminFailedError, match="No topic route info"):
+        java.mqadmin(cluster.address, "topicRoute", "-t", "ByAdmin")
+
+
+def test_mqadmin_shows_topics_and_cluster(cluster: Deployment, java: Client, topic: str) -> None:
+    java.produce(cluster.address, Series(topic, 8), "selector")
+    java.read_topic(cluster.address, topic, 8)
+    assert re.search(
+        rf"{CLUSTER_NAME} +broker-a +0 +{cluster.broker.address} +V4_9_7 ", java.mqadmin(cluster.address, "clusterList")
+    )
+    listed = java.mqadmin(cluster.address, "topicList").split()
+    assert {topic, "TBW102", "SELF_TEST_TOPIC", "broker-a", CLUSTER_NAME} <= set(listed)
+    assert f'"brokerAddrs":{{0:"{cluster.broker.address}"' in java.mqadmin(cluster.address, "topicRoute", "-t", topic)
+    status = java.mqadmin(cluster.address, "topicStatus", "-t", topic)
+    assert len(re.findall(r"^broker-a +\d +0 +2 +20\d\d-", status, re.MULTILINE)) == 4
+
+
+def test_mqadmin_shows_the_brokers_state(cluster: Deployment, java: Client) -> None:
+    status = java.mqadmin(cluster.address, "brokerStatus", "-b", cluster.broker.address)
+    for key in ("bootTimestamp", "brokerVersionDesc", "commitLogMaxOffset", "msgPutTotalTodayNow", "putTps", "runtime"):
+        assert re.search(rf"^{key} +: .", status, re.MULTILINE), key
+    config = java.mqadmin(cluster.address, "getBrokerConfig", "-b", cluster.broker.address)
+    assert re.search(r"^brokerName +=  broker-a$", config, re.MULTILINE)
+
+
+def test_mqadmin_manages_groups_and_shows_their_progress(
+    cluster: Deployment, java: Client, topic: str, group: str
+) -> None:
+    broker = cluster.broker.address
+    created = java.mqadmin(cluster.address, "updateSubGroup", "-b", broker, "-g", group, "-r", "5")
+    assert f"create subscription group to {broker} success." in created
+    assert re.search(r"retryMaxTimes +=  5", java.mqadmin(cluster.address, "getConsumerConfig", "-g", group))
+    java.produce(cluster.address, Series(topic, 8), "selector")
+    java.consume(cluster.address, topic, group, 8)
+    java.produce(cluster.address, Series(topic, 4), "selector")
+
+    def progress() -> list[tuple[str, ...]]:
+        shown = java.mqadmin(cluster.address, "consumerProgress", "-g", group)
+        return re.findall(rf"^{topic} +broker-a +\d +(\d+) +(\d+) +(\d+) ", shown, re.MULTILINE)
+
+    probe.until(lambda: progress() == [("3", "2", "1")] * 4, PATIENCE_S, "the progress is shown")
+    assert group in java.mqadmin(cluster.address, "statsAll", "-t", topic)
+    assert group in java.mqadmin(cluster.address, "consumerProgress")
+    deleted = java.mqadmin(cluster.address, "deleteSubGroup", "-b", broker, "-g", group)
+    assert f"delete subscription group [{group}] from broker [{broker}] success." in deleted
+
+
+def test_mqadmin_shows_who_is_connected(cluster: Deployment, java: Client, topic: str, group: str) -> None:
+    member = java.start_consuming(cluster.address, topic, group)
+    member.wait_until(lambda: bool(member.named("assigned")), PATIENCE_S, "the member holds queues")
+    shown = java.mqadmin(cluster.address, "consumerConnection", "-g", group)
+    status = java.mqadmin(cluster.address, "consumerStatus", "-g", group)
+    member.stop()
+    assert re.search(rf"^{re.escape(member.named('started')[0]['clientId'])} .*JAVA +V4_9_7", shown, re.MULTILINE)
+    assert "MessageModel: CLUSTERING" in shown
+    assert "Same subscription in the same group of consumer" in status
+
+
+def test_mqadmin_finds_messages(cluster: Deployment, java: Client, topic: str) -> None:
+    (sent,) = java.produce(cluster.address, Series(topic, 1, tags=("Tag",), keys="needle other"))
+    probe.until(lambda: bool(java.found(cluster.address, topic, "needle")), PATIENCE_S, "the message is in the index")
+    by_key = java.mqadmin(cluster.address, "queryMsgByKey", "-t", topic, "-k", "needle")
+    assert re.search(rf"^{sent['msgId']} +{sent['queueId']} +0", by_key, re.MULTILINE)
+    for arguments in (
+        ("queryMsgById", "-i", sent["offsetMsgId"]),
+        ("queryMsgByUniqueKey", "-t", topic, "-i", sent["msgId"]),
+    ):
+        shown = java.mqadmin(cluster.address, *arguments)
+        assert re.search(rf"^Topic: +{topic}$", shown, re.MULTILINE)
+        assert re.search(r"^Tags: +\[Tag\]$", shown, re.MULTILINE)
+        assert re.search(r"^Keys: +\[needle other\]$", shown, re.MULTILINE)
+    with pytest.raises(MqAdminFailedError, match="no message"):
+        java.mqadmin(cluster.address, "queryMsgByKey", "-t", topic, "-k", "absent")
