@@ -15,7 +15,7 @@ pa = pytest.importorskip("pyarrow", reason="PyArrow is not installed (pip instal
 from cometmq.message.compression import compress  # noqa: E402
 from cometmq.message.hosts import decode_host, encode_host, format_address  # noqa: E402
 from cometmq.message.record import RecordError, decode_record, encode_record, iter_records  # noqa: E402
-from cometmq.message.sysflag import CompressionType, with_compression  # noqa: E402
+from cometmq.message.sysflag import COMPRESSED, CompressionType, with_compression  # noqa: E402
 from cometmq.spark.columns import COLUMNS, arrow_schema  # noqa: E402
 from cometmq.spark.decode import Records, decode, record_starts  # noqa: E402
 from cometmq.spark.errors import BadBodyError  # noqa: E402
@@ -93,7 +93,7 @@ def plain(record: bytes) -> dict[str, Any]:
         "physicalOffset": r.physical_offset,
         "storeSize": r.size,
         "bodyCrc": r.body_crc,
-        "storedBody": r.body,
+        "storedBody": r.body if r.sys_flag & COMPRESSED else None,
         "propertiesText": r.properties_text,
     }
 

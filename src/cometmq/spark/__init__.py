@@ -4,10 +4,12 @@ Importing this package costs nothing: PySpark and PyArrow are loaded by the modu
 
 =====================  ==========================================================================
 ``source``             ``RocketMQDataSource``, what ``spark.read.format("rocketmq")`` finds
+``environment``        ``demand_spark()``: what is missing for Spark here, and ``local_session()``
 ``decode``             stored records → Arrow columns, vectorised
 ``archive``            ``archive(namesrv, topics, to, checkpoint, *, trigger="availableNow",
                        starting_offsets="earliest", max_offsets_per_trigger=1_000_000,
-                       options=None, spark=None, on_batch=None) -> ArchiveReport``
+                       options=None, spark=None, master="local[*]", on_batch=None, stop=None)
+                       -> ArchiveReport``
 ``archive_log``        ``ArchiveLog(to)``: committed files, counts per queue, vacuum; no Spark
 ``archive_reader``     ``read_archive(spark, to) -> DataFrame``
 ``archive_command``    ``archive_command``: the click command behind ``cometmq pipeline archive``

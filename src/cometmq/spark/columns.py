@@ -52,7 +52,7 @@ COLUMNS: Final = (
     Column("physicalOffset", "bigint", True, "position in the broker's commit log, bytes"),
     Column("storeSize", "int", True, "size of the whole stored record, bytes"),
     Column("bodyCrc", "int", True, "CRC32 of the stored body, 31 bits"),
-    Column("storedBody", "binary", False, "body exactly as stored, still packed where sysFlag says so"),
+    Column("storedBody", "binary", False, "body exactly as stored where it was sent packed, else null"),
     Column("propertiesText", "string", False, "properties exactly as stored: name 0x01 value 0x02 …"),
 )
 

@@ -202,6 +202,14 @@ class Records:
         """Bodies as stored."""
         return slices(self._bytes, *self._body)
 
+    def packed_bodies(self) -> Any:
+        """Bodies as stored where they were sent packed, null elsewhere."""
+        plain = (self.sys_flags & COMPRESSED) == 0
+        if plain.all():
+            return pa.nulls(len(self), pa.binary())
+        at, lengths = self._body
+        return slices(self._bytes, at, np.where(plain, 0, lengths), plain)
+
     def body_bytes(self, row: int) -> bytes:
         """The stored body of one record."""
         at, length = self._body
@@ -262,7 +270,7 @@ _COLUMNS: Final[dict[str, Callable[[Records, Any], Any]]] = {
     "keys": lambda records, _: records.properties.values_of(KEYS),
     "properties": lambda records, kind: records.properties.maps(kind),
     "propertiesText": lambda records, _: records.properties.text(),
-    "storedBody": lambda records, _: records.stored_bodies(),
+    "storedBody": lambda records, _: records.packed_bodies(),
     "flag": _number(16, ">i4"),
     "sysFlag": lambda records, kind: pa.array(records.sys_flags, kind),
     "bornTimestamp": lambda records, kind: _timestamp(records._field(BORN_TIMESTAMP_AT, ">i8"), kind),

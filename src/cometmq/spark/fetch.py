@@ -82,6 +82,8 @@ class Fetcher:
         self._cluster = Cluster(options)
         self._clock = clock
         self._pause = threading.Event()
+        self.lost: list[OffsetRange] = []
+        """What was skipped since its messages were gone (only without ``failOnDataLoss``)."""
 
     def fetch(self, ranges: Sequence[OffsetRange]) -> Iterator[Chunk]:
         """Yield the records of ``ranges``, in order, in chunks of about ``CHUNK_BYTES``.
@@ -207,6 +209,7 @@ class Fetcher:
                 next_step="option failOnDataLoss=false goes on without them",
             )
         log.warning("messages %s are skipped: %s", gone, why)
+        self.lost.append(gone)
         segment.at = gone.end
 
 

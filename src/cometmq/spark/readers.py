@@ -11,7 +11,6 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from cometmq.spark.cluster import Bounds, Cluster
-from cometmq.spark.columns import check_schema
 from cometmq.spark.errors import DataLossError, OptionError, SparkSourceError
 from cometmq.spark.options import EARLIEST, LATEST, SourceOptions, Start, demand_batch, named_paths, offset_named
 from cometmq.spark.planning import dealt, partition_count
@@ -45,14 +44,6 @@ def read_ranges(options: SourceOptions, schema: StructType, ranges: Sequence[Off
 def partitions_of(ranges: Sequence[OffsetRange], at_least: int) -> list[RangePartition]:
     """Deal ranges out to Spark partitions."""
     return [RangePartition(tuple(part)) for part in dealt(ranges, partition_count(total(ranges), at_least))]
-
-
-def check_columns(schema: StructType) -> None:
-    """Demand that a schema asks only for columns that there are.
-
-    :raises OptionError: naming the column.
-    """
-    check_schema((field.name, field.dataType.simpleString()) for field in schema.fields)
 
 
 def resolve_start(options: SourceOptions, cluster: Cluster, bounds: dict[Queue, Bounds], default: Start) -> Offsets:
@@ -138,7 +129,6 @@ class RocketMQReader(DataSourceReader):
         :raises OptionError: it cannot be read as a batch.
         """
         demand_batch(options)
-        check_columns(schema)
         self._options = options
         self._schema = schema
         self._window = Window()

@@ -23,7 +23,6 @@ from cometmq.spark.planning import limited
 from cometmq.spark.queues import OffsetRange, Offsets, Queue, offsets_from_json, offsets_to_json
 from cometmq.spark.readers import (
     RangePartition,
-    check_columns,
     demand_topics,
     partitions_of,
     read_ranges,
@@ -46,7 +45,6 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         :raises OptionError: it cannot be read as a stream.
         """
         demand_stream(options)
-        check_columns(schema)
         self._options = options
         self._schema = schema
         self._cluster = Cluster(options)

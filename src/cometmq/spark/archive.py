@@ -1,0 +1,224 @@
+"""The archive job: topics → Parquet, exactly once, going on where it stopped.
+
+A streaming query plans offsets (kept in Spark's checkpoint), its tasks write files (:mod:`~.archive_writer`), and
+the driver commits them (:mod:`~.archive_log`). Whatever point a crash comes at:
+
+* before the commit: Spark repeats the batch with the same offsets; the files get the same names again;
+* after the commit, before Spark's own: Spark repeats the batch, tasks and driver see that it is committed and skip it;
+* the checkpoint is lost: a new one goes on where the archive's last commit ends.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from cometmq.clock import SYSTEM_CLOCK
+from cometmq.spark.archive_log import ArchiveLog, Commit
+from cometmq.spark.archive_report import ArchivedBatch, ArchiveReport
+from cometmq.spark.archive_writer import FORMAT, PATH_OPTION, ArchiveWriterSource, from_rows
+from cometmq.spark.checkpoint import last_committed_batch, query_id_of
+from cometmq.spark.environment import local_session
+from cometmq.spark.errors import ArchiveError, OptionError, SparkSourceError
+from cometmq.spark.options import parse_options
+from cometmq.spark.queues import offsets_to_json
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+AVAILABLE_NOW: Final = "availableNow"
+_POLL_SECONDS: Final = 1
+_UNITS: Final = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours"}
+
+
+def archive(
+    namesrv: str,
+    topics: str | Sequence[str],
+    to: str | Path,
+    checkpoint: str | Path,
+    *,
+    trigger: str = AVAILABLE_NOW,
+    starting_offsets: str = "earliest",
+    max_offsets_per_trigger: int | None = 1_000_000,
+    options: Mapping[str, str] | None = None,
+    spark: SparkSession | None = None,
+    master: str = "local[*]",
+    on_batch: Callable[[ArchivedBatch], None] | None = None,
+    stop: threading.Event | None = None,
+) -> ArchiveReport:
+    """Archive topics into ``to`` and return what was done.
+
+    :param namesrv: nameservers, ``host:port`` separated by ``;``.
+    :param topics: their names; empty if ``options`` has ``subscribePattern``.
+    :param to: directory that driver and executors share.
+    :param checkpoint: directory of Spark's checkpoint; where it is new and the archive is not, the job goes on
+        where the archive ends.
+    :param trigger: ``availableNow`` to stop at what is there now, or an interval such as ``30s`` to go on until
+        ``stop`` is set or Ctrl-C comes.
+    :param starting_offsets: for queues that are not in the archive yet.
+    :param max_offsets_per_trigger: most messages in one batch, and so in one commit.
+    :param options: more options of the rocketmq source.
+    :param spark: session to use; without one a session on ``master`` is made, and stopped at the end.
+    :param on_batch: called after each commit.
+    :raises OptionError: an argument is wrong.
+    :raises ArchiveError: another job holds the archive, or another checkpoint has continued it.
+    :raises SparkSourceError: the query failed; what was committed stays.
+    """
+    named = [topics] if isinstance(topics, str) else list(topics)
+    given = {"namesrvAddr": namesrv, "startingOffsets": starting_offsets, **(options or {})}
+    if named:
+        given["topic"] = ",".join(named)
+    if max_offsets_per_trigger is not None:
+        given.setdefault("maxOffsetsPerTrigger", str(max_offsets_per_trigger))
+    if given.get("startingTimestamp"):
+        del given["startingOffsets"]
+    parse_options(given)
+    timing = _timing(trigger)
+    root = Path(to).absolute()
+    log = ArchiveLog(root)
+    with log.locked():
+        continuation = _continuation(log, checkpoint)
+        if continuation:
+            given.pop("startingTimestamp", None)
+        given |= continuation
+        session = spark or local_session(master, "cometmq archive")
+        try:
+            return _Run(session, log, Path(checkpoint).absolute(), given, on_batch).run(timing, stop)
+        finally:
+            if spark is None:
+                session.stop()
+
+
+def _timing(trigger: str) -> dict[str, Any]:
+    """Arguments of Spark's ``trigger``."""
+    if trigger == AVAILABLE_NOW:
+        return {"availableNow": True}
+    match = re.fullmatch(r"(\d{1,9}) ?(ms|s|m|h)", trigger)
+    if match is None or int(match[1]) == 0:
+        raise OptionError(f"trigger {trigger!r} is neither {AVAILABLE_NOW} nor an interval such as 30s, 5m or 1h")
+    return {"processingTime": f"{match[1]} {_UNITS[match[2]]}"}
+
+
+def _continuation(log: ArchiveLog, checkpoint: str | Path) -> dict[str, str]:
+    """Options that make a new query go on where the archive ends; an old one has its checkpoint for that.
+
+    :raises ArchiveError: checkpoint and archive do not belong together.
+    """
+    last, query_id = log.last(), query_id_of(checkpoint)
+    archived = None if query_id is None else log.last_batch_of(query_id)
+    committed = last_committed_batch(checkpoint)
+    if committed is not None and (archived is None or archived < committed):
+        raise ArchiveError(
+            f"the checkpoint {checkpoint} has batches that {log.root} does not hold",
+            next_step="use the directory that the checkpoint was made with, or a new checkpoint",
+        )
+    if last is not None and archived is not None and query_id != last.query_id:
+        raise ArchiveError(
+            f"the archive {log.root} was last written from another checkpoint than {checkpoint}",
+            next_step="use that one, or a new one, which goes on where the archive ends",
+        )
+    if last is None or archived is not None or not last.queues:
+        return {}
+    return {"startingOffsets": json.dumps(offsets_to_json(log.next_offsets()))}
+
+
+class _Run:
+    """One run of the query."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        log: ArchiveLog,
+        checkpoint: Path,
+        options: Mapping[str, str],
+        on_batch: Callable[[ArchivedBatch], None] | None,
+    ) -> None:
+        self._spark = spark
+        self._log = log
+        self._checkpoint = checkpoint
+        self._options = options
+        self._on_batch = on_batch
+        self._began = SYSTEM_CLOCK.monotonic()
+        self._commits: list[Commit] = []
+
+    def run(self, timing: Mapping[str, Any], stop: threading.Event | None) -> ArchiveReport:
+        from pyspark.errors import StreamingQueryException
+
+        self._spark.dataSource.register(ArchiveWriterSource)
+        frame = self._spark.readStream.format(FORMAT).options(**{PATH_OPTION: str(self._log.root), **self._options})
+        query = (
+            frame.load()
+            .writeStream.foreachBatch(self._commit)
+            .option("checkpointLocation", str(self._checkpoint))
+            .queryName(f"archive {self._log.root}")
+            .trigger(**timing)
+            .start()
+        )
+        stopped = False
+        try:
+            while not query.awaitTermination(_POLL_SECONDS):
+                if stop is not None and stop.is_set():
+                    stopped = True
+                    query.stop()
+        except KeyboardInterrupt:
+            stopped = True
+            query.stop()
+        except StreamingQueryException as error:
+            raise SparkSourceError(cause_of(str(error))) from error
+        return self._report(finished=not stopped or "availableNow" not in timing)
+
+    def _commit(self, frame: DataFrame, batch_id: int) -> None:
+        query_id = query_id_of(self._checkpoint)
+        assert query_id is not None, "Spark writes the checkpoint's metadata before the first batch"
+        manifests = from_rows(frame.collect())
+        commit = self._log.append(
+            query_id,
+            batch_id,
+            covered=[manifest.covered for manifest in manifests if manifest.covered],
+            files=[manifest.file for manifest in manifests if manifest.file],
+            lost=[manifest.lost for manifest in manifests if manifest.lost],
+        )
+        if commit is None:
+            return
+        self._commits.append(commit)
+        if self._on_batch is not None:
+            self._on_batch(
+                ArchivedBatch(
+                    batch_id=batch_id,
+                    rows=commit.rows,
+                    bytes=sum(file.bytes for file in commit.files),
+                    files=len(commit.files),
+                    total_rows=sum(done.rows for done in self._commits),
+                    seconds=SYSTEM_CLOCK.monotonic() - self._began,
+                )
+            )
+
+    def _report(self, *, finished: bool) -> ArchiveReport:
+        files = [file for commit in self._commits for file in commit.files]
+        bad = sum(file.bad_bodies for file in files)
+        warnings = [
+            f"messages {gap} were gone before they were read" for commit in self._commits for gap in commit.gaps
+        ]
+        if bad:
+            warnings.append(f"{bad} bodies could not be unpacked; they are kept as stored in column storedBody")
+        return ArchiveReport(
+            directory=str(self._log.root),
+            rows=sum(file.rows for file in files),
+            bytes=sum(file.bytes for file in files),
+            files=len(files),
+            batches=len(self._commits),
+            seconds=SYSTEM_CLOCK.monotonic() - self._began,
+            finished=finished,
+            warnings=tuple(warnings),
+            queues=tuple(self._log.queues()),
+        )
+
+
+def cause_of(text: str) -> str:
+    """Find the sentence of ours in what Spark says about a failed query; its first line if there is none."""
+    ours = re.findall(r"^(?:Caused by: .*)?\s*cometmq\.[\w.]*\.(\w+Error): (.+)$", text, re.MULTILINE)
+    return str(ours[-1][1]) if ours else text.strip().splitlines()[0]

@@ -1,0 +1,81 @@
+"""What an archive job did, for people and for programs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import msgspec
+
+from cometmq.spark.archive_log import QueueTotals
+
+DONE: Final = 0
+FAILED: Final = 1
+WRONG_USE: Final = 2
+PARTLY_DONE: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedBatch:
+    """One batch that has just been committed."""
+
+    batch_id: int
+    rows: int
+    bytes: int
+    files: int
+    total_rows: int
+    """Of this run so far."""
+    seconds: float
+    """Of this run so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveReport:
+    """What a run of the archive job wrote, and what the archive holds now."""
+
+    directory: str
+    rows: int
+    bytes: int
+    files: int
+    batches: int
+    seconds: float
+    finished: bool
+    """False if the run was stopped before it reached the end that it set out for."""
+    warnings: tuple[str, ...]
+    queues: tuple[QueueTotals, ...]
+    """Every queue in the archive, with the messages of all runs."""
+
+    @property
+    def total_rows(self) -> int:
+        """Messages in the archive."""
+        return sum(queue.rows for queue in self.queues)
+
+    @property
+    def exit_code(self) -> int:
+        """0 done, 3 partly done: stopped early, messages gone before they were read, or bodies not unpacked."""
+        return DONE if self.finished and not self.warnings else PARTLY_DONE
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain values, for JSON."""
+        plain = asdict(self) | {"total_rows": self.total_rows, "exit_code": self.exit_code}
+        plain["queues"] = [msgspec.structs.asdict(queue) for queue in self.queues]
+        return plain
+
+    def render(self) -> str:
+        """A summary to read in a terminal of 100 columns."""
+        speed = self.rows / self.seconds if self.seconds else 0.0
+        lines = [
+            f"{self.rows:,} messages in {self.files:,} files ({self.bytes / 1e6:,.1f} MB), {self.batches:,} batches, "
+            f"{self.seconds:.1f} s ({speed:,.0f} messages/s)",
+            f"{self.directory} now holds {self.total_rows:,} messages of {len(self.queues)} queues:",
+            "",
+            f"  {'topic':<32} {'broker':<16} {'queue':>5} {'first':>12} {'next':>12} {'messages':>12}",
+        ]
+        lines += [
+            f"  {of.topic:<32} {of.broker:<16} {of.queue_id:>5} {of.first:>12,} {of.next:>12,} {of.rows:>12,}"
+            for of in self.queues
+        ]
+        if not self.finished:
+            lines += ["", "stopped before the end; run it again with the same checkpoint to go on"]
+        lines += ["", *(f"warning: {warning}" for warning in self.warnings)] if self.warnings else []
+        return "\n".join(lines)

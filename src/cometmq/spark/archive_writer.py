@@ -1,0 +1,233 @@
+"""The executors' side of the archive job: a source that writes what it reads and yields only what it wrote.
+
+Pulling, decoding and writing Parquet happen in one Python worker; the messages never cross to the JVM, only one row
+for each file and each range of offsets does.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from itertools import groupby, pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from pyspark.sql.datasource import DataSource, InputPartition
+
+from cometmq.spark.archive_log import ArchiveLog, Covered, DataFile, part_path, sync_directory
+from cometmq.spark.columns import COLUMNS, arrow_schema
+from cometmq.spark.options import SourceOptions, parse_options
+from cometmq.spark.queues import OffsetRange, Queue
+from cometmq.spark.readers import RangePartition
+from cometmq.spark.stream_reader import RocketMQStreamReader
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+FORMAT: Final = "rocketmq_archive"
+PATH_OPTION: Final = "archivePath"
+ARCHIVE_COLUMNS: Final = tuple(column.name for column in COLUMNS)
+"""Every column: nothing of a record is left out, so that it can be made again byte by byte."""
+
+_HOUR_MS: Final = 3_600_000
+_ROW_GROUP_BYTES: Final = 32 * 1024 * 1024
+"""Arrow bytes gathered into one row group."""
+_OPEN_HOURS: Final = 3
+"""Files of a range open at once. Store times rise, so older hours rarely come again; they then get another file."""
+_DICTIONARY: Final = (
+    *("topic", "brokerName", "queueId", "tags", "flag", "sysFlag", "bornHost", "storeHost", "reconsumeTimes"),
+    *("preparedTransactionOffset", "properties.key_value.key"),
+)
+"""Columns of few distinct values; building a dictionary for the others would be in vain."""
+_STATISTICS: Final = ("queueId", "queueOffset", "keys", "uniqKey", "tags", "bornTimestamp", "storeTimestamp")
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """What one task did, as a row: exactly one of the three is set."""
+
+    file: DataFile | None = None
+    covered: Covered | None = None
+    lost: Covered | None = None
+
+    def to_row(self) -> tuple[str]:
+        """Encode as JSON text, the one column of the source."""
+        return (msgspec.json.encode(self).decode(),)
+
+
+def from_rows(rows: Iterable[Any]) -> list[Manifest]:
+    """Decode collected rows."""
+    return [msgspec.json.decode(row[0], type=Manifest) for row in rows]
+
+
+class ArchiveWriterSource(DataSource):
+    """Registered by the archive job for itself."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return FORMAT
+
+    def schema(self) -> str:
+        """Return the one column: a manifest entry as JSON."""
+        return "manifest string"
+
+    def streamReader(self, schema: StructType) -> ArchiveStreamReader:  # noqa: N802 (Spark's name)
+        """Make the reader."""
+        given = {name: value for name, value in self.options.items() if name.lower() != PATH_OPTION.lower()}
+        return ArchiveStreamReader(parse_options(given), schema, self.options[PATH_OPTION])
+
+
+class ArchiveStreamReader(RocketMQStreamReader):
+    """Plans as the rocketmq stream does; its tasks write files."""
+
+    def __init__(self, options: SourceOptions, schema: StructType, root: str) -> None:
+        super().__init__(options, schema)
+        self._root = root
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[str]]:
+        """Write one partition, unless its batch is committed: then Spark repeats it after a crash, in vain."""
+        from pyspark import TaskContext
+
+        assert isinstance(partition, RangePartition)
+        context = TaskContext.get()
+        query_id = context and context.getLocalProperty("sql.streaming.queryId")
+        batch_id = context and context.getLocalProperty("streaming.sql.batchId")
+        if query_id and batch_id and ArchiveLog(self._root).holds(query_id, int(batch_id)):
+            return
+        for manifest in write_ranges(self._options, partition.ranges, Path(self._root)):
+            yield manifest.to_row()
+
+
+def write_ranges(options: SourceOptions, ranges: Sequence[OffsetRange], root: Path) -> Iterator[Manifest]:
+    """Read ranges and write them below ``root``; yield what was written, and every range when it is whole."""
+    from cometmq.spark.decode import Records, decode
+    from cometmq.spark.fetch import Fetcher
+
+    schema = arrow_schema(ARCHIVE_COLUMNS)
+    fetcher = Fetcher(options)
+    for queue, chunks in groupby(fetcher.fetch(ranges), key=lambda chunk: chunk.queue):
+        writer = _QueueWriter(root, queue, schema)
+        for chunk in chunks:
+            for batch in decode(
+                Records(chunk.data), schema, broker_name=queue.broker, fail_on_bad_body=options.fail_on_bad_body
+            ):
+                writer.add(batch)
+        for file in writer.close():
+            yield Manifest(file=file)
+    for part in ranges:
+        yield Manifest(covered=_covered(part))
+    for part in fetcher.lost:
+        yield Manifest(lost=_covered(part))
+
+
+def _covered(part: OffsetRange) -> Covered:
+    return Covered(part.queue.topic, part.queue.broker, part.queue.queue_id, part.first, part.end)
+
+
+class _QueueWriter:
+    """Spreads messages of one queue over the files of their hours."""
+
+    def __init__(self, root: Path, queue: Queue, schema: Any) -> None:
+        self._root = root
+        self._queue = queue
+        self._schema = schema
+        self._open: dict[int, _PartFile] = {}
+        self._written: list[DataFile] = []
+
+    def add(self, batch: Any) -> None:
+        import numpy as np
+        import pyarrow as pa
+
+        hours = batch.column("storeTimestamp").cast(pa.int64()).to_numpy() // (_HOUR_MS * 1000)
+        edges = [0, *(np.flatnonzero(np.diff(hours)) + 1).tolist(), batch.num_rows]
+        for first, end in pairwise(edges):
+            hour = int(hours[first])
+            if hour not in self._open:
+                if len(self._open) == _OPEN_HOURS:
+                    self._finish(min(self._open))
+                self._open[hour] = _PartFile(self._root, self._queue, hour, self._schema)
+            self._open[hour].add(batch.slice(first, end - first))
+
+    def close(self) -> list[DataFile]:
+        for hour in sorted(self._open):
+            self._finish(hour)
+        return self._written
+
+    def _finish(self, hour: int) -> None:
+        self._written.append(self._open.pop(hour).close())
+
+
+class _PartFile:
+    """One Parquet file: written aside, then given the name that follows from what is in it."""
+
+    def __init__(self, root: Path, queue: Queue, hour: int, schema: Any) -> None:
+        import pyarrow.parquet as pq
+
+        self._root = root
+        self._queue = queue
+        self._hour = datetime.fromtimestamp(hour * _HOUR_MS / 1000, UTC).strftime("%Y-%m-%d-%H")
+        directory = (root / part_path(queue, self._hour, 0, 0)).parent
+        directory.mkdir(parents=True, exist_ok=True)
+        self._aside = directory / f".{uuid.uuid4().hex}.tmp"
+        self._writer = pq.ParquetWriter(
+            self._aside,
+            schema,
+            compression="zstd",
+            use_dictionary=list(_DICTIONARY),
+            write_statistics=list(_STATISTICS),
+        )
+        self._schema = schema
+        self._gathered: list[Any] = []
+        self._gathered_bytes = 0
+        self._rows = self._bad_bodies = 0
+        self._first = self._last = self._min_us = self._max_us = -1
+
+    def add(self, batch: Any) -> None:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        offsets = batch.column("queueOffset")
+        times = pc.min_max(batch.column("storeTimestamp").cast(pa.int64())).as_py()
+        if not self._rows:
+            self._first, self._min_us, self._max_us = offsets[0].as_py(), times["min"], times["max"]
+        self._last = offsets[-1].as_py()
+        self._min_us, self._max_us = min(self._min_us, times["min"]), max(self._max_us, times["max"])
+        self._rows += batch.num_rows
+        self._bad_bodies += batch.column("body").null_count
+        self._gathered.append(batch)
+        self._gathered_bytes += batch.nbytes
+        if self._gathered_bytes >= _ROW_GROUP_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        import pyarrow as pa
+
+        if self._gathered:
+            self._writer.write_table(pa.Table.from_batches(self._gathered, self._schema))
+            self._gathered, self._gathered_bytes = [], 0
+
+    def close(self) -> DataFile:
+        self._flush()
+        self._writer.close()
+        with self._aside.open("rb") as file:
+            os.fsync(file.fileno())
+            size = os.fstat(file.fileno()).st_size
+        name = part_path(self._queue, self._hour, self._first, self._last + 1)
+        self._aside.replace(self._root / name)
+        sync_directory(self._aside.parent)
+        return DataFile(
+            path=name,
+            topic=self._queue.topic,
+            broker=self._queue.broker,
+            queue_id=self._queue.queue_id,
+            first=self._first,
+            end=self._last + 1,
+            rows=self._rows,
+            bytes=size,
+            min_store_ms=self._min_us // 1000,
+            max_store_ms=self._max_us // 1000,
+            bad_bodies=self._bad_bodies,
+        )

@@ -1,0 +1,59 @@
+"""Whether Spark can run here, and a session that suits our jobs."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from cometmq.spark.errors import SparkSourceError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_MODULES: Final = ("pyspark", "pyarrow", "pandas")
+
+
+class SparkMissingError(SparkSourceError):
+    """PySpark, what it needs, or Java is not installed."""
+
+
+def demand_spark() -> None:
+    """Demand what a Spark session needs.
+
+    :raises SparkMissingError: saying what is missing and how to get it.
+    """
+    absent = [name for name in _MODULES if importlib.util.find_spec(name) is None]
+    if absent:
+        raise SparkMissingError(f"not installed: {', '.join(absent)}", next_step="pip install 'cometmq[spark]'")
+    home = os.environ.get("JAVA_HOME")
+    if shutil.which("java") is None and not (home and (Path(home) / "bin" / "java").exists()):
+        raise SparkMissingError(
+            "Spark needs Java 17 or later, and there is no java on the PATH and no JAVA_HOME",
+            next_step="install it, for example with: apt-get install openjdk-17-jre-headless",
+        )
+
+
+def local_session(master: str = "local[*]", app_name: str = "cometmq") -> SparkSession:
+    """Make a quiet session whose workers run this Python.
+
+    :raises SparkMissingError: as :func:`demand_spark`.
+    """
+    demand_spark()
+    from pyspark.sql import SparkSession
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    session = (
+        SparkSession.builder.master(master)
+        .appName(app_name)
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.python.unix.domain.socket.enabled", "true")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("OFF")
+    return session
