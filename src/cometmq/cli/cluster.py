@@ -6,11 +6,10 @@ from typing import Any, Final
 
 import click
 
-from cometmq.cli.fleet import Fleet, gathered, namesrv_option, on_fleet
+from cometmq.cli.administration import administer, gathered, namesrv_option
 from cometmq.cli.output import Column, output_option, show
+from cometmq.client.admin import Admin
 from cometmq.client.errors import BrokerError, RemotingError
-from cometmq.remoting.bodies import KVTable, decode_body
-from cometmq.remoting.codes import RequestCode
 
 _LIST: Final = (
     Column("cluster", "Cluster"),
@@ -43,15 +42,15 @@ def command() -> None:
 def list_brokers(namesrv: str, output: str) -> None:
     """List brokers as the nameserver knows them."""
 
-    async def work(fleet: Fleet) -> list[dict[str, Any]]:
-        info = await fleet.clusters()
+    async def work(admin: Admin) -> list[dict[str, Any]]:
+        info = await admin.cluster_info()
         return [
             {"cluster": data.cluster, "broker": name, "broker_id": broker_id, "address": address}
             for name, data in sorted(info.broker_addr_table.items())
             for broker_id, address in sorted(data.broker_addrs.items())
         ]
 
-    show(on_fleet(namesrv, work), _LIST, output, title="Brokers")
+    show(administer(namesrv, work), _LIST, output, title="Brokers")
 
 
 @command.command("status")
@@ -60,22 +59,21 @@ def list_brokers(namesrv: str, output: str) -> None:
 def status(namesrv: str, output: str) -> int:
     """Ask every master how it is. Exit code 3 when one does not answer."""
 
-    async def work(fleet: Fleet) -> list[dict[str, Any]]:
-        masters = await fleet.masters()
-        return list((await gathered({name: _status(fleet, name, at) for name, at in masters.items()})).values())
+    async def work(admin: Admin) -> list[dict[str, Any]]:
+        masters = await admin.masters()
+        return list((await gathered({name: _status(admin, name, at) for name, at in masters.items()})).values())
 
-    rows = on_fleet(namesrv, work)
+    rows = administer(namesrv, work)
     show(rows, _STATUS, output, title="Brokers")
     return 0 if all(row["state"] == "ok" for row in rows) else 3
 
 
-async def _status(fleet: Fleet, name: str, address: str) -> dict[str, Any]:
+async def _status(admin: Admin, name: str, address: str) -> dict[str, Any]:
     row: dict[str, Any] = {"broker": name, "address": address}
     try:
-        answer = await fleet.ask(address, RequestCode.GET_BROKER_RUNTIME_INFO, doing=f"asking {name} how it is")
+        table = await admin.runtime_info(address)
     except (BrokerError, RemotingError) as error:
         return row | {"state": error.message}
-    table = decode_body(KVTable, answer.body).table
     put_now, put_morning = _whole(table, "msgPutTotalTodayNow"), _whole(table, "msgPutTotalTodayMorning")
     low, high = _whole(table, "commitLogMinOffset"), _whole(table, "commitLogMaxOffset")
     ratio = table.get("commitLogDiskRatio")

@@ -6,30 +6,20 @@ import sys
 from typing import Any, Final
 
 import click
-import msgspec
 
-from cometmq.cli.failures import PartlyDoneError, WrongUseError
-from cometmq.cli.fleet import Fleet, gathered, namesrv_option, on_fleet, unless
+from cometmq.cli.administration import administer, demand_group_name, gathered, namesrv_option
+from cometmq.cli.failures import WrongUseError
 from cometmq.cli.moments import Moment, local_time
 from cometmq.cli.output import Column, output_option, show, tell
-from cometmq.cli.reset import EARLIEST, LATEST, reset_group
-from cometmq.message.names import check_group, dlq_topic, retry_topic
-from cometmq.remoting.bodies import (
-    ConsumerConnection,
-    ConsumeStats,
-    SubscriptionGroupConfig,
-    SubscriptionGroupWrapper,
-    decode_body,
-    encode_body,
-)
-from cometmq.remoting.codes import RequestCode, ResponseCode
-from cometmq.remoting.headers import (
-    DeleteSubscriptionGroupRequestHeader,
-    DeleteTopicFromNamesrvRequestHeader,
-    DeleteTopicRequestHeader,
-    GetConsumerConnectionListRequestHeader,
-    GetConsumeStatsRequestHeader,
-)
+from cometmq.client.admin import Admin, ConsumeProgress
+from cometmq.client.errors import BrokerError, RouteNotFoundError
+from cometmq.message.names import dlq_topic, retry_topic
+from cometmq.remoting.bodies import ConsumerConnection, SubscriptionGroupConfig
+from cometmq.remoting.codes import ResponseCode
+
+EARLIEST: Final = 0
+LATEST: Final = -1
+"""Times that stand for the ends of a queue, as RocketMQ's tools use them."""
 
 _LIST: Final = (
     Column("group", "Group"),
@@ -69,19 +59,16 @@ def list_groups(everything: bool, namesrv: str, output: str) -> None:
     """List groups with their members and how far behind they are."""
     from cometmq.broker.groups import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS
 
-    async def work(fleet: Fleet) -> list[dict[str, Any]]:
-        names: set[str] = set()
-        for name, address in (await fleet.masters()).items():
-            answer = await fleet.ask(
-                address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, doing=f"listing the groups of {name}"
-            )
-            names.update(decode_body(SubscriptionGroupWrapper, answer.body).subscription_group_table)
-        if not everything:
-            names = {name for name in names if name not in SYSTEM_GROUPS and not name.startswith(SYSTEM_GROUP_PREFIX)}
-        rows = await gathered({name: _list_row(fleet, name) for name in sorted(names)})
+    async def work(admin: Admin) -> list[dict[str, Any]]:
+        names = [
+            name
+            for name in await admin.groups()
+            if everything or not (name in SYSTEM_GROUPS or name.startswith(SYSTEM_GROUP_PREFIX))
+        ]
+        rows = await gathered({name: _list_row(admin, name) for name in names})
         return list(rows.values())
 
-    show(on_fleet(namesrv, work), _LIST, output, title="Consumer groups")
+    show(administer(namesrv, work), _LIST, output, title="Consumer groups")
 
 
 @command.command("create")
@@ -92,17 +79,10 @@ def list_groups(everything: bool, namesrv: str, output: str) -> None:
 @namesrv_option
 def create(group: str, max_retries: int, retry_queues: int, cluster: str | None, namesrv: str) -> None:
     """Create a group on every broker, or change it where it exists."""
-    _check(group)
+    demand_group_name(group)
     config = SubscriptionGroupConfig(group_name=group, retry_max_times=max_retries, retry_queue_nums=retry_queues)
-
-    async def work(fleet: Fleet) -> None:
-        masters = await fleet.masters(cluster=cluster)
-        for name, address in masters.items():
-            code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
-            await fleet.ask(address, code, None, encode_body(config), doing=f"creating group {group} on {name}")
-        tell(f"Group {group} on {', '.join(masters)}.")
-
-    on_fleet(namesrv, work)
+    administer(namesrv, lambda admin: admin.create_group(config, cluster=cluster))
+    tell(f"Group {group} is created.")
 
 
 @command.command("delete")
@@ -112,36 +92,22 @@ def create(group: str, max_retries: int, retry_queues: int, cluster: str | None,
 @namesrv_option
 def delete(group: str, yes: bool, keep_offsets: bool, namesrv: str) -> None:
     """Delete a group with its retry and dead-letter topics."""
-    _check(group)
+    demand_group_name(group)
     if not yes:
         if not sys.stdin.isatty():
             raise WrongUseError("deleting a group deletes its retried and dead messages", next_step="add --yes")
         click.confirm(f"Delete group {group} with its retry and dead-letter topics?", abort=True, err=True)
 
-    async def work(fleet: Fleet) -> None:
-        header = DeleteSubscriptionGroupRequestHeader(group, remove_offset=not keep_offsets)
-        for name, address in (await fleet.masters()).items():
-            await fleet.ask(
-                address, RequestCode.DELETE_SUBSCRIPTIONGROUP, header, doing=f"deleting group {group} on {name}"
-            )
-            for topic in (retry_topic(group), dlq_topic(group)):
-                await fleet.ask(
-                    address,
-                    RequestCode.DELETE_TOPIC_IN_BROKER,
-                    DeleteTopicRequestHeader(topic),
-                    doing=f"deleting topic {topic} on {name}",
-                )
-        for address in fleet.namesrv:
-            for topic in (retry_topic(group), dlq_topic(group)):
-                await fleet.ask(
-                    address,
-                    RequestCode.DELETE_TOPIC_IN_NAMESRV,
-                    DeleteTopicFromNamesrvRequestHeader(topic),
-                    doing=f"deleting topic {topic} at the nameserver",
-                )
+    async def work(admin: Admin) -> None:
+        if group not in await admin.groups():
+            raise WrongUseError(f"there is no group {group}", next_step="cometmq group list shows all")
+        await admin.delete_group(group, remove_offsets=not keep_offsets)
+        for topic in (retry_topic(group), dlq_topic(group)):
+            if topic in await admin.topics():
+                await admin.delete_topic(topic)
         tell(f"Group {group} is deleted.")
 
-    on_fleet(namesrv, work)
+    administer(namesrv, work)
 
 
 @command.command("describe")
@@ -150,22 +116,19 @@ def delete(group: str, yes: bool, keep_offsets: bool, namesrv: str) -> None:
 @output_option
 def describe(group: str, namesrv: str, output: str) -> None:
     """Show the members of a group and what they subscribe to."""
-
-    async def work(fleet: Fleet) -> list[dict[str, Any]]:
-        found = await _connections(fleet, group)
-        texts = [f"{item.topic}:{item.sub_string or '*'}" for item in found.subscription_table.values()]
-        return [
-            {
-                "client_id": member.client_id,
-                "address": member.client_addr,
-                "language": member.language,
-                "version": member.version,
-                "subscriptions": sorted(texts),
-            }
-            for member in sorted(found.connection_set, key=lambda member: member.client_id)
-        ]
-
-    show(on_fleet(namesrv, work), _MEMBERS, output, title=f"Members of group {group}")
+    found = administer(namesrv, lambda admin: _connection(admin, group))
+    texts = sorted(f"{item.topic}:{item.sub_string or '*'}" for item in found.subscription_table.values())
+    rows = [
+        {
+            "client_id": member.client_id,
+            "address": member.client_addr,
+            "language": member.language,
+            "version": member.version,
+            "subscriptions": texts,
+        }
+        for member in sorted(found.connection_set, key=lambda member: member.client_id)
+    ]
+    show(rows, _MEMBERS, output, title=f"Members of group {group}")
 
 
 @command.command("offsets")
@@ -175,110 +138,68 @@ def describe(group: str, namesrv: str, output: str) -> None:
 @output_option
 def offsets(group: str, topic: str | None, namesrv: str, output: str) -> None:
     """Show how far a group is in every queue."""
-
-    async def work(fleet: Fleet) -> list[dict[str, Any]]:
-        stats = await _consume_stats(fleet, group, topic)
-        return [
-            {
-                "topic": queue.topic,
-                "broker": queue.broker_name,
-                "queue_id": queue.queue_id,
-                "consumer_offset": state.consumer_offset,
-                "broker_offset": state.broker_offset,
-                "lag": max(0, state.broker_offset - max(0, state.consumer_offset)),
-                "last_consumed": local_time(state.last_timestamp),
-            }
-            for queue, state in sorted(stats.offset_table.items())
-        ]
-
-    show(on_fleet(namesrv, work), _OFFSETS, output, title=f"Offsets of group {group}")
+    progress = administer(namesrv, lambda admin: _progress(admin, group, topic))
+    rows = [
+        {
+            "topic": state.queue.topic,
+            "broker": state.queue.broker_name,
+            "queue_id": state.queue.queue_id,
+            "consumer_offset": state.consumer_offset,
+            "broker_offset": state.broker_offset,
+            "lag": state.lag,
+            "last_consumed": local_time(state.last_timestamp),
+        }
+        for state in progress.queues
+    ]
+    show(rows, _OFFSETS, output, title=f"Offsets of group {group}")
 
 
 @command.command("reset")
 @click.argument("group")
 @click.option("--topic", required=True, help="The topic to reset.")
-@click.option("--earliest", "to", flag_value=EARLIEST, type=int, help="To the first message kept.")
-@click.option("--latest", "to", flag_value=LATEST, type=int, help="Past the last message.")
+@click.option("--earliest", is_flag=True, help="To the first message kept.")
+@click.option("--latest", is_flag=True, help="Past the last message.")
 @click.option("--time", "moment", type=Moment(), help="To the first message stored at or after this time.")
 @namesrv_option
-def reset(group: str, topic: str, to: int | None, moment: int | None, namesrv: str) -> None:
+def reset(group: str, topic: str, earliest: bool, latest: bool, moment: int | None, namesrv: str) -> None:
     """Move a group to another place in a topic, whether it is consuming now or not."""
-    _check(group)
-    if (to is None) == (moment is None):
+    demand_group_name(group)
+    if earliest + latest + (moment is not None) != 1:
         raise WrongUseError("say where to reset to: one of --earliest, --latest, --time")
-    timestamp = to if to is not None else moment
+    timestamp = EARLIEST if earliest else LATEST if latest else moment
     assert timestamp is not None
-
-    async def work(fleet: Fleet) -> None:
-        done, failed = await reset_group(fleet, group, topic, timestamp)
-        if failed:
-            raise PartlyDoneError(
-                f"group {group} was reset in {done} queues, not on {', '.join(failed)}",
-                next_step="repeat the command once those brokers are well",
-            )
-        tell(f"Group {group} is reset in {done} queues of topic {topic}.")
-
-    on_fleet(namesrv, work)
+    moved = administer(namesrv, lambda admin: admin.reset_offset(group, topic, timestamp))
+    tell(f"Group {group} is reset in {len(moved)} queues of topic {topic}.")
 
 
-async def _list_row(fleet: Fleet, group: str) -> dict[str, Any]:
-    found = await _connections(fleet, group)
-    stats = await _consume_stats(fleet, group, None)
-    lag = sum(
-        max(0, state.broker_offset - max(0, state.consumer_offset))
-        for queue, state in stats.offset_table.items()
-        if queue.topic != retry_topic(group)
-    )
-    topics = set(found.subscription_table) | {queue.topic for queue in stats.offset_table}
+async def _list_row(admin: Admin, group: str) -> dict[str, Any]:
+    found = await _connection(admin, group)
+    progress = await _progress(admin, group, None)
+    topics = set(found.subscription_table) | {state.queue.topic for state in progress.queues}
     return {
         "group": group,
         "members": len(found.connection_set),
         "topics": sorted(topics - {retry_topic(group)}),
-        "lag": lag,
-        "model": (found.message_model or "").lower(),
+        "lag": sum(state.lag for state in progress.queues if state.queue.topic != retry_topic(group)),
+        "model": (found.message_model or "").lower() or None,
     }
 
 
-async def _connections(fleet: Fleet, group: str) -> ConsumerConnection:
-    """Who consumes as a group, from the first broker that a member is connected to."""
-    header = GetConsumerConnectionListRequestHeader(group)
-    nobody = (ResponseCode.CONSUMER_NOT_ONLINE, ResponseCode.SYSTEM_ERROR)
-    for name, address in (await fleet.masters()).items():
-        answer = await unless(
-            fleet.ask(
-                address, RequestCode.GET_CONSUMER_CONNECTION_LIST, header, doing=f"asking {name} for group {group}"
-            ),
-            nobody,
-        )
-        if answer is not None:
-            return decode_body(ConsumerConnection, answer.body)
-    return ConsumerConnection()
+async def _connection(admin: Admin, group: str) -> ConsumerConnection:
+    """Who consumes as a group; nobody when no broker knows a member."""
+    try:
+        return await admin.consumer_connection(group)
+    except BrokerError as error:
+        if error.code in (ResponseCode.CONSUMER_NOT_ONLINE, ResponseCode.SYSTEM_ERROR):
+            return ConsumerConnection()
+        raise
 
 
-async def _consume_stats(fleet: Fleet, group: str, topic: str | None) -> ConsumeStats:
-    """How far a group is on all brokers; empty for a group that never consumed."""
-    total = ConsumeStats()
-    merged = dict(total.offset_table)
-    tps = 0.0
-    nothing = (ResponseCode.SYSTEM_ERROR, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
-    for name, address in (await fleet.masters()).items():
-        answer = await unless(
-            fleet.ask(
-                address,
-                RequestCode.GET_CONSUME_STATS,
-                GetConsumeStatsRequestHeader(group, topic),
-                doing=f"asking {name} how far group {group} is",
-            ),
-            nothing,
-        )
-        if answer is not None:
-            stats = decode_body(ConsumeStats, answer.body)
-            merged.update(stats.offset_table)
-            tps += stats.consume_tps
-    return msgspec.structs.replace(total, offset_table=merged, consume_tps=tps)
-
-
-def _check(group: str) -> None:
-    wrong = check_group(group)
-    if wrong is not None:
-        raise WrongUseError(f"{group!r} is no group name: {wrong}")
+async def _progress(admin: Admin, group: str, topic: str | None) -> ConsumeProgress:
+    """How far a group is; nowhere when it has never consumed."""
+    try:
+        return await admin.consume_progress(group, topic)
+    except (BrokerError, RouteNotFoundError) as error:
+        if topic is None and error.code in (ResponseCode.SYSTEM_ERROR, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST):
+            return ConsumeProgress(group, (), 0.0)
+        raise

@@ -7,23 +7,23 @@ from typing import Any, Final
 
 import click
 
+from cometmq.cli.administration import administer, namesrv_option
 from cometmq.cli.failures import WrongUseError
-from cometmq.cli.fleet import Fleet, namesrv_option, on_fleet, unless
 from cometmq.cli.moments import Moment
 from cometmq.cli.output import Column, output_option, show, show_one
 from cometmq.cli.rows import message_row
-from cometmq.clock import SYSTEM_CLOCK
+from cometmq.client.admin import END_OF_TIME_MS, Admin
+from cometmq.client.errors import BrokerError, RemotingConnectError
+from cometmq.client.pull_consumer import PullConsumer
+from cometmq.client.pulling import PullStatus
 from cometmq.errors import CometMQError
-from cometmq.message.hosts import format_address
-from cometmq.message.ids import decode_offset_msg_id
-from cometmq.message.message import MessageExt, split_records
-from cometmq.message.sysflag import PULL_SUBSCRIPTION
-from cometmq.remoting.codes import RequestCode, ResponseCode
-from cometmq.remoting.headers import PullMessageRequestHeader, QueryMessageRequestHeader, ViewMessageRequestHeader
+from cometmq.message.message import MessageExt
+from cometmq.remoting.codes import ResponseCode
 
 MAX_FOUND: Final = 64
 """Messages that a broker returns for one query (``maxMsgsNumBatch``)."""
-_PORTS: Final = 65_536
+TOOLS_GROUP: Final = "TOOLS_CONSUMER"
+"""The group of RocketMQ's own tools; every broker has it."""
 
 _FOUND: Final = (
     Column("stored", "Stored"),
@@ -60,32 +60,22 @@ def get(message_id: str, topic: str | None, raw: bool, namesrv: str, output: str
     ID is the broker's (offset id), which names broker and place, or with --topic the client's.
     """
 
-    async def work(fleet: Fleet) -> MessageExt:
-        if topic is not None:
-            found = await _query(fleet, topic, message_id, MAX_FOUND, 0, 2**63 - 1, unique=True)
-            if found:
-                return found[-1]
+    async def work(admin: Admin) -> MessageExt:
         try:
-            ip, port, offset = decode_offset_msg_id(message_id)
+            return await admin.message_by_id(message_id, topic)
         except ValueError:
-            port = _PORTS
-        if not 0 < port < _PORTS:
             if topic is None:
-                raise WrongUseError(f"{message_id} is no offset id", next_step="name the topic with --topic")
-            raise NotFoundError(f"topic {topic} has no message {message_id}", next_step="it may have expired")
-        address = format_address(ip, port)
-        nothing = (ResponseCode.SYSTEM_ERROR, ResponseCode.QUERY_NOT_FOUND)
-        answer = await unless(
-            fleet.ask(
-                address, RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageRequestHeader(offset), doing=f"asking {address}"
-            ),
-            nothing,
-        )
-        if answer is None:
-            raise NotFoundError(f"{address} has no message {message_id}", next_step="it may have expired")
-        return next(split_records(answer.body))
+                raise WrongUseError(f"{message_id} is no offset id", next_step="name the topic with --topic") from None
+        except BrokerError as error:
+            if error.code not in (ResponseCode.SYSTEM_ERROR, ResponseCode.QUERY_NOT_FOUND):
+                raise
+        except RemotingConnectError:
+            if topic is None:
+                raise
+        where = f"topic {topic} has" if topic is not None else "the broker has"
+        raise NotFoundError(f"{where} no message {message_id}", next_step="check the id; the message may have expired")
 
-    _show_message(on_fleet(namesrv, work), raw, output)
+    _show_message(administer(namesrv, work), raw, output)
 
 
 @command.command("query")
@@ -93,13 +83,17 @@ def get(message_id: str, topic: str | None, raw: bool, namesrv: str, output: str
 @click.option("--key", required=True, help="One of the keys that the producer gave.")
 @click.option("--begin", type=Moment(), default=0, help="Not stored before this time.")
 @click.option("--end", type=Moment(), help="Not stored after this time.")
-@click.option("--max", "limit", type=click.IntRange(1, MAX_FOUND), default=32, show_default=True, help="Per broker.")
+@click.option("--max", "limit", type=click.IntRange(1, MAX_FOUND), default=32, show_default=True)
 @namesrv_option
 @output_option
 def query(topic: str, key: str, begin: int, end: int | None, limit: int, namesrv: str, output: str) -> None:
     """Find messages by key, in the order they were stored."""
-    last = SYSTEM_CLOCK.now_ms() + 1 if end is None else end
-    found = on_fleet(namesrv, lambda fleet: _query(fleet, topic, key, limit, begin, last, unique=False))
+    last = END_OF_TIME_MS if end is None else end
+
+    async def work(admin: Admin) -> list[MessageExt]:
+        return await admin.query_message(topic, key, max_messages=limit, begin_ms=begin, end_ms=last)
+
+    found = administer(namesrv, work)
     if not found and output == "table":
         raise NotFoundError(f"topic {topic} has no message with key {key}", next_step="it may have expired")
     rows = [message_row(message) for message in found]
@@ -118,58 +112,29 @@ def query(topic: str, key: str, begin: int, end: int | None, limit: int, namesrv
 def at(topic: str, broker: str | None, queue: int, offset: int, raw: bool, namesrv: str, output: str) -> None:
     """Show the message at one place of a queue."""
 
-    async def work(fleet: Fleet) -> MessageExt:
-        masters = await fleet.masters_of(topic)
-        name = broker or (next(iter(masters)) if len(masters) == 1 else None)
-        if name not in masters:
-            raise WrongUseError(f"topic {topic} is on {', '.join(masters)}", next_step="name one with --broker")
-        header = PullMessageRequestHeader(
-            consumer_group="TOOLS_CONSUMER",
-            topic=topic,
-            queue_id=queue,
-            queue_offset=offset,
-            max_msg_nums=1,
-            sys_flag=PULL_SUBSCRIPTION,
-            commit_offset=0,
-            suspend_timeout_millis=0,
-            subscription="*",
-            sub_version=0,
-            expression_type="TAG",
-        )
-        nothing = (
-            ResponseCode.PULL_NOT_FOUND,
-            ResponseCode.PULL_OFFSET_MOVED,
-            ResponseCode.PULL_RETRY_IMMEDIATELY,
-            ResponseCode.SYSTEM_ERROR,
-        )
-        answer = await unless(
-            fleet.ask(masters[name], RequestCode.PULL_MESSAGE, header, doing=f"pulling from {name}"), nothing
-        )
-        if answer is None:
-            raise NotFoundError(
-                f"queue {queue} of topic {topic} on {name} has no message at offset {offset}",
-                next_step=f"cometmq topic stats {topic} shows what it has",
+    async def work(admin: Admin) -> MessageExt:
+        chosen = [
+            found
+            for found in await admin.queues(topic)
+            if found.queue_id == queue and broker in (None, found.broker_name)
+        ]
+        if len(chosen) != 1:
+            brokers = sorted({found.broker_name for found in await admin.queues(topic)})
+            raise WrongUseError(
+                f"topic {topic} has {len(chosen)} queues with number {queue}",
+                next_step=f"name one of its brokers with --broker: {', '.join(brokers)}",
             )
-        return next(split_records(answer.body, name))
+        consumer = PullConsumer(TOOLS_GROUP, instance=admin.instance)
+        async with consumer:
+            result = await consumer.pull(chosen[0], offset, 1)
+        if result.status is not PullStatus.FOUND:
+            raise NotFoundError(
+                f"queue {queue} of topic {topic} has no message at offset {offset}",
+                next_step=f"it has {result.min_offset} to {result.max_offset - 1}; see cometmq topic stats {topic}",
+            )
+        return result.messages[0]
 
-    _show_message(on_fleet(namesrv, work), raw, output)
-
-
-async def _query(
-    fleet: Fleet, topic: str, key: str, limit: int, begin: int, end: int, *, unique: bool
-) -> list[MessageExt]:
-    header = QueryMessageRequestHeader(topic, key, limit, begin, end, unique_key_query=unique)
-    found: list[MessageExt] = []
-    for name, address in (await fleet.masters_of(topic)).items():
-        answer = await unless(
-            fleet.ask(address, RequestCode.QUERY_MESSAGE, header, doing=f"asking {name} for key {key}"),
-            (ResponseCode.QUERY_NOT_FOUND,),
-        )
-        if answer is not None:
-            found += split_records(answer.body, name)
-    # The index knows hashes of keys only, so an answer may hold messages of other keys.
-    mine = [message for message in found if (message.msg_id == key if unique else key in message.keys)]
-    return sorted(mine, key=lambda message: (message.store_timestamp, message.commit_log_offset))
+    _show_message(administer(namesrv, work), raw, output)
 
 
 def _show_message(message: MessageExt, raw: bool, output: str) -> None:
