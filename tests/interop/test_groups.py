@@ -7,13 +7,16 @@ from collections.abc import Callable
 
 import pytest
 from tests.interop import probe
-from tests.interop.clients import PATIENCE_S, Client, Series, queue_positions, seen
+from tests.interop.clients import KINDS, PATIENCE_S, Client, Series, queue_positions, seen
 from tests.interop.commands import Event, Running
 from tests.interop.systems import Deployment, System
 
 pytestmark = pytest.mark.interop
 
 GetClient = Callable[[str], Client]
+
+# Far below the 15 to 20 seconds that clients let a pull wait at the broker.
+WAKE_S = 5.0
 
 
 def assigned(member: Running) -> int:
@@ -49,6 +52,32 @@ def test_a_group_shares_its_queues_and_takes_over_from_a_member_that_leaves(
     probe.until(lambda: len(received(stays, leaves)) >= shared.count + alone.count, PATIENCE_S, "the rest arrives")
     stays.stop()
     assert seen(received(stays, leaves)) == sorted(shared.expected() + alone.expected())
+
+
+@pytest.mark.parametrize("name", list(KINDS))
+def test_a_waiting_consumer_is_woken_by_the_arriving_message(
+    cluster: Deployment, clients: GetClient, java: Client, topic: str, group: str, name: str
+) -> None:
+    java.produce(cluster.address, Series(topic, 4), "selector")
+    member = clients(name).start_consuming(cluster.address, topic, group)
+    member.wait_until(lambda: len(member.named("message")) >= 4, PATIENCE_S, "the member pulls from every queue")
+    for index in range(4, 10):
+        java.produce(cluster.address, Series(topic, 1, first=index))
+        member.wait_until(lambda: len(member.named("message")) > index, WAKE_S, "it arrives at once")  # noqa: B023
+    member.stop()
+    assert seen(received(member)) == sorted(Series(topic, 10).expected())
+
+
+@pytest.mark.parametrize("start", ["last", "timestamp"])
+@pytest.mark.parametrize("name", ["java4", "java5", "go", "node"])
+def test_a_new_group_on_a_young_topic_starts_at_its_beginning_whatever_it_asks_for(
+    cluster: Deployment, clients: GetClient, java: Client, topic: str, group: str, name: str, start: str
+) -> None:
+    series = Series(topic, 12)
+    java.produce(cluster.address, series)
+    timestamp = {"timestamp": "20380101000000"} if start == "timestamp" else {}
+    messages = clients(name).consume(cluster.address, topic, group, series.count, **{"from": start}, **timestamp)
+    assert seen(messages) == sorted(series.expected())
 
 
 @pytest.mark.parametrize("name", ["java4", "java5", "go", "node"])
