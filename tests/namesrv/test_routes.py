@@ -43,8 +43,9 @@ def addresses(table: RouteTable, name: str) -> dict[int, str]:
 
 def test_a_slave_learns_its_master_and_appears_beside_it() -> None:
     table = RouteTable()
+    assert register(table, MASTER, topic("T")) == Registered(is_new=True)
     assert register(table, MASTER, topic("T")) == Registered()
-    assert register(table, SLAVE) == Registered("10.0.0.1:10911", "10.0.0.1:10911-ha")
+    assert register(table, SLAVE) == Registered("10.0.0.1:10911", "10.0.0.1:10911-ha", is_new=True)
     assert addresses(table, "T") == {0: "10.0.0.1:10911", 1: "10.0.0.2:10911"}
 
 

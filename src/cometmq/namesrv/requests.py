@@ -109,6 +109,8 @@ class NamesrvRequests:
         if conn not in self._watched:
             self._watched.add(conn)
             conn.on_close.append(self._closed)
+        if outcome.is_new:
+            log.info("broker %s at %s registered", header.broker_name, header.broker_addr)
         if outcome.skipped_topics:
             log.warning("broker %s has unusable topics: %s", header.broker_name, outcome.skipped_topics[:10])
         answer = RegisterBrokerResponseHeader(

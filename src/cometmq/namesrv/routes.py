@@ -84,6 +84,8 @@ class Registered:
 
     master_address: str = ""
     ha_address: str = ""
+    is_new: bool = False
+    """Whether the address was not registered before."""
     skipped_topics: tuple[str, ...] = ()
     """Topics that were left out because their names or numbers are impossible."""
 
@@ -139,10 +141,10 @@ class RouteTable:
         self._take_topics(identity.name, usable.values(), replace=replace)
         self._live[identity.address] = LiveBroker(identity, now_s, data_version, connection, ha_address, filter_servers)
         if is_master:
-            return Registered(skipped_topics=tuple(topics.keys() - usable.keys()))
+            return Registered(is_new=previous is None, skipped_topics=tuple(topics.keys() - usable.keys()))
         master = self._brokers[identity.name].addresses.get(MASTER_ID, "")
         live = self._live.get(master)
-        return Registered(master_address=master, ha_address=live.ha_address if live else "")
+        return Registered(master, live.ha_address if live else "", is_new=previous is None)
 
     def _join(self, identity: BrokerIdentity) -> None:
         broker = self._brokers.get(identity.name)
