@@ -8,7 +8,7 @@ ignored, as Apache does, so that clients of later versions are understood.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -28,6 +28,12 @@ class NoHeader(Header):
 
 
 H = TypeVar("H", bound=Header)
+
+Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+"""Java's ``int``; a larger number in a request is an error, not a surprise further on."""
+
+Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+"""Java's ``long``."""
 
 
 def to_ext(header: Header) -> dict[str, str]:
@@ -59,8 +65,8 @@ def from_ext(kind: type[H], ext_fields: Mapping[str, str]) -> H:
 class CheckTransactionStateRequestHeader(Header):
     """CHECK_TRANSACTION_STATE (39), broker to producer: which half message is asked about."""
 
-    tran_state_table_offset: int
-    commit_log_offset: int
+    tran_state_table_offset: Int64
+    commit_log_offset: Int64
     msg_id: str | None = None
     transaction_id: str | None = None
     offset_msg_id: str | None = None
@@ -87,13 +93,13 @@ class ConsumeMessageDirectlyResultRequestHeader(Header):
 class ConsumerSendMsgBackRequestHeader(Header):
     """CONSUMER_SEND_MSG_BACK (36): a message at a log offset failed and comes back later."""
 
-    offset: int
+    offset: Int64
     group: str
-    delay_level: int
+    delay_level: Int32
     origin_msg_id: str | None = None
     origin_topic: str | None = None
     unit_mode: bool = False
-    max_reconsume_times: int | None = None
+    max_reconsume_times: Int32 | None = None
 
 
 class CreateTopicRequestHeader(Header):
@@ -101,12 +107,12 @@ class CreateTopicRequestHeader(Header):
 
     topic: str
     default_topic: str
-    read_queue_nums: int
-    write_queue_nums: int
-    perm: int
+    read_queue_nums: Int32
+    write_queue_nums: Int32
+    perm: Int32
     topic_filter_type: str
     order: bool
-    topic_sys_flag: int | None = None
+    topic_sys_flag: Int32 | None = None
 
 
 class DeleteSubscriptionGroupRequestHeader(Header):
@@ -126,9 +132,9 @@ class EndTransactionRequestHeader(Header):
     """END_TRANSACTION (37): commit (8), roll back (12) or unknown (0)."""
 
     producer_group: str
-    tran_state_table_offset: int
-    commit_log_offset: int
-    commit_or_rollback: int
+    tran_state_table_offset: Int64
+    commit_log_offset: Int64
+    commit_or_rollback: Int32
     msg_id: str
     from_transaction_check: bool | None = None
     transaction_id: str | None = None
@@ -185,39 +191,39 @@ class GetEarliestMsgStoretimeRequestHeader(Header):
     """GET_EARLIEST_MSG_STORETIME (32)."""
 
     topic: str
-    queue_id: int
+    queue_id: Int32
 
 
 class GetEarliestMsgStoretimeResponseHeader(Header):
     """Answer to GET_EARLIEST_MSG_STORETIME (32): ms since 1970, -1 for an empty queue."""
 
-    timestamp: int
+    timestamp: Int64
 
 
 class GetMaxOffsetRequestHeader(Header):
     """GET_MAX_OFFSET (30)."""
 
     topic: str
-    queue_id: int
+    queue_id: Int32
 
 
 class GetMaxOffsetResponseHeader(Header):
     """Answer to GET_MAX_OFFSET (30): the offset that the next message will get."""
 
-    offset: int
+    offset: Int64
 
 
 class GetMinOffsetRequestHeader(Header):
     """GET_MIN_OFFSET (31)."""
 
     topic: str
-    queue_id: int
+    queue_id: Int32
 
 
 class GetMinOffsetResponseHeader(Header):
     """Answer to GET_MIN_OFFSET (31)."""
 
-    offset: int
+    offset: Int64
 
 
 class GetProducerConnectionListRequestHeader(Header):
@@ -267,16 +273,16 @@ class PullMessageRequestHeader(Header):
 
     consumer_group: str
     topic: str
-    queue_id: int
-    queue_offset: int
-    max_msg_nums: int
-    sys_flag: int
-    commit_offset: int
-    suspend_timeout_millis: int
-    sub_version: int
+    queue_id: Int32
+    queue_offset: Int64
+    max_msg_nums: Int32
+    sys_flag: Int32
+    commit_offset: Int64
+    suspend_timeout_millis: Int64
+    sub_version: Int64
     subscription: str | None = None
     expression_type: str | None = None
-    max_msg_bytes: int | None = None
+    max_msg_bytes: Int32 | None = None
 
 
 class PullMessageResponseHeader(Header):
@@ -292,9 +298,9 @@ class QueryConsumeQueueRequestHeader(Header):
     """QUERY_CONSUME_QUEUE (321)."""
 
     topic: str | None = None
-    queue_id: int = 0
-    index: int = 0
-    count: int = 0
+    queue_id: Int32 = 0
+    index: Int64 = 0
+    count: Int32 = 0
     consumer_group: str | None = None
 
 
@@ -310,14 +316,14 @@ class QueryConsumerOffsetRequestHeader(Header):
 
     consumer_group: str
     topic: str
-    queue_id: int
+    queue_id: Int32
     set_zero_if_not_found: bool | None = None
 
 
 class QueryConsumerOffsetResponseHeader(Header):
     """Answer to QUERY_CONSUMER_OFFSET (14)."""
 
-    offset: int
+    offset: Int64
 
 
 class QueryCorrectionOffsetHeader(Header):
@@ -333,9 +339,9 @@ class QueryMessageRequestHeader(Header):
 
     topic: str
     key: str
-    max_num: int
-    begin_timestamp: int
-    end_timestamp: int
+    max_num: Int32
+    begin_timestamp: Int64
+    end_timestamp: Int64
     unique_key_query: bool = msgspec.field(default=False, name="_UNIQUE_KEY_QUERY")
 
 
@@ -358,16 +364,16 @@ class ReplyMessageRequestHeader(Header):
     producer_group: str
     topic: str
     default_topic: str
-    default_topic_queue_nums: int
-    queue_id: int
-    sys_flag: int
-    born_timestamp: int
-    flag: int
+    default_topic_queue_nums: Int32
+    queue_id: Int32
+    sys_flag: Int32
+    born_timestamp: Int64
+    flag: Int32
     born_host: str
     store_host: str
-    store_timestamp: int
+    store_timestamp: Int64
     properties: str | None = None
-    reconsume_times: int | None = None
+    reconsume_times: Int32 | None = None
     unit_mode: bool = False
 
 
@@ -376,7 +382,7 @@ class ResetOffsetRequestHeader(Header):
 
     topic: str
     group: str
-    timestamp: int
+    timestamp: Int64
     is_force: bool
 
 
@@ -390,15 +396,15 @@ class SearchOffsetRequestHeader(Header):
     """SEARCH_OFFSET_BY_TIMESTAMP (29): timestamp in ms."""
 
     topic: str
-    queue_id: int
-    timestamp: int
+    queue_id: Int32
+    timestamp: Int64
     boundary_type: str | None = None
 
 
 class SearchOffsetResponseHeader(Header):
     """Answer to SEARCH_OFFSET_BY_TIMESTAMP (29)."""
 
-    offset: int
+    offset: Int64
 
 
 class SendMessageRequestHeader(Header):
@@ -407,16 +413,16 @@ class SendMessageRequestHeader(Header):
     producer_group: str
     topic: str
     default_topic: str
-    default_topic_queue_nums: int
-    queue_id: int
-    sys_flag: int
-    born_timestamp: int
-    flag: int
+    default_topic_queue_nums: Int32
+    queue_id: Int32
+    sys_flag: Int32
+    born_timestamp: Int64
+    flag: Int32
     properties: str | None = None
-    reconsume_times: int | None = None
+    reconsume_times: Int32 | None = None
     unit_mode: bool = False
     batch: bool = False
-    max_reconsume_times: int | None = None
+    max_reconsume_times: Int32 | None = None
 
 
 class SendMessageRequestHeaderV2(Header):
@@ -425,15 +431,15 @@ class SendMessageRequestHeaderV2(Header):
     producer_group: str = msgspec.field(name="a")
     topic: str = msgspec.field(name="b")
     default_topic: str = msgspec.field(name="c")
-    default_topic_queue_nums: int = msgspec.field(name="d")
-    queue_id: int = msgspec.field(name="e")
-    sys_flag: int = msgspec.field(name="f")
-    born_timestamp: int = msgspec.field(name="g")
-    flag: int = msgspec.field(name="h")
+    default_topic_queue_nums: Int32 = msgspec.field(name="d")
+    queue_id: Int32 = msgspec.field(name="e")
+    sys_flag: Int32 = msgspec.field(name="f")
+    born_timestamp: Int64 = msgspec.field(name="g")
+    flag: Int32 = msgspec.field(name="h")
     properties: str | None = msgspec.field(default=None, name="i")
-    reconsume_times: int | None = msgspec.field(default=None, name="j")
+    reconsume_times: Int32 | None = msgspec.field(default=None, name="j")
     unit_mode: bool = msgspec.field(default=False, name="k")
-    max_reconsume_times: int | None = msgspec.field(default=None, name="l")
+    max_reconsume_times: Int32 | None = msgspec.field(default=None, name="l")
     batch: bool = msgspec.field(default=False, name="m")
     broker_name: str | None = msgspec.field(default=None, name="n")
 
@@ -442,8 +448,8 @@ class SendMessageResponseHeader(Header):
     """Answer to every kind of send; msgId is the offset id, of a batch all of them joined by commas."""
 
     msg_id: str
-    queue_id: int
-    queue_offset: int
+    queue_id: Int32
+    queue_offset: Int64
     transaction_id: str | None = None
 
 
@@ -460,8 +466,8 @@ class UpdateConsumerOffsetRequestHeader(Header):
 
     consumer_group: str
     topic: str
-    queue_id: int
-    commit_offset: int
+    queue_id: Int32
+    commit_offset: Int64
 
 
 class ViewBrokerStatsDataRequestHeader(Header):
@@ -474,7 +480,7 @@ class ViewBrokerStatsDataRequestHeader(Header):
 class ViewMessageRequestHeader(Header):
     """VIEW_MESSAGE_BY_ID (33): the log offset inside an offset id."""
 
-    offset: int
+    offset: Int64
 
 
 class AddWritePermOfBrokerRequestHeader(Header):
@@ -543,7 +549,7 @@ class QueryDataVersionRequestHeader(Header):
     broker_name: str
     broker_addr: str
     cluster_name: str
-    broker_id: int
+    broker_id: Int64
 
 
 class QueryDataVersionResponseHeader(Header):
@@ -559,9 +565,9 @@ class RegisterBrokerRequestHeader(Header):
     broker_addr: str
     cluster_name: str
     ha_server_addr: str
-    broker_id: int
+    broker_id: Int64
     compressed: bool = False
-    body_crc32: int | None = None
+    body_crc32: Int32 | None = None
 
 
 class RegisterBrokerResponseHeader(Header):
@@ -577,7 +583,7 @@ class UnRegisterBrokerRequestHeader(Header):
     broker_name: str
     broker_addr: str
     cluster_name: str
-    broker_id: int
+    broker_id: Int64
 
 
 class WipeWritePermOfBrokerRequestHeader(Header):
