@@ -179,3 +179,73 @@ def test_mqadmin_finds_messages(cluster: Deployment, java: Client, topic: str) -
         assert re.search(r"^Keys: +\[needle other\]$", shown, re.MULTILINE)
     with pytest.raises(MqAdminFailedError, match="no message"):
         java.mqadmin(cluster.address, "queryMsgByKey", "-t", topic, "-k", "absent")
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("topicClusterList -t TOPIC", "^DefaultCluster$"),
+        ("topicRoute -l -t TOPIC", r"^DefaultCluster +broker-a +\{0=ADDRESS\} +4 +4 +6"),
+        ("allocateMQ -t TOPIC -i 10.0.0.1,10.0.0.2", r'"10.0.0.2":\[\{"brokerName":"broker-a","queueId":\d'),
+        ("brokerStatus -c DefaultCluster", "^ADDRESS +brokerVersionDesc +: V4_9_7"),
+        ("brokerConsumeStats -b ADDRESS -l 0", "^TOPIC +GROUP +broker-a +[0-3] +2 +2 +0"),
+        ("getBrokerConfig -c DefaultCluster", "^=+Master: ADDRESS=+$"),
+        ("updateBrokerConfig -b ADDRESS -k fileReservedTime -v 71", "update broker config success, ADDRESS"),
+        ("getNamesrvConfig", "^listenPort +=  NAMESRV_PORT$"),
+        ("updateKvConfig -s Space -k key -v some=value", "create or update kv config to namespace success"),
+        ("deleteKvConfig -s Space -k key", "delete kv config from namespace success"),
+        ("updateOrderConf -t TOPIC -m put -v broker-a:4", r"update orderConf success. topic=\[TOPIC\]"),
+        ("updateOrderConf -t TOPIC -m get", r"get orderConf success. topic=\[TOPIC\], orderConf=\[broker-a:4\]"),
+        ("updateOrderConf -t TOPIC -m delete", "delete orderConf success"),
+        ("sendMessage -t TOPIC2 -p from-mqadmin -c TagX -k mk", r"^broker-a +\d +SEND_OK +[0-9A-F]{32}"),
+        ("queryMsgByOffset -t TOPIC -b broker-a -i 0 -o 0", "^Queue Offset: +0$"),
+        ("consumeMessage -t TOPIC -b broker-a -i 0 -o 0 -c 1 -g interop-reader", "^Consume ok$"),
+        ("printMsgByQueue -t TOPIC -a broker-a -i 0 -p true", "^MSGID: .* storeSize="),
+        ("queryCq -t TOPIC -q 0 -i 0 -c 5 -b ADDRESS", "^max: 2, min: 0$"),
+        ("consumerConnection -b ADDRESS -g GROUP", "^MessageModel: CLUSTERING$"),
+        ("consumerProgress -g GROUP -s true", "^TOPIC +broker-a +0 +2 +2 +.+ 0 "),
+        (
+            "cloneGroupOffset -s GROUP -d interop-clone -t TOPIC -o true",
+            r"clone group offset success. srcGroup\[GROUP\]",
+        ),
+        ("resetOffsetByTime -g GROUP -t TOPIC -s now", r"rollback consumer offset by specified group\[GROUP\]"),
+        ("statsAll -t TOPIC", "^TOPIC +GROUP +0 "),
+        ("sendMsgStatus -b broker-a -s 16 -c 2", "sendStatus=SEND_OK"),
+        ("cleanExpiredCQ -b ADDRESS", "^success"),
+        ("cleanUnusedTopic -b ADDRESS", "^success"),
+        ("deleteExpiredCommitLog -b ADDRESS", "^success"),
+        ("wipeWritePerm -b broker-a", r"wipe write perm of broker\[broker-a\] in name server\[NAMESRV\] OK, [1-9]"),
+        ("addWritePerm -b broker-a", r"add write perm of broker\[broker-a\] in name server\[NAMESRV\] OK, [1-9]"),
+    ],
+    ids=lambda value: value.split()[0] if value[0].isalpha() else "",
+)
+def test_mqadmin_commands_answer(
+    cluster: Deployment, java: Client, busy: tuple[str, str], command: str, expected: str
+) -> None:
+    names = {
+        "TOPIC2": f"{busy[0]}-2",
+        "TOPIC": busy[0],
+        "GROUP": busy[1],
+        "NAMESRV_PORT": str(cluster.namesrv.port),
+        "NAMESRV": cluster.namesrv.address,
+        "ADDRESS": cluster.broker.address,
+    }
+    for word, name in names.items():
+        command, expected = command.replace(word, name), expected.replace(word, name)
+    assert re.search(expected, java.mqadmin(cluster.address, *command.split()), re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def busy(cluster: Deployment, java: Client) -> Iterator[tuple[str, str]]:
+    """A topic of eight messages and a group with a member that has consumed them."""
+    topic, group = "Busy", "busy-group"
+    for name in (topic, f"{topic}-2"):
+        java.create_topic(cluster.address, cluster.broker.address, name)
+    java.produce(cluster.address, Series(topic, 8, tags=("Tag",), keys="k{i}"), "selector")
+    member = java.start_consuming(cluster.address, topic, group, timeout=300)
+    member.wait_until(lambda: len(member.named("message")) == 8, PATIENCE_S, "the member receives")
+    probe.until(
+        lambda: sum(at for _, at in java.progress(cluster.address, group, topic)) == 8, PATIENCE_S, "it commits"
+    )
+    yield topic, group
+    member.stop()
