@@ -1,0 +1,277 @@
+"""Readers as Spark calls them, but without Spark: offsets, restarts, new queues, data loss, filters."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from tests.spark.conftest import MakeOptions
+from tests.spark.topics import Topics
+
+pytest.importorskip("pyarrow", reason="PyArrow is not installed (pip install cometmq[spark])")
+pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
+
+from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, InputPartition, LessThan  # noqa: E402
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows  # noqa: E402
+from pyspark.sql.types import IntegerType, LongType, StructField, StructType  # noqa: E402
+
+from cometmq.spark.errors import DataLossError, OptionError, SparkSourceError  # noqa: E402
+from cometmq.spark.options import SourceOptions  # noqa: E402
+from cometmq.spark.queues import OffsetRange  # noqa: E402
+from cometmq.spark.readers import FilteringReader, RangePartition, RocketMQReader  # noqa: E402
+from cometmq.spark.stream_reader import RocketMQStreamReader  # noqa: E402
+
+PLACE = StructType([StructField("queueId", IntegerType()), StructField("queueOffset", LongType())])
+ALL = ReadAllAvailable()
+
+Place = tuple[int, int]
+
+
+def rows(reader: Any, partitions: Sequence[InputPartition]) -> list[Place]:
+    return [
+        (row["queueId"], row["queueOffset"])
+        for partition in partitions
+        for batch in reader.read(partition)
+        for row in batch.to_pylist()
+    ]
+
+
+def through_json(offset: dict[str, Any]) -> dict[str, Any]:
+    """As Spark keeps offsets."""
+    return json.loads(json.dumps(offset))  # type: ignore[no-any-return]
+
+
+class Query:
+    """Plays Spark's part: keeps offsets, asks for batches, reads them."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self.options = options
+        self.offset: dict[str, Any] | None = None
+        self.restart()
+
+    def restart(self) -> None:
+        self.reader = RocketMQStreamReader(self.options, PLACE)
+        if self.offset is None or "initial" in self.offset:
+            self.offset = through_json(self.reader.initialOffset())
+
+    def plan(self, limit: ReadLimit = ALL) -> dict[str, Any] | None:
+        assert self.offset is not None
+        end = through_json(self.reader.latestOffset(self.offset, limit))
+        return None if json.dumps(end) == json.dumps(self.offset) else end
+
+    def batch(self, limit: ReadLimit = ALL) -> list[Place] | None:
+        end = self.plan(limit)
+        return None if end is None else self.run(end)
+
+    def run(self, end: dict[str, Any]) -> list[Place]:
+        assert self.offset is not None
+        found = rows(self.reader, self.reader.partitions(self.offset, end))
+        self.offset = end
+        return found
+
+
+def everything(*counts: int) -> list[Place]:
+    return [(queue_id, offset) for queue_id, count in enumerate(counts) for offset in range(count)]
+
+
+# Streams ------------------------------------------------------------------------------------------
+
+
+def test_a_stream_reads_everything_once_and_rests(topics: Topics, options: MakeOptions) -> None:
+    topic = topics.fill(100, queues=2)
+    query = Query(options(topic, startingOffsets="earliest"))
+    assert query.batch() == everything(50, 50)
+    assert query.batch() is None
+    topics.send(topic, 1, [b"more"] * 3)
+    assert query.batch() == [(1, 50), (1, 51), (1, 52)]
+    query.restart()
+    assert query.batch() is None
+
+
+def test_latest_is_fixed_by_the_first_batch_even_if_it_fails(topics: Topics, options: MakeOptions) -> None:
+    topic = topics.fill(10, queues=1)
+    query = Query(options(topic))
+    pinned = query.plan()
+    assert pinned is not None, "with nothing to read there must still be a batch, or the start is not written down"
+    topics.send(topic, 0, [b"x"] * 5)
+    query.restart()  # as after a crash before the batch was done: Spark has its end, and asks for the start again
+    assert query.run(pinned) == []
+    assert query.batch() == [(0, offset) for offset in range(10, 15)]
+
+
+def test_a_failed_batch_is_the_same_again(topics: Topics, options: MakeOptions) -> None:
+    topic = topics.fill(20, queues=2)
+    query = Query(options(topic, startingOffsets="earliest"))
+    end = query.plan()
+    assert end is not None
+    topics.send(topic, 0, [b"later"])
+    query.restart()
+    assert query.run(end) == everything(10, 10)
+
+
+def test_the_rate_limit_is_kept_in_proportion(topics: Topics, options: MakeOptions) -> None:
+    topic = topics.create(queues=2)
+    topics.send(topic, 0, [b"x"] * 90)
+    topics.send(topic, 1, [b"x"] * 10)
+    query = Query(options(topic, startingOffsets="earliest", maxOffsetsPerTrigger="20"))
+    limit = query.reader.getDefaultReadLimit()
+    assert limit == ReadMaxRows(20)
+    found = []
+    sizes = []
+    while (batch := query.batch(limit)) is not None:
+        found += batch
+        sizes.append(len(batch))
+    assert sorted(found) == everything(90, 10)
+    assert max(sizes) <= 21
+    assert len(sizes) == 5
+
+
+def test_a_new_queue_is_read_from_its_beginning(topics: Topics, options: MakeOptions) -> None:
+    topic = topics.fill(10, queues=1)
+    query = Query(options(topic))
+    assert query.batch() == []
+    topics.create(queues=2, name=topic)
+    topics.send(topic, 1, [b"x"] * 4)
+    assert query.batch() == [(1, offset) for offset in range(4)]
+
+
+def test_available_now_ends_where_it_began_to_look(topics: Topics, options: MakeOptions) -> None:
+    topic = topics.fill(30, queues=1)
+    query = Query(options(topic, startingOffsets="earliest"))
+    query.reader.prepareForTriggerAvailableNow()
+    topics.send(topic, 0, [b"late"] * 5)
+    assert query.batch(ReadMaxRows(20)) == [(0, offset) for offset in range(20)]
+    assert query.batch(ReadMaxRows(20)) == [(0, offset) for offset in range(20, 30)]
+    assert query.batch(ReadMaxRows(20)) is None
+    report = query.reader.reportLatestOffset()
+    assert report is not None
+    assert report["queues"][topic]["broker-a"]["0"] == 35
+
+
+def test_offsets_that_are_gone_are_data_loss(topics: Topics, options: MakeOptions) -> None:
+    topic = topics.fill(10, queues=1)
+    query = Query(options(topic, startingOffsets="earliest"))
+    query.batch()
+    assert query.offset is not None
+    query.offset["queues"][topic]["broker-a"]["0"] = 500
+    with pytest.raises(DataLossError, match=r"holds offsets 0 to 10, not 500 .*failOnDataLoss=false"):
+        query.plan()
+    tolerant = Query(options(topic, startingOffsets="earliest", failOnDataLoss="false"))
+    tolerant.offset = query.offset
+    assert tolerant.batch() == []
+    topics.send(topic, 0, [b"x"])
+    assert tolerant.batch() == [(0, 10)]
+
+
+def test_a_broker_that_is_away_keeps_its_offsets(topics: Topics, options: MakeOptions) -> None:
+    topic = topics.fill(10, queues=1)
+    query = Query(options(topic, startingOffsets="earliest"))
+    query.batch()
+    assert query.offset is not None
+    query.offset["queues"][topic] = {"broker-a": {"0": 10}, "broker-z": {"0": 7}}
+    topics.send(topic, 0, [b"x"])
+    assert query.batch() == [(0, 10)]
+    assert query.offset["queues"][topic]["broker-z"] == {"0": 7}
+    query.reader.prepareForTriggerAvailableNow()
+    with pytest.raises(DataLossError, match="broker-z"):
+        query.plan()
+
+
+def test_a_pattern_finds_topics_as_they_come(topics: Topics, options: MakeOptions) -> None:
+    from cometmq.spark.options import parse_options
+
+    first = topics.fill(4, queues=1)
+    query = Query(
+        parse_options(
+            {"namesrvAddr": topics.namesrv, "subscribePattern": f"{first}.*", "startingOffsets": "earliest"}
+        )
+    )
+    assert query.batch() == everything(4)
+    second = topics.create(queues=1, name=f"{first}-b")
+    topics.send(second, 0, [b"x"] * 2)
+    assert query.batch() == everything(2)
+
+
+def test_an_offset_of_a_later_version_is_refused(topics: Topics, options: MakeOptions) -> None:
+    query = Query(options(topics.fill(1, queues=1)))
+    query.offset = {"v": 2}
+    with pytest.raises(SparkSourceError, match="version 2"):
+        query.plan()
+
+
+# Batches ------------------------------------------------------------------------------------------
+
+
+def read(options: SourceOptions) -> list[Place]:
+    reader = RocketMQReader(options, PLACE)
+    return rows(reader, reader.partitions())
+
+
+def test_a_batch_between_offsets(topics: Topics, options: MakeOptions) -> None:
+    topic = topics.fill(100, queues=2)
+    start = json.dumps({topic: {"broker-a": {"0": 45}}})
+    end = json.dumps({topic: {"broker-a": {"0": "latest", "1": 2}}})
+    assert read(options(topic, startingOffsets=start, endingOffsets=end)) == [
+        *((0, offset) for offset in range(45, 50)),
+        (1, 0),
+        (1, 1),
+    ]
+
+
+def test_a_batch_between_times(topics: Topics, options: MakeOptions) -> None:
+    import time
+
+    topic = topics.create(queues=1)
+    topics.send(topic, 0, [b"x"] * 3)
+    begin_ms = time.time_ns() // 1_000_000 + 1
+    while time.time_ns() // 1_000_000 <= begin_ms:
+        pass
+    topics.send(topic, 0, [b"x"] * 4)
+    assert read(options(topic, startingTimestamp=begin_ms)) == [(0, offset) for offset in range(3, 7)]
+    assert read(options(topic, endingTimestamp=begin_ms)) == [(0, offset) for offset in range(3)]
+    assert read(options(topic, startingTimestamp=begin_ms + 3_600_000)) == []
+
+
+def test_min_partitions_cut_a_queue(topics: Topics, options: MakeOptions) -> None:
+    topic = topics.fill(100, queues=1)
+    reader = RocketMQReader(options(topic, minPartitions="5"), PLACE)
+    partitions = reader.partitions()
+    assert len(partitions) == 5
+    assert rows(reader, partitions) == everything(100)
+
+
+def test_many_queues_share_a_partition(topics: Topics, options: MakeOptions) -> None:
+    topic = topics.fill(160, queues=16)
+    reader = RocketMQReader(options(topic), PLACE)
+    assert len(reader.partitions()) == 1
+
+
+def test_nothing_to_read(topics: Topics, options: MakeOptions) -> None:
+    reader = RocketMQReader(options(topics.create(queues=1)), PLACE)
+    assert list(reader.partitions()) == []
+    assert list(reader.read(InputPartition(None))) == []
+
+
+def test_an_unknown_topic_is_named(options: MakeOptions) -> None:
+    with pytest.raises(SparkSourceError, match="has topic no-such-topic"):
+        read(options("no-such-topic"))
+
+
+def test_offsets_for_queues_that_are_not_there_are_refused(topics: Topics, options: MakeOptions) -> None:
+    topic = topics.fill(1, queues=1)
+    wrong = json.dumps({topic: {"broker-b": {"0": 1}}})
+    with pytest.raises(OptionError, match=f"names {topic}/broker-b"):
+        read(options(topic, startingOffsets=wrong))
+
+
+def test_filters_narrow_the_ranges(topics: Topics, options: MakeOptions) -> None:
+    topic = topics.fill(100, queues=4)
+    reader = FilteringReader(options(topic), PLACE)
+    filters = [EqualTo(("queueId",), 2), GreaterThanOrEqual(("queueOffset",), 5), LessThan(("queueOffset",), 8)]
+    assert list(reader.pushFilters(filters)) == filters, "Spark must apply them itself, too"
+    (partition,) = reader.partitions()
+    assert isinstance(partition, RangePartition)
+    assert [(part.queue.queue_id, part.first, part.end) for part in partition.ranges] == [(2, 5, 9)]
+    assert isinstance(partition.ranges[0], OffsetRange)
