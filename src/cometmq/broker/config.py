@@ -103,7 +103,9 @@ class BrokerConfig(StoreConfig):
     listen_port: int = option(10_911, "Port for clients and tools; 0 takes a free one.", maximum=65_535)
     namesrv_addr: str = option("", "Nameservers to register at, host:port joined by semicolons; empty for none.")
     register_name_server_period: int = option(
-        30_000, "Milliseconds between two registrations.", minimum=10_000, maximum=60_000
+        30_000,
+        "Milliseconds between two registrations; less than 10 s counts as 10 s, more than 60 s as 60 s.",
+        minimum=1,
     )
     register_broker_timeout_mills: int = option(
         6_000, "Milliseconds that a nameserver has to answer a registration.", minimum=100, maximum=60_000
