@@ -1,17 +1,32 @@
 """The client: producers, consumers and administration, for CometMQ and Apache RocketMQ alike."""
 
+from cometmq.client.admin import Admin, ConsumeProgress, QueueProgress
+from cometmq.client.consumer_config import ConsumeFromWhere, LitePullConfig, MessageModel, PushConfig
+from cometmq.client.instance import ClientInstance
+from cometmq.client.listener import ConsumeResult, Retry
+from cometmq.client.lite_pull_consumer import LitePullConsumer
 from cometmq.client.outcomes import PartlySentError
 from cometmq.client.producer import Producer
 from cometmq.client.producer_config import ProducerConfig
 from cometmq.client.pull_consumer import PullConsumer
 from cometmq.client.pulling import PullResult, PullStatus, RawPull
+from cometmq.client.push_consumer import PushConsumer
+from cometmq.client.selectors import by_sharding_key
 from cometmq.client.send_result import SendResult, SendStatus
 from cometmq.message.message import Message, MessageExt
 from cometmq.remoting.bodies import MessageQueue
 
 __all__ = [
+    "Admin",
+    "ClientInstance",
+    "ConsumeFromWhere",
+    "ConsumeProgress",
+    "ConsumeResult",
+    "LitePullConfig",
+    "LitePullConsumer",
     "Message",
     "MessageExt",
+    "MessageModel",
     "MessageQueue",
     "PartlySentError",
     "Producer",
@@ -19,7 +34,12 @@ __all__ = [
     "PullConsumer",
     "PullResult",
     "PullStatus",
+    "PushConfig",
+    "PushConsumer",
+    "QueueProgress",
     "RawPull",
+    "Retry",
     "SendResult",
     "SendStatus",
+    "by_sharding_key",
 ]

@@ -86,6 +86,7 @@ class ClientInstance:
         self._heard: set[str] = set()
         self._users = 0
         self._tasks: set[asyncio.Task[None]] = set()
+        self.remoting.on_open.append(self._reconnected)
         processors.register(
             RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, NotifyConsumerIdsChangedRequestHeader, self._members_changed
         )
@@ -220,13 +221,7 @@ class ClientInstance:
         """Tell every broker of every route who is here; producers alone tell masters only."""
         if not self._producers and not self._consumers:
             return
-        body = encode_body(
-            HeartbeatData(
-                client_id=self.client_id,
-                producer_data_set=[ProducerData(group_name=group) for group in sorted(self._producers)],
-                consumer_data_set=[member.heartbeat for member in self._consumers.values()],
-            )
-        )
+        body = self._heartbeat_body()
         everyone = bool(self._consumers)
         addresses = {
             address
@@ -235,6 +230,20 @@ class ClientInstance:
             if everyone or broker_id == MASTER_ID
         }
         await asyncio.gather(*(self._heartbeat(address, body) for address in sorted(addresses)))
+
+    def _heartbeat_body(self) -> bytes:
+        return encode_body(
+            HeartbeatData(
+                client_id=self.client_id,
+                producer_data_set=[ProducerData(group_name=group) for group in sorted(self._producers)],
+                consumer_data_set=[member.heartbeat for member in self._consumers.values()],
+            )
+        )
+
+    def _reconnected(self, address: str) -> None:
+        """A broker that was lost forgot us with the connection: tell it again at once."""
+        if address in self._heard and self._users:
+            self.spawn(self._heartbeat(address, self._heartbeat_body()))
 
     async def _heartbeat(self, address: str, body: bytes) -> None:
         try:

@@ -130,6 +130,4 @@ class PullConsumer:
     ) -> RawPull:
         if not self._running:
             raise ClientStateError("the consumer is not running", next_step="use it inside `async with`")
-        return await self._puller.pull(
-            queue, offset, max_messages, data, send_subscription=True, wait_s=wait_s, timeout_s=timeout_s
-        )
+        return await self._puller.pull(queue, offset, max_messages, data, wait_s=wait_s, timeout_s=timeout_s)

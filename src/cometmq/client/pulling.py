@@ -80,7 +80,6 @@ class Puller:
         max_messages: int,
         wanted: SubscriptionData,
         *,
-        send_subscription: bool,
         wait_s: float = 0.0,
         commit_offset: int | None = None,
         lite: bool = False,
@@ -93,11 +92,9 @@ class Puller:
         :raises RemotingError: no answer.
         """
         address = await self._address(queue)
-        flags = PULL_SUSPEND if wait_s > 0 else 0
+        flags = PULL_SUBSCRIPTION | (PULL_SUSPEND if wait_s > 0 else 0)
         if commit_offset is not None:
             flags |= PULL_COMMIT
-        if send_subscription:
-            flags |= PULL_SUBSCRIPTION
         if lite:
             flags |= PULL_LITE
         header = PullMessageRequestHeader(
@@ -110,7 +107,7 @@ class Puller:
             commit_offset=commit_offset or 0,
             suspend_timeout_millis=int(wait_s * 1000),
             sub_version=wanted.sub_version,
-            subscription=wanted.sub_string if send_subscription else None,
+            subscription=wanted.sub_string,
             expression_type=wanted.expression_type,
         )
         answer = await self._instance.remoting.invoke(

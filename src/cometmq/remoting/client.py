@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from cometmq.clock import SYSTEM_CLOCK, Clock, TimerHandle
@@ -65,6 +65,8 @@ class RemotingClient:
     ) -> None:
         self.hooks = tuple(hooks)
         self.clock = clock
+        self.on_open: list[Callable[[str], None]] = []
+        """Called with the address of every connection that was opened."""
         self.processors = ProcessorTable() if processors is None else processors
         self._connect_timeout_s = connect_timeout_s
         self._max_in_flight = max_in_flight
@@ -236,6 +238,8 @@ class RemotingClient:
             ) from error
         self._connections[address] = connection
         self._watch()
+        for listener in self.on_open:
+            listener(address)
         return connection
 
     def _lost(self, connection: ClientConnection) -> None:

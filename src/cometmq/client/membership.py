@@ -1,0 +1,151 @@
+"""A member's share of its topics' queues: kept right by heartbeats, notices and a timer (``RebalanceImpl``)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+from cometmq.client.errors import BrokerError, RouteNotFoundError
+from cometmq.client.instance import ClientInstance
+from cometmq.client.rebalance import AllocateStrategy
+from cometmq.errors import CometMQError
+from cometmq.message.names import RETRY_PREFIX
+from cometmq.remoting.bodies import ConsumerIdList, MessageQueue, decode_body
+from cometmq.remoting.client_errors import RemotingError
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.headers import GetConsumerListByGroupRequestHeader
+
+log = logging.getLogger(__name__)
+
+Assigned = Callable[[str, set[MessageQueue], bool], Awaitable[None]]
+"""Called with a topic, the queues to read from now on, and whether others are in the group."""
+
+
+class Membership:
+    """Finds the queues of one member, again and again.
+
+    :param broadcast: every member reads every queue; nobody is asked.
+    """
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        group: str,
+        strategy: AllocateStrategy,
+        interval_s: float,
+        assigned: Assigned,
+        *,
+        broadcast: bool,
+    ) -> None:
+        self._instance = instance
+        self._group = group
+        self._strategy = strategy
+        self._interval_s = interval_s
+        self._assigned = assigned
+        self._broadcast = broadcast
+        self._topics: set[str] = set()
+        self._again = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        instance.routes.on_change.append(self._route_changed)
+
+    async def start(self, topics: Iterable[str]) -> None:
+        """Look up the routes, say hello, take the first share; then keep it right.
+
+        :raises RouteNotFoundError: none of the topics exists.
+        """
+        self._topics.update(topics)
+        missing: RouteNotFoundError | None = None
+        found = False
+        for topic in sorted(self._topics):
+            try:
+                await self._instance.routes.get(topic)
+                found = found or not topic.startswith(RETRY_PREFIX)
+            except RouteNotFoundError as error:
+                missing = error if not topic.startswith(RETRY_PREFIX) else missing
+        if missing is not None and not found:
+            raise missing
+        await self._instance.send_heartbeats()
+        await self.rebalance()
+        self._task = self._instance.spawn(self._keep())
+
+    async def add(self, topic: str) -> None:
+        """Read one topic more."""
+        self._topics.add(topic)
+        await self._instance.send_heartbeats()
+        self.soon()
+
+    async def remove(self, topic: str) -> None:
+        """Stop reading a topic."""
+        self._topics.discard(topic)
+        await self._assigned(topic, set(), False)
+        await self._instance.send_heartbeats()
+
+    async def stop(self) -> None:
+        """Look no more."""
+        self._instance.routes.on_change.remove(self._route_changed)
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def soon(self) -> None:
+        """Look again at once."""
+        self._again.set()
+
+    def _route_changed(self, topic: str) -> None:
+        if topic in self._topics:
+            self._again.set()
+
+    async def _keep(self) -> None:
+        clock = self._instance.clock
+        while True:
+            timer = clock.call_later(self._interval_s, self._again.set)
+            try:
+                await self._again.wait()
+            finally:
+                timer.cancel()
+            self._again.clear()
+            try:
+                await self.rebalance()
+            except CometMQError as error:
+                log.warning("rebalancing %s: %s", self._group, error)
+
+    async def rebalance(self) -> None:
+        """Find the share of every topic now."""
+        for topic in sorted(self._topics):
+            try:
+                route = await self._instance.routes.get(topic)
+            except (RouteNotFoundError, RemotingError) as error:
+                if not topic.startswith(RETRY_PREFIX):
+                    log.warning("rebalancing %s: %s", self._group, error)
+                continue
+            if self._broadcast:
+                await self._assigned(topic, set(route.read_queues), False)
+                continue
+            members = await self._members([broker.broker_name for broker in route.data.broker_datas])
+            if not members or not route.read_queues:
+                continue
+            share = self._share(route.read_queues, sorted(members))
+            if share is not None:
+                await self._assigned(topic, share, len(members) > 1)
+
+    def _share(self, queues: Sequence[MessageQueue], members: Sequence[str]) -> set[MessageQueue] | None:
+        try:
+            return set(self._strategy(self._group, self._instance.client_id, queues, members))
+        except Exception:
+            log.exception("the allocation strategy of %s failed; queues stay as they are", self._group)
+            return None
+
+    async def _members(self, broker_names: Iterable[str]) -> set[str]:
+        header = GetConsumerListByGroupRequestHeader(self._group)
+        for name in broker_names:
+            address = self._instance.routes.readable(name)
+            if address is None:
+                continue
+            try:
+                doing = f"asking for the members of {self._group}"
+                answer = await self._instance.call(address, RequestCode.GET_CONSUMER_LIST_BY_GROUP, header, doing=doing)
+                return set(decode_body(ConsumerIdList, answer.body).consumer_id_list)
+            except (BrokerError, RemotingError) as error:
+                log.info("rebalancing %s: %s", self._group, error)
+        return set()

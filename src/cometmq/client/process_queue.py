@@ -1,0 +1,177 @@
+"""The messages of one queue that are being consumed, and how far the queue is done (``ProcessQueue``)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from cometmq.client.consumer_config import PushConfig
+from cometmq.client.reader import Budget, Chunk
+from cometmq.message.message import MessageExt
+from cometmq.remoting.bodies import MessageQueue
+
+SubmitRequests = Callable[["list[ConsumeRequest]"], None]
+
+
+class ConsumeRequest:
+    """Messages that the listener gets in one call."""
+
+    __slots__ = ("attempt", "done", "first_offset", "messages", "process_queue", "size_bytes")
+
+    def __init__(
+        self, process_queue: ProcessQueue, messages: list[MessageExt], first_offset: int, size_bytes: int
+    ) -> None:
+        self.process_queue = process_queue
+        self.messages = messages
+        self.first_offset = first_offset
+        self.size_bytes = size_bytes
+        self.attempt = 0
+        self.done = False
+
+
+class ProcessQueue:
+    """One queue of a push consumer.
+
+    Everything before :attr:`offset` is done: consumed, or handed back to the broker. Requests may end
+    in any order; the offset follows the first that is still open.
+    """
+
+    def __init__(
+        self, queue: MessageQueue, config: PushConfig, budget: Budget, submit: SubmitRequests, *, commits: bool
+    ) -> None:
+        self.queue = queue
+        self.task: asyncio.Task[None] | None = None
+        self.dropped = False
+        """Its queue is read by somebody else now: what has not begun must not be consumed any more."""
+        self.running: set[ConsumeRequest] = set()
+        """Requests whose listener call runs now, or whose failures are being handed back."""
+        self.offset: int | None = None
+        self._config = config
+        self._budget = budget
+        self._submit = submit
+        self._commits = commits
+        self._open: deque[ConsumeRequest] = deque()
+        self._next_offset = 0
+        self._count = 0
+        self._size = 0
+        self._released = False
+        self._changed = asyncio.Event()
+
+    def begin(self, offset: int) -> None:
+        """Reading begins at ``offset``."""
+        self.offset = self._next_offset = offset
+
+    # --- a reader's sink ---
+
+    async def room(self) -> None:
+        """Wait until another pull is worth while (flow control)."""
+        while self._full():
+            self._changed.clear()
+            await self._changed.wait()
+        await self._budget.room()
+
+    def _full(self) -> bool:
+        config = self._config
+        return (
+            self._count >= config.pull_threshold_for_queue
+            or self._size >= config.pull_threshold_bytes_for_queue
+            or self._next_offset - (self.offset or 0) >= config.pull_span_for_queue
+        )
+
+    def take(self, chunk: Chunk) -> None:
+        """Make requests of what a pull brought."""
+        if self.dropped:
+            return
+        messages = chunk.messages
+        if messages:
+            size = self._config.consume_batch_size
+            share = chunk.size_bytes // len(messages)
+            first = messages[0].queue_offset
+            requests: list[ConsumeRequest] = []
+            for at in range(0, len(messages), size):
+                part = messages[at : at + size] if len(messages) > size else messages
+                if at:
+                    first = part[0].queue_offset
+                requests.append(ConsumeRequest(self, part, first, share * len(part)))
+            self._open.extend(requests)
+            self._count += len(messages)
+            taken = share * len(messages)
+            self._size += taken
+            self._budget.take(taken)
+            self._next_offset = chunk.next_offset
+            self._submit(requests)
+        else:
+            self._next_offset = chunk.next_offset
+            self._follow()
+
+    def commit_offset(self) -> int | None:
+        """What a pull may commit on its way; a message before the first one is none."""
+        return self.offset if self._commits and self.offset else None
+
+    # --- consumption ---
+
+    def finish(self, request: ConsumeRequest) -> None:
+        """A request is done for good."""
+        self.running.discard(request)
+        if self._released:
+            return
+        request.done = True
+        self._count -= len(request.messages)
+        self._size -= request.size_bytes
+        self._budget.give_back(request.size_bytes)
+        request.messages = []
+        self._follow()
+
+    def shrink(self, request: ConsumeRequest, failed: list[MessageExt]) -> None:
+        """Of a request only ``failed`` is still open, and waits to be consumed again."""
+        self.running.discard(request)
+        if self._released:
+            return
+        before = len(request.messages)
+        kept = request.size_bytes * len(failed) // before
+        self._count -= before - len(failed)
+        self._size -= request.size_bytes - kept
+        self._budget.give_back(request.size_bytes - kept)
+        request.size_bytes = kept
+        request.messages = failed
+        request.first_offset = failed[0].queue_offset
+        self._follow()
+
+    def _follow(self) -> None:
+        """Let the offset follow the first open request."""
+        opened = self._open
+        while opened and opened[0].done:
+            opened.popleft()
+        self.offset = opened[0].first_offset if opened else self._next_offset
+        self._changed.set()
+
+    def skip(self, request: ConsumeRequest) -> None:
+        """A request was not begun, because the queue was dropped."""
+        self.running.discard(request)
+        self._changed.set()
+
+    async def idle(self) -> None:
+        """Wait until no listener call runs."""
+        while self.running:
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def stop_reading(self) -> None:
+        """Pull no more, and let nothing more begin."""
+        self.dropped = True
+        if self.task is not None:
+            self.task.cancel()
+            await asyncio.gather(self.task, return_exceptions=True)
+
+    def release(self) -> None:
+        """Give back the memory of what was not consumed."""
+        self._released = True
+        self._budget.give_back(self._size)
+        self._size = 0
+        self._open.clear()
+
+    @property
+    def cached_count(self) -> int:
+        """Messages read and not done."""
+        return self._count

@@ -1,0 +1,344 @@
+"""Consumes in the background and calls a listener (``DefaultMQPushConsumer``)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from functools import partial
+from typing import Self
+
+from cometmq.client.consume_service import ConsumeService
+from cometmq.client.consumer_config import MessageModel, PushConfig
+from cometmq.client.errors import ClientStateError
+from cometmq.client.identity import new_client_id
+from cometmq.client.instance import ClientInstance
+from cometmq.client.listener import Listener, Retry, Verdict, failed_part
+from cometmq.client.local_offsets import LocalOffsets
+from cometmq.client.membership import Membership
+from cometmq.client.offsets import Offsets
+from cometmq.client.process_queue import ConsumeRequest, ProcessQueue
+from cometmq.client.pulling import Puller
+from cometmq.client.reader import Budget, read_queue
+from cometmq.client.starting_point import starting_point
+from cometmq.client.subscription import ALL, TAG, subscription
+from cometmq.errors import CometMQError
+from cometmq.message.message import MessageExt
+from cometmq.message.names import check_group, retry_topic
+from cometmq.remoting.bodies import ConsumerData, MessageQueue, SubscriptionData
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.deadline import within
+from cometmq.remoting.headers import ConsumerSendMsgBackRequestHeader, UpdateConsumerOffsetRequestHeader
+
+log = logging.getLogger(__name__)
+
+
+class PushConsumer:
+    """A member of a consumer group: messages of its queues go to ``listener``.
+
+    ``subscribe`` first, then ``async with`` (or ``start``). A message is done when the listener returns;
+    it comes again when the listener raises or says so (see :mod:`cometmq.client.listener`), with the
+    broker's delays, and goes to the dead-letter topic after ``max_reconsume_times``.
+
+    :param group: the consumer group; all its members have the same subscriptions and strategy.
+    :param listener: a function of a sequence of messages, plain (called in threads) or ``async``.
+    :param namesrv: ``host:port;host:port``; default ``$NAMESRV_ADDR``, else ``127.0.0.1:9876``.
+    :param config: everything else.
+    :param instance: connections to share with others; by default it makes its own.
+    :raises ValueError: the group's name is not allowed, or an address has no port.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        listener: Listener,
+        namesrv: str | None = None,
+        *,
+        config: PushConfig | None = None,
+        instance: ClientInstance | None = None,
+    ) -> None:
+        wrong = check_group(group)
+        if wrong is not None:
+            raise ValueError(wrong)
+        self.group = group
+        self.config = config or PushConfig()
+        self._broadcast = self.config.message_model is MessageModel.BROADCASTING
+        # The offsets of a broadcasting consumer are found again by its client id, so that must not change.
+        client_id = new_client_id("DEFAULT") if self._broadcast else None
+        self.instance = instance or ClientInstance(namesrv, client_id=client_id)
+        self.offsets = Offsets(self.instance)
+        self._listener = listener
+        self._puller = Puller(self.instance, group, stream=False)
+        self._subscriptions: dict[str, SubscriptionData] = {}
+        self._queues: dict[MessageQueue, ProcessQueue] = {}
+        self._leaving: dict[MessageQueue, asyncio.Task[None]] = {}
+        self._local = LocalOffsets(self.config.offset_store_dir, self.instance.client_id, group)
+        self._local_table: dict[MessageQueue, int] = {}
+        self._saving = asyncio.Lock()
+        self._state = "new"
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # --- life ---
+
+    async def start(self) -> None:
+        """Join the group and begin to consume.
+
+        :raises ClientStateError: nothing was subscribed, or it was started before.
+        :raises RouteNotFoundError: none of the topics exists.
+        """
+        if self._state != "new":
+            raise ClientStateError(f"the consumer of group {self.group} is {self._state}", next_step="make a new one")
+        if not self._subscriptions:
+            raise ClientStateError("the consumer has no subscription", next_step="call subscribe before start")
+        config = self.config
+        clock = self.instance.clock
+        if self._broadcast:
+            self._local_table = await asyncio.to_thread(self._local.load)
+        else:
+            retries = retry_topic(self.group)
+            self._subscriptions[retries] = subscription(retries, ALL, TAG, clock.now_ms())
+        self.instance.add_consumer(self.group, self)
+        self.instance.acquire()
+        self._state = "running"
+        self._budget = Budget(config.pull_threshold_bytes)
+        self._service = ConsumeService(self._listener, config.consume_concurrency, clock, self._settled)
+        self._membership = Membership(
+            self.instance,
+            self.group,
+            config.allocate_strategy,
+            config.rebalance_interval_s,
+            self._assigned,
+            broadcast=self._broadcast,
+        )
+        self.instance.spawn(self._persist_now_and_then())
+        try:
+            await self._membership.start(self._subscriptions)
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """Finish what is in consumption, report offsets, leave the group."""
+        if self._state != "running":
+            return
+        self._state = "closed"
+        await self._membership.stop()
+        leaving = [self._hand_over(queue, process_queue) for queue, process_queue in self._queues.items()]
+        self._queues = {}
+        await asyncio.gather(*leaving, *self._leaving.values(), return_exceptions=True)
+        self._service.close()
+        await self.instance.remove(consumer_group=self.group)
+        await self.instance.release()
+
+    # --- subscriptions ---
+
+    def subscribe(self, topic: str, expression: str = ALL, *, expression_type: str = TAG) -> None:
+        """Consume ``topic``: all of it, tags as ``TagA || TagB``, or by an SQL92 expression on properties.
+
+        :raises ValueError: the expression is empty or of an unknown type.
+        """
+        self._subscriptions[topic] = subscription(topic, expression, expression_type, self.instance.clock.now_ms())
+        if self._state == "running":
+            self.instance.spawn(self._membership.add(topic))
+
+    def unsubscribe(self, topic: str) -> None:
+        """Stop consuming ``topic``."""
+        if self._subscriptions.pop(topic, None) is not None and self._state == "running":
+            self.instance.spawn(self._membership.remove(topic))
+
+    @property
+    def assignment(self) -> frozenset[MessageQueue]:
+        """The queues that this member reads now, without those of its retry topic."""
+        retries = retry_topic(self.group)
+        return frozenset(queue for queue in self._queues if queue.topic != retries)
+
+    @property
+    def cached_count(self) -> int:
+        """Messages read and not done."""
+        return sum(process_queue.cached_count for process_queue in self._queues.values())
+
+    # --- a member of the group, see GroupMember ---
+
+    @property
+    def heartbeat(self) -> ConsumerData:
+        """What brokers are told."""
+        return ConsumerData(
+            group_name=self.group,
+            consume_type="CONSUME_PASSIVELY",
+            message_model=self.config.message_model.value,
+            consume_from_where=self.config.consume_from_where.value,
+            subscription_data_set=list(self._subscriptions.values()),
+        )
+
+    def members_changed(self) -> None:
+        """Somebody joined or left the group."""
+        if self._state == "running":
+            self._membership.soon()
+
+    def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
+        """An administrator has moved the group."""
+        for queue, offset in offsets.items():
+            if queue in self._queues:
+                self.instance.spawn(self._reset(queue, offset))
+
+    def positions(self, topic: str) -> dict[MessageQueue, int]:
+        """How far this member is in a topic."""
+        return {queue: at for queue, at in self._done().items() if queue.topic == topic}
+
+    # --- queues come and go ---
+
+    async def _assigned(self, topic: str, queues: set[MessageQueue], shared: bool) -> None:
+        mine = {queue for queue in self._queues if queue.topic == topic}
+        for queue in sorted(mine - queues):
+            process_queue = self._queues.pop(queue)
+            process_queue.dropped = True
+            task = self.instance.spawn(self._hand_over(queue, process_queue))
+            self._leaving[queue] = task
+            task.add_done_callback(partial(self._left, queue))
+        for queue in sorted(queues - mine):
+            self._read(queue, shared=shared)
+
+    def _left(self, queue: MessageQueue, task: asyncio.Task[None]) -> None:
+        if self._leaving.get(queue) is task:
+            del self._leaving[queue]
+
+    def _read(self, queue: MessageQueue, *, shared: bool) -> None:
+        config = self.config
+        commits = not self._broadcast
+        process_queue = ProcessQueue(queue, config, self._budget, self._service.submit, commits=commits)
+        self._queues[queue] = process_queue
+        clock = self.instance.clock
+
+        async def start() -> int:
+            before = self._leaving.get(queue)
+            if before is not None:
+                await asyncio.wait([before])
+            if shared and config.handover_delay_s:
+                await clock.sleep(config.handover_delay_s)
+            offset = await starting_point(self.offsets, queue, await self._committed(queue), config)
+            process_queue.begin(offset)
+            return offset
+
+        wanted = self._subscriptions[queue.topic]
+        reading = read_queue(queue, start, self._puller, wanted, config, clock, process_queue)
+        process_queue.task = self.instance.spawn(reading)
+
+    async def _committed(self, queue: MessageQueue) -> int | None:
+        if self._broadcast:
+            return self._local_table.get(queue)
+        return await self.offsets.committed(self.group, queue)
+
+    async def _hand_over(self, queue: MessageQueue, process_queue: ProcessQueue) -> None:
+        """Stop reading, report how far it is, wait for what is in consumption, report again."""
+        await process_queue.stop_reading()
+        if process_queue.running:
+            await self._report({queue: process_queue.offset})
+            try:
+                await within(self.instance.clock, self.config.handover_wait_s, process_queue.idle())
+            except TimeoutError:
+                log.warning("%s goes to another member while %d calls run", queue, len(process_queue.running))
+        await self._report({queue: process_queue.offset})
+        process_queue.release()
+
+    async def _reset(self, queue: MessageQueue, offset: int) -> None:
+        process_queue = self._queues.pop(queue, None)
+        if process_queue is None:
+            return
+        await process_queue.stop_reading()
+        process_queue.release()
+        await self._report({queue: offset})
+        if self._state == "running" and queue not in self._queues:
+            self._read(queue, shared=False)
+
+    # --- what the listener said ---
+
+    def _settled(self, request: ConsumeRequest, verdict: Verdict) -> None:
+        if verdict is None:
+            request.process_queue.finish(request)
+            return
+        failed = list(failed_part(request.messages, verdict))
+        if not failed:
+            request.process_queue.finish(request)
+        elif self._broadcast:
+            log.warning("%d messages failed; a broadcasting consumer does not get them again", len(failed))
+            request.process_queue.finish(request)
+        else:
+            level = verdict.delay_level if isinstance(verdict, Retry) else 0
+            self.instance.spawn(self._send_back(request, failed, level))
+
+    async def _send_back(self, request: ConsumeRequest, failed: list[MessageExt], delay_level: int) -> None:
+        """Hand failed messages to the broker; keep those that it does not take and try them again here."""
+        kept = []
+        for message in failed:
+            try:
+                await self._send_one_back(message, delay_level)
+            except CometMQError as error:
+                kept.append(message)
+                log.warning("%s stays here for another attempt: %s", message.msg_id, error)
+        process_queue = request.process_queue
+        if not kept:
+            process_queue.finish(request)
+            return
+        process_queue.shrink(request, kept)
+        request.attempt += 1
+        await self.instance.clock.sleep(self.config.retry_delay_s)
+        if not process_queue.dropped:
+            self._service.submit([request])
+
+    async def _send_one_back(self, message: MessageExt, delay_level: int) -> None:
+        address = self.instance.routes.master(message.broker_name) or message.store_host
+        header = ConsumerSendMsgBackRequestHeader(
+            offset=message.commit_log_offset,
+            group=self.group,
+            delay_level=delay_level,
+            origin_msg_id=message.msg_id,
+            origin_topic=message.topic,
+            max_reconsume_times=self.config.max_reconsume_times,
+        )
+        doing = f"handing back {message.msg_id}"
+        await self.instance.call(address, RequestCode.CONSUMER_SEND_MSG_BACK, header, doing=doing)
+
+    # --- offsets ---
+
+    def _done(self) -> dict[MessageQueue, int]:
+        return {
+            queue: process_queue.offset
+            for queue, process_queue in self._queues.items()
+            if process_queue.offset is not None
+        }
+
+    async def _persist_now_and_then(self) -> None:
+        while True:
+            await self.instance.clock.sleep(self.config.persist_interval_s)
+            await self._report(self._done())
+
+    async def _report(self, offsets: Mapping[MessageQueue, int | None]) -> None:
+        """Tell the brokers, or the local file, how far queues are; failures are logged, the next report follows."""
+        known = {queue: offset for queue, offset in offsets.items() if offset is not None}
+        if self._broadcast:
+            self._local_table.update(known)
+            if known:
+                await self._save()
+            return
+        await asyncio.gather(*(self._report_one(queue, offset) for queue, offset in known.items()))
+
+    async def _save(self) -> None:
+        async with self._saving:
+            try:
+                await asyncio.to_thread(self._local.save, dict(self._local_table))
+            except OSError as error:
+                log.warning("offsets of %s are not kept: %s", self.group, error)
+
+    async def _report_one(self, queue: MessageQueue, offset: int) -> None:
+        header = UpdateConsumerOffsetRequestHeader(self.group, queue.topic, queue.queue_id, offset)
+        try:
+            address = await self.instance.master_of(queue)
+            await self.instance.call(address, RequestCode.UPDATE_CONSUMER_OFFSET, header, doing="reporting an offset")
+        except CometMQError as error:
+            log.warning("the offset of %s in %s is not reported: %s", self.group, queue, error)

@@ -1,0 +1,128 @@
+"""Reads one queue ahead of its consumer: pull after pull, as long as there is room (``PullMessageService``)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+import msgspec
+
+from cometmq.client.consumer_config import ReadConfig
+from cometmq.client.errors import BrokerError
+from cometmq.client.pulling import Puller, PullStatus, messages_of
+from cometmq.clock import Clock
+from cometmq.errors import CometMQError
+from cometmq.message.message import MessageExt
+from cometmq.remoting.bodies import MessageQueue, SubscriptionData
+
+log = logging.getLogger(__name__)
+
+
+class Chunk(msgspec.Struct):
+    """What one pull brought: maybe no message, but always a place to go on."""
+
+    messages: list[MessageExt]
+    next_offset: int
+    size_bytes: int
+
+
+class Budget:
+    """Bytes that all queues of one consumer may hold together."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit = limit_bytes
+        self._held = 0
+        self._waiters: list[asyncio.Future[None]] = []
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that wait for consumption now."""
+        return self._held
+
+    def take(self, size_bytes: int) -> None:
+        """Count bytes in."""
+        self._held += size_bytes
+
+    def give_back(self, size_bytes: int) -> None:
+        """Count bytes out."""
+        self._held -= size_bytes
+        if self._waiters and self._held < self._limit:
+            waiters, self._waiters = self._waiters, []
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+    async def room(self) -> None:
+        """Wait until less than the limit is held."""
+        while self._held >= self._limit:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            await waiter
+
+
+class Sink(Protocol):
+    """Where a reader leaves its chunks."""
+
+    async def room(self) -> None:
+        """Wait until more may come."""
+
+    def take(self, chunk: Chunk) -> None:
+        """Take a chunk; called in the order of the queue."""
+
+    def commit_offset(self) -> int | None:
+        """What the next pull may commit for the group on its way."""
+
+
+async def read_queue(
+    queue: MessageQueue,
+    start: Callable[[], Awaitable[int]],
+    puller: Puller,
+    wanted: SubscriptionData,
+    config: ReadConfig,
+    clock: Clock,
+    sink: Sink,
+    *,
+    lite: bool = False,
+) -> None:
+    """Read ``queue`` for ever, until cancelled; failures are logged and tried again.
+
+    ``start`` finds the first offset. The subscription goes with every pull, so that a broker which has
+    just been restarted needs no heartbeat first.
+    """
+    offset = await _begin(queue, start, config, clock)
+    while True:
+        await sink.room()
+        try:
+            pulled = await puller.pull(
+                queue,
+                offset,
+                config.pull_batch_size,
+                wanted,
+                wait_s=config.pull_wait_s,
+                commit_offset=sink.commit_offset(),
+                lite=lite,
+            )
+            messages = messages_of(pulled, queue, wanted)
+        except CometMQError as error:
+            level = logging.INFO if isinstance(error, BrokerError) else logging.WARNING
+            log.log(level, "pulling %s again in %g s: %s", queue, config.pull_error_delay_s, error)
+            await clock.sleep(config.pull_error_delay_s)
+            continue
+        if pulled.status is PullStatus.OFFSET_ILLEGAL:
+            log.warning("%s has no offset %d; going on at %d", queue, offset, pulled.next_offset)
+        if messages or pulled.next_offset != offset:
+            offset = pulled.next_offset
+            sink.take(Chunk(messages, offset, len(pulled.body)))
+        if config.pull_interval_s:
+            await clock.sleep(config.pull_interval_s)
+
+
+async def _begin(queue: MessageQueue, start: Callable[[], Awaitable[int]], config: ReadConfig, clock: Clock) -> int:
+    while True:
+        try:
+            return await start()
+        except CometMQError as error:
+            log.warning("asking where to begin in %s again in %g s: %s", queue, config.pull_error_delay_s, error)
+            await clock.sleep(config.pull_error_delay_s)
