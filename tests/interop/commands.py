@@ -63,9 +63,13 @@ class Running:
         )
         return self.events
 
+    def ask_to_stop(self) -> None:
+        """Ask it to finish."""
+        self._stop()
+
     def stop(self, timeout_s: float = 30) -> list[Event]:
         """Ask it to finish, and wait for that."""
-        self._stop()
+        self.ask_to_stop()
         return self.wait(timeout_s)
 
     def _raise_problem(self) -> None:
