@@ -1,0 +1,187 @@
+"""CommitLog: the files that hold every record, one after the other (``CommitLog``, ``AllocateMappedFileService``).
+
+Files have one size and follow each other without a gap; a record never crosses from one into the
+next: where it does not fit, a filler (``int32 rest, int32 BLANK_MAGIC``) ends the file. The file that
+comes next is made ahead of time by a thread, with its space reserved, so that appending never waits
+for it and a full disk is known before a byte is written.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import struct
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+from cometmq.message.record import BLANK_MAGIC, END_FILE_MIN_BLANK_BYTES, MIN_RECORD_BYTES
+from cometmq.store.disk import Disk, flush_directory
+from cometmq.store.errors import StoreError, StoreFailedError, StoreFullError
+from cometmq.store.mapped_file import MappedFile, create_file, file_name
+
+_log = logging.getLogger(__name__)
+FILLER: Final = struct.Struct(">ii")
+_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+def store_error(error: OSError, doing: str) -> StoreError:
+    """The store's word for a failed system call: full, or failed."""
+    if error.errno in _NO_ROOM:
+        return StoreFullError(f"no room on the disk for {doing}", next_step="free space; sending then works again")
+    return StoreFailedError(f"{doing} failed: {error.strerror or error}", next_step="check the disk")
+
+
+class CommitLog:
+    """The segments, the position up to which they hold records, and the segment that comes next."""
+
+    def __init__(self, directory: Path, segment_size: int, disk: Disk) -> None:
+        self.directory = directory
+        self.segment_size = segment_size
+        self.segments: list[MappedFile] = []
+        self.position = 0
+        """End of the last record written: everything below is readable."""
+        self._disk = disk
+        self._ahead: Future[MappedFile] | None = None
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="cometmq-store-allocate")
+
+    @property
+    def min_offset(self) -> int:
+        """Offset of the first byte kept."""
+        return self.segments[0].start if self.segments else self.position
+
+    @property
+    def max_record_bytes(self) -> int:
+        """The largest record that fits into one file."""
+        return self.segment_size - END_FILE_MIN_BLANK_BYTES
+
+    def segment_at(self, offset: int) -> MappedFile | None:
+        """The segment that holds the byte at ``offset``, if it is kept."""
+        segments = self.segments
+        if not segments:
+            return None
+        index = (offset - segments[0].start) // self.segment_size
+        return segments[index] if 0 <= index < len(segments) else None
+
+    def view(self, offset: int, size: int) -> memoryview | None:
+        """``size`` bytes at ``offset``, when all of them are written, kept and in one file."""
+        if size < 0 or offset + size > self.position:
+            return None
+        segment = self.segment_at(offset)
+        if segment is None or offset + size > segment.end:
+            return None
+        at = offset - segment.start
+        return segment.view[at : at + size]
+
+    def record(self, offset: int) -> memoryview | None:
+        """The record that begins at ``offset``, as long as its own size says."""
+        head = self.view(offset, 4)
+        if head is None:
+            return None
+        size = int.from_bytes(head, "big", signed=True)
+        return self.view(offset, size) if size >= MIN_RECORD_BYTES else None
+
+    # --- growing ------------------------------------------------------------------------------
+    def allocate_ahead(self) -> None:
+        """Begin to make the segment that comes next, in a thread, unless that is under way."""
+        if self._ahead is None:
+            start = self.segments[-1].end if self.segments else self.position
+            self._ahead = self._worker.submit(self._create, start)
+
+    def allocate_ahead_of_use(self) -> None:
+        """Make the first segment of an empty log ahead of its first message."""
+        if not self.segments:
+            self.allocate_ahead()
+
+    def next_segment(self) -> MappedFile:
+        """Append the segment that comes next; waits only when it was not ready.
+
+        :raises StoreError: it could not be made.
+        """
+        self.allocate_ahead()
+        assert self._ahead is not None
+        ahead, self._ahead = self._ahead, None
+        try:
+            segment = ahead.result()
+        except OSError as error:
+            raise store_error(error, "the next log file") from error
+        self.segments.append(segment)
+        return segment
+
+    def undo_segment(self, segment: MappedFile) -> None:
+        """Take back a segment that was appended but holds nothing: it is again the one that comes next."""
+        assert self.segments[-1] is segment
+        self.drop_ahead()
+        self.segments.pop()
+        ready: Future[MappedFile] = Future()
+        ready.set_result(segment)
+        self._ahead = ready
+
+    def _create(self, start: int) -> MappedFile:
+        path = self.directory / file_name(start)
+        if path.exists():
+            path.unlink()  # one of ours that was made ahead and never used: recovery sets others aside
+        create_file(path, self.segment_size, self._disk)
+        flush_directory(self.directory)
+        return MappedFile(path, start, self.segment_size)
+
+    def drop_ahead(self) -> None:
+        """Remove the segment that was made ahead."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is None:
+            return
+        try:
+            segment = ahead.result()
+        except OSError:
+            return
+        segment.close()
+        segment.path.unlink(missing_ok=True)
+
+    # --- writing ------------------------------------------------------------------------------
+    def write(self, segment: MappedFile, offset: int, data: bytes) -> None:
+        """Write ``data`` at log offset ``offset``, all of it in ``segment``.
+
+        :raises StoreError: it could not be written whole.
+        """
+        try:
+            self._disk.write(segment.fd, data, offset - segment.start)
+        except OSError as error:
+            raise store_error(error, "new messages") from error
+
+    def erase(self, offset: int) -> None:
+        """Make what stands at ``offset`` no record again, after a write that failed half-way."""
+        segment = self.segment_at(offset)
+        if segment is None or offset + 8 > segment.end:
+            return
+        try:
+            self._disk.write(segment.fd, bytes(8), offset - segment.start)
+        except OSError as error:
+            _log.warning("the start of an unfinished turn at %d could not be erased: %s", offset, error)
+
+    def flush(self, start: int, end: int) -> None:
+        """Make the bytes from ``start`` to ``end`` survive a power cut (called in a thread).
+
+        :raises OSError: a file could not be flushed.
+        """
+        for segment in list(self.segments):
+            if segment.start < end and segment.end > start and segment.fd >= 0:
+                self._disk.flush(segment.fd)
+
+    def remove_first(self) -> MappedFile:
+        """Forget the oldest segment and delete its file; slices of it that are out stay readable."""
+        segment = self.segments.pop(0)
+        segment.path.unlink(missing_ok=True)
+        segment.close()
+        return segment
+
+    def close(self) -> None:
+        """Close the files; the one made ahead is removed."""
+        self.drop_ahead()
+        self._worker.shutdown()
+        for segment in self.segments:
+            segment.close()
+
+
+def filler(rest: int) -> bytes:
+    """The mark that ends a log file with ``rest`` bytes left."""
+    return FILLER.pack(rest, BLANK_MAGIC)

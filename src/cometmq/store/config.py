@@ -1,0 +1,87 @@
+"""StoreConfig: where a store lies, how large its files are, when it flushes and forgets (``MessageStoreConfig``)."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Final
+
+from cometmq.options import option
+
+ASYNC_FLUSH: Final = "ASYNC_FLUSH"
+SYNC_FLUSH: Final = "SYNC_FLUSH"
+CQ_UNIT_BYTES: Final = 20
+_UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StoreConfig:
+    """Apache's keys of ``broker.conf`` that the store reads, with Apache's defaults."""
+
+    store_path_root_dir: str = option(str(Path.home() / "store"), "directory of the whole store")
+    store_path_commit_log: str = option("", "directory of the log; empty: commitlog/ in the store's directory")
+    mapped_file_size_commit_log: int = option(1 << 30, "bytes of one log file", minimum=4096)
+    mapped_file_size_consume_queue: int = option(
+        300_000 * CQ_UNIT_BYTES, "bytes of one queue file, rounded up to whole units of 20", minimum=CQ_UNIT_BYTES
+    )
+    message_index_enable: bool = option(True, "index messages by key")
+    max_hash_slot_num: int = option(5_000_000, "hash slots of one index file", minimum=1)
+    max_index_num: int = option(20_000_000, "entries of one index file", minimum=2)
+    flush_disk_type: str = option(
+        ASYNC_FLUSH, "acknowledge before or after the disk has it", choices=(ASYNC_FLUSH, SYNC_FLUSH)
+    )
+    flush_interval_commit_log: int = option(500, "ms between flushes of the log under ASYNC_FLUSH", minimum=1)
+    flush_interval_consume_queue: int = option(
+        1000, "ms between flushes of queues and index, each followed by a checkpoint", minimum=1
+    )
+    check_crc_on_recover: bool = option(True, "compare bodies with their CRC on recovery", key="checkCRCOnRecover")
+    message_delay_level: str = option(
+        "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h", "the delays, from level 1 on"
+    )
+    file_reserved_time: int = option(72, "hours that log files are kept", runtime=True)
+    delete_when: str = option("04", "hours of the day at which old files go, separated by ;", runtime=True)
+    clean_resource_interval: int = option(10_000, "ms between two looks for files to delete", minimum=1)
+    delete_file_batch_max: int = option(10, "files deleted at one look at most", minimum=1)
+    disk_max_used_space_ratio: int = option(
+        75, "percent of the disk from which old files go at any hour", minimum=10, maximum=95, runtime=True
+    )
+    disk_space_clean_forcibly_ratio: int = option(
+        85, "percent of the disk from which the oldest files go before their time", minimum=1, maximum=100
+    )
+    disk_space_warning_level_ratio: int = option(
+        90, "percent of the disk from which messages are refused", minimum=1, maximum=100
+    )
+    clean_file_forcibly_enable: bool = option(True, "whether files may go before their time when the disk is full")
+
+    @property
+    def root(self) -> Path:
+        """The store's directory."""
+        return Path(self.store_path_root_dir)
+
+    @property
+    def commit_log(self) -> Path:
+        """The log's directory."""
+        return Path(self.store_path_commit_log) if self.store_path_commit_log else self.root / "commitlog"
+
+    @property
+    def consume_queue_file_bytes(self) -> int:
+        """Bytes of one queue file: whole units."""
+        return -(-self.mapped_file_size_consume_queue // CQ_UNIT_BYTES) * CQ_UNIT_BYTES
+
+    @property
+    def sync_flush(self) -> bool:
+        """Whether messages are acknowledged only once the disk has them."""
+        return self.flush_disk_type == SYNC_FLUSH
+
+    @property
+    def delays_ms(self) -> tuple[int, ...]:
+        """Milliseconds of each delay level; level 1 comes first.
+
+        :raises ValueError: ``messageDelayLevel`` is not a list such as ``1s 5m 2h``.
+        """
+        return tuple(int(word[:-1]) * _UNIT_MS[word[-1]] for word in self.message_delay_level.split())
+
+    @property
+    def delete_hours(self) -> frozenset[int]:
+        """The hours of ``deleteWhen``."""
+        return frozenset(int(hour) for hour in self.delete_when.split(";") if hour.strip().isdigit())

@@ -1,0 +1,48 @@
+"""Disk: the few system calls by which the store changes its files, in one place.
+
+Tests hand in a Disk that fails where a real one can: no room, an I/O error, a failed flush.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+class Disk:
+    """Writes, allocations and flushes; every failure is an ``OSError``."""
+
+    def write(self, fd: int, data: bytes | bytearray | memoryview, at: int) -> None:
+        """Write all of ``data`` at byte ``at``.
+
+        :raises OSError: some or all of it could not be written.
+        """
+        written = os.pwrite(fd, data, at)
+        if written != len(data):
+            view = memoryview(data)
+            while written < len(view):
+                written += os.pwrite(fd, view[written:], at + written)
+
+    def allocate(self, fd: int, at: int, size: int) -> None:
+        """Reserve real space for ``size`` bytes from ``at`` on, extending the file; what is there stays."""
+        os.posix_fallocate(fd, at, size)
+
+    def flush(self, fd: int) -> None:
+        """Return once the file's bytes would survive a power cut."""
+        os.fdatasync(fd)
+
+    def used_ratio(self, path: Path) -> float:
+        """How full the file system of ``path`` is, from 0 to 1, as ``df`` counts."""
+        stat = os.statvfs(path)
+        used = stat.f_blocks - stat.f_bfree
+        usable = used + stat.f_bavail
+        return used / usable if usable else 1.0
+
+
+def flush_directory(path: Path) -> None:
+    """Make names created, renamed or removed in ``path`` survive a power cut."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,25 @@
+"""What the store reports on purpose."""
+
+from __future__ import annotations
+
+from cometmq.errors import CometMQError
+
+
+class StoreError(CometMQError):
+    """The store cannot do what was asked."""
+
+
+class StoreFullError(StoreError):
+    """The disk has no room: nothing of the turn was stored; reads go on, writes heal when there is room."""
+
+
+class StoreFailedError(StoreError):
+    """A write or a flush failed: nothing more is acknowledged until the store is opened again."""
+
+
+class StoreClosedError(StoreError):
+    """The store is shut, or being shut."""
+
+
+class StoreLockedError(StoreError):
+    """Another process has this store open."""

@@ -1,0 +1,169 @@
+"""Finding the files of a store: what belongs is opened, what does not is set aside, never deleted.
+
+Set aside means: moved into ``comet/quarantine/`` under its old path joined by ``~`` and a number.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+from pathlib import Path
+from typing import Final
+
+from cometmq.message.names import check_topic
+from cometmq.store.commit_log import CommitLog
+from cometmq.store.mapped_file import MappedFile, file_name, first_data
+
+_NAME_DIGITS: Final = 20
+MAX_QUEUE_ID: Final = 0x7FFFFFFF
+
+
+class Findings:
+    """What opening a store found and did, one line each, and the place where strange files go."""
+
+    def __init__(self, root: Path) -> None:
+        self.lines: list[str] = []
+        self._root = root
+        self._quarantine = root / "comet" / "quarantine"
+
+    def add(self, line: str) -> None:
+        """Note one thing found and what was done about it."""
+        self.lines.append(line)
+
+    def name(self, path: Path) -> str:
+        """A path as people know it: below the store's directory."""
+        return os.path.relpath(path, self._root)
+
+    def place_for(self, path: Path) -> Path:
+        """A free name in the quarantine for ``path``."""
+        self._quarantine.mkdir(parents=True, exist_ok=True)
+        flat = self.name(path).replace("../", "").replace(os.sep, "~")[-200:]
+        number = 1
+        while (place := self._quarantine / f"{flat}.{number}").exists():
+            number += 1
+        return place
+
+    def set_aside(self, path: Path, why: str) -> None:
+        """Move a file or a directory into the quarantine and say why."""
+        place = self.place_for(path)
+        shutil.move(path, place)
+        self.add(f"{self.name(path)}: {why}; moved to {self.name(place)}")
+
+
+def offset_of_name(name: str) -> int | None:
+    """The offset that a file name stands for: 20 digits, else ``None``."""
+    if len(name) == _NAME_DIGITS and name.isascii() and name.isdigit():
+        return int(name)
+    return None
+
+
+def log_file_size(directory: Path, configured: int) -> int:
+    """The size of the log's files: as configured, unless all the files there agree on another."""
+    files = sorted((start, entry) for entry in directory.iterdir() if (start := offset_of_name(entry.name)) is not None)
+    if len(files) < 2:
+        return configured
+    strides = {after[0] - before[0] for before, after in itertools.pairwise(files)}
+    lengths = {entry.stat().st_size for _, entry in files}
+    return strides.pop() if len(strides) == 1 and strides == lengths else configured
+
+
+def load_log(log: CommitLog, findings: Findings) -> None:
+    """Open the log's segments: one gapless sequence of files of the right length."""
+    starts: list[int] = []
+    for entry in sorted(log.directory.iterdir()):
+        start = offset_of_name(entry.name)
+        if start is None or not entry.is_file():
+            findings.set_aside(entry, "not a file of the log")
+        elif start % log.segment_size:
+            findings.set_aside(entry, f"its name is no multiple of the file size {log.segment_size}")
+        else:
+            starts.append(start)
+    kept = _longest_run(starts, log.segment_size)
+    for start in starts:
+        path = log.directory / file_name(start)
+        if start not in kept:
+            findings.set_aside(path, "a log file beside it is missing")
+            continue
+        _fix_length(path, log.segment_size, findings)
+        log.segments.append(MappedFile(path, start, log.segment_size))
+
+
+def _longest_run(starts: list[int], size: int) -> list[int]:
+    """The longest part of ascending offsets without a gap; of two equally long ones the newer."""
+    best: list[int] = []
+    run: list[int] = []
+    for start in starts:
+        if run and start != run[-1] + size:
+            run = []
+        run.append(start)
+        if len(run) >= len(best):
+            best = run
+    return best
+
+
+def _fix_length(path: Path, size: int, findings: Findings) -> None:
+    """Give a file the length that it must have; what is too much is kept in the quarantine."""
+    length = path.stat().st_size
+    if length == size:
+        return
+    if length < size:
+        os.truncate(path, size)
+        findings.add(f"{findings.name(path)}: {length} bytes long instead of {size}; filled up with zeros")
+        return
+    place = findings.place_for(path)
+    with path.open("rb") as source, place.open("wb") as target:
+        source.seek(size)
+        shutil.copyfileobj(source, target)
+    os.truncate(path, size)
+    findings.add(
+        f"{findings.name(path)}: {length} bytes long instead of {size}; the rest moved to {findings.name(place)}"
+    )
+
+
+def is_zero(segment: MappedFile, at: int = 0) -> bool:
+    """Whether a segment holds nothing from byte ``at`` on."""
+    return first_data(segment.fd, at, segment.size) >= segment.size
+
+
+def queue_directories(root: Path, findings: Findings) -> list[tuple[str, int, Path]]:
+    """The directories of ``consumequeue/`` as ``(topic, queue id, directory)``."""
+    found: list[tuple[str, int, Path]] = []
+    if not root.is_dir():
+        return found
+    for topic in sorted(os.scandir(root), key=lambda entry: entry.name):
+        if not topic.is_dir(follow_symlinks=False) or check_topic(topic.name) is not None:
+            findings.set_aside(Path(topic.path), "not the directory of a topic")
+            continue
+        for queue in os.scandir(topic.path):
+            name = queue.name
+            if not queue.is_dir(follow_symlinks=False) or not _is_queue_id(name):
+                findings.set_aside(Path(queue.path), "not the directory of a queue")
+            else:
+                found.append((topic.name, int(name), Path(queue.path)))
+    return found
+
+
+def _is_queue_id(name: str) -> bool:
+    return (
+        name.isascii() and name.isdigit() and len(name) <= 10 and name == str(int(name)) and int(name) <= MAX_QUEUE_ID
+    )
+
+
+def queue_files(directory: Path, file_size: int, findings: Findings) -> list[int]:
+    """The first bytes of a queue's files: the gapless sequence that ends with the newest."""
+    starts: list[int] = []
+    for entry in os.scandir(directory):
+        start = offset_of_name(entry.name)
+        if start is None or start % file_size or not entry.is_file(follow_symlinks=False):
+            findings.set_aside(Path(entry.path), "not a file of the queue")
+            continue
+        starts.append(start)
+        _fix_length(Path(entry.path), file_size, findings)
+    starts.sort()
+    for index in range(len(starts) - 1, 0, -1):
+        if starts[index] - starts[index - 1] != file_size:
+            for start in starts[:index]:
+                findings.set_aside(directory / file_name(start), "the queue file after it is missing")
+            return starts[index:]
+    return starts

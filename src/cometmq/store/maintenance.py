@@ -1,0 +1,225 @@
+"""Maintenance: what a running store does beside serving: write derived blocks, flush, checkpoint, make room.
+
+Everything it writes here can be derived from the log again. When the disk has no room for it, messages
+are refused until it has, so that what waits in memory stays bounded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from cometmq.clock import TimerHandle
+from cometmq.store.checkpoint import Checkpoint, save_checkpoint
+from cometmq.store.commit_log import store_error
+from cometmq.store.errors import StoreError, StoreFailedError
+from cometmq.store.flush import FlushService
+from cometmq.store.index_file import IndexFile
+from cometmq.store.opening import OpenedStore
+from cometmq.store.position import Position, save_position
+from cometmq.store.retention import Retention
+from cometmq.store.topic_queue import TopicQueue
+
+if TYPE_CHECKING:
+    from cometmq.store.message_store import MessageStore
+
+_log = logging.getLogger(__name__)
+
+
+class _Snapshot:
+    """One moment of a store, to be made durable by a thread."""
+
+    def __init__(
+        self,
+        position: Position,
+        timestamp: int,
+        queues: list[tuple[TopicQueue, list[int]]],
+        index_files: list[IndexFile],
+    ) -> None:
+        self.position = position
+        self.timestamp = timestamp
+        self.queues = queues
+        self.index_files = index_files
+
+
+class Maintenance:
+    """The background work of one store."""
+
+    def __init__(self, store: MessageStore, opened: OpenedStore, flush: FlushService) -> None:
+        self._store = store
+        self._opened = opened
+        self._flush = flush
+        self._config = opened.config
+        self._clock = opened.clock
+        self._disk = opened.disk
+        self._timers: dict[str, TimerHandle] = {}
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="cometmq-store-checkpoint")
+        self._saving = False
+        self._saved_position = -1
+        self._derived_error: StoreError | None = None
+        self._retention = Retention(opened, flush)
+
+    # --- derived blocks -----------------------------------------------------------------------
+    def write_units(self, queue: TopicQueue) -> None:
+        """Write the units of one queue that wait."""
+        try:
+            queue.write_pending(self._disk)
+        except OSError as error:
+            self._derived_failed(error, f"the queue files of {queue.topic}")
+
+    def write_index(self) -> None:
+        """Write the index entries that wait."""
+        index = self._opened.index
+        if index is None:
+            return
+        try:
+            index.write_pending()
+        except OSError as error:
+            self._derived_failed(error, "the index")
+
+    def write_derived(self) -> bool:
+        """Write all that waits; return whether it worked."""
+        self._derived_error = None
+        queues = self._opened.queues
+        waiting, queues.dirty = queues.dirty, []
+        for queue in waiting:
+            self.write_units(queue)
+            queue.dirty = self._derived_error is not None
+            if queue.dirty:
+                queues.dirty.append(queue)
+        self.write_index()
+        return self._derived_error is None
+
+    def _derived_failed(self, error: OSError, what: str) -> None:
+        if self._derived_error is None:
+            _log.error("%s cannot be written, messages are refused until they can: %s", what, error)
+        self._derived_error = store_error(error, what)
+
+    def refusal(self) -> StoreError | None:
+        """Why messages must be refused: the disk is too full, or derived blocks cannot be written."""
+        if self._derived_error is not None and not self.write_derived():
+            return self._derived_error
+        return self._retention.refusal
+
+    # --- timers -------------------------------------------------------------------------------
+    def start(self) -> None:
+        """Set the timers, on the running loop."""
+        self._opened.log.allocate_ahead_of_use()
+        self._retention.check_disk()
+        self._every("flush", self._config.flush_interval_commit_log / 1000, self._flush.begin)
+        self._every("checkpoint", self._config.flush_interval_consume_queue / 1000, self.begin_checkpoint)
+        self._every("retention", self._config.clean_resource_interval / 1000, self._retention.run)
+
+    def _every(self, name: str, seconds: float, work: object) -> None:
+        assert callable(work)
+
+        def run() -> None:
+            self._timers[name] = self._clock.call_later(seconds, run)
+            work()
+
+        self._timers[name] = self._clock.call_later(seconds, run)
+
+    # --- checkpoint ---------------------------------------------------------------------------
+    def begin_checkpoint(self) -> None:
+        """Write what waits; once the log is flushed that far, make it durable and say so on disk."""
+        if self._saving or self._store.max_physical_offset == self._saved_position or not self.write_derived():
+            return
+        snapshot = self._snapshot()
+        self._saving = True
+        loop = asyncio.get_running_loop()
+
+        def flushed(error: StoreError | None) -> None:
+            if error is not None:
+                self._saving = False
+            else:
+                self._worker.submit(save)
+
+        def save() -> None:
+            try:
+                self._save(snapshot)
+            except OSError as error:
+                loop.call_soon_threadsafe(self._saved, snapshot, error)
+            else:
+                loop.call_soon_threadsafe(self._saved, snapshot, None)
+
+        self._flush.when_flushed(snapshot.position.offset, flushed)
+
+    def _snapshot(self) -> _Snapshot:
+        store, opened = self._store, self._opened
+        last_offset, last_size = store.last_record
+        crc = 0
+        if last_offset >= 0:
+            view = opened.log.view(last_offset, last_size)
+            crc = zlib.crc32(view) if view is not None else 0
+        index = opened.index
+        queues: list[tuple[TopicQueue, list[int]]] = []
+        for topic in opened.queues.by_topic.values():
+            for queue in topic.values():
+                if queue.unsynced:
+                    queues.append((queue, list(queue.unsynced)))
+                    queue.unsynced.clear()
+        position = Position(
+            offset=store.max_physical_offset,
+            last_offset=last_offset,
+            last_size=last_size,
+            last_crc=crc,
+            queues=opened.queues.ends(),
+            index_files=[
+                (file.path.name, file.count, file.end_offset, file.end_timestamp)
+                for file in (index.files if index is not None else ())
+            ],
+        )
+        return _Snapshot(position, store.turn_timestamp, queues, index.dirty_files() if index is not None else [])
+
+    def _save(self, snapshot: _Snapshot) -> None:
+        """Flush queues and index, then say so (in a thread, or at close)."""
+        for queue, starts in snapshot.queues:
+            queue.sync(self._disk, starts)
+        for file in snapshot.index_files:
+            file.flush()
+        root = self._config.root
+        index_timestamp = snapshot.position.index_files[-1][3] if snapshot.position.index_files else 0
+        save_checkpoint(
+            root / "checkpoint", Checkpoint(snapshot.timestamp, snapshot.timestamp, index_timestamp), self._disk
+        )
+        save_position(root / "comet" / "position.json", snapshot.position, self._disk)
+
+    def _saved(self, snapshot: _Snapshot, error: OSError | None) -> None:
+        self._saving = False
+        if error is None:
+            self._saved_position = snapshot.position.offset
+            return
+        _log.error("the checkpoint was not saved, recovery would begin at an older one: %s", error)
+        for queue, starts in snapshot.queues:
+            queue.unsynced.update(starts)
+        for file in snapshot.index_files:
+            file.dirty = True
+
+    # --- other work ---------------------------------------------------------------------------
+    def delete_topic(self, topic: str) -> bool:
+        """Delete the queues of a topic and let the next checkpoint say so."""
+        self._saved_position = -1
+        return self._opened.queues.delete(topic)
+
+    def close(self) -> None:
+        """Stop the timers, flush, note a clean stop when everything is on the disk, close the files."""
+        for timer in self._timers.values():
+            timer.cancel()
+        self._worker.shutdown()
+        opened = self._opened
+        try:
+            clean = self.write_derived()
+            self._flush.flush_now()
+            if clean:
+                self._save(self._snapshot())
+                (self._config.root / "abort").unlink(missing_ok=True)
+        except (StoreFailedError, OSError) as error:
+            _log.error("the store was not stopped cleanly; the next start recovers it: %s", error)
+        finally:
+            if opened.index is not None:
+                opened.index.close()
+            opened.log.close()
+            opened.lock.release()

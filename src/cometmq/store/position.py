@@ -1,0 +1,81 @@
+"""Position: up to where everything derived from the log was on the disk, in ``comet/position.json``.
+
+Apache's ``checkpoint`` knows times only, so that a recovery by it reads whole log files. This file
+says it to the byte, with the end of every queue, and lets a store of any size open at once. It can be
+rebuilt from the log; when it is gone, damaged, or does not fit the log, recovery goes by Apache's rules.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import zlib
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from cometmq.store.commit_log import CommitLog
+from cometmq.store.disk import Disk, flush_directory
+
+_VERSION: Final = 1
+
+
+class Position(msgspec.Struct, frozen=True):
+    """A moment at which log, queues and index agreed and were flushed."""
+
+    offset: int
+    """Every record below is flushed, in its queue, and in the index."""
+    last_offset: int
+    """The last record below ``offset``, -1 when there is none …"""
+    last_size: int
+    last_crc: int
+    """… and the CRC of its bytes: whether this file belongs to this log."""
+    queues: dict[str, dict[int, int]]
+    """maxOffset of each queue by topic."""
+    index_files: list[tuple[str, int, int, int]] = []
+    """Name, next entry, last log offset and last store timestamp of each index file, oldest first."""
+    version: int = _VERSION
+
+    def belongs_to(self, log: CommitLog) -> bool:
+        """Whether the log holds the record that this position ends with."""
+        if self.version != _VERSION or not log.min_offset <= self.offset:
+            return False
+        if log.segments and self.offset > log.segments[-1].end:
+            return False
+        if self.last_offset < 0:
+            return self.offset == log.min_offset
+        segment = log.segment_at(self.last_offset)
+        if segment is None or self.last_offset + self.last_size > segment.end:
+            return False
+        at = self.last_offset - segment.start
+        return zlib.crc32(segment.view[at : at + self.last_size]) == self.last_crc
+
+
+def load_position(path: Path) -> Position | None:
+    """Read the file; ``None`` when there is none that can be read."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Position)
+    except (OSError, msgspec.DecodeError, msgspec.ValidationError):
+        return None
+
+
+def save_position(path: Path, position: Position, disk: Disk) -> None:
+    """Replace the file; the new one survives a power cut.
+
+    :raises OSError: it could not be written; the old one is then still there.
+    """
+    path.parent.mkdir(exist_ok=True)
+    fresh = path.with_suffix(".tmp")
+    fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        disk.write(fd, msgspec.json.encode(position), 0)
+        disk.flush(fd)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            fresh.unlink()
+        raise
+    finally:
+        os.close(fd)
+    fresh.replace(path)
+    flush_directory(path.parent)

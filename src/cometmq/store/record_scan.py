@@ -1,0 +1,165 @@
+"""Reading the log record by record: what recovery and dispatch know of each (``checkMessageAndReturnSize``).
+
+Nothing is taken for a record unless its sizes add up, its magic is right and it says itself that it
+stands where it was found.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from cometmq.message.ids import tags_code
+from cometmq.message.record import BLANK_MAGIC, CRC_MASK, MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_RECORD_BYTES
+from cometmq.message.sysflag import BORNHOST_V6, STOREHOST_V6
+from cometmq.store.commit_log import CommitLog
+
+_HEAD: Final = struct.Struct(">iiiiiqqi")
+_INT64: Final = struct.Struct(">q")
+_INT32: Final = struct.Struct(">i")
+_INT16: Final = struct.Struct(">h")
+_SIZE_MAGIC: Final = struct.Struct(">ii")
+_IDENTITY: Final = struct.Struct(">ii4xi4xqq")
+NO_QUEUE_OFFSET: Final = 0x4
+"""The bit that PREPARED and ROLLBACK have in common: such records have no unit in any queue."""
+ROLLBACK: Final = 0xC
+
+
+class LogRecord(NamedTuple):
+    """What queues and index need of one record."""
+
+    offset: int
+    size: int
+    topic: str
+    queue_id: int
+    queue_offset: int
+    sys_flag: int
+    store_timestamp: int
+    tags_code: int
+    keys: list[str]
+    """What the index keeps it under: UNIQ_KEY, then each of KEYS."""
+
+
+def matches_unit(view: memoryview, offset: int, size: int, queue_id: int, queue_offset: int) -> bool:
+    """Whether the ``size`` bytes ``view`` at log offset ``offset`` are the record that a unit promises."""
+    if len(view) < MIN_RECORD_BYTES:
+        return False
+    found_size, magic, found_queue_id, found_queue_offset, found_offset = _IDENTITY.unpack_from(view)
+    return bool(
+        found_size == size
+        and (magic in (MESSAGE_MAGIC, MESSAGE_MAGIC_V2))
+        and found_queue_id == queue_id
+        and found_queue_offset == queue_offset
+        and found_offset == offset
+    )
+
+
+def store_timestamp_of(view: memoryview) -> int:
+    """The store timestamp of a record."""
+    return int(_INT64.unpack_from(view, 68 if view[39] & BORNHOST_V6 else 56)[0])
+
+
+def read_log_record(view: memoryview, at: int, offset: int, *, check_crc: bool) -> LogRecord | None:
+    """The record at byte ``at`` of ``view``, which is log offset ``offset``; ``None`` when it is not one."""
+    room = len(view) - at
+    if room < MIN_RECORD_BYTES:
+        return None
+    size, magic, crc, queue_id, _flag, queue_offset, found_offset, sys_flag = _HEAD.unpack_from(view, at)
+    if magic != MESSAGE_MAGIC and magic != MESSAGE_MAGIC_V2:
+        return None
+    if size < MIN_RECORD_BYTES or size > room or found_offset != offset:
+        return None
+    store_at = at + (68 if sys_flag & BORNHOST_V6 else 56)
+    length_at = store_at + (40 if sys_flag & STOREHOST_V6 else 28)
+    end = at + size
+    if length_at + 4 > end:
+        return None
+    body_at = length_at + 4
+    body_end = body_at + _INT32.unpack_from(view, length_at)[0]
+    if body_end < body_at or body_end + 3 > end:
+        return None
+    if magic == MESSAGE_MAGIC:
+        topic_at = body_end + 1
+        topic_end = topic_at + view[body_end]
+    else:
+        topic_at = body_end + 2
+        topic_end = topic_at + _INT16.unpack_from(view, body_end)[0]
+    if topic_end < topic_at or topic_end + 2 > end:
+        return None
+    if topic_end + 2 + _INT16.unpack_from(view, topic_end)[0] != end:
+        return None
+    if check_crc and zlib.crc32(view[body_at:body_end]) & CRC_MASK != crc:
+        return None
+    try:
+        topic = str(view[topic_at:topic_end], "utf-8")
+        tag, keys = _tag_and_keys(bytes(view[topic_end + 2 : end]))
+    except UnicodeDecodeError:
+        return None
+    return LogRecord(
+        offset,
+        size,
+        topic,
+        queue_id,
+        queue_offset,
+        sys_flag,
+        _INT64.unpack_from(view, store_at)[0],
+        tags_code(tag),
+        keys,
+    )
+
+
+def _tag_and_keys(properties: bytes) -> tuple[str | None, list[str]]:
+    tag: str | None = None
+    unique = ""
+    keys: list[str] = []
+    for piece in properties.split(b"\x02"):
+        if piece.startswith(b"TAGS\x01"):
+            tag = piece[5:].decode() or tag
+        elif piece.startswith(b"KEYS\x01"):
+            keys = [key for key in piece[5:].decode().split(" ") if key] or keys
+        elif piece.startswith(b"UNIQ_KEY\x01"):
+            unique = piece[9:].decode() or unique
+    return tag, [unique, *keys] if unique else keys
+
+
+class LogScan:
+    """An iteration over the records from one offset to where they end.
+
+    Afterwards ``end`` is the end of the last record (or the file end that a filler marks), and
+    ``torn`` says whether something other than zeros follows there.
+    """
+
+    def __init__(self, log: CommitLog, start: int, *, check_crc: bool, until: int | None = None) -> None:
+        self._log = log
+        self._check_crc = check_crc
+        self._until = until
+        self.end = start
+        self.torn = False
+
+    def __iter__(self) -> Iterator[LogRecord]:
+        log = self._log
+        while True:
+            segment = log.segment_at(self.end)
+            if segment is None or (self._until is not None and self.end >= self._until):
+                return
+            view = segment.view
+            base = segment.start
+            at = self.end - base
+            limit = segment.size if self._until is None else min(segment.size, self._until - base)
+            while at < limit:
+                record = read_log_record(view, at, base + at, check_crc=self._check_crc)
+                if record is None:
+                    break
+                at += record.size
+                self.end = base + at
+                yield record
+            if at >= limit:
+                continue
+            size, magic = _SIZE_MAGIC.unpack_from(view, at) if at + 8 <= segment.size else (0, 0)
+            if magic == BLANK_MAGIC and size == segment.size - at:
+                self.end = segment.end
+                continue
+            self.torn = size != 0 or magic != 0
+            return

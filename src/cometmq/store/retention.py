@@ -1,0 +1,87 @@
+"""Retention: when log files go, and when messages are refused for want of room (``CleanCommitLogService``).
+
+Old files go at the hours of ``deleteWhen``, or at any hour once the disk is fuller than
+``diskMaxUsedSpaceRatio``; above ``diskSpaceCleanForciblyRatio`` the oldest go before their time. The
+last file never goes. Above ``diskSpaceWarningLevelRatio`` messages are refused.
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+
+from cometmq.store.errors import StoreFullError
+from cometmq.store.flush import FlushService
+from cometmq.store.opening import OpenedStore
+
+_log = logging.getLogger(__name__)
+_HOUR_MS = 3_600_000
+
+
+class Retention:
+    """Looks at the age of files and the room on the disk."""
+
+    def __init__(self, opened: OpenedStore, flush: FlushService) -> None:
+        self._opened = opened
+        self._flush = flush
+        self.refusal: StoreFullError | None = None
+        """Why messages are refused, while the disk is too full."""
+
+    def run(self) -> None:
+        """One look: refuse or accept messages, delete what is due."""
+        ratio = self.check_disk()
+        opened = self._opened
+        config, log = opened.config, opened.log
+        hour = datetime.datetime.fromtimestamp(opened.clock.now_ms() / 1000).astimezone().hour
+        if hour not in config.delete_hours and ratio * 100 <= config.disk_max_used_space_ratio:
+            return
+        force = config.clean_file_forcibly_enable and ratio * 100 > config.disk_space_clean_forcibly_ratio
+        self.delete_files(force=force)
+        if log.segments:
+            self.check_disk()
+
+    def check_disk(self) -> float:
+        """Set or clear the refusal by how full the disk is; return that ratio."""
+        config = self._opened.config
+        ratio = self._opened.disk.used_ratio(config.commit_log)
+        if ratio * 100 > config.disk_space_warning_level_ratio:
+            if self.refusal is None:
+                _log.error("the disk of %s is %.1f %% full; messages are refused", config.commit_log, ratio * 100)
+            self.refusal = StoreFullError(
+                f"the disk is {ratio:.0%} full, messages are refused above {config.disk_space_warning_level_ratio} %",
+                next_step="free space; sending then works again",
+            )
+        elif self.refusal is not None:
+            _log.warning("the disk of %s has room again; messages are accepted", config.commit_log)
+            self.refusal = None
+        return ratio
+
+    def delete_files(self, *, force: bool = False) -> int:
+        """Delete the log files whose time is over (``force``: whatever their time); return how many."""
+        opened = self._opened
+        config, log = opened.config, opened.log
+        oldest_ms = opened.clock.now_ms() - config.file_reserved_time * _HOUR_MS
+        removed = 0
+        while len(log.segments) > 1 and removed < config.delete_file_batch_max:
+            segment = log.segments[0]
+            if segment.end > self._flush.position:
+                break
+            if not force and segment.path.stat().st_mtime * 1000 > oldest_ms:
+                break
+            log.remove_first()
+            removed += 1
+        if removed:
+            _log.info("%d log files deleted; the log begins at %d", removed, log.min_offset)
+            self._follow()
+        return removed
+
+    def _follow(self) -> None:
+        """Let queues and index forget what the log has forgotten."""
+        opened = self._opened
+        log_min = opened.log.min_offset
+        for queues in opened.queues.by_topic.values():
+            for queue in queues.values():
+                queue.remove_files_below(log_min)
+                queue.min_logical = queue.offset_of_log(log_min)
+        if opened.index is not None:
+            opened.index.remove_files_below(log_min)

@@ -1,0 +1,312 @@
+"""TopicQueue: one queue of one topic, and its ConsumeQueue: a 20-byte unit for each message.
+
+A unit is ``int64 log offset, int32 size, int64 tags code``; unit n stands at byte n x 20 of a sequence of
+files of one size. Units of the running turn and those not yet written stay in ``pending``; they are
+readable from there at once and reach the files in blocks, because after a crash the log gives them back.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from pathlib import Path
+from typing import Final
+
+from cometmq.store.config import CQ_UNIT_BYTES
+from cometmq.store.disk import Disk
+from cometmq.store.mapped_file import clear_from, file_name, first_data
+
+UNIT: Final = struct.Struct(">qiq")
+BLANK_UNIT: Final = UNIT.pack(0, 0x7FFFFFFF, 0)
+"""Fills the units below the first one of a queue that does not begin at 0."""
+BLANK_SIZE: Final = 0x7FFFFFFF
+
+
+class TopicQueue:
+    """One queue: names in bytes as records need them, offsets, and the units.
+
+    ``next_offset`` is the offset that the next message gets; ``committed`` is the offset up to which
+    messages can be read; what lies between belongs to the turn that is being put together.
+    """
+
+    __slots__ = (
+        "_directory",
+        "_file_size",
+        "_files",
+        "_views",
+        "_written",
+        "committed",
+        "delay_ms",
+        "dirty",
+        "index_prefix",
+        "key",
+        "known_from",
+        "min_logical",
+        "next_offset",
+        "pending",
+        "queue_id",
+        "record_middle",
+        "topic",
+        "topic_bytes",
+        "unsynced",
+    )
+
+    def __init__(self, topic: str, queue_id: int, directory: Path, file_size: int, delay_ms: int = 0) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.key = (topic, queue_id)
+        self.topic_bytes = topic.encode()
+        self.record_middle = bytes((len(self.topic_bytes),)) + self.topic_bytes
+        """The length and bytes of the topic, as they stand in a record."""
+        self.index_prefix = topic + "#"
+        self.delay_ms = delay_ms
+        """In the schedule topic: what is added to the store timestamp to make the unit's tags code."""
+        self.next_offset = 0
+        self.committed = 0
+        self.min_logical = 0
+        self.known_from = 0
+        """Units from this offset on were appended by this process, after their records."""
+        self.pending = bytearray()
+        self.dirty = False
+        """Whether the queue is in the list of those with pending units."""
+        self.unsynced: set[int] = set()
+        """Files written since the last checkpoint."""
+        self._directory = directory
+        self._file_size = file_size
+        self._written = 0
+        self._files: list[int] = []
+        self._views: dict[int, memoryview] = {}
+
+    # --- offsets ------------------------------------------------------------------------------
+    def min_offset(self) -> int:
+        """The first offset that can be read."""
+        return self.min_logical
+
+    def max_offset(self) -> int:
+        """The offset after the last message that can be read."""
+        return self.committed
+
+    @property
+    def directory(self) -> Path:
+        """Where the files lie."""
+        return self._directory
+
+    @property
+    def files(self) -> list[int]:
+        """The files' first bytes, ascending."""
+        return self._files
+
+    @property
+    def file_size(self) -> int:
+        """Bytes of one file."""
+        return self._file_size
+
+    @property
+    def file_units(self) -> int:
+        """Units of one file."""
+        return self._file_size // CQ_UNIT_BYTES
+
+    @property
+    def first_stored(self) -> int:
+        """The first offset that has a place in the files."""
+        return self._files[0] // CQ_UNIT_BYTES if self._files else self._written
+
+    def open_at(self, files: list[int], max_offset: int) -> None:
+        """Take over existing files, with units up to ``max_offset``."""
+        self._files = files
+        self._views.clear()
+        self.pending.clear()
+        self.next_offset = self.committed = self._written = self.known_from = max_offset
+        self.min_logical = self.first_stored
+
+    # --- reading ------------------------------------------------------------------------------
+    def units(self, offset: int, count: int) -> bytes | memoryview:
+        """The bytes of up to ``count`` units from ``offset`` on, at most to the end of one file.
+
+        Empty when none is readable there.
+        """
+        count = min(count, self.committed - offset)
+        written = self._written
+        if count <= 0 or offset < 0:
+            return b""
+        if offset >= written:
+            at = (offset - written) * CQ_UNIT_BYTES
+            return bytes(self.pending[at : at + count * CQ_UNIT_BYTES])
+        byte = offset * CQ_UNIT_BYTES
+        start = byte - byte % self._file_size
+        view = self._views.get(start)
+        if view is None:
+            view = self._map(start)
+            if view is None:
+                return b""
+        at = byte - start
+        if offset + count <= written:
+            return view[at : at + count * CQ_UNIT_BYTES]
+        stored = view[at : at + (written - offset) * CQ_UNIT_BYTES]
+        if at + count * CQ_UNIT_BYTES > self._file_size:
+            return stored
+        return bytes(stored) + self.pending[: (offset + count - written) * CQ_UNIT_BYTES]
+
+    def unit(self, offset: int) -> tuple[int, int, int] | None:
+        """``(log offset, size, tags code)`` of one unit."""
+        raw = self.units(offset, 1)
+        return UNIT.unpack(raw) if len(raw) == CQ_UNIT_BYTES else None
+
+    def _map(self, start: int) -> memoryview | None:
+        if start not in self._files:
+            return None
+        try:
+            fd = os.open(self._directory / file_name(start), os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        try:
+            view = memoryview(mmap.mmap(fd, self._file_size, mmap.MAP_SHARED, mmap.PROT_READ))
+        finally:
+            os.close(fd)
+        self._views[start] = view
+        return view
+
+    def offset_of_log(self, log_offset: int) -> int:
+        """The first offset whose record stands at ``log_offset`` or behind it (blank units do not)."""
+        low, high = self.first_stored, self.committed
+        while low < high:
+            middle = (low + high) // 2
+            unit = self.unit(middle)
+            if unit is None or unit[0] < log_offset or unit[1] == BLANK_SIZE:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    # --- writing ------------------------------------------------------------------------------
+    def undo_turn(self) -> None:
+        """Forget the units put since the last commit."""
+        self.next_offset = self.committed
+        del self.pending[(self.committed - self._written) * CQ_UNIT_BYTES :]
+
+    def write_pending(self, disk: Disk) -> None:
+        """Write the committed units that only memory holds into the files.
+
+        :raises OSError: they could not be written; they stay readable from memory.
+        """
+        count = self.committed - self._written
+        if count > 0:
+            self.write_units(disk, self._written, bytes(self.pending[: count * CQ_UNIT_BYTES]))
+            del self.pending[: count * CQ_UNIT_BYTES]
+            self._written += count
+
+    def write_units(self, disk: Disk, offset: int, units: bytes) -> None:
+        """Write units from ``offset`` on; files are made where needed.
+
+        :raises OSError: they could not be written.
+        """
+        if not self._files and offset:
+            self._begin_at(disk, offset)
+        at = 0
+        byte = offset * CQ_UNIT_BYTES
+        while at < len(units):
+            start = byte - byte % self._file_size
+            part = units[at : at + start + self._file_size - byte]
+            fd = self._open_file(start)
+            try:
+                disk.write(fd, part, byte - start)
+            finally:
+                os.close(fd)
+            self.unsynced.add(start)
+            at += len(part)
+            byte += len(part)
+
+    def _begin_at(self, disk: Disk, offset: int) -> None:
+        """Fill the first file of a queue that begins at ``offset`` with blank units up to there."""
+        byte = offset * CQ_UNIT_BYTES
+        start = byte - byte % self._file_size
+        fd = self._open_file(start)
+        try:
+            disk.write(fd, BLANK_UNIT * ((byte - start) // CQ_UNIT_BYTES), 0)
+        finally:
+            os.close(fd)
+
+    def _open_file(self, start: int) -> int:
+        path = self._directory / file_name(start)
+        if start in self._files:
+            return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        self._directory.mkdir(parents=True, exist_ok=True)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            os.ftruncate(fd, self._file_size)
+        except BaseException:
+            os.close(fd)
+            raise
+        self._files.append(start)
+        self._files.sort()
+        return fd
+
+    def cut(self, offset: int) -> bool:
+        """Make ``offset`` the end: whatever stands behind it becomes zero, whole files behind it go.
+
+        Returns whether anything but zeros was there. Used by recovery only.
+        """
+        byte = offset * CQ_UNIT_BYTES
+        found = False
+        for start in list(self._files):
+            if start + self._file_size <= byte:
+                continue
+            path = self._directory / file_name(start)
+            self._views.pop(start, None)
+            keep = max(0, byte - start)
+            found = _clear_if_used(path, keep, self._file_size) or found
+            if keep == 0 and start != self._files[0]:
+                path.unlink()
+                self._files.remove(start)
+            else:
+                self.unsynced.add(start)
+        self.open_at(self._files, offset)
+        return found
+
+    def remove_files_below(self, log_min: int) -> int:
+        """Delete the files whose units all lie below ``log_min``, never the last; returns how many."""
+        removed = 0
+        while len(self._files) > 1:
+            last = self.unit(self._files[1] // CQ_UNIT_BYTES - 1)
+            if last is None or (last[1] != BLANK_SIZE and last[0] >= log_min):
+                break
+            start = self._files.pop(0)
+            self._views.pop(start, None)
+            self.unsynced.discard(start)
+            (self._directory / file_name(start)).unlink(missing_ok=True)
+            removed += 1
+        return removed
+
+    def forget(self) -> None:
+        """Begin again at offset 0, after the files were deleted with the topic."""
+        self.unsynced.clear()
+        self.dirty = False
+        self.open_at([], 0)
+
+    def sync(self, disk: Disk, starts: list[int]) -> None:
+        """Flush files (called in a thread).
+
+        :raises OSError: a file could not be flushed.
+        """
+        for start in starts:
+            try:
+                fd = os.open(self._directory / file_name(start), os.O_RDWR | os.O_CLOEXEC)
+            except FileNotFoundError:
+                continue  # deleted meanwhile, with its topic or by retention
+            try:
+                disk.flush(fd)
+            finally:
+                os.close(fd)
+
+
+def _clear_if_used(path: Path, at: int, size: int) -> bool:
+    """Clear a file from ``at`` on when something stands there, and say so."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        used = first_data(fd, at, size) < size
+    finally:
+        os.close(fd)
+    if used:
+        clear_from(path, at, size)
+    return used

@@ -1,0 +1,57 @@
+"""TopicQueues: all queues of a store by topic and id (the ``consumeQueueTable`` of RocketMQ)."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from cometmq.message.names import SCHEDULE_TOPIC
+from cometmq.store.topic_queue import TopicQueue
+
+
+class TopicQueues:
+    """Makes queues, finds them, and knows which have units that only memory holds."""
+
+    def __init__(self, root: Path, file_size: int, delays_ms: tuple[int, ...]) -> None:
+        self.root = root
+        self.by_topic: dict[str, dict[int, TopicQueue]] = {}
+        self.dirty: list[TopicQueue] = []
+        """Queues that got units since their files were last written."""
+        self._file_size = file_size
+        self._delays_ms = delays_ms
+
+    def get(self, topic: str, queue_id: int) -> TopicQueue | None:
+        """The queue, if it is known."""
+        queues = self.by_topic.get(topic)
+        return queues.get(queue_id) if queues is not None else None
+
+    def make(self, topic: str, queue_id: int) -> TopicQueue:
+        """The queue, made when it is not known; the caller has checked the name."""
+        queues = self.by_topic.setdefault(topic, {})
+        queue = queues.get(queue_id)
+        if queue is None:
+            delay_ms = 0
+            if topic == SCHEDULE_TOPIC and queue_id < len(self._delays_ms):
+                delay_ms = self._delays_ms[queue_id]
+            directory = self.root / topic / str(queue_id)
+            queue = queues[queue_id] = TopicQueue(topic, queue_id, directory, self._file_size, delay_ms)
+        return queue
+
+    def ends(self) -> dict[str, dict[int, int]]:
+        """maxOffset of every queue that has had messages."""
+        return {
+            topic: ends
+            for topic, queues in self.by_topic.items()
+            if (ends := {queue_id: queue.committed for queue_id, queue in queues.items() if queue.committed})
+        }
+
+    def delete(self, topic: str) -> bool:
+        """Delete a topic's queues from disk; their objects begin again at offset 0."""
+        queues = self.by_topic.get(topic)
+        if queues is None:
+            return False
+        self.dirty = [queue for queue in self.dirty if queue.topic != topic]
+        for queue in queues.values():
+            queue.forget()
+        shutil.rmtree(self.root / topic, ignore_errors=True)
+        return True
