@@ -6,6 +6,7 @@ Written and read in fastjson's dialect (:mod:`cometmq.fastjson`): numeric keys u
 
 from __future__ import annotations
 
+import functools
 import zlib
 from typing import Any, TypeVar
 
@@ -382,11 +383,17 @@ class ConsumerOffsetSerializeWrapper(Body):
     offset_table: dict[str, dict[int, int]] = {}
 
 
+@functools.cache
+def _fields_of(kind: type[msgspec.Struct]) -> tuple[tuple[str, str], ...]:
+    """``(name in JSON, attribute)`` of a struct's fields, sorted."""
+    return tuple(sorted((info.encode_name, info.name) for info in msgspec.structs.fields(kind)))
+
+
 def to_builtins(body: Any) -> Any:
     """A body as plain maps and lists, null fields left out and keys sorted, ready for fastjson."""
     if isinstance(body, msgspec.Struct):
-        fields = [(info.encode_name, getattr(body, info.name)) for info in msgspec.structs.fields(body)]
-        return {name: to_builtins(value) for name, value in sorted(fields) if value is not None}
+        fields = ((written, getattr(body, name)) for written, name in _fields_of(type(body)))
+        return {written: to_builtins(value) for written, value in fields if value is not None}
     if isinstance(body, dict):
         if any(isinstance(key, msgspec.Struct) for key in body):
             return fastjson.ObjectKeyMap((to_builtins(key), to_builtins(value)) for key, value in body.items())
