@@ -1,0 +1,154 @@
+"""The ``cometmq demo`` command: checks the machine, shows the progress, prints the report."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from cometmq.errors import CometMQError
+
+if TYPE_CHECKING:
+    from cometmq.cli.demo.stage import Plan, Progress
+
+DISK_NEEDED_BYTES: Final = 700 * 1024**2
+"""Logs, queues, index and archive of the usual size, twice over."""
+PLAIN_SECONDS: Final = 2.0
+"""How often progress is told where no terminal shows it."""
+
+
+@click.command("demo")
+@click.option("--messages", type=click.IntRange(1_000, 20_000_000), default=300_000, show_default=True)
+@click.option("--producers", type=click.IntRange(1, 16), default=2, show_default=True, help="Producer processes.")
+@click.option("--consumers", type=click.IntRange(1, 8), default=2, show_default=True, help="Consumer processes.")
+@click.option("--rate", type=click.FloatRange(100), default=30_000, show_default=True, help="At most so many a second.")
+@click.option(
+    "--report",
+    type=click.Path(file_okay=False, path_type=Path),
+    default="demo-report",
+    show_default=True,
+    help="Directory for report, picture and archive.",
+)
+@click.option("--keep", is_flag=True, help="Keep the broker's store and the ledgers.")
+def command(messages: int, producers: int, consumers: int, rate: float, report: Path, keep: bool) -> int:
+    """Show the whole way of a message, with a crash in the middle.
+
+    Producers send orders that change their state, a group consumes them, the broker is killed and started again,
+    Spark archives the topic; then everything acknowledged, stored, consumed and archived is compared. Exit code 0
+    only if it agrees.
+    """
+    from cometmq.cli.demo.stage import Plan, Stage
+
+    check_machine(report)
+    plan = Plan(messages, producers, consumers, rate, report.absolute())
+    with Watcher(plan) as watcher:
+        seen = asyncio.run(Stage(plan, watcher.show).run())
+
+    from rich.console import Console
+
+    from cometmq.cli.demo.compare import compare
+    from cometmq.cli.demo.report import render, save
+
+    verdict = compare(messages, seen.acked, seen.stored, seen.consumed, seen.archived)
+    plot = plan.directory / "demo.png" if importlib.util.find_spec("matplotlib") else None
+    if plot is not None:
+        from cometmq.cli.demo.plot import draw
+
+        draw(seen, verdict, plot)
+    save(plan, seen, verdict, plot)
+    Console(highlight=False).print(render(plan, seen, verdict, plot))
+    if verdict.agrees and not keep:
+        shutil.rmtree(plan.directory / "work")
+    return 0 if verdict.agrees else 1
+
+
+def check_machine(report: Path) -> None:
+    """Demand what the demo needs.
+
+    :raises CometMQError: something is missing, with what to do about it.
+    """
+    from cometmq.cli.doctor import JAVA_WANTED, free_bytes, java_major
+    from cometmq.spark.environment import demand_spark
+
+    demand_spark()
+    major = java_major()
+    if major is None or major < JAVA_WANTED:
+        raise CometMQError(
+            f"Spark needs Java {JAVA_WANTED} or newer, and {'there is none' if major is None else f'this is {major}'}",
+            next_step="install it (Debian, Ubuntu: sudo apt install openjdk-17-jre-headless) or point JAVA_HOME to one",
+        )
+    free = free_bytes(report)
+    if free < DISK_NEEDED_BYTES:
+        raise CometMQError(
+            f"only {free / 1024**2:.0f} MB are free for {report}, the demo needs {DISK_NEEDED_BYTES / 1024**2:.0f} MB",
+            next_step="free some room, or name a directory on another disk with --report",
+        )
+
+
+class Watcher:
+    """Shows how far the demo is: bars in a terminal, lines elsewhere."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._told_at = 0.0
+        self._act = ""
+        self._bars: _Bars | None = _Bars(plan.messages) if sys.stderr.isatty() else None
+
+    def __enter__(self) -> Watcher:
+        if self._bars is not None:
+            self._bars.bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bars is not None:
+            self._bars.bar.stop()
+
+    def show(self, progress: Progress) -> None:
+        """Show it now, or soon."""
+        if self._bars is not None:
+            self._bars.show(progress)
+            return
+        from cometmq.clock import SYSTEM_CLOCK
+
+        now = SYSTEM_CLOCK.monotonic()
+        if progress.act != self._act or now - self._told_at >= PLAIN_SECONDS:
+            self._act, self._told_at = progress.act, now
+            click.echo(
+                f"{progress.act}: {progress.acked:,} acknowledged, {progress.consumed:,} consumed, "
+                f"{progress.archived:,} archived of {self._plan.messages:,}",
+                err=True,
+            )
+
+
+class _Bars:
+    """Three bars and what is going on."""
+
+    def __init__(self, total: int) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        self.bar = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description:<12}"),
+            BarColumn(bar_width=40),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("[dim]{task.fields[act]}"),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        self._tasks = [
+            self.bar.add_task(name, total=total, act="") for name in ("acknowledged", "consumed", "archived")
+        ]
+
+    def show(self, progress: Progress) -> None:
+        acts = (progress.act, "", "")
+        for task, done, act in zip(
+            self._tasks, (progress.acked, progress.consumed, progress.archived), acts, strict=True
+        ):
+            self.bar.update(task, completed=done, act=act)
