@@ -78,12 +78,12 @@ class SendAnswers:
             else:
                 send.connection.write(self._frame(send, ResponseCode.SUCCESS))
 
-    def stored_but(self, code: ResponseCode, sends: Iterable[PendingSend]) -> None:
+    def stored_but(self, code: int, sends: Iterable[PendingSend]) -> None:
         """Answer messages that are stored, but of which ``code`` warns (FLUSH_DISK_TIMEOUT)."""
         for send in sends:
             send.connection.write(self._frame(send, code))
 
-    def refused(self, code: ResponseCode, remark: str, sends: Iterable[PendingSend]) -> None:
+    def refused(self, code: int, remark: str, sends: Iterable[PendingSend]) -> None:
         """Answer messages that are not stored."""
         response = Response(code, remark=remark, ext=self.ext)
         for send in sends:

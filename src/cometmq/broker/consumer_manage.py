@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import os
+from typing import Any, Final
 
 from cometmq.broker.clients import ConsumerManager
 from cometmq.broker.live_config import LiveConfig
@@ -19,6 +20,9 @@ from cometmq.remoting.headers import (
 from cometmq.remoting.processors import ProcessorTable, Request, Response
 from cometmq.remoting.server import ServerConnection
 from cometmq.store.message_store import MessageStore
+from cometmq.store.topic_queue import UNIT
+
+_MEMORY_BYTES: Final = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 class ConsumerManageProcessor:
@@ -51,20 +55,29 @@ class ConsumerManageProcessor:
     def query_offset(self, _connection: ServerConnection, request: Request[Any], _body: bytes) -> Response:
         """The offset that a group committed for a queue.
 
-        A group that never committed starts at 0 while the queue still has its first message, as
-        new groups on young topics do with Apache; otherwise it is told that there is none (22).
+        A group that never committed starts at 0 on a young queue; otherwise it is told that there is none (22).
         """
         header: QueryConsumerOffsetRequestHeader = request.header
         offset = self._offsets.query(header.consumer_group, header.topic, header.queue_id)
         if offset < 0:
-            queue = self._store.queues().get(header.topic, {}).get(header.queue_id)
-            if header.set_zero_if_not_found is False or (queue is not None and queue.min_offset() > 0):
+            if header.set_zero_if_not_found is False or not self._is_young(header.topic, header.queue_id):
                 return Response(
                     ResponseCode.QUERY_NOT_FOUND,
                     remark="Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first",
                 )
             offset = 0
         return Response(header=QueryConsumerOffsetResponseHeader(offset=offset))
+
+    def _is_young(self, topic: str, queue_id: int) -> bool:
+        """Whether the queue's first message is there and the log has not outgrown memory since it was stored."""
+        queue = self._store.queues().get(topic, {}).get(queue_id)
+        if queue is None or queue.max_offset() == 0:
+            return True
+        if queue.min_offset() > 0:
+            return False
+        position = UNIT.unpack_from(queue.units(0, 1))[0]
+        grown = self._store.max_physical_offset - position
+        return bool(grown <= _MEMORY_BYTES * self._live.current.access_message_in_memory_max_ratio // 100)
 
     def update_offset(self, _connection: ServerConnection, request: Request[Any], _body: bytes) -> Response:
         """Note how far a group has come in a queue."""

@@ -39,6 +39,7 @@ from cometmq.remoting.client import RemotingClient
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.processors import ProcessorTable
 from cometmq.remoting.server import RemotingServer
+from cometmq.store.disk import Disk
 from cometmq.store.message_store import MessageStore
 
 _log = logging.getLogger(__name__)
@@ -51,7 +52,7 @@ FAST_PORT_DISTANCE: Final = 2
 
 
 class Broker:
-    """A broker process's inside.
+    """A broker process's inside; ``disk`` is how its store changes files, for tests of failures.
 
     Its parts are there for the modules of administration: ``live``, ``topics``, ``groups``,
     ``offsets``, ``clients``, ``processors``, ``stats``; from ``start`` on also ``store``, ``hold`` and
@@ -62,12 +63,13 @@ class Broker:
     hold: PullRequestHoldService
     server: RemotingServer
 
-    def __init__(self, config: BrokerConfig, *, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, config: BrokerConfig, *, clock: Clock = SYSTEM_CLOCK, disk: Disk | None = None) -> None:
         ip = config.broker_ip1.removeprefix("[").removesuffix("]") or local_address()
         self.live = LiveConfig(
             dataclasses.replace(config, broker_ip1=ip, broker_name=config.broker_name or socket.gethostname())
         )
         self.clock = clock
+        self._disk = disk
         tables = Path(config.store_path_root_dir) / "config"
         self.topics = TopicConfigManager(self.live, tables / "topics.json", clock=clock)
         self.groups = SubscriptionGroupManager(self.live, tables / "subscriptionGroup.json", clock=clock)
@@ -108,7 +110,7 @@ class Broker:
 
     # --- parts ----------------------------------------------------------------------------------
     def _open_store(self) -> None:
-        self.store = MessageStore.open(self.config, clock=self.clock)
+        self.store = MessageStore.open(self.config, clock=self.clock, disk=self._disk)
         self._stops.push_async_callback(self.store.close)
         for finding in (*self.store.findings, *self.topics.load(), *self.groups.load(), *self.offsets.load()):
             _log.warning("%s", finding)

@@ -15,6 +15,7 @@ import msgspec
 
 from cometmq.clock import Clock, TimerHandle
 from cometmq.limits import MAX_HELD_PULLS, MAX_HELD_PULLS_OF_CONNECTION
+from cometmq.remoting.headers import PullMessageRequestHeader
 from cometmq.remoting.processors import Request, Response
 from cometmq.remoting.server import ServerConnection
 from cometmq.store.message_store import GetMessageStatus, MessageStore, TopicQueue
@@ -84,7 +85,7 @@ class PullRequestHoldService:
         self._count_of[connection] = own + 1
         self._count += 1
         pull.deadline = self._clock.monotonic() + wait_ms / 1000
-        header = pull.request.header
+        header: PullMessageRequestHeader = pull.request.header
         self._queues.setdefault((header.topic, header.queue_id), []).append(pull)
         return True
 
@@ -101,15 +102,16 @@ class PullRequestHoldService:
         """Whether there is a message for this pull among those it has not seen."""
         if pull.tag_codes is None:
             return True
-        header = pull.request.header
-        result = self._store.get_message(header.topic, header.queue_id, pull.scanned_to, 1, tag_codes=pull.tag_codes)
+        header: PullMessageRequestHeader = pull.request.header
+        queue = self._store.queue(header.topic, header.queue_id)
+        result = self._store.get_message(queue, pull.scanned_to, 1, tag_codes=pull.tag_codes)
         if result.status is GetMessageStatus.NO_MATCHED_MESSAGE:
             pull.scanned_to = result.next_begin_offset
             return False
         return result.status is GetMessageStatus.FOUND
 
     def _has_grown(self, pull: HeldPull) -> bool:
-        header = pull.request.header
+        header: PullMessageRequestHeader = pull.request.header
         return self._store.queue(header.topic, header.queue_id).max_offset() > header.queue_offset
 
     def _sweep(self) -> None:

@@ -182,8 +182,7 @@ class PullMessageProcessor:
     def _get(self, header: PullMessageRequestHeader, wanted: TagFilter) -> GetResult:
         config = self._live.current
         return self._store.get_message(
-            header.topic,
-            header.queue_id,
+            self._store.queue(header.topic, header.queue_id),
             header.queue_offset,
             min(header.max_msg_nums, config.max_transfer_count_on_message_in_memory),
             tag_codes=wanted.codes,

@@ -100,24 +100,13 @@ class SendMessageProcessor:
         if header.batch:
             return self.send_batch(connection, request, body)
         try:
-            if not self._turn_open:
-                self._begin_turn()
-            if self._refusal is not None:
-                raise self._refusal
-            if self._store.sync_flush and self._waiters.full(connection):
-                raise SendRefusedError(ResponseCode.SYSTEM_BUSY, BUSY)
-            target = self._known.get(header.topic)
-            if target is None:
-                target = self._targets.resolve(header)
-            queue = target.queues.get(header.queue_id)
-            if queue is None:
-                queue = target.open_queue(header.queue_id, connection.remote_address)
+            target = self._target(connection, header)
+            queue = self._queue(connection, target, header)
             properties = read_properties(header.properties or "", self._cluster)
             if len(body) > self._max_body_bytes or len(properties.stored) > MAX_PROPERTIES_BYTES:
                 raise self._illegal()
             if properties.delay:
                 _check_delay(properties.delay)
-            queue = self._park(queue, properties)
             physical_offset, queue_offset = self._put(connection, target, queue, header, header.flag, body, properties)
         except SendRefusedError as refused:
             return Response(refused.code, remark=refused.remark, ext=self._answers.ext)
@@ -141,18 +130,8 @@ class SendMessageProcessor:
         """Put the messages of a batch into one queue, in their order; they get one answer."""
         header = request.header
         try:
-            if not self._turn_open:
-                self._begin_turn()
-            if self._refusal is not None:
-                raise self._refusal
-            if self._store.sync_flush and self._waiters.full(connection):
-                raise SendRefusedError(ResponseCode.SYSTEM_BUSY, BUSY)
-            target = self._known.get(header.topic)
-            if target is None:
-                target = self._targets.resolve(header)
-            queue = target.queues.get(header.queue_id)
-            if queue is None:
-                queue = target.open_queue(header.queue_id, connection.remote_address)
+            target = self._target(connection, header)
+            queue = self._queue(connection, target, header)
             pieces = self._read_batch(header, body)
             offsets = [
                 self._put(connection, target, queue, header, piece.flag, piece.body, properties)
@@ -179,12 +158,28 @@ class SendMessageProcessor:
         return None
 
     # --- one record ---------------------------------------------------------------------------
-    def _park(self, queue: TopicQueue, properties: SendProperties) -> TopicQueue:
-        """The queue that a message is stored in: the one it was sent to.
+    def _target(self, connection: ServerConnection, header: SendHeader) -> SendTarget:
+        """The topic of a send, once it is sure that messages can be taken now.
 
-        Messages that have to wait are parked in another topic's queue; this is where that is decided.
+        :raises SendRefusedError: with code and words.
         """
-        return queue
+        if not self._turn_open:
+            self._begin_turn()
+        if self._refusal is not None:
+            raise self._refusal
+        if self._store.sync_flush and self._waiters.full(connection):
+            raise SendRefusedError(ResponseCode.SYSTEM_BUSY, BUSY)
+        return self._known.get(header.topic) or self._targets.resolve(header)
+
+    def _queue(self, connection: ServerConnection, target: SendTarget, header: SendHeader) -> TopicQueue:
+        """The queue that a message is stored in: the one that it is sent to.
+
+        This is the one place that decides it; a message that has to wait would be parked in another
+        topic's queue here.
+
+        :raises SendRefusedError: the topic has no such queue.
+        """
+        return target.queues.get(header.queue_id) or target.open_queue(header.queue_id, connection.remote_address)
 
     def _put(
         self,

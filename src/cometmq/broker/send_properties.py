@@ -6,7 +6,9 @@ stored, and writes the text that is stored: without WAIT, with CLUSTER (``SendMe
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from cometmq.message.ids import tags_code
 from cometmq.message.properties import CLUSTER, DELAY, KEYS, TAGS, UNIQ_KEY, WAIT
@@ -14,7 +16,7 @@ from cometmq.message.properties import CLUSTER, DELAY, KEYS, TAGS, UNIQ_KEY, WAI
 _NAMES: Final = frozenset({KEYS, UNIQ_KEY, TAGS, WAIT, DELAY, CLUSTER})
 
 
-class SendProperties(NamedTuple):
+class SendProperties(msgspec.Struct, gc=False):
     """The properties of one message, read and ready to be stored."""
 
     stored: bytes
@@ -55,12 +57,12 @@ def read_properties(text: str, tail: str) -> SendProperties:
         kept.append(piece)
     kept.append(tail)
     index_keys: tuple[str, ...]
-    if " " in keys:
-        index_keys = tuple(key for key in (unique, *keys.split(" ")) if key)
-    elif keys:
-        index_keys = (unique, keys) if unique else (keys,)
-    else:
+    if not keys:
         index_keys = (unique,) if unique else ()
+    elif " " in keys:
+        index_keys = tuple([key for key in (unique, *keys.split(" ")) if key])
+    else:
+        index_keys = (unique, keys) if unique else (keys,)
     return SendProperties(
         "\x02".join(kept).encode(),
         tags_code(tag) if tag else 0,

@@ -18,6 +18,7 @@ from cometmq.message.names import (
     NOT_ALLOWED_SEND_TOPICS,
     PERM_WRITE,
     RETRY_PREFIX,
+    check_group,
     check_topic,
 )
 from cometmq.message.sysflag import MULTI_TAGS, TOPIC_UNIT, TOPIC_UNIT_SUB
@@ -123,15 +124,19 @@ class SendTargets:
             raise SendRefusedError(ResponseCode.SYSTEM_ERROR, wrong)
         if name in NOT_ALLOWED_SEND_TOPICS:
             raise SendRefusedError(ResponseCode.NO_PERMISSION, f"Sending message to topic[{name}] is forbidden.")
+        if name.startswith(RETRY_PREFIX):
+            self._check_retried_group(name.removeprefix(RETRY_PREFIX))
         if topic is None:
             topic = self._create(header)
-        if name.startswith(RETRY_PREFIX) and self._groups.find(name.removeprefix(RETRY_PREFIX)) is None:
-            raise SendRefusedError(
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                f"subscription group not exist, {name.removeprefix(RETRY_PREFIX)}",
-            )
         target = self._known[name] = SendTarget(topic, self._store)
         return target
+
+    def _check_retried_group(self, group: str) -> None:
+        wrong = check_group(group)
+        if wrong is not None:
+            raise SendRefusedError(ResponseCode.SYSTEM_ERROR, wrong)
+        if self._groups.find(group) is None:
+            raise SendRefusedError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {group}")
 
     def _create(self, header: SendHeader) -> TopicConfig:
         name = header.topic

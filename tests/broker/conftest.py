@@ -1,0 +1,87 @@
+"""A broker on a free port, and connections to it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.broker.wire import Connect, Wire
+
+from cometmq.broker.config import BrokerConfig
+from cometmq.broker.controller import Broker
+from cometmq.clock import VirtualClock
+
+StartBroker = Callable[..., Awaitable[Broker]]
+
+
+def small_config(directory: Path, **options: Any) -> BrokerConfig:
+    """A configuration for tests: small files, a free port, this machine only."""
+    values: dict[str, Any] = {
+        "store_path_root_dir": str(directory / "store"),
+        "mapped_file_size_commit_log": 16 * 1024 * 1024,
+        "mapped_file_size_consume_queue": 20 * 10_000,
+        "max_hash_slot_num": 1_000,
+        "max_index_num": 10_000,
+        "broker_name": "broker-a",
+        "broker_ip1": "127.0.0.1",
+        "bind_address": "127.0.0.1",
+        "listen_port": 0,
+    }
+    return BrokerConfig(**(values | options))
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+@pytest.fixture
+async def start_broker(tmp_path: Path, clock: VirtualClock) -> AsyncIterator[StartBroker]:
+    """Starts brokers on the test's directory, with the options given; they are stopped at the end."""
+    started: list[Broker] = []
+
+    async def start(**options: Any) -> Broker:
+        running = Broker(small_config(tmp_path, **options), clock=clock)
+        await running.start()
+        started.append(running)
+        return running
+
+    yield start
+    for running in started:
+        await running.stop()
+
+
+@pytest.fixture
+async def broker(start_broker: StartBroker) -> Broker:
+    return await start_broker()
+
+
+@pytest.fixture
+async def connect_to() -> AsyncIterator[Callable[[Broker], Awaitable[Wire]]]:
+    """Opens connections to any broker; they are closed at the end."""
+    opened: list[Wire] = []
+
+    async def open_one(target: Broker) -> Wire:
+        wire = Wire(*await asyncio.open_connection("127.0.0.1", target.server.port))
+        opened.append(wire)
+        return wire
+
+    yield open_one
+    for wire in opened:
+        await wire.close()
+
+
+@pytest.fixture
+def connect(broker: Broker, connect_to: Callable[[Broker], Awaitable[Wire]]) -> Connect:
+    async def open_one() -> Wire:
+        return await connect_to(broker)
+
+    return open_one
+
+
+@pytest.fixture
+async def wire(connect: Connect) -> Wire:
+    return await connect()

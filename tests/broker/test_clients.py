@@ -1,0 +1,203 @@
+"""Heartbeats, members of groups, notices about changes, and the ways to leave."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import msgspec
+import pytest
+from tests.broker.wire import Connect, Wire
+
+from cometmq.broker.controller import Broker
+from cometmq.clock import VirtualClock
+from cometmq.fastjson import loads
+from cometmq.remoting.bodies import ConsumerData, HeartbeatData, ProducerData, SubscriptionData, encode_body
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.headers import GetConsumerListByGroupRequestHeader, UnregisterClientRequestHeader
+
+StartBroker = Callable[..., Awaitable[Broker]]
+ConnectTo = Callable[[Broker], Awaitable[Wire]]
+
+
+def heartbeat(client: str, *topics: str, group: str = "g", version: int = 1, producer: str | None = None) -> bytes:
+    subscriptions = [SubscriptionData(topic=topic, sub_version=version) for topic in topics]
+    return encode_body(
+        HeartbeatData(
+            client_id=client,
+            consumer_data_set=[ConsumerData(group_name=group, subscription_data_set=subscriptions)] if topics else [],
+            producer_data_set=[ProducerData(group_name=producer)] if producer else [],
+        )
+    )
+
+
+async def beat(wire: Wire, body: bytes) -> None:
+    answer = await wire.call(RequestCode.HEART_BEAT, body=body)
+    assert (answer.code, answer.remark) == (ResponseCode.SUCCESS, None)
+    assert answer.version >= 232, "clients with SQL subscriptions look at it"
+
+
+async def members(wire: Wire, group: str = "g") -> list[str]:
+    header = GetConsumerListByGroupRequestHeader(consumer_group=group)
+    answer = await wire.call(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header)
+    if answer.code == ResponseCode.SYSTEM_ERROR:
+        assert answer.remark == f"no consumer for this group, {group}"
+        return []
+    ids: list[str] = loads(answer.body)["consumerIdList"]
+    return ids
+
+
+async def notices(wire: Wire, count: int) -> None:
+    """Wait until the broker has told this connection so many times that group ``g`` changed."""
+    while len(wire.pushed) < count:
+        await wire.read()
+    assert all(
+        (push.code, push.ext_fields, push.is_oneway)
+        == (RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": "g"}, True)
+        for push in wire.pushed
+    )
+
+
+async def test_newcomer_hears_of_itself_before_its_answer(wire: Wire) -> None:
+    await beat(wire, heartbeat("c1", "T", "%RETRY%g"))
+    await notices(wire, 1)
+    assert await members(wire) == ["c1"]
+
+
+async def test_heartbeat_makes_the_group_and_its_retry_topic(broker: Broker, wire: Wire) -> None:
+    await beat(wire, heartbeat("c1", "T"))
+    assert broker.groups.get("g") is not None
+    topic = broker.topics.get("%RETRY%g")
+    assert topic is not None
+    assert (topic.read_queue_nums, topic.write_queue_nums, topic.perm) == (1, 1, 6)
+
+
+async def test_all_members_hear_of_changes_only(wire: Wire, connect: Connect) -> None:
+    other = await connect()
+    await beat(wire, heartbeat("c1", "T"))
+    await beat(other, heartbeat("c2", "T"))
+    await notices(wire, 2)
+    await notices(other, 1)
+    await beat(wire, heartbeat("c1", "T", version=2))
+    await beat(other, heartbeat("c2", "T"))
+    assert sorted(await members(wire)) == ["c1", "c2"]
+    assert (len(wire.pushed), len(other.pushed)) == (2, 1)
+    await beat(wire, heartbeat("c1", "T", "U", version=3))
+    await notices(other, 2)
+
+
+async def test_unregister(wire: Wire, connect: Connect, broker: Broker) -> None:
+    leaving = await connect()
+    await beat(wire, heartbeat("c1", "T"))
+    await beat(leaving, heartbeat("c2", "T", producer="p"))
+    assert set(broker.clients.producers.groups) == {"p"}
+    header = UnregisterClientRequestHeader(client_id="c2", producer_group="p", consumer_group="g")
+    assert (await leaving.call(RequestCode.UNREGISTER_CLIENT, header)).code == ResponseCode.SUCCESS
+    await notices(wire, 3)
+    assert await members(wire) == ["c1"]
+    assert not broker.clients.producers.groups
+
+
+async def test_closed_connection_leaves_its_groups(wire: Wire, connect: Connect, broker: Broker) -> None:
+    leaving = await connect()
+    await beat(wire, heartbeat("c1", "T"))
+    await beat(leaving, heartbeat("c2", "T", producer="p"))
+    await leaving.close()
+    await notices(wire, 3)
+    assert await members(wire) == ["c1"]
+    assert not broker.clients.producers.groups
+
+
+async def test_silent_client_expires(broker: Broker, wire: Wire, clock: VirtualClock) -> None:
+    await beat(wire, heartbeat("c1", "T", producer="p"))
+    clock.advance(100)
+    await beat(wire, heartbeat("c1", "T", producer="p"))
+    clock.advance(110)
+    assert await members(wire) == ["c1"]
+    clock.advance(30)
+    assert await members(wire) == []
+    assert not broker.clients.producers.groups
+
+
+async def test_group_may_switch_notices_off(broker: Broker, wire: Wire, connect: Connect) -> None:
+    group = broker.groups.find("g")
+    assert group is not None
+    broker.groups.put(msgspec.structs.replace(group, notify_consumer_ids_changed_enable=False))
+    await beat(wire, heartbeat("c1", "T"))
+    await beat(await connect(), heartbeat("c2", "T"))
+    assert len(await members(wire)) == 2
+    assert not wire.pushed
+
+
+async def test_subscription_version_decides(broker: Broker, wire: Wire) -> None:
+    for version, expression in ((5, "new"), (4, "old")):
+        subscription = SubscriptionData(topic="T", sub_string=expression, sub_version=version)
+        consumer = ConsumerData(group_name="g", subscription_data_set=[subscription])
+        await beat(wire, encode_body(HeartbeatData(client_id="c", consumer_data_set=[consumer])))
+    group = broker.clients.consumers.get("g")
+    assert group is not None
+    assert group.subscriptions["T"].sub_string == "new"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"nonsense",
+        b"[]",
+        b'{"consumerDataSet":[]}',
+        b'{"clientID":"c","consumerDataSet":[{"consumeType":"CONSUME_PASSIVELY"}]}',
+        heartbeat("c", "T", group="x/../../../../y"),
+        heartbeat("c", "T", group=""),
+        heartbeat("c", "T", group="g" * 128),
+        heartbeat("c", "../T"),
+        heartbeat("c", producer="../p"),
+        heartbeat("c" * 2000, "T"),
+        encode_body(
+            HeartbeatData(client_id="c", producer_data_set=[ProducerData(group_name=f"p{n}") for n in range(1001)])
+        ),
+    ],
+    ids=[
+        "empty",
+        "not JSON",
+        "not an object",
+        "no client",
+        "no group name",
+        "group is a path",
+        "group is empty",
+        "group is long",
+        "topic is a path",
+        "producer group is a path",
+        "client id is long",
+        "many groups",
+    ],
+)
+async def test_bad_heartbeats_change_nothing(broker: Broker, wire: Wire, body: bytes) -> None:
+    groups, topics = dict(broker.groups.table), dict(broker.topics.table)
+    answer = await wire.call(RequestCode.HEART_BEAT, body=body)
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert answer.remark
+    assert (dict(broker.groups.table), dict(broker.topics.table)) == (groups, topics)
+    assert not broker.clients.consumers.groups
+    assert not broker.clients.producers.groups
+    assert (await wire.send("T")).code == ResponseCode.SUCCESS
+
+
+async def test_codes_as_texts_as_go_sends_them(wire: Wire) -> None:
+    body = (
+        b'{"clientID":"c","consumerDataSet":[{"groupName":"g","consumeType":"CONSUME_PASSIVELY",'
+        b'"messageModel":"Clustering","consumeFromWhere":"CONSUME_FROM_FIRST_OFFSET","subscriptionDataSet":'
+        b'[{"classFilterMode":false,"topic":"T","subString":"a","tagsSet":["a"],"codeSet":["97"],'
+        b'"subVersion":1700000000000000000,"expressionType":"TAG"}],"unitMode":false}]}'
+    )
+    await beat(wire, body)
+    assert await members(wire) == ["c"]
+
+
+async def test_groups_survive_a_restart(start_broker: StartBroker, connect_to: ConnectTo) -> None:
+    first = await start_broker()
+    await beat(await connect_to(first), heartbeat("c1", "T"))
+    version = first.groups.version
+    await first.stop()
+    second = await start_broker(auto_create_subscription_group=False)
+    assert second.groups.get("g") is not None
+    assert second.groups.version == version

@@ -1,0 +1,97 @@
+"""broker.conf: Apache's keys, unknown keys, bad values."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import io
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from cometmq.broker.config import APACHE_ONLY_KEYS, BrokerConfig, load_broker_config
+from cometmq.options import ConfigError, options_of
+from cometmq.store.config import StoreConfig
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def test_apaches_own_example(tmp_path: Path) -> None:
+    text = (
+        "brokerClusterName = DefaultCluster\nbrokerName = broker-a\nbrokerId = 0\ndeleteWhen = 04\n"
+        "fileReservedTime = 48\nbrokerRole = ASYNC_MASTER\nflushDiskType = ASYNC_FLUSH\n"
+    )
+    config, warnings = load_broker_config(write(tmp_path / "broker.conf", text))
+    assert not warnings
+    assert (config.broker_name, config.file_reserved_time, config.flush_disk_type) == ("broker-a", 48, "ASYNC_FLUSH")
+
+
+def test_unknown_key_is_named_with_the_nearest_known_one(tmp_path: Path) -> None:
+    path = write(tmp_path / "broker.conf", "# a comment\nlistenPrt=1\nflushDiskTyp=SYNC_FLUSH\nzzz=1\n")
+    config, warnings = load_broker_config(path)
+    assert config.listen_port == 10_911
+    assert warnings == [
+        f"{path}:2: unknown key listenPrt ignored; did you mean listenPort?",
+        f"{path}:3: unknown key flushDiskTyp ignored; did you mean flushDiskType?",
+        f"{path}:4: unknown key zzz ignored",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "allowed"),
+    [
+        ("listenPort=65536", "a whole number from 0 to 65535"),
+        ("listenPort=many", "a whole number from 0 to 65535"),
+        ("autoCreateTopicEnable=perhaps", "true or false"),
+        ("flushDiskType=SOMETIMES", "ASYNC_FLUSH or SYNC_FLUSH"),
+        ("brokerRole=SLAVE", "ASYNC_MASTER"),
+        ("brokerPermission=7", "a whole number from 0 to 6"),
+    ],
+)
+def test_bad_value_is_an_error_with_file_line_and_range(tmp_path: Path, line: str, allowed: str) -> None:
+    path = write(tmp_path / "broker.conf", f"brokerName=b\n{line}\n")
+    with pytest.raises(ConfigError) as caught:
+        load_broker_config(path)
+    assert caught.value.message == f"{path}:2: {line}: allowed is {allowed}"
+
+
+def test_file_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot read the configuration"):
+        load_broker_config(tmp_path / "absent.conf")
+
+
+def test_command_line_wins(tmp_path: Path) -> None:
+    path = write(tmp_path / "broker.conf", "listenPort=1\nbrokerName=b\n")
+    config, _ = load_broker_config(path, listen_port=2)
+    assert (config.listen_port, config.broker_name) == (2, "b")
+
+
+def test_every_field_is_an_option_with_a_text() -> None:
+    known = options_of(BrokerConfig)
+    assert {found.name for found in known.values()} == {field.name for field in dataclasses.fields(BrokerConfig)}
+    assert all(len(found.doc) > 10 for found in known.values())
+    assert not known.keys() & APACHE_ONLY_KEYS
+    assert {field.name for field in dataclasses.fields(StoreConfig)} <= {found.name for found in known.values()}
+
+
+@pytest.mark.parametrize("store", ["clean", "killed", "torn", "v6"])
+def test_configurations_of_real_brokers(golden: Path, tmp_path: Path, store: str) -> None:
+    packed = gzip.decompress((golden / "stores" / store / "store.tar.gz").read_bytes())
+    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+        member = next(member for member in archive if member.name.endswith("broker.conf"))
+        file = archive.extractfile(member)
+        assert file is not None
+        text = file.read().decode()
+    config, warnings = load_broker_config(write(tmp_path / "broker.conf", text))
+    assert config.broker_name == "broker-a"
+    unknown = {line.split("unknown key ")[1].split(" ")[0] for line in warnings}
+    assert unknown <= {
+        "enablePropertyFilter",
+        "transactionTimeOut",
+        "transactionCheckInterval",
+        "transactionCheckMax",
+    }
