@@ -34,6 +34,7 @@ from cometmq.remoting.bodies import (
     TopicConfigSerializeWrapper,
     decode_body,
     encode_body,
+    encode_json,
 )
 
 _INT: Final = struct.Struct(">i")
@@ -55,7 +56,7 @@ def encode_registration(registration: Registration, *, compressed: bool = False)
         wrapper = TopicConfigSerializeWrapper(
             data_version=registration.data_version, topic_config_table=dict(registration.topics)
         )
-        return encode_body(
+        return encode_json(
             RegisterBrokerBody(topic_config_serialize_wrapper=wrapper, filter_server_list=registration.filter_servers)
         )
     pieces = [_chunk(encode_body(registration.data_version)), _INT.pack(len(registration.topics))]
