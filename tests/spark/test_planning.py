@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
 
-from pyspark.sql.datasource import (  # noqa: E402
+from pyspark.sql.datasource import (
     EqualTo,
     GreaterThan,
     GreaterThanOrEqual,
@@ -21,10 +21,10 @@ from pyspark.sql.datasource import (  # noqa: E402
     StringContains,
 )
 
-from cometmq.spark.errors import OptionError  # noqa: E402
-from cometmq.spark.planning import SMALL_PARTITION, dealt, limited, partition_count  # noqa: E402
-from cometmq.spark.pushdown import asked_for_filters, window_of  # noqa: E402
-from cometmq.spark.queues import (  # noqa: E402
+from cometmq.spark.errors import OptionError
+from cometmq.spark.planning import SMALL_PARTITION, dealt, limited, partition_count
+from cometmq.spark.pushdown import asked_for_filters, window_of
+from cometmq.spark.queues import (
     OffsetRange,
     Queue,
     lag_of,
@@ -94,7 +94,7 @@ def test_filters_narrow_what_is_read_and_never_too_much() -> None:
     window = window_of(
         [
             EqualTo(("topic",), "a"),
-            In(("brokerName",), ["x", "y"]),
+            In(("brokerName",), ("x", "y")),
             LessThanOrEqual(("queueId",), 2),
             GreaterThan(("queueOffset",), 10),
             LessThan(("queueOffset",), 20),
@@ -120,7 +120,7 @@ def test_filters_narrow_what_is_read_and_never_too_much() -> None:
 
 def test_filters_without_bounds_leave_everything() -> None:
     queue = Queue("a", "x", 0)
-    window = window_of([EqualTo(("tags",), "x"), EqualTo(("queueId",), None), In(("topic",), ["a", "b"])])
+    window = window_of([EqualTo(("tags",), "x"), EqualTo(("queueId",), None), In(("topic",), ("a", "b"))])
     assert window.narrowed({queue: 3}, {queue: 9}, lambda _: {}) == ({queue: 3}, {queue: 9})
 
 

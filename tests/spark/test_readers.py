@@ -13,15 +13,15 @@ from tests.spark.topics import Topics
 pytest.importorskip("pyarrow", reason="PyArrow is not installed (pip install cometmq[spark])")
 pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
 
-from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, InputPartition, LessThan  # noqa: E402
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows  # noqa: E402
-from pyspark.sql.types import IntegerType, LongType, StructField, StructType  # noqa: E402
+from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, InputPartition, LessThan
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
+from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
-from cometmq.spark.errors import DataLossError, OptionError, SparkSourceError  # noqa: E402
-from cometmq.spark.options import SourceOptions  # noqa: E402
-from cometmq.spark.queues import OffsetRange  # noqa: E402
-from cometmq.spark.readers import FilteringReader, RangePartition, RocketMQReader  # noqa: E402
-from cometmq.spark.stream_reader import RocketMQStreamReader  # noqa: E402
+from cometmq.spark.errors import DataLossError, OptionError, SparkSourceError
+from cometmq.spark.options import SourceOptions
+from cometmq.spark.queues import OffsetRange
+from cometmq.spark.readers import FilteringReader, RangePartition, RocketMQReader
+from cometmq.spark.stream_reader import RocketMQStreamReader
 
 PLACE = StructType([StructField("queueId", IntegerType()), StructField("queueOffset", LongType())])
 ALL = ReadAllAvailable()
@@ -184,9 +184,7 @@ def test_a_pattern_finds_topics_as_they_come(topics: Topics, options: MakeOption
 
     first = topics.fill(4, queues=1)
     query = Query(
-        parse_options(
-            {"namesrvAddr": topics.namesrv, "subscribePattern": f"{first}.*", "startingOffsets": "earliest"}
-        )
+        parse_options({"namesrvAddr": topics.namesrv, "subscribePattern": f"{first}.*", "startingOffsets": "earliest"})
     )
     assert query.batch() == everything(4)
     second = topics.create(queues=1, name=f"{first}-b")

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.clock import SYSTEM_CLOCK
+from cometmq.errors import CometMQError
 from cometmq.spark.archive_log import ArchiveLog, Commit
 from cometmq.spark.archive_report import ArchivedBatch, ArchiveReport
 from cometmq.spark.archive_writer import FORMAT, PATH_OPTION, ArchiveWriterSource, from_rows
@@ -144,6 +145,7 @@ class _Run:
         self._on_batch = on_batch
         self._began = SYSTEM_CLOCK.monotonic()
         self._commits: list[Commit] = []
+        self._failure: Exception | None = None
 
     def run(self, timing: Mapping[str, Any], stop: threading.Event | None) -> ArchiveReport:
         from pyspark.errors import StreamingQueryException
@@ -168,10 +170,24 @@ class _Run:
             stopped = True
             query.stop()
         except StreamingQueryException as error:
+            if isinstance(self._failure, CometMQError):
+                raise self._failure from error
+            if self._failure is not None:
+                raise SparkSourceError(
+                    f"a batch could not be committed: {self._failure}",
+                    next_step="run it again when that is mended; nothing that was committed is lost",
+                ) from self._failure
             raise SparkSourceError(cause_of(str(error))) from error
         return self._report(finished=not stopped or "availableNow" not in timing)
 
     def _commit(self, frame: DataFrame, batch_id: int) -> None:
+        try:
+            self._commit_batch(frame, batch_id)
+        except (OSError, CometMQError) as error:  # Spark would only hand on its text
+            self._failure = error
+            raise
+
+    def _commit_batch(self, frame: DataFrame, batch_id: int) -> None:
         query_id = query_id_of(self._checkpoint)
         assert query_id is not None, "Spark writes the checkpoint's metadata before the first batch"
         manifests = from_rows(frame.collect())
@@ -219,6 +235,8 @@ class _Run:
 
 
 def cause_of(text: str) -> str:
-    """Find the sentence of ours in what Spark says about a failed query; its first line if there is none."""
-    ours = re.findall(r"^(?:Caused by: .*)?\s*cometmq\.[\w.]*\.(\w+Error): (.+)$", text, re.MULTILINE)
-    return str(ours[-1][1]) if ours else text.strip().splitlines()[0]
+    """Find in what Spark says about a failed query our own sentence, the last Python error, or its first line."""
+    for pattern in (r"^\s*cometmq\.[\w.]+Error: (.+)$", r"^\s*(\w[\w.]*Error: .+)$"):
+        if found := re.findall(pattern, text, re.MULTILINE):
+            return str(found[-1])
+    return text.strip().splitlines()[0]

@@ -1,0 +1,39 @@
+"""A driver of the archive job in a process of its own, which can kill itself at a named point.
+
+``python -m tests.spark.archiving NAMESRV TOPIC TO CHECKPOINT POINT BATCH``; POINT is ``before-commit`` (files are
+written, the commit is not), ``after-commit`` (the commit is, Spark's own is not) or ``never``.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Any
+
+MOST = 3000
+"""Messages of a batch."""
+
+
+def main(namesrv: str, topic: str, to: str, checkpoint: str, point: str, batch: str) -> None:
+    """Archive what is there now."""
+    from cometmq.spark.archive import archive
+    from cometmq.spark.archive_log import ArchiveLog
+
+    append = ArchiveLog.append
+
+    def killing(self: ArchiveLog, query_id: str, batch_id: int, *rest: Any, **named: Any) -> Any:
+        if point == "before-commit" and batch_id == int(batch):
+            os.kill(os.getpid(), signal.SIGKILL)
+        commit = append(self, query_id, batch_id, *rest, **named)
+        if point == "after-commit" and batch_id == int(batch):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return commit
+
+    ArchiveLog.append = killing  # type: ignore[method-assign]
+    report = archive(namesrv, topic, to, checkpoint, max_offsets_per_trigger=MOST, master="local[2]")
+    print(report.rows)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

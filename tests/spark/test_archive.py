@@ -1,0 +1,266 @@
+"""The archive job: exactly once, whatever is killed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from tests.interop.systems import Deployment
+from tests.spark.archiving import MOST
+from tests.spark.topics import Topics
+
+pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
+
+from cometmq.spark.archive import archive, cause_of
+from cometmq.spark.archive_command import archive_command
+from cometmq.spark.archive_log import ArchiveLog
+from cometmq.spark.archive_reader import read_archive
+from cometmq.spark.archive_report import ArchivedBatch
+from cometmq.spark.errors import ArchiveError, OptionError, SparkSourceError
+
+pytestmark = pytest.mark.spark
+
+Archive = Callable[..., Any]
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> tuple[Path, Path]:
+    """Archive and checkpoint."""
+    return tmp_path / "lake", tmp_path / "checkpoint"
+
+
+def demand_exactly(spark: Any, to: Path, topic: str, counts: dict[int, int]) -> None:
+    """Every offset of every queue is in the archive once, by the log and by the files."""
+    log = ArchiveLog(to)
+    assert {of.queue_id: (of.first, of.next, of.rows) for of in log.queues()} == {
+        queue_id: (0, count, count) for queue_id, count in counts.items()
+    }
+    rows = read_archive(spark, to).select("topic", "queueId", "queueOffset").collect()
+    assert {row.topic for row in rows} == {topic}
+    assert sorted((row.queueId, row.queueOffset) for row in rows) == [
+        (queue_id, offset) for queue_id in sorted(counts) for offset in range(counts[queue_id])
+    ]
+
+
+def test_runs_go_on_where_the_last_one_ended(spark: Any, topics: Topics, places: tuple[Path, Path]) -> None:
+    to, checkpoint = places
+    topic = topics.fill(3000, queues=2)
+    done: list[ArchivedBatch] = []
+    report = archive(
+        topics.namesrv, topic, to, checkpoint, max_offsets_per_trigger=2000, spark=spark, on_batch=done.append
+    )
+    assert (report.rows, report.files, report.batches, report.finished, report.exit_code) == (3000, 4, 2, True, 0)
+    assert [batch.total_rows for batch in done] == [2000, 3000]
+    assert "now holds 3,000 messages of 2 queues" in report.render()
+    topics.send(topic, 1, [b"more"] * 10)
+    again = archive(topics.namesrv, topic, to, checkpoint, spark=spark)
+    assert (again.rows, again.total_rows) == (10, 3010)
+    demand_exactly(spark, to, topic, {0: 1500, 1: 1510})
+
+    # A lost checkpoint: a new one goes on where the archive ends; the old one is then refused.
+    topics.send(topic, 0, [b"more"] * 5)
+    renewed = archive(topics.namesrv, topic, to, checkpoint.with_name("new"), spark=spark)
+    assert renewed.rows == 5
+    demand_exactly(spark, to, topic, {0: 1505, 1: 1510})
+    with pytest.raises(ArchiveError, match="last written from another checkpoint"):
+        archive(topics.namesrv, topic, to, checkpoint, spark=spark)
+    # A checkpoint that has gone on with another archive is refused by an empty one.
+    with pytest.raises(ArchiveError, match=r"has batches that .* does not hold"):
+        archive(topics.namesrv, topic, to.with_name("empty"), checkpoint, spark=spark)
+
+
+def test_everything_of_a_record_is_kept(spark: Any, topics: Topics, places: tuple[Path, Path]) -> None:
+    """Bytes of records can be made again from the archive."""
+    from cometmq.message.hosts import encode_host, parse_address
+    from cometmq.message.record import encode_record
+    from cometmq.remoting.blocking import BlockingConnection
+    from cometmq.remoting.codes import RequestCode
+    from cometmq.spark.cluster import pull_header
+    from cometmq.spark.queues import Queue
+
+    topic = topics.fill(20, queues=1)
+    archive(topics.namesrv, topic, *places, spark=spark)
+    with BlockingConnection(topics.broker) as connection:
+        pull = pull_header(Queue(topic, "broker-a", 0), 0, 20, "tests")
+        stored = connection.invoke(RequestCode.PULL_MESSAGE, pull).body
+    made = b"".join(
+        encode_record(
+            topic=row.topic,
+            queue_id=row.queueId,
+            queue_offset=row.queueOffset,
+            physical_offset=row.physicalOffset,
+            body=bytes(row.body if row.storedBody is None else row.storedBody),
+            properties_text=row.propertiesText,
+            flag=row.flag,
+            sys_flag=row.sysFlag,
+            born_timestamp=round(row.bornTimestamp.timestamp() * 1000),
+            born_host=encode_host(*parse_address(row.bornHost)),
+            store_timestamp=round(row.storeTimestamp.timestamp() * 1000),
+            store_host=encode_host(*parse_address(row.storeHost)),
+            reconsume_times=row.reconsumeTimes,
+            prepared_transaction_offset=row.preparedTransactionOffset,
+        )
+        for row in read_archive(spark, places[0]).orderBy("queueOffset").collect()
+    )
+    assert made == stored
+
+
+def driver(topics: Topics, topic: str, places: tuple[Path, Path], point: str, batch: int) -> subprocess.Popen[bytes]:
+    """Start a driver in a process group of its own."""
+    to, checkpoint = map(str, places)
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.spark.archiving", topics.namesrv, topic, to, checkpoint, point, str(batch)],
+        start_new_session=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def end_group(process: subprocess.Popen[bytes]) -> None:
+    """Kill driver, JVM and Python workers of one job at once."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+
+
+@pytest.mark.crash
+@pytest.mark.timeout(180)
+def test_a_driver_killed_at_any_point_loses_and_doubles_nothing(
+    spark: Any, topics: Topics, places: tuple[Path, Path]
+) -> None:
+    to, checkpoint = places
+    topic = topics.fill(15_000, queues=3)
+    log = ArchiveLog(to)
+
+    first = driver(topics, topic, places, "before-commit", 1)
+    try:
+        assert first.wait(60) == -signal.SIGKILL
+    finally:
+        end_group(first)
+    assert log.sequences() == [0]
+    assert len(log.vacuum(dry_run=True)) > 0, "files of the batch that was not committed"
+    assert read_archive(spark, to).count() == MOST, "they are not seen"
+
+    second = driver(topics, topic, places, "after-commit", 2)
+    try:
+        assert second.wait(60) == -signal.SIGKILL
+    finally:
+        end_group(second)
+    assert log.sequences() == [0, 1, 2]
+
+    third = driver(topics, topic, places, "never", 0)
+    try:
+        deadline = time.monotonic() + 60
+        while len(log.sequences()) < 4:  # killed wherever it is, after its first commit
+            assert third.poll() is None
+            assert time.monotonic() < deadline
+    finally:
+        end_group(third)
+
+    report = archive(topics.namesrv, topic, to, checkpoint, spark=spark)
+    assert report.finished
+    demand_exactly(spark, to, topic, {0: 5000, 1: 5000, 2: 5000})
+    log.vacuum()
+    demand_exactly(spark, to, topic, {0: 5000, 1: 5000, 2: 5000})
+
+
+def test_a_commit_that_fails_is_repeated(
+    spark: Any, topics: Topics, places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk at the moment of the commit: nothing is lost, and the next run goes on."""
+    to, checkpoint = places
+    topic = topics.fill(500, queues=1)
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(ArchiveLog, "append", full)
+    with pytest.raises(SparkSourceError, match=r"could not be committed: .*No space left on device"):
+        archive(topics.namesrv, topic, to, checkpoint, spark=spark)
+    monkeypatch.undo()
+    assert ArchiveLog(to).files() == []
+    archive(topics.namesrv, topic, to, checkpoint, spark=spark)
+    demand_exactly(spark, to, topic, {0: 500})
+
+
+def test_data_loss_fails_or_is_reported(spark: Any, topics: Topics, places: tuple[Path, Path]) -> None:
+    """A topic deleted and made anew has fewer messages than were archived."""
+    from cometmq.remoting.blocking import BlockingConnection
+    from cometmq.remoting.codes import RequestCode
+    from cometmq.remoting.headers import DeleteTopicRequestHeader
+
+    to, checkpoint = places
+    topic = topics.fill(50, queues=1)
+    archive(topics.namesrv, topic, to, checkpoint, spark=spark)
+    with BlockingConnection(topics.broker) as connection:
+        assert connection.invoke(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicRequestHeader(topic)).code == 0
+    topics.create(queues=1, name=topic)
+    with pytest.raises(SparkSourceError, match="failOnDataLoss=false"):
+        archive(topics.namesrv, topic, to, checkpoint, spark=spark)
+
+
+def test_arguments_are_checked_before_anything_starts(topics: Topics, places: tuple[Path, Path]) -> None:
+    with pytest.raises(OptionError, match="neither availableNow nor an interval"):
+        archive(topics.namesrv, "t", *places, trigger="often")
+    with pytest.raises(OptionError, match="no option 'pulBatchSize'"):
+        archive(topics.namesrv, "t", *places, options={"pulBatchSize": "1"})
+
+
+def test_the_command_and_its_exit_codes(spark: Any, topics: Topics, places: tuple[Path, Path]) -> None:
+    to, checkpoint = map(str, places)
+    topic = topics.fill(100, queues=1)
+    base = ["--namesrv", topics.namesrv, "--to", to, "--checkpoint", checkpoint]
+    wrong = CliRunner().invoke(archive_command, [*base, "--topic", topic, "--trigger", "often"])
+    assert wrong.exit_code == 2
+    assert "neither availableNow nor an interval" in wrong.output
+    nothing = CliRunner().invoke(archive_command, base)
+    assert nothing.exit_code == 2
+    assert "exactly one of topic" in nothing.output
+
+
+def test_the_cause_is_found_in_what_spark_says() -> None:
+    text = "[STREAM_FAILED] Query failed\nTraceback\ncometmq.spark.errors.DataLossError: messages are gone (do x)\n"
+    assert cause_of(text) == "messages are gone (do x)"
+    assert cause_of("[X]\nTraceback\nOSError: [Errno 28] No space\n  at org.apache") == "OSError: [Errno 28] No space"
+    assert cause_of("[OTHER] something\nmore") == "[OTHER] something"
+
+
+@pytest.mark.crash
+@pytest.mark.timeout(120)
+def test_a_broker_that_restarts_while_it_is_read(
+    spark: Any, deployment: Deployment, topics: Topics, places: tuple[Path, Path]
+) -> None:
+    """Placed last: it stops and starts the broker of this session."""
+    to, checkpoint = places
+    topic = topics.fill(6000, queues=2)
+    restarted: list[int] = []
+
+    def restart(batch: ArchivedBatch) -> None:
+        if not restarted:
+            restarted.append(batch.batch_id)
+            deployment.broker.stop()
+            deployment.start_again(deployment.broker.system)
+
+    options = {"pollTimeoutMs": "60000"}
+    report = archive(
+        topics.namesrv,
+        topic,
+        to,
+        checkpoint,
+        max_offsets_per_trigger=2000,
+        spark=spark,
+        on_batch=restart,
+        options=options,
+    )
+    assert report.finished
+    demand_exactly(spark, to, topic, {0: 3000, 1: 3000})
