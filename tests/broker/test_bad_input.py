@@ -33,6 +33,7 @@ async def nothing_outside_the_store_is_touched(broker: Broker, connect: Connect)
     after = await connect()
     assert (await after.send("Afterwards", b"alive")).code == ResponseCode.SUCCESS
     assert [record.body for record in records(await after.pull("Afterwards"))] == [b"alive"]
+    await broker.stop()
     assert set(os.listdir(root)) == before
     names = {path.name for path in (root / "store" / "consumequeue").iterdir()}
     assert names <= {"Afterwards", "T", "x" * 127, "%RETRY%g"}

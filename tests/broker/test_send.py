@@ -236,7 +236,7 @@ async def test_messages_of_a_batch_are_found_by_tag(wire: Wire) -> None:
         ("T", batch(b"a")[:-1]),
         ("T", b"\xff" * 40),
         ("T", encode_batch([BatchPiece(0, b"a", "DELAY\x013")])),
-        ("T", encode_batch([BatchPiece(0, b"a", "p\x01" + "v" * 32_700)])),
+        ("T", encode_batch([BatchPiece(0, b"a", "p\x01" + "v" * 32_760)])),
     ],
     ids=["retry topic", "empty", "cut", "lying lengths", "delayed", "properties too long"],
 )

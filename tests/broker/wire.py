@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -102,7 +103,8 @@ class Wire:
     async def close(self) -> None:
         """Hang up."""
         self.writer.close()
-        await self.writer.wait_closed()
+        with contextlib.suppress(ConnectionError):
+            await self.writer.wait_closed()
 
 
 Connect = Callable[[], Awaitable[Wire]]
