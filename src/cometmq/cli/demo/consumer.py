@@ -20,7 +20,7 @@ class Task(msgspec.Struct):
     """What the stage hands to the process as its argument."""
 
     namesrv: str
-    ledger: Path
+    ledger: str
 
 
 async def consume(task: Task, stopping: Stopping) -> None:
@@ -42,7 +42,7 @@ async def consume(task: Task, stopping: Stopping) -> None:
             for message in messages:
                 ledger.add(decode(message.body).number, message.queue_id, message.queue_offset, now)
             teller.tell(Told(len(ledger)))
-    ledger.save(task.ledger)
+    ledger.save(Path(task.ledger))
     teller.tell(Told(len(ledger)), now=True)
 
 

@@ -37,7 +37,7 @@ class Task(msgspec.Struct):
     producers: int
     events: int
     per_second: float
-    ledger: Path
+    ledger: str
 
 
 class OrderProducer:
@@ -64,7 +64,7 @@ class OrderProducer:
             ahead = start + len(self._ledger) / self._task.per_second - SYSTEM_CLOCK.monotonic()
             if ahead > 0:
                 await SYSTEM_CLOCK.sleep(ahead)
-        self._ledger.save(self._task.ledger)
+        self._ledger.save(Path(self._task.ledger))
         self._teller.tell(Told(len(self._ledger), self._retries), now=True)
 
     async def _send(self, queue: MessageQueue, events: list[OrderEvent]) -> None:

@@ -18,7 +18,7 @@ from cometmq.cli.demo.ledger import Rows
 from cometmq.cli.demo.stage import Observed, Plan
 
 BARS: Final = " ▁▂▃▄▅▆▇█"
-SPARK_COLUMNS: Final = 72
+SPARK_COLUMNS: Final = 64
 TEXT_COLUMNS: Final = 100
 
 _COLUMNS: Final = ("acknowledged", "copies", "stored", "consumed", "archived")

@@ -221,12 +221,12 @@ class Stage:
         plan = self.plan
         for number in range(plan.consumers):
             ledger = self._work / f"consumer-{number}.npy"
-            task = consumer.Task(namesrv, ledger)
+            task = consumer.Task(namesrv, str(ledger))
             self._consumers.append(Worker(f"consumer {number}", consumer.__name__, task, ledger))
         for number in range(plan.producers):
             ledger = self._work / f"producer-{number}.npy"
             rate = plan.per_second / plan.producers
-            share = producer.Task(namesrv, number, plan.producers, plan.share(number), rate, ledger)
+            share = producer.Task(namesrv, number, plan.producers, plan.share(number), rate, str(ledger))
             self._producers.append(Worker(f"producer {number}", producer.__name__, share, ledger))
         for worker in (*self._consumers, *self._producers):
             await worker.start()
