@@ -134,7 +134,7 @@ def form(value: Any, field: str = "") -> Any:
     if isinstance(value, fastjson.ObjectKeyMap):
         return [(form(key), form(item)) for key, item in value[:1]]
     if isinstance(value, dict):
-        if field in MAPS_BY_NAME:
+        if field in MAPS_BY_NAME or all(key.isdigit() for key in value):
             return [form(item) for item in list(value.values())[:1]]
         if field == "table":
             return {key for key in value if not key.startswith(("scheduleMessageOffset_", "commitLogDiskRatio_"))}
@@ -178,7 +178,7 @@ async def test_answers_as_apache_does(broker: Broker, wire: Wire, member: Member
         keys = {line.partition("=")[0] for line in answer.body.decode().splitlines()}
         apache = {line.partition("=")[0] for line in text.splitlines()}
         assert keys & apache >= {"brokerName", "brokerIP1", "flushDiskType", "fileReservedTime", "listenPort"}
-    elif request.code == 307:
+    elif request.code == 307 and text:
         assert answer.body == RUNNING_INFO
     elif text:
         assert form(fastjson.loads(answer.body)) == form(fastjson.loads(text))

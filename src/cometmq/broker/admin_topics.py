@@ -109,8 +109,7 @@ class TopicAdmin:
             _log.info("%s deletes the topic %s", connection.remote_address, topic)
             self._offsets.forget(topic=topic)
             self._stats.forget_topic(topic)
-        if topic in self._store.queues():
-            self._store.delete_topic(topic)
+        self._store.delete_topic(topic)
         return Response()
 
     def _refuse_name(self, topic: str) -> str | None:
@@ -167,9 +166,10 @@ class TopicAdmin:
     def clean_unused(self, _connection: ServerConnection, _request: Request[NoHeader], _body: bytes) -> Response:
         """CLEAN_UNUSED_TOPIC (316): drop the queues of topics that have no configuration any more."""
         known = self._topics.table.keys() | self._topics.system_topics
-        for topic in [topic for topic in self._store.queues() if topic not in known]:
-            _log.info("drop the queues of %s, which has no configuration", topic)
-            self._store.delete_topic(topic)
+        for topic, queues in list(self._store.queues().items()):
+            if topic not in known and any(queue.max_offset() for queue in queues.values()):
+                _log.info("drop the queues of %s, which has no configuration", topic)
+                self._store.delete_topic(topic)
         return Response()
 
 

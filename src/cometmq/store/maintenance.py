@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from cometmq.clock import TimerHandle
 from cometmq.store.checkpoint import Checkpoint, save_checkpoint
 from cometmq.store.commit_log import store_error
+from cometmq.store.config import StoreConfig
 from cometmq.store.errors import StoreError, StoreFailedError
 from cometmq.store.flush import FlushService
 from cometmq.store.index_file import IndexFile
@@ -203,6 +204,14 @@ class Maintenance:
         """Delete the queues of a topic and let the next checkpoint say so."""
         self._saved_position = -1
         return self._opened.queues.delete(topic)
+
+    def delete_expired_files(self) -> int:
+        """Delete what is old enough now, at any hour; returns the number of log files."""
+        return self._retention.delete_files()
+
+    def reconfigure(self, config: StoreConfig) -> None:
+        """Go by another configuration's run-time keys from now on."""
+        self._retention.config = config
 
     def close(self) -> None:
         """Stop the timers, flush, note a clean stop when everything is on the disk, close the files."""

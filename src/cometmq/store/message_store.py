@@ -413,6 +413,14 @@ class MessageStore:
         self._touched = [queue for queue in self._touched if queue.topic != topic]
         return self._maintenance.delete_topic(topic)
 
+    def delete_expired_files(self) -> int:
+        """Delete the files whose time is over now, whatever the hour; returns the number of log files."""
+        return self._maintenance.delete_expired_files()
+
+    def reconfigure(self, config: StoreConfig) -> None:
+        """Go by the run-time keys of another configuration; all others keep their values."""
+        self._maintenance.reconfigure(config)
+
     @property
     def min_physical_offset(self) -> int:
         """Offset of the first byte of the log that is kept."""

@@ -24,6 +24,8 @@ class Retention:
     def __init__(self, opened: OpenedStore, flush: FlushService) -> None:
         self._opened = opened
         self._flush = flush
+        self.config = opened.config
+        """The configuration in force; its run-time keys may have changed since the store was opened."""
         self.refusal: StoreFullError | None = None
         """Why messages are refused, while the disk is too full."""
 
@@ -31,7 +33,7 @@ class Retention:
         """One look: refuse or accept messages, delete what is due."""
         ratio = self.check_disk()
         opened = self._opened
-        config, log = opened.config, opened.log
+        config, log = self.config, opened.log
         hour = datetime.datetime.fromtimestamp(opened.clock.now_ms() / 1000).astimezone().hour
         if hour not in config.delete_hours and ratio * 100 <= config.disk_max_used_space_ratio:
             return
@@ -42,7 +44,7 @@ class Retention:
 
     def check_disk(self) -> float:
         """Set or clear the refusal by how full the disk is; return that ratio."""
-        config = self._opened.config
+        config = self.config
         ratio = self._opened.disk.used_ratio(config.commit_log)
         if ratio * 100 > config.disk_space_warning_level_ratio:
             if self.refusal is None:
@@ -59,7 +61,7 @@ class Retention:
     def delete_files(self, *, force: bool = False) -> int:
         """Delete the log files whose time is over (``force``: whatever their time); return how many."""
         opened = self._opened
-        config, log = opened.config, opened.log
+        config, log = self.config, opened.log
         oldest_ms = opened.clock.now_ms() - config.file_reserved_time * _HOUR_MS
         removed = 0
         while len(log.segments) > 1 and removed < config.delete_file_batch_max:
