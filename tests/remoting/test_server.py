@@ -234,12 +234,12 @@ async def test_a_frame_that_never_ends_is_given_up(service: Service) -> None:
     frame = max_offset(1).encode()
     raw.writer.write(frame[:20])
     await raw.writer.drain()
-    await eventually(lambda: any(c.begun_at is not None for c in service.server.connections))
+    await eventually(lambda: any(c.frame_sweeps >= 0 for c in service.server.connections))
     for at in range(20, 23):  # one more byte now and then does not help
-        service.clock.advance(8)
+        service.clock.advance(10)
         raw.writer.write(frame[at : at + 1])
         await asyncio.sleep(0.01)
-    service.clock.advance(11)
+    service.clock.advance(10)
     assert await raw.next() is None
     await raw.close()
 

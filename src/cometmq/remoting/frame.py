@@ -11,7 +11,9 @@ Layout, big-endian::
 from __future__ import annotations
 
 import struct
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from cometmq.errors import CometMQError
 from cometmq.limits import MAX_FRAME_BYTES, MAX_HEADER_BYTES
@@ -27,7 +29,7 @@ class FrameError(CometMQError):
     """The bytes cannot be a frame; the connection that sent them is closed without an answer."""
 
 
-class Frame(NamedTuple):
+class Frame(msgspec.Struct, frozen=True, gc=False):
     """One frame taken apart."""
 
     serialize_type: int
