@@ -1,4 +1,4 @@
-"""The small files of a running store: ``checkpoint``, ``abort`` and ``lock`` (``StoreCheckpoint``, ``DefaultMessageStore``)."""
+"""The small files of a running store: ``checkpoint`` and ``lock`` (``StoreCheckpoint``, ``DefaultMessageStore``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Flushing the log: every 500 ms, or in groups whose messages wait for it (``FlushRealTimeService``, ``GroupCommitService``).
+"""Flushing the log: every 500 ms, or in groups whose messages wait for it.
+
+RocketMQ calls these ``FlushRealTimeService`` and ``GroupCommitService``.
 
 One flush at a time runs in a thread and covers everything written before it began; whoever wrote
 meanwhile is covered by the next. A flush that fails is final: the kernel may have dropped the pages,

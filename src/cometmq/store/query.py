@@ -13,7 +13,7 @@ MAX_QUERY_MESSAGES: Final = 64
 
 
 class QueryResult(NamedTuple):
-    """Records found, in log order, and how far the index reaches."""
+    """Records found, in log order, and how far the index reaches (0 and 0 when it knows none, as RocketMQ says)."""
 
     last_update_timestamp: int
     last_update_physical_offset: int
@@ -27,6 +27,8 @@ def query(
     if index is None:
         return QueryResult(0, 0, [])
     hits = index.find(topic, key, min(max_num, MAX_QUERY_MESSAGES), begin, end)
+    if not hits.offsets:
+        return QueryResult(0, 0, [])
     records: list[memoryview] = []
     for offset in hits.offsets:
         view = log.record(offset)

@@ -34,6 +34,7 @@ from cometmq.store.record_scan import NO_QUEUE_OFFSET, ROLLBACK, LogRecord, LogS
 from cometmq.store.topic_queue import BLANK_SIZE, UNIT, TopicQueue
 
 _BLOCK_BYTES: Final = 1 << 16
+_INDEX_BLOCK_MESSAGES: Final = 4096
 QueueOf = Callable[[str, int], TopicQueue]
 
 
@@ -214,15 +215,16 @@ class Recovery:
         scan = LogScan(self._log, start, check_crc=self._check_crc)
         index = self._index
         record: LogRecord | None = None
+        foreign = self._position is None
         for record in scan:
-            if record.offset >= indexed_from and index is not None and record.keys:
-                if record.sys_flag & ROLLBACK != ROLLBACK:
-                    index.pending.append((record.topic + "#", record.offset, record.store_timestamp, record.keys))
-                    if len(index.pending) >= 4096:
-                        index.write_pending()
+            if record.offset >= indexed_from and record.keys and record.sys_flag & ROLLBACK != ROLLBACK:
+                self._index_record(record)
             if record.offset < queues_from or record.sys_flag & NO_QUEUE_OFFSET:
                 continue
             queue = self._queue(record)
+            if foreign and self._has_unit(queue, record):
+                self._ends[queue.key] = record.queue_offset + 1
+                continue
             unit = UNIT.pack(record.offset, record.size, self._tags_code(queue, record))
             run = runs.get(queue.key)
             if (
@@ -249,6 +251,19 @@ class Recovery:
             self._last_of_queues()
         self._log.position = scan.end
         self._torn = scan.torn
+
+    @staticmethod
+    def _has_unit(queue: TopicQueue, record: LogRecord) -> bool:
+        """Whether the queue has a unit for the record; of Apache's such units are left as they are, as it does."""
+        unit = queue.unit(record.queue_offset)
+        return unit is not None and unit[0] == record.offset and unit[1] == record.size
+
+    def _index_record(self, record: LogRecord) -> None:
+        index = self._index
+        if index is not None:
+            index.pending.append((record.topic + "#", record.offset, record.store_timestamp, record.keys))
+            if len(index.pending) >= _INDEX_BLOCK_MESSAGES:
+                index.write_pending()
 
     def _take_last(self, offset: int, size: int) -> None:
         segment = self._log.segment_at(offset) if offset >= 0 else None
