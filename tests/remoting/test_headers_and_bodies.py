@@ -123,3 +123,16 @@ def test_a_body_of_another_form_is_refused_with_its_name() -> None:
         bodies.decode_body(bodies.HeartbeatData, b'{"clientID":7e,"x"')
     with pytest.raises(bodies.BodyError, match="clientID"):
         bodies.decode_body(bodies.HeartbeatData, b"{}")
+
+
+def test_the_cpp_clients_heartbeat_gives_constants_by_their_positions() -> None:
+    body = (
+        b'{"clientID":"21222-127.0.0.1@21222","consumerDataSet":[{"consumeFromWhere":4,"consumeType":1,"groupName":"gc",'
+        b'"messageModel":0,"subscriptionDataSet":[{"subString":"*","subVersion":"1795254371340","topic":"T1"}]}]}\n'
+    )
+    (consumer,) = bodies.decode_body(bodies.HeartbeatData, body).consumer_data_set
+    assert consumer.consume_from_where == "CONSUME_FROM_FIRST_OFFSET"
+    assert (consumer.consume_type, consumer.message_model) == ("CONSUME_PASSIVELY", "BROADCASTING")
+    assert consumer.subscription_data_set[0].sub_version == 1795254371340
+    with pytest.raises(bodies.BodyError, match="consumeType"):
+        bodies.decode_body(bodies.HeartbeatData, body.replace(b'"consumeType":1', b'"consumeType":9'))

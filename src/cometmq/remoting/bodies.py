@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import zlib
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -124,6 +124,21 @@ class ClusterInfo(Body):
 
     broker_addr_table: dict[str, BrokerData] = {}
     cluster_addr_table: dict[str, list[str]] = {}
+
+
+ENUMERATIONS: Final = {
+    "consumeType": ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY"),
+    "messageModel": ("BROADCASTING", "CLUSTERING"),
+    "consumeFromWhere": (
+        "CONSUME_FROM_LAST_OFFSET",
+        "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST",
+        "CONSUME_FROM_MIN_OFFSET",
+        "CONSUME_FROM_MAX_OFFSET",
+        "CONSUME_FROM_FIRST_OFFSET",
+        "CONSUME_FROM_TIMESTAMP",
+    ),
+}
+"""Constants in the order of Java's declarations, by the field that holds them; the C++ client sends positions."""
 
 
 class SubscriptionData(Body):
@@ -429,9 +444,17 @@ def _without_nulls(value: Any) -> Any:
     if isinstance(value, fastjson.ObjectKeyMap):
         return {msgspec.convert(key, MessageQueue, strict=False): _without_nulls(item) for key, item in value}
     if isinstance(value, dict):
-        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+        return {key: _constant(key, _without_nulls(item)) for key, item in value.items() if item is not None}
     if isinstance(value, list):
         return [_without_nulls(item) for item in value]
+    return value
+
+
+def _constant(key: str, value: Any) -> Any:
+    """The name of an enumeration's constant that was given by its position, as fastjson reads it too."""
+    constants = ENUMERATIONS.get(key)
+    if constants is not None and isinstance(value, int) and 0 <= value < len(constants):
+        return constants[value]
     return value
 
 
