@@ -14,7 +14,7 @@ def test_everything(expression: str) -> None:
 
 
 def test_tags_are_trimmed_and_hashed() -> None:
-    assert parse_subscription(" TagA ||TagB|| ", "").codes == {tags_code("TagA"), tags_code("TagB")}
+    assert parse_subscription(" TagA ||TagB|| ", "").codes == frozenset({tags_code("TagA"), tags_code("TagB")})
 
 
 def test_only_separators_name_no_tag() -> None:

@@ -53,7 +53,7 @@ def command(
         broker = Broker(loaded)
         async with stopped_at_the_end(broker, what="broker", port=loaded.listen_port):
             settle_garbage_collector()
-            announce(f"CometMQ broker {loaded.broker_name} ready: {broker.address}")
+            announce(f"CometMQ broker {broker.config.broker_name} ready: {broker.address}")
             await stopping.wait()
 
     run_server(main)
