@@ -353,9 +353,21 @@ class Admin:
         for address in await self._brokers_of(topic):
             header = ResetOffsetRequestHeader(topic, group, timestamp_ms, force)
             code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
-            body = await self._broker(ResetOffsetBody, address, code, header, f"resetting {group} in {topic}")
+            doing = f"resetting {group} in {topic}"
+            try:
+                body = await self._broker(ResetOffsetBody, address, code, header, doing)
+            except BrokerError as error:
+                if error.code != ResponseCode.SYSTEM_ERROR:
+                    raise
+                # Apache knows a group only once it has committed in every queue.
+                await self._commit_everywhere(group, topic)
+                body = await self._broker(ResetOffsetBody, address, code, header, doing)
             moved.update(body.offset_table)
         return moved
+
+    async def _commit_everywhere(self, group: str, topic: str) -> None:
+        for queue in await self.queues(topic):
+            await self.offsets.commit(group, queue, await self.offsets.committed(group, queue) or 0)
 
     async def _commit_at_time(self, group: str, topic: str, timestamp_ms: int, force: bool) -> dict[MessageQueue, int]:
         moved: dict[MessageQueue, int] = {}

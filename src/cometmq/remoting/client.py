@@ -104,10 +104,10 @@ class RemotingClient:
         :raises RemotingClosedError: the client is closed.
         :raises ForkedError: this is not the process that made the client.
         """
-        now = self.clock.monotonic()
-        deadline = now + timeout_s
+        deadline = self.clock.monotonic() + timeout_s
         connection = await self.ready(address, deadline)
         request = self.request(address, code, header, body, ext)
+        now = self.clock.monotonic()
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         connection.submit(request.opaque, request.encode(), deadline, now, lambda got: _settle(answer, got))
         try:

@@ -1,0 +1,83 @@
+"""Systems to talk to: CometMQ and real Apache RocketMQ, each started once a session."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+
+import pytest
+from tests.interop import builds, systems
+from tests.interop.systems import Deployment, System
+
+from cometmq.client import Admin
+
+_numbers = itertools.count(1)
+
+SYSTEMS = [
+    pytest.param(System.COMETMQ, id="cometmq"),
+    pytest.param(System.APACHE, id="apache", marks=pytest.mark.interop),
+]
+
+
+def deploy(system: System, directory: object, **broker_conf: str) -> Deployment:
+    """Start a nameserver and a broker, or skip where Java is missing (fail where nothing may be skipped)."""
+    try:
+        return systems.deploy(system, directory, **broker_conf)  # type: ignore[arg-type]
+    except builds.ToolMissingError as problem:
+        if os.environ.get("COMETMQ_REQUIRE_INTEROP") == "1":
+            pytest.fail(str(problem))
+        pytest.skip(str(problem))
+
+
+@pytest.fixture(scope="session", params=SYSTEMS)
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    """A nameserver and a broker that all tests share; topics and groups are their own."""
+    deployment = deploy(request.param, tmp_path_factory.mktemp("client"))
+    yield deployment
+    deployment.close()
+
+
+@pytest.fixture(params=SYSTEMS)
+def own_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    """A nameserver and a broker for one test, which may kill them."""
+    deployment = deploy(request.param, tmp_path_factory.mktemp("own"))
+    yield deployment
+    deployment.close()
+
+
+@pytest.fixture
+async def admin(server: Deployment) -> AsyncIterator[Admin]:
+    async with Admin(server.address) as admin:
+        yield admin
+
+
+@pytest.fixture
+async def topic(admin: Admin) -> str:
+    """A new topic of four queues."""
+    name = f"Client{os.getpid()}x{next(_numbers)}"
+    await admin.create_topic(name, queues=4)
+    return name
+
+
+@pytest.fixture
+def group() -> str:
+    """A new group's name."""
+    return f"client-group-{os.getpid()}-{next(_numbers)}"
+
+
+Until = Callable[..., Awaitable[None]]
+
+
+async def until(condition: Callable[[], object], timeout_s: float = 30.0) -> None:
+    """Wait until ``condition()`` holds."""
+    async with asyncio.timeout(timeout_s):
+        while not condition():
+            await asyncio.sleep(0.02)
+
+
+@pytest.fixture(name="until")
+def until_fixture() -> Until:
+    """Waits for a condition, with a deadline."""
+    return until

@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.interop.systems import Deployment
+
+from cometmq.client import (
+    Admin,
+    Message,
+    MessageExt,
+    PartlySentError,
+    Producer,
+    ProducerConfig,
+    PullConsumer,
+    PullStatus,
+    SendStatus,
+)
+from cometmq.client.errors import (
+    BrokerError,
+    ClientStateError,
+    IllegalMessageError,
+    RemotingConnectError,
+    RouteNotFoundError,
+)
+from cometmq.message.sysflag import CompressionType
+
+
+async def stored(server: Deployment, topic: str) -> list[MessageExt]:
+    """All messages of a topic, queue after queue."""
+    found: list[MessageExt] = []
+    async with PullConsumer("reader", server.address) as consumer:
+        for queue in await consumer.queues(topic):
+            offset = 0
+            while (pulled := await consumer.pull(queue, offset)).status is PullStatus.FOUND:
+                found += pulled.messages
+                offset = pulled.next_offset
+    return found
+
+
+async def test_a_message_is_stored_with_everything_it_has(server: Deployment, topic: str) -> None:
+    sent = Message(topic, "grüße".encode(), tags="A", keys=("k1", "k2"), properties={"ö": '"\\ü'}, flag=7)
+    async with Producer("p", server.address) as producer:
+        result = await producer.send(sent)
+    assert result.status is SendStatus.SEND_OK
+    (message,) = await stored(server, topic)
+    assert (message.topic, message.body, message.tags, message.keys, message.flag) == (
+        topic,
+        sent.body,
+        "A",
+        ("k1", "k2"),
+        7,
+    )
+    assert message.properties["ö"] == '"\\ü'
+    assert (message.msg_id, message.offset_msg_id) == (result.msg_id, result.offset_msg_id)
+    assert (message.queue_id, message.queue_offset) == (result.queue.queue_id, result.queue_offset)
+
+
+async def test_queues_are_taken_in_turn(server: Deployment, topic: str) -> None:
+    async with Producer("p", server.address) as producer:
+        results = [await producer.send(Message(topic, b"x")) for _ in range(8)]
+    assert sorted(result.queue.queue_id for result in results) == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+async def test_a_queue_can_be_chosen_in_three_ways(server: Deployment, topic: str) -> None:
+    async with Producer("p", server.address) as producer:
+        queues = await producer.queues(topic)
+        message = Message(topic, b"x")
+        assert (await producer.send(message, queue=queues[2])).queue == queues[2]
+        assert (await producer.send(message, selector=lambda choice, _: choice[-1])).queue == queues[-1]
+        by_key = {(await producer.send(message, sharding_key="order-17")).queue for _ in range(5)}
+        assert len(by_key) == 1
+        with pytest.raises(ZeroDivisionError):
+            await producer.send(message, selector=lambda choice, _: choice[1 // 0])
+
+
+async def test_oneway_messages_arrive(server: Deployment, topic: str) -> None:
+    async with Producer("p", server.address) as producer:
+        for number in range(5):
+            await producer.send_oneway(Message(topic, b"%d" % number))
+    async with asyncio.timeout(10):
+        while len(await stored(server, topic)) < 5:
+            await asyncio.sleep(0.02)
+
+
+async def test_many_messages_in_flight_are_all_stored_once(server: Deployment, topic: str) -> None:
+    async with Producer("p", server.address) as producer:
+        results = await producer.send_many([Message(topic, b"%d" % number) for number in range(2000)])
+    messages = await stored(server, topic)
+    assert sorted(int(message.body) for message in messages) == list(range(2000))
+    by_id = {message.msg_id: int(message.body) for message in messages}
+    assert [by_id[result.msg_id] for result in results] == list(range(2000))
+
+
+async def test_a_batch_stands_in_one_queue_in_order(server: Deployment, topic: str) -> None:
+    async with Producer("p", server.address) as producer:
+        results = await producer.send_batch([Message(topic, b"%d" % number, tags="B") for number in range(50)])
+    assert len({result.queue for result in results}) == 1
+    messages = await stored(server, topic)
+    assert [int(message.body) for message in messages] == list(range(50))
+    assert [message.msg_id for message in messages] == [result.msg_id for result in results]
+    assert [message.offset_msg_id for message in messages] == [result.offset_msg_id for result in results]
+    assert [message.queue_offset for message in messages] == [result.queue_offset for result in results]
+
+
+async def test_a_list_larger_than_a_batch_is_cut(server: Deployment, topic: str) -> None:
+    config = ProducerConfig(max_message_bytes=10_000)
+    async with Producer("p", server.address, config=config) as producer:
+        results = await producer.send_batch([Message(topic, b"%04d" % number * 250) for number in range(40)])
+    assert len({result.queue for result in results}) > 1
+    assert sorted(int(message.body[:4]) for message in await stored(server, topic)) == list(range(40))
+
+
+@pytest.mark.parametrize("kind", [CompressionType.ZLIB, CompressionType.LZ4, CompressionType.ZSTD])
+async def test_large_bodies_travel_packed(server: Deployment, topic: str, kind: CompressionType) -> None:
+    body = b"a body that packs well " * 10_000
+    async with Producer("p", server.address, config=ProducerConfig(compression=kind)) as producer:
+        await producer.send(Message(topic, body))
+    (message,) = await stored(server, topic)
+    assert len(message.stored_body) < len(body) // 10
+    assert message.body == body
+
+
+async def test_an_unknown_topic_is_made_by_the_broker(server: Deployment, topic: str) -> None:
+    fresh = f"{topic}-auto"
+    async with Producer("p", server.address) as producer:
+        results = await producer.send_many([Message(fresh, b"x") for _ in range(8)])
+    assert {result.queue.queue_id for result in results} == {0, 1, 2, 3}
+
+
+async def test_a_topic_that_nobody_may_make_has_no_route(server: Deployment) -> None:
+    async with Admin(server.address) as admin:
+        with pytest.raises(RouteNotFoundError, match="create the topic") as caught:
+            await admin.topic_route("NobodyMadeThisTopic")
+    assert caught.value.code == 17
+
+
+async def test_oversized_messages_are_refused_here_and_by_the_broker(server: Deployment, topic: str) -> None:
+    async with Producer("p", server.address) as producer:
+        with pytest.raises(IllegalMessageError, match="at most 4194304"):
+            await producer.send(Message(topic, b"x" * (4 * 1024 * 1024 + 1)))
+    config = ProducerConfig(max_message_bytes=16 << 20, compress_over_bytes=16 << 20)
+    async with Producer("p", server.address, config=config) as producer:
+        with pytest.raises(BrokerError) as caught:
+            await producer.send(Message(topic, b"x" * (5 * 1024 * 1024)), timeout_s=20)
+    assert caught.value.code == 13
+    assert "maxMessageSize" in (caught.value.next_step or "")
+
+
+async def test_failures_in_a_list_name_their_messages(server: Deployment, topic: str) -> None:
+    async with Producer("p", server.address) as producer:
+        messages = [Message(topic, b"good"), Message("RMQ_SYS_TRANS_HALF_TOPIC", b"bad"), Message(topic, b"good")]
+        with pytest.raises(PartlySentError, match="1 of 3") as caught:
+            await producer.send_many(messages)
+    kinds = [isinstance(outcome, BaseException) for outcome in caught.value.outcomes]
+    assert kinds == [False, True, False]
+
+
+async def test_without_a_nameserver_the_error_says_so() -> None:
+    async with Producer("p", "127.0.0.1:1") as producer:
+        with pytest.raises(RemotingConnectError, match=r"cannot connect to 127\.0\.0\.1:1:"):
+            await producer.send(Message("T", b"x"), timeout_s=2)
+
+
+async def test_a_second_nameserver_takes_over(server: Deployment, topic: str) -> None:
+    async with Producer("p", f"127.0.0.1:1;{server.address}") as producer:
+        assert (await producer.send(Message(topic, b"x"))).status is SendStatus.SEND_OK
+
+
+async def test_a_producer_is_used_between_start_and_close(server: Deployment, topic: str) -> None:
+    producer = Producer("p", server.address)
+    with pytest.raises(ClientStateError, match="async with"):
+        await producer.send(Message(topic, b"x"))
+    async with producer:
+        sending = asyncio.create_task(producer.send(Message(topic, b"x")))
+        await asyncio.sleep(0)
+    assert (await sending).status is SendStatus.SEND_OK
+    with pytest.raises(ClientStateError):
+        await producer.send(Message(topic, b"x"))
+
+
+@pytest.mark.parametrize("group", ["", "a b", "../x", "x" * 300])
+def test_bad_group_names_are_refused(group: str) -> None:
+    with pytest.raises(ValueError, match="group"):
+        Producer(group)
+
+
+def test_options_have_ranges() -> None:
+    with pytest.raises(ValueError, match="send_timeout_s"):
+        ProducerConfig(send_timeout_s=0)

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cometmq.client.errors import IllegalMessageError
+from cometmq.client.send_encoding import SendEncoder
+from cometmq.message.batch import decode_batch
+from cometmq.message.compression import decompress
+from cometmq.message.message import Message
+from cometmq.message.properties import decode_properties
+from cometmq.message.sysflag import CompressionType
+from cometmq.remoting.bodies import MessageQueue
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.command import decode_command
+from cometmq.remoting.headers import SendMessageRequestHeaderV2
+
+QUEUE = MessageQueue("Topic", "broker-a", 3)
+text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x01\x02"), min_size=1, max_size=20)
+names = text.filter(lambda name: name not in ("KEYS", "TAGS", "WAIT", "DELAY"))
+
+
+def encoder(compression: CompressionType = CompressionType.ZLIB, max_bytes: int = 4 << 20) -> SendEncoder:
+    return SendEncoder('group "quoted"', 4, max_bytes, 4096, compression, 5)
+
+
+@given(
+    st.dictionaries(names, text, max_size=4), st.none() | text, st.binary(min_size=1, max_size=50), st.integers(0, 99)
+)
+def test_a_frame_says_what_its_typed_header_says(
+    properties: dict[str, str], tag: str | None, body: bytes, flag: int
+) -> None:
+    encoding = encoder()
+    message = Message("Topic", body, tags=tag, properties=properties, flag=flag)
+    properties_text = encoding.properties_text(message, "AB" * 16)
+    code = int(RequestCode.SEND_MESSAGE_V2)
+    command = decode_command(encoding.frame(code, QUEUE, 77, body, properties_text, 0, flag, 1_700_000_000_000))
+    assert (command.code, command.opaque, command.flag, command.body) == (code, 77, 0, body)
+    expected = encoding.header(code, QUEUE, properties_text, 0, flag, 1_700_000_000_000)
+    header = command.header(SendMessageRequestHeaderV2)
+    assert header == expected
+    stored = decode_properties(header.properties or "")
+    assert stored == {
+        **properties,
+        **({"TAGS": tag} if tag else {}),
+        "UNIQ_KEY": "AB" * 16,
+        "WAIT": "true",
+    }
+
+
+@pytest.mark.parametrize("kind", [CompressionType.ZLIB, CompressionType.LZ4, CompressionType.ZSTD])
+def test_large_bodies_are_packed_as_the_flag_says(kind: CompressionType) -> None:
+    body = b"a long body " * 1000
+    packed, sys_flag = encoder(kind).packed(Message("Topic", body))
+    assert len(packed) < len(body)
+    assert sys_flag == 0x1 | kind << 8
+    assert decompress(packed, sys_flag) == body
+
+
+def test_small_bodies_are_sent_as_they_are() -> None:
+    assert encoder().packed(Message("Topic", b"x" * 4096)) == (b"x" * 4096, 0)
+
+
+def test_a_batch_body_holds_each_message_with_its_own_key() -> None:
+    pieces = decode_batch(
+        encoder().batch_body([Message("T", b"1", flag=9), Message("T", b"2", keys=["k"])], ["A", "B"])
+    )
+    assert [(piece.body, piece.flag) for piece in pieces] == [(b"1", 9), (b"2", 0)]
+    assert decode_properties(pieces[1].properties_text) == {"KEYS": "k", "UNIQ_KEY": "B", "WAIT": "true"}
+
+
+@pytest.mark.parametrize(
+    ("message", "says"),
+    [
+        (Message("Topic", b""), "no body"),
+        (Message("Topic", b"x" * 101), "101 bytes"),
+        (Message("", b"x"), "blank"),
+        (Message("a/b", b"x"), "illegal characters"),
+        (Message("x" * 128, b"x"), "longer"),
+    ],
+)
+def test_what_no_broker_takes_is_refused_with_the_next_step(message: Message, says: str) -> None:
+    with pytest.raises(IllegalMessageError, match=says) as caught:
+        encoder(max_bytes=100).check(message)
+    assert caught.value.code == 13
+    assert caught.value.next_step
+
+
+@pytest.mark.parametrize(
+    ("properties", "says"),
+    [({"KEYS": "x"}, "reserved"), ({"a": "x\x02"}, "separators"), ({"a": "x" * 32_768}, "at most 32767")],
+)
+def test_properties_that_cannot_be_stored_are_refused(properties: dict[str, str], says: str) -> None:
+    with pytest.raises(IllegalMessageError, match=says):
+        encoder().properties_text(Message("Topic", b"x", properties=properties), "AB")
