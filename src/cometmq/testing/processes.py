@@ -128,6 +128,7 @@ class ProcessCluster:
         self._temporary = TemporaryDirectory(prefix="cometmq-") if data is None else None
         self.data = Path(self._temporary.name) if self._temporary is not None else data or Path()
         self._namesrv_port = free_port(HOST)
+        self._ports = [free_port(HOST) for _ in range(brokers)]
         keys = {**SMALL_STORE, **(broker_keys or {})}
         kv_path = self.data / "namesrv" / "kvConfig.json"
         self.namesrv: Final = ServerProcess(
@@ -160,6 +161,11 @@ class ProcessCluster:
     def namesrv_address(self) -> str:
         """``host:port`` for clients."""
         return f"{HOST}:{self._namesrv_port}"
+
+    @property
+    def broker_addresses(self) -> list[str]:
+        """``host:port`` of each broker."""
+        return [f"{HOST}:{port}" for port in self._ports]
 
     def store_root(self, index: int) -> Path:
         """The directory of one broker's store."""
@@ -199,7 +205,7 @@ class ProcessCluster:
             "brokerName": f"broker-{index}",
             "brokerIP1": HOST,
             "bindAddress": HOST,
-            "listenPort": str(free_port(HOST)),
+            "listenPort": str(self._ports[index]),
             "namesrvAddr": self.namesrv_address,
             "storePathRootDir": str(self.store_root(index)),
         }
