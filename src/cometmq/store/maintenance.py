@@ -59,6 +59,7 @@ class Maintenance:
         self._timers: dict[str, TimerHandle] = {}
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="cometmq-store-checkpoint")
         self._saving = False
+        self._closing = False
         self._saved_position = -1
         self._derived_error: StoreError | None = None
         self._retention = Retention(opened, flush)
@@ -133,8 +134,8 @@ class Maintenance:
         loop = asyncio.get_running_loop()
 
         def flushed(error: StoreError | None) -> None:
-            if error is not None:
-                self._saving = False
+            if error is not None or self._closing:
+                self._give_back(snapshot)
             else:
                 self._worker.submit(save)
 
@@ -167,7 +168,7 @@ class Maintenance:
             last_offset=last_offset,
             last_size=last_size,
             last_crc=crc,
-            queues=opened.queues.ends(),
+            queues=opened.queues.extents(),
             index_files=[
                 (file.path.name, file.count, file.end_offset, file.end_timestamp)
                 for file in (index.files if index is not None else ())
@@ -194,6 +195,11 @@ class Maintenance:
             self._saved_position = snapshot.position.offset
             return
         _log.error("the checkpoint was not saved, recovery would begin at an older one: %s", error)
+        self._give_back(snapshot)
+
+    def _give_back(self, snapshot: _Snapshot) -> None:
+        """Let the next checkpoint flush what this one did not."""
+        self._saving = False
         for queue, starts in snapshot.queues:
             queue.unsynced.update(starts)
         for file in snapshot.index_files:
@@ -215,6 +221,7 @@ class Maintenance:
 
     def close(self) -> None:
         """Stop the timers, flush, note a clean stop when everything is on the disk, close the files."""
+        self._closing = True
         for timer in self._timers.values():
             timer.cancel()
         self._worker.shutdown()

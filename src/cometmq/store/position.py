@@ -31,8 +31,8 @@ class Position(msgspec.Struct, frozen=True):
     last_size: int
     last_crc: int
     """… and the CRC of its bytes: whether this file belongs to this log."""
-    queues: dict[str, dict[int, int]]
-    """maxOffset of each queue by topic."""
+    queues: dict[str, dict[int, tuple[int, int]]]
+    """The first offset in the files and the maxOffset of each queue, by topic."""
     index_files: list[tuple[str, int, int, int]] = []
     """Name, next entry, last log offset and last store timestamp of each index file, oldest first."""
     version: int = _VERSION

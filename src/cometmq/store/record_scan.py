@@ -9,9 +9,12 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Final, NamedTuple
 
+from cometmq.limits import MAX_TOPIC_CHARS
 from cometmq.message.ids import tags_code
+from cometmq.message.names import check_topic
 from cometmq.message.record import BLANK_MAGIC, CRC_MASK, MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_RECORD_BYTES
 from cometmq.message.sysflag import BORNHOST_V6, STOREHOST_V6
 from cometmq.store.commit_log import CommitLog
@@ -90,10 +93,15 @@ def read_log_record(view: memoryview, at: int, offset: int, *, check_crc: bool) 
         return None
     if topic_end + 2 + _INT16.unpack_from(view, topic_end)[0] != end:
         return None
-    if check_crc and zlib.crc32(view[body_at:body_end]) & CRC_MASK != crc:
-        return None
+    if check_crc:
+        if zlib.crc32(view[body_at:body_end]) & CRC_MASK != crc:
+            return None
+        if end > topic_end + 2 and view[end - 1] == 0 and not any(view[end : end + 8]):
+            return None  # properties, which no CRC covers, that end in zeros with zeros behind: not written whole
     try:
         topic = str(view[topic_at:topic_end], "utf-8")
+        if not _is_topic(topic):
+            return None
         tag, keys = _tag_and_keys(bytes(view[topic_end + 2 : end]))
     except UnicodeDecodeError:
         return None
@@ -108,6 +116,12 @@ def read_log_record(view: memoryview, at: int, offset: int, *, check_crc: bool) 
         tags_code(tag),
         keys,
     )
+
+
+@lru_cache(maxsize=4096)
+def _is_topic(topic: str) -> bool:
+    """Whether a name can be a topic's; RocketMQ 5 has longer ones (magic V2), cut here for the check."""
+    return check_topic(topic[:MAX_TOPIC_CHARS]) is None
 
 
 def _tag_and_keys(properties: bytes) -> tuple[str | None, list[str]]:

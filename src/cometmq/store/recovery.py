@@ -110,25 +110,35 @@ class Recovery:
     def _check_against(self, position: Position) -> list[TopicQueue]:
         """The queues that do not end as the position says; of the others the end is noted."""
         damaged: list[TopicQueue] = []
-        for topic, ends in position.queues.items():
-            for queue_id, end in ends.items():
+        for topic, extents in position.queues.items():
+            for queue_id, (first, end) in extents.items():
                 queue = self._queues.get((topic, queue_id))
                 if queue is None:
                     if end and self._is_known(topic):
                         queue = self._queues[topic, queue_id] = self._queue_of(topic, queue_id)
                         self._findings.add(f"consumequeue/{topic}/{queue_id}: missing; rebuilt from the log")
                         damaged.append(queue)
-                elif end == 0 or self._unit_is_sound(queue, end - 1):
-                    self._ends[queue.key] = end
-                else:
+                elif end and not self._unit_is_sound(queue, end - 1):
                     self._findings.add(
                         f"consumequeue/{topic}/{queue_id}: its end at {end} is damaged; rebuilt from the log"
                     )
                     damaged.append(queue)
+                elif queue.first_stored > first and not self._begins_below_log(queue):
+                    self._findings.add(
+                        f"consumequeue/{topic}/{queue_id}: its files from {first} on are missing; rebuilt from the log"
+                    )
+                    damaged.append(queue)
+                else:
+                    self._ends[queue.key] = end
         for key, queue in self._queues.items():
             if key not in self._ends and queue not in damaged:
                 self._ends[key] = last_sound_unit(self._log, queue)
         return damaged
+
+    def _begins_below_log(self, queue: TopicQueue) -> bool:
+        """Whether the first unit is one whose record retention has removed, or the first record kept."""
+        unit = queue.unit(queue.first_stored)
+        return unit is not None and unit[0] <= self._log.min_offset
 
     def _is_known(self, topic: str) -> bool:
         """Whether the topic exists, as far as ``config/topics.json`` tells."""

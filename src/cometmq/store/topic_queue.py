@@ -173,7 +173,7 @@ class TopicQueue:
         while low < high:
             middle = (low + high) // 2
             unit = self.unit(middle)
-            if unit is None or unit[0] < log_offset or unit[1] == BLANK_SIZE:
+            if unit is None or unit[0] < log_offset or unit[1] == BLANK_SIZE or unit[1] <= 0:
                 low = middle + 1
             else:
                 high = middle

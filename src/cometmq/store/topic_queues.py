@@ -37,12 +37,18 @@ class TopicQueues:
             queue = queues[queue_id] = TopicQueue(topic, queue_id, directory, self._file_size, delay_ms)
         return queue
 
-    def ends(self) -> dict[str, dict[int, int]]:
-        """maxOffset of every queue that has had messages."""
+    def extents(self) -> dict[str, dict[int, tuple[int, int]]]:
+        """The first offset in the files and maxOffset of every queue that has had messages."""
         return {
-            topic: ends
+            topic: extents
             for topic, queues in self.by_topic.items()
-            if (ends := {queue_id: queue.committed for queue_id, queue in queues.items() if queue.committed})
+            if (
+                extents := {
+                    queue_id: (queue.first_stored, queue.committed)
+                    for queue_id, queue in queues.items()
+                    if queue.committed
+                }
+            )
         }
 
     def delete(self, topic: str) -> bool:
