@@ -20,6 +20,10 @@ INTERRUPTED: Final = 130
 """128 + SIGINT, as shells expect of a command that was interrupted before it was done."""
 
 
+class ReaderGoneError(Exception):
+    """Whoever read our stdout wants no more, as in ``cometmq consume … | head``; not a failure."""
+
+
 class PartlyDoneError(CometMQError):
     """Some of the work is done and some is not; the message says how much."""
 
@@ -46,7 +50,7 @@ def guarded(run: Callable[[], object]) -> int:
         return _say(error.format_message(), FAILED)
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
-    except BrokenPipeError:
+    except (ReaderGoneError, BrokenPipeError):
         _drop_stdout()
         return DONE
     except PartlyDoneError as error:

@@ -10,7 +10,7 @@ from typing import Final, NoReturn
 import click
 
 from cometmq import __version__
-from cometmq.cli.failures import guarded
+from cometmq.cli.failures import ReaderGoneError, guarded
 
 COMMANDS: Final = {
     "serve": "Run a nameserver and brokers on this machine.",
@@ -54,6 +54,13 @@ class Commands(click.Group):
             hint = f"Did you mean {near}?" if near else "See cometmq --help."
             raise click.UsageError(f"there is no command {args[0]}. {hint}", ctx)
         return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the command; a reader of stdout that has gone is told apart from other failures."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise ReaderGoneError from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing them."""

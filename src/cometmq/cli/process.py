@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import os
 import signal
 import sys
@@ -56,6 +57,7 @@ class Stopping:
 
 def run_server(main: Callable[[Stopping], Awaitable[None]]) -> None:
     """Run `main` on uvloop where it is installed, otherwise on asyncio's loop."""
+    log_to_stderr()
 
     async def guarded_main() -> None:
         stopping = Stopping()
@@ -81,6 +83,11 @@ def settle_garbage_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(GC_YOUNG_OBJECTS, GC_MIDDLE_RUNS, GC_OLD_RUNS)
+
+
+def log_to_stderr() -> None:
+    """Let the services' warnings, such as what recovery found in a store, reach stderr."""
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
 
 
 def announce(line: str) -> None:

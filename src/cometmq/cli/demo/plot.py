@@ -50,8 +50,7 @@ def _rates(axes: Any, seen: Observed) -> None:
     killed, back = ((at - seen.began_ms) / 1000 for at in (seen.killed_ms, seen.back_ms))
     axes.axvspan(killed, back, color="#dc2626", alpha=0.15, label="broker down (SIGKILL)")
     axes.set(xlabel="seconds", ylabel="thousand messages/s", title="The stream", xlim=(0, middle[-1]), ylim=(0, None))
-    axes.legend(frameon=False, loc="upper left", ncols=3)
-    axes.set_ylim(top=axes.get_ylim()[1] * 1.15)
+    axes.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=3)
 
 
 def _counts(axes: Any, verdict: Comparison) -> None:
@@ -61,5 +60,6 @@ def _counts(axes: Any, verdict: Comparison) -> None:
         heights = [getattr(counts, name) for counts in verdict.queues]
         axes.bar(places + (index - 1.5) * width, heights, width * 0.92, color=color, label=name)
     axes.set(title="Counts by queue", xlabel="queue", ylabel="messages")
+    axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.set_xticks(places, [str(counts.queue) for counts in verdict.queues])
     axes.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.22), ncols=len(_SERIES))

@@ -1,0 +1,169 @@
+"""topic, group, message and cluster: every command, and what goes wrong with it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+
+import pytest
+from tests.cli.conftest import CommandLine
+
+pytestmark = pytest.mark.xdist_group("cli-administration")
+
+
+def test_topic_from_creation_to_deletion(cometmq: CommandLine) -> None:
+    created = cometmq("topic", "create", "life", "--queues", "3")
+    assert (created.code, created.out) == (0, "")
+    assert "3 queues on broker-0" in created.err
+
+    listed = {row["topic"]: row for row in cometmq("topic", "list", "-o", "json").json()}
+    assert listed["life"]["write_queues"] == 3
+    assert not {"TBW102", "broker-0", "DefaultCluster"} & listed.keys()
+    assert "TBW102" in {row["topic"] for row in cometmq("topic", "list", "--all", "-o", "jsonl").lines()}
+
+    cometmq("produce", "life", "--count", "30", "--batch", "10")
+    stats = cometmq("topic", "stats", "life", "-o", "json").json()
+    assert sum(row["messages"] for row in stats) == 30
+    assert [row["queue_id"] for row in stats] == [0, 1, 2]
+    (described,) = cometmq("topic", "describe", "life", "-o", "json").json()
+    assert (described["messages"], described["permission"]) == (30, "rw")
+    (route,) = cometmq("topic", "route", "life", "-o", "json").json()
+    assert route["broker_id"] == 0
+
+    assert cometmq("topic", "create", "life", "--queues", "5").code == 0
+    assert cometmq("topic", "describe", "life", "-o", "json").json()[0]["read_queues"] == 5
+
+    refused = cometmq("topic", "delete", "life")
+    assert refused.code == 2
+    assert "--yes" in refused.err
+    assert cometmq("topic", "delete", "life", "--yes").code == 0
+    gone = cometmq("topic", "stats", "life")
+    assert gone.code == 1
+    assert "life" in gone.err
+
+
+@pytest.mark.parametrize("name", ["../x", "", "a" * 128, "white space"])
+def test_forbidden_topic_names_are_wrong_use(cometmq: CommandLine, name: str) -> None:
+    refused = cometmq("topic", "create", name)
+    assert refused.code == 2
+    assert "topic name" in refused.err
+    assert "Traceback" not in refused.err
+
+
+def test_unknown_broker_and_cluster_are_named(cometmq: CommandLine) -> None:
+    refused = cometmq("topic", "create", "nowhere", "--broker", "broker-9")
+    assert refused.code == 1
+    assert "no broker broker-9 (it knows broker-0)" in refused.err
+    assert "no cluster elsewhere" in cometmq("topic", "create", "nowhere", "--cluster", "elsewhere").err
+
+
+def test_output_forms_agree(cometmq: CommandLine) -> None:
+    cometmq("topic", "create", "forms", "--queues", "2")
+    as_json = cometmq("topic", "stats", "forms", "-o", "json").json()
+    assert cometmq("topic", "stats", "forms", "-o", "jsonl").lines() == as_json
+    as_csv = list(csv.DictReader(io.StringIO(cometmq("topic", "stats", "forms", "-o", "csv").out)))
+    assert [int(row["queue_id"]) for row in as_csv] == [row["queue_id"] for row in as_json]
+    table = cometmq("topic", "stats", "forms").out
+    assert "Max offset" in table
+    assert "\x1b[" not in table, "no colours into a pipe"
+
+
+def test_message_is_found_by_either_id_by_key_and_by_place(cometmq: CommandLine) -> None:
+    cometmq("topic", "create", "found", "--queues", "1")
+    (sent,) = cometmq(
+        "produce", "found", "--body", "needle", "--tag", "t", "--key", "k-1", "--property", "p=v", "-o", "json"
+    ).json()
+    by_offset_id = cometmq("message", "get", sent["offset_msg_id"], "-o", "json").json()
+    assert by_offset_id["body"] == "needle"
+    assert by_offset_id["properties"]["p"] == "v"
+    by_unique_key = cometmq("message", "get", sent["msg_id"], "--topic", "found", "-o", "json").json()
+    assert by_unique_key["offset_msg_id"] == sent["offset_msg_id"]
+    (by_key,) = cometmq("message", "query", "--topic", "found", "--key", "k-1", "-o", "json").json()
+    assert by_key["msg_id"] == sent["msg_id"]
+    at = ("message", "at", "--topic", "found", "--queue", "0", "--offset", "0")
+    assert cometmq(*at, "--raw").out == "needle"
+    assert "needle" in cometmq("message", "get", sent["offset_msg_id"]).out
+
+
+def test_missing_messages_are_said_to_be_missing(cometmq: CommandLine) -> None:
+    cometmq("topic", "create", "lost", "--queues", "1")
+    nowhere = cometmq("message", "get", "0" * 32, "--topic", "lost")
+    assert nowhere.code == 1
+    assert "no message" in nowhere.err
+    assert cometmq("message", "get", "not-an-id").code == 2
+    beyond = cometmq("message", "at", "--topic", "lost", "--queue", "0", "--offset", "7")
+    assert beyond.code == 1
+    assert "no message at offset 7" in beyond.err
+    assert cometmq("message", "at", "--topic", "lost", "--queue", "5", "--offset", "0").code == 2
+    assert cometmq("message", "query", "--topic", "lost", "--key", "none").code == 1
+    assert cometmq("message", "query", "--topic", "lost", "--key", "none", "-o", "json").json() == []
+
+
+def test_group_progress_and_reset(cometmq: CommandLine) -> None:
+    cometmq("topic", "create", "read", "--queues", "2")
+    assert cometmq("group", "create", "readers").code == 0
+    cometmq("produce", "read", "--count", "40", "--batch", "10")
+    first = cometmq("consume", "read", "--group", "readers", "--from-beginning", "--max", "40")
+    assert (first.code, len(first.out.splitlines())) == (0, 40)
+    offsets = cometmq("group", "offsets", "readers", "--topic", "read", "-o", "json").json()
+    assert sum(row["lag"] for row in offsets) == 0
+    assert sum(row["consumer_offset"] for row in offsets) == 40
+
+    listed = {row["group"]: row for row in cometmq("group", "list", "-o", "json").json()}
+    assert listed["readers"]["lag"] == 0
+    assert "TOOLS_CONSUMER" not in listed
+    assert cometmq("group", "describe", "readers", "-o", "json").json() == []
+
+    assert cometmq("group", "reset", "readers", "--topic", "read", "--earliest").code == 0
+    again = cometmq("consume", "read", "--group", "readers", "--until-end")
+    assert sorted(again.out.splitlines()) == sorted(first.out.splitlines())
+    assert cometmq("group", "reset", "readers", "--topic", "read").code == 2
+    assert cometmq("group", "delete", "readers", "--yes").code == 0
+    assert "readers" not in {row["group"] for row in cometmq("group", "list", "-o", "json").json()}
+
+
+def test_cluster_list_and_status(cometmq: CommandLine) -> None:
+    (broker,) = cometmq("cluster", "list", "-o", "json").json()
+    assert (broker["cluster"], broker["broker"], broker["broker_id"]) == ("DefaultCluster", "broker-0", 0)
+    status = cometmq("cluster", "status", "-o", "json")
+    assert status.code == 0
+    assert status.json()[0]["state"] == "ok"
+    assert status.json()[0]["address"] == broker["address"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("topic", "list"), ("group", "list"), ("cluster", "status"), ("consume", "t"), ("produce", "t", "--body", "b")],
+    ids=" ".join,
+)
+def test_no_nameserver_is_one_sentence_with_the_next_step(offline: CommandLine, arguments: tuple[str, ...]) -> None:
+    failed = offline(*arguments)
+    assert failed.code == 1
+    assert failed.err.splitlines()[-1] == (
+        "cometmq: no nameserver at 127.0.0.1:1 (start one with cometmq serve, or name another with -n HOST:PORT)"
+    )
+
+
+def test_wrong_use(offline: CommandLine) -> None:
+    assert offline("tpic").code == 2
+    assert "Did you mean topic?" in offline("tpic").err
+    assert offline("topic", "list", "-n", "no-port").code == 2
+    assert offline("topic", "list", "-o", "yaml").code == 2
+    assert offline("--help").code == 0
+
+
+def test_every_command_has_help(offline: CommandLine) -> None:
+    names = re.findall(r"^  (\w+) {2,}", offline("--help").out.partition("Commands:")[2], re.MULTILINE)
+    assert {"serve", "broker", "namesrv", "topic", "group", "message", "produce", "consume", "cluster"} <= set(names)
+    for name in names:
+        shown = offline(name, "--help")
+        assert shown.code == 0, name
+        assert f"Usage: cometmq {name}" in shown.out
+
+
+def test_doctor_reports_every_check(offline: CommandLine) -> None:
+    findings = json.loads(offline("doctor", "-o", "json").out)
+    assert {"Python", "disk room", "open files"} <= {finding["check"] for finding in findings}
+    assert all(finding["todo"] for finding in findings if finding["state"] != "ok")

@@ -1,0 +1,135 @@
+"""produce and consume: pipes, loads, filters, ends and interruptions."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import CommandLine, until
+
+from cometmq.testing import ProcessCluster
+
+pytestmark = pytest.mark.xdist_group("cli-produce-consume")
+
+
+def test_lines_go_in_and_come_out(cometmq: CommandLine) -> None:
+    cometmq("topic", "create", "lines", "--queues", "1")
+    sent = cometmq("produce", "lines", stdin="one\n\ntwo\nzwölf\nno newline")
+    assert sent.code == 0
+    assert sent.out == ""
+    assert sent.err.startswith("Sent 4 messages")
+    received = cometmq("consume", "lines", "--from-beginning", "--until-end")
+    assert received.code == 0
+    assert received.out == "one\ntwo\nzwölf\nno newline\n"
+
+
+def test_json_lines_carry_everything(cometmq: CommandLine, tmp_path: Path) -> None:
+    cometmq("topic", "create", "jsonl", "--queues", "1")
+    told = [{"body": "a", "tags": "x", "keys": ["k1", "k2"], "properties": {"p": "1"}}, {"body": {"deep": [1]}}]
+    lines = tmp_path / "lines"
+    lines.write_text("\n".join(map(json.dumps, told)))
+    assert cometmq("produce", "jsonl", "--json", "--file", str(lines)).code == 0
+    first, second = cometmq("consume", "jsonl", "--from-beginning", "--until-end", "-o", "jsonl").lines()
+    assert (first["body"], first["tags"], first["keys"], first["properties"]["p"]) == ("a", "x", ["k1", "k2"], "1")
+    assert json.loads(second["body"]) == {"deep": [1]}
+    bad = cometmq("produce", "jsonl", "--json", stdin='{"body": "fine"}\nnot json\n')
+    assert bad.code == 2
+    assert "line 2 is no message" in bad.err
+
+
+def test_tag_filter_and_maximum(cometmq: CommandLine) -> None:
+    cometmq("topic", "create", "tagged", "--queues", "1")
+    for tag in ("red", "green", "blue"):
+        cometmq("produce", "tagged", "--tag", tag, stdin=f"{tag}-1\n{tag}-2\n")
+    got = cometmq("consume", "tagged", "--from-beginning", "--until-end", "--tag", "red || blue")
+    assert got.out.split() == ["red-1", "red-2", "blue-1", "blue-2"]
+    assert cometmq("consume", "tagged", "--from-beginning", "--max", "1").out == "red-1\n"
+
+
+def test_load_and_results_as_json(cometmq: CommandLine) -> None:
+    cometmq("topic", "create", "load", "--queues", "4")
+    sent = cometmq("produce", "load", "--count", "1000", "--size", "64", "--batch", "50", "-o", "jsonl")
+    rows = sent.lines()
+    assert len({(row["queue_id"], row["queue_offset"]) for row in rows}) == 1000
+    assert {row["status"] for row in rows} == {"SEND_OK"}
+    assert "1,000 messages (0.06 MB)" in sent.err
+    one_by_one = cometmq("produce", "load", "--count", "20", "--batch", "1", "--rate", "1000")
+    assert one_by_one.code == 0
+    assert sum(row["messages"] for row in cometmq("topic", "stats", "load", "-o", "json").json()) == 1020
+
+
+def test_sharding_key_keeps_one_queue_and_the_order(cometmq: CommandLine) -> None:
+    cometmq("topic", "create", "sharded", "--queues", "4")
+    lines = [str(number) for number in range(500)]
+    assert cometmq("produce", "sharded", "--sharding-key", "s", "--batch", "7", stdin="\n".join(lines)).code == 0
+    got = cometmq("consume", "sharded", "--from-beginning", "--until-end", "-o", "jsonl").lines()
+    assert len({row["queue_id"] for row in got}) == 1
+    assert [row["body"] for row in got] == lines
+
+
+def test_binary_bodies_stay_whole_in_json(cometmq: CommandLine) -> None:
+    cometmq("topic", "create", "binary", "--queues", "1")
+    cometmq("produce", "binary", stdin=b"\xff\xfe\n")
+    (row,) = cometmq("consume", "binary", "--from-beginning", "--until-end", "-o", "jsonl").lines()
+    assert row["body_base64"] == "//4="
+
+
+def test_follow_mode_ends_cleanly_on_interrupt(cometmq: CommandLine, cluster: ProcessCluster) -> None:
+    cometmq("topic", "create", "followed", "--queues", "1")
+    following = cometmq.start(
+        "consume", "followed", "--group", "followers", stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert following.stdout is not None
+    members = ("group", "describe", "followers", "-o", "json")
+    until(lambda: len(cometmq(*members).json()) == 1, "the follower is a member of its group")
+    cometmq("produce", "followed", "--body", "now")
+    assert following.stdout.readline() == b"now\n"
+    following.send_signal(signal.SIGINT)
+    out, err = following.communicate(timeout=20)
+    assert (following.returncode, out) == (0, b"")
+    assert b"Traceback" not in err
+    (offset,) = cometmq("group", "offsets", "followers", "--topic", "followed", "-o", "json").json()
+    assert offset["lag"] == 0, "what was written is committed"
+
+
+def test_broken_pipe_is_no_failure(cometmq: CommandLine) -> None:
+    cometmq("topic", "create", "cut", "--queues", "1")
+    cometmq("produce", "cut", "--count", "20000", "--size", "100")
+    consuming = cometmq.start("consume", "cut", "--from-beginning", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert consuming.stdout is not None
+    assert b"CometMQ" in consuming.stdout.readline()
+    consuming.stdout.close()
+    assert consuming.wait(20) == 0
+    assert consuming.stderr is not None
+    assert b"rror" not in consuming.stderr.read()
+    consuming.stderr.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("produce", "t", "--body", "b", "--count", "3"), "one of --body"),
+        (("produce", "t", "--body", "b", "--property", "x"), "name=value"),
+        (("consume", "t", "--from-beginning", "--since", "2026-01-01"), "one of --from-beginning"),
+        (("consume", "t", "--since", "yesterday"), "is no time"),
+        (("consume", "a/b"), "topic name"),
+        (("consume", "t", "--group", "a/b"), "group name"),
+    ],
+    ids=lambda given: " ".join(given) if isinstance(given, tuple) else "",
+)
+def test_wrong_use(cometmq: CommandLine, arguments: tuple[str, ...], words: str) -> None:
+    refused = cometmq(*arguments)
+    assert refused.code == 2
+    assert words in refused.err
+
+
+def test_refused_messages_are_told(cometmq: CommandLine) -> None:
+    refused = cometmq("produce", "TBW102", "--body", "x" * 10, "--group", "bad group")
+    assert refused.code in (1, 2)
+    assert "Traceback" not in refused.err
+    unknown = cometmq("consume", "never-made")
+    assert unknown.code == 1
+    assert "never-made" in unknown.err
