@@ -82,7 +82,7 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End every request that waits."""
-        self._end(exc, "the connection was closed")
+        self._end(exc, str(exc) if exc is not None else "the server closed it")
 
     def pause_writing(self) -> None:
         """The server reads more slowly than we write: let nobody submit more."""
@@ -269,7 +269,7 @@ class ClientConnection(asyncio.Protocol):
         pending, self._pending = self._pending, {}
         for _, _, on_answer in pending.values():
             error = RemotingSendError(
-                self.address, f"the connection to {self.address} ended: {cause or why}", next_step=SERVER_GONE_STEP
+                self.address, f"the connection to {self.address} ended: {why}", next_step=SERVER_GONE_STEP
             )
             error.__cause__ = cause
             on_answer(error)

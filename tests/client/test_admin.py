@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import asyncio
+import os
+
+import pytest
+from tests.interop.systems import CLUSTER_NAME, Deployment
+
+from cometmq.client import Admin, Message, Producer, PullConsumer
+from cometmq.client.errors import BrokerError, ClientError, RouteNotFoundError
+from cometmq.remoting.bodies import SubscriptionGroupConfig
+
+from .conftest import Until
+
+
+async def test_the_cluster_names_its_brokers(server: Deployment, admin: Admin) -> None:
+    info = await admin.cluster_info()
+    assert info.cluster_addr_table[CLUSTER_NAME] == ["broker-a"]
+    assert info.broker_addr_table["broker-a"].broker_addrs == {0: server.broker.address}
+    assert await admin.masters(CLUSTER_NAME) == {"broker-a": server.broker.address}
+    assert await admin.masters("other") == {}
+    with pytest.raises(ClientError, match="cluster other"):
+        await admin.create_topic("T", cluster="other")
+
+
+async def test_the_broker_tells_about_itself(server: Deployment, admin: Admin, until: Until) -> None:
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                info = await admin.runtime_info(server.broker.address)
+                break
+            except BrokerError:  # Apache cannot answer in its first second
+                await asyncio.sleep(0.1)
+    assert {"brokerVersionDesc", "commitLogMaxOffset", "msgPutTotalTodayNow"} <= info.keys()
+
+
+async def test_topics_come_change_and_go(server: Deployment, admin: Admin, topic: str) -> None:
+    assert topic in await admin.topics()
+    (queues,) = (await admin.topic_route(topic)).queue_datas
+    assert (queues.read_queue_nums, queues.write_queue_nums, queues.perm) == (4, 4, 6)
+    assert [queue.queue_id for queue in await admin.queues(topic)] == [0, 1, 2, 3]
+    await admin.create_topic(topic, queues=6, write_queues=5, perm=6)
+    config = (await admin.topic_configs(server.broker.address))[topic]
+    assert (config.read_queue_nums, config.write_queue_nums) == (6, 5)
+    await admin.delete_topic(topic)
+    with pytest.raises(RouteNotFoundError):
+        await admin.topic_route(topic)
+    with pytest.raises(ValueError, match="illegal"):
+        await admin.create_topic("a/b")
+
+
+async def test_groups_come_and_go(admin: Admin, group: str) -> None:
+    await admin.create_group(SubscriptionGroupConfig(group_name=group, retry_max_times=3))
+    assert (await admin.groups())[group].retry_max_times == 3
+    await admin.delete_group(group, remove_offsets=True)
+    assert group not in await admin.groups()
+    with pytest.raises(ValueError, match="illegal"):
+        await admin.create_group("a/b")
+
+
+async def test_statistics_and_progress_count_messages(server: Deployment, admin: Admin, topic: str, group: str) -> None:
+    async with Producer("p", server.address) as producer:
+        await producer.send_many([Message(topic, b"x") for _ in range(8)])
+    stats = await admin.topic_stats(topic)
+    assert {(row.min_offset, row.max_offset) for row in stats.offset_table.values()} == {(0, 2)}
+    async with PullConsumer(group, server.address) as consumer:
+        queue = (await consumer.queues(topic))[0]
+        await consumer.pull(queue, 0)
+        await consumer.commit(queue, 1)
+    progress = await admin.consume_progress(group, topic)
+    assert next(row for row in progress.queues if row.queue == queue).lag == 1
+    assert progress.lag == sum(row.lag for row in progress.queues)
+    assert await admin.groups_of_topic(topic) == [group]
+
+
+async def test_an_offline_group_is_moved_by_time(server: Deployment, admin: Admin, topic: str, group: str) -> None:
+    await admin.create_group(group)
+    async with Producer("p", server.address) as producer:
+        await producer.send_many([Message(topic, b"x") for _ in range(8)])
+    assert set((await admin.reset_offset(group, topic, -1)).values()) == {2}
+    assert (await admin.consume_progress(group, topic)).lag == 0
+    assert set((await admin.reset_offset(group, topic, 0)).values()) == {0}
+    assert (await admin.consume_progress(group, topic)).lag == 8
+
+
+async def test_messages_are_found_by_id_and_key(server: Deployment, admin: Admin, topic: str) -> None:
+    async with Producer("p", server.address) as producer:
+        result = await producer.send(Message(topic, b"found", keys=("key-1", "key-2")))
+        await producer.send(Message(topic, b"other", keys=("key-3",)))
+    assert (await admin.message_by_id(result.offset_msg_id)).body == b"found"
+    async with asyncio.timeout(20):
+        while not await admin.query_message(topic, "key-2"):
+            await asyncio.sleep(0.02)
+    assert [message.body for message in await admin.query_message(topic, "key-2")] == [b"found"]
+    assert (await admin.message_by_id(result.msg_id, topic)).body == b"found"
+    assert await admin.query_message(topic, "no-such-key") == []
+    with pytest.raises(ValueError, match="id"):
+        await admin.message_by_id("nonsense")
+
+
+async def test_who_is_connected(server: Deployment, admin: Admin, group: str) -> None:
+    with pytest.raises(BrokerError) as caught:
+        await admin.consumer_connection(group)
+    assert caught.value.code == 206
+    assert caught.value.next_step == "start a consumer of the group first"
+    async with Producer(group, server.address) as producer:
+        await producer.queues("TBW102")
+        await producer.instance.send_heartbeats()
+        (connection,) = (await admin.producer_connection(group)).connection_set
+        assert connection.client_id == producer.instance.client_id
+        assert str(os.getpid()) in connection.client_id

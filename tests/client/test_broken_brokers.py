@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+from tests.interop.systems import Deployment, start_broker
+
+from cometmq.client import (
+    Admin,
+    ConsumeFromWhere,
+    Message,
+    MessageExt,
+    Producer,
+    ProducerConfig,
+    PushConfig,
+    PushConsumer,
+)
+from cometmq.errors import CometMQError
+
+from .conftest import Until
+
+pytestmark = pytest.mark.crash
+
+
+async def test_a_broker_killed_and_started_again_loses_nothing_that_was_acknowledged(
+    own_server: Deployment, until: Until
+) -> None:
+    acknowledged: set[int] = set()
+    refused: set[int] = set()
+    seen: Counter[int] = Counter()
+    stop = asyncio.Event()
+
+    async def produce(producer: Producer, start: int) -> None:
+        number = start
+        while not stop.is_set():
+            try:
+                await producer.send(Message("Crash", b"%d" % number), timeout_s=2)
+                acknowledged.add(number)
+            except CometMQError:
+                refused.add(number)
+                await asyncio.sleep(0.05)
+            number += 8
+
+    async def listener(messages: Sequence[MessageExt]) -> None:
+        seen.update(int(message.body) for message in messages)
+
+    async with Admin(own_server.address) as admin:
+        await admin.create_topic("Crash", queues=4)
+    config = PushConfig(
+        consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET, consume_batch_size=32, pull_error_delay_s=0.2
+    )
+    consumer = PushConsumer("crash", listener, own_server.address, config=config)
+    consumer.subscribe("Crash")
+    async with consumer, Producer("crash-producer", own_server.address) as producer:
+        tasks = [asyncio.create_task(produce(producer, start)) for start in range(8)]
+        await until(lambda: len(acknowledged) > 200)
+        own_server.broker.kill()
+        await until(lambda: refused, 60)
+        before = len(acknowledged)
+        await asyncio.to_thread(own_server.start_again, own_server.broker.system)
+        await until(lambda: len(acknowledged) > before + 200, 60)
+        stop.set()
+        await asyncio.gather(*tasks)
+        await until(lambda: acknowledged <= seen.keys(), 60)
+    assert len(acknowledged) > 400
+
+
+async def test_a_send_goes_on_when_the_broker_comes_back_in_time(own_server: Deployment) -> None:
+    config = ProducerConfig(send_timeout_s=60, retry_times=12, retry_backoff_s=0.05)
+    async with Producer("patient", own_server.address, config=config) as producer:
+        await producer.send(Message("Patient", b"before"))
+        own_server.broker.kill()
+        sending = asyncio.create_task(producer.send(Message("Patient", b"meanwhile")))
+        await asyncio.to_thread(own_server.start_again, own_server.broker.system)
+        assert (await sending).queue.topic == "Patient"
+
+
+async def test_two_brokers_a_failed_send_goes_to_the_other_one(own_server: Deployment) -> None:
+
+    more = own_server.broker.directory.parent / "broker-b"
+    settings = {**own_server.settings, "brokerName": "broker-b"}
+    with start_broker(own_server.broker.system, more, own_server.address, settings) as other:
+        async with Admin(own_server.address) as admin:
+            await admin.create_topic("Two", queues=2)
+        async with Producer("two", own_server.address) as producer:
+            names = {(await producer.send(Message("Two", b"x"))).queue.broker_name for _ in range(8)}
+            assert names == {"broker-a", "broker-b"}
+            other.kill()
+            results = [await producer.send(Message("Two", b"y")) for _ in range(8)]
+            assert {result.queue.broker_name for result in results} == {"broker-a"}
