@@ -239,7 +239,7 @@ class Records:
             known: dict[bytes, str] = {}
             return pa.array([known.get(h) or known.setdefault(h, _host_text(h)) for h in self._hosts(bit)], pa.string())
         at = self._starts + (BORN_HOST_AT if bit == BORNHOST_V6 else self._store_timestamp_at + 8)
-        raw = windows(self._bytes, ">u8")[at]
+        raw = windows(self._bytes, "u8")[at]  # native order: only equality matters, and the bytes stay
         if (raw == raw[0]).all():
             return constant(_host_text(raw[:1].tobytes()), len(self))
         distinct, which = np.unique(raw, return_inverse=True)
