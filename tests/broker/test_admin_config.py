@@ -29,6 +29,7 @@ async def test_every_key_is_shown_with_its_value(broker: Broker, wire: Wire) -> 
     assert shown["brokerName"] == "broker-a"
     assert shown["brokerIP1"] == "127.0.0.1"
     assert shown["autoCreateTopicEnable"] == "true"
+    assert shown.keys() >= {"filterServerNums", "slaveReadEnable", "useTLS"}, "mqadmin exportConfigs fails without"
 
 
 async def test_a_change_is_in_force_at_once_and_moves_the_version(broker: Broker, wire: Wire) -> None:

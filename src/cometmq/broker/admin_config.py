@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 from cometmq.broker.config import APACHE_ONLY_KEYS
 from cometmq.broker.live_config import LiveConfig
@@ -21,6 +22,9 @@ from cometmq.remoting.processors import ProcessorTable, Request, Response
 from cometmq.remoting.server import ServerConnection
 
 _log = logging.getLogger(__name__)
+
+FIXED: Final = {"filterServerNums": "0", "slaveReadEnable": "false", "useTLS": "false"}
+"""Apache's keys that tools expect in the answer (exportConfigs fails without them); here they cannot be otherwise."""
 
 
 class ConfigAdmin:
@@ -43,15 +47,14 @@ class ConfigAdmin:
     def read(self, _connection: ServerConnection, _request: Request[NoHeader], _body: bytes) -> Response:
         """GET_BROKER_CONFIG (26): properties text."""
         version = encode_body(self._version).decode()
-        return Response(
-            header=GetBrokerConfigResponseHeader(version=version), body=format_properties(self._live.current).encode()
-        )
+        text = format_properties(self._live.current) + "".join(f"{key}={value}\n" for key, value in FIXED.items())
+        return Response(header=GetBrokerConfigResponseHeader(version=version), body=text.encode())
 
     def update(self, connection: ServerConnection, _request: Request[NoHeader], body: bytes) -> Response:
         """UPDATE_BROKER_CONFIG (25): properties text; written back to the configuration file, then in force."""
         before = self._live.current
         try:
-            config, updates = changed(before, body.decode("utf-8"), accepted=APACHE_ONLY_KEYS)
+            config, updates = changed(before, body.decode("utf-8"), accepted=APACHE_ONLY_KEYS | FIXED.keys())
             if updates and before.config_store_path:
                 update_file(Path(before.config_store_path), updates)
         except UnicodeDecodeError:

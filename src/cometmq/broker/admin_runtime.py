@@ -1,7 +1,7 @@
 """The broker's state for administrators: runtime information (28), one statistic (315), deletions now (306, 329).
 
 Every key that tools parse is always there (``AdminBrokerProcessor.prepareRuntimeInfo``). Keys about
-thread pools are 0, since requests wait in no queue here.
+thread pools and locks are 0, since requests wait for neither here.
 """
 
 from __future__ import annotations
@@ -20,13 +20,16 @@ from cometmq.remoting.processors import ProcessorTable, Request, Response
 from cometmq.remoting.server import ServerConnection
 from cometmq.store.message_store import MessageStore
 
-_THREAD_POOL_KEYS: Final = (
+_ALWAYS_ZERO: Final = (
     *(
         f"{pool}ThreadPoolQueue{what}"
         for pool in ("send", "pull", "query")
         for what in ("Size", "Capacity", "HeadWaitTimeMills")
     ),
     "EndTransactionQueueSize",
+    "getMessageEntireTimeMax",
+    "pageCacheLockTimeMills",
+    "dispatchMaxBuffer",
     "EndTransactionThreadPoolQueueCapacity",
 )
 _NO_STORE_POOL: Final = 2**31 - 1
@@ -53,7 +56,7 @@ class RuntimeAdmin:
         """GET_BROKER_RUNTIME_INFO (28)."""
         table = self._stats.runtime_info()
         table.update(self._of_store())
-        table.update(dict.fromkeys(_THREAD_POOL_KEYS, "0"))
+        table.update(dict.fromkeys(_ALWAYS_ZERO, "0"))
         return Response(body=encode_body(KVTable(table=dict(sorted(table.items())))))
 
     def _of_store(self) -> dict[str, str]:
@@ -73,9 +76,7 @@ class RuntimeAdmin:
             "commitLogMaxOffset": str(store.max_physical_offset),
             "remainHowManyDataToFlush": _readable(max(store.max_physical_offset - store.flushed_position, 0)),
             "remainTransientStoreBufferNumbs": str(_NO_STORE_POOL),
-            "dispatchMaxBuffer": "0",
             "dispatchBehindBytes": str(store.dispatch_behind_bytes),
-            "pageCacheLockTimeMills": "0",
             "earliestMessageTimeStamp": str(store.earliest_store_time()),
             "startAcceptSendRequestTimeStamp": str(config.start_accept_send_request_time_stamp),
         }

@@ -120,7 +120,6 @@ class BrokerStats:
         self.get_found = 0
         self.get_missed = 0
         self.get_messages = 0
-        self.get_ms_max = 0
         self.put_times = [0] * len(PUT_TIME_LABELS)
         self.put_today_morning = self.put_yesterday_morning = 0
         self.get_today_morning = self.get_yesterday_morning = 0
@@ -303,7 +302,6 @@ class BrokerStats:
             ),
             "putLatency99": f"{self._put_latency(0.99):.2f}",
             "putLatency999": f"{self._put_latency(0.999):.2f}",
-            "getMessageEntireTimeMax": str(self.get_ms_max),
             "putTps": self._per_second(1),
             "getFoundTps": self._per_second(2),
             "getMissTps": self._per_second(3),
