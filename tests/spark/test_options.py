@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cometmq.spark.columns import COLUMNS
 from cometmq.spark.errors import OptionError
 from cometmq.spark.options import (
     OPTION_NAMES,
@@ -122,8 +124,16 @@ def test_times_are_milliseconds_or_iso() -> None:
     assert parse(startingTimestamp="2023-11-14T22:13:20").starting_timestamp == 1_700_000_000_000
 
 
-def test_every_option_is_documented() -> None:
-    from pathlib import Path
+DOCS = Path(__file__).parents[2] / "docs" / "spark.md"
 
-    text = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8")
+
+def test_every_option_is_documented() -> None:
+    text = DOCS.read_text(encoding="utf-8")
     assert [name for name in OPTION_NAMES if f"`{name}`" not in text] == []
+
+
+def test_every_column_is_documented_with_its_type() -> None:
+    lines = DOCS.read_text(encoding="utf-8").splitlines()
+    for column in COLUMNS:
+        row = f"| `{column.name}` | {column.type} | {'yes' if column.default else 'no'} | {column.doc}"
+        assert any(line.startswith(row) for line in lines), row
