@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,15 +39,14 @@ class CommandLine:
 
     namesrv: str = "127.0.0.1:1"
 
-    def __call__(self, *arguments: str, stdin: str | bytes = b"", cwd: Path | None = None) -> Result:
+    def __call__(self, *arguments: str, stdin: str | bytes = b"", timeout_s: float = COMMAND_SECONDS) -> Result:
         data = stdin.encode() if isinstance(stdin, str) else stdin
         done = subprocess.run(
             [sys.executable, "-m", "cometmq", *arguments],
             input=data,
             capture_output=True,
-            cwd=cwd,
             env=self.environment,
-            timeout=COMMAND_SECONDS,
+            timeout=timeout_s,
             check=False,
         )
         return Result(done.returncode, done.stdout.decode(), done.stderr.decode())

@@ -146,16 +146,17 @@ class ProcessCluster:
             self.start()
         except BaseException:
             self.kill()
+            self._clean_up()
             raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self.stop()
-        else:
+        try:
+            if kind is None:
+                self.stop()
+        finally:
             self.kill()
-        if self._temporary is not None:
-            self._temporary.cleanup()
+            self._clean_up()
 
     @property
     def namesrv_address(self) -> str:
@@ -199,6 +200,10 @@ class ProcessCluster:
         """Stop a broker cleanly and start it again."""
         self.brokers[index].stop()
         self.brokers[index].start()
+
+    def _clean_up(self) -> None:
+        if self._temporary is not None:
+            self._temporary.cleanup()
 
     def _broker_arguments(self, index: int, keys: Mapping[str, str]) -> list[str]:
         own = {

@@ -1,0 +1,117 @@
+"""The demo: its stream, its verdict, and one small run of all of it."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.cli.conftest import CommandLine
+
+from cometmq.cli.demo.compare import compare
+from cometmq.cli.demo.ledger import ROW, Ledger, Rows, load
+from cometmq.cli.demo.orders import CANCELLED_EARLY, CANCELLED_LATE, DELIVERED, events_of
+
+DEMO_SECONDS = 200.0
+EVENTS = [0, 1, 2, 8, 9, 16]
+
+
+def rows(*places: tuple[int, int, int]) -> Rows:
+    """Rows of (event, queue, offset)."""
+    made = np.zeros(len(places), ROW)
+    for row, (event, queue, offset) in zip(made, places, strict=True):
+        row["event"], row["queue"], row["offset"] = event, queue, offset
+    return made
+
+
+ALL = [(0, 0, 0), (1, 0, 1), (2, 0, 2), (8, 1, 0), (9, 1, 1), (16, 0, 3)]
+
+
+def verdict_of(
+    acked: list[tuple[int, int, int]] = ALL,
+    stored: dict[int, int] | None = None,
+    consumed: list[tuple[int, int, int]] = ALL,
+    archived: list[tuple[int, int, int]] = ALL,
+) -> tuple[str, ...]:
+    counts = {0: 4, 1: 2} if stored is None else stored
+    return compare(len(EVENTS), rows(*acked), counts, rows(*consumed), rows(*archived)).differences
+
+
+def test_agreement_with_redelivery_and_with_a_copy_of_a_lost_acknowledgement() -> None:
+    assert verdict_of() == ()
+    assert verdict_of(consumed=[*ALL, ALL[2]]) == ()
+    copy = (8, 1, 2)
+    assert verdict_of(stored={0: 4, 1: 3}, consumed=[*ALL, copy], archived=[*ALL, copy]) == ()
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"acked": ALL[1:]}, "were not acknowledged"),
+        ({"consumed": ALL[:-1]}, "acknowledged records were not consumed"),
+        ({"archived": ALL[:-1]}, "acknowledged records are not in the archive"),
+        ({"archived": [*ALL, ALL[0]]}, "in the archive more than once"),
+        ({"archived": [*ALL, (24, 1, 2)]}, "events are in the archive, but not acknowledged"),
+        ({"stored": {0: 4, 1: 3}}, "queues have counts that differ"),
+        ({"archived": [(9, 1, 0), (8, 1, 1), *ALL[:3], ALL[5]]}, "stand before an earlier change"),
+    ],
+    ids=lambda given: next(iter(given)) if isinstance(given, dict) else "",
+)
+def test_every_difference_is_found(changed: dict[str, list[tuple[int, int, int]]], words: str) -> None:
+    assert any(words in difference for difference in verdict_of(**changed))  # type: ignore[arg-type]
+
+
+def test_orders_live_as_orders_do() -> None:
+    lives: dict[int, list[str]] = defaultdict(list)
+    numbers = set()
+    for producer in range(2):
+        for event in events_of(producer, 2, 20_000):
+            assert event.order % 2 == producer
+            assert event.step == len(lives[event.order])
+            lives[event.order].append(event.state)
+            numbers.add(event.number)
+    assert len(numbers) == 40_000
+    whole = [tuple(life) for life in lives.values() if life[-1] in ("delivered", "cancelled")]
+    assert set(whole) == {DELIVERED, CANCELLED_EARLY, CANCELLED_LATE}
+    assert list(events_of(0, 2, 500)) == list(events_of(0, 2, 500)), "the stream is the same at every run"
+
+
+def test_ledgers_are_read_as_written(tmp_path: Path) -> None:
+    ledger = Ledger()
+    for number in range(1000):
+        ledger.add(number, number % 8, number * 2**20, number)
+    ledger.save(tmp_path / "a.npy")
+    both = load([tmp_path / "a.npy", tmp_path / "a.npy"])
+    assert len(both) == 2000
+    assert both["offset"].max() == 999 * 2**20
+
+
+@pytest.mark.spark
+@pytest.mark.crash
+def test_a_small_demo_agrees(offline: CommandLine, tmp_path: Path) -> None:
+    pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
+    size = ("--messages", "20000", "--rate", "8000")
+    done = offline("demo", *size, "--report", str(tmp_path / "demo"), timeout_s=DEMO_SECONDS)
+    assert done.code == 0, done.err
+    assert "All counts agree: 20,000 changes of orders" in done.out
+    report = json.loads((tmp_path / "demo" / "report.json").read_text())
+    assert report["agrees"]
+    assert sum(queue["acknowledged"] for queue in report["queues"]) == 20_000
+    assert (tmp_path / "demo" / "report.txt").read_text().startswith("Messages by queue")
+    assert (tmp_path / "demo" / "demo.png").read_bytes().startswith(b"\x89PNG")
+    assert not (tmp_path / "demo" / "work").exists()
+
+
+def test_demo_without_java_says_what_to_do(tmp_path: Path) -> None:
+    pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
+    nothing = tmp_path / "bin"
+    nothing.mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", str(nothing))
+        patch.delenv("JAVA_HOME", raising=False)
+        failed = CommandLine()("demo", "--report", str(tmp_path / "demo"))
+    assert failed.code == 1
+    assert "Java 17" in failed.err
+    assert "install" in failed.err

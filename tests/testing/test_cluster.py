@@ -1,0 +1,83 @@
+"""The test kit: clusters in the test's own loop, and as processes that may be killed."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from cometmq.client import Admin, Message, Producer, PullConsumer, PullStatus
+from cometmq.clock import VirtualClock
+from cometmq.options import ConfigError
+from cometmq.testing import Cluster, ProcessCluster
+
+
+async def stored(namesrv: str, topic: str) -> list[bytes]:
+    """The bodies of all messages of a topic."""
+    bodies = []
+    async with PullConsumer("TOOLS_CONSUMER", namesrv) as consumer:
+        for queue in await consumer.queues(topic):
+            offset = 0
+            while (result := await consumer.pull(queue, offset)).status is PullStatus.FOUND:
+                bodies += [message.body for message in result.messages]
+                offset = result.next_offset
+    return sorted(bodies)
+
+
+async def test_messages_survive_a_restart_in_the_loop() -> None:
+    async with Cluster() as cluster:
+        root = cluster.store_root(0)
+        async with Producer("p", cluster.namesrv_address) as producer:
+            await producer.send(Message("t", b"before"))
+            port = cluster.broker(0).server.port
+            await cluster.restart_broker(0)
+            assert cluster.broker(0).server.port == port
+            await producer.send(Message("t", b"after"))
+        assert await stored(cluster.namesrv_address, "t") == [b"after", b"before"]
+    assert not root.exists(), "the temporary directory is gone"
+
+
+async def test_two_brokers_have_stores_of_their_own(tmp_path: Path) -> None:
+    async with Cluster(brokers=2, data=tmp_path) as cluster:
+        async with Admin(cluster.namesrv_address) as admin:
+            assert list(await admin.masters()) == ["broker-0", "broker-1"]
+            await cluster.stop_broker(1)
+            assert len(cluster.brokers) == 1
+        assert (cluster.store_root(0) / "commitlog").is_dir()
+        assert (cluster.store_root(1) / "commitlog").is_dir()
+
+
+async def test_the_clock_is_the_tests_own() -> None:
+    clock = VirtualClock(start_ms=1_234_567_890_000)
+    async with Cluster(clock=clock) as cluster:
+        async with Producer("p", cluster.namesrv_address) as producer:
+            result = await producer.send(Message("t", b"when"))
+        async with Admin(cluster.namesrv_address) as admin:
+            message = await admin.message_by_id(result.offset_msg_id)
+        assert message.store_timestamp == 1_234_567_890_000
+
+
+async def test_unknown_keys_are_refused() -> None:
+    with pytest.raises(ConfigError, match="noSuchKey"):
+        async with Cluster(broker_keys={"noSuchKey": "1"}):
+            pass
+
+
+@pytest.mark.crash
+async def test_acknowledged_messages_survive_sigkill() -> None:
+    with ProcessCluster() as cluster:
+        async with Producer("p", cluster.namesrv_address) as producer:
+            for number in range(20):
+                await producer.send(Message("t", b"%02d" % number))
+        await asyncio.to_thread(cluster.kill_broker, 0)
+        assert (cluster.store_root(0) / "abort").exists()
+        await asyncio.to_thread(cluster.start_broker, 0)
+        assert await stored(cluster.namesrv_address, "t") == [b"%02d" % number for number in range(20)]
+
+
+def test_a_server_that_cannot_start_says_why() -> None:
+    cluster = ProcessCluster(broker_keys={"flushDiskType": "NEVER"})
+    with pytest.raises(Exception, match="flushDiskType=NEVER"):
+        cluster.__enter__()
+    assert cluster.namesrv.pid is None
