@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from tests.broker.conftest import StartBroker
+from tests.broker.wire import Wire
 
 from cometmq.broker.config import BrokerConfig
+from cometmq.broker.controller import Broker
 from cometmq.broker.live_config import LiveConfig
 from cometmq.broker.registration import BrokerRegistration, nameserver_addresses
 from cometmq.broker.topics import TopicConfigManager
@@ -186,6 +189,21 @@ async def test_a_refused_registration_is_tried_again(room: Room, monkeypatch: py
     assert server.routes.topics() == []
     monkeypatch.setattr("cometmq.namesrv.routes.MAX_NAMESRV_BROKERS", 10)
     await until(lambda: has(server, "TBW102"), room.clock)
+
+
+async def test_a_started_broker_is_in_the_routes_and_a_stopped_one_is_not(
+    room: Room, start_broker: StartBroker, connect_to: Callable[[Broker], Awaitable[Wire]]
+) -> None:
+    server = await room.nameserver()
+    broker = await start_broker(namesrv_addr=server.address)
+    route = server.routes.route("TBW102")
+    assert route is not None
+    assert route.broker_datas[0].broker_addrs == {0: broker.address}
+    wire = await connect_to(broker)
+    assert (await wire.send("MadeBySending")).code == 0
+    await until(lambda: has(server, "MadeBySending"))
+    await broker.stop()
+    assert server.routes.topics() == []
 
 
 def test_addresses_are_split_as_clients_split_them() -> None:

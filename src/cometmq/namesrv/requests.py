@@ -140,7 +140,10 @@ class NamesrvRequests:
         """QUERY_DATA_VERSION (322)."""
         header = request.header
         identity = BrokerIdentity(header.cluster_name, header.broker_name, header.broker_id, header.broker_addr)
-        version = decode_body(DataVersion, body)
+        try:
+            version = decode_body(DataVersion, body)
+        except BodyError as error:
+            return Response(ResponseCode.SYSTEM_ERROR, remark=str(error))
         is_changed, known = self.routes.query_data_version(identity, version, self.clock.monotonic())
         return Response(
             header=QueryDataVersionResponseHeader(changed=is_changed),
