@@ -13,7 +13,8 @@ import msgspec
 from cometmq.message.ids import tags_code
 from cometmq.message.properties import CLUSTER, DELAY, KEYS, TAGS, UNIQ_KEY, WAIT
 
-_NAMES: Final = frozenset({KEYS, UNIQ_KEY, TAGS, WAIT, DELAY, CLUSTER})
+_DROPPED: Final = frozenset({WAIT, CLUSTER, ""})
+"""Pieces with these names are not stored as they came; a piece without a name is none."""
 
 
 class SendProperties(msgspec.Struct, gc=False):
@@ -34,28 +35,30 @@ def read_properties(text: str, tail: str) -> SendProperties:
 
     Where a name stands twice the last one counts, as in RocketMQ. Empty pieces are dropped.
     """
-    keys = unique = tag = wait = delay = ""
-    kept: list[str] = []
-    for piece in text.split("\x02"):
+    keys = unique = tag = wait = delay = wait_piece = ""
+    untidy = False
+    pieces = text.split("\x02")
+    for piece in pieces:
         name, _, value = piece.partition("\x01")
-        if name in _NAMES:
-            if name == KEYS:
-                keys = value
-            elif name == UNIQ_KEY:
-                unique = value
-            elif name == TAGS:
-                tag = value
-            elif name == WAIT:
-                wait = value
-                continue
-            elif name == DELAY:
-                delay = value
-            else:
-                continue
-        elif not piece:
-            continue
-        kept.append(piece)
-    kept.append(tail)
+        if name == KEYS:
+            keys = value or keys
+        elif name == UNIQ_KEY:
+            unique = value or unique
+        elif name == TAGS:
+            tag = value or tag
+        elif name == WAIT:
+            untidy = untidy or wait_piece != ""
+            wait = value or wait
+            wait_piece = piece
+        elif name == DELAY:
+            delay = value or delay
+        elif name in _DROPPED:
+            untidy = True
+    if untidy:
+        pieces = [piece for piece in pieces if piece.partition("\x01")[0] not in _DROPPED]
+    elif wait_piece:
+        pieces.remove(wait_piece)
+    pieces.append(tail)
     index_keys: tuple[str, ...]
     if not keys:
         index_keys = (unique,) if unique else ()
@@ -64,7 +67,7 @@ def read_properties(text: str, tail: str) -> SendProperties:
     else:
         index_keys = (unique, keys) if unique else (keys,)
     return SendProperties(
-        "\x02".join(kept).encode(),
+        "\x02".join(pieces).encode(),
         tags_code(tag) if tag else 0,
         index_keys,
         wait != "false",
