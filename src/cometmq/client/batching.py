@@ -19,17 +19,33 @@ def split_batches(messages: Sequence[Message], max_bytes: int, size_of: Callable
     ``size_of`` gives the bytes that a message takes in a batch.
     """
     batches: list[list[int]] = []
-    open_batches: dict[tuple[str, bool], tuple[list[int], int]] = {}
+    kinds: dict[tuple[str, bool], _Open] = {}
+    opened = _Open("", True)
     for position, message in enumerate(messages):
-        if not is_batchable(message):
-            batches.append([position])
-            continue
-        kind = (message.topic, message.wait_store_msg_ok)
+        if message.topic != opened.topic or message.wait_store_msg_ok != opened.wait or message.delay_level:
+            if not is_batchable(message):
+                batches.append([position])
+                continue
+            kind = (message.topic, message.wait_store_msg_ok)
+            opened = kinds.get(kind) or kinds.setdefault(kind, _Open(*kind))
         size = size_of(message)
-        batch, filled = open_batches.get(kind, ([], 0))
-        if not batch or filled + size > max_bytes or len(batch) >= MAX_BATCH_MESSAGES:
-            batch, filled = [], 0
+        batch = opened.batch
+        if not batch or opened.filled_bytes + size > max_bytes or len(batch) >= MAX_BATCH_MESSAGES:
+            batch = opened.batch = []
+            opened.filled_bytes = 0
             batches.append(batch)
         batch.append(position)
-        open_batches[kind] = (batch, filled + size)
+        opened.filled_bytes += size
     return batches
+
+
+class _Open:
+    """The batch of one kind that still takes messages."""
+
+    __slots__ = ("batch", "filled_bytes", "topic", "wait")
+
+    def __init__(self, topic: str, wait: bool) -> None:
+        self.topic = topic
+        self.wait = wait
+        self.batch: list[int] = []
+        self.filled_bytes = 0

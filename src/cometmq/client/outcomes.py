@@ -38,7 +38,7 @@ class Single:
         if self.future.done():
             return
         if isinstance(outcome, BaseException):
-            self.future.set_exception(_raisable(outcome))
+            self.future.set_exception(raisable(outcome))
         else:
             self.future.set_result(outcome)
 
@@ -63,7 +63,7 @@ class Many:
         self.in_flight -= 1
         if isinstance(outcome, BaseException):
             self._failed = True
-            error = _raisable(outcome)
+            error = raisable(outcome)
             for position in (index,) if self._positions is None else self._positions[index]:
                 self._outcomes[position] = error
         elif self._positions is None:
@@ -93,7 +93,8 @@ class Many:
         return [outcome for outcome in self._outcomes if isinstance(outcome, SendResult)]
 
 
-def _raisable(error: BaseException) -> BaseException:
+def raisable(error: BaseException) -> BaseException:
+    """A failure as the caller gets it: a cancelled task means that the producer was closed."""
     if isinstance(error, asyncio.CancelledError):
         return ClientStateError("the producer was closed before the message was answered")
     return error

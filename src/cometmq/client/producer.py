@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Self
 
 from cometmq.client.batching import split_batches
 from cometmq.client.errors import ClientStateError, IllegalMessageError
 from cometmq.client.instance import ClientInstance
-from cometmq.client.outcomes import Many, Single
+from cometmq.client.outcomes import Many, Single, raisable
 from cometmq.client.producer_config import ProducerConfig
 from cometmq.client.selectors import QueueSelector, by_sharding_key
 from cometmq.client.send_encoding import SendEncoder, is_batchable
@@ -127,19 +127,52 @@ class Producer:
         :raises RemotingError: the only attempt got no answer; the message may be stored.
         :raises SendFailedError: several attempts failed.
         """
-        if message.body and len(message.body) >= PACK_IN_THREAD_BYTES:
-            delivery = await self._prepare_large(message)
-        else:
+        large = len(message.body) >= PACK_IN_THREAD_BYTES
+        delivery = await self._prepare_large(message) if large else self._prepare(message)
+        waiting = Single()
+        self._start_one(delivery, queue, sharding_key, selector, timeout_s, waiting.done)
+        return (await waiting.future)[0]
+
+    def send_then(
+        self,
+        message: Message,
+        queue: MessageQueue | None,
+        sharding_key: str | None,
+        selector: QueueSelector | None,
+        timeout_s: float | None,
+        put: Callable[[SendResult | BaseException], None],
+    ) -> None:
+        """As :meth:`send`, with a callback instead of a wait: ``put`` gets the result or the failure, once.
+
+        To be called on the event loop.
+        """
+
+        def done(index: int, outcome: list[SendResult] | BaseException) -> None:
+            put(raisable(outcome) if isinstance(outcome, BaseException) else outcome[0])
+
+        try:
             delivery = self._prepare(message)
+        except Exception as error:
+            put(error)
+            return
+        self._start_one(delivery, queue, sharding_key, selector, timeout_s, done)
+
+    def _start_one(
+        self,
+        delivery: Delivery,
+        queue: MessageQueue | None,
+        sharding_key: str | None,
+        selector: QueueSelector | None,
+        timeout_s: float | None,
+        done: Done,
+    ) -> None:
         if queue is not None or selector is not None or sharding_key is not None:
             delivery.target = queue
             delivery.selector = by_sharding_key(sharding_key) if sharding_key is not None else selector
             delivery.retries = 0
         if timeout_s is not None:
             delivery.deadline = delivery.begun_at + timeout_s
-        waiting = Single()
-        self._start(delivery, waiting.done, 0)
-        return (await waiting.future)[0]
+        self._start(delivery, done, 0)
 
     async def send_oneway(
         self,

@@ -14,7 +14,7 @@ import msgspec
 
 from cometmq.client.errors import IllegalMessageError
 from cometmq.limits import MAX_PROPERTIES_BYTES
-from cometmq.message.batch import PIECE_OVERHEAD_BYTES, BatchPiece, encode_batch
+from cometmq.message.batch import PIECE_OVERHEAD_BYTES
 from cometmq.message.compression import compress
 from cometmq.message.message import Message
 from cometmq.message.names import AUTO_CREATE_TOPIC, RETRY_PREFIX, check_topic
@@ -28,9 +28,12 @@ from cometmq.remoting.headers import SendMessageRequestHeaderV2
 _json: Final = msgspec.json.Encoder().encode
 _WORDS: Final = struct.Struct(">iI")
 _PIECE_HEAD: Final = struct.Struct(">iiiii")
+_PIECE_PROPERTIES: Final = struct.Struct(">h")
 
 UNIQ_KEY_BYTES: Final = len(UNIQ_KEY) + 2 + 56 + len(WAIT) + 7
 """What the properties made here add to the user's, at most."""
+
+_PIECE_ROOM: Final = PIECE_OVERHEAD_BYTES + UNIQ_KEY_BYTES
 
 
 class SendEncoder:
@@ -190,20 +193,28 @@ class SendEncoder:
 
     def piece_bytes(self, message: Message) -> int:
         """An upper bound of what a message takes in a batch body."""
-        size = PIECE_OVERHEAD_BYTES + UNIQ_KEY_BYTES + len(message.body)
+        size = _PIECE_ROOM + len(message.body)
         if message.tags or message.keys or message.properties:
             size += len(encode_properties(message.all_properties()).encode())
         return size
 
     def batch_body(self, messages: Sequence[Message], unique_keys: Sequence[str]) -> bytes:
-        """The body of a batch.
+        """The body of a batch, see :mod:`cometmq.message.batch`.
 
         :raises IllegalMessageError: as :meth:`properties_text`.
         """
-        pieces = []
+        out: list[bytes] = []
         for message, key in zip(messages, unique_keys, strict=True):
-            pieces.append(BatchPiece(message.flag, message.body, self.properties_text(message, key)))
-        return encode_batch(pieces)
+            body = message.body
+            properties = self.properties_text(message, key).encode()
+            size = len(properties)
+            out += (
+                _PIECE_HEAD.pack(PIECE_OVERHEAD_BYTES + len(body) + size, 0, 0, message.flag, len(body)),
+                body,
+                _PIECE_PROPERTIES.pack(size),
+                properties,
+            )
+        return b"".join(out)
 
 
 def is_batchable(message: Message) -> bool:

@@ -10,6 +10,7 @@ import atexit
 import os
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from functools import partial
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar
 
 from cometmq.client.admin import Admin
@@ -21,7 +22,10 @@ from cometmq.client.producer import Producer
 from cometmq.client.producer_config import ProducerConfig
 from cometmq.client.pull_consumer import PullConsumer
 from cometmq.client.push_consumer import PushConsumer
+from cometmq.client.selectors import QueueSelector
+from cometmq.client.send_result import SendResult
 from cometmq.client.subscription import ALL, TAG
+from cometmq.message.message import Message
 from cometmq.remoting.bodies import MessageQueue
 
 A = TypeVar("A")
@@ -78,18 +82,23 @@ class Face(Generic[A]):
 
         self._inner = self._run(build())
 
-    def _run(self, work: Coroutine[Any, Any, R]) -> R:
+    def _demand_other_thread(self) -> None:
         if self._pid != os.getpid():
-            work.close()
             raise ForkedError(
                 "any server", "this client belongs to the parent process", next_step="make a new client after the fork"
             )
         if threading.current_thread().name == "cometmq-client":
-            work.close()
             raise ClientStateError(
                 "a synchronous client was used on the client's own event loop, which would wait for itself",
                 next_step="use the asynchronous client in async listeners",
             )
+
+    def _run(self, work: Coroutine[Any, Any, R]) -> R:
+        try:
+            self._demand_other_thread()
+        except (ClientStateError, ForkedError):
+            work.close()
+            raise
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def _call(self, function: Callable[[], R]) -> R:
@@ -112,6 +121,29 @@ def blocking(
     return call
 
 
+class _Answer:
+    """One outcome, handed from the loop's thread to the one that waits."""
+
+    __slots__ = ("_arrived", "_outcome")
+
+    def __init__(self) -> None:
+        self._arrived = threading.Lock()
+        self._arrived.acquire()
+        self._outcome: SendResult | BaseException | None = None
+
+    def put(self, outcome: SendResult | BaseException) -> None:
+        self._outcome = outcome
+        self._arrived.release()
+
+    def wait(self) -> SendResult:
+        self._arrived.acquire()
+        outcome = self._outcome
+        if isinstance(outcome, SendResult):
+            return outcome
+        assert outcome is not None
+        raise outcome
+
+
 class SyncProducer(Face[Producer]):
     """:class:`~cometmq.client.producer.Producer` for code without an event loop; any thread may send."""
 
@@ -120,7 +152,27 @@ class SyncProducer(Face[Producer]):
 
     start = blocking(Producer.start)
     close = blocking(Producer.close)
-    send = blocking(Producer.send)
+
+    def send(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        sharding_key: str | None = None,
+        selector: QueueSelector | None = None,
+        timeout_s: float | None = None,
+    ) -> SendResult:
+        """As :meth:`Producer.send <cometmq.client.producer.Producer.send>`, which see.
+
+        Neither a task nor a future is made: the loop's thread sends, and releases a lock on the answer.
+        """
+        self._demand_other_thread()
+        answer = _Answer()
+        self._loop.call_soon_threadsafe(
+            partial(self._inner.send_then, message, queue, sharding_key, selector, timeout_s, answer.put)
+        )
+        return answer.wait()
+
     send_oneway = blocking(Producer.send_oneway)
     send_many = blocking(Producer.send_many)
     send_batch = blocking(Producer.send_batch)

@@ -146,7 +146,14 @@ class UniqIdGenerator:
 
     def many(self, count: int) -> list[str]:
         """The next ``count`` ids."""
-        return [self.next() for _ in range(count)]
+        with self._lock:
+            now = self._clock.now_ms()
+            if now != self._last_ms:
+                self._turn(now)
+            first = self._counter
+            self._counter = (first + count) & 0xFFFF
+            stamp = self._stamp
+            return [f"{stamp}{number & 0xFFFF:04X}" for number in range(first, first + count)]
 
     def _turn(self, now: int) -> None:
         if os.getpid() != self._pid:

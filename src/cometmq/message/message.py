@@ -15,13 +15,14 @@ from cometmq.message.hosts import IPV4_HOST_BYTES, IPV6_HOST_BYTES, decode_host,
 from cometmq.message.ids import offset_msg_id
 from cometmq.message.properties import KEY_SEPARATOR, decode_properties
 from cometmq.message.record import MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_RECORD_BYTES, RecordError, body_crc
-from cometmq.message.sysflag import BORNHOST_V6, STOREHOST_V6
+from cometmq.message.sysflag import BORNHOST_V6, COMPRESSED, STOREHOST_V6
 
 _SIZE_MAGIC_CRC: Final = struct.Struct(">iii")
 _INT: Final = struct.Struct(">i")
 _LONG: Final = struct.Struct(">q")
 _SHORT: Final = struct.Struct(">h")
 _BODY_HEAD: Final = struct.Struct(">iqi")
+_UNUSUAL: Final = COMPRESSED | BORNHOST_V6 | STOREHOST_V6
 
 
 class Message(msgspec.Struct):
@@ -156,9 +157,12 @@ class MessageExt:
 
         :raises DecompressionError: it is damaged or larger than the limit.
         """
-        stored = self.stored_body
-        flags = self.sys_flag
-        return decompress(stored, flags, MAX_DECOMPRESSED_BYTES) if flags & 1 else stored
+        data, at = self._data, self._at
+        flags = _INT.unpack_from(data, at + 36)[0]
+        if not flags & _UNUSUAL:  # the layout of nearly every message, without looking further
+            body_at = at + 88
+            return data[body_at : body_at + _INT.unpack_from(data, at + 84)[0]]
+        return decompress(self.stored_body, flags, MAX_DECOMPRESSED_BYTES)
 
     @property
     def stored_body(self) -> bytes:
