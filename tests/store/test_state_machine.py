@@ -80,15 +80,16 @@ class StoreMachine(RuleBasedStateMachine):
         return self.store
 
     # --- what may happen ------------------------------------------------------------------------
-    @rule(key=st.sampled_from(QUEUES), size=st.integers(0, 1500), count=st.integers(1, 4))
-    def put(self, key: Key, size: int, count: int) -> None:
+    @rule(place=st.sampled_from(QUEUES), size=st.integers(0, 1500), count=st.integers(1, 4))
+    def put(self, place: Key, size: int, count: int) -> None:
         for _ in range(count):
             self.count += 1
             body = b"%d:" % self.count + b"x" * size
-            queue = self.opened.queue(*key)
-            self.opened.put(queue, body, b"", 0, 0, 1, HOST, HOST, 0, 0, 0, (f"key{self.count}",))
-            assert queue.next_offset == len(self.model[key]) + sum(k == key for k, _ in self.turn) + 1
-            self.turn.append((key, body))
+            queue = self.opened.queue(*place)
+            key = f"key{self.count}"
+            self.opened.put(queue, body, b"KEYS\x01" + key.encode(), 0, 0, 1, HOST, HOST, 0, 0, 0, (key,))
+            assert queue.next_offset == len(self.model[place]) + sum(k == place for k, _ in self.turn) + 1
+            self.turn.append((place, body))
 
     @rule()
     def commit(self) -> None:

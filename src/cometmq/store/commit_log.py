@@ -85,8 +85,10 @@ class CommitLog:
     def allocate_ahead(self) -> None:
         """Begin to make the segment that comes next, in a thread, unless that is under way."""
         if self._ahead is None:
-            start = self.segments[-1].end if self.segments else self.position
-            self._ahead = self._worker.submit(self._create, start)
+            self._ahead = self._worker.submit(self._create, self._next_start())
+
+    def _next_start(self) -> int:
+        return self.segments[-1].end if self.segments else self.position
 
     def allocate_ahead_of_use(self) -> None:
         """Make the first segment of an empty log ahead of its first message."""
@@ -102,7 +104,7 @@ class CommitLog:
         assert self._ahead is not None
         ahead, self._ahead = self._ahead, None
         try:
-            segment = ahead.result()
+            segment = ahead.result() if ahead.exception() is None else self._create(self._next_start())
         except OSError as error:
             raise store_error(error, "the next log file") from error
         self.segments.append(segment)

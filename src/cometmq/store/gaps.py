@@ -13,9 +13,8 @@ from cometmq.store.commit_log import CommitLog
 from cometmq.store.config import CQ_UNIT_BYTES
 from cometmq.store.mapped_file import file_name
 from cometmq.store.record_scan import matches_unit
-from cometmq.store.topic_queue import BLANK_SIZE, TopicQueue
+from cometmq.store.topic_queue import BLANK_SIZE, UNIT_DTYPE, TopicQueue
 
-UNIT_DTYPE: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags", ">i8")])
 _CHECKED_FILES: Final = 3
 """Files of a queue in which the end is looked for; as Apache does, those before are taken as whole."""
 

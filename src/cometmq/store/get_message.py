@@ -16,7 +16,7 @@ import numpy as np
 from cometmq.store.commit_log import CommitLog
 from cometmq.store.config import CQ_UNIT_BYTES
 from cometmq.store.record_scan import matches_unit, store_timestamp_of
-from cometmq.store.topic_queue import BLANK_SIZE, UNIT, TopicQueue
+from cometmq.store.topic_queue import BLANK_SIZE, UNIT, UNIT_DTYPE, TopicQueue
 
 FILTER_SCAN_UNITS_MIN: Final = 16_000 // CQ_UNIT_BYTES
 """Units that one filtered read looks at, at least (Apache: max(16000 bytes, 20 per message asked))."""
@@ -73,12 +73,12 @@ def get_message(
     if tag_codes is None and predicate is None:
         raw = queue.units(offset, max_messages)
         units: Iterable[tuple[int, int, int]] = UNIT.iter_unpack(raw)
-        positions: Iterable[int] = range(offset, offset + len(raw) // CQ_UNIT_BYTES)
+        next_offset = offset + len(raw) // CQ_UNIT_BYTES
+        positions: Iterable[int] = range(offset, next_offset)
     else:
         raw = queue.units(offset, max(FILTER_SCAN_UNITS_MIN, max_messages))
-        positions, units = _matching(raw, offset, tag_codes)
-    scanned = offset + len(raw) // CQ_UNIT_BYTES
-    if scanned == offset:
+        positions, units, next_offset = _matching(raw, offset, tag_codes, max_messages)
+    if not raw:
         following = offset - offset % queue.file_units + queue.file_units
         return GetResult(GetMessageStatus.OFFSET_FOUND_NULL, min(following, high), low, high)
 
@@ -86,7 +86,6 @@ def get_message(
     count = 0
     total = 0
     removed = False
-    next_offset = scanned
     verified_from = queue.known_from
     run_start = run_end = run_limit = run_base = 0
     run_view: memoryview | None = None
@@ -159,24 +158,25 @@ def _wanted(
 
 
 def _matching(
-    raw: bytes | memoryview, offset: int, tag_codes: frozenset[int] | None
-) -> tuple[Iterable[int], Iterable[tuple[int, int, int]]]:
-    """The offsets and units whose tags code is one of ``tag_codes``."""
+    raw: bytes | memoryview, offset: int, tag_codes: frozenset[int] | None, most: int
+) -> tuple[Iterable[int], Iterable[tuple[int, int, int]], int]:
+    """The offsets and units whose tags code is one of ``tag_codes``, and where to look on."""
+    end = offset + len(raw) // CQ_UNIT_BYTES
     if tag_codes is None:
-        return range(offset, offset + len(raw) // CQ_UNIT_BYTES), UNIT.iter_unpack(raw)
+        return range(offset, end), UNIT.iter_unpack(raw), end
     if len(raw) < _VECTOR_UNITS_MIN * CQ_UNIT_BYTES:
         found = [(at, unit) for at, unit in enumerate(UNIT.iter_unpack(raw), offset) if unit[2] in tag_codes]
-        return [at for at, _ in found], [unit for _, unit in found]
-    units = np.frombuffer(raw, _UNIT_DTYPE)
+        return [at for at, _ in found], [unit for _, unit in found], end
+    units = np.frombuffer(raw, UNIT_DTYPE)
     codes = units["tags"]
     if len(tag_codes) == 1:
         hits = np.flatnonzero(codes == next(iter(tag_codes)))
     else:
         hits = np.flatnonzero(np.isin(codes, np.fromiter(tag_codes, ">i8", len(tag_codes))))
-    return (hits + offset).tolist(), units[hits].tolist()
-
-
-_UNIT_DTYPE: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags", ">i8")])
+    if len(hits) > most:
+        end = offset + int(hits[most])
+        hits = hits[:most]
+    return (hits + offset).tolist(), units[hits].tolist(), end
 
 
 # --- time -------------------------------------------------------------------------------------

@@ -70,9 +70,11 @@ def first_data(fd: int, start: int, size: int) -> int:
     while at < size:
         try:
             at = max(at, os.lseek(fd, at, os.SEEK_DATA))
+            hole = os.lseek(fd, at, os.SEEK_HOLE)
         except OSError:  # ENXIO: nothing but a hole up to the end
             return size
-        block = os.pread(fd, min(1 << 20, size - at), at)
+        # Not a byte beyond: what is read of reserved space is in the page cache then, and taken for data.
+        block = os.pread(fd, min(1 << 20, hole - at, size - at), at)
         if not block:
             return size
         stripped = block.lstrip(b"\0")

@@ -111,6 +111,7 @@ def _recover(config: StoreConfig, clock: Clock, disk: Disk, lock: StoreLock, log
         check_crc=config.check_crc_on_recover,
     )
     recovery.run(queues.root)
+    queues.mark_dirty()
     for line in findings.lines:
         _log.warning("%s", line)
     try:

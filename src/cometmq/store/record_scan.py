@@ -141,8 +141,7 @@ def _tag_and_keys(properties: bytes) -> tuple[str | None, list[str]]:
 class LogScan:
     """An iteration over the records from one offset to where they end.
 
-    Afterwards ``end`` is the end of the last record (or the file end that a filler marks), and
-    ``torn`` says whether something other than zeros follows there.
+    Afterwards ``end`` is the end of the last record, or the file end that a filler marks.
     """
 
     def __init__(self, log: CommitLog, start: int, *, check_crc: bool, until: int | None = None) -> None:
@@ -150,7 +149,6 @@ class LogScan:
         self._check_crc = check_crc
         self._until = until
         self.end = start
-        self.torn = False
 
     def __iter__(self) -> Iterator[LogRecord]:
         log = self._log
@@ -175,5 +173,4 @@ class LogScan:
             if magic == BLANK_MAGIC and size == segment.size - at:
                 self.end = segment.end
                 continue
-            self.torn = size != 0 or magic != 0
             return

@@ -21,9 +21,10 @@ from typing import Final
 
 from cometmq.message.names import SYSTEM_TOPICS
 from cometmq.store.checkpoint import Checkpoint
-from cometmq.store.commit_log import CommitLog
+from cometmq.store.commit_log import CommitLog, store_error
 from cometmq.store.config import CQ_UNIT_BYTES
 from cometmq.store.disk import Disk
+from cometmq.store.errors import StoreFullError
 from cometmq.store.gaps import account_gaps, is_sound, last_sound_unit
 from cometmq.store.index_recovery import cut_index, index_from
 from cometmq.store.index_service import IndexService
@@ -67,7 +68,8 @@ class Recovery:
         self._check_crc = check_crc
         self._queues: dict[tuple[str, int], TopicQueue] = {}
         self._ends: dict[tuple[str, int], int] = {}
-        self._rewritten: dict[tuple[str, int], int] = {}
+        self._unwritten: dict[tuple[str, int], tuple[int, bytearray]] = {}
+        self._full = False
         self.last_timestamp = 0
         """Store timestamp of the last record."""
         self.last_record: tuple[int, int] = (-1, 0)
@@ -223,7 +225,6 @@ class Recovery:
         """Read the log to its end and derive queues and index from it."""
         runs: dict[tuple[str, int], tuple[int, bytearray]] = {}
         scan = LogScan(self._log, start, check_crc=self._check_crc)
-        index = self._index
         record: LogRecord | None = None
         foreign = self._position is None
         for record in scan:
@@ -245,13 +246,12 @@ class Recovery:
                 run[1].extend(unit)
             else:
                 if run is not None:
-                    queue.write_units(self._disk, run[0], bytes(run[1]))
+                    self._write_run(queue, *run)
                 runs[queue.key] = (record.queue_offset, bytearray(unit))
             self._ends[queue.key] = record.queue_offset + 1
         for key, (offset, units) in runs.items():
-            self._queues[key].write_units(self._disk, offset, bytes(units))
-        if index is not None:
-            index.write_pending()
+            self._write_run(self._queues[key], offset, units)
+        self._write_index()
         if record is not None:
             self.last_record = (record.offset, record.size)
             self.last_timestamp = record.store_timestamp
@@ -260,7 +260,6 @@ class Recovery:
         else:
             self._last_of_queues()
         self._log.position = scan.end
-        self._torn = scan.torn
 
     @staticmethod
     def _has_unit(queue: TopicQueue, record: LogRecord) -> bool:
@@ -272,8 +271,34 @@ class Recovery:
         index = self._index
         if index is not None:
             index.pending.append((record.topic + "#", record.offset, record.store_timestamp, record.keys))
-            if len(index.pending) >= _INDEX_BLOCK_MESSAGES:
-                index.write_pending()
+            if len(index.pending) % _INDEX_BLOCK_MESSAGES == 0:
+                self._write_index()
+
+    def _write_index(self) -> None:
+        try:
+            if self._index is not None:
+                self._index.write_pending()
+        except OSError as error:
+            self._no_room(error)
+
+    def _write_run(self, queue: TopicQueue, offset: int, units: bytearray) -> None:
+        """Write units into a queue's files; without room for them, they wait in memory as those of new messages do."""
+        kept = self._unwritten.get(queue.key)
+        if kept is not None and kept[0] + len(kept[1]) // CQ_UNIT_BYTES == offset:
+            kept[1].extend(units)
+            return
+        try:
+            queue.write_units(self._disk, offset, bytes(units))
+        except OSError as error:
+            self._no_room(error)
+            self._unwritten[queue.key] = (offset, units)
+
+    def _no_room(self, error: OSError) -> None:
+        if not isinstance(store_error(error, ""), StoreFullError):
+            raise error
+        if not self._full:
+            self._full = True
+            self._findings.add("the disk is full; units and index entries wait in memory until it has room")
 
     def _take_last(self, offset: int, size: int) -> None:
         segment = self._log.segment_at(offset) if offset >= 0 else None
@@ -321,15 +346,18 @@ class Recovery:
         for queue in self._queues.values():
             end = self._ends.get(queue.key, 0)
             queue.open_at(queue.files, end)
-            while end > queue.first_stored:
+            while queue.key not in self._unwritten and end > queue.first_stored:
                 unit = queue.unit(end - 1)
                 if unit is not None and (unit[1] == BLANK_SIZE or unit[0] + unit[1] <= log.position):
                     break
                 end -= 1
-            if queue.cut(end):
+            waiting = self._unwritten.get(queue.key)
+            if queue.cut(waiting[0] if waiting is not None else end):
                 self._findings.add(
                     f"consumequeue/{queue.topic}/{queue.queue_id}: bytes behind its end at {end} were cleared"
                 )
+            if waiting is not None:
+                queue.keep_pending(waiting[1])
             queue.min_logical = queue.offset_of_log(log.min_offset)
         if self._index is not None:
             cut_index(self._index, log.position)

@@ -13,11 +13,14 @@ import struct
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from cometmq.store.config import CQ_UNIT_BYTES
 from cometmq.store.disk import Disk
 from cometmq.store.mapped_file import clear_from, file_name, first_data
 
 UNIT: Final = struct.Struct(">qiq")
+UNIT_DTYPE: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags", ">i8")])
 BLANK_UNIT: Final = UNIT.pack(0, 0x7FFFFFFF, 0)
 """Fills the units below the first one of a queue that does not begin at 0."""
 BLANK_SIZE: Final = 0x7FFFFFFF
@@ -195,6 +198,11 @@ class TopicQueue:
             self.write_units(disk, self._written, bytes(self.pending[: count * CQ_UNIT_BYTES]))
             del self.pending[: count * CQ_UNIT_BYTES]
             self._written += count
+
+    def keep_pending(self, units: bytearray) -> None:
+        """Take units from recovery that could not be written; they follow those in the files."""
+        self.pending = units
+        self.next_offset = self.committed = self.known_from = self._written + len(units) // CQ_UNIT_BYTES
 
     def write_units(self, disk: Disk, offset: int, units: bytes) -> None:
         """Write units from ``offset`` on; files are made where needed.

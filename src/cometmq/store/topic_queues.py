@@ -37,6 +37,14 @@ class TopicQueues:
             queue = queues[queue_id] = TopicQueue(topic, queue_id, directory, self._file_size, delay_ms)
         return queue
 
+    def mark_dirty(self) -> None:
+        """Find the queues whose units wait in memory, after recovery."""
+        for queues in self.by_topic.values():
+            for queue in queues.values():
+                if queue.pending:
+                    queue.dirty = True
+                    self.dirty.append(queue)
+
     def extents(self) -> dict[str, dict[int, tuple[int, int]]]:
         """The first offset in the files and maxOffset of every queue that has had messages."""
         return {

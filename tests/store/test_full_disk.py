@@ -1,0 +1,257 @@
+"""A full disk, to the last byte, and a disk that fails: producers are told, nothing acknowledged is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.store.conftest import SEGMENT_BYTES, StoreBench, fill, put, served
+
+from cometmq.store.disk import Disk
+from cometmq.store.errors import StoreError, StoreFailedError, StoreFullError
+from cometmq.store.message_store import MessageStore
+
+
+class FullDisk(Disk):
+    """A disk with ``room`` bytes left; a write takes what fits and then fails, as pwrite does."""
+
+    def __init__(self) -> None:
+        self.room = 1 << 40
+
+    def write(self, fd: int, data: bytes | bytearray | memoryview, at: int) -> None:
+        if len(data) > self.room:
+            super().write(fd, data[: self.room], at)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        super().write(fd, data, at)
+
+    def allocate(self, fd: int, at: int, size: int) -> None:
+        if size > self.room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        super().allocate(fd, at, size)
+
+
+@pytest.mark.parametrize("room", [0, 1, 7, 8, 90, 250, 1000])
+def test_a_turn_without_room_fails_whole(bench: StoreBench, room: int) -> None:
+    disk = FullDisk()
+    store = bench.open(disk=disk)
+    fill(store, 30)
+    before = served(store)
+    end = store.max_physical_offset
+    queue = store.queue("TopicTest", 0)
+    offset = queue.next_offset
+
+    disk.room = room
+    for number in range(8):
+        put(store, "TopicTest", 0, b"lost %d" % number * 30, key="lost")
+    with pytest.raises(StoreFullError, match="free space"):
+        store.commit()
+    assert (store.max_physical_offset, queue.next_offset, queue.max_offset()) == (end, offset, offset)
+    assert served(store) == before
+    assert store.query("TopicTest", "lost", 32, 0, 1 << 62).records == []
+
+    disk.room = 1 << 40
+    put(store, "TopicTest", 0, b"again")
+    store.commit()
+    assert queue.max_offset() == offset + 1
+    assert len(served(store)["TopicTest", 0]) == len(before["TopicTest", 0]) + 1
+
+
+def test_what_a_failed_turn_left_is_no_record_after_a_kill(bench: StoreBench, tmp_path: Path) -> None:
+    disk = FullDisk()
+    store = bench.open(disk=disk)
+    fill(store, 30)
+    before = served(store)
+    disk.room = 500  # some whole records of the turn get onto the disk
+    for _ in range(8):
+        put(store, "TopicTest", 0, b"refused")
+    with pytest.raises(StoreFullError):
+        store.commit()
+    copy = bench.crashed_copy(tmp_path / "copy")
+    assert served(copy.open()) == before
+    copy.close_all()
+
+
+def store_one(store: MessageStore) -> StoreError | None:
+    put(store, "TopicTest", 0, b"x" * 2000)
+    try:
+        store.commit()
+    except StoreError as error:
+        return error
+    return None
+
+
+def test_no_room_for_the_next_log_file(bench: StoreBench) -> None:
+    disk = FullDisk()
+    store = bench.open(disk=disk)
+    fill(store, 30)
+    disk.room = SEGMENT_BYTES - 1
+    stored = 0
+    while store_one(store) is None:
+        stored += 1
+    assert stored
+    before = served(store)
+    assert isinstance(store_one(store), StoreFullError)
+    assert served(store) == before
+    disk.room = 1 << 40
+    fill(store, 200, start=1000)
+    after = served(store)
+    store.close_now()
+    assert served(bench.open()) == after
+
+
+def test_no_room_for_units_refuses_messages_but_serves_them(bench: StoreBench) -> None:
+    disk = FullDisk()
+    store = bench.open(disk=disk)
+    fill(store, 30)
+    store._maintenance.write_derived()
+    put(store, "TopicTest", 0, b"units wait")
+    store.commit()
+    disk.room = 0
+    assert not store._maintenance.write_derived()
+    assert isinstance(store.writable(), StoreFullError)
+    put(store, "TopicTest", 0, b"refused")
+    with pytest.raises(StoreFullError):
+        store.commit()
+    assert len(served(store)["TopicTest", 0]) == 11
+    disk.room = 1 << 40
+    assert store.writable() is None
+    put(store, "TopicTest", 0, b"accepted")
+    store.commit()
+    assert len(served(store)["TopicTest", 0]) == 12
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A real file system of 1 MiB."""
+    path = tmp_path / "disk"
+    path.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(path)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"a tmpfs cannot be mounted here: {mounted.stderr.decode().strip()}")
+    yield path
+    subprocess.run(["umount", "-l", str(path)], check=True)
+
+
+def fill_up(path: Path) -> None:
+    """Write until not one byte more fits."""
+    with path.open("ab", buffering=0) as file:
+        for size in (4096, 1):
+            with contextlib.suppress(OSError):
+                while file.write(b"b" * size):
+                    pass
+
+
+def test_a_real_disk_full_to_the_last_byte(small_disk: Path) -> None:
+    bench = StoreBench(small_disk / "store")
+    store = bench.open()
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(b"b" * 200_000)
+    errors: list[StoreError] = []
+    acknowledged = 0
+    while len(errors) < 20:
+        try:
+            put(store, "TopicTest", acknowledged % 3, b"%06d" % acknowledged * 40, key=f"key-{acknowledged}")
+            store.commit()
+            acknowledged += 1
+        except StoreError as error:
+            errors.append(error)
+    assert all(isinstance(error, StoreFullError) for error in errors)
+    fill_up(ballast)
+    assert sum(map(len, served(store).values())) == acknowledged
+    full = served(store)
+
+    # A kill now, and a start on the full disk: everything acknowledged is there.
+    store._opened.lock.release()
+    again = bench.open()
+    assert served(again) == full
+    ballast.unlink()
+    put(again, "TopicTest", 0, b"there is room")
+    again.commit()
+    assert sum(map(len, served(again).values())) == acknowledged + 1
+    again.close_now()
+    store._closed = True  # the killed one
+    third = bench.open()
+    assert sum(map(len, served(third).values())) == acknowledged + 1
+    third.close_now()
+
+
+class FailingFlush(Disk):
+    """A disk whose flushes fail once told to, and then pretend to work, as after an I/O error on Linux."""
+
+    def __init__(self) -> None:
+        self.failures = 0
+
+    def flush(self, fd: int) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        super().flush(fd)
+
+
+async def test_after_a_failed_flush_nothing_is_acknowledged_until_reopened(bench: StoreBench) -> None:
+    import asyncio
+
+    disk = FailingFlush()
+    store = bench.open(disk=disk, flush_disk_type="SYNC_FLUSH")
+    fill(store, 10)
+    loop = asyncio.get_running_loop()
+
+    async def flushed(position: int) -> StoreError | None:
+        done: asyncio.Future[StoreError | None] = loop.create_future()
+        store.when_flushed(position, done.set_result)
+        return await asyncio.wait_for(done, 10)
+
+    assert await flushed(store.max_physical_offset) is None
+    disk.failures = 1
+    put(store, "TopicTest", 0, b"not kept")
+    position = store.commit()
+    assert isinstance(await flushed(position), StoreFailedError)
+    # The disk would now say yes again; it is not believed.
+    assert isinstance(await flushed(position), StoreFailedError)
+    assert isinstance(store.writable(), StoreFailedError)
+    assert store.flushed_position < position
+    put(store, "TopicTest", 0, b"refused")
+    with pytest.raises(StoreFailedError, match="restart the broker"):
+        store.commit()
+    assert served(store)
+    store.close_now()
+    again = bench.open()
+    assert any(line.startswith("abort: ") for line in again.findings)
+    put(again, "TopicTest", 0, b"accepted")
+    again.commit()
+
+
+async def test_one_flush_covers_everything_written_before_it(bench: StoreBench) -> None:
+    import asyncio
+
+    class CountingDisk(Disk):
+        flushes = 0
+
+        def flush(self, fd: int) -> None:
+            CountingDisk.flushes += 1
+            super().flush(fd)
+
+    store = bench.open(disk=CountingDisk())
+    answers: list[StoreError | None] = []
+    done = asyncio.Event()
+    for number in range(20):
+        put(store, "TopicTest", 0, b"%d" % number)
+        position = store.commit()
+
+        def answered(error: StoreError | None) -> None:
+            answers.append(error)
+            if len(answers) == 20:
+                done.set()
+
+        store.when_flushed(position, answered)
+    await asyncio.wait_for(done.wait(), 10)
+    assert answers == [None] * 20
+    assert CountingDisk.flushes <= 2
+    assert store.flushed_position == store.max_physical_offset

@@ -1,0 +1,143 @@
+"""Old files go in time, young ones stay; a disk that fills up makes room or refuses. The clock is moved."""
+
+from __future__ import annotations
+
+import datetime
+import os
+from pathlib import Path
+
+import pytest
+from tests.store.conftest import StoreBench, fill, served
+
+from cometmq.clock import VirtualClock
+from cometmq.store.disk import Disk
+from cometmq.store.errors import StoreFullError
+from cometmq.store.message_store import GetMessageStatus, MessageStore
+
+
+class MeteredDisk(Disk):
+    """A disk that is as full as the test says."""
+
+    ratio = 0.1
+
+    def used_ratio(self, path: Path) -> float:
+        return self.ratio
+
+
+def clock_at(hour: int) -> VirtualClock:
+    now = datetime.datetime.now().astimezone().replace(hour=hour, minute=0, second=0, microsecond=0)
+    return VirtualClock(int(now.timestamp() * 1000))
+
+
+def age(store: MessageStore, hours: float, files: int) -> None:
+    """Make the first log files so many hours older than now is."""
+    then = store.clock.now_ms() / 1000 - hours * 3600
+    for segment in store._log.segments[:files]:
+        os.utime(segment.path, (then, then))
+
+
+@pytest.fixture
+def disk() -> MeteredDisk:
+    return MeteredDisk()
+
+
+async def filled(bench: StoreBench, clock: VirtualClock, disk: MeteredDisk) -> MessageStore:
+    store = bench.open(clock=clock, disk=disk)
+    fill(store, 900)
+    assert len(store._log.segments) >= 4
+    store._log.flush(0, store.max_physical_offset)
+    store._flush.position = store.max_physical_offset
+    age(store, 0, 99)
+    store.start()
+    return store
+
+
+async def test_files_past_their_time_go_at_the_hour(bench: StoreBench, disk: MeteredDisk) -> None:
+    clock = clock_at(3)
+    store = await filled(bench, clock, disk)
+    age(store, 73, 2)
+    first_kept = store._log.segments[2].start
+    queue = store.queue("TopicTest", 0)
+    clock.advance(1800)
+    assert store.min_physical_offset == 0, "not the hour"
+    age(store, 73, 2)
+    clock.advance(1900)
+    assert store.min_physical_offset == first_kept
+    assert queue.min_offset() > 0
+    unit = queue.unit(queue.min_offset())
+    assert unit is not None
+    assert unit[0] >= first_kept
+    assert store.get_message(queue, 0, 32).status is GetMessageStatus.OFFSET_TOO_SMALL
+    assert store.get_message(queue, 0, 32).next_begin_offset == queue.min_offset()
+    kept = served(store)
+    assert min((bench.root / "consumequeue" / "TopicTest" / "0").iterdir()).name != "0" * 20
+    store.close_now()
+    again = bench.open(clock=clock, disk=disk)
+    assert again.findings == []
+    assert served(again) == kept
+    assert again.min_physical_offset == first_kept
+
+
+async def test_young_files_stay(bench: StoreBench, disk: MeteredDisk) -> None:
+    clock = clock_at(4)
+    store = await filled(bench, clock, disk)
+    age(store, 71, 3)
+    clock.advance(60)
+    assert store.min_physical_offset == 0
+
+
+async def test_the_last_file_never_goes(bench: StoreBench, disk: MeteredDisk) -> None:
+    clock = clock_at(4)
+    store = await filled(bench, clock, disk)
+    age(store, 1000, 99)
+    clock.advance(60)
+    assert len(store._log.segments) == 1
+    assert served(store)
+
+
+async def test_a_fuller_disk_deletes_at_any_hour(bench: StoreBench, disk: MeteredDisk) -> None:
+    clock = clock_at(12)
+    store = await filled(bench, clock, disk)
+    age(store, 73, 1)
+    clock.advance(30)
+    assert store.min_physical_offset == 0
+    disk.ratio = 0.76
+    clock.advance(30)
+    assert store.min_physical_offset == store.config.mapped_file_size_commit_log
+
+
+@pytest.mark.parametrize("forcibly", [True, False])
+async def test_a_very_full_disk_deletes_before_the_time(bench: StoreBench, disk: MeteredDisk, forcibly: bool) -> None:
+    clock = clock_at(12)
+    store = bench.open(clock=clock, disk=disk, clean_file_forcibly_enable=forcibly)
+    fill(store, 900)
+    store._log.flush(0, store.max_physical_offset)
+    store._flush.position = store.max_physical_offset
+    age(store, 0, 99)
+    store.start()
+    disk.ratio = 0.86
+    clock.advance(30)
+    assert (store.min_physical_offset > 0) == forcibly
+
+
+async def test_a_full_disk_refuses_messages_until_it_has_room(bench: StoreBench, disk: MeteredDisk) -> None:
+    clock = clock_at(12)
+    store = await filled(bench, clock, disk)
+    assert store.writable() is None
+    disk.ratio = 0.91
+    clock.advance(10)
+    assert isinstance(store.writable(), StoreFullError)
+    assert served(store)
+    disk.ratio = 0.5
+    clock.advance(10)
+    assert store.writable() is None
+
+
+async def test_index_files_go_with_the_log(bench: StoreBench, disk: MeteredDisk) -> None:
+    clock = clock_at(4)
+    store = await filled(bench, clock, disk)
+    store._maintenance.write_index()
+    before = len(list((bench.root / "index").iterdir()))
+    age(store, 1000, 99)
+    clock.advance(60)
+    assert len(list((bench.root / "index").iterdir())) < before
