@@ -119,10 +119,15 @@ class Client:
 
     def produce(self, namesrv: str, series: Series, mode: str = "sync", **more: Any) -> list[Event]:
         """Send a series; the `sent` events (none for oneway)."""
-        arguments = ["produce", *options({"namesrv": namesrv, "mode": mode, **more}), *series.arguments()]
-        running = self._runner.start(arguments)
+        running = self.start_producing(namesrv, series, mode, **more)
         running.wait(PATIENCE_S)
         return running.named("sent")
+
+    def start_producing(self, namesrv: str, series: Series, mode: str = "sync", **more: Any) -> Running:
+        """Start to send a series; each answer is a `sent` event."""
+        return self._runner.start(
+            ["produce", *options({"namesrv": namesrv, "mode": mode, **more}), *series.arguments()]
+        )
 
     def start_consuming(self, namesrv: str, topic: str, group: str, **more: Any) -> Running:
         """Start to consume; ends when `expect` messages came, `timeout` (s) is over, or it is stopped."""

@@ -20,7 +20,9 @@ class CommandFailedError(AssertionError):
     """A client program reported an error; the text is its own."""
 
     def __init__(self, event: Event, log: str) -> None:
-        super().__init__(f"{event.get('type')}: {event.get('message')} {event.get('trace', '')}\n{log}")
+        super().__init__(
+            f"{event.get('type')}: {event.get('message')} {event.get('cause', '')} {event.get('trace', '')}\n{log}"
+        )
         self.code = event.get("code")
         self.problem = str(event.get("message"))
 

@@ -45,6 +45,7 @@ final class Output {
         Map<String, Object> fields = new LinkedHashMap<>();
         fields.put("type", problem.getClass().getSimpleName());
         fields.put("message", String.valueOf(problem.getMessage()));
+        fields.put("cause", String.valueOf(problem.getCause()));
         fields.put("trace", java.util.Arrays.stream(problem.getStackTrace()).limit(8).map(Object::toString)
             .collect(Collectors.toList()));
         if (problem instanceof MQBrokerException broker) {
