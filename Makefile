@@ -20,9 +20,9 @@ lint: ## types, lint and import order only
 	@scripts/setup test
 	@$(PY) scripts/test --only-lint
 
-bench: ## measure this machine (see docs/performance.md)
+bench: ## measure the broker beside Apache RocketMQ on this machine
 	@scripts/setup test
-	@$(PY) benchmarks/run.py
+	@$(PY) benchmarks/broker.py load
 
 clean: ## remove what the targets above made, the .venv included
 	rm -rf $(VENV) demo-report .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
