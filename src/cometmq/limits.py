@@ -100,6 +100,12 @@ MAX_HELD_PULLS_OF_CONNECTION: Final = 16_384
 MAX_CONSUMER_OFFSET_TABLES: Final = 200_000
 """Pairs of topic and group with offsets; each is an entry of ``consumerOffset.json``."""
 
+MAX_TOPICS: Final = 50_000
+"""Topics that clients may bring into being; administrators may go on. The table is one file, written on each change."""
+
+MAX_GROUPS: Final = 50_000
+"""Consumer groups that clients may bring into being; each also has a retry topic."""
+
 MAX_CLIENT_ID_CHARS: Final = 1_024
 """Client id in a heartbeat; real ones have an address, a name and a unit, below 200."""
 

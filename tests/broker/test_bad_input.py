@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 from tests.broker.wire import Connect, Wire, pull_header, records, send_header
 
+import cometmq.broker.groups
+import cometmq.broker.send_targets
+import cometmq.broker.topics
 from cometmq.broker.controller import Broker
 from cometmq.limits import MAX_FRAME_BYTES
 from cometmq.message.sysflag import COMPRESSED
@@ -82,6 +85,19 @@ async def test_groups_of_pulls_and_retry_topics(broker: Broker, wire: Wire, grou
 @pytest.mark.parametrize("topic", ["../x", "", "x" * 128])
 async def test_topics_of_pulls(wire: Wire, topic: str) -> None:
     assert (await wire.pull(topic)).code == ResponseCode.TOPIC_NOT_EXIST
+
+
+async def test_topics_and_groups_are_bounded(broker: Broker, wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    await wire.send("T")
+    with monkeypatch.context() as patched:
+        for module in (cometmq.broker.topics, cometmq.broker.send_targets):
+            patched.setattr(module, "MAX_TOPICS", len(broker.topics.table))
+        patched.setattr(cometmq.broker.groups, "MAX_GROUPS", len(broker.groups.table))
+        refused = await wire.send("OneMore")
+        assert refused.code == ResponseCode.SYSTEM_ERROR
+        assert (await wire.send("T")).code == ResponseCode.SUCCESS
+        assert (await wire.pull("T")).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+        assert broker.topics.get("OneMore") is None
 
 
 # --- headers -----------------------------------------------------------------------------------------

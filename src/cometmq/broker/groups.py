@@ -15,6 +15,7 @@ from typing import Final
 from cometmq import fastjson
 from cometmq.broker.live_config import LiveConfig
 from cometmq.clock import Clock
+from cometmq.limits import MAX_GROUPS
 from cometmq.message.names import check_group
 from cometmq.remoting.bodies import (
     DataVersion,
@@ -87,13 +88,13 @@ class SubscriptionGroupManager:
         return self._table.get(group)
 
     def find(self, group: str) -> SubscriptionGroupConfig | None:
-        """The configuration of a group, made now if groups are made on first use and the name is valid."""
+        """The configuration of a group; made now if that is on, the name is valid and there is room."""
         found = self._table.get(group)
         if found is not None:
             return found
         if not self._live.current.auto_create_subscription_group and not group.startswith(SYSTEM_GROUP_PREFIX):
             return None
-        if check_group(group) is not None:
+        if check_group(group) is not None or len(self._table) >= MAX_GROUPS:
             return None
         created = SubscriptionGroupConfig(group_name=group)
         _log.info("create subscription group %s on first use", group)

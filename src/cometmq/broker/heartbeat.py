@@ -61,7 +61,7 @@ class ClientManageProcessor:
     def _prepare(self, consumer: ConsumerData) -> None:
         """Make the group and its retry topic, which every consumer looks for."""
         group = self._groups.find(consumer.group_name)
-        if group is not None:
+        if group is not None and not self._topics.is_full:
             self._topics.create_retry(
                 retry_topic(consumer.group_name),
                 queue_nums=group.retry_queue_nums,

@@ -14,6 +14,7 @@ from cometmq.broker.groups import SubscriptionGroupManager
 from cometmq.broker.live_config import LiveConfig
 from cometmq.broker.topics import TopicConfigManager, describe_topic
 from cometmq.clock import Clock
+from cometmq.limits import MAX_TOPICS
 from cometmq.message.names import (
     NOT_ALLOWED_SEND_TOPICS,
     PERM_WRITE,
@@ -140,6 +141,10 @@ class SendTargets:
 
     def _create(self, header: SendHeader) -> TopicConfig:
         name = header.topic
+        if self._topics.is_full:
+            raise SendRefusedError(
+                ResponseCode.SYSTEM_ERROR, f"topic[{name}] is not created, this broker has {MAX_TOPICS} topics already"
+            )
         is_retry = name.startswith(RETRY_PREFIX)
         topic_sys_flag = (TOPIC_UNIT_SUB if is_retry else TOPIC_UNIT) if header.unit_mode else 0
         topic = self._topics.create_in_send(

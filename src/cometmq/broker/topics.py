@@ -16,6 +16,7 @@ from typing import Final
 from cometmq import fastjson
 from cometmq.broker.live_config import LiveConfig
 from cometmq.clock import Clock
+from cometmq.limits import MAX_TOPICS
 from cometmq.message.names import (
     AUTO_CREATE_TOPIC,
     BENCHMARK_TOPIC,
@@ -86,6 +87,11 @@ class TopicConfigManager:
     def get(self, topic: str) -> TopicConfig | None:
         """The configuration of a topic, or ``None``."""
         return self._table.get(topic)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether clients may bring no more topics into being."""
+        return len(self._table) >= MAX_TOPICS
 
     @property
     def table(self) -> Mapping[str, TopicConfig]:
