@@ -16,9 +16,8 @@ from cometmq.options import (
     load_options,
     option,
     options_of,
-    parse_properties,
-    update_file,
 )
+from cometmq.properties_file import parse_properties, update_file
 
 
 @dataclasses.dataclass(frozen=True)

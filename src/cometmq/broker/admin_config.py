@@ -14,7 +14,8 @@ from typing import Final
 from cometmq.broker.config import APACHE_ONLY_KEYS
 from cometmq.broker.live_config import LiveConfig
 from cometmq.clock import Clock
-from cometmq.options import ConfigError, changed, format_properties, update_file
+from cometmq.options import ConfigError, changed, format_properties
+from cometmq.properties_file import update_file
 from cometmq.remoting.bodies import DataVersion, encode_body
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import GetBrokerConfigResponseHeader, NoHeader

@@ -3,16 +3,7 @@
 Two families, as in Apache: *items* by name and key (``BrokerStatsManager``: TOPIC_PUT_NUMS of a topic,
 GROUP_GET_NUMS of ``topic@group``, …), seen over the last minute, hour and day; and *totals* of the
 broker (``StoreStatsService``), seen over 10, 60 and 600 seconds. Counting is a few additions, done once
-per turn of the loop or per pull; everything else is sampled by the clock:
-
-========== ============================== =========================
-window     sampled every                  snapshots kept
-========== ============================== =========================
-totals     1 s                            601
-minute     10 s                           7
-hour       10 min                         7
-day        1 h                            25
-========== ============================== =========================
+per turn of the loop or per pull; everything else is sampled by the clock.
 """
 
 from __future__ import annotations
@@ -23,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from cometmq.broker.stats_item import PERIODS_S, StatsItem
 from cometmq.clock import SYSTEM_CLOCK, Clock, TimerHandle
 from cometmq.remoting.bodies import BrokerStatsData, BrokerStatsItem
 
@@ -34,9 +26,6 @@ SNDBCK_PUT_NUMS: Final = "SNDBCK_PUT_NUMS"
 BROKER_PUT_NUMS: Final = "BROKER_PUT_NUMS"
 BROKER_GET_NUMS: Final = "BROKER_GET_NUMS"
 
-_PERIODS_S: Final = (10, 600, 3600)
-"""Seconds between two snapshots of the minute, hour and day windows."""
-_KEPT: Final = (7, 7, 25)
 _TOTAL_SAMPLES: Final = 601
 
 PUT_TIME_LABELS: Final = (
@@ -55,50 +44,6 @@ PUT_TIME_LABELS: Final = (
     "[10s~]",
 )
 _PUT_TIME_BOUNDS_MS: Final = (10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10_000)
-
-
-class StatsItem:
-    """One counter: a value, how many calls made it, and snapshots of both."""
-
-    __slots__ = ("_windows", "times", "value")
-
-    def __init__(self) -> None:
-        self.value = 0
-        self.times = 0
-        self._windows = tuple(deque[tuple[int, int, int]](maxlen=kept) for kept in _KEPT)
-
-    def add(self, value: int) -> None:
-        """Count ``value`` more, by one call."""
-        self.value += value
-        self.times += 1
-
-    def sample(self, window: int, now_ms: int) -> None:
-        """Take a snapshot for the minute (0), hour (1) or day (2)."""
-        snapshots = self._windows[window]
-        if not snapshots:
-            snapshots.append((now_ms - _PERIODS_S[window] * 1000, 0, 0))
-        snapshots.append((now_ms, self.value, self.times))
-
-    def seen(self, window: int) -> BrokerStatsItem:
-        """Return sum, per second and per call over the window so far."""
-        snapshots = self._windows[window]
-        if not snapshots:
-            return BrokerStatsItem(sum=0, tps=0.0, avgpt=0.0)
-        first_ms, first_value, first_times = snapshots[0]
-        last_ms, last_value, last_times = snapshots[-1]
-        total = last_value - first_value
-        calls = last_times - first_times
-        return BrokerStatsItem(
-            sum=total,
-            tps=total * 1000 / (last_ms - first_ms) if last_ms > first_ms else 0.0,
-            avgpt=total / calls if calls > 0 else 0.0,
-        )
-
-    @property
-    def idle_for_a_day(self) -> bool:
-        """Whether a whole day passed without a count."""
-        day = self._windows[2]
-        return len(day) == _KEPT[2] and day[0][2] == self.times
 
 
 class BrokerStats:
@@ -221,11 +166,11 @@ class BrokerStats:
         self._ticks += 1
         self._sample_totals()
         now_ms = self._clock.now_ms()
-        for window, period in enumerate(_PERIODS_S):
+        for window, period in enumerate(PERIODS_S):
             if self._ticks % period == 0:
                 for item in self._all_items():
                     item.sample(window, now_ms)
-        if self._ticks % _PERIODS_S[-1] == 0:
+        if self._ticks % PERIODS_S[-1] == 0:
             self._forget_idle()
         today = self._today()
         if today != self._day:

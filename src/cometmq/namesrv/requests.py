@@ -1,4 +1,4 @@
-"""What the nameserver answers: one handler for each request code (``DefaultRequestProcessor``)."""
+"""What the nameserver answers about brokers and topics (``DefaultRequestProcessor``)."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import logging
 from collections.abc import Callable
 
 from cometmq.clock import Clock
-from cometmq.namesrv.kv import ORDER_TOPIC_CONFIG, KvConfig, KvError
+from cometmq.namesrv.kv import ORDER_TOPIC_CONFIG, KvConfig
 from cometmq.namesrv.routes import UNIT, UNIT_SUB, BrokerIdentity, RegistrationError, RouteTable
-from cometmq.namesrv.settings import PathChangeError, Settings
-from cometmq.options import ConfigError
+from cometmq.namesrv.settings import Settings
 from cometmq.remoting.bodies import (
     BodyError,
     DataVersion,
@@ -24,15 +23,10 @@ from cometmq.remoting.codes import STANDARD_JSON_VERSION, RequestCode, ResponseC
 from cometmq.remoting.headers import (
     AddWritePermOfBrokerRequestHeader,
     AddWritePermOfBrokerResponseHeader,
-    DeleteKVConfigRequestHeader,
     DeleteTopicFromNamesrvRequestHeader,
-    GetKVConfigRequestHeader,
-    GetKVConfigResponseHeader,
-    GetKVListByNamespaceRequestHeader,
     GetRouteInfoRequestHeader,
     GetTopicsByClusterRequestHeader,
     NoHeader,
-    PutKVConfigRequestHeader,
     QueryDataVersionRequestHeader,
     QueryDataVersionResponseHeader,
     RegisterBrokerRequestHeader,
@@ -76,12 +70,6 @@ class NamesrvRequests:
         add(code.GET_UNIT_TOPIC_LIST, NoHeader, self._flagged(UNIT))
         add(code.GET_HAS_UNIT_SUB_TOPIC_LIST, NoHeader, self._flagged(UNIT_SUB))
         add(code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, NoHeader, self._flagged(UNIT_SUB, UNIT))
-        add(code.PUT_KV_CONFIG, PutKVConfigRequestHeader, self.put_kv)
-        add(code.GET_KV_CONFIG, GetKVConfigRequestHeader, self.get_kv)
-        add(code.DELETE_KV_CONFIG, DeleteKVConfigRequestHeader, self.delete_kv)
-        add(code.GET_KVLIST_BY_NAMESPACE, GetKVListByNamespaceRequestHeader, self.kv_namespace)
-        add(code.UPDATE_NAMESRV_CONFIG, NoHeader, self.update_config)
-        add(code.GET_NAMESRV_CONFIG, NoHeader, self.get_config)
 
     # --- brokers ------------------------------------------------------------------------------
     def register_broker(
@@ -213,63 +201,6 @@ class NamesrvRequests:
         """DELETE_TOPIC_IN_NAMESRV (216)."""
         self.routes.delete_topic(request.header.topic, request.header.cluster_name or "")
         return Response()
-
-    # --- KV configuration ---------------------------------------------------------------------
-    def put_kv(self, conn: ServerConnection, request: Request[PutKVConfigRequestHeader], body: bytes) -> Response:
-        """PUT_KV_CONFIG (100)."""
-        header = request.header
-        try:
-            self.kv.put(header.namespace, header.key, header.value)
-        except KvError as error:
-            return Response(ResponseCode.SYSTEM_ERROR, remark=str(error))
-        return Response()
-
-    def get_kv(self, conn: ServerConnection, request: Request[GetKVConfigRequestHeader], body: bytes) -> Response:
-        """GET_KV_CONFIG (101)."""
-        header = request.header
-        value = self.kv.get(header.namespace, header.key)
-        if value is None:
-            return Response(
-                ResponseCode.QUERY_NOT_FOUND,
-                remark=f"No config item, Namespace: {header.namespace} Key: {header.key}",
-            )
-        return Response(header=GetKVConfigResponseHeader(value=value))
-
-    def delete_kv(self, conn: ServerConnection, request: Request[DeleteKVConfigRequestHeader], body: bytes) -> Response:
-        """DELETE_KV_CONFIG (102)."""
-        try:
-            self.kv.delete(request.header.namespace, request.header.key)
-        except KvError as error:
-            return Response(ResponseCode.SYSTEM_ERROR, remark=str(error))
-        return Response()
-
-    def kv_namespace(
-        self, conn: ServerConnection, request: Request[GetKVListByNamespaceRequestHeader], body: bytes
-    ) -> Response:
-        """GET_KVLIST_BY_NAMESPACE (219)."""
-        table = self.kv.namespace(request.header.namespace)
-        if table is None:
-            return Response(
-                ResponseCode.QUERY_NOT_FOUND, remark=f"No config item, Namespace: {request.header.namespace}"
-            )
-        return Response(body=encode_body(KVTable(table=table)))
-
-    # --- configuration ------------------------------------------------------------------------
-    def update_config(self, conn: ServerConnection, request: Request[NoHeader], body: bytes) -> Response:
-        """UPDATE_NAMESRV_CONFIG (318)."""
-        try:
-            self.settings.update(body.decode("utf-8"))
-        except UnicodeDecodeError:
-            return Response(ResponseCode.SYSTEM_ERROR, remark="the body is not UTF-8 text")
-        except PathChangeError as error:
-            return Response(ResponseCode.NO_PERMISSION, remark=str(error))
-        except ConfigError as error:
-            return Response(ResponseCode.SYSTEM_ERROR, remark=str(error))
-        return Response()
-
-    def get_config(self, conn: ServerConnection, request: Request[NoHeader], body: bytes) -> Response:
-        """GET_NAMESRV_CONFIG (319)."""
-        return Response(body=self.settings.text().encode())
 
 
 def _topic_list(topics: list[str]) -> Response:

@@ -9,6 +9,7 @@ from typing import Final
 from cometmq.clock import SYSTEM_CLOCK, Clock, TimerHandle
 from cometmq.message.hosts import format_address
 from cometmq.namesrv.config import NamesrvConfig
+from cometmq.namesrv.configuration_requests import ConfigurationRequests
 from cometmq.namesrv.kv import KvConfig
 from cometmq.namesrv.requests import NamesrvRequests
 from cometmq.namesrv.routes import RouteTable
@@ -39,6 +40,7 @@ class NameServer:
         self._clock = clock
         processors = ProcessorTable()
         NamesrvRequests(self.routes, self.kv, self._settings, clock).register(processors)
+        ConfigurationRequests(self.kv, self._settings).register(processors)
         self._server = RemotingServer(
             processors,
             clock=clock,

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from cometmq.errors import CometMQError
 from cometmq.namesrv.config import APACHE_ONLY_KEYS, NOT_UPDATABLE, NamesrvConfig
-from cometmq.options import ConfigError, changed, format_properties, parse_properties, update_file
+from cometmq.options import ConfigError, changed, format_properties
+from cometmq.properties_file import parse_properties, update_file
 
 
 class PathChangeError(CometMQError):

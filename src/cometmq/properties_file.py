@@ -1,0 +1,73 @@
+"""Java properties, as ``namesrv.conf`` and ``broker.conf`` are written.
+
+``key=value``, ``key: value`` or ``key value``; ``#`` or ``!`` begins a comment; a backslash at the end of a
+line continues it, and ``\\t``, ``\\n``, ``\\r``, ``\\f`` and ``\\uXXXX`` stand for what they do in Java.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+_ENTRY: Final = re.compile(r"((?:[^\\=:\s]|\\.)+)[ \t\f]*[=: \t\f]?[ \t\f]*(.*)", re.DOTALL)
+_ESCAPE: Final = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+_ESCAPED: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+def parse_properties(text: str) -> Iterator[tuple[int, str, str]]:
+    """Yield ``(line, key, value)`` of Java properties; lines count from 1."""
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    number = 0
+    while number < len(lines):
+        first = number + 1
+        line = lines[number].lstrip(" \t\f")
+        number += 1
+        if not line or line[0] in "#!":
+            continue
+        while line.endswith("\\") and (len(line) - len(line.rstrip("\\"))) % 2 == 1 and number < len(lines):
+            line = line[:-1] + lines[number].lstrip(" \t\f")
+            number += 1
+        match = _ENTRY.match(line)
+        if match is None:
+            yield first, line, ""
+        else:
+            yield first, _unescape(match.group(1)), _unescape(match.group(2))
+
+
+def _unescape(text: str) -> str:
+    def replace(match: re.Match[str]) -> str:
+        code = match.group(1)
+        return chr(int(code[1:], 16)) if len(code) == 5 else _ESCAPED.get(code, code)
+
+    return _ESCAPE.sub(replace, text) if "\\" in text else text
+
+
+def _escape(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+
+
+def update_file(path: Path, updates: Mapping[str, str]) -> None:
+    """Set keys in a properties file, keeping its other lines and comments; the file is replaced at once.
+
+    :raises OSError: when it cannot be written; the old file is then whole.
+    """
+    left = dict(updates)
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    lines = text.splitlines()
+    places = {key: line - 1 for line, key, _ in parse_properties(text)}
+    for key, value in updates.items():
+        at = places.get(key)
+        if at is not None and not lines[at].endswith("\\"):
+            lines[at] = f"{key}={_escape(value)}"
+            del left[key]
+    lines.extend(f"{key}={_escape(value)}" for key, value in left.items())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(path.name + ".tmp")
+    with fresh.open("w", encoding="utf-8") as file:
+        file.write("".join(line + "\n" for line in lines))
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)
