@@ -92,6 +92,16 @@ def test_a_broker_that_moves_to_another_cluster_leaves_the_first() -> None:
     assert info.broker_addr_table["a"].cluster == "D"
 
 
+def test_a_broker_that_changed_its_name_is_not_known_by_the_old_one() -> None:
+    table = RouteTable()
+    register(table, MASTER, topic("T"))
+    register(table, BrokerIdentity("C", "renamed", 0, MASTER.address), topic("T"))
+    assert table.cluster_info().cluster_addr_table == {"C": ["renamed"]}
+    route = table.route("T")
+    assert route is not None
+    assert [queue.broker_name for queue in route.queue_datas] == ["renamed"]
+
+
 def test_the_last_address_takes_the_topics_with_it() -> None:
     table = RouteTable()
     register(table, MASTER, topic("T"))

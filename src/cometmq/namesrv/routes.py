@@ -9,7 +9,7 @@ Kept stricter than Apache, each because Apache loses or mixes something there:
 * a master's registration with a DataVersion already known still *adds* topics that are missing (a
   registration of one topic may have been lost on its way here);
 * an unregistration removes an address only if it is still the registered one of that broker id;
-* a broker name belongs to one cluster, the one that it registered with last.
+* a broker name belongs to one cluster, the one that it registered with last, and an address to one name.
 """
 
 from __future__ import annotations
@@ -135,8 +135,10 @@ class RouteTable:
             raise RegistrationError(f"this nameserver already knows {MAX_NAMESRV_BROKERS} brokers")
         if len(self._topics) + sum(name not in self._topics for name in usable) > MAX_NAMESRV_TOPICS:
             raise RegistrationError(f"this nameserver holds at most {MAX_NAMESRV_TOPICS} topics")
-        self._join(identity)
         previous = self._live.get(identity.address)
+        if previous is not None and previous.identity.name != identity.name:
+            self._remove(previous.identity)  # the broker at this address has another name now
+        self._join(identity)
         replace = previous is None or previous.data_version != data_version
         self._take_topics(identity.name, usable.values(), replace=replace)
         self._live[identity.address] = LiveBroker(identity, now_s, data_version, connection, ha_address, filter_servers)
