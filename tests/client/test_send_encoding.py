@@ -9,7 +9,7 @@ from cometmq.client.send_encoding import SendEncoder
 from cometmq.message.batch import decode_batch
 from cometmq.message.compression import decompress
 from cometmq.message.message import Message
-from cometmq.message.properties import decode_properties
+from cometmq.message.properties import RESERVED_NAMES, decode_properties
 from cometmq.message.sysflag import CompressionType
 from cometmq.remoting.bodies import MessageQueue
 from cometmq.remoting.codes import RequestCode
@@ -18,7 +18,7 @@ from cometmq.remoting.headers import SendMessageRequestHeaderV2
 
 QUEUE = MessageQueue("Topic", "broker-a", 3)
 text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x01\x02"), min_size=1, max_size=20)
-names = text.filter(lambda name: name not in ("KEYS", "TAGS", "WAIT", "DELAY"))
+names = text.filter(lambda name: name not in RESERVED_NAMES)
 
 
 def encoder(compression: CompressionType = CompressionType.ZLIB, max_bytes: int = 4 << 20) -> SendEncoder:

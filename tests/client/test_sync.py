@@ -88,7 +88,8 @@ def test_an_async_listener_cannot_wait_for_a_synchronous_client(server: Deployme
     topic = f"SyncInAsync{os.getpid()}"
     caught: list[BaseException] = []
     done = threading.Event()
-    with SyncProducer("p", server.address) as producer:
+    with SyncProducer("p", server.address) as producer, SyncAdmin(server.address) as admin:
+        admin.create_topic(topic)
         producer.send(Message(topic, b"x"))
 
         async def listener(messages: Sequence[MessageExt]) -> None:

@@ -1,0 +1,38 @@
+"""Consume the topic `orders` as a member of a group, until interrupted or until COUNT messages have come.
+
+python examples/consumer.py [NAMESRV [COUNT]]
+"""
+
+import asyncio
+import sys
+from collections.abc import Sequence
+
+from cometmq.client import ConsumeFromWhere, MessageExt, PushConfig, PushConsumer
+
+
+async def main(namesrv: str, count: int) -> None:
+    """Print what comes."""
+    seen = 0
+    enough = asyncio.Event()
+
+    async def listener(messages: Sequence[MessageExt]) -> None:
+        nonlocal seen
+        for message in messages:
+            print(f"{message.topic}/{message.queue_id}@{message.queue_offset}: {message.body.decode()}")
+        seen += len(messages)
+        if seen >= count:
+            enough.set()
+
+    config = PushConfig(
+        consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+        consume_batch_size=32,
+    )
+    consumer = PushConsumer("order-printer", listener, namesrv, config=config)
+    consumer.subscribe("orders")
+    async with consumer:
+        await enough.wait()
+
+
+if __name__ == "__main__":
+    address = sys.argv[1] if len(sys.argv) > 1 else "localhost:9876"
+    asyncio.run(main(address, int(sys.argv[2]) if len(sys.argv) > 2 else sys.maxsize))

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.interop.systems import Deployment
+
+from cometmq.client.sync import SyncAdmin
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def run(name: str, home: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", EXAMPLES / name, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "HOME": str(home)},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_examples_run_as_written(server: Deployment, tmp_path: Path) -> None:
+    with SyncAdmin(server.address) as admin:
+        admin.create_topic("orders", queues=4)
+        before = sum(row.max_offset for row in admin.topic_stats("orders").offset_table.values())
+    produced = run("producer.py", tmp_path, server.address)
+    assert "100 messages in 4 queues" in produced
+    assert len(set(re.findall(r"(?:paid|packed|sent): queue (\d)", produced))) == 1
+    total = before + 104
+    consumed = run("consumer.py", tmp_path, server.address, str(total))
+    assert len(consumed.splitlines()) == total
+    assert f"{total} messages" in run("broadcast.py", tmp_path, server.address, str(total))
+    assert list(tmp_path.glob(".rocketmq_offsets/*@DEFAULT/order-cache/offsets.json"))
+    polled = run("lite_pull.py", tmp_path, server.address)
+    assert f"{total} messages in 4 queues" in polled
+    assert "queue 0 again" in polled
+    assert "10000 messages in" in run("batch.py", tmp_path, server.address)
+    administered = run("admin.py", tmp_path, server.address)
+    assert "found again: a parcel" in administered
+    assert "parcel-service has 1 to do" in administered
+    assert "parcel-service has 0 to do" in administered
