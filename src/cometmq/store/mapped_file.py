@@ -10,8 +10,11 @@ import contextlib
 import mmap
 import os
 from pathlib import Path
+from typing import Final
 
 from cometmq.store.disk import Disk
+
+_ZEROS: Final = bytes(1 << 18)
 
 
 def file_name(offset: int) -> str:
@@ -66,20 +69,21 @@ def first_data(fd: int, start: int, size: int) -> int:
 
     Holes and reserved space that was never written are passed over without reading them.
     """
-    at = start
+    at = hole = start
+    # No reading ahead: what is read of reserved space is in the page cache then, and taken for data.
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
     while at < size:
-        try:
-            at = max(at, os.lseek(fd, at, os.SEEK_DATA))
-            hole = os.lseek(fd, at, os.SEEK_HOLE)
-        except OSError:  # ENXIO: nothing but a hole up to the end
-            return size
-        # Not a byte beyond: what is read of reserved space is in the page cache then, and taken for data.
-        block = os.pread(fd, min(1 << 20, hole - at, size - at), at)
+        if at >= hole:
+            try:
+                at = max(at, os.lseek(fd, at, os.SEEK_DATA))
+                hole = os.lseek(fd, at, os.SEEK_HOLE)
+            except OSError:  # ENXIO: nothing but a hole up to the end
+                return size
+        block = os.pread(fd, min(len(_ZEROS), hole - at, size - at), at)
         if not block:
             return size
-        stripped = block.lstrip(b"\0")
-        if stripped:
-            return at + len(block) - len(stripped)
+        if block != _ZEROS[: len(block)]:
+            return at + len(block) - len(block.lstrip(b"\0"))
         at += len(block)
     return size
 
