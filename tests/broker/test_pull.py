@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -95,6 +97,21 @@ async def test_lite_pull_is_a_pull(wire: Wire) -> None:
     await wire.send("T")
     answer = await wire.call(RequestCode.LITE_PULL_MESSAGE, pull_header("T"))
     assert len(records(answer)) == 1
+
+
+async def test_fast_port_serves_everything_but_pulls(start_broker: StartBroker, connect_to: ConnectTo) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = int(taken.getsockname()[1])
+    broker = await start_broker(listen_port=port)
+    await (await connect_to(broker)).send("T", b"x")
+    fast = Wire(*await asyncio.open_connection("127.0.0.1", port - 2))
+    assert (await fast.send("T", b"y")).ext_fields["queueOffset"] == "1"
+    answer = await fast.pull("T")
+    assert (answer.code, answer.remark) == (
+        ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+        " request type 11 not supported",
+    )
+    await fast.close()
 
 
 # --- refusals, in the order of the checks ------------------------------------------------------------

@@ -10,6 +10,7 @@ from tests.broker.conftest import small_config
 from cometmq import fastjson
 from cometmq.broker.groups import SYSTEM_GROUPS, SubscriptionGroupManager
 from cometmq.broker.live_config import LiveConfig
+from cometmq.broker.table_file import TableFileError
 from cometmq.broker.topics import TopicConfigManager, describe_topic, perm_text
 from cometmq.clock import VirtualClock
 from cometmq.remoting.bodies import SubscriptionGroupConfig, TopicConfig
@@ -109,6 +110,27 @@ def test_names_that_could_leave_the_store_are_left_out(tmp_path: Path, clock: Vi
     assert topics.get("../x") is None
     assert groups.get("h") is not None
     assert groups.get("../g") is None
+
+
+@pytest.mark.parametrize("text", ["{", '{"topicConfigTable":[]}', '{"topicConfigTable":{"T":{"perm":"x"}}}'])
+def test_file_that_cannot_be_read_is_an_error_with_a_way_out(tmp_path: Path, clock: VirtualClock, text: str) -> None:
+    (tmp_path / "topics.json").write_text(text)
+    with pytest.raises(TableFileError, match=r"topics\.json cannot be read: .*put back a copy"):
+        load(tmp_path, clock)
+
+
+def test_file_that_cannot_be_read_is_replaced_by_its_copy(tmp_path: Path, clock: VirtualClock) -> None:
+    topics, _ = load(tmp_path, clock)
+    for name in ("A", "B"):
+        topics.put(TopicConfig(topic_name=name))
+    (tmp_path / "topics.json").write_text("")
+    again, _ = load(tmp_path, clock)
+    assert again.get("A") is not None
+
+
+def test_broker_whose_name_is_no_topic(tmp_path: Path, clock: VirtualClock) -> None:
+    topics, _ = load(tmp_path, clock, broker_name="host.example", broker_cluster_name="a/b")
+    assert not [name for name in topics.table if "." in name or "/" in name]
 
 
 def test_disk_that_cannot_be_written_does_not_stop_the_broker(tmp_path: Path, clock: VirtualClock) -> None:

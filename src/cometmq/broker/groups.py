@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from cometmq import fastjson
 from cometmq.broker.live_config import LiveConfig
+from cometmq.broker.table_file import TableFile
 from cometmq.clock import Clock
 from cometmq.limits import MAX_GROUPS
 from cometmq.message.names import check_group
@@ -21,10 +21,7 @@ from cometmq.remoting.bodies import (
     DataVersion,
     SubscriptionGroupConfig,
     SubscriptionGroupWrapper,
-    decode_body,
-    to_builtins,
 )
-from cometmq.store.config_table import ConfigFile
 
 _log = logging.getLogger(__name__)
 
@@ -48,10 +45,9 @@ class SubscriptionGroupManager:
 
     def __init__(self, live: LiveConfig, path: Path, *, clock: Clock) -> None:
         self._live = live
-        self._file = ConfigFile(path)
+        self._file = TableFile(path)
         self._clock = clock
         self._table: dict[str, SubscriptionGroupConfig] = {}
-        self._unsaved = False
         self.version = DataVersion(timestamp=clock.now_ms(), counter=0)
         self.on_change: list[GroupListener] = []
 
@@ -67,9 +63,8 @@ class SubscriptionGroupManager:
     def load(self) -> list[str]:
         """Read the file and add the groups every broker has; return a line for each thing found wrong."""
         findings: list[str] = []
-        loaded = self._file.load()
-        if loaded is not None:
-            stored = decode_body(SubscriptionGroupWrapper, fastjson.dumps(loaded))
+        stored = self._file.load(SubscriptionGroupWrapper)
+        if stored is not None:
             self.version = stored.data_version
             for name, group in stored.subscription_group_table.items():
                 wrong = check_group(name)
@@ -116,17 +111,11 @@ class SubscriptionGroupManager:
 
     def _changed(self, group: str) -> None:
         self.version = DataVersion(timestamp=self._clock.now_ms(), counter=self.version.counter + 1)
-        self._unsaved = True
+        self._file.changed()
         self.save()
         for listener in self.on_change:
             listener(group)
 
     def save(self) -> None:
         """Write the file if the table changed; on a full or broken disk it stays due for the next call."""
-        if not self._unsaved:
-            return
-        try:
-            self._file.save(fastjson.dumps_pretty(to_builtins(self.wrapper())))
-            self._unsaved = False
-        except OSError as error:
-            _log.error("cannot write %s: %s; it will be tried again", self._file.path, error)
+        self._file.save(self.wrapper())

@@ -7,18 +7,14 @@ at stop. Offsets arrive by UPDATE_CONSUMER_OFFSET (15) and with pulls.
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from cometmq import fastjson
+from cometmq.broker.table_file import TableFile
 from cometmq.limits import MAX_CONSUMER_OFFSET_TABLES
 from cometmq.message.names import check_group, check_topic
-from cometmq.store.config_table import ConfigFile
-
-_log = logging.getLogger(__name__)
 
 _SEPARATOR: Final = "@"
 NO_OFFSET: Final = -1
@@ -29,15 +25,14 @@ class ConsumerOffsetManager:
     """The table ``topic@group`` → queue id → offset, and its file."""
 
     def __init__(self, path: Path) -> None:
-        self._file = ConfigFile(path)
+        self._file = TableFile(path)
         self._table: dict[str, dict[int, int]] = {}
-        self._unsaved = False
         self._writing = threading.Lock()
 
     def load(self) -> list[str]:
         """Read the file; return a line for each entry that cannot be used."""
         findings: list[str] = []
-        loaded: Any = self._file.load()
+        loaded: Any = self._file.load_raw()
         if loaded is None:
             return findings
         for key, queues in loaded.get("offsetTable", {}).items():
@@ -70,7 +65,7 @@ class ConsumerOffsetManager:
                 return False
             queues = self._table[key] = {}
         queues[queue_id] = offset
-        self._unsaved = True
+        self._file.changed()
         return True
 
     def of_group(self, group: str) -> Iterator[tuple[str, Mapping[int, int]]]:
@@ -95,7 +90,7 @@ class ConsumerOffsetManager:
             key_topic, _, key_group = key.partition(_SEPARATOR)
             if (group is None or key_group == group) and (topic is None or key_topic == topic):
                 del self._table[key]
-                self._unsaved = True
+                self._file.changed()
 
     @property
     def table(self) -> Mapping[str, Mapping[int, int]]:
@@ -104,21 +99,15 @@ class ConsumerOffsetManager:
 
     def save(self) -> None:
         """Write the file if something changed since; on a full or broken disk it stays due for the next call."""
-        if self._unsaved:
-            self._unsaved = False
+        if self._file.take_due():
             self._write(self._table)
 
     async def save_in_background(self) -> None:
         """As :meth:`save`, but formatting and writing happen in a worker thread, on a copy."""
-        if self._unsaved:
-            self._unsaved = False
+        if self._file.take_due():
             copy = {key: dict(queues) for key, queues in self._table.items()}
             await asyncio.get_running_loop().run_in_executor(None, self._write, copy)
 
     def _write(self, table: Mapping[str, Mapping[int, int]]) -> None:
-        try:
-            with self._writing:
-                self._file.save(fastjson.dumps_pretty({"offsetTable": table}))
-        except OSError as error:
-            self._unsaved = True
-            _log.error("cannot write %s: %s; it will be tried again", self._file.path, error)
+        with self._writing:
+            self._file.write({"offsetTable": table})

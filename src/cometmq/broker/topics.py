@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from cometmq import fastjson
 from cometmq.broker.live_config import LiveConfig
+from cometmq.broker.table_file import TableFile
 from cometmq.clock import Clock
 from cometmq.limits import MAX_TOPICS
 from cometmq.message.names import (
@@ -31,8 +31,7 @@ from cometmq.message.names import (
     check_topic,
     reply_topic,
 )
-from cometmq.remoting.bodies import DataVersion, TopicConfig, TopicConfigSerializeWrapper, decode_body, to_builtins
-from cometmq.store.config_table import ConfigFile
+from cometmq.remoting.bodies import DataVersion, TopicConfig, TopicConfigSerializeWrapper
 
 _log = logging.getLogger(__name__)
 
@@ -70,10 +69,9 @@ class TopicConfigManager:
 
     def __init__(self, live: LiveConfig, path: Path, *, clock: Clock) -> None:
         self._live = live
-        self._file = ConfigFile(path)
+        self._file = TableFile(path)
         self._clock = clock
         self._table: dict[str, TopicConfig] = {}
-        self._unsaved = False
         self.version = DataVersion(timestamp=clock.now_ms(), counter=0)
         config = live.current
         self.system_topics = SYSTEM_TOPICS | {
@@ -106,9 +104,8 @@ class TopicConfigManager:
     def load(self) -> list[str]:
         """Read the file, add the topics that every broker has; return a line for each thing found wrong."""
         findings: list[str] = []
-        loaded = self._file.load()
-        if loaded is not None:
-            stored = decode_body(TopicConfigSerializeWrapper, fastjson.dumps(loaded))
+        stored = self._file.load(TopicConfigSerializeWrapper)
+        if stored is not None:
             self.version = stored.data_version
             for name, topic in stored.topic_config_table.items():
                 wrong = check_topic(name)
@@ -117,7 +114,8 @@ class TopicConfigManager:
                 else:
                     findings.append(f"topics.json: topic {name!r} left out: {wrong or 'its entry has another name'}")
         for topic in self._built_in():
-            self._table.setdefault(topic.topic_name, topic)
+            if check_topic(topic.topic_name) is None:
+                self._table.setdefault(topic.topic_name, topic)
         return findings
 
     def _built_in(self) -> list[TopicConfig]:
@@ -201,7 +199,7 @@ class TopicConfigManager:
     def new_version(self) -> None:
         """Let nameservers and slaves take the whole table anew (after something changed for all topics)."""
         self.version = DataVersion(timestamp=self._clock.now_ms(), counter=self.version.counter + 1)
-        self._unsaved = True
+        self._file.changed()
         self.save()
 
     def _changed(self, topic: str) -> None:
@@ -211,13 +209,7 @@ class TopicConfigManager:
 
     def save(self) -> None:
         """Write the file if the table changed; on a full or broken disk it stays due for the next call."""
-        if not self._unsaved:
-            return
-        try:
-            self._file.save(fastjson.dumps_pretty(to_builtins(self.wrapper())))
-            self._unsaved = False
-        except OSError as error:
-            _log.error("cannot write %s: %s; it will be tried again", self._file.path, error)
+        self._file.save(self.wrapper())
 
 
 def _topic(name: str, queues: int, perm: int = READ_WRITE, topic_sys_flag: int = 0) -> TopicConfig:
