@@ -36,6 +36,9 @@ from cometmq.spark.archive import archive  # noqa: E402
 from cometmq.spark.columns import COLUMNS, arrow_schema  # noqa: E402
 from cometmq.spark.decode import Records, decode  # noqa: E402
 from cometmq.spark.environment import local_session  # noqa: E402
+from cometmq.spark.fetch import Fetcher  # noqa: E402
+from cometmq.spark.options import parse_options  # noqa: E402
+from cometmq.spark.queues import OffsetRange, Queue  # noqa: E402
 
 FIXED = "queueId int, queueOffset bigint, storeTimestamp timestamp"
 DEFAULT = [column.name for column in COLUMNS if column.default]
@@ -94,6 +97,23 @@ def fill(topics: Topics, messages: int, size: int, queues: int) -> str:
     return topic
 
 
+def measure_fetch(topics: Topics, topic: str, messages: int, queues: int, rounds: int) -> None:
+    """Pull and decode all columns in this process: what one executor can do without Spark, and the memory it takes."""
+    options = parse_options({"namesrvAddr": topics.namesrv, "topic": topic})
+    ranges = [OffsetRange(Queue(topic, topics.broker_name, n), 0, messages // queues) for n in range(queues)]
+    schema = arrow_schema(DEFAULT)
+
+    def run(_: int) -> None:
+        for chunk in Fetcher(options).fetch(ranges):
+            for _batch in decode(Records(chunk.data), schema, broker_name=chunk.queue.broker):
+                pass
+
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    repeat("fetch and decode all columns, without Spark", rounds, messages, run)
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024
+    tell("memory of a reader", grown_mb=grown)
+
+
 def repeat(case: str, rounds: int, rows: int, run: Callable[[int], None]) -> None:
     """Run a case ``rounds`` times after one for warming, and tell its median."""
     seconds = []
@@ -150,8 +170,6 @@ def measure_spark(topics: Topics, topic: str, messages: int, rounds: int, place:
     durations = [progress["durationMs"]["triggerExecution"] for progress in stream(0, STREAM_BATCH, idle=True)]
     tell("micro-batch, idle topic", milliseconds=statistics.median(durations[3:]), batches=len(durations) - 3)
     spark.stop()
-    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024
-    tell("largest child process (the JVM or a Python worker)", peak_mb=peak)
 
 
 def void(_: object) -> None:
@@ -184,6 +202,7 @@ def main() -> None:
             topics = Topics(deployment.address, deployment.broker.address)
             topic = fill(topics, arguments.messages, arguments.size, arguments.queues)
             messages = arguments.messages // arguments.queues * arguments.queues
+            measure_fetch(topics, topic, messages, arguments.queues, arguments.rounds)
             measure_spark(topics, topic, messages, arguments.rounds, place)
     finally:
         shutil.rmtree(place, ignore_errors=True)

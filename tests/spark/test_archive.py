@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -209,6 +210,15 @@ def test_data_loss_fails_or_is_reported(spark: Any, topics: Topics, places: tupl
     with pytest.raises(SparkSourceError, match="failOnDataLoss=false"):
         archive(topics.namesrv, topic, to, checkpoint, spark=spark)
 
+    # Going on all the same must not overwrite files of the old topic with equal names.
+    before = {file.path: (to / file.path).read_bytes() for file in ArchiveLog(to).files()}
+    tolerant = {"failOnDataLoss": "false"}
+    archive(topics.namesrv, topic, to, checkpoint, spark=spark, options=tolerant)
+    topics.send(topic, 0, [b"new"] * 50)
+    with pytest.raises(SparkSourceError, match=r"archived up to offset 50, .* archive it into another directory"):
+        archive(topics.namesrv, topic, to, checkpoint, spark=spark, options=tolerant)
+    assert {file.path: (to / file.path).read_bytes() for file in ArchiveLog(to).files()} == before
+
 
 def test_arguments_are_checked_before_anything_starts(topics: Topics, places: tuple[Path, Path]) -> None:
     with pytest.raises(OptionError, match="neither availableNow nor an interval"):
@@ -217,7 +227,7 @@ def test_arguments_are_checked_before_anything_starts(topics: Topics, places: tu
         archive(topics.namesrv, "t", *places, options={"pulBatchSize": "1"})
 
 
-def test_the_command_and_its_exit_codes(spark: Any, topics: Topics, places: tuple[Path, Path]) -> None:
+def test_wrong_use_of_the_command(spark: Any, topics: Topics, places: tuple[Path, Path]) -> None:
     to, checkpoint = map(str, places)
     topic = topics.fill(100, queues=1)
     base = ["--namesrv", topics.namesrv, "--to", to, "--checkpoint", checkpoint]
@@ -227,6 +237,38 @@ def test_the_command_and_its_exit_codes(spark: Any, topics: Topics, places: tupl
     nothing = CliRunner().invoke(archive_command, base)
     assert nothing.exit_code == 2
     assert "exactly one of topic" in nothing.output
+
+
+def test_the_command_goes_on_until_it_is_told_to_stop(topics: Topics, places: tuple[Path, Path]) -> None:
+    """A process of its own, as users run it: an interval as trigger, SIGTERM, exit code 0, a report as JSON."""
+    to, checkpoint = places
+    topic = topics.fill(100, queues=1)
+    command = [sys.executable, "-m", "cometmq", "pipeline", "archive", "--namesrv", topics.namesrv, "--topic", topic]
+    command += ["--to", str(to), "--checkpoint", str(checkpoint), "--trigger", "500ms", "--master", "local[1]"]
+    process = subprocess.Popen(
+        [*command, "--vacuum", "-o", "json"], start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    try:
+        await_rows(process, to, 100)
+        topics.send(topic, 0, [b"more"] * 11)
+        await_rows(process, to, 111)
+        process.terminate()
+        output, said = process.communicate(timeout=PATIENCE_S)
+    finally:
+        end_group(process)
+    assert process.returncode == 0, said
+    report = json.loads(output)
+    assert (report["rows"], report["total_rows"], report["finished"], report["vacuumed"]) == (111, 111, True, [])
+    assert b"100 messages in 1 files committed" in said
+
+
+def await_rows(process: subprocess.Popen[bytes], to: Path, rows: int) -> None:
+    """Wait until the archive holds so many messages."""
+    deadline = time.monotonic() + PATIENCE_S
+    while sum(of.rows for of in ArchiveLog(to).queues()) < rows:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            raise AssertionError(f"it ended too early with {process.wait(0.05)}")
+        assert time.monotonic() < deadline
 
 
 def test_the_cause_is_found_in_what_spark_says() -> None:

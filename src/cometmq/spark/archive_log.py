@@ -27,7 +27,7 @@ import msgspec
 
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.spark.errors import ArchiveError
-from cometmq.spark.queues import Offsets, Queue
+from cometmq.spark.queues import OffsetRange, Offsets, Queue
 
 COMMITS: Final = "_commits"
 LOCK: Final = "_lock"
@@ -180,6 +180,16 @@ class ArchiveLog:
                 ) from error
             yield
 
+    def demand_new(self, ranges: Iterable[OffsetRange]) -> None:
+        """Demand that nothing of ``ranges`` is archived, before a file of an equal name is overwritten.
+
+        :raises ArchiveError: some of it is.
+        """
+        following = self.next_offsets()
+        for part in ranges:
+            if part.first < following.get(part.queue, part.first):
+                raise _overlap(part.queue, following[part.queue], part.first)
+
     def append(
         self,
         query_id: str,
@@ -291,11 +301,16 @@ def _advanced(
         queue = _queue(part)
         before = found.get(queue) or QueueTotals(*queue, part.first, part.first, 0)
         if part.first < before.next:
-            raise ArchiveError(
-                f"{queue} is archived up to offset {before.next}, and this batch would add it again from {part.first}",
-                next_step="continue with the checkpoint that wrote the archive, or with a new one",
-            )
+            raise _overlap(queue, before.next, part.first)
         if part.first > before.next:
             gaps.append(f"{queue} [{before.next}, {part.first})")
         found[queue] = msgspec.structs.replace(before, next=part.end, rows=before.rows + rows.pop(queue, 0))
     return [found[queue] for queue in sorted(found)], gaps
+
+
+def _overlap(queue: Queue, archived: int, first: int) -> ArchiveError:
+    return ArchiveError(
+        f"{queue} is archived up to offset {archived}, and this batch would add it again from {first}",
+        next_step="if the topic was deleted and made anew, archive it into another directory; otherwise use the "
+        "checkpoint that wrote the archive, or a new one",
+    )

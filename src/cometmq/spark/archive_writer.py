@@ -95,8 +95,10 @@ class ArchiveStreamReader(RocketMQStreamReader):
         context = TaskContext.get()
         query_id = context and context.getLocalProperty("sql.streaming.queryId")
         batch_id = context and context.getLocalProperty("streaming.sql.batchId")
-        if query_id and batch_id and ArchiveLog(self._root).holds(query_id, int(batch_id)):
+        log = ArchiveLog(self._root)
+        if query_id and batch_id and log.holds(query_id, int(batch_id)):
             return
+        log.demand_new(partition.ranges)
         for manifest in write_ranges(self._options, partition.ranges, Path(self._root)):
             yield manifest.to_row()
 

@@ -1,0 +1,50 @@
+"""What an archive job says of itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+from cometmq.spark.archive_log import QueueTotals
+from cometmq.spark.archive_report import ArchiveReport
+
+REPORT = ArchiveReport(
+    directory="/lake",
+    rows=1500,
+    bytes=2_000_000,
+    files=3,
+    batches=2,
+    seconds=2.0,
+    finished=True,
+    warnings=(),
+    queues=(QueueTotals("orders", "broker-a", 0, 0, 1000, 1000), QueueTotals("orders", "broker-a", 1, 5, 505, 500)),
+)
+
+
+def test_exit_codes() -> None:
+    assert REPORT.exit_code == 0
+    assert dataclasses.replace(REPORT, finished=False).exit_code == 3
+    assert dataclasses.replace(REPORT, warnings=("x",)).exit_code == 3
+
+
+def test_the_text_has_totals_queues_and_warnings() -> None:
+    text = dataclasses.replace(REPORT, finished=False, warnings=("messages q [1, 2) were gone",)).render()
+    assert "1,500 messages in 3 files (2.0 MB), 2 batches, 2.0 s (750 messages/s)" in text
+    assert "now holds 1,500 messages of 2 queues" in text
+    assert "broker-a             1            5          505          500" in text
+    assert "run it again with the same checkpoint" in text
+    assert "warning: messages q [1, 2) were gone" in text
+    assert max(map(len, REPORT.render().splitlines())) <= 100
+
+
+def test_everything_is_there_for_programs() -> None:
+    plain = json.loads(json.dumps(REPORT.to_dict()))
+    assert plain["queues"][1] == {
+        "topic": "orders",
+        "broker": "broker-a",
+        "queue_id": 1,
+        "first": 5,
+        "next": 505,
+        "rows": 500,
+    }
+    assert (plain["total_rows"], plain["exit_code"]) == (1500, 0)
