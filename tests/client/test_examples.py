@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import subprocess
@@ -8,6 +9,7 @@ from pathlib import Path
 
 from tests.interop.systems import Deployment
 
+from cometmq.client import LitePullConfig, ProducerConfig, PushConfig, errors
 from cometmq.client.sync import SyncAdmin
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -46,3 +48,22 @@ def test_the_examples_run_as_written(server: Deployment, tmp_path: Path) -> None
     assert "found again: a parcel" in administered
     assert "parcel-service has 1 to do" in administered
     assert "parcel-service has 0 to do" in administered
+
+
+def test_the_page_names_every_option_with_its_default() -> None:
+    page = (EXAMPLES.parent / "docs" / "client.md").read_text()
+    for kind in (ProducerConfig, PushConfig, LitePullConfig):
+        for option in dataclasses.fields(kind):
+            assert re.search(rf"^\| `{option.name}` \|", page, re.MULTILINE), option.name
+    configs: list[ProducerConfig | PushConfig | LitePullConfig] = [ProducerConfig(), PushConfig(), LitePullConfig()]
+    for config in configs:
+        for name, value in dataclasses.asdict(config).items():
+            if type(value) in (int, float) and not name.endswith("bytes_for_queue") and name != "pull_threshold_bytes":
+                assert re.search(rf"^\| `{name}` \|[^|]*\| {value:.12g}", page.replace(",", ""), re.MULTILINE), name
+
+
+def test_the_page_names_every_error() -> None:
+    page = (EXAMPLES.parent / "docs" / "client.md").read_text()
+    for name in errors.__all__:
+        if name not in ("ClientError", "RemotingError"):
+            assert f"| `{name}`" in page

@@ -11,8 +11,9 @@ from cometmq.cli.administration import administer, demand_group_name, gathered, 
 from cometmq.cli.failures import WrongUseError
 from cometmq.cli.moments import Moment, local_time
 from cometmq.cli.output import Column, output_option, show, tell
-from cometmq.client.admin import Admin, ConsumeProgress
+from cometmq.client.admin import Admin
 from cometmq.client.errors import BrokerError, RouteNotFoundError
+from cometmq.client.progress import ConsumeProgress
 from cometmq.message.names import dlq_topic, retry_topic
 from cometmq.remoting.bodies import ConsumerConnection, SubscriptionGroupConfig
 from cometmq.remoting.codes import ResponseCode

@@ -1,6 +1,6 @@
 """The client: producers, consumers and administration, for CometMQ and Apache RocketMQ alike."""
 
-from cometmq.client.admin import Admin, ConsumeProgress, QueueProgress
+from cometmq.client.admin import Admin
 from cometmq.client.consumer_config import ConsumeFromWhere, LitePullConfig, MessageModel, PushConfig
 from cometmq.client.instance import ClientInstance
 from cometmq.client.listener import ConsumeResult, Retry
@@ -8,6 +8,7 @@ from cometmq.client.lite_pull_consumer import LitePullConsumer
 from cometmq.client.outcomes import PartlySentError
 from cometmq.client.producer import Producer
 from cometmq.client.producer_config import ProducerConfig
+from cometmq.client.progress import ConsumeProgress, QueueProgress
 from cometmq.client.pull_consumer import PullConsumer
 from cometmq.client.pulling import PullResult, PullStatus, RawPull
 from cometmq.client.push_consumer import PushConsumer

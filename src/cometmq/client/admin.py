@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Final, Self, TypeVar
+from typing import Final, Self
 
-import msgspec
-
-from cometmq.client.errors import BrokerError, ClientError, RouteNotFoundError
+from cometmq.client.admin_requests import AdminRequests
+from cometmq.client.errors import BrokerError, RouteNotFoundError
 from cometmq.client.instance import ClientInstance
 from cometmq.client.offsets import Offsets
+from cometmq.client.progress import ConsumeProgress, QueueProgress
 from cometmq.message.hosts import format_address
 from cometmq.message.ids import decode_offset_msg_id
 from cometmq.message.message import MessageExt, split_records
-from cometmq.message.names import AUTO_CREATE_TOPIC, MASTER_ID, check_group, check_topic
+from cometmq.message.names import AUTO_CREATE_TOPIC, check_group, check_topic
 from cometmq.remoting.bodies import (
     ClusterInfo,
     ConsumerConnection,
@@ -31,7 +30,6 @@ from cometmq.remoting.bodies import (
     TopicList,
     TopicRouteData,
     TopicStatsTable,
-    decode_body,
     encode_body,
 )
 from cometmq.remoting.codes import RequestCode, ResponseCode
@@ -45,7 +43,6 @@ from cometmq.remoting.headers import (
     GetConsumeStatsRequestHeader,
     GetProducerConnectionListRequestHeader,
     GetTopicStatsInfoRequestHeader,
-    Header,
     QueryMessageRequestHeader,
     QueryTopicConsumeByWhoRequestHeader,
     ResetOffsetRequestHeader,
@@ -54,38 +51,6 @@ from cometmq.remoting.headers import (
 
 TIMEOUT_S: Final = 5.0
 END_OF_TIME_MS: Final = 2**63 - 1
-
-T = TypeVar("T")
-
-
-class QueueProgress(msgspec.Struct, frozen=True):
-    """How far a group is in one queue."""
-
-    queue: MessageQueue
-    broker_offset: int
-    """The offset that the next message will get."""
-    consumer_offset: int
-    """The offset that the group reads next."""
-    last_timestamp: int
-    """When the last message that the group read was stored, ms; 0 when it is gone."""
-
-    @property
-    def lag(self) -> int:
-        """Messages that wait."""
-        return self.broker_offset - self.consumer_offset
-
-
-class ConsumeProgress(msgspec.Struct, frozen=True):
-    """How far a group is."""
-
-    group: str
-    queues: tuple[QueueProgress, ...]
-    consume_tps: float
-
-    @property
-    def lag(self) -> int:
-        """Messages that wait, in all queues."""
-        return sum(queue.lag for queue in self.queues)
 
 
 class Admin:
@@ -100,7 +65,7 @@ class Admin:
     ) -> None:
         self.instance = instance or ClientInstance(namesrv)
         self.offsets = Offsets(self.instance, timeout_s)
-        self._timeout_s = timeout_s
+        self._ask = AdminRequests(self.instance, timeout_s)
 
     async def __aenter__(self) -> Self:
         self.instance.acquire()
@@ -113,27 +78,24 @@ class Admin:
 
     async def cluster_info(self) -> ClusterInfo:
         """All clusters and brokers that the nameserver knows."""
-        return await self._namesrv(ClusterInfo, RequestCode.GET_BROKER_CLUSTER_INFO, None, "asking for the cluster")
+        return await self._ask.cluster_info()
 
     async def masters(self, cluster: str | None = None) -> dict[str, str]:
         """brokerName → address of its master, of one cluster or of all."""
-        info = await self.cluster_info()
-        return {
-            name: broker.broker_addrs[MASTER_ID]
-            for name, broker in sorted(info.broker_addr_table.items())
-            if MASTER_ID in broker.broker_addrs and cluster in (None, broker.cluster)
-        }
+        return await self._ask.masters(cluster)
 
     async def runtime_info(self, broker_address: str) -> dict[str, str]:
         """What a broker says about itself (Apache's 28 keys and more)."""
-        table = await self._broker(KVTable, broker_address, RequestCode.GET_BROKER_RUNTIME_INFO, None, "runtime info")
+        table = await self._ask.broker(
+            KVTable, broker_address, RequestCode.GET_BROKER_RUNTIME_INFO, None, "asking for runtime information"
+        )
         return table.table
 
     # --- topics ---
 
     async def topics(self) -> list[str]:
         """The names of all topics that the nameserver knows, sorted; retry and dead-letter topics among them."""
-        listed = await self._namesrv(
+        listed = await self._ask.namesrv(
             TopicList, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, None, "asking for the topics"
         )
         return sorted(listed.topic_list)
@@ -171,9 +133,9 @@ class Admin:
             order=order,
             topic_sys_flag=0,
         )
-        for address in await self._targets(cluster, broker_address):
+        for address in await self._ask.targets(cluster, broker_address):
             doing = f"creating topic {topic}"
-            await self._call(address, RequestCode.UPDATE_AND_CREATE_TOPIC, header, doing=doing)
+            await self._ask.call(address, RequestCode.UPDATE_AND_CREATE_TOPIC, header, doing=doing)
         await self._until_routed(topic, wait_s)
 
     async def _until_routed(self, topic: str, wait_s: float) -> None:
@@ -188,12 +150,12 @@ class Admin:
 
     async def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
         """Delete a topic with its messages on all masters, and at every nameserver."""
-        for address in await self._targets(cluster, None):
+        for address in await self._ask.targets(cluster, None):
             header = DeleteTopicRequestHeader(topic)
-            await self._call(address, RequestCode.DELETE_TOPIC_IN_BROKER, header, doing=f"deleting topic {topic}")
+            await self._ask.call(address, RequestCode.DELETE_TOPIC_IN_BROKER, header, doing=f"deleting topic {topic}")
         for address in self.instance.routes.namesrv:
             gone = DeleteTopicFromNamesrvRequestHeader(topic)
-            await self._call(address, RequestCode.DELETE_TOPIC_IN_NAMESRV, gone, doing=f"deleting topic {topic}")
+            await self._ask.call(address, RequestCode.DELETE_TOPIC_IN_NAMESRV, gone, doing=f"deleting topic {topic}")
         self.instance.routes.forget(topic)
 
     async def topic_route(self, topic: str) -> TopicRouteData:
@@ -214,16 +176,16 @@ class Admin:
         """The configuration of every topic of a broker."""
         code = RequestCode.GET_ALL_TOPIC_CONFIG
         return (
-            await self._broker(TopicConfigSerializeWrapper, broker_address, code, None, "asking for the topics")
+            await self._ask.broker(TopicConfigSerializeWrapper, broker_address, code, None, "asking for the topics")
         ).topic_config_table
 
     async def topic_stats(self, topic: str) -> TopicStatsTable:
         """First and last offset and time of the last message of every queue."""
         merged = TopicStatsTable(offset_table={})
-        for address in await self._brokers_of(topic):
+        for address in await self._ask.brokers_of(topic):
             header = GetTopicStatsInfoRequestHeader(topic)
             code = RequestCode.GET_TOPIC_STATS_INFO
-            stats = await self._broker(TopicStatsTable, address, code, header, f"asking for statistics of {topic}")
+            stats = await self._ask.broker(TopicStatsTable, address, code, header, f"asking for statistics of {topic}")
             merged.offset_table.update(stats.offset_table)
         return merged
 
@@ -240,8 +202,8 @@ class Admin:
         wrong = check_group(group.group_name)
         if wrong is not None:
             raise ValueError(wrong)
-        for address in await self._targets(cluster, broker_address):
-            await self._call(
+        for address in await self._ask.targets(cluster, broker_address):
+            await self._ask.call(
                 address,
                 RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
                 body=encode_body(group),
@@ -252,26 +214,26 @@ class Admin:
         """Name → configuration of the consumer groups of a broker, or of all masters."""
         found: dict[str, SubscriptionGroupConfig] = {}
         code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
-        for address in await self._targets(None, broker_address):
-            wrapper = await self._broker(SubscriptionGroupWrapper, address, code, None, "asking for the groups")
+        for address in await self._ask.targets(None, broker_address):
+            wrapper = await self._ask.broker(SubscriptionGroupWrapper, address, code, None, "asking for the groups")
             found.update(wrapper.subscription_group_table)
         return dict(sorted(found.items()))
 
     async def delete_group(self, group: str, *, remove_offsets: bool = False, cluster: str | None = None) -> None:
         """Delete a consumer group, and if wished its offsets, on all masters."""
         header = DeleteSubscriptionGroupRequestHeader(group, remove_offsets)
-        for address in await self._targets(cluster, None):
+        for address in await self._ask.targets(cluster, None):
             code = RequestCode.DELETE_SUBSCRIPTIONGROUP
-            await self._call(address, code, header, doing=f"deleting group {group}")
+            await self._ask.call(address, code, header, doing=f"deleting group {group}")
 
     async def consumer_ids(self, group: str) -> list[str]:
         """The client ids of the members of a group, sorted; empty when nobody is there."""
         found: set[str] = set()
         header = GetConsumerListByGroupRequestHeader(group)
-        for address in await self._targets(None, None):
+        for address in await self._ask.targets(None, None):
             try:
                 code = RequestCode.GET_CONSUMER_LIST_BY_GROUP
-                listed = await self._broker(ConsumerIdList, address, code, header, "asking for the members")
+                listed = await self._ask.broker(ConsumerIdList, address, code, header, "asking for the members")
             except BrokerError:
                 continue
             found.update(listed.consumer_id_list)
@@ -282,7 +244,7 @@ class Admin:
 
         :raises BrokerError: with code 206, nobody does.
         """
-        return await self._first_answer(
+        return await self._ask.first_answer(
             ConsumerConnection,
             broker_address,
             RequestCode.GET_CONSUMER_CONNECTION_LIST,
@@ -295,7 +257,7 @@ class Admin:
 
         :raises BrokerError: nobody does.
         """
-        return await self._first_answer(
+        return await self._ask.first_answer(
             ProducerConnection,
             broker_address,
             RequestCode.GET_PRODUCER_CONNECTION_LIST,
@@ -306,10 +268,10 @@ class Admin:
     async def groups_of_topic(self, topic: str) -> list[str]:
         """The groups that have consumed a topic."""
         found: set[str] = set()
-        for address in await self._brokers_of(topic):
+        for address in await self._ask.brokers_of(topic):
             header = QueryTopicConsumeByWhoRequestHeader(topic)
             code = RequestCode.QUERY_TOPIC_CONSUME_BY_WHO
-            listed = await self._broker(GroupList, address, code, header, f"asking who consumes {topic}")
+            listed = await self._ask.broker(GroupList, address, code, header, f"asking who consumes {topic}")
             found.update(listed.group_list)
         return sorted(found)
 
@@ -320,12 +282,12 @@ class Admin:
         queues: list[QueueProgress] = []
         tps = 0.0
         failure: BrokerError | None = None
-        addresses = await self._targets(None, None) if topic is None else await self._brokers_of(topic)
+        addresses = await self._ask.targets(None, None) if topic is None else await self._ask.brokers_of(topic)
         for address in addresses:
             header = GetConsumeStatsRequestHeader(group, topic)
             try:
                 code = RequestCode.GET_CONSUME_STATS
-                stats = await self._broker(ConsumeStats, address, code, header, f"asking how far {group} is")
+                stats = await self._ask.broker(ConsumeStats, address, code, header, f"asking how far {group} is")
             except BrokerError as error:
                 failure = error
                 continue
@@ -350,18 +312,18 @@ class Admin:
         if not await self.consumer_ids(group):
             return await self._commit_at_time(group, topic, timestamp_ms, force)
         moved: dict[MessageQueue, int] = {}
-        for address in await self._brokers_of(topic):
+        for address in await self._ask.brokers_of(topic):
             header = ResetOffsetRequestHeader(topic, group, timestamp_ms, force)
             code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
             doing = f"resetting {group} in {topic}"
             try:
-                body = await self._broker(ResetOffsetBody, address, code, header, doing)
+                body = await self._ask.broker(ResetOffsetBody, address, code, header, doing)
             except BrokerError as error:
                 if error.code != ResponseCode.SYSTEM_ERROR:
                     raise
                 # Apache knows a group only once it has committed in every queue.
                 await self._commit_everywhere(group, topic)
-                body = await self._broker(ResetOffsetBody, address, code, header, doing)
+                body = await self._ask.broker(ResetOffsetBody, address, code, header, doing)
             moved.update(body.offset_table)
         return moved
 
@@ -398,7 +360,7 @@ class Admin:
         address = format_address(ip, port)
         header = ViewMessageRequestHeader(offset)
         doing = f"looking for message {msg_id}"
-        answer = await self._call(address, RequestCode.VIEW_MESSAGE_BY_ID, header, doing=doing)
+        answer = await self._ask.call(address, RequestCode.VIEW_MESSAGE_BY_ID, header, doing=doing)
         return next(iter(split_records(answer)))
 
     async def query_message(
@@ -417,68 +379,16 @@ class Admin:
         """
         header = QueryMessageRequestHeader(topic, key, max_messages, begin_ms, end_ms, unique_key)
         found: list[MessageExt] = []
-        for name, address in (await self._named_brokers_of(topic)).items():
+        for name, address in (await self._ask.named_brokers_of(topic)).items():
             doing = f"looking for key {key} in {topic}"
             try:
-                answer = await self._call(address, RequestCode.QUERY_MESSAGE, header, doing=doing)
+                answer = await self._ask.call(address, RequestCode.QUERY_MESSAGE, header, doing=doing)
             except BrokerError as error:
                 if error.code == ResponseCode.QUERY_NOT_FOUND:
                     continue
                 raise
             found += (message for message in split_records(answer, name) if _has(message, key, unique_key))
         return sorted(found, key=lambda message: message.store_timestamp)[:max_messages]
-
-    # --- requests ---
-
-    async def _targets(self, cluster: str | None, broker_address: str | None) -> Sequence[str]:
-        if broker_address is not None:
-            return (broker_address,)
-        masters = await self.masters(cluster)
-        if not masters:
-            where = "no cluster" if cluster is None else f"cluster {cluster}"
-            raise ClientError(
-                f"the nameserver knows no master of {where}"
-                if cluster is not None
-                else "the nameserver knows no broker",
-                next_step="start a broker that registers at this nameserver, or check the names",
-            )
-        return list(masters.values())
-
-    async def _brokers_of(self, topic: str) -> Iterable[str]:
-        return (await self._named_brokers_of(topic)).values()
-
-    async def _named_brokers_of(self, topic: str) -> dict[str, str]:
-        data = await self.topic_route(topic)
-        return {
-            broker.broker_name: broker.broker_addrs.get(MASTER_ID) or next(iter(broker.broker_addrs.values()))
-            for broker in data.broker_datas
-            if broker.broker_addrs
-        }
-
-    async def _first_answer(
-        self, kind: type[T], broker_address: str | None, code: int, header: Header, doing: str
-    ) -> T:
-        failure: BrokerError | None = None
-        for address in await self._targets(None, broker_address):
-            try:
-                return await self._broker(kind, address, code, header, doing)
-            except BrokerError as error:
-                failure = error
-        assert failure is not None
-        raise failure
-
-    async def _call(
-        self, address: str, code: int, header: Header | None = None, body: bytes = b"", *, doing: str
-    ) -> bytes:
-        answer = await self.instance.call(address, code, header, body, doing=doing, timeout_s=self._timeout_s)
-        return answer.body
-
-    async def _broker(self, kind: type[T], address: str, code: int, header: Header | None, doing: str) -> T:
-        return decode_body(kind, await self._call(address, code, header, doing=doing))
-
-    async def _namesrv(self, kind: type[T], code: int, header: Header | None, doing: str) -> T:
-        answer = await self.instance.routes.ask_namesrv(code, header, timeout_s=self._timeout_s)
-        return decode_body(kind, self.instance.expect(answer, self.instance.routes.namesrv[0], doing).body)
 
 
 def _has(message: MessageExt, key: str, unique_key: bool) -> bool:

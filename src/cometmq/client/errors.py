@@ -22,7 +22,6 @@ __all__ = [
     "ClientStateError",
     "ForkedError",
     "IllegalMessageError",
-    "OffsetIllegalError",
     "RemotingClosedError",
     "RemotingConnectError",
     "RemotingError",
@@ -115,18 +114,6 @@ class SendFailedError(ClientError):
         )
         self.topic = topic
         self.attempts = attempts
-
-
-class OffsetIllegalError(ClientError):
-    """A pull asked for an offset that the queue does not have; ``next_offset`` is the nearest that it has."""
-
-    def __init__(self, queue: object, offset: int, next_offset: int) -> None:
-        super().__init__(
-            f"{queue} has no offset {offset}",
-            code=int(ResponseCode.PULL_OFFSET_MOVED),
-            next_step=f"go on at offset {next_offset}",
-        )
-        self.next_offset = next_offset
 
 
 class ClientStateError(ClientError):

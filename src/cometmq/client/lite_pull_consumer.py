@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Self
 
+from cometmq.client.assignment import Assignment
 from cometmq.client.consumer_config import LitePullConfig
 from cometmq.client.errors import ClientStateError
 from cometmq.client.instance import ClientInstance
 from cometmq.client.membership import Membership
 from cometmq.client.offsets import Offsets
 from cometmq.client.pulling import Puller
-from cometmq.client.reader import Budget, Chunk, read_queue
+from cometmq.client.reader import Budget, read_queue
 from cometmq.client.starting_point import starting_point
 from cometmq.client.subscription import ALL, TAG, subscription
 from cometmq.errors import CometMQError
@@ -23,77 +23,6 @@ from cometmq.message.names import check_group
 from cometmq.remoting.bodies import ConsumerData, MessageQueue, SubscriptionData
 
 log = logging.getLogger(__name__)
-
-
-class _Assignment:
-    """One queue that is read: what has been read ahead, and how far it was handed out."""
-
-    def __init__(self, config: LitePullConfig, budget: Budget, arrived: asyncio.Event) -> None:
-        self.task: asyncio.Task[None] | None = None
-        self.paused = False
-        self.position: int | None = None
-        """The offset that the next poll goes on at."""
-        self.processed: int | None = None
-        """``position`` as it was when the last poll began: what came before is done."""
-        self._config = config
-        self._budget = budget
-        self._arrived = arrived
-        self._chunks: deque[Chunk] = deque()
-        self._taken = 0
-        self._count = 0
-        self._size = 0
-        self._room = asyncio.Event()
-
-    async def room(self) -> None:
-        while self._count >= self._config.pull_threshold_for_queue or (
-            self._size >= self._config.pull_threshold_bytes_for_queue
-        ):
-            self._room.clear()
-            await self._room.wait()
-        await self._budget.room()
-
-    def take(self, chunk: Chunk) -> None:
-        self._chunks.append(chunk)
-        self._count += len(chunk.messages)
-        self._size += chunk.size_bytes
-        self._budget.take(chunk.size_bytes)
-        self._arrived.set()
-
-    def commit_offset(self) -> int | None:
-        return None
-
-    def hand_out(self, limit: int, into: list[MessageExt]) -> None:
-        """Move up to ``limit`` messages into a poll."""
-        while self._chunks and limit > 0:
-            chunk = self._chunks[0]
-            messages = chunk.messages
-            part = messages[self._taken : self._taken + limit] if self._taken or len(messages) > limit else messages
-            into += part
-            limit -= len(part)
-            self._taken += len(part)
-            self._count -= len(part)
-            if self._taken < len(messages):
-                self.position = messages[self._taken].queue_offset
-                return
-            self.position = chunk.next_offset
-            self._drop_first()
-
-    def _drop_first(self) -> None:
-        chunk = self._chunks.popleft()
-        self._taken = 0
-        self._size -= chunk.size_bytes
-        self._budget.give_back(chunk.size_bytes)
-        self._room.set()
-
-    async def stop(self) -> None:
-        """Read no more, and forget what was read ahead."""
-        if self.task is not None:
-            self.task.cancel()
-            await asyncio.gather(self.task, return_exceptions=True)
-            self.task = None
-        self._count = 0
-        while self._chunks:
-            self._drop_first()
 
 
 class LitePullConsumer:
@@ -126,7 +55,7 @@ class LitePullConsumer:
         self.offsets = Offsets(self.instance)
         self._puller = Puller(self.instance, group, stream=True)
         self._subscriptions: dict[str, SubscriptionData] = {}
-        self._assignments: dict[MessageQueue, _Assignment] = {}
+        self._assignments: dict[MessageQueue, Assignment] = {}
         self._by_hand: SubscriptionData | None = None
         self._membership: Membership | None = None
         self._running = False
@@ -363,7 +292,7 @@ class LitePullConsumer:
         if not self._running:
             raise ClientStateError("the consumer is not running", next_step="use it inside `async with`")
 
-    def _of(self, queue: MessageQueue) -> _Assignment:
+    def _of(self, queue: MessageQueue) -> Assignment:
         assignment = self._assignments.get(queue)
         if assignment is None:
             raise ClientStateError(f"{queue} is not assigned to this consumer", next_step="see its assignment")
@@ -382,10 +311,10 @@ class LitePullConsumer:
                 except CometMQError as error:
                     log.warning("committing as %s: %s", self.group, error)
         for queue in sorted(after - before):
-            self._assignments[queue] = assignment = _Assignment(self.config, self._budget, self._arrived)
+            self._assignments[queue] = assignment = Assignment(self.config, self._budget, self._arrived)
             self._read(queue, assignment, None)
 
-    def _read(self, queue: MessageQueue, assignment: _Assignment, offset: int | None) -> None:
+    def _read(self, queue: MessageQueue, assignment: Assignment, offset: int | None) -> None:
         async def start() -> int:
             if offset is not None:
                 return offset

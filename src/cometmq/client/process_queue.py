@@ -172,6 +172,11 @@ class ProcessQueue:
         self._open.clear()
 
     @property
+    def is_read(self) -> bool:
+        """Whether its reader runs: one that failed is replaced at the next rebalance."""
+        return self.task is not None and not self.task.done()
+
+    @property
     def cached_count(self) -> int:
         """Messages read and not done."""
         return self._count

@@ -194,8 +194,9 @@ class PushConsumer:
     # --- queues come and go ---
 
     async def _assigned(self, topic: str, queues: set[MessageQueue], shared: bool) -> None:
-        mine = {queue for queue in self._queues if queue.topic == topic}
-        for queue in sorted(mine - queues):
+        mine = {queue for queue in self._queues if queue.topic == topic and self._queues[queue].is_read}
+        queues_left = {queue for queue in self._queues if queue.topic == topic} - (mine & queues)
+        for queue in sorted(queues_left):
             process_queue = self._queues.pop(queue)
             process_queue.dropped = True
             task = self.instance.spawn(self._hand_over(queue, process_queue))
