@@ -9,8 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.store.conftest import SEGMENT_BYTES, Served, StoreBench, fill, keys_found, put, served
+from tests.store.conftest import HOST, SEGMENT_BYTES, Served, StoreBench, fill, keys_found, put, served
 
+from cometmq.message.record import encode_record
 from cometmq.store.mapped_file import file_name
 
 MESSAGES = 600
@@ -319,3 +320,61 @@ def test_a_wrong_file_size_in_the_configuration_does_no_harm(bench: StoreBench) 
     again = bench.open(mapped_file_size_commit_log=1 << 20)
     assert any("mappedFileSizeCommitLog" in line for line in again.findings)
     assert served(again) == expected
+
+
+@pytest.mark.parametrize("length", [9, 127, 128, 200])
+def test_records_of_rocketmq_5_with_long_topics_are_read(bench: StoreBench, length: int) -> None:
+    """Magic V2: the topic's length takes two bytes."""
+    store = bench.open()
+    fill(store, 10)
+    at = store.max_physical_offset
+    store.close_now()
+    topic = "T" * length
+    short = encode_record(
+        topic="T",
+        queue_id=1,
+        queue_offset=0,
+        physical_offset=at,
+        body=b"five",
+        properties_text="KEYS\x01k5",
+        born_timestamp=1,
+        born_host=HOST,
+        store_timestamp=1_700_000_000_000,
+        store_host=HOST,
+    )
+    topic_at = short.index(b"five") + 4
+    record = bytearray(short[:topic_at] + length.to_bytes(2, "big") + topic.encode() + short[topic_at + 2 :])
+    record[:8] = len(record).to_bytes(4, "big") + b"\xda\xa3\x20\xab"
+    overwrite(bench.log_files[0], at, bytes(record))
+    (bench.root / "abort").touch()
+    again = bench.open()
+    assert served(again)[topic, 1] == [bytes(record)]
+    assert again.record_at(at) == bytes(record)
+    assert len(again.query(topic, "k5", 32, 0, 1 << 62).records) == 1
+    again.close_now()
+    assert bench.open().findings == []
+
+
+def test_a_record_with_a_name_that_is_no_topic_ends_the_log(bench: StoreBench) -> None:
+    store = bench.open()
+    fill(store, 10)
+    expected = served(store)
+    at = store.max_physical_offset
+    store.close_now()
+    record = encode_record(
+        topic="../../../etc",
+        queue_id=1,
+        queue_offset=0,
+        physical_offset=at,
+        body=b"x",
+        properties_text="A\x01b",
+        born_timestamp=1,
+        born_host=HOST,
+        store_timestamp=1,
+        store_host=HOST,
+    )
+    overwrite(bench.log_files[0], at, record)
+    again = bench.open()
+    assert served(again) == expected
+    assert again.record_at(at) is None
+    assert any("cut after the last whole record" in line for line in again.findings)

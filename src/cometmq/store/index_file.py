@@ -251,7 +251,8 @@ class IndexFile:
 
         :raises OSError: it could not be flushed.
         """
-        self._disk.flush(self.fd)
+        if self.fd >= 0:  # else retention has deleted it meanwhile
+            self._disk.flush(self.fd)
 
     def remove(self) -> None:
         """Close and delete the file."""

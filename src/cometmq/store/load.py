@@ -11,9 +11,9 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-from cometmq.message.names import check_topic
 from cometmq.store.commit_log import CommitLog
 from cometmq.store.mapped_file import MappedFile, file_name, first_data
+from cometmq.store.record_scan import is_stored_topic
 
 _NAME_DIGITS: Final = 20
 MAX_QUEUE_ID: Final = 0x7FFFFFFF
@@ -132,7 +132,7 @@ def queue_directories(root: Path, findings: Findings) -> list[tuple[str, int, Pa
     if not root.is_dir():
         return found
     for topic in sorted(os.scandir(root), key=lambda entry: entry.name):
-        if not topic.is_dir(follow_symlinks=False) or check_topic(topic.name) is not None:
+        if not topic.is_dir(follow_symlinks=False) or not is_stored_topic(topic.name):
             findings.set_aside(Path(topic.path), "not the directory of a topic")
             continue
         for queue in os.scandir(topic.path):

@@ -28,6 +28,8 @@ _IDENTITY: Final = struct.Struct(">ii4xi4xqq")
 NO_QUEUE_OFFSET: Final = 0x4
 """The bit that PREPARED and ROLLBACK have in common: such records have no unit in any queue."""
 ROLLBACK: Final = 0xC
+MAX_STORED_TOPIC_CHARS: Final = 255
+"""Longest name of a directory on most file systems, and of a topic in RocketMQ 5."""
 
 
 class LogRecord(NamedTuple):
@@ -100,7 +102,7 @@ def read_log_record(view: memoryview, at: int, offset: int, *, check_crc: bool) 
             return None  # properties, which no CRC covers, that end in zeros with zeros behind: not written whole
     try:
         topic = str(view[topic_at:topic_end], "utf-8")
-        if not _is_topic(topic):
+        if not is_stored_topic(topic):
             return None
         tag, keys = _tag_and_keys(bytes(view[topic_end + 2 : end]))
     except UnicodeDecodeError:
@@ -119,9 +121,9 @@ def read_log_record(view: memoryview, at: int, offset: int, *, check_crc: bool) 
 
 
 @lru_cache(maxsize=4096)
-def _is_topic(topic: str) -> bool:
-    """Whether a name can be a topic's; RocketMQ 5 has longer ones (magic V2), cut here for the check."""
-    return check_topic(topic[:MAX_TOPIC_CHARS]) is None
+def is_stored_topic(topic: str) -> bool:
+    """Whether a name found on disk can be a topic's: RocketMQ 5 has some of up to 255 characters (magic V2)."""
+    return len(topic) <= MAX_STORED_TOPIC_CHARS and check_topic(topic[:MAX_TOPIC_CHARS]) is None
 
 
 def _tag_and_keys(properties: bytes) -> tuple[str | None, list[str]]:
