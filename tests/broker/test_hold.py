@@ -74,6 +74,19 @@ async def test_one_message_wakes_everyone(broker: Broker, wire: Wire, connect: C
         assert [record.body for record in records(await wire.answer(command.opaque))] == [b"all"]
 
 
+async def test_sends_are_answered_whatever_happens_to_waiting_pulls(
+    broker: Broker, wire: Wire, connect: Connect, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await wire.send("T")
+    waiting = post_pull(wire, queue_offset=1, subscription="TagA")
+    await held(broker, wire)
+    with monkeypatch.context() as patched:
+        patched.setattr(broker.store, "get_message", lambda *_, **__: 1 / 0)
+        assert (await (await connect()).send("T", b"stored")).code == ResponseCode.SUCCESS
+    clock.advance(5)
+    assert [record.body for record in records(await wire.answer(waiting.opaque))] == [b"stored"]
+
+
 async def test_time_is_up(broker: Broker, wire: Wire, clock: VirtualClock) -> None:
     await wire.send("T")
     waiting = post_pull(wire, queue_offset=1, wait_ms=15_000)

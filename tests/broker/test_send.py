@@ -181,6 +181,18 @@ async def test_largest_properties_and_one_byte_more(wire: Wire) -> None:
     assert len(record.properties["a"]) == room
 
 
+async def test_message_larger_than_a_log_file(start_broker: StartBroker, connect_to: ConnectTo) -> None:
+    wire = await connect_to(await start_broker(mapped_file_size_commit_log=8192))
+    room = 8192 - 400
+    for _ in range(3):
+        assert (await wire.send("T", bytes(room), properties="")).code == ResponseCode.SUCCESS
+    assert (await wire.send("T", bytes(8192), properties="")).code == ResponseCode.MESSAGE_ILLEGAL
+    pieces = encode_batch([BatchPiece(0, b"small", ""), BatchPiece(0, bytes(8192), "")])
+    refused = await wire.call(RequestCode.SEND_BATCH_MESSAGE, send_header("T", batch=True), pieces)
+    assert refused.code == ResponseCode.MESSAGE_ILLEGAL
+    assert (await wire.send("T", b"next")).ext_fields["queueOffset"] == "3"
+
+
 async def test_delay_that_is_no_number(wire: Wire) -> None:
     answer = await wire.send("T", properties="DELAY\x01notanumber")
     assert answer.code == ResponseCode.SYSTEM_ERROR

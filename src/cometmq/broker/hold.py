@@ -96,7 +96,10 @@ class PullRequestHoldService:
         for queue in queues:
             key = (queue.topic, queue.queue_id)
             if key in self._queues:
-                self._wake(key, self._matches)
+                try:
+                    self._wake(key, self._matches)
+                except Exception:  # the messages are stored: their producers must be answered whatever happens here
+                    _log.exception("pulls of %s queue %d could not be woken", *key)
 
     def _matches(self, pull: HeldPull) -> bool:
         """Whether there is a message for this pull among those it has not seen."""

@@ -18,9 +18,9 @@ from cometmq.broker.send_properties import SendProperties, read_properties
 from cometmq.broker.send_targets import SendHeader, SendRefusedError, SendTarget, SendTargets
 from cometmq.broker.stats import BrokerStats
 from cometmq.clock import Clock
-from cometmq.limits import MAX_PROPERTIES_BYTES, MAX_TURN_BYTES
+from cometmq.limits import MAX_PROPERTIES_BYTES, MAX_TOPIC_CHARS, MAX_TURN_BYTES
 from cometmq.message.batch import BatchError, BatchPiece, decode_batch
-from cometmq.message.hosts import IPV6_HOST_BYTES
+from cometmq.message.hosts import IPV4_HOST_BYTES, IPV6_HOST_BYTES
 from cometmq.message.names import RETRY_PREFIX
 from cometmq.message.properties import CLUSTER, PROPERTY_SEPARATOR
 from cometmq.message.record import MIN_RECORD_BYTES
@@ -39,6 +39,9 @@ BUSY: Final = "[OVERLOAD]system busy, start flow control for a while"
 _HOST_FLAGS: Final = BORNHOST_V6 | STOREHOST_V6
 _NO_QUEUE_OFFSET: Final = 0x4
 """Bit that transaction types PREPARED and ROLLBACK share; such records get no place in their queue."""
+
+_MAX_OVERHEAD_BYTES: Final = MIN_RECORD_BYTES + 2 * (IPV6_HOST_BYTES - IPV4_HOST_BYTES) + MAX_TOPIC_CHARS + 8
+"""What a record adds to body and properties at most, and the filler that must fit behind it."""
 
 
 class SendMessageProcessor:
@@ -69,6 +72,8 @@ class SendMessageProcessor:
         self._host_flags = STOREHOST_V6 if len(store_host) == IPV6_HOST_BYTES else 0
         self._cluster = f"{CLUSTER}\x01{live.current.broker_cluster_name}"
         self._max_body_bytes = live.current.max_message_size
+        self._max_stored_bytes = live.current.mapped_file_size_commit_log - _MAX_OVERHEAD_BYTES
+        self._segments_are_small = self._max_stored_bytes < self._max_body_bytes + MAX_PROPERTIES_BYTES
         self._waiters = FlushWaiters(store, answers, clock=clock, timeout_s=live.current.sync_flush_timeout / 1000)
         self._pending: list[PendingSend] = []
         self._touched: list[SendTarget] = []
@@ -105,6 +110,8 @@ class SendMessageProcessor:
             properties = read_properties(header.properties or "", self._cluster)
             if len(body) > self._max_body_bytes or len(properties.stored) > MAX_PROPERTIES_BYTES:
                 raise self._illegal()
+            if self._segments_are_small:
+                self._check_fits(body, properties)
             if properties.delay:
                 _check_delay(properties.delay)
             physical_offset, queue_offset = self._put(connection, target, queue, header, header.flag, body, properties)
@@ -225,6 +232,11 @@ class SendMessageProcessor:
             f"{self._max_body_bytes}B, msg properties length limit 32KB.",
         )
 
+    def _check_fits(self, body: bytes, properties: SendProperties) -> None:
+        """Refuse what does not fit into one log file, where those are smaller than the largest message."""
+        if len(body) + len(properties.stored) > self._max_stored_bytes:
+            raise self._illegal()
+
     def _read_batch(self, header: SendHeader, body: bytes) -> list[tuple[BatchPiece, SendProperties]]:
         """The messages of a batch with their properties, those of the batch itself appended."""
         if header.topic.startswith(RETRY_PREFIX):
@@ -241,9 +253,11 @@ class SendMessageProcessor:
             raise SendRefusedError(ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error}") from error
         if not pieces:
             raise SendRefusedError(ResponseCode.MESSAGE_ILLEGAL, "the message is illegal: the batch holds no message")
-        for _, properties in pieces:
+        for piece, properties in pieces:
             if len(properties.stored) > MAX_PROPERTIES_BYTES:
                 raise self._illegal()
+            if self._segments_are_small:
+                self._check_fits(piece.body, properties)
             if properties.delay:
                 raise SendRefusedError(
                     ResponseCode.MESSAGE_ILLEGAL, "the message is illegal: a batch does not support delayed messages"
