@@ -17,7 +17,7 @@ from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, InputPartition, 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
-from cometmq.spark.errors import DataLossError, OptionError, SparkSourceError
+from cometmq.spark.errors import DataLossError, OptionError, SparkSourceError, UnreachableError
 from cometmq.spark.options import SourceOptions
 from cometmq.spark.queues import OffsetRange
 from cometmq.spark.readers import FilteringReader, RangePartition, RocketMQReader
@@ -177,6 +177,19 @@ def test_a_broker_that_is_away_keeps_its_offsets(topics: Topics, options: MakeOp
     query.reader.prepareForTriggerAvailableNow()
     with pytest.raises(DataLossError, match="broker-z"):
         query.plan()
+
+
+def test_a_broker_that_is_registered_but_silent(topics: Topics, options: MakeOptions) -> None:
+    """A stream that runs goes on without it; a batch asks until its time is over, then names it."""
+    topic = topics.fill(10, queues=1)
+    query = Query(options(topic, startingOffsets="earliest"))
+    assert query.batch() == everything(10)
+    with topics.registered("broker-silent", "127.0.0.1:9", topic):
+        topics.send(topic, 0, [b"x"])
+        assert query.batch() == [(0, 10)]
+        with pytest.raises(UnreachableError, match="broker broker-silent does not answer"):
+            read(options(topic, pollTimeoutMs="500"))
+    assert query.batch() is None
 
 
 def test_a_pattern_finds_topics_as_they_come(topics: Topics, options: MakeOptions) -> None:

@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from cometmq.message.batch import BatchPiece, encode_batch
 from cometmq.remoting.blocking import BlockingConnection
+from cometmq.remoting.bodies import (
+    DataVersion,
+    RegisterBrokerBody,
+    TopicConfig,
+    TopicConfigSerializeWrapper,
+    encode_body,
+)
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import (
     CreateTopicRequestHeader,
     GetMaxOffsetRequestHeader,
     GetMaxOffsetResponseHeader,
     GetRouteInfoRequestHeader,
+    RegisterBrokerRequestHeader,
     SendMessageRequestHeaderV2,
     SendMessageResponseHeader,
+    UnRegisterBrokerRequestHeader,
 )
 
 BATCH = 500
@@ -58,6 +68,30 @@ class Topics:
                 if f'"readQueueNums":{queues},'.encode() in route.body:
                     return name
                 assert time.monotonic() < deadline, f"the nameserver never learnt of {name}"
+
+    @contextmanager
+    def registered(self, name: str, address: str, topic: str) -> Iterator[None]:
+        """Tell the nameserver of a broker with that topic, whether or not it is there, for the length of the block."""
+        header = RegisterBrokerRequestHeader(
+            broker_name=name,
+            broker_addr=address,
+            cluster_name="DefaultCluster",
+            ha_server_addr=address,
+            broker_id=0,
+        )
+        table = TopicConfigSerializeWrapper(
+            data_version=DataVersion(counter=1, timestamp=1),
+            topic_config_table={topic: TopicConfig(topic, read_queue_nums=1, write_queue_nums=1)},
+        )
+        body = encode_body(RegisterBrokerBody(topic_config_serialize_wrapper=table))
+        gone = UnRegisterBrokerRequestHeader(
+            broker_name=name, broker_addr=address, cluster_name="DefaultCluster", broker_id=0
+        )
+        with BlockingConnection(self.namesrv) as connection:
+            answer = connection.invoke(RequestCode.REGISTER_BROKER, header, body)
+            assert answer.code == ResponseCode.SUCCESS, answer.remark
+            yield
+            connection.invoke(RequestCode.UNREGISTER_BROKER, gone)
 
     def send(self, topic: str, queue_id: int, bodies: Sequence[bytes], properties: str = "TAGS\x01TagA") -> int:
         """Append messages to a queue, in batches; the offset of the first."""

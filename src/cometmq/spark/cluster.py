@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import re
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Final, TypeVar
 
+from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.message.names import DLQ_PREFIX, PERM_READ, RETRY_PREFIX, SYSTEM_TOPICS
 from cometmq.message.sysflag import PULL_SUBSCRIPTION
 from cometmq.remoting.blocking import BlockingConnection, BlockingConnectionError
@@ -29,7 +33,10 @@ from cometmq.spark.options import SourceOptions
 from cometmq.spark.queues import Queue
 
 _ANSWER_SECONDS: Final = 10.0
+_PAUSE_SECONDS: Final = 0.2
 _MASTER: Final = 0
+
+log = logging.getLogger("cometmq.spark")
 
 T = TypeVar("T")
 
@@ -62,8 +69,10 @@ def pull_header(queue: Queue, offset: int, count: int, group: str) -> PullMessag
 class Cluster:
     """A view of the brokers behind some nameservers; the routes are those of its last look."""
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._options = options
+        self._clock = clock
+        self._pause = threading.Event()
         self._timeout_s = min(_ANSWER_SECONDS, options.poll_timeout_s)
         self._addresses: dict[str, str] = {}
 
@@ -143,9 +152,11 @@ class Cluster:
 
     # Brokers --------------------------------------------------------------------------------------
 
-    def bounds(self, queues: Iterable[Queue]) -> dict[Queue, Bounds]:
+    def bounds(self, queues: Iterable[Queue], *, pass_over_silent: bool = False) -> dict[Queue, Bounds]:
         """Ask the brokers for the bounds of queues, all requests of a broker at once.
 
+        :param pass_over_silent: leave out brokers that do not answer at once, instead of asking them again until
+            ``pollTimeoutMs`` is over.
         :raises UnreachableError: a broker does not answer.
         """
         by_broker: dict[str, list[Queue]] = {}
@@ -153,17 +164,27 @@ class Cluster:
             by_broker.setdefault(queue.broker, []).append(queue)
         found: dict[Queue, Bounds] = {}
         for members in by_broker.values():
-            requests: list[tuple[int, Header]] = []
-            for queue in members:
-                requests.append((RequestCode.GET_MIN_OFFSET, GetMinOffsetRequestHeader(queue.topic, queue.queue_id)))
-                requests.append((RequestCode.GET_MAX_OFFSET, GetMaxOffsetRequestHeader(queue.topic, queue.queue_id)))
-            answers = [
-                _demand_success(answer).header(GetMaxOffsetResponseHeader).offset
-                for answer in self._ask_broker(members[0], requests)
-            ]
-            for queue, first, end in zip(members, answers[::2], answers[1::2], strict=True):
-                found[queue] = Bounds(min(first, end), end)
+            try:
+                found |= self._bounds_of(members, 0.0 if pass_over_silent else self._options.poll_timeout_s)
+            except UnreachableError as error:
+                if not pass_over_silent:
+                    raise
+                log.warning("%s", error)
         return found
+
+    def _bounds_of(self, members: Sequence[Queue], patience_s: float) -> dict[Queue, Bounds]:
+        requests: list[tuple[int, Header]] = []
+        for queue in members:
+            requests.append((RequestCode.GET_MIN_OFFSET, GetMinOffsetRequestHeader(queue.topic, queue.queue_id)))
+            requests.append((RequestCode.GET_MAX_OFFSET, GetMaxOffsetRequestHeader(queue.topic, queue.queue_id)))
+        answers = [
+            _demand_success(answer).header(GetMaxOffsetResponseHeader).offset
+            for answer in self._ask_broker(members[0], requests, patience_s)
+        ]
+        return {
+            queue: Bounds(min(first, end), end)
+            for queue, first, end in zip(members, answers[::2], answers[1::2], strict=True)
+        }
 
     def offsets_at(self, bounds: Mapping[Queue, Bounds], timestamp_ms: int) -> dict[Queue, int]:
         """For each queue find the first offset stored at or after a time; its end if there is none.
@@ -209,17 +230,25 @@ class Cluster:
         _demand_success(answer)
         return None
 
-    def _ask_broker(self, queue: Queue, requests: Sequence[tuple[int, Header]]) -> list[RemotingCommand]:
-        failure = ""
-        for _ in range(2):
-            address = self.address_of(queue)
+    def _ask_broker(
+        self, queue: Queue, requests: Sequence[tuple[int, Header]], patience_s: float = 0.0
+    ) -> list[RemotingCommand]:
+        """Ask at least twice (a cached connection may be stale), and on until the patience is over."""
+        give_up_at = self._clock.monotonic() + patience_s
+        for attempt in count():
             try:
-                with borrowed(address, self._timeout_s) as connection:
+                with borrowed(self.address_of(queue), self._timeout_s) as connection:
                     return invoke_all(connection, requests)
-            except BlockingConnectionError as error:
-                failure = error.message
+            except (BlockingConnectionError, UnreachableError) as error:
                 self.forget(queue.broker)
-        raise UnreachableError(f"broker {queue.broker} does not answer: {failure}")
+                if attempt and self._clock.monotonic() >= give_up_at:
+                    raise UnreachableError(
+                        f"broker {queue.broker} does not answer: {error.message}",
+                        next_step="is it running? option pollTimeoutMs waits longer",
+                    ) from error
+            if attempt:
+                self._pause.wait(_PAUSE_SECONDS)
+        raise AssertionError("count() never ends")
 
 
 def _demand_success(answer: RemotingCommand) -> RemotingCommand:

@@ -75,7 +75,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         :raises DataLossError: messages after ``start`` are gone and ``failOnDataLoss`` is true.
         """
         first = _is_initial(start)
-        bounds = self._cluster.bounds(self._cluster.queues())
+        bounds = self._cluster.bounds(self._cluster.queues(), pass_over_silent=not first and self._target is None)
         self._latest = {queue: held.end for queue, held in bounds.items()}
         if first:
             begin = resolve_start(self._options, self._cluster, bounds, LATEST)
@@ -97,10 +97,10 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"v": VERSION, "from": offsets_to_json(begin), "queues": offsets_to_json(end)}
 
     def _miss(self, absent: set[Queue]) -> None:
-        """Queues of the last batch that have no broker now keep their offsets and are waited for."""
+        """Queues of the last batch whose broker is away keep their offsets and are waited for."""
         if not absent:
             return
-        what = f"{len(absent)} queues have no broker now, the first is {min(absent)}"
+        what = f"{len(absent)} queues are on brokers that are away, the first is {min(absent)}"
         if self._target is not None and self._options.fail_on_data_loss:
             raise DataLossError(what, next_step="start the broker; or option failOnDataLoss=false goes on without it")
         log.warning("%s; they are waited for", what)
