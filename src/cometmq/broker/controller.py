@@ -113,7 +113,7 @@ class Broker:
         self.store = MessageStore.open(self.config, clock=self.clock, disk=self._disk)
         self._stops.push_async_callback(self.store.close)
         self.live.on_change.append(self.store.reconfigure)
-        for finding in (*self.store.findings, *self.topics.load(), *self.groups.load(), *self.offsets.load()):
+        for finding in (*self.topics.load(), *self.groups.load(), *self.offsets.load()):
             _log.warning("%s", finding)
         self._stops.callback(self._save_tables)
         self._stops.callback(self.offsets.save)
