@@ -21,6 +21,7 @@ from cometmq.cli.demo.worker import Told
 from cometmq.client.admin import Admin
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.errors import CometMQError
+from cometmq.spark.archive_log import ArchiveLog
 from cometmq.testing.processes import ProcessCluster
 
 T = TypeVar("T")
@@ -30,7 +31,10 @@ DOWN_SECONDS: Final = 1.0
 """How long the broker stays away after it was killed."""
 KILL_AT: Final = 0.45
 """Share of the stream after which it is killed."""
+ARCHIVE_COMMITS: Final = 3
+"""Commits of the archive, so that its progress shows."""
 CATCH_UP_SECONDS: Final = 60.0
+WATCH_SECONDS: Final = 0.5
 LOOK_SECONDS: Final = 0.1
 STORE_KEYS: Final = {
     "mappedFileSizeCommitLog": str(64 * 1024 * 1024),
@@ -120,7 +124,7 @@ class Worker:
         assert self._reader is not None
         await self._reader
         if await self._process.wait() != 0 or not self.ledger.exists():
-            raise CometMQError(f"{self.name} failed: {self._errors.read_text(errors='replace').strip()[-1000:]}")
+            raise self._failure()
 
     def demand_alive(self) -> None:
         """Demand that it has not failed.
@@ -128,17 +132,25 @@ class Worker:
         :raises CometMQError: it has.
         """
         if self._process is not None and self._process.returncode not in (None, 0):
-            raise CometMQError(f"{self.name} failed: {self._errors.read_text(errors='replace').strip()[-1000:]}")
+            raise self._failure()
+
+    def _failure(self) -> CometMQError:
+        said = self._errors.read_text(errors="replace").strip().splitlines()
+        words = said[-1] if said else "it said nothing"
+        return CometMQError(f"{self.name} failed: {words}", next_step=f"{self._errors} has all it said")
 
     def stop(self) -> None:
         """Ask it to stop."""
         if self._process is not None and self._process.returncode is None:
             self._process.terminate()
 
-    def kill(self) -> None:
-        """End it at once."""
+    async def kill(self) -> None:
+        """End it at once, if it still runs."""
         if self._process is not None and self._process.returncode is None:
             self._process.kill()
+            await self._process.wait()
+        if self._reader is not None:
+            await self._reader
 
     async def _read(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
@@ -171,7 +183,7 @@ class Stage:
             await self._timed("start", asyncio.to_thread(cluster.start))
             admin = await stack.enter_async_context(Admin(cluster.namesrv_address))
             await admin.create_topic(TOPIC, queues=QUEUES)
-            stack.callback(self._kill_workers)
+            stack.push_async_callback(self._kill_workers)
             return await self._play(cluster, admin)
 
     async def _play(self, cluster: ProcessCluster, admin: Admin) -> Observed:
@@ -236,24 +248,42 @@ class Stage:
         command = (
             *("pipeline", "archive", "--namesrv", namesrv, "--topic", TOPIC, "-o", "json"),
             *("--to", str(self._archive_to), "--checkpoint", str(self._work / "checkpoint")),
+            *("--max-offsets", str(self.plan.messages // ARCHIVE_COMMITS + 1_000)),
         )
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "cometmq", *command),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
+        log = self._work / "archive.log"
+        with log.open("wb") as errors:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "cometmq", *command),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=errors,
+            )
+        watching = asyncio.create_task(self._watch_archive())
         try:
-            out, errors = await process.communicate()
+            out, _ = await process.communicate()
         except asyncio.CancelledError:
             process.terminate()
+            await process.wait()
             raise
+        finally:
+            watching.cancel()
         if process.returncode != 0:
-            raise CometMQError(f"the archive job failed: {errors.decode(errors='replace').strip()[-1500:]}")
+            said = log.read_text(errors="replace").strip().splitlines()
+            raise CometMQError(
+                f"the archive job failed: {said[-1] if said else 'it said nothing'}", next_step=f"{log} has all it said"
+            )
         report: dict[str, Any] = json.loads(out)
         self.progress.archived = report["total_rows"]
         self._changed()
         return report
+
+    async def _watch_archive(self) -> None:
+        """Show what the archive has committed."""
+        log = ArchiveLog(self._archive_to)
+        while True:
+            self.progress.archived = sum(queue.rows for queue in log.queues())
+            self._changed()
+            await SYSTEM_CLOCK.sleep(WATCH_SECONDS)
 
     async def _caught_up(self, admin: Admin) -> None:
         """Wait until the group has consumed and committed everything."""
@@ -286,9 +316,9 @@ class Stage:
         finally:
             self._seconds[what] = SYSTEM_CLOCK.monotonic() - began
 
-    def _kill_workers(self) -> None:
+    async def _kill_workers(self) -> None:
         for worker in (*self._producers, *self._consumers):
-            worker.kill()
+            await worker.kill()
 
     def _act(self, act: str) -> None:
         self.progress.act = act
