@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Sequence
 from typing import Any
 
@@ -210,6 +211,20 @@ def test_an_offset_of_a_later_version_is_refused(topics: Topics, options: MakeOp
     query.offset = {"v": 2}
     with pytest.raises(SparkSourceError, match="version 2"):
         query.plan()
+
+
+def test_readers_travel_to_executors(topics: Topics, options: MakeOptions) -> None:
+    """What is planned in the driver is read by a copy in another process."""
+    topic = topics.fill(10, queues=1)
+    batch = RocketMQReader(options(topic), PLACE)
+    stream = RocketMQStreamReader(options(topic, startingOffsets="earliest"), PLACE)
+    end = through_json(stream.latestOffset(stream.initialOffset(), ALL))
+    for reader, partitions in (
+        (batch, batch.partitions()),
+        (stream, stream.partitions(stream.initialOffset(), end)),
+    ):
+        copy, parts = pickle.loads(pickle.dumps((reader, partitions)))
+        assert rows(copy, parts) == everything(10)
 
 
 # Batches ------------------------------------------------------------------------------------------

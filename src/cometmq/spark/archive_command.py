@@ -61,7 +61,7 @@ def archive_command(
 
     options = _options(settings) | ({} if pattern is None else {"subscribePattern": pattern})
     stop = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    before = signal.signal(signal.SIGTERM, lambda *_: stop.set())
     try:
         report = archive(
             namesrv,
@@ -78,6 +78,8 @@ def archive_command(
         )
     except OptionError as error:
         raise click.UsageError(str(error), ctx) from error
+    finally:
+        signal.signal(signal.SIGTERM, before)
     removed = ArchiveLog(to).vacuum() if vacuum else []
     if output == "json":
         click.echo(json.dumps(report.to_dict() | {"vacuumed": removed}, indent=2))

@@ -67,12 +67,14 @@ def pull_header(queue: Queue, offset: int, count: int, group: str) -> PullMessag
 
 
 class Cluster:
-    """A view of the brokers behind some nameservers; the routes are those of its last look."""
+    """A view of the brokers behind some nameservers; the routes are those of its last look.
+
+    It travels with its reader to the executors, so it holds nothing that cannot be pickled.
+    """
 
     def __init__(self, options: SourceOptions, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._options = options
         self._clock = clock
-        self._pause = threading.Event()
         self._timeout_s = min(_ANSWER_SECONDS, options.poll_timeout_s)
         self._addresses: dict[str, str] = {}
 
@@ -247,7 +249,7 @@ class Cluster:
                         next_step="is it running? option pollTimeoutMs waits longer",
                     ) from error
             if attempt:
-                self._pause.wait(_PAUSE_SECONDS)
+                threading.Event().wait(_PAUSE_SECONDS)
         raise AssertionError("count() never ends")
 
 
