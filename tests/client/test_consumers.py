@@ -103,6 +103,9 @@ async def test_offsets_are_committed_and_found_again(server: Deployment, topic: 
         queue = (await consumer.queues(topic))[1]
         await consumer.commit(queue, 3)
         assert await consumer.committed(queue) == 3
+        async with asyncio.timeout(20):  # Apache shows messages a little after it has acknowledged them
+            while await consumer.offsets.max(queue) < 10:
+                await asyncio.sleep(0.02)
         assert (await consumer.offsets.min(queue), await consumer.offsets.max(queue)) == (0, 10)
         assert await consumer.offsets.at_time(queue, 0) == 0
         assert await consumer.offsets.earliest_store_time(queue) > 0

@@ -40,7 +40,7 @@ def chunk(first: int, count: int) -> Chunk:
 def test_the_offset_is_always_that_of_the_first_message_not_done(counts: list[int], size: int, random: object) -> None:
     requests: list[ConsumeRequest] = []
     budget = Budget(10**9)
-    queue = ProcessQueue(QUEUE, PushConfig(consume_batch_size=size), budget, requests.extend, commits=True)
+    queue = ProcessQueue(QUEUE, PushConfig(consume_batch_size=size), budget, requests.extend)
     queue.begin(100)
     at = 100
     for count in counts:
@@ -64,7 +64,7 @@ def test_the_offset_is_always_that_of_the_first_message_not_done(counts: list[in
 
 async def test_flow_control_waits_for_room_and_goes_on() -> None:
     requests: list[ConsumeRequest] = []
-    queue = ProcessQueue(QUEUE, PushConfig(pull_threshold_for_queue=3), Budget(10**9), requests.extend, commits=True)
+    queue = ProcessQueue(QUEUE, PushConfig(pull_threshold_for_queue=3), Budget(10**9), requests.extend)
     queue.begin(0)
     queue.take(chunk(0, 3))
     waiting = asyncio.create_task(queue.room())
@@ -77,7 +77,7 @@ async def test_flow_control_waits_for_room_and_goes_on() -> None:
 async def test_a_dropped_queue_takes_nothing_and_gives_its_memory_back() -> None:
     budget = Budget(10**9)
     requests: list[ConsumeRequest] = []
-    queue = ProcessQueue(QUEUE, PushConfig(), budget, requests.extend, commits=True)
+    queue = ProcessQueue(QUEUE, PushConfig(), budget, requests.extend)
     queue.begin(0)
     queue.take(chunk(0, 3))
     assert budget.held_bytes == 300

@@ -116,7 +116,7 @@ class Admin:
 
         :param queues: queues to read, and to write unless ``write_queues`` says otherwise.
         :param perm: 6 read and write, 4 read, 2 write.
-        :param wait_s: how long to wait until the nameserver knows it; 0 does not wait.
+        :param wait_s: seconds to wait until the nameserver names all of them for it; 0 does not wait.
         :raises ValueError: the name is not allowed.
         :raises ClientError: the nameserver knows no master.
         """
@@ -133,20 +133,25 @@ class Admin:
             order=order,
             topic_sys_flag=0,
         )
-        for address in await self._ask.targets(cluster, broker_address):
+        addresses = await self._ask.targets(cluster, broker_address)
+        for address in addresses:
             doing = f"creating topic {topic}"
             await self._ask.call(address, RequestCode.UPDATE_AND_CREATE_TOPIC, header, doing=doing)
-        await self._until_routed(topic, wait_s)
+        await self._until_routed(topic, set(addresses), wait_s)
 
-    async def _until_routed(self, topic: str, wait_s: float) -> None:
+    async def _until_routed(self, topic: str, addresses: set[str], wait_s: float) -> None:
         clock = self.instance.clock
         deadline = clock.monotonic() + wait_s
         while clock.monotonic() < deadline:
             try:
-                await self.instance.routes.refresh(topic)
-                return
+                route = await self.instance.routes.refresh(topic)
             except RouteNotFoundError:
-                await clock.sleep(0.05)
+                route = None
+            if route is not None:
+                known = {address for broker in route.data.broker_datas for address in broker.broker_addrs.values()}
+                if addresses <= known:
+                    return
+            await clock.sleep(0.05)
 
     async def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
         """Delete a topic with its messages on all masters, and at every nameserver."""

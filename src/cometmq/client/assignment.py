@@ -46,10 +46,6 @@ class Assignment:
         self._budget.take(chunk.size_bytes)
         self._arrived.set()
 
-    def commit_offset(self) -> int | None:
-        """Pulls commit nothing; polls do."""
-        return None
-
     def hand_out(self, limit: int, into: list[MessageExt]) -> None:
         """Move up to ``limit`` messages into a poll."""
         while self._chunks and limit > 0:

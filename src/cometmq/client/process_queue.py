@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 from cometmq.client.consumer_config import PushConfig
 from cometmq.client.reader import Budget, Chunk
 from cometmq.message.message import MessageExt
 from cometmq.remoting.bodies import MessageQueue
+
+_NONE: Final[list[MessageExt]] = []
+"""What a request that is done still holds."""
 
 SubmitRequests = Callable[["list[ConsumeRequest]"], None]
 
@@ -17,16 +21,12 @@ SubmitRequests = Callable[["list[ConsumeRequest]"], None]
 class ConsumeRequest:
     """Messages that the listener gets in one call."""
 
-    __slots__ = ("attempt", "done", "first_offset", "messages", "process_queue", "size_bytes")
+    __slots__ = ("done", "messages", "process_queue", "size_bytes")
 
-    def __init__(
-        self, process_queue: ProcessQueue, messages: list[MessageExt], first_offset: int, size_bytes: int
-    ) -> None:
+    def __init__(self, process_queue: ProcessQueue, messages: list[MessageExt], size_bytes: int) -> None:
         self.process_queue = process_queue
         self.messages = messages
-        self.first_offset = first_offset
         self.size_bytes = size_bytes
-        self.attempt = 0
         self.done = False
 
 
@@ -37,20 +37,17 @@ class ProcessQueue:
     in any order; the offset follows the first that is still open.
     """
 
-    def __init__(
-        self, queue: MessageQueue, config: PushConfig, budget: Budget, submit: SubmitRequests, *, commits: bool
-    ) -> None:
+    def __init__(self, queue: MessageQueue, config: PushConfig, budget: Budget, submit: SubmitRequests) -> None:
         self.queue = queue
         self.task: asyncio.Task[None] | None = None
         self.dropped = False
         """Its queue is read by somebody else now: what has not begun must not be consumed any more."""
         self.running: set[ConsumeRequest] = set()
         """Requests whose listener call runs now, or whose failures are being handed back."""
-        self.offset: int | None = None
+        self._begun = False
         self._config = config
         self._budget = budget
         self._submit = submit
-        self._commits = commits
         self._open: deque[ConsumeRequest] = deque()
         self._next_offset = 0
         self._count = 0
@@ -60,7 +57,15 @@ class ProcessQueue:
 
     def begin(self, offset: int) -> None:
         """Reading begins at ``offset``."""
-        self.offset = self._next_offset = offset
+        self._next_offset = offset
+        self._begun = True
+
+    @property
+    def offset(self) -> int | None:
+        """Everything before it is done; ``None`` before reading has begun."""
+        if self._open:
+            return self._open[0].messages[0].queue_offset
+        return self._next_offset if self._begun else None
 
     # --- a reader's sink ---
 
@@ -87,13 +92,11 @@ class ProcessQueue:
         if messages:
             size = self._config.consume_batch_size
             share = chunk.size_bytes // len(messages)
-            first = messages[0].queue_offset
-            requests: list[ConsumeRequest] = []
-            for at in range(0, len(messages), size):
-                part = messages[at : at + size] if len(messages) > size else messages
-                if at:
-                    first = part[0].queue_offset
-                requests.append(ConsumeRequest(self, part, first, share * len(part)))
+            if size == 1:
+                requests = [ConsumeRequest(self, [message], share) for message in messages]
+            else:
+                parts = [messages[at : at + size] for at in range(0, len(messages), size)]
+                requests = [ConsumeRequest(self, part, share * len(part)) for part in parts]
             self._open.extend(requests)
             self._count += len(messages)
             taken = share * len(messages)
@@ -103,11 +106,6 @@ class ProcessQueue:
             self._submit(requests)
         else:
             self._next_offset = chunk.next_offset
-            self._follow()
-
-    def commit_offset(self) -> int | None:
-        """What a pull may commit on its way; a message before the first one is none."""
-        return self.offset if self._commits and self.offset else None
 
     # --- consumption ---
 
@@ -120,8 +118,11 @@ class ProcessQueue:
         self._count -= len(request.messages)
         self._size -= request.size_bytes
         self._budget.give_back(request.size_bytes)
-        request.messages = []
-        self._follow()
+        request.messages = _NONE
+        opened = self._open
+        while opened and opened[0].done:
+            opened.popleft()
+        self._changed.set()
 
     def shrink(self, request: ConsumeRequest, failed: list[MessageExt]) -> None:
         """Of a request only ``failed`` is still open, and waits to be consumed again."""
@@ -135,15 +136,6 @@ class ProcessQueue:
         self._budget.give_back(request.size_bytes - kept)
         request.size_bytes = kept
         request.messages = failed
-        request.first_offset = failed[0].queue_offset
-        self._follow()
-
-    def _follow(self) -> None:
-        """Let the offset follow the first open request."""
-        opened = self._open
-        while opened and opened[0].done:
-            opened.popleft()
-        self.offset = opened[0].first_offset if opened else self._next_offset
         self._changed.set()
 
     def skip(self, request: ConsumeRequest) -> None:

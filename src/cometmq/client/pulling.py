@@ -12,7 +12,7 @@ from cometmq.client.instance import ClientInstance
 from cometmq.client.subscription import wanted
 from cometmq.message.message import MessageExt, split_records
 from cometmq.message.names import MASTER_ID
-from cometmq.message.sysflag import PULL_COMMIT, PULL_LITE, PULL_SUBSCRIPTION, PULL_SUSPEND
+from cometmq.message.sysflag import PULL_LITE, PULL_SUBSCRIPTION, PULL_SUSPEND
 from cometmq.remoting.bodies import MessageQueue, SubscriptionData
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import PullMessageRequestHeader, PullMessageResponseHeader
@@ -64,6 +64,9 @@ class PullResult(msgspec.Struct, frozen=True):
 class Puller:
     """Pulls for one group; remembers which replica a broker said to read from.
 
+    Pulls never commit on their way, although they could: a broker with several threads may take an
+    older offset in a waiting pull for newer than the one reported when the queue was handed over.
+
     :param stream: marks requests as Java's pull and lite-pull consumers do (``ReqT``).
     """
 
@@ -81,7 +84,6 @@ class Puller:
         wanted: SubscriptionData,
         *,
         wait_s: float = 0.0,
-        commit_offset: int | None = None,
         lite: bool = False,
         timeout_s: float = PULL_TIMEOUT_S,
     ) -> RawPull:
@@ -93,8 +95,6 @@ class Puller:
         """
         address = await self._address(queue)
         flags = PULL_SUBSCRIPTION | (PULL_SUSPEND if wait_s > 0 else 0)
-        if commit_offset is not None:
-            flags |= PULL_COMMIT
         if lite:
             flags |= PULL_LITE
         header = PullMessageRequestHeader(
@@ -104,7 +104,7 @@ class Puller:
             queue_offset=offset,
             max_msg_nums=max_messages,
             sys_flag=flags,
-            commit_offset=commit_offset or 0,
+            commit_offset=0,
             suspend_timeout_millis=int(wait_s * 1000),
             sub_version=wanted.sub_version,
             subscription=wanted.sub_string,

@@ -75,6 +75,7 @@ class PushConsumer:
         self._local = LocalOffsets(self.config.offset_store_dir, self.instance.client_id, group)
         self._local_table: dict[MessageQueue, int] = {}
         self._saving = asyncio.Lock()
+        self._reporting: dict[MessageQueue, asyncio.Lock] = {}
         self._state = "new"
 
     async def __aenter__(self) -> Self:
@@ -211,8 +212,7 @@ class PushConsumer:
 
     def _read(self, queue: MessageQueue, *, shared: bool) -> None:
         config = self.config
-        commits = not self._broadcast
-        process_queue = ProcessQueue(queue, config, self._budget, self._service.submit, commits=commits)
+        process_queue = ProcessQueue(queue, config, self._budget, self._service.submit)
         self._queues[queue] = process_queue
         clock = self.instance.clock
 
@@ -287,7 +287,6 @@ class PushConsumer:
             process_queue.finish(request)
             return
         process_queue.shrink(request, kept)
-        request.attempt += 1
         await self.instance.clock.sleep(self.config.retry_delay_s)
         if not process_queue.dropped:
             self._service.submit([request])
@@ -329,17 +328,20 @@ class PushConsumer:
             return
         await asyncio.gather(*(self._report_one(queue, offset) for queue, offset in known.items()))
 
+    async def _report_one(self, queue: MessageQueue, offset: int) -> None:
+        header = UpdateConsumerOffsetRequestHeader(self.group, queue.topic, queue.queue_id, offset)
+        # One at a time: a broker with several threads may handle two reports in the wrong order.
+        async with self._reporting.setdefault(queue, asyncio.Lock()):
+            try:
+                address = await self.instance.master_of(queue)
+                doing = "reporting an offset"
+                await self.instance.call(address, RequestCode.UPDATE_CONSUMER_OFFSET, header, doing=doing)
+            except CometMQError as error:
+                log.warning("the offset of %s in %s is not reported: %s", self.group, queue, error)
+
     async def _save(self) -> None:
         async with self._saving:
             try:
                 await asyncio.to_thread(self._local.save, dict(self._local_table))
             except OSError as error:
                 log.warning("offsets of %s are not kept: %s", self.group, error)
-
-    async def _report_one(self, queue: MessageQueue, offset: int) -> None:
-        header = UpdateConsumerOffsetRequestHeader(self.group, queue.topic, queue.queue_id, offset)
-        try:
-            address = await self.instance.master_of(queue)
-            await self.instance.call(address, RequestCode.UPDATE_CONSUMER_OFFSET, header, doing="reporting an offset")
-        except CometMQError as error:
-            log.warning("the offset of %s in %s is not reported: %s", self.group, queue, error)

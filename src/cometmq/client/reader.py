@@ -71,9 +71,6 @@ class Sink(Protocol):
     def take(self, chunk: Chunk) -> None:
         """Take a chunk; called in the order of the queue."""
 
-    def commit_offset(self) -> int | None:
-        """What the next pull may commit for the group on its way."""
-
 
 async def read_queue(
     queue: MessageQueue,
@@ -101,7 +98,6 @@ async def read_queue(
                 config.pull_batch_size,
                 wanted,
                 wait_s=config.pull_wait_s,
-                commit_offset=sink.commit_offset(),
                 lite=lite,
             )
             messages = messages_of(pulled, queue, wanted)
