@@ -7,6 +7,7 @@ from tests.interop.systems import Deployment
 
 from cometmq.client import (
     Admin,
+    ClientInstance,
     Message,
     MessageExt,
     PartlySentError,
@@ -24,6 +25,7 @@ from cometmq.client.errors import (
     RouteNotFoundError,
 )
 from cometmq.message.sysflag import CompressionType
+from cometmq.remoting.command import RemotingCommand
 
 
 async def stored(server: Deployment, topic: str) -> list[MessageExt]:
@@ -177,6 +179,47 @@ async def test_a_producer_is_used_between_start_and_close(server: Deployment, to
     assert (await sending).status is SendStatus.SEND_OK
     with pytest.raises(ClientStateError):
         await producer.send(Message(topic, b"x"))
+
+
+async def test_hooks_see_every_request_and_answer(server: Deployment, topic: str) -> None:
+    class Hook:
+        def __init__(self) -> None:
+            self.sent: list[int] = []
+            self.answered: list[int] = []
+
+        def before(self, peer: str, request: RemotingCommand) -> None:
+            request.ext_fields["X-Trace"] = "seen"
+            self.sent.append(request.code)
+
+        def after(self, peer: str, request: RemotingCommand, response: RemotingCommand) -> None:
+            assert request.ext_fields["X-Trace"] == "seen"
+            self.answered.append(request.code)
+
+    hook = Hook()
+    async with Producer("p", instance=ClientInstance(server.address, hooks=[hook])) as producer:
+        await producer.send(Message(topic, b"1", tags="A"))
+        await producer.send_batch([Message(topic, b"2"), Message(topic, b"3")])
+        await producer.send_oneway(Message(topic, b"4"))
+    assert {105, 310, 320} <= set(hook.answered)
+    assert hook.sent.count(310) == 2
+    async with asyncio.timeout(10):
+        while sorted(message.body for message in await stored(server, topic)) != [b"1", b"2", b"3", b"4"]:
+            await asyncio.sleep(0.02)
+
+
+async def test_producers_share_the_connections_of_an_instance(server: Deployment, topic: str) -> None:
+    async with ClientInstance(server.address) as instance:
+        for number in range(3):
+            async with Producer(f"p{number}", instance=instance) as producer:
+                await producer.send(Message(topic, b"x"))
+        assert instance.remoting.live(server.broker.address) is not None
+
+
+async def test_slow_brokers_are_left_alone_when_asked(server: Deployment, topic: str) -> None:
+    config = ProducerConfig(send_latency_fault_enable=True)
+    async with Producer("p", server.address, config=config) as producer:
+        results = [await producer.send(Message(topic, b"x")) for _ in range(4)]
+    assert {result.status for result in results} == {SendStatus.SEND_OK}
 
 
 @pytest.mark.parametrize("group", ["", "a b", "../x", "x" * 300])
