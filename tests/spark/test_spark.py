@@ -70,6 +70,16 @@ def test_the_body_stays_away_where_it_is_not_wanted(spark: Any, topics: Topics) 
     assert frame.count() == 10
 
 
+def test_sql_can_name_the_source(spark: Any, topics: Topics) -> None:
+    topic = topics.fill(10, queues=2)
+    spark.sql(
+        f"CREATE OR REPLACE TEMPORARY VIEW fromtopic USING rocketmq "
+        f"OPTIONS (namesrvAddr '{topics.namesrv}', topic '{topic}')"
+    )
+    found = spark.sql("SELECT queueId, count(*) AS n FROM fromtopic GROUP BY queueId ORDER BY queueId").collect()
+    assert [(row.queueId, row.n) for row in found] == [(0, 5), (1, 5)]
+
+
 @pytest.mark.parametrize(
     ("options", "schema", "message"),
     [

@@ -10,8 +10,6 @@ import msgspec
 from cometmq.spark.archive_log import QueueTotals
 
 DONE: Final = 0
-FAILED: Final = 1
-WRONG_USE: Final = 2
 PARTLY_DONE: Final = 3
 
 

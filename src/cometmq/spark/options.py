@@ -66,7 +66,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
             near = nearest(name, _FOLDED.values())
             raise OptionError(
                 f"the rocketmq source has no option {name!r}",
-                next_step=f"did you mean {near}?" if near else f"it has {', '.join(_DOCS)}",
+                next_step=f"did you mean {near}?" if near else f"it has {', '.join(OPTION_NAMES)}",
             )
         if canonical in values and values[canonical] != value:
             raise OptionError(f"option {canonical} is given twice, as {values[canonical]!r} and {value!r}")
@@ -247,24 +247,11 @@ def _bad_bodies(name: str, text: str) -> bool:
     return text == "fail"
 
 
-_DOCS: Final = {
-    "namesrvAddr": "nameservers, host:port, separated by ;",
-    "topic": "one topic, or several separated by commas",
-    "subscribe": "the same, as Kafka's connector calls it",
-    "subscribePattern": "a regular expression that whole topic names match",
-    "startingOffsets": "earliest, latest or JSON",
-    "endingOffsets": "latest or JSON; batch only",
-    "startingTimestamp": "store time of the first message",
-    "endingTimestamp": "store time before which to stop; batch only",
-    "failOnDataLoss": "whether messages that are gone are an error",
-    "maxOffsetsPerTrigger": "most messages in one micro-batch",
-    "minPartitions": "fewest Spark partitions of a batch",
-    "consumerGroup": "group in whose name pulls are made",
-    "pullBatchSize": "most messages asked for by one pull",
-    "pollTimeoutMs": "how long a read may stand still",
-    "includeBody": "whether the body is among the columns",
-    "badBodies": "fail or null",
-}
-OPTION_NAMES: Final = tuple(_DOCS)
+OPTION_NAMES: Final = (
+    *("namesrvAddr", "topic", "subscribe", "subscribePattern"),
+    *("startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp"),
+    *("failOnDataLoss", "maxOffsetsPerTrigger", "minPartitions", "consumerGroup"),
+    *("pullBatchSize", "pollTimeoutMs", "includeBody", "badBodies"),
+)
 _ALIASES: Final = {"nameServer": "namesrvAddr", "pull.batch.size": "pullBatchSize"}
-_FOLDED: Final = {name.lower(): name for name in _DOCS} | {a.lower(): name for a, name in _ALIASES.items()}
+_FOLDED: Final = {name.lower(): name for name in OPTION_NAMES} | {a.lower(): name for a, name in _ALIASES.items()}
