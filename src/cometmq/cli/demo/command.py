@@ -20,6 +20,8 @@ DISK_NEEDED_BYTES: Final = 700 * 1024**2
 """Logs, queues, index and archive of the usual size, twice over."""
 PLAIN_SECONDS: Final = 2.0
 """How often progress is told where no terminal shows it."""
+STILL_SECONDS: Final = 15.0
+"""The same while nothing moves."""
 
 
 @click.command("demo")
@@ -97,6 +99,7 @@ class Watcher:
         self._plan = plan
         self._told_at = 0.0
         self._act = ""
+        self._line = ""
         self._bars: _Bars | None = _Bars(plan.messages) if sys.stderr.isatty() else None
 
     def __enter__(self) -> Watcher:
@@ -116,13 +119,14 @@ class Watcher:
         from cometmq.clock import SYSTEM_CLOCK
 
         now = SYSTEM_CLOCK.monotonic()
-        if progress.act != self._act or now - self._told_at >= PLAIN_SECONDS:
-            self._act, self._told_at = progress.act, now
-            click.echo(
-                f"{progress.act}: {progress.acked:,} acknowledged, {progress.consumed:,} consumed, "
-                f"{progress.archived:,} archived of {self._plan.messages:,}",
-                err=True,
-            )
+        line = (
+            f"{progress.act}: {progress.acked:,} acknowledged, {progress.consumed:,} consumed, "
+            f"{progress.archived:,} archived of {self._plan.messages:,}"
+        )
+        pause = STILL_SECONDS if line == self._line else PLAIN_SECONDS
+        if progress.act != self._act or now - self._told_at >= pause:
+            self._act, self._line, self._told_at = progress.act, line, now
+            click.echo(line, err=True)
 
 
 class _Bars:

@@ -144,13 +144,17 @@ class Worker:
         if self._process is not None and self._process.returncode is None:
             self._process.terminate()
 
-    async def kill(self) -> None:
+    def kill(self) -> None:
         """End it at once, if it still runs."""
         if self._process is not None and self._process.returncode is None:
             self._process.kill()
+
+    async def gone(self) -> None:
+        """Wait until a killed process is gone and everything about it is closed."""
+        if self._process is not None:
             await self._process.wait()
         if self._reader is not None:
-            await self._reader
+            await asyncio.gather(self._reader, return_exceptions=True)
 
     async def _read(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
@@ -191,17 +195,14 @@ class Stage:
         await self._start_workers(cluster.namesrv_address)
         self._act("orders flow")
         stream = asyncio.create_task(self._timed("stream", self._all_finished(self._producers)))
-        await self._until(lambda: self.progress.acked >= KILL_AT * self.plan.messages)
-        self._act("the broker is killed (SIGKILL)")
-        killed_ms = SYSTEM_CLOCK.now_ms()
-        await asyncio.to_thread(cluster.kill_broker, 0)
-        await self._pause(DOWN_SECONDS)
-        self._act("the broker starts again on its store")
-        await self._timed("recovery", asyncio.to_thread(cluster.start_broker, 0))
-        back_ms = SYSTEM_CLOCK.now_ms()
-        self._act("orders flow again")
-        await self._until(stream.done)
-        await stream
+        try:
+            killed_ms, back_ms = await self._crash(cluster)
+            self._act("orders flow again")
+            await self._until(stream.done)
+            await stream
+        finally:
+            stream.cancel()
+            await asyncio.gather(stream, return_exceptions=True)
         self._act("consumers catch up, Spark archives")
         archive, _ = await asyncio.gather(
             self._timed("archive", self._archive(cluster.namesrv_address)),
@@ -228,6 +229,17 @@ class Stage:
             archive=archive,
             seconds=self._seconds,
         )
+
+    async def _crash(self, cluster: ProcessCluster) -> tuple[int, int]:
+        """Kill the broker in the middle of the stream and start it again; return both times."""
+        await self._until(lambda: self.progress.acked >= KILL_AT * self.plan.messages)
+        self._act("the broker is killed (SIGKILL)")
+        killed_ms = SYSTEM_CLOCK.now_ms()
+        await asyncio.to_thread(cluster.kill_broker, 0)
+        await self._pause(DOWN_SECONDS)
+        self._act("the broker starts again on its store")
+        await self._timed("recovery", asyncio.to_thread(cluster.start_broker, 0))
+        return killed_ms, SYSTEM_CLOCK.now_ms()
 
     async def _start_workers(self, namesrv: str) -> None:
         plan = self.plan
@@ -317,8 +329,10 @@ class Stage:
             self._seconds[what] = SYSTEM_CLOCK.monotonic() - began
 
     async def _kill_workers(self) -> None:
-        for worker in (*self._producers, *self._consumers):
-            await worker.kill()
+        workers = (*self._producers, *self._consumers)
+        for worker in workers:
+            worker.kill()
+        await asyncio.gather(*(worker.gone() for worker in workers), return_exceptions=True)
 
     def _act(self, act: str) -> None:
         self.progress.act = act
