@@ -255,3 +255,40 @@ async def test_one_flush_covers_everything_written_before_it(bench: StoreBench) 
     assert answers == [None] * 20
     assert CountingDisk.flushes <= 2
     assert store.flushed_position == store.max_physical_offset
+
+
+async def test_after_a_failed_flush_of_a_queue_its_messages_are_derived_again(bench: StoreBench) -> None:
+    """A later flush would succeed and prove nothing, so the stop does not count as a clean one."""
+    disk = FailingFlush()
+    store = bench.open(disk=disk)
+    fill(store, 30)
+    store.close_now()
+    position = (bench.root / "comet" / "position.json").read_bytes()
+    store = bench.open(disk=disk)
+    fill(store, 30, start=30)
+    expected = served(store)
+    store._log.flush(0, store.max_physical_offset)
+    store._flush.position = store.max_physical_offset
+    disk.failures = 1
+    store.close_now()
+    assert (bench.root / "abort").exists()
+    assert (bench.root / "comet" / "position.json").read_bytes() == position
+    again = bench.open()
+    assert served(again) == expected
+
+
+async def test_a_checkpoint_within_a_turn_knows_only_what_was_committed(bench: StoreBench) -> None:
+    disk = FullDisk()
+    store = bench.open(disk=disk)
+    fill(store, 5)
+    put(store, "TopicTest", 0, b"refused", key="refused")
+    assert store._maintenance.write_derived()
+    assert len(store.query("TopicTest", "key-4", 32, 0, 1 << 62).records) == 1
+    disk.room = 0
+    with pytest.raises(StoreFullError):
+        store.commit()
+    disk.room = 1 << 40
+    put(store, "TopicTest", 0, b"in the same place", key="accepted")
+    store.commit()
+    assert store.query("TopicTest", "refused", 32, 0, 1 << 62).records == []
+    assert len(store.query("TopicTest", "accepted", 32, 0, 1 << 62).records) == 1

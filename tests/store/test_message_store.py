@@ -299,3 +299,19 @@ def test_reopening_in_turn_keeps_everything(bench: StoreBench) -> None:
         assert not (bench.root / "abort").exists()
         assert (bench.root / "lock").read_bytes() == b"lock"
         assert (bench.root / "checkpoint").stat().st_size == 4096
+
+
+def test_properties_that_end_in_a_zero_survive_a_kill(bench: StoreBench, tmp_path: Path) -> None:
+    """Recovery takes zeros at the end of the log for torn properties, so none are stored that end so."""
+    store = bench.open()
+    store.put(store.queue("TopicTest", 0), b"x", b"name\x01value\0", 0, 0, 0, HOST, HOST, 0, 0, 0, [])
+    store.commit()
+    put(store, "TopicTest", 1, b"no properties")
+    store.commit()
+    expected = served(store)
+    assert decode_record(expected["TopicTest", 0][0]).properties == {"name": "value\0"}
+    copy = bench.crashed_copy(tmp_path / "copy")
+    assert served(copy.open()) == expected
+    copy.close_all()
+    store.close_now()
+    assert served(bench.open()) == expected

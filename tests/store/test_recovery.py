@@ -378,3 +378,29 @@ def test_a_record_with_a_name_that_is_no_topic_ends_the_log(bench: StoreBench) -
     assert served(again) == expected
     assert again.record_at(at) is None
     assert any("cut after the last whole record" in line for line in again.findings)
+
+
+def test_records_lost_with_half_a_log_file_are_passed_over(bench: StoreBench) -> None:
+    store = bench.open()
+    fill(store, MESSAGES)
+    expected = {raw for records in served(store).values() for raw in records}
+    store.close_now()
+    resize(bench.log_files[0], SEGMENT_BYTES // 2)
+    again = bench.open()
+    assert any("filled up with zeros" in line for line in again.findings)
+    found: set[bytes] = set()
+    for queue in again.queues()["TopicTest"].values():
+        offset = 0
+        while offset < queue.max_offset():
+            result = again.get_message(queue, offset, 32)
+            assert result.next_begin_offset > offset
+            body = b"".join(result.chunks)
+            at = 0
+            for _ in range(result.count):
+                size = int.from_bytes(body[at : at + 4], "big")
+                found.add(body[at : at + size])
+                at += size
+            assert at == len(body)
+            offset = result.next_begin_offset
+    assert len(found) > MESSAGES // 2
+    assert found < expected

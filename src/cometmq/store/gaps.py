@@ -66,13 +66,13 @@ def last_sound_unit(log: CommitLog, queue: TopicQueue) -> int:
     lowest = queue.first_stored
     while end > lowest:
         unit = queue.unit(end - 1)
-        if unit is not None and (unit[1] == BLANK_SIZE or is_sound(log, queue.queue_id, end - 1, unit[0], unit[1])):
+        if unit is not None and (unit[1] == BLANK_SIZE or is_sound(log, queue, end - 1, unit[0], unit[1])):
             break
         end -= 1
     return end
 
 
-def is_sound(log: CommitLog, queue_id: int, queue_offset: int, offset: int, size: int) -> bool:
+def is_sound(log: CommitLog, queue: TopicQueue, queue_offset: int, offset: int, size: int) -> bool:
     """Whether a unit leads to its record, or to one that retention has removed."""
     if size <= 0 or offset < 0:
         return False
@@ -82,7 +82,7 @@ def is_sound(log: CommitLog, queue_id: int, queue_offset: int, offset: int, size
     if segment is None or offset + size > segment.end:
         return False
     at = offset - segment.start
-    return matches_unit(segment.view[at : at + size], offset, size, queue_id, queue_offset)
+    return matches_unit(segment.view[at : at + size], offset, size, queue, queue_offset)
 
 
 def account_gaps(log: CommitLog, queues: list[TopicQueue], end: int) -> Iterator[tuple[int, int]]:
@@ -132,4 +132,4 @@ def account_gaps(log: CommitLog, queues: list[TopicQueue], end: int) -> Iterator
 
 def _owner_is_sound(log: CommitLog, owner: tuple[TopicQueue, int], within: int, offset: int, size: int) -> bool:
     queue, first = owner
-    return is_sound(log, queue.queue_id, first + within, offset, size)
+    return is_sound(log, queue, first + within, offset, size)

@@ -15,7 +15,7 @@ import numpy as np
 
 from cometmq.store.commit_log import CommitLog
 from cometmq.store.config import CQ_UNIT_BYTES
-from cometmq.store.record_scan import matches_unit, store_timestamp_of
+from cometmq.store.record_scan import ends_in_zeros, has_properties, matches_unit, store_timestamp_of
 from cometmq.store.topic_queue import BLANK_SIZE, UNIT, UNIT_DTYPE, TopicQueue
 
 FILTER_SCAN_UNITS_MIN: Final = 16_000 // CQ_UNIT_BYTES
@@ -111,9 +111,9 @@ def get_message(
             run_view = segment.view
             run_base = segment.start
             run_limit = min(segment.end, position)
-        if (at < verified_from or predicate is not None) and not _wanted(
-            run_view[start - run_base : end - run_base], start, size, queue, at, predicate, verified_from
-        ):
+        if at < verified_from and not _is_record(run_view, start - run_base, start, size, queue, at):
+            continue
+        if predicate is not None and not predicate(run_view[start - run_base : end - run_base]):
             continue
         if start != run_end:
             if run_end > run_start:
@@ -143,18 +143,12 @@ def _outside(offset: int, low: int, high: int) -> GetResult:
     return GetResult(GetMessageStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
 
 
-def _wanted(
-    view: memoryview,
-    start: int,
-    size: int,
-    queue: TopicQueue,
-    offset: int,
-    predicate: Predicate | None,
-    verified_from: int,
-) -> bool:
-    if offset < verified_from and not matches_unit(view, start, size, queue.queue_id, offset):
+def _is_record(view: memoryview, at: int, start: int, size: int, queue: TopicQueue, offset: int) -> bool:
+    """Whether a unit from an earlier life of the store leads to its record, whole as far as can be seen."""
+    end = at + size
+    if not matches_unit(view[at:end], start, size, queue, offset):
         return False
-    return predicate is None or predicate(view)
+    return not ends_in_zeros(view, end) or not has_properties(view[at:end], queue)
 
 
 def _matching(
@@ -186,7 +180,7 @@ def store_time(log: CommitLog, queue: TopicQueue, offset: int) -> int:
     if unit is None or unit[1] == BLANK_SIZE:
         return -1
     view = log.view(unit[0], unit[1])
-    if view is None or not matches_unit(view, unit[0], unit[1], queue.queue_id, offset):
+    if view is None or not matches_unit(view, unit[0], unit[1], queue, offset):
         return -1
     return store_timestamp_of(view)
 

@@ -49,16 +49,27 @@ class IndexService:
         self.entries = entries
         self.files: list[IndexFile] = []
         self.pending: list[tuple[str, int, int, Sequence[str]]] = []
-        """As :class:`IndexEntry`, in log order; what a turn adds is taken back when its commit fails."""
+        """As :class:`IndexEntry`, in log order."""
+        self.committed = 0
+        """How many of them belong to committed messages; the rest is taken back when the turn's commit fails."""
         self.disk = disk
         self._clock = clock
 
-    def write_pending(self, count: int | None = None) -> None:
-        """Write the entries of the first ``count`` waiting messages (all of them when not given).
+    def commit(self) -> int:
+        """Count all that waits as committed; return how much that is."""
+        self.committed = len(self.pending)
+        return self.committed
+
+    def undo_turn(self) -> None:
+        """Forget what was added since the last commit."""
+        del self.pending[self.committed :]
+
+    def write_pending(self) -> None:
+        """Write the entries of all committed messages.
 
         :raises OSError: no room on the disk; what was not written goes on waiting.
         """
-        block = self.pending if count is None else self.pending[:count]
+        block = self.pending[: self.committed]
         if not block:
             return
         texts = [prefix + key for prefix, _, _, keys in block for key in keys]
@@ -75,6 +86,7 @@ class IndexService:
             self._keep_unwritten(lengths, done)
             raise
         del self.pending[: len(block)]
+        self.committed = 0
 
     def _keep_unwritten(self, lengths: np.ndarray[tuple[int], np.dtype[np.int64]], done: int) -> None:
         """After a failure: drop the messages that are written, and the written keys of the one in between."""
@@ -84,6 +96,7 @@ class IndexService:
             prefix, offset, timestamp, keys = self.pending[whole]
             self.pending[whole] = (prefix, offset, timestamp, keys[rest:])
         del self.pending[:whole]
+        self.committed -= whole
 
     def _writable_file(self) -> IndexFile:
         if self.files and not self.files[-1].full:

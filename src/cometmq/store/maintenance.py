@@ -62,6 +62,8 @@ class Maintenance:
         self._closing = False
         self._saved_position = -1
         self._derived_error: StoreError | None = None
+        self._flush_failed = False
+        """A queue or index file was not flushed: a later flush proves nothing, so no newer position is saved."""
         self._retention = Retention(opened, flush)
 
     # --- derived blocks -----------------------------------------------------------------------
@@ -127,7 +129,9 @@ class Maintenance:
     # --- checkpoint ---------------------------------------------------------------------------
     def begin_checkpoint(self) -> None:
         """Write what waits; once the log is flushed that far, make it durable and say so on disk."""
-        if self._saving or self._store.max_physical_offset == self._saved_position or not self.write_derived():
+        if self._saving or self._flush_failed or self._store.max_physical_offset == self._saved_position:
+            return
+        if not self.write_derived():
             return
         snapshot = self._snapshot()
         self._saving = True
@@ -178,10 +182,14 @@ class Maintenance:
 
     def _save(self, snapshot: _Snapshot) -> None:
         """Flush queues and index, then say so (in a thread, or at close)."""
-        for queue, starts in snapshot.queues:
-            queue.sync(self._disk, starts)
-        for file in snapshot.index_files:
-            file.flush()
+        try:
+            for queue, starts in snapshot.queues:
+                queue.sync(self._disk, starts)
+            for file in snapshot.index_files:
+                file.flush()
+        except OSError:
+            self._flush_failed = True
+            raise
         root = self._config.root
         index_timestamp = snapshot.position.index_files[-1][3] if snapshot.position.index_files else 0
         save_checkpoint(
@@ -227,7 +235,7 @@ class Maintenance:
         self._worker.shutdown()
         opened = self._opened
         try:
-            clean = self.write_derived()
+            clean = self.write_derived() and not self._flush_failed
             self._flush.flush_now()
             if clean:
                 self._save(self._snapshot())

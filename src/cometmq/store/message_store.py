@@ -100,7 +100,6 @@ class MessageStore:
         self._limit = opened.log.segments[-1].end - 8 if opened.log.segments else 0
         self._segment: MappedFile | None = opened.log.segments[-1] if opened.log.segments else None
         self._touched: list[TopicQueue] = []
-        self._index_mark = 0
         self._last_offset, self._last_size = opened.last_record
         self._turn_size = 0
         self._ahead_at = self._ahead_point()
@@ -171,12 +170,15 @@ class MessageStore:
         """
         body_length = len(body)
         properties_length = len(properties)
+        at = self._next
+        if properties_length and not properties[-1]:
+            properties += b"\x02"  # a separator that parsers pass over: recovery takes zeros at the end for torn
+            properties_length += 1
+        if properties_length > MAX_PROPERTIES_BYTES:
+            raise ValueError(f"properties of {properties_length} bytes; {MAX_PROPERTIES_BYTES} is the most")
         middle = queue.record_middle
         hosts = len(born_host) + len(store_host)
         size = _FIXED_BYTES + hosts + body_length + len(queue.topic_bytes) + properties_length
-        at = self._next
-        if properties_length > MAX_PROPERTIES_BYTES:
-            raise ValueError(f"properties of {properties_length} bytes; {MAX_PROPERTIES_BYTES} is the most")
         if not self._turn_open:
             self._begin_turn()
         if at + size > self._limit:
@@ -278,10 +280,9 @@ class MessageStore:
                     self._maintenance.write_units(queue)
         index = self._index
         if index is not None:
-            self._index_mark = len(index.pending)
-            if self._index_mark >= INDEX_BLOCK_MESSAGES:
+            index.committed = len(index.pending)
+            if index.committed >= INDEX_BLOCK_MESSAGES:
                 self._maintenance.write_index()
-                self._index_mark = len(index.pending)
         if position > self._ahead_at:
             log.allocate_ahead()
             self._ahead_at = 1 << 62
@@ -331,7 +332,7 @@ class MessageStore:
             queue.undo_turn()
         self._touched = []
         if self._index is not None:
-            del self._index.pending[self._index_mark :]
+            self._index.undo_turn()
         self._chunks.clear()
         self._parts.clear()
         while log.segments and log.segments[-1].start >= log.position and len(log.segments) > 1:
@@ -399,9 +400,8 @@ class MessageStore:
 
     def query(self, topic: str, key: str, max_num: int, begin: int, end: int) -> QueryResult:
         """The newest ``max_num`` records of a key stored between ``begin`` and ``end`` (ms), in log order."""
-        if self._index is not None and self._index.pending and not self._turn_open:
+        if self._index is not None and self._index.committed:
             self._maintenance.write_index()
-            self._index_mark = len(self._index.pending)
         return query(self._log, self._index, topic, key, max_num, begin, end)
 
     def queues(self) -> Mapping[str, Mapping[int, TopicQueue]]:

@@ -18,13 +18,14 @@ from cometmq.message.names import check_topic
 from cometmq.message.record import BLANK_MAGIC, CRC_MASK, MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_RECORD_BYTES
 from cometmq.message.sysflag import BORNHOST_V6, STOREHOST_V6
 from cometmq.store.commit_log import CommitLog
+from cometmq.store.topic_queue import TopicQueue
 
 _HEAD: Final = struct.Struct(">iiiiiqqi")
 _INT64: Final = struct.Struct(">q")
 _INT32: Final = struct.Struct(">i")
 _INT16: Final = struct.Struct(">h")
 _SIZE_MAGIC: Final = struct.Struct(">ii")
-_IDENTITY: Final = struct.Struct(">ii4xi4xqq")
+_IDENTITY: Final = struct.Struct(">ii4xi4xqqi")
 NO_QUEUE_OFFSET: Final = 0x4
 """The bit that PREPARED and ROLLBACK have in common: such records have no unit in any queue."""
 ROLLBACK: Final = 0xC
@@ -47,18 +48,48 @@ class LogRecord(NamedTuple):
     """What the index keeps it under: UNIQ_KEY, then each of KEYS."""
 
 
-def matches_unit(view: memoryview, offset: int, size: int, queue_id: int, queue_offset: int) -> bool:
-    """Whether the ``size`` bytes ``view`` at log offset ``offset`` are the record that a unit promises."""
+def matches_unit(view: memoryview, offset: int, size: int, queue: TopicQueue, queue_offset: int) -> bool:
+    """Whether the ``size`` bytes ``view`` at log offset ``offset`` are the record that a unit of ``queue`` promises.
+
+    Its identity and its lengths are compared, not the bytes of its body: that is for whoever reads it.
+    """
     if len(view) < MIN_RECORD_BYTES:
         return False
-    found_size, magic, found_queue_id, found_queue_offset, found_offset = _IDENTITY.unpack_from(view)
-    return bool(
-        found_size == size
-        and (magic in (MESSAGE_MAGIC, MESSAGE_MAGIC_V2))
-        and found_queue_id == queue_id
-        and found_queue_offset == queue_offset
-        and found_offset == offset
-    )
+    found_size, magic, queue_id, found_queue_offset, found_offset, sys_flag = _IDENTITY.unpack_from(view)
+    if (
+        found_size != size
+        or found_offset != offset
+        or found_queue_offset != queue_offset
+        or queue_id != queue.queue_id
+        or (magic != MESSAGE_MAGIC and magic != MESSAGE_MAGIC_V2)
+    ):
+        return False
+    length_at = (68 if sys_flag & BORNHOST_V6 else 56) + (40 if sys_flag & STOREHOST_V6 else 28)
+    if length_at + 4 > size:
+        return False
+    body_end = length_at + 4 + int(_INT32.unpack_from(view, length_at)[0])
+    topic_at = body_end + (1 if magic == MESSAGE_MAGIC else 2)
+    topic_end = topic_at + len(queue.topic_bytes)
+    if body_end < length_at or topic_end + 2 > size or view[topic_at:topic_end] != queue.topic_bytes:
+        return False
+    return topic_end + 2 + int(_INT16.unpack_from(view, topic_end)[0]) == size
+
+
+def has_properties(view: memoryview, queue: TopicQueue) -> bool:
+    """Whether a record of ``queue`` that :func:`matches_unit` accepted has properties."""
+    sys_flag = view[39]
+    length_at = (68 if sys_flag & BORNHOST_V6 else 56) + (40 if sys_flag & STOREHOST_V6 else 28)
+    topic_head = 1 if int(_INT32.unpack_from(view, 4)[0]) == MESSAGE_MAGIC else 2
+    return len(view) > length_at + 6 + int(_INT32.unpack_from(view, length_at)[0]) + topic_head + len(queue.topic_bytes)
+
+
+def ends_in_zeros(view: memoryview, end: int) -> bool:
+    """Whether the byte before ``end`` is zero and only zeros follow.
+
+    Then the end of a record's properties, which no CRC covers, did not get onto the disk: what is put
+    here never ends in a zero (see ``MessageStore.put``), and zeros follow only at the end of the log.
+    """
+    return view[end - 1] == 0 and not any(view[end : end + 8])
 
 
 def store_timestamp_of(view: memoryview) -> int:
@@ -98,7 +129,7 @@ def read_log_record(view: memoryview, at: int, offset: int, *, check_crc: bool) 
     if check_crc:
         if zlib.crc32(view[body_at:body_end]) & CRC_MASK != crc:
             return None
-        if end > topic_end + 2 and view[end - 1] == 0 and not any(view[end : end + 8]):
+        if end > topic_end + 2 and ends_in_zeros(view, end):
             return None  # properties, which no CRC covers, that end in zeros with zeros behind: not written whole
     try:
         topic = str(view[topic_at:topic_end], "utf-8")

@@ -148,7 +148,7 @@ class Recovery:
 
     def _unit_is_sound(self, queue: TopicQueue, offset: int) -> bool:
         unit = queue.unit(offset)
-        return unit is not None and is_sound(self._log, queue.queue_id, offset, unit[0], unit[1])
+        return unit is not None and is_sound(self._log, queue, offset, unit[0], unit[1])
 
     def _start_without_position(self) -> int:
         """Where reading must begin when only Apache's files tell."""
@@ -277,6 +277,7 @@ class Recovery:
     def _write_index(self) -> None:
         try:
             if self._index is not None:
+                self._index.commit()
                 self._index.write_pending()
         except OSError as error:
             self._no_room(error)
