@@ -61,6 +61,9 @@ async def test_a_broker_killed_and_started_again_loses_nothing_that_was_acknowle
         before = len(acknowledged)
         await asyncio.to_thread(own_server.start_again, own_server.broker.system)
         await until(lambda: len(acknowledged) > before + 200, 60)
+        async with Admin(own_server.address) as admin, asyncio.timeout(15):  # not only at the next heartbeat, in 30 s
+            while await admin.consumer_ids("crash") != [consumer.instance.client_id]:
+                await asyncio.sleep(0.05)
         stop.set()
         await asyncio.gather(*tasks)
         await until(lambda: acknowledged <= seen.keys(), 60)

@@ -368,6 +368,27 @@ async def test_what_the_broker_does_not_take_back_is_tried_again_here(
         assert (await admin.consume_progress(group, topic)).lag == 0
 
 
+async def test_a_blocked_listener_stops_reading_ahead(server: Deployment, topic: str, group: str, until: Until) -> None:
+    await produce(server, topic, range(2000))
+    go_on = asyncio.Event()
+    seen = 0
+
+    async def listener(messages: Sequence[MessageExt]) -> None:
+        nonlocal seen
+        await go_on.wait()
+        seen += len(messages)
+
+    config = PushConfig(consume_from_where=FIRST, pull_batch_size=16, pull_threshold_for_queue=64)
+    consumer = PushConsumer(group, listener, server.address, config=config)
+    consumer.subscribe(topic)
+    async with consumer:
+        await until(lambda: consumer.cached_count >= 4 * 64)
+        await asyncio.sleep(0.3)  # nothing more may come, and nothing tells that it does not
+        assert consumer.cached_count < 4 * (64 + 16)
+        go_on.set()
+        await until(lambda: seen >= 2000)
+
+
 async def test_slow_listeners_run_side_by_side(server: Deployment, topic: str, group: str, until: Until) -> None:
     await produce(server, topic, range(8))
     together = threading.Barrier(8)
@@ -421,6 +442,23 @@ async def test_a_group_without_offsets_begins_where_it_is_told(
     async with consumer:
         await until(lambda: len(log.seen) >= 15)
     assert len(log.seen) == 15
+
+
+async def test_a_queue_whose_offset_is_gone_goes_on_at_the_nearest(
+    server: Deployment, topic: str, group: str, until: Until
+) -> None:
+    async with Admin(server.address) as admin, Producer("p", server.address) as producer:
+        await admin.create_group(group)
+        queue = (await admin.queues(topic))[0]
+        await producer.send(Message(topic, b"1"), queue=queue)
+        await admin.offsets.commit(group, queue, 1000)
+        log = Log()
+        consumer = PushConsumer(group, log.listen, server.address, config=PushConfig(consume_from_where=FIRST))
+        consumer.subscribe(topic)
+        async with consumer:
+            await until(lambda: consumer.positions(topic).get(queue) == 1)
+            await producer.send(Message(topic, b"2"), queue=queue)
+            await until(lambda: log.seen == [2])
 
 
 async def test_an_administrator_moves_a_running_group(server: Deployment, topic: str, group: str, until: Until) -> None:
