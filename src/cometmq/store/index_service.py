@@ -22,16 +22,6 @@ INDEX_BLOCK_MESSAGES: Final = 512
 """Messages whose entries are written together: large enough to vectorise, under a millisecond of work."""
 
 
-class IndexEntry(NamedTuple):
-    """The keys of one message, until they are written."""
-
-    prefix: str
-    """``topic#``."""
-    offset: int
-    store_timestamp: int
-    keys: Sequence[str]
-
-
 class IndexHits(NamedTuple):
     """Where the messages of a key stand, and how far the index reaches."""
 
@@ -49,7 +39,7 @@ class IndexService:
         self.entries = entries
         self.files: list[IndexFile] = []
         self.pending: list[tuple[str, int, int, Sequence[str]]] = []
-        """As :class:`IndexEntry`, in log order."""
+        """``(topic#, log offset, store timestamp, keys)`` of each message whose entries wait, in log order."""
         self.committed = 0
         """How many of them belong to committed messages; the rest is taken back when the turn's commit fails."""
         self.disk = disk
