@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.cli.conftest import CommandLine
+from tests.cli.conftest import CommandLine, until
 
 from cometmq.cli.demo.compare import compare
 from cometmq.cli.demo.ledger import ROW, Ledger, Rows, load
@@ -102,6 +104,34 @@ def test_a_small_demo_agrees(offline: CommandLine, tmp_path: Path) -> None:
     assert (tmp_path / "demo" / "report.txt").read_text().startswith("Messages by queue")
     assert (tmp_path / "demo" / "demo.png").read_bytes().startswith(b"\x89PNG")
     assert not (tmp_path / "demo" / "work").exists()
+
+
+@pytest.mark.crash
+def test_an_interrupted_demo_leaves_no_process_behind(offline: CommandLine, tmp_path: Path) -> None:
+    pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
+    place = tmp_path / "interrupted"
+    demo = offline.start("demo", "--report", str(place), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    assert demo.stderr is not None
+    with demo.stderr:
+        while b"orders flow" not in (line := demo.stderr.readline()):
+            assert line, "the demo ended before orders flowed"
+        until(lambda: len(running_in(place)) >= 5, "producers and consumers run")
+        demo.send_signal(signal.SIGINT)
+        assert demo.wait(30) == 130
+        assert b"Traceback" not in demo.stderr.read()
+    until(lambda: not running_in(place), "all processes are gone")
+
+
+def running_in(place: Path) -> list[int]:
+    """Processes whose command line names a directory."""
+    found = []
+    for command in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if str(place).encode() in command.read_bytes():
+                found.append(int(command.parent.name))
+        except OSError:
+            continue
+    return found
 
 
 def test_demo_without_java_says_what_to_do(tmp_path: Path) -> None:

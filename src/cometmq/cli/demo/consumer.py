@@ -10,6 +10,7 @@ import msgspec
 from cometmq.cli.demo.ledger import Ledger
 from cometmq.cli.demo.orders import GROUP, TOPIC, OrderEvent
 from cometmq.cli.demo.worker import TELL_SECONDS, Teller, Told
+from cometmq.cli.failures import guarded
 from cometmq.cli.process import Stopping, run_server
 from cometmq.client.consumer_config import ConsumeFromWhere, LitePullConfig
 from cometmq.client.lite_pull_consumer import LitePullConsumer
@@ -46,5 +47,10 @@ async def consume(task: Task, stopping: Stopping) -> None:
     teller.tell(Told(len(ledger)), now=True)
 
 
+def _run() -> None:
+    task = msgspec.json.decode(sys.argv[1], type=Task)
+    run_server(lambda stopping: consume(task, stopping))
+
+
 if __name__ == "__main__":
-    run_server(lambda stopping: consume(msgspec.json.decode(sys.argv[1], type=Task), stopping))
+    sys.exit(guarded(_run))

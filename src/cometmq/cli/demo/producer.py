@@ -13,6 +13,7 @@ import msgspec
 from cometmq.cli.demo.ledger import Ledger
 from cometmq.cli.demo.orders import TOPIC, OrderEvent, events_of
 from cometmq.cli.demo.worker import Teller, Told
+from cometmq.cli.failures import guarded
 from cometmq.cli.process import fastest_loop
 from cometmq.client.errors import BrokerError, RemotingError, SendFailedError
 from cometmq.client.outcomes import PartlySentError
@@ -91,6 +92,10 @@ async def _main(task: Task) -> None:
         await OrderProducer(task, producer).run()
 
 
-if __name__ == "__main__":
+def _run() -> None:
     with asyncio.Runner(loop_factory=fastest_loop()) as runner:
         runner.run(_main(msgspec.json.decode(sys.argv[1], type=Task)))
+
+
+if __name__ == "__main__":
+    sys.exit(guarded(_run))

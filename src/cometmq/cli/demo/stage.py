@@ -136,7 +136,7 @@ class Worker:
 
     def _failure(self) -> CometMQError:
         said = self._errors.read_text(errors="replace").strip().splitlines()
-        words = said[-1] if said else "it said nothing"
+        words = said[-1].removeprefix("cometmq: ") if said else "it said nothing"
         return CometMQError(f"{self.name} failed: {words}", next_step=f"{self._errors} has all it said")
 
     def stop(self) -> None:
@@ -281,9 +281,8 @@ class Stage:
             watching.cancel()
         if process.returncode != 0:
             said = log.read_text(errors="replace").strip().splitlines()
-            raise CometMQError(
-                f"the archive job failed: {said[-1] if said else 'it said nothing'}", next_step=f"{log} has all it said"
-            )
+            words = said[-1].removeprefix("cometmq: ") if said else "it said nothing"
+            raise CometMQError(f"the archive job failed: {words}", next_step=f"{log} has all it said")
         report: dict[str, Any] = json.loads(out)
         self.progress.archived = report["total_rows"]
         self._changed()
