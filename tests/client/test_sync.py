@@ -36,6 +36,7 @@ def test_everything_works_without_await(server: Deployment, group: str) -> None:
             found = [message for queue in queues for message in puller.pull(queue, 0).messages]
             puller.commit(queues[0], 1)
             assert puller.committed(queues[0]) == 1
+            assert puller.min_offset(queues[0]) == puller.offset_at_time(queues[0], 0) == 0
         assert sorted(int(message.body) for message in found) == list(range(1, 21))
         config = LitePullConfig(consume_from_where=FIRST)
         with SyncLitePullConsumer(f"{group}-lite", server.address, config=config) as lite:

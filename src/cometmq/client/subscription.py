@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final
 
 from cometmq.message.ids import tags_code
@@ -40,12 +39,3 @@ def wanted(messages: list[MessageExt], data: SubscriptionData) -> list[MessageEx
         return messages
     tags = frozenset(data.tags_set)
     return [message for message in messages if message.tags in tags]
-
-
-def same_subscription(left: Iterable[SubscriptionData], right: Iterable[SubscriptionData]) -> bool:
-    """Whether two sets of subscriptions ask for the same, whenever they were made."""
-
-    def key(data: SubscriptionData) -> tuple[str, str, str]:
-        return data.topic, data.expression_type, data.sub_string
-
-    return sorted(map(key, left)) == sorted(map(key, right))
