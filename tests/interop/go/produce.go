@@ -14,6 +14,10 @@ import (
 
 const batchMessages = 10
 
+// This client sends oneway messages without the oneway flag, so the broker answers them and nobody reads the answers.
+// A connection closed with unread answers is reset, and a reset throws away what the broker has not read yet.
+const onewayDrain = 500 * time.Millisecond
+
 // modulo picks the queue by the message's number, which travels in its sharding key.
 type modulo struct{}
 
@@ -109,6 +113,7 @@ func send(client rocketmq.Producer, mode string, messages []*primitive.Message, 
 				return err
 			}
 		}
+		time.Sleep(onewayDrain)
 	case "async":
 		return sendAsync(client, messages, first)
 	default:

@@ -101,6 +101,7 @@ async function consume(options) {
     consumerGroup: options.group,
     isBroadcast: options.model === 'broadcasting',
     instanceName: String(process.pid),
+    rebalanceInterval: 2000,
     consumeFromWhere: ConsumeFromWhere[starts[options.from || 'first']],
     ...(options.timestamp ? { consumeTimestamp: options.timestamp } : {}),
   });

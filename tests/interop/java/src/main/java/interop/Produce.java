@@ -12,6 +12,7 @@ import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageQueue;
 
 /** Sends a numbered series of messages by one of the client's kinds of send. */
 final class Produce {
@@ -41,8 +42,10 @@ final class Produce {
                     for (Message message : messages) {
                         producer.sendOneway(message);
                     }
-                    // Nothing answers a oneway send: one that is answered, on the same connections, shows that they arrived.
-                    producer.fetchPublishMessageQueues(options.text("topic"));
+                    // Nothing answers a oneway send: a question on the same connection, asked after it, is answered.
+                    for (MessageQueue queue : producer.fetchPublishMessageQueues(options.text("topic"))) {
+                        producer.maxOffset(queue);
+                    }
                 }
                 case "batch" -> {
                     for (int at = 0; at < count; at += BATCH_MESSAGES) {
