@@ -66,6 +66,13 @@ def test_old_java_is_not_enough(clone: Path, tools: Path) -> None:
     assert "Spark needs Java 17" in set_up(clone, tools).stderr
 
 
+def test_java_home_that_hides_a_newer_java(clone: Path, tools: Path, tmp_path: Path) -> None:
+    script(tools, "java", "echo 'openjdk version \"21.0.1\"' >&2")
+    (tmp_path / "jdk8" / "bin").mkdir(parents=True)
+    script(tmp_path / "jdk8" / "bin", "java", "echo 'java version \"1.8.0_392\"' >&2")
+    assert "Run: unset JAVA_HOME" in set_up(clone, tools, JAVA_HOME=str(tmp_path / "jdk8")).stderr
+
+
 def test_java_is_installed_where_the_package_manager_may(clone: Path, tools: Path) -> None:
     script(tools, "id", "echo 0")
     script(tools, "packaged-java", "echo 'openjdk version \"17.0.1\"' >&2")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, TypeVar
 
@@ -107,3 +108,15 @@ def demand_group_name(group: str) -> None:
     wrong = check_group(group)
     if wrong is not None:
         raise WrongUseError(f"{group!r} is no group name: {wrong}")
+
+
+def confirm_deletion(what: str, consequence: str) -> None:
+    """Ask before something is deleted.
+
+    :raises WrongUseError: nobody is there to answer, so ``--yes`` has to.
+    :raises CometMQError: the answer was no.
+    """
+    if not sys.stdin.isatty():
+        raise WrongUseError(f"deleting {what} {consequence}", next_step="add --yes to confirm")
+    if not click.confirm(f"Deleting {what} {consequence}. Go on?", err=True):
+        raise CometMQError("nothing was deleted")

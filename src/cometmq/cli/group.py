@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any, Final
 
 import click
 
-from cometmq.cli.administration import administer, demand_group_name, gathered, namesrv_option
+from cometmq.cli.administration import administer, confirm_deletion, demand_group_name, gathered, namesrv_option
 from cometmq.cli.failures import WrongUseError
 from cometmq.cli.moments import Moment, local_time
 from cometmq.cli.output import Column, output_option, show, tell
@@ -95,9 +94,7 @@ def delete(group: str, yes: bool, keep_offsets: bool, namesrv: str) -> None:
     """Delete a group with its retry and dead-letter topics."""
     demand_group_name(group)
     if not yes:
-        if not sys.stdin.isatty():
-            raise WrongUseError("deleting a group deletes its retried and dead messages", next_step="add --yes")
-        click.confirm(f"Delete group {group} with its retry and dead-letter topics?", abort=True, err=True)
+        confirm_deletion(f"group {group}", "deletes its retried and dead messages")
 
     async def work(admin: Admin) -> None:
         if group not in await admin.groups():

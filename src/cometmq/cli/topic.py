@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any, Final
 
 import click
 
-from cometmq.cli.administration import administer, demand_topic_name, gathered, namesrv_option, users_topics
-from cometmq.cli.failures import PartlyDoneError, WrongUseError
+from cometmq.cli.administration import (
+    administer,
+    confirm_deletion,
+    demand_topic_name,
+    gathered,
+    namesrv_option,
+    users_topics,
+)
+from cometmq.cli.failures import PartlyDoneError
 from cometmq.cli.moments import local_time
 from cometmq.cli.output import Column, output_option, show, tell
 from cometmq.client.admin import Admin
@@ -113,9 +119,7 @@ def delete(topic: str, yes: bool, cluster: str | None, namesrv: str) -> None:
     """Delete a topic with all its messages."""
     demand_topic_name(topic)
     if not yes:
-        if not sys.stdin.isatty():
-            raise WrongUseError("deleting a topic deletes its messages", next_step="add --yes to confirm")
-        click.confirm(f"Delete topic {topic} with all its messages?", abort=True, err=True)
+        confirm_deletion(f"topic {topic}", "deletes its messages")
 
     async def work(admin: Admin) -> None:
         await admin.topic_route(topic)
