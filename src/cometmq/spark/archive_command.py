@@ -17,7 +17,14 @@ if TYPE_CHECKING:
 
 
 @click.command("archive")
-@click.option("--namesrv", default="127.0.0.1:9876", show_default=True, help="Nameservers, host:port separated by ;.")
+@click.option(
+    "-n",
+    "--namesrv",
+    envvar="NAMESRV_ADDR",
+    default="127.0.0.1:9876",
+    show_default=True,
+    help="Nameservers, host:port separated by ;. Also from $NAMESRV_ADDR.",
+)
 @click.option("--topic", "topics", multiple=True, help="A topic; may be given several times.")
 @click.option("--pattern", help="A regular expression that whole topic names match, instead of --topic.")
 @click.option("--to", required=True, type=click.Path(path_type=Path, file_okay=False), help="Directory of the archive.")
