@@ -308,7 +308,9 @@ async def test_hooks_see_requests_and_answers_and_may_refuse(service: Service) -
     assert (await raw.ask(max_offset(1))).code == 0
     refused = await raw.ask(max_offset(13))
     assert (refused.code, refused.remark) == (16, "not you")
-    assert [code for _, code in seen] == [0]
+    assert [code for _, code in seen] == [0, 16]
+    assert (await raw.ask(RemotingCommand(code=33, opaque=2))).code == 0
+    assert len(seen) == 3, "an answer at the end of a turn is seen too"
     assert seen[0][0].startswith("127.0.0.1:")
     await raw.close()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import socket
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final
@@ -37,7 +38,7 @@ from cometmq.limits import CLIENT_SCAN_SECONDS, TABLE_RETRY_SECONDS
 from cometmq.message.hosts import encode_host, format_address
 from cometmq.remoting.client import RemotingClient
 from cometmq.remoting.codes import RequestCode
-from cometmq.remoting.processors import ProcessorTable
+from cometmq.remoting.processors import ProcessorTable, RpcHook
 from cometmq.remoting.server import RemotingServer
 from cometmq.store.disk import Disk
 from cometmq.store.message_store import MessageStore
@@ -63,7 +64,15 @@ class Broker:
     hold: PullRequestHoldService
     server: RemotingServer
 
-    def __init__(self, config: BrokerConfig, *, clock: Clock = SYSTEM_CLOCK, disk: Disk | None = None) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        hooks: Sequence[RpcHook] = (),
+        clock: Clock = SYSTEM_CLOCK,
+        disk: Disk | None = None,
+    ) -> None:
+        self._hooks = hooks
         ip = config.broker_ip1.removeprefix("[").removesuffix("]") or local_address()
         self.live = LiveConfig(
             dataclasses.replace(config, broker_ip1=ip, broker_name=config.broker_name or socket.gethostname())
@@ -148,6 +157,7 @@ class Broker:
         config = self.config
         return RemotingServer(
             processors,
+            hooks=self._hooks,
             clock=self.clock,
             idle_timeout_s=config.server_channel_max_idle_time_seconds,
             max_connections=config.server_max_connections,

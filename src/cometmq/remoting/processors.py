@@ -88,7 +88,7 @@ class RpcHook(Protocol):
         """Look at a request; raise :class:`RpcRejectedError` to refuse it."""
 
     def after(self, peer: str, request: Request[Any], response: Response) -> None:
-        """Look at an answer that a handler gave at once."""
+        """Look at an answer, also one that a oneway request does not get."""
 
 
 Handler = Callable[[Any, Request[Any], bytes], Response | None]

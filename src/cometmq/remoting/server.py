@@ -190,8 +190,15 @@ class ServerConnection(asyncio.Protocol):
 
     # --- answers ------------------------------------------------------------------------------
 
+    @property
+    def hooked(self) -> bool:
+        """Whether somebody looks at answers, so that they must go through :meth:`respond`."""
+        return bool(self._server.hooks)
+
     def respond(self, request: Request[Any], response: Response) -> None:
-        """Answer ``request``; nothing is sent for a oneway one."""
+        """Answer ``request``, at once or any time later; nothing is sent for a oneway one."""
+        for hook in self._server.hooks:
+            hook.after(self.remote_address, request, response)
         if not request.flag & FLAG_ONEWAY:
             self.write(*encode_response(request.serialize_type, request.opaque, response))
 
@@ -422,29 +429,16 @@ class RemotingServer:
             connection.accept_response(frame)
             return
         try:
-            if self.hooks:
-                response = self._with_hooks(connection, processor, request, frame.body)
-            else:
-                response = processor.handler(connection, request, frame.body)
+            for hook in self.hooks:
+                hook.before(connection.remote_address, request)
+            response = processor.handler(connection, request, frame.body)
+        except RpcRejectedError as refusal:
+            response = Response(refusal.code, remark=refusal.remark)
         except Exception as error:
             log.exception("request %d of %s failed", request.code, connection.remote_address)
             response = Response(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
         if response is not None:
             connection.respond(request, response)
-
-    def _with_hooks(
-        self, connection: ServerConnection, processor: Processor, request: Request[Any], body: bytes
-    ) -> Response | None:
-        try:
-            for hook in self.hooks:
-                hook.before(connection.remote_address, request)
-        except RpcRejectedError as refusal:
-            return Response(refusal.code, remark=refusal.remark)
-        response = processor.handler(connection, request, body)
-        if response is not None:
-            for hook in self.hooks:
-                hook.after(connection.remote_address, request, response)
-        return response
 
     def _sweep(self) -> None:
         for connection in list(self.connections):
