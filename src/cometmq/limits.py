@@ -123,3 +123,22 @@ CLIENT_SCAN_SECONDS: Final = 10.0
 
 TABLE_RETRY_SECONDS: Final = 10.0
 """How often a table that could not be written, on a full disk, is tried again."""
+
+# --- Filters --------------------------------------------------------------------------------------
+MAX_FILTER_CHARS: Final = 16_384
+"""An SQL92 expression: an IN list of several hundred ids. Apache bounds only the frame."""
+
+MAX_FILTER_DEPTH: Final = 50
+"""Nesting of an SQL92 expression; each level costs six Python frames while parsing."""
+
+MAX_FILTER_TERMS: Final = 256
+"""Names and values of an SQL92 expression (a list of IN is one), so that no message takes more than about 100 µs."""
+
+LONG_FILTER_CHARS: Final = 1_024
+"""Expressions above this length are kept in the smaller cache of parsed ones."""
+
+CACHED_FILTERS: Final = 512
+"""Parsed SQL92 expressions kept, failures too (Apache: 100); at most about 100 KB each."""
+
+CACHED_LONG_FILTERS: Final = 32
+"""Long parsed SQL92 expressions kept; at most about 1 MB each."""

@@ -1,0 +1,20 @@
+"""What goes wrong with selectors: at parse time (:class:`FilterError`), and while a message is looked at."""
+
+from __future__ import annotations
+
+from cometmq.errors import CometMQError
+
+
+class FilterError(CometMQError):
+    """An expression that cannot be used (RocketMQ: ``MQFilterException``).
+
+    ``position`` is the character, counted from 1, where the expression goes wrong.
+    """
+
+    def __init__(self, message: str, position: int, *, next_step: str | None = None) -> None:
+        super().__init__(f"{message}, at character {position}", next_step=next_step)
+        self.position = position
+
+
+class EvaluationError(Exception):
+    """A property's value does not fit the comparison it stands in; the message does not match."""

@@ -1,0 +1,131 @@
+"""The syntax tree of a selector. Every node's Java class of values is known before any message is seen."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+
+class Kind(enum.Enum):
+    """What a node's value is when it is not null; all properties are strings."""
+
+    STRING = "String"
+    INTEGER = "Integer"
+    LONG = "Long"
+    DOUBLE = "Double"
+    BOOLEAN = "Boolean"
+    NULL = "null"
+
+
+NUMBERS = frozenset([Kind.INTEGER, Kind.LONG, Kind.DOUBLE])
+
+Value = str | int | float | bool | None
+
+
+class Literal(msgspec.Struct, frozen=True):
+    """A constant."""
+
+    kind: Kind
+    value: Value
+
+
+class Property(msgspec.Struct, frozen=True):
+    """A property of the message, null where it has none of that name."""
+
+    name: str
+
+
+class Negate(msgspec.Struct, frozen=True):
+    """Unary minus: null for anything that is no number."""
+
+    operand: Expression
+
+
+class BooleanCast(msgspec.Struct, frozen=True):
+    """A property used as a condition: null or FALSE, never TRUE."""
+
+    operand: Property
+
+
+class Not(msgspec.Struct, frozen=True):
+    """NOT; null stays null."""
+
+    operand: Expression
+
+
+class And(msgspec.Struct, frozen=True):
+    """AND of two or more, from left to right, up to the first FALSE."""
+
+    operands: tuple[Expression, ...]
+
+
+class Or(msgspec.Struct, frozen=True):
+    """OR of two or more, from left to right, up to the first TRUE."""
+
+    operands: tuple[Expression, ...]
+
+
+class Equal(msgspec.Struct, frozen=True):
+    """``=``; ``<>`` is its NOT."""
+
+    left: Expression
+    right: Expression
+
+
+class IsNull(msgspec.Struct, frozen=True):
+    """``IS NULL``; ``IS NOT NULL`` is its NOT."""
+
+    operand: Expression
+
+
+class Ordering(msgspec.Struct, frozen=True):
+    """``operator`` is one of ``> >= < <=``; BETWEEN becomes two of these."""
+
+    operator: str
+    left: Expression
+    right: Expression
+
+
+class In(msgspec.Struct, frozen=True):
+    """``IN`` and ``NOT IN`` a list of strings."""
+
+    operand: Property
+    values: frozenset[str]
+    negated: bool
+
+
+Condition = BooleanCast | Not | And | Or | Equal | IsNull | Ordering | In
+Expression = Literal | Property | Negate | Condition
+
+
+def kind_of(node: Expression) -> Kind:
+    """The class of a node's values."""
+    if isinstance(node, Literal):
+        return node.kind
+    if isinstance(node, Property):
+        return Kind.STRING
+    if isinstance(node, Negate):
+        operand = kind_of(node.operand)
+        return operand if operand in NUMBERS else Kind.NULL
+    return Kind.BOOLEAN
+
+
+def is_condition(node: Expression) -> bool:
+    """Whether a node may stand where TRUE or FALSE is wanted (``BooleanExpression``)."""
+    if isinstance(node, Literal):
+        return node.kind in (Kind.BOOLEAN, Kind.NULL)
+    return not isinstance(node, Property | Negate)
+
+
+def constant_of(node: Expression) -> Literal | None:
+    """The number or other constant that a node always is; signs are applied."""
+    if isinstance(node, Literal):
+        return node
+    if isinstance(node, Negate):
+        operand = constant_of(node.operand)
+        if operand is not None:
+            if operand.kind in NUMBERS and isinstance(operand.value, int | float):
+                return Literal(operand.kind, -operand.value)
+            return Literal(Kind.NULL, None)
+    return None

@@ -1,0 +1,84 @@
+"""Properties of a stored record, read where they stand: neither the body nor other properties are decoded.
+
+A value cannot contain 0x02, so ``0x02 name 0x01`` begins the property of that name and nothing else. Of
+two properties of one name the last counts; one without a value counts as absent, as everywhere.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Final
+
+from cometmq.message.hosts import IPV4_HOST_BYTES, IPV6_HOST_BYTES
+from cometmq.message.properties import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, decode_properties
+from cometmq.message.record import BORN_HOST_AT, MESSAGE_MAGIC, MESSAGE_MAGIC_V2, RecordError
+from cometmq.message.sysflag import BORNHOST_V6, STOREHOST_V6
+
+_HEAD: Final = struct.Struct(">4xi28xi44xi")
+"""Magic, sysFlag, and the body's length of a record with IPv4 hosts."""
+_IPV4_BODY_AT: Final = 88
+_HOSTS_V6: Final = BORNHOST_V6 | STOREHOST_V6
+_INT: Final = struct.Struct(">i")
+_SHORT: Final = struct.Struct(">h")
+_END: Final = PROPERTY_SEPARATOR.encode()
+
+
+def properties_of(record: memoryview) -> bytes:
+    """The stored text of a record's properties.
+
+    :raises RecordError: no record, or its lengths lead outside.
+    :raises struct.error: it is too short for a record.
+    """
+    magic, sys_flag, body_length = _HEAD.unpack_from(record)
+    if magic == MESSAGE_MAGIC and not sys_flag & _HOSTS_V6 and body_length >= 0:
+        topic_at = _IPV4_BODY_AT + body_length
+        at = topic_at + 1 + record[topic_at]
+    else:
+        at = _unusual_tail(record, magic, sys_flag)
+    length = _SHORT.unpack_from(record, at)[0]
+    at += 2
+    if not 0 <= length <= len(record) - at:
+        raise RecordError(f"properties of {length} bytes do not fit into the record")
+    return bytes(record[at : at + length])
+
+
+def property_reader(name: str) -> Callable[[bytes], str | None]:
+    """The function that finds one property in the text of :func:`properties_of`."""
+    first = f"{name}{NAME_VALUE_SEPARATOR}".encode()
+    later = _END + first
+    first_length, later_length = len(first), len(later)
+
+    def read(text: bytes) -> str | None:
+        at = text.rfind(later)
+        if at >= 0:
+            at += later_length
+        elif text.startswith(first):
+            at = first_length
+        else:
+            return None
+        end = text.find(_END, at)
+        value = text[at:end] if end >= 0 else text[at:]
+        if value:
+            return value.decode("utf-8", "replace")
+        return decode_properties(text.decode("utf-8", "replace")).get(name)
+
+    return read
+
+
+def _unusual_tail(record: memoryview, magic: int, sys_flag: int) -> int:
+    """Where the length of the properties stands, with IPv6 hosts, or a topic's length of two bytes."""
+    if magic not in (MESSAGE_MAGIC, MESSAGE_MAGIC_V2):
+        raise RecordError(f"{magic & 0xFFFFFFFF:#010x} is not the magic of a record")
+    hosts = (IPV6_HOST_BYTES if sys_flag & BORNHOST_V6 else IPV4_HOST_BYTES) + (
+        IPV6_HOST_BYTES if sys_flag & STOREHOST_V6 else IPV4_HOST_BYTES
+    )
+    body_at = BORN_HOST_AT + hosts + 24
+    body_length: int = _INT.unpack_from(record, body_at - 4)[0]
+    if body_length < 0:
+        raise RecordError(f"a body of {body_length} bytes")
+    topic_at = body_at + body_length
+    if magic == MESSAGE_MAGIC:
+        return topic_at + 1 + record[topic_at]
+    topic_length: int = _SHORT.unpack_from(record, topic_at)[0]
+    return topic_at + 2 + topic_length

@@ -1,0 +1,124 @@
+"""Selectors: an expression, parsed once, as predicates over maps of properties and over stored records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from operator import methodcaller
+from typing import Final
+
+import msgspec
+
+from cometmq.filter.errors import FilterError
+from cometmq.filter.evaluation import Compiler, Truth
+from cometmq.filter.expressions import And, Equal, Expression, Kind, Literal, Property
+from cometmq.filter.parser import parse
+from cometmq.filter.records import properties_of, property_reader
+from cometmq.limits import CACHED_FILTERS, CACHED_LONG_FILTERS, LONG_FILTER_CHARS
+from cometmq.message.properties import NAME_VALUE_SEPARATOR
+
+SQL92: Final = "SQL92"
+"""The expression type of these selectors (``ExpressionType.SQL92``)."""
+_REPLACEMENT: Final = "\ufffd"
+
+
+class Selector(msgspec.Struct, frozen=True, eq=False):
+    """A compiled expression; make it with :func:`parse_selector`."""
+
+    text: str
+    expression: Expression
+    ignored: str
+    """What stands behind the complete expression. RocketMQ does not read it, so people should be told:
+    ``a LIKE 'x%'`` is the property ``a`` and an ignored rest, and never matches."""
+    evaluate: Callable[[Mapping[str, str]], Truth]
+    """TRUE, FALSE or null (``None``) for the properties of a message; raises EvaluationError."""
+    matches: Callable[[Mapping[str, str]], bool]
+    """Whether a message with these properties is wanted; one that cannot be evaluated is not."""
+    matches_record: Callable[[memoryview], bool]
+    """The same for a stored record, a view of exactly its bytes; what is no record does not match."""
+
+
+def parse_selector(text: str) -> Selector:
+    """The selector of an expression; results, failures too, are kept for expressions seen lately.
+
+    :raises FilterError: the expression cannot be used; says where and why.
+    """
+    outcome = (_parsed if len(text) <= LONG_FILTER_CHARS else _parsed_long)(text)
+    if isinstance(outcome, FilterError):
+        raise outcome.with_traceback(None)
+    return outcome
+
+
+def _compile(text: str) -> Selector | FilterError:
+    try:
+        expression, end = parse(text)
+    except FilterError as error:
+        return error
+    of_map = Compiler[Mapping[str, str]](lambda name: methodcaller("get", name))
+    evaluate = of_map.condition(expression)
+    return Selector(
+        text=text,
+        expression=expression,
+        ignored=text[end:].strip(),
+        evaluate=evaluate,
+        matches=_matches_map(evaluate),
+        matches_record=_matches_record(expression),
+    )
+
+
+_parsed = lru_cache(maxsize=CACHED_FILTERS)(_compile)
+_parsed_long = lru_cache(maxsize=CACHED_LONG_FILTERS)(_compile)
+
+
+def _matches_map(evaluate: Callable[[Mapping[str, str]], Truth]) -> Callable[[Mapping[str, str]], bool]:
+    def matches(properties: Mapping[str, str]) -> bool:
+        try:
+            return evaluate(properties) is True
+        except Exception:  # RocketMQ: whatever is raised, the message does not match
+            return False
+
+    return matches
+
+
+def _matches_record(expression: Expression) -> Callable[[memoryview], bool]:
+    """All terms of an outermost AND must be TRUE, so the first that is not decides.
+
+    Those that want a certain string are looked for as bytes before anything is evaluated.
+    """
+    terms = expression.operands if isinstance(expression, And) else (expression,)
+    compiler = Compiler[bytes](property_reader)
+    conditions = [compiler.condition(term) for term in terms]
+    needles = [needle for needle in map(_needle, terms) if needle is not None]
+
+    def matches(record: memoryview) -> bool:
+        try:
+            text = properties_of(record)
+            for needle in needles:
+                if needle not in text:
+                    return False
+            for condition in conditions:
+                if not condition(text):
+                    return False
+        except Exception:  # RocketMQ: whatever is raised, the message does not match
+            return False
+        return True
+
+    return matches
+
+
+def _needle(term: Expression) -> bytes | None:
+    """Bytes that the properties must contain for ``name = 'text'`` to be TRUE."""
+    if not isinstance(term, Equal):
+        return None
+    left, right = term.left, term.right
+    if isinstance(left, Literal):
+        left, right = right, left
+    if not isinstance(left, Property) or not isinstance(right, Literal) or right.kind is not Kind.STRING:
+        return None
+    value = str(right.value)
+    if _REPLACEMENT in value:  # bytes that are no UTF-8 are read as this character
+        return None
+    try:
+        return f"{left.name}{NAME_VALUE_SEPARATOR}{value}".encode()
+    except UnicodeEncodeError:  # half a surrogate pair; the evaluation never finds it
+        return None
