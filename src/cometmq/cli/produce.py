@@ -171,12 +171,13 @@ async def _send_all(
         sent.add(messages, await call)
         progress.advance(len(messages))
 
-    in_flight = 1 if sharding_key is not None else CALLS_IN_FLIGHT
     async with Producer(group, namesrv) as producer, aclosing(source) as lists:
         async for messages in lists:
             call = asyncio.create_task(_send(producer, messages, sharding_key, one_by_one=batch == 1))
             calls.append((messages, call))
-            while calls and (len(calls) >= in_flight or calls[0][1].done()):
+            # The first call opens the connection; after it, calls leave in the order in which they are made.
+            limit = 1 if sharding_key is not None or not sent.count else CALLS_IN_FLIGHT
+            while calls and (len(calls) >= limit or calls[0][1].done()):
                 await settle_one()
             if sent.failed:
                 break
