@@ -59,9 +59,12 @@ def property_reader(name: str) -> Callable[[bytes], str | None]:
             return None
         end = text.find(_END, at)
         value = text[at:end] if end >= 0 else text[at:]
-        if value:
+        if not value:
+            return decode_properties(text.decode("utf-8", "replace")).get(name)
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
             return value.decode("utf-8", "replace")
-        return decode_properties(text.decode("utf-8", "replace")).get(name)
 
     return read
 
