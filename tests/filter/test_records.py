@@ -56,6 +56,13 @@ def test_layouts(born: bytes, stored: bytes, version: int) -> None:
     assert not matches("a = 2 OR b = 'y' OR c IS NOT NULL", bytes_of)
 
 
+def test_a_topic_longer_than_a_byte_can_say() -> None:
+    short = as_v2(record("a\x011\x02", topic="Topic"), "Topic")
+    at = short.index(b"\0\x05Topic")
+    stored = short[:at] + (300).to_bytes(2, "big") + b"t" * 300 + short[at + 7 :]
+    assert matches("a = 1", stored)
+
+
 @pytest.mark.parametrize(
     ("properties_text", "text", "expected"),
     [

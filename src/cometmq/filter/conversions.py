@@ -13,6 +13,7 @@ from cometmq.filter.expressions import Kind
 
 INT32_MAX: Final = 2**31 - 1
 INT64_MAX: Final = 2**63 - 1
+_INT32_DIGITS: Final = 10
 _INT64_DIGITS: Final = 19
 _LAST_CHAR: Final = "\uffff"
 """Java reads char by char, and a digit beyond the basic plane takes two."""
@@ -33,6 +34,8 @@ def to_integer(text: str) -> int:
 
     :raises EvaluationError: no decimal number of 32 bits.
     """
+    if len(text) < _INT32_DIGITS and text.isdecimal() and text.isascii():
+        return int(text)
     value = _whole(text)
     if not -INT32_MAX - 1 <= value <= INT32_MAX:
         raise EvaluationError(f"{text!r} does not fit into 32 bits")
@@ -55,6 +58,8 @@ def to_double(text: str) -> float:
 
     :raises EvaluationError: no number.
     """
+    if text.replace(".", "", 1).isdecimal() and text.isascii():
+        return float(text)
     text = text.strip(_JAVA_BLANKS)
     found = _DOUBLE.fullmatch(text)
     if found is None:

@@ -32,15 +32,14 @@ def properties_of(record: memoryview) -> bytes:
     """
     magic, sys_flag, body_length = _HEAD.unpack_from(record)
     if magic == MESSAGE_MAGIC and not sys_flag & _HOSTS_V6 and body_length >= 0:
-        topic_at = _IPV4_BODY_AT + body_length
-        at = topic_at + 1 + record[topic_at]
+        tail = record[_IPV4_BODY_AT + body_length :].tobytes()
     else:
-        at = _unusual_tail(record, magic, sys_flag)
-    length = _SHORT.unpack_from(record, at)[0]
-    at += 2
-    if not 0 <= length <= len(record) - at:
-        raise RecordError(f"properties of {length} bytes do not fit into the record")
-    return bytes(record[at : at + length])
+        tail = _unusual_tail(record, magic, sys_flag)
+    at = tail[0] + 3
+    length = tail[at - 2] << 8 | tail[at - 1]
+    if at + length != len(tail):
+        raise RecordError(f"properties of {length} bytes do not end with the record")
+    return tail[at:]
 
 
 def property_reader(name: str) -> Callable[[bytes], str | None]:
@@ -69,8 +68,8 @@ def property_reader(name: str) -> Callable[[bytes], str | None]:
     return read
 
 
-def _unusual_tail(record: memoryview, magic: int, sys_flag: int) -> int:
-    """Where the length of the properties stands, with IPv6 hosts, or a topic's length of two bytes."""
+def _unusual_tail(record: memoryview, magic: int, sys_flag: int) -> bytes:
+    """What follows the body, of a record with IPv6 hosts or a topic's length of two bytes; that topic is cut out."""
     if magic not in (MESSAGE_MAGIC, MESSAGE_MAGIC_V2):
         raise RecordError(f"{magic & 0xFFFFFFFF:#010x} is not the magic of a record")
     hosts = (IPV6_HOST_BYTES if sys_flag & BORNHOST_V6 else IPV4_HOST_BYTES) + (
@@ -80,8 +79,10 @@ def _unusual_tail(record: memoryview, magic: int, sys_flag: int) -> int:
     body_length: int = _INT.unpack_from(record, body_at - 4)[0]
     if body_length < 0:
         raise RecordError(f"a body of {body_length} bytes")
-    topic_at = body_at + body_length
+    tail = record[body_at + body_length :].tobytes()
     if magic == MESSAGE_MAGIC:
-        return topic_at + 1 + record[topic_at]
-    topic_length: int = _SHORT.unpack_from(record, topic_at)[0]
-    return topic_at + 2 + topic_length
+        return tail
+    topic_length: int = _SHORT.unpack_from(tail)[0]
+    if topic_length < 0:
+        raise RecordError(f"a topic of {topic_length} bytes")
+    return b"\0" + tail[2 + topic_length :]
