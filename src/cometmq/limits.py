@@ -137,8 +137,8 @@ MAX_FILTER_TERMS: Final = 256
 LONG_FILTER_CHARS: Final = 1_024
 """Expressions above this length are kept in the smaller cache of parsed ones."""
 
-CACHED_FILTERS: Final = 512
-"""Parsed SQL92 expressions kept, failures too (Apache: 100); at most about 100 KB each."""
+CACHED_FILTERS: Final = 256
+"""Parsed SQL92 expressions kept, failures too (Apache: 100); a few KB each, 200 KB at worst."""
 
 CACHED_LONG_FILTERS: Final = 32
 """Long parsed SQL92 expressions kept; at most about 1 MB each."""
