@@ -6,11 +6,12 @@ line continues it, and ``\\t``, ``\\n``, ``\\r``, ``\\f`` and ``\\uXXXX`` stand 
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
+
+from cometmq.durable import replace_file
 
 _ENTRY: Final = re.compile(r"((?:[^\\=:\s]|\\.)+)[ \t\f]*[=: \t\f]?[ \t\f]*(.*)", re.DOTALL)
 _ESCAPE: Final = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
@@ -64,10 +65,4 @@ def update_file(path: Path, updates: Mapping[str, str]) -> None:
             lines[at] = f"{key}={_escape(value)}"
             del left[key]
     lines.extend(f"{key}={_escape(value)}" for key, value in left.items())
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(path.name + ".tmp")
-    with fresh.open("w", encoding="utf-8") as file:
-        file.write("".join(line + "\n" for line in lines))
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
+    replace_file(path, "".join(line + "\n" for line in lines).encode())

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from cometmq.broker.table_file import TableFile
+from cometmq.broker.table_file import TableFile, TableFileError
 from cometmq.limits import MAX_CONSUMER_OFFSET_TABLES
 from cometmq.message.names import check_group, check_topic
 
@@ -30,12 +30,18 @@ class ConsumerOffsetManager:
         self._writing = threading.Lock()
 
     def load(self) -> list[str]:
-        """Read the file; return a line for each entry that cannot be used."""
+        """Read the file; return a line for each entry that cannot be used.
+
+        :raises TableFileError: it cannot be read, or holds no table of offsets.
+        """
         findings: list[str] = []
         loaded: Any = self._file.load_raw()
         if loaded is None:
             return findings
-        for key, queues in loaded.get("offsetTable", {}).items():
+        table = loaded.get("offsetTable", {}) if isinstance(loaded, dict) else None
+        if not isinstance(table, dict):
+            raise TableFileError(self._file.path, "it holds no offsetTable")
+        for key, queues in table.items():
             topic, _, group = str(key).partition(_SEPARATOR)
             try:
                 if check_topic(topic) is not None or check_group(group) is not None:

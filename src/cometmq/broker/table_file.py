@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from cometmq import fastjson
+from cometmq.config_file import ConfigFile
 from cometmq.errors import CometMQError
 from cometmq.remoting.bodies import BodyError, decode_body, to_builtins
-from cometmq.store.config_table import ConfigFile
 
 _log = logging.getLogger(__name__)
 
@@ -30,6 +30,7 @@ class TableFile:
     """Keeps a table in ``config/NAME.json`` (``ConfigManager``)."""
 
     def __init__(self, path: Path) -> None:
+        self.path = path
         self._file = ConfigFile(path)
         self._due = False
 
@@ -41,7 +42,7 @@ class TableFile:
         try:
             return self._file.load()
         except (OSError, fastjson.FastjsonError) as error:
-            raise TableFileError(self._file.path, error) from error
+            raise TableFileError(self.path, error) from error
 
     def load(self, kind: type[T]) -> T | None:
         """The table as a typed body, ``None`` when there is none.
@@ -54,7 +55,7 @@ class TableFile:
         try:
             return decode_body(kind, fastjson.dumps(loaded))
         except BodyError as error:
-            raise TableFileError(self._file.path, error.message) from error
+            raise TableFileError(self.path, error.message) from error
 
     def changed(self) -> None:
         """The table changed: the next ``save`` writes it."""
@@ -76,4 +77,4 @@ class TableFile:
             self._file.save(fastjson.dumps_pretty(to_builtins(table)))
         except OSError as error:
             self._due = True
-            _log.error("cannot write %s: %s; it will be tried again", self._file.path, error)
+            _log.error("cannot write %s: %s; it will be tried again", self.path, error)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from cometmq import fastjson
+from cometmq.durable import replace_file
 from cometmq.remoting.bodies import BodyError, MessageQueue, ResetOffsetBody, decode_body, to_builtins
 
 log = logging.getLogger(__name__)
@@ -47,9 +48,4 @@ class LocalOffsets:
         """
         merged = {**self.load(), **offsets}
         text = fastjson.dumps_pretty(to_builtins(ResetOffsetBody(offset_table=merged)))
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = self.path.with_name("offsets.json.tmp")
-        fresh.write_bytes(text)
-        if self.path.exists():
-            self.path.replace(self._backup)
-        fresh.replace(self.path)
+        replace_file(self.path, text, backup=self._backup)

@@ -11,10 +11,10 @@ from typing import Final
 
 import msgspec
 
+from cometmq.config_file import ConfigFile
 from cometmq.errors import CometMQError
 from cometmq.fastjson import FastjsonError, dumps
 from cometmq.limits import MAX_KV_ENTRIES, MAX_KV_NAME_CHARS, MAX_KV_VALUE_CHARS
-from cometmq.store.config_table import ConfigFile
 
 ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
 """Namespace of the order configurations; the key is the topic, the value ``broker:queues;…``."""

@@ -16,7 +16,6 @@ tells where every queue stands; a batch that would overlap or belongs to another
 from __future__ import annotations
 
 import fcntl
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +25,7 @@ from urllib.parse import quote
 import msgspec
 
 from cometmq.clock import SYSTEM_CLOCK, Clock
+from cometmq.durable import replace_file
 from cometmq.spark.errors import ArchiveError
 from cometmq.spark.queues import OffsetRange, Offsets, Queue
 
@@ -233,14 +233,7 @@ class ArchiveLog:
 
     def _write(self, commit: Commit) -> None:
         path = self._path(commit.sequence)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        aside = path.with_name(f".{path.name}.tmp")
-        with aside.open("wb") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(commit), indent=1))
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(path)
-        sync_directory(path.parent)
+        replace_file(path, msgspec.json.format(msgspec.json.encode(commit), indent=1))
 
     def _path(self, sequence: int) -> Path:
         return self.root / COMMITS / f"{sequence:0{_DIGITS}d}.json"
@@ -261,15 +254,6 @@ class ArchiveLog:
                 for orphan in orphans:
                     (self.root / orphan).unlink()
             return orphans
-
-
-def sync_directory(path: Path) -> None:
-    """Make new names in a directory survive a power cut."""
-    directory = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
 
 
 def _merged(covered: Iterable[Covered]) -> list[Covered]:

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from pyspark.sql.datasource import DataSource, InputPartition
 
-from cometmq.spark.archive_log import ArchiveLog, Covered, DataFile, part_path, sync_directory
+from cometmq.durable import flush_directory
+from cometmq.spark.archive_log import ArchiveLog, Covered, DataFile, part_path
 from cometmq.spark.columns import COLUMNS, arrow_schema
 from cometmq.spark.options import SourceOptions, parse_options
 from cometmq.spark.queues import OffsetRange, Queue
@@ -219,7 +220,7 @@ class _PartFile:
             size = os.fstat(file.fileno()).st_size
         name = part_path(self._queue, self._hour, self._first, self._last + 1)
         self._aside.replace(self._root / name)
-        sync_directory(self._aside.parent)
+        flush_directory(self._aside.parent)
         return DataFile(
             path=name,
             topic=self._queue.topic,

@@ -15,8 +15,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
+from cometmq.durable import flush_directory
 from cometmq.message.record import BLANK_MAGIC, END_FILE_MIN_BLANK_BYTES, MIN_RECORD_BYTES
-from cometmq.store.disk import Disk, flush_directory
+from cometmq.store.disk import Disk
 from cometmq.store.errors import StoreError, StoreFailedError, StoreFullError
 from cometmq.store.mapped_file import MappedFile, create_file, file_name
 

@@ -37,12 +37,3 @@ class Disk:
         used = stat.f_blocks - stat.f_bfree
         usable = used + stat.f_bavail
         return used / usable if usable else 1.0
-
-
-def flush_directory(path: Path) -> None:
-    """Make names created, renamed or removed in ``path`` survive a power cut."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -7,11 +7,11 @@ import logging
 from pathlib import Path
 
 from cometmq.clock import Clock
+from cometmq.config_file import ConfigFile
 from cometmq.fastjson import FastjsonError
 from cometmq.store.checkpoint import Checkpoint, StoreLock, load_checkpoint
 from cometmq.store.commit_log import CommitLog
 from cometmq.store.config import StoreConfig
-from cometmq.store.config_table import ConfigFile
 from cometmq.store.disk import Disk
 from cometmq.store.errors import StoreError
 from cometmq.store.index_service import IndexService

@@ -15,8 +15,9 @@ from typing import Final
 
 import msgspec
 
+from cometmq.durable import flush_directory
 from cometmq.store.commit_log import CommitLog
-from cometmq.store.disk import Disk, flush_directory
+from cometmq.store.disk import Disk
 
 _VERSION: Final = 1
 

@@ -1,16 +1,16 @@
 """ConfigFile: a table kept as one JSON file with its previous version beside it (``ConfigManager``).
 
-A save writes ``<name>.tmp``, keeps the old file as ``<name>.bak`` and puts the new one in its place, so
-that at every moment one of the two is whole; a load falls back to ``.bak``.
+At every moment the file or its ``<name>.bak`` is whole; a load falls back to ``.bak``. Nameserver, broker and
+store keep their tables so.
 """
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 from cometmq import fastjson
+from cometmq.durable import replace_file
 
 
 class ConfigFile:
@@ -18,14 +18,15 @@ class ConfigFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._backup = path.with_name(path.name + ".bak")
 
     def load(self) -> Any | None:
-        """Return what the file holds, else what its ``.bak`` holds; ``None`` when neither exists.
+        """Return what the file holds, else what its ``.bak`` holds; ``None`` when neither holds anything.
 
         :raises FastjsonError: a file exists and neither can be read as JSON.
         """
         failure: fastjson.FastjsonError | None = None
-        for candidate in (self.path, self._beside(".bak")):
+        for candidate in (self.path, self._backup):
             try:
                 text = candidate.read_bytes()
                 if text.strip():
@@ -43,22 +44,4 @@ class ConfigFile:
 
         :raises OSError: it could not be written; the old file is then still there.
         """
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = self._beside(".tmp")
-        with fresh.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        if self.path.exists():
-            backup = self._beside(".bak")
-            backup.unlink(missing_ok=True)
-            os.link(self.path, backup)
-        fresh.replace(self.path)
-        directory = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
-
-    def _beside(self, suffix: str) -> Path:
-        return self.path.with_name(self.path.name + suffix)
+        replace_file(self.path, content, backup=self._backup)
