@@ -20,8 +20,8 @@ from tests.spark.topics import Topics
 
 pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
 
+from cometmq.cli.pipeline import command
 from cometmq.spark.archive import archive, cause_of
-from cometmq.spark.archive_command import archive_command
 from cometmq.spark.archive_log import ArchiveLog
 from cometmq.spark.archive_reader import read_archive
 from cometmq.spark.archive_report import ArchivedBatch
@@ -59,7 +59,7 @@ def test_runs_go_on_where_the_last_one_ended(spark: Any, topics: Topics, places:
     report = archive(
         topics.namesrv, topic, to, checkpoint, max_offsets_per_trigger=2000, spark=spark, on_batch=done.append
     )
-    assert (report.rows, report.files, report.batches, report.finished, report.exit_code) == (3000, 4, 2, True, 0)
+    assert (report.rows, report.files, report.batches, report.finished, report.complete) == (3000, 4, 2, True, True)
     assert [batch.total_rows for batch in done] == [2000, 3000]
     assert "now holds 3,000 messages of 2 queues" in report.render()
     topics.send(topic, 1, [b"more"] * 10)
@@ -231,10 +231,10 @@ def test_wrong_use_of_the_command(spark: Any, topics: Topics, places: tuple[Path
     to, checkpoint = map(str, places)
     topic = topics.fill(100, queues=1)
     base = ["--namesrv", topics.namesrv, "--to", to, "--checkpoint", checkpoint]
-    wrong = CliRunner().invoke(archive_command, [*base, "--topic", topic, "--trigger", "often"])
+    wrong = CliRunner().invoke(command, ["archive", *base, "--topic", topic, "--trigger", "often"])
     assert wrong.exit_code == 2
     assert "neither availableNow nor an interval" in wrong.output
-    nothing = CliRunner().invoke(archive_command, base)
+    nothing = CliRunner().invoke(command, ["archive", *base])
     assert nothing.exit_code == 2
     assert "exactly one of topic" in nothing.output
 

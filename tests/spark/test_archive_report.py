@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from pathlib import Path
 
+import pytest
+
+import cometmq.spark.archive as archive_module
+from cometmq.cli.failures import guarded
+from cometmq.cli.pipeline import command
 from cometmq.spark.archive_log import QueueTotals
 from cometmq.spark.archive_report import ArchiveReport
 
@@ -21,10 +27,10 @@ REPORT = ArchiveReport(
 )
 
 
-def test_exit_codes() -> None:
-    assert REPORT.exit_code == 0
-    assert dataclasses.replace(REPORT, finished=False).exit_code == 3
-    assert dataclasses.replace(REPORT, warnings=("x",)).exit_code == 3
+def test_it_is_complete_when_nothing_is_missing() -> None:
+    assert REPORT.complete
+    assert not dataclasses.replace(REPORT, finished=False).complete
+    assert not dataclasses.replace(REPORT, warnings=("x",)).complete
 
 
 def test_the_text_has_totals_queues_and_warnings() -> None:
@@ -47,4 +53,19 @@ def test_everything_is_there_for_programs() -> None:
         "next": 505,
         "rows": 500,
     }
-    assert (plain["total_rows"], plain["exit_code"]) == (1500, 0)
+    assert (plain["total_rows"], plain["complete"]) == (1500, True)
+
+
+@pytest.mark.parametrize(("report", "code"), [(REPORT, 0), (dataclasses.replace(REPORT, warnings=("x",)), 3)])
+def test_the_command_ends_with_what_the_report_says(
+    report: ArchiveReport,
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setattr(archive_module, "archive", lambda *_, **__: report)
+    arguments = ["archive", "--topic", "orders", "--to", str(tmp_path / "to"), "--checkpoint", str(tmp_path / "at")]
+    assert guarded(lambda: command.main([*arguments, "-o", "json"], standalone_mode=False)) == code
+    told = json.loads(capsys.readouterr().out)
+    assert (told["exit_code"], told["complete"], told["vacuumed"]) == (code, code == 0, [])

@@ -7,6 +7,7 @@ from typing import Any, Final
 import click
 
 from cometmq.cli.administration import administer, gathered, namesrv_option
+from cometmq.cli.failures import DONE, PARTLY_DONE
 from cometmq.cli.output import Column, output_option, show
 from cometmq.client.admin import Admin
 from cometmq.client.errors import BrokerError, RemotingError
@@ -20,7 +21,7 @@ _LIST: Final = (
 _STATUS: Final = (
     Column("broker", "Broker"),
     Column("address", "Address"),
-    Column("state", "State"),
+    Column("state", "State", prose=True),
     Column("version", "Version"),
     Column("in_per_s", "In/s", right=True),
     Column("out_per_s", "Out/s", right=True),
@@ -65,7 +66,7 @@ def status(namesrv: str, output: str) -> int:
 
     rows = administer(namesrv, work)
     show(rows, _STATUS, output, title="Brokers")
-    return 0 if all(row["state"] == "ok" for row in rows) else 3
+    return DONE if all(row["state"] == "ok" for row in rows) else PARTLY_DONE
 
 
 async def _status(admin: Admin, name: str, address: str) -> dict[str, Any]:

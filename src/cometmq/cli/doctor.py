@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 import click
 
+from cometmq.cli.failures import DONE, FAILED
 from cometmq.cli.output import Column, output_option, show
 from cometmq.cli.places import DEFAULT_DATA, DEFAULT_NAMESRV_PORT, DEFAULT_PORT
 
@@ -29,10 +30,10 @@ OPEN_FILES_WANTED: Final = 4096
 JAVA_WANTED: Final = 17
 
 _COLUMNS: Final = (
-    Column("check", "Check"),
+    Column("check", "Check", prose=True),
     Column("state", "State"),
-    Column("found", "Found"),
-    Column("todo", "What to do"),
+    Column("found", "Found", prose=True),
+    Column("todo", "What to do", prose=True),
 )
 
 
@@ -62,7 +63,7 @@ def command(data: Path, port: int, namesrv_port: int, output: str) -> int:
     """Check Python, Java, disk room, ports and limits. Exit code 1 when something keeps CometMQ from working."""
     findings = list(examine(data, {"nameserver": namesrv_port, "broker": port}))
     show([finding._asdict() for finding in findings], _COLUMNS, output, title="CometMQ on this machine")
-    return 1 if any(finding.state == PROBLEM for finding in findings) else 0
+    return FAILED if any(finding.state == PROBLEM for finding in findings) else DONE
 
 
 def examine(data: Path, ports: dict[str, int]) -> Iterator[Finding]:

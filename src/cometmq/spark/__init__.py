@@ -12,10 +12,10 @@ Importing this package costs nothing: PySpark and PyArrow are loaded by the modu
                        -> ArchiveReport``
 ``archive_log``        ``ArchiveLog(to)``: committed files, counts per queue, vacuum; no Spark
 ``archive_reader``     ``read_archive(spark, to) -> DataFrame``
-``archive_command``    ``archive_command``: the click command behind ``cometmq pipeline archive``
 =====================  ==========================================================================
 
 ``ArchiveReport`` has ``rows``, ``bytes``, ``files``, ``batches``, ``seconds``, ``finished``,
 ``warnings`` and ``queues``: one ``QueueTotals(topic, broker, queue_id, first, next, rows)`` for each queue in
-the archive (all batches ever committed, not only those of this run), ``exit_code`` (0, 1 or 3) and ``render()``.
+the archive (all batches ever committed, not only those of this run), ``complete`` and
+``render()``. ``cometmq pipeline archive`` is the same job as a command.
 """

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from cometmq.spark.archive_log import QueueTotals
-
-DONE: Final = 0
-PARTLY_DONE: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +46,13 @@ class ArchiveReport:
         return sum(queue.rows for queue in self.queues)
 
     @property
-    def exit_code(self) -> int:
-        """0 done, 3 partly done: stopped early, messages gone before they were read, or bodies not unpacked."""
-        return DONE if self.finished and not self.warnings else PARTLY_DONE
+    def complete(self) -> bool:
+        """Whether nothing is missing: it came to its end, no messages were gone, every body was unpacked."""
+        return self.finished and not self.warnings
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values, for JSON."""
-        plain = asdict(self) | {"total_rows": self.total_rows, "exit_code": self.exit_code}
+        plain = asdict(self) | {"total_rows": self.total_rows, "complete": self.complete}
         plain["queues"] = [msgspec.structs.asdict(queue) for queue in self.queues]
         return plain
 
