@@ -12,8 +12,10 @@ from tests.broker.wire import Connect, Wire, pull_header, records, send_header
 from cometmq.broker.controller import Broker
 from cometmq.limits import MAX_PROPERTIES_BYTES
 from cometmq.message.batch import BatchPiece, encode_batch
+from cometmq.message.compression import compress
 from cometmq.message.ids import decode_offset_msg_id
 from cometmq.message.names import SCHEDULE_TOPIC, TRANS_HALF_TOPIC
+from cometmq.message.sysflag import COMPRESSED
 from cometmq.remoting.bodies import TopicConfig
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import FLAG_ONEWAY
@@ -238,6 +240,25 @@ async def test_batch_gets_consecutive_offsets_and_one_answer(wire: Wire) -> None
 async def test_messages_of_a_batch_are_found_by_tag(wire: Wire) -> None:
     await wire.call(RequestCode.SEND_BATCH_MESSAGE, send_header("T", batch=True), batch(b"a", b"b", b"c"))
     assert [record.body for record in records(await wire.pull("T", subscription="t0 || t2"))] == [b"a", b"c"]
+
+
+async def test_a_batch_packed_as_a_whole_is_stored_as_its_plain_messages(wire: Wire) -> None:
+    """As the C++ client sends batches over 4096 bytes."""
+    bodies = [b"%d" % n * 300 for n in range(32)]
+    header = send_header("T", batch=True, sys_flag=COMPRESSED)
+    answer = await wire.call(RequestCode.SEND_MESSAGE_V2, header, compress(batch(*bodies)))
+    assert answer.code == ResponseCode.SUCCESS
+    stored = records(await wire.pull("T"))
+    assert [record.body for record in stored] == bodies
+    assert {record.sys_flag for record in stored} == {0}
+
+
+@pytest.mark.parametrize("packed", [compress(bytes(5 << 20)), b"no zlib", compress(batch(b"a" * 99))[:-5]])
+async def test_a_packed_batch_that_is_a_bomb_or_damaged_is_refused(wire: Wire, packed: bytes) -> None:
+    header = send_header("T", batch=True, sys_flag=COMPRESSED)
+    answer = await wire.call(RequestCode.SEND_BATCH_MESSAGE, header, packed)
+    assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+    assert (await wire.send("T", b"first")).ext_fields["queueOffset"] == "0"
 
 
 @pytest.mark.parametrize(

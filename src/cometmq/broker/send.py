@@ -20,11 +20,12 @@ from cometmq.broker.stats import BrokerStats
 from cometmq.clock import Clock
 from cometmq.limits import MAX_PROPERTIES_BYTES, MAX_TOPIC_CHARS, MAX_TURN_BYTES
 from cometmq.message.batch import BatchError, BatchPiece, decode_batch
+from cometmq.message.compression import DecompressionError, decompress
 from cometmq.message.hosts import IPV4_HOST_BYTES, IPV6_HOST_BYTES
 from cometmq.message.names import RETRY_PREFIX
 from cometmq.message.properties import CLUSTER, PROPERTY_SEPARATOR
 from cometmq.message.record import MIN_RECORD_BYTES
-from cometmq.message.sysflag import BORNHOST_V6, STOREHOST_V6
+from cometmq.message.sysflag import BORNHOST_V6, COMPRESSED, COMPRESSION_TYPE_MASK, STOREHOST_V6
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import FLAG_ONEWAY
 from cometmq.remoting.headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
@@ -237,6 +238,15 @@ class SendMessageProcessor:
         if len(body) + len(properties.stored) > self._max_stored_bytes:
             raise self._illegal()
 
+    def _unpack_batch(self, header: SendHeader, body: bytes) -> bytes:
+        """The C++ client packs a large batch as a whole; its messages are stored as they are, unpacked."""
+        try:
+            plain = decompress(body, header.sys_flag, self._max_body_bytes)
+        except DecompressionError as error:
+            raise SendRefusedError(ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error}") from error
+        header.sys_flag &= ~(COMPRESSED | COMPRESSION_TYPE_MASK)
+        return plain
+
     def _read_batch(self, header: SendHeader, body: bytes) -> list[tuple[BatchPiece, SendProperties]]:
         """The messages of a batch with their properties, those of the batch itself appended."""
         if header.topic.startswith(RETRY_PREFIX):
@@ -245,6 +255,8 @@ class SendMessageProcessor:
             )
         if len(body) > self._max_body_bytes:
             raise self._illegal()
+        if header.sys_flag & COMPRESSED:
+            body = self._unpack_batch(header, body)
         common = (header.properties or "").removesuffix(PROPERTY_SEPARATOR)
         tail = f"{common}{PROPERTY_SEPARATOR}{self._cluster}" if common else self._cluster
         try:
