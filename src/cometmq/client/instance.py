@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine, Mapping, Sequence
-from typing import Any, Final, Protocol, Self
+from typing import Any, Protocol, Self
 
 from cometmq.client.errors import BrokerError, ClientStateError, RemotingError, RouteNotFoundError
 from cometmq.client.identity import new_client_id
@@ -35,9 +35,6 @@ from cometmq.remoting.headers import (
 from cometmq.remoting.processors import ProcessorTable, Request, Response
 
 log = logging.getLogger(__name__)
-
-HEARTBEAT_S: Final = 30.0
-"""How often brokers hear from each client; they forget one after 120 s."""
 
 
 class GroupMember(Protocol):

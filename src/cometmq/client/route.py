@@ -14,7 +14,7 @@ from cometmq.client.errors import BrokerError, ClientStateError, RemotingError, 
 from cometmq.clock import Clock
 from cometmq.message.hosts import parse_address
 from cometmq.message.names import AUTO_CREATE_TOPIC, MASTER_ID, PERM_READ, PERM_WRITE
-from cometmq.remoting.bodies import MessageQueue, QueueData, TopicRouteData, decode_body
+from cometmq.remoting.bodies import MessageQueue, TopicRouteData, decode_body
 from cometmq.remoting.client import RemotingClient
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import RemotingCommand
@@ -22,7 +22,8 @@ from cometmq.remoting.headers import GetRouteInfoRequestHeader, Header
 
 DEFAULT_NAMESRV: Final = "127.0.0.1:9876"
 REFRESH_S: Final = 30.0
-"""How often known routes are asked for again; Java's ``pollNameServerInterval``."""
+"""How often known routes are asked for again, as in Java (``pollNameServerInterval``), and brokers hear from
+each client (``heartbeatBrokerInterval``; they forget one after 120 s)."""
 
 DEFAULT_TOPIC_QUEUE_NUMS: Final = 4
 """Queues of a topic that a broker makes on its first message; Java's ``defaultTopicQueueNums``."""
@@ -58,7 +59,7 @@ def route_of(topic: str, data: TopicRouteData, *, auto_create: bool = False) -> 
     else:
         for queues in sorted(data.queue_datas, key=lambda queues: queues.broker_name):
             if queues.perm & PERM_WRITE and queues.broker_name in masters:
-                write += (MessageQueue(topic, queues.broker_name, number) for number in range(_writable(queues)))
+                write += (MessageQueue(topic, queues.broker_name, number) for number in range(queues.write_queue_nums))
     read = [
         MessageQueue(topic, queues.broker_name, number)
         for queues in data.queue_datas
@@ -66,10 +67,6 @@ def route_of(topic: str, data: TopicRouteData, *, auto_create: bool = False) -> 
         for number in range(queues.read_queue_nums)
     ]
     return TopicRoute(topic, data, tuple(write), tuple(sorted(read)), auto_create)
-
-
-def _writable(queues: QueueData) -> int:
-    return queues.write_queue_nums
 
 
 def namesrv_addresses(text: str | None) -> tuple[str, ...]:
@@ -209,7 +206,7 @@ class RouteTable:
         answer = await self.ask_namesrv(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
         address = self.namesrv[self._sticky]
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
-            raise RouteNotFoundError(topic, answer.remark or f"{address} does not know it")
+            raise RouteNotFoundError(topic, f"{address} does not know it")
         if answer.code != ResponseCode.SUCCESS:
             raise BrokerError(address, answer.code, answer.remark, f"asking for the route of {topic}")
         data = decode_body(TopicRouteData, answer.body)

@@ -51,7 +51,6 @@ _HEAD: Final = struct.Struct(">iiiiiqqiq")
 _MIDDLE: Final = struct.Struct(">q")
 _BODY_HEAD: Final = struct.Struct(">iqi")
 _SHORT: Final = struct.Struct(">h")
-_SIZE_MAGIC: Final = struct.Struct(">ii")
 
 Buffer = bytes | bytearray | memoryview
 
@@ -222,9 +221,3 @@ def iter_records(buffer: Buffer, *, check_crc: bool = False) -> Iterator[StoredR
         record = decode_record(view, at, check_crc=check_crc)
         yield record
         at += record.size
-
-
-def size_and_magic(buffer: Buffer, at: int = 0) -> tuple[int, int]:
-    """The first two words of a record or of a filler."""
-    size, magic = _SIZE_MAGIC.unpack_from(buffer, at)
-    return size, magic

@@ -11,7 +11,6 @@ TRANSACTION_NOT: Final = 0x0
 TRANSACTION_PREPARED: Final = 0x4
 TRANSACTION_COMMIT: Final = 0x8
 TRANSACTION_ROLLBACK: Final = 0xC
-TRANSACTION_MASK: Final = 0xC
 BORNHOST_V6: Final = 0x10
 STOREHOST_V6: Final = 0x20
 NEED_UNWRAP: Final = 0x40
@@ -36,11 +35,6 @@ class CompressionType(IntEnum):
     LZ4 = 1
     ZSTD = 2
     ZLIB = 3
-
-
-def transaction_type(sys_flag: int) -> int:
-    """The transaction bits of a message's sysFlag."""
-    return sys_flag & TRANSACTION_MASK
 
 
 def compression_type(sys_flag: int) -> int:

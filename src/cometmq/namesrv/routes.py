@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -281,10 +281,6 @@ class RouteTable:
             for topic, queues in self._topics.items()
             if (flag := next(iter(queues.values())).topic_sys_flag) & wanted == wanted and not flag & unwanted
         ]
-
-    def live_brokers(self) -> Iterator[LiveBroker]:
-        """Every address that is registered now."""
-        return iter(list(self._live.values()))
 
     # --- changes by tools ---------------------------------------------------------------------
     def wipe_write_perm(self, broker_name: str) -> int:

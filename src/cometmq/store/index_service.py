@@ -45,10 +45,9 @@ class IndexService:
         self.disk = disk
         self._clock = clock
 
-    def commit(self) -> int:
-        """Count all that waits as committed; return how much that is."""
+    def commit(self) -> None:
+        """Count all that waits as committed."""
         self.committed = len(self.pending)
-        return self.committed
 
     def undo_turn(self) -> None:
         """Forget what was added since the last commit."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import zlib
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -117,9 +118,7 @@ class Maintenance:
         self._every("checkpoint", self._config.flush_interval_consume_queue / 1000, self.begin_checkpoint)
         self._every("retention", self._config.clean_resource_interval / 1000, self._retention.run)
 
-    def _every(self, name: str, seconds: float, work: object) -> None:
-        assert callable(work)
-
+    def _every(self, name: str, seconds: float, work: Callable[[], object]) -> None:
         def run() -> None:
             self._timers[name] = self._clock.call_later(seconds, run)
             work()

@@ -16,7 +16,7 @@ from cometmq.limits import MAX_TOPIC_CHARS
 from cometmq.message.ids import tags_code
 from cometmq.message.names import check_topic
 from cometmq.message.record import BLANK_MAGIC, CRC_MASK, MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_RECORD_BYTES
-from cometmq.message.sysflag import BORNHOST_V6, STOREHOST_V6
+from cometmq.message.sysflag import BORNHOST_V6, STOREHOST_V6, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from cometmq.store.commit_log import CommitLog
 from cometmq.store.topic_queue import TopicQueue
 
@@ -26,9 +26,9 @@ _INT32: Final = struct.Struct(">i")
 _INT16: Final = struct.Struct(">h")
 _SIZE_MAGIC: Final = struct.Struct(">ii")
 _IDENTITY: Final = struct.Struct(">ii4xi4xqqi")
-NO_QUEUE_OFFSET: Final = 0x4
+NO_QUEUE_OFFSET: Final = TRANSACTION_PREPARED
 """The bit that PREPARED and ROLLBACK have in common: such records have no unit in any queue."""
-ROLLBACK: Final = 0xC
+ROLLBACK: Final = TRANSACTION_ROLLBACK
 MAX_STORED_TOPIC_CHARS: Final = 255
 """Longest name of a directory on most file systems, and of a topic in RocketMQ 5."""
 
