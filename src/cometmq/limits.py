@@ -94,6 +94,9 @@ MAX_UNFLUSHED_TOTAL_BYTES: Final = 256 * 1024 * 1024
 MAX_HELD_PULLS: Final = 100_000
 """Pulls that wait for a message, about 1 KB each; Apache's pull queue holds as many."""
 
+MAX_HELD_PULL_CHARS: Final = 64 * 1024 * 1024
+"""Texts of all pulls that wait, mostly their subscriptions; common ones have below 300."""
+
 MAX_HELD_PULLS_OF_CONNECTION: Final = 16_384
 """Pulls of one connection that wait: a client asks once per queue, and 1,024 queues of 16 topics are much."""
 
@@ -111,6 +114,27 @@ MAX_CLIENT_ID_CHARS: Final = 1_024
 
 MAX_HEARTBEAT_GROUPS: Final = 1_000
 """Groups of one heartbeat, and topics of one group: each makes an entry in a configuration file."""
+
+MAX_KIND_CHARS: Final = 64
+"""One of RocketMQ's words in a heartbeat, such as ``CONSUME_FROM_LAST_OFFSET``, or a name of a language."""
+
+MAX_SUBSCRIPTION_CHARS: Final = 16_384
+"""Expression of one subscription, and its tags and codes in a heartbeat: several hundred long tags."""
+
+LONG_SUBSCRIPTION_CHARS: Final = 256
+"""Tag expressions above this length are kept in the smaller cache of parsed ones."""
+
+CACHED_SUBSCRIPTIONS: Final = 4_096
+"""Parsed tag expressions kept; at most about 15 KB each."""
+
+CACHED_LONG_SUBSCRIPTIONS: Final = 64
+"""Long parsed tag expressions kept; at most about 1 MB each."""
+
+MAX_LIVE_SUBSCRIPTION_CHARS: Final = 64 * 1024 * 1024
+"""What all connected consumers subscribe to, names, expressions and tags; about 500,000 common subscriptions."""
+
+SUBSCRIPTION_OVERHEAD_CHARS: Final = 100
+"""What a subscription counts beside its text."""
 
 MAX_QUERY_MESSAGES: Final = 64
 """Messages found by one query by key (Apache: ``maxMsgsNumBatch``)."""

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
-from tests.broker.wire import Connect, Wire
+from tests.broker.wire import Connect, Wire, pull_header
 
+import cometmq.broker.clients
 from cometmq.broker.controller import Broker
 from cometmq.clock import VirtualClock
+from cometmq.config_file import ConfigFile
 from cometmq.fastjson import loads
 from cometmq.remoting.bodies import ConsumerData, HeartbeatData, ProducerData, SubscriptionData, encode_body
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import GetConsumerListByGroupRequestHeader, UnregisterClientRequestHeader
+from cometmq.remoting.server import ServerConnection
 
 StartBroker = Callable[..., Awaitable[Broker]]
 ConnectTo = Callable[[Broker], Awaitable[Wire]]
@@ -28,6 +34,10 @@ def heartbeat(client: str, *topics: str, group: str = "g", version: int = 1, pro
             producer_data_set=[ProducerData(group_name=producer)] if producer else [],
         )
     )
+
+
+def subscribed(**fields: Any) -> ConsumerData:
+    return ConsumerData(group_name="g", subscription_data_set=[SubscriptionData(topic="T", **fields)])
 
 
 async def beat(wire: Wire, body: bytes) -> None:
@@ -152,6 +162,12 @@ async def test_subscription_version_decides(broker: Broker, wire: Wire) -> None:
         heartbeat("c", "../T"),
         heartbeat("c", producer="../p"),
         heartbeat("c" * 2000, "T"),
+        encode_body(HeartbeatData(client_id="c", consumer_data_set=[subscribed(sub_string="t" * 20_000)])),
+        encode_body(HeartbeatData(client_id="c", consumer_data_set=[subscribed(tags_set=["t" * 200] * 100)])),
+        encode_body(HeartbeatData(client_id="c", consumer_data_set=[subscribed(code_set=["9" * 200] * 100)])),
+        encode_body(
+            HeartbeatData(client_id="c", consumer_data_set=[ConsumerData(group_name="g", consume_type="c" * 65)])
+        ),
         encode_body(
             HeartbeatData(client_id="c", producer_data_set=[ProducerData(group_name=f"p{n}") for n in range(1001)])
         ),
@@ -168,6 +184,10 @@ async def test_subscription_version_decides(broker: Broker, wire: Wire) -> None:
         "topic is a path",
         "producer group is a path",
         "client id is long",
+        "expression is long",
+        "tags are long",
+        "codes are long",
+        "consume type is long",
         "many groups",
     ],
 )
@@ -201,3 +221,75 @@ async def test_groups_survive_a_restart(start_broker: StartBroker, connect_to: C
     second = await start_broker(auto_create_subscription_group=False)
     assert second.groups.get("g") is not None
     assert second.groups.version == version
+
+
+async def test_new_groups_of_one_heartbeat_are_written_together(
+    broker: Broker, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[Path] = []
+    save = ConfigFile.save
+
+    def counted(file: ConfigFile, data: bytes) -> None:
+        written.append(file.path)
+        save(file, data)
+
+    monkeypatch.setattr(ConfigFile, "save", counted)
+    groups = [ConsumerData(group_name=f"g{number}") for number in range(1000)]
+    await beat(wire, encode_body(HeartbeatData(client_id="c", consumer_data_set=groups)))
+    assert sorted(path.name for path in written) == ["subscriptionGroup.json", "topics.json"]
+    for path, name in zip(sorted(written), ("g999", "%RETRY%g999"), strict=True):
+        assert f'"{name}":' in path.read_text(), "on disk before the answer"
+
+
+async def test_live_groups_and_subscriptions_are_bounded(
+    broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cometmq.broker.clients, "MAX_GROUPS", 2)
+    monkeypatch.setattr(cometmq.broker.clients, "MAX_LIVE_SUBSCRIPTION_CHARS", 1000)
+    wire, other = await connect(), await connect()
+    await beat(wire, heartbeat("c1", "T", group="a", producer="p1"))
+    await beat(wire, heartbeat("c1", "T", group="b", producer="p2"))
+    for refused in (
+        heartbeat("c1", "T", group="c"),
+        heartbeat("c1", producer="p3"),
+        heartbeat("c1", *(f"T{number}" for number in range(10)), group="a"),
+    ):
+        answer = await other.call(RequestCode.HEART_BEAT, body=refused)
+        assert (answer.code, answer.remark) == (
+            ResponseCode.SYSTEM_ERROR,
+            "this broker holds too many groups and subscriptions already",
+        )
+    await beat(other, heartbeat("c2", "T", group="a", producer="p1"))
+    await wire.close()
+    while "b" in broker.clients.consumers.groups:
+        await asyncio.sleep(0.001)
+    await beat(other, heartbeat("c2", "T", group="c", producer="p3"))
+
+
+async def test_a_member_that_does_not_read_gets_no_more_notices(
+    broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent, restless = await connect(), await connect()
+    await silent.send("T", bytes(4_000_000))
+    silent.post(silent.command(RequestCode.HEART_BEAT, body=heartbeat("silent", "T")))
+    pull = silent.command(RequestCode.PULL_MESSAGE, pull_header("T", consumer_group="g")).encode()
+    silent.writer.write(pull * 10)
+    while True:
+        connections = list(broker.clients.consumers.groups["g"].channels) if broker.clients.consumers.groups else []
+        if connections and connections[0].is_behind:
+            break
+        await asyncio.sleep(0.001)
+    noticed = 0
+    write = ServerConnection.write
+
+    def counted(connection: ServerConnection, *chunks: bytes) -> None:
+        nonlocal noticed
+        noticed += connection is connections[0]
+        write(connection, *chunks)
+
+    monkeypatch.setattr(ServerConnection, "write", counted)
+    for _ in range(10):
+        await beat(restless, heartbeat("restless", "T"))
+        await beat(restless, heartbeat("restless", "T", "U"))
+    assert noticed == 0
+    await notices(restless, 20)

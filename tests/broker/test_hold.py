@@ -168,3 +168,40 @@ async def test_too_many_in_all_are_answered_at_once(
     await wire.send("T")
     post_pull(wire, queue_offset=1)
     assert (await wire.pull("T", queue_offset=1, wait_ms=15_000)).code == ResponseCode.PULL_NOT_FOUND
+
+
+async def test_texts_of_waiting_pulls_are_bounded(
+    broker: Broker, wire: Wire, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cometmq.broker.hold, "MAX_HELD_PULL_CHARS", 1_000)
+    await wire.send("T")
+    other = await connect()
+    post_pull(other, queue_offset=1, subscription="t" * 900)
+    await held(broker, other)
+    long = await wire.pull("T", queue_offset=1, wait_ms=15_000, subscription="t" * 900)
+    assert long.code == ResponseCode.PULL_NOT_FOUND
+    await other.close()
+    await held(broker, wire, 0)
+    post_pull(wire, queue_offset=1, subscription="t" * 900)
+    await held(broker, wire)
+
+
+async def test_pulls_of_a_client_that_does_not_read_wait_until_it_reads(
+    broker: Broker, connect: Connect, clock: VirtualClock
+) -> None:
+    producer, idle = await connect(), await connect()
+    await producer.send("T")
+    waiting = [post_pull(idle, queue_offset=1) for _ in range(40)]
+    await held(broker, idle, 40)
+    await producer.send("T", bytes(4_000_000))
+    assert 30 < len(broker.hold) < 40, "answers of more than the high-water mark are not made"
+    clock.advance(16)
+    assert len(broker.hold) > 30, "also when their time is up"
+    for command in waiting:
+        while command.opaque not in idle.answers:
+            try:
+                await idle.read(0.05)
+            except TimeoutError:
+                clock.advance(1)
+        assert idle.answers.pop(command.opaque).code == ResponseCode.SUCCESS
+    assert len(broker.hold) == 0

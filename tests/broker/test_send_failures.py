@@ -164,3 +164,18 @@ async def test_a_large_turn_is_written_in_parts(
     wire = await connect_to(broker)
     assert set(await post_turn(wire, 100)) == {ResponseCode.SUCCESS}
     assert commits >= 10
+
+
+async def test_sync_flush_counts_what_waits_with_the_message(
+    start_on: StartOn, connect_to: ConnectTo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cometmq.broker.send_flush, "MAX_UNFLUSHED_CONNECTION_BYTES", 20_000)
+    broker = await start_on(flush_disk_type="SYNC_FLUSH")
+    monkeypatch.setattr(broker.store, "when_flushed", lambda _position, _callback: None)
+    wire = await connect_to(broker)
+    header = send_header("T", producer_group="p" * 30_000)
+    wire.post(wire.command(RequestCode.SEND_MESSAGE_V2, header, b"small"))
+    await wire.call(9999)
+    assert (await wire.send("T", b"small")).code == ResponseCode.SYSTEM_BUSY
+    monkeypatch.undo()
+    broker.clock.advance(60)  # type: ignore[attr-defined]  # the tests' brokers have a virtual clock

@@ -13,8 +13,13 @@ from typing import Final
 import msgspec
 
 from cometmq.clock import Clock
-from cometmq.limits import CLIENT_EXPIRY_SECONDS
-from cometmq.remoting.bodies import ConsumerData, SubscriptionData
+from cometmq.limits import (
+    CLIENT_EXPIRY_SECONDS,
+    MAX_GROUPS,
+    MAX_LIVE_SUBSCRIPTION_CHARS,
+    SUBSCRIPTION_OVERHEAD_CHARS,
+)
+from cometmq.remoting.bodies import ConsumerData, HeartbeatData, SubscriptionData
 from cometmq.remoting.server import ServerConnection
 
 BROADCASTING: Final = "BROADCASTING"
@@ -42,6 +47,8 @@ class ConsumerGroup(msgspec.Struct, eq=False):
     consume_from_where: str
     subscriptions: dict[str, SubscriptionData]
     channels: dict[ServerConnection, ClientChannel]
+    subscription_chars: int = 0
+    """Size of the subscriptions, see :func:`subscription_chars`."""
 
     @property
     def client_ids(self) -> list[str]:
@@ -71,11 +78,36 @@ class ConsumerGroup(msgspec.Struct, eq=False):
 GroupChanged = Callable[[ConsumerGroup], None]
 
 
+def subscription_chars(subscription: SubscriptionData) -> int:
+    """How much one subscription counts: its texts, and something for itself and each tag and code."""
+    codes = subscription.code_set
+    return (
+        SUBSCRIPTION_OVERHEAD_CHARS
+        + len(subscription.topic)
+        + len(subscription.expression_type)
+        + selection_chars(subscription)
+        + 8 * (len(subscription.tags_set) + len(codes))
+    )
+
+
+def selection_chars(subscription: SubscriptionData) -> int:
+    """Characters of a subscription's expression, tags and codes."""
+    codes = subscription.code_set
+    return (
+        len(subscription.sub_string)
+        + sum(map(len, subscription.tags_set))
+        + sum(len(code) if isinstance(code, str) else code.bit_length() // 3 for code in codes)
+    )
+
+
 class ConsumerManager:
     """Live consumers by group; ``on_change`` hears of each group whose members or topics changed."""
 
     def __init__(self) -> None:
         self._groups: dict[str, ConsumerGroup] = {}
+        self._names_of: dict[ServerConnection, dict[str, None]] = {}
+        """The groups of each connection: lost connections are many at once, and groups are many."""
+        self._chars = 0
         self.on_change: list[GroupChanged] = []
 
     def get(self, group: str) -> ConsumerGroup | None:
@@ -91,6 +123,18 @@ class ConsumerManager:
         """The groups that subscribe to a topic now (``queryTopicConsumeByWho``)."""
         return {name for name, group in self._groups.items() if topic in group.subscriptions}
 
+    def has_room(self, consumers: Iterable[ConsumerData]) -> bool:
+        """Whether all of a heartbeat's consumers may be entered; those that take no more room always may."""
+        groups = chars = 0
+        for data in consumers:
+            group = self._groups.get(data.group_name)
+            groups += group is None
+            chars += sum(map(subscription_chars, data.subscription_data_set))
+            chars -= 0 if group is None else group.subscription_chars
+        return (not groups or len(self._groups) + groups <= MAX_GROUPS) and (
+            chars <= 0 or self._chars + chars <= MAX_LIVE_SUBSCRIPTION_CHARS
+        )
+
     def register(self, data: ConsumerData, channel: ClientChannel) -> None:
         """Enter or refresh one consumer from its heartbeat."""
         group = self._groups.get(data.group_name)
@@ -103,7 +147,12 @@ class ConsumerManager:
         group.consume_from_where = data.consume_from_where
         joined = channel.connection not in group.channels
         group.channels[channel.connection] = channel
-        if group.subscribe(data.subscription_data_set) or joined:
+        self._names_of.setdefault(channel.connection, {})[data.group_name] = None
+        subscribed = group.subscribe(data.subscription_data_set)
+        self._chars -= group.subscription_chars
+        group.subscription_chars = sum(map(subscription_chars, group.subscriptions.values()))
+        self._chars += group.subscription_chars
+        if subscribed or joined:
             self._changed(group)
 
     def unregister(self, group_name: str, connection: ServerConnection) -> None:
@@ -111,13 +160,15 @@ class ConsumerManager:
         group = self._groups.get(group_name)
         if group is None or group.channels.pop(connection, None) is None:
             return
+        _drop_name(self._names_of, connection, group_name)
         if not group.channels:
             del self._groups[group_name]
+            self._chars -= group.subscription_chars
         self._changed(group)
 
     def unregister_all(self, connection: ServerConnection) -> None:
         """Take out every member on ``connection``."""
-        for name in [name for name, group in self._groups.items() if connection in group.channels]:
+        for name in list(self._names_of.get(connection, ())):
             self.unregister(name, connection)
 
     def channels(self) -> list[ClientChannel]:
@@ -134,32 +185,46 @@ class ProducerManager:
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[ServerConnection, ClientChannel]] = {}
+        self._names_of: dict[ServerConnection, dict[str, None]] = {}
 
     @property
     def groups(self) -> Mapping[str, Mapping[ServerConnection, ClientChannel]]:
         """All groups with live producers; not to be changed."""
         return self._groups
 
+    def has_room(self, groups: Iterable[str]) -> bool:
+        """Whether producers of all these groups may be entered."""
+        new = {group for group in groups if group not in self._groups}
+        return not new or len(self._groups) + len(new) <= MAX_GROUPS
+
     def register(self, group: str, channel: ClientChannel) -> None:
         """Enter or refresh one producer from its heartbeat."""
         self._groups.setdefault(group, {})[channel.connection] = channel
+        self._names_of.setdefault(channel.connection, {})[group] = None
 
     def unregister(self, group: str, connection: ServerConnection) -> None:
         """Take the producer on ``connection`` out of a group."""
         channels = self._groups.get(group)
-        if channels is not None:
-            channels.pop(connection, None)
+        if channels is not None and channels.pop(connection, None) is not None:
+            _drop_name(self._names_of, connection, group)
             if not channels:
                 del self._groups[group]
 
     def unregister_all(self, connection: ServerConnection) -> None:
         """Take out every producer on ``connection``."""
-        for name in [name for name, channels in self._groups.items() if connection in channels]:
+        for name in list(self._names_of.get(connection, ())):
             self.unregister(name, connection)
 
     def channels(self) -> list[ClientChannel]:
         """Every live channel; one appears once for each group it is in."""
         return [channel for channels in self._groups.values() for channel in channels.values()]
+
+
+def _drop_name(names_of: dict[ServerConnection, dict[str, None]], connection: ServerConnection, name: str) -> None:
+    names = names_of[connection]
+    del names[name]
+    if not names:
+        del names_of[connection]
 
 
 class ClientRegistry:
@@ -177,6 +242,12 @@ class ClientRegistry:
             self._watched.add(connection)
             connection.on_close.append(self.connection_closed)
         return ClientChannel(connection, client_id, language, version, self._clock.monotonic(), self._clock.now_ms())
+
+    def has_room(self, data: HeartbeatData) -> bool:
+        """Whether everyone of a heartbeat may be entered without breaking a limit."""
+        return self.producers.has_room(producer.group_name for producer in data.producer_data_set) and (
+            self.consumers.has_room(data.consumer_data_set)
+        )
 
     def connection_closed(self, connection: ServerConnection) -> None:
         """Take out everyone on a closed connection."""

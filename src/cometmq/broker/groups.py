@@ -50,6 +50,8 @@ class SubscriptionGroupManager:
         self._table: dict[str, SubscriptionGroupConfig] = {}
         self.version = DataVersion(timestamp=clock.now_ms(), counter=0)
         self.on_change: list[GroupListener] = []
+        self.on_due: Callable[[], None] = self.save
+        """Called after each change: writes the file, or sees to it that it is written before the change is answered."""
 
     @property
     def table(self) -> Mapping[str, SubscriptionGroupConfig]:
@@ -112,7 +114,7 @@ class SubscriptionGroupManager:
     def _changed(self, group: str) -> None:
         self.version = DataVersion(timestamp=self._clock.now_ms(), counter=self.version.counter + 1)
         self._file.changed()
-        self.save()
+        self.on_due()
         for listener in self.on_change:
             listener(group)
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from cometmq.broker.clients import ClientRegistry, ConsumerGroup
+from cometmq.broker.clients import ClientRegistry, ConsumerGroup, selection_chars
 from cometmq.broker.groups import SubscriptionGroupManager
 from cometmq.broker.topics import TopicConfigManager
-from cometmq.limits import MAX_CLIENT_ID_CHARS, MAX_HEARTBEAT_GROUPS
+from cometmq.limits import MAX_CLIENT_ID_CHARS, MAX_HEARTBEAT_GROUPS, MAX_KIND_CHARS, MAX_SUBSCRIPTION_CHARS
 from cometmq.message.names import check_group, check_topic, retry_topic
 from cometmq.message.sysflag import TOPIC_UNIT_SUB
 from cometmq.remoting.bodies import BodyError, ConsumerData, HeartbeatData, decode_body
@@ -48,9 +48,11 @@ class ClientManageProcessor:
         except BodyError as error:
             return Response(ResponseCode.SYSTEM_ERROR, remark=error.message)
         wrong = _check(data)
+        if wrong is None and not self._clients.has_room(data):
+            wrong = "this broker holds too many groups and subscriptions already"
         if wrong is not None:
             return Response(ResponseCode.SYSTEM_ERROR, remark=wrong)
-        channel = self._clients.channel(connection, data.client_id, str(request.language or "OTHER"), request.version)
+        channel = self._clients.channel(connection, data.client_id, _language(request), request.version)
         for consumer in data.consumer_data_set:
             self._prepare(consumer)
             self._clients.consumers.register(consumer, channel)
@@ -86,6 +88,11 @@ class ClientManageProcessor:
             connection.send_oneway(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, header)
 
 
+def _language(request: Request[Any]) -> str:
+    """What the client says it is written in; it is kept, so it is no longer than a word."""
+    return str(request.language or "OTHER")[:MAX_KIND_CHARS]
+
+
 def _check(data: HeartbeatData) -> str | None:
     """What is wrong with a heartbeat: names become topics, directories and table keys."""
     if len(data.client_id) > MAX_CLIENT_ID_CHARS:
@@ -100,10 +107,15 @@ def _check(data: HeartbeatData) -> str | None:
         wrong = check_group(consumer.group_name)
         if wrong is not None:
             return wrong
+        kinds = (consumer.consume_type, consumer.message_model, consumer.consume_from_where)
+        if max(map(len, kinds)) > MAX_KIND_CHARS:
+            return f"consumeType, messageModel and consumeFromWhere have at most {MAX_KIND_CHARS} characters"
         if len(consumer.subscription_data_set) > MAX_HEARTBEAT_GROUPS:
             return f"a group may subscribe to at most {MAX_HEARTBEAT_GROUPS} topics"
         for subscription in consumer.subscription_data_set:
             wrong = check_topic(subscription.topic)
             if wrong is not None:
                 return wrong
+            if selection_chars(subscription) > MAX_SUBSCRIPTION_CHARS:
+                return f"a subscription may have at most {MAX_SUBSCRIPTION_CHARS} characters"
     return None

@@ -2,7 +2,8 @@
 
 A message that arrives wakes, at once, the pulls of its queue whose tags it may match. Besides, every
 five seconds each pull whose queue has grown is run again, and every second those whose time is up
-are. Waking means running the pull again, so that the client always gets a full answer.
+are. Waking means running the pull again, so that the client always gets a full answer. A connection
+that is behind with reading gets messages when it has caught up: its pulls are left for the next sweep.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from cometmq.clock import Clock, TimerHandle
-from cometmq.limits import MAX_HELD_PULLS, MAX_HELD_PULLS_OF_CONNECTION
+from cometmq.limits import MAX_HELD_PULL_CHARS, MAX_HELD_PULLS, MAX_HELD_PULLS_OF_CONNECTION
 from cometmq.remoting.headers import PullMessageRequestHeader
 from cometmq.remoting.processors import Request, Response
 from cometmq.remoting.server import ServerConnection
@@ -38,6 +39,21 @@ class HeldPull(msgspec.Struct, eq=False):
     deadline: float = 0.0
     """Monotonic seconds."""
 
+    @property
+    def chars(self) -> int:
+        """Characters of all texts that are kept while it waits."""
+        request = self.request
+        header: PullMessageRequestHeader = request.header
+        texts = (header.topic, header.consumer_group, header.subscription, header.expression_type, request.language)
+        return sum(len(text) for text in texts if isinstance(text, str))
+
+
+class _Held(msgspec.Struct):
+    """What one connection has waiting."""
+
+    count: int = 0
+    chars: int = 0
+
 
 Answer = Callable[[HeldPull], Response]
 
@@ -52,8 +68,9 @@ class PullRequestHoldService:
         self._store = store
         self._clock = clock
         self._queues: dict[tuple[str, int], list[HeldPull]] = {}
-        self._count_of: dict[ServerConnection, int] = {}
+        self._held_of: dict[ServerConnection, _Held] = {}
         self._count = 0
+        self._chars = 0
         self._timer: TimerHandle | None = None
         self._sweeps = 0
         self._stopped = False
@@ -77,13 +94,21 @@ class PullRequestHoldService:
     def hold(self, pull: HeldPull, wait_ms: int) -> bool:
         """Let a pull wait up to ``wait_ms``; ``False`` when it cannot, so that it is answered at once."""
         connection = pull.connection
-        own = self._count_of.get(connection, 0)
-        if self._stopped or self._count >= MAX_HELD_PULLS or own >= MAX_HELD_PULLS_OF_CONNECTION or wait_ms <= 0:
+        held = self._held_of.get(connection)
+        if self._stopped or self._count >= MAX_HELD_PULLS or wait_ms <= 0:
             return False
-        if connection not in self._count_of:
+        if held is not None and held.count >= MAX_HELD_PULLS_OF_CONNECTION:
+            return False
+        chars = pull.chars
+        if self._chars + chars > MAX_HELD_PULL_CHARS:
+            return False
+        if held is None:
+            held = self._held_of[connection] = _Held()
             connection.on_close.append(self._connection_closed)
-        self._count_of[connection] = own + 1
+        held.count += 1
+        held.chars += chars
         self._count += 1
+        self._chars += chars
         pull.deadline = self._clock.monotonic() + wait_ms / 1000
         header: PullMessageRequestHeader = pull.request.header
         self._queues.setdefault((header.topic, header.queue_id), []).append(pull)
@@ -129,38 +154,43 @@ class PullRequestHoldService:
                 self._wake(queue, lambda pull: pull.deadline <= now or self._has_grown(pull))
 
     def _wake(self, queue: tuple[str, int], wanted: Callable[[HeldPull], bool]) -> None:
-        woken: list[HeldPull] = []
-        left: list[HeldPull] = []
-        for pull in self._queues[queue]:
-            (woken if wanted(pull) else left).append(pull)
-        if not woken:
-            return
-        if left:
-            self._queues[queue] = left
-        else:
-            del self._queues[queue]
-        assert self.answer is not None
-        for pull in woken:
-            self._let_go(pull)
-            try:
-                response = self.answer(pull)
-            except Exception as error:  # one broken pull must not keep the others from being answered
-                _log.exception("a held pull of %s failed", pull.connection.remote_address)
-                response = Response(1, remark=f"{type(error).__name__}: {error}")
-            pull.connection.respond(pull.request, response)
+        """Answer the pulls of a queue that are wanted, and drop those whose connection is closed.
 
-    def _let_go(self, pull: HeldPull) -> None:
+        What is behind with reading is looked at again for each pull, as the answer before may have made it so.
+        """
+        assert self.answer is not None
+        waiting = self._queues.pop(queue)
+        left: list[HeldPull] = []
+        done = 0
+        try:
+            for pull in waiting:
+                connection = pull.connection
+                if not connection.closed:
+                    if (connection.is_behind and not self._stopped) or not wanted(pull):
+                        left.append(pull)
+                    else:
+                        self._answer(pull, self.answer)
+                done += 1
+        finally:
+            left += waiting[done:]
+            if left:
+                self._queues[queue] = left
+
+    def _answer(self, pull: HeldPull, answer: Answer) -> None:
+        held = self._held_of[pull.connection]
+        held.count -= 1
+        held.chars -= pull.chars
         self._count -= 1
-        own = self._count_of.get(pull.connection, 0) - 1
-        if own >= 0:
-            self._count_of[pull.connection] = own
+        self._chars -= pull.chars
+        try:
+            response = answer(pull)
+        except Exception as error:  # one broken pull must not keep the others from being answered
+            _log.exception("a held pull of %s failed", pull.connection.remote_address)
+            response = Response(1, remark=f"{type(error).__name__}: {error}")
+        pull.connection.respond(pull.request, response)
 
     def _connection_closed(self, connection: ServerConnection) -> None:
-        if self._count_of.pop(connection, 0):
-            for queue, waiting in list(self._queues.items()):
-                left = [pull for pull in waiting if pull.connection is not connection]
-                self._count -= len(waiting) - len(left)
-                if left:
-                    self._queues[queue] = left
-                else:
-                    del self._queues[queue]
+        """Count its pulls out at once; the next sweep takes them from their queues, all lost ones in one go."""
+        held = self._held_of.pop(connection)
+        self._count -= held.count
+        self._chars -= held.chars

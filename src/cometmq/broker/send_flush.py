@@ -7,6 +7,7 @@ import logging
 from typing import Final
 
 from cometmq.broker.answers import PendingSend, SendAnswers
+from cometmq.broker.send_targets import SendHeader
 from cometmq.clock import Clock, TimerHandle
 from cometmq.limits import MAX_UNFLUSHED_CONNECTION_BYTES, MAX_UNFLUSHED_TOTAL_BYTES
 from cometmq.remoting.codes import ResponseCode
@@ -17,7 +18,15 @@ from cometmq.store.message_store import MessageStore
 _log = logging.getLogger(__name__)
 
 SEND_OVERHEAD_BYTES: Final = 512
-"""Memory that one waiting answer holds beside the message's body."""
+"""Memory that one waiting answer holds beside the message's body and the texts of its request."""
+
+
+def _held_bytes(send: PendingSend) -> int:
+    """What one waiting answer counts: its message, and every text of the request that is kept with it."""
+    request = send.request
+    header: SendHeader = request.header
+    texts = (header.producer_group, header.topic, header.default_topic, header.properties, request.language)
+    return send.size_bytes + SEND_OVERHEAD_BYTES + sum(len(text) for text in texts if isinstance(text, str))
 
 
 class FlushWaiters:
@@ -46,7 +55,7 @@ class FlushWaiters:
             return
         self._nothing_waits.clear()
         for send in sends:
-            size = send.size_bytes + SEND_OVERHEAD_BYTES
+            size = _held_bytes(send)
             self._total_bytes += size
             self._bytes_of[send.connection] = self._bytes_of.get(send.connection, 0) + size
         turn = _FlushTurn(self, sends)
@@ -56,7 +65,7 @@ class FlushWaiters:
     def finish(self, sends: list[PendingSend], error: StoreError | None, *, timed_out: bool = False) -> None:
         """Answer the sends of one turn and let go of them."""
         for send in sends:
-            size = send.size_bytes + SEND_OVERHEAD_BYTES
+            size = _held_bytes(send)
             self._total_bytes -= size
             left = self._bytes_of[send.connection] - size
             if left:

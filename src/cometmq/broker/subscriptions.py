@@ -12,6 +12,12 @@ from typing import Final
 import msgspec
 
 from cometmq.errors import CometMQError
+from cometmq.limits import (
+    CACHED_LONG_SUBSCRIPTIONS,
+    CACHED_SUBSCRIPTIONS,
+    LONG_SUBSCRIPTION_CHARS,
+    MAX_SUBSCRIPTION_CHARS,
+)
 from cometmq.message.ids import tags_code
 
 TAG: Final = "TAG"
@@ -35,20 +41,30 @@ class TagFilter(msgspec.Struct, frozen=True):
         return self.expression_type == TAG
 
 
-@lru_cache(maxsize=4096)
 def parse_subscription(expression: str, expression_type: str) -> TagFilter:
     """Turn the subscription of a pull request into a filter (``FilterAPI.build``).
 
-    :raises SubscriptionError: an expression of tags that names none, or another kind that is empty.
+    :raises SubscriptionError: an expression of tags that names none, another kind that is empty, or one that
+        is too long.
     """
+    if len(expression) > MAX_SUBSCRIPTION_CHARS:
+        raise SubscriptionError(f"a subscription of {len(expression)} characters; {MAX_SUBSCRIPTION_CHARS} is the most")
     if not expression_type or expression_type == TAG:
-        if not expression or expression == ALL:
-            return TagFilter(TAG, None)
-        tags = [tag.strip() for tag in expression.split(_SEPARATOR)]
-        codes = frozenset(tags_code(tag) for tag in tags if tag)
-        if not codes:
-            raise SubscriptionError(f"the subscription {expression!r} names no tag")
-        return TagFilter(TAG, codes)
+        return (_tags if len(expression) <= LONG_SUBSCRIPTION_CHARS else _long_tags)(expression)
     if not expression:
         raise SubscriptionError(f"a subscription of type {expression_type} needs an expression")
     return TagFilter(expression_type, None)
+
+
+def _parse_tags(expression: str) -> TagFilter:
+    if not expression or expression == ALL:
+        return TagFilter(TAG, None)
+    tags = [tag.strip() for tag in expression.split(_SEPARATOR)]
+    codes = frozenset(tags_code(tag) for tag in tags if tag)
+    if not codes:
+        raise SubscriptionError(f"the subscription {expression!r} names no tag")
+    return TagFilter(TAG, codes)
+
+
+_tags: Final = lru_cache(CACHED_SUBSCRIPTIONS)(_parse_tags)
+_long_tags: Final = lru_cache(CACHED_LONG_SUBSCRIPTIONS)(_parse_tags)

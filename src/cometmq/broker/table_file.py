@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,6 +25,33 @@ class TableFileError(CometMQError):
             f"{path} cannot be read: {reason}",
             next_step="repair it or put back a copy; removing it and its .bak starts with an empty table",
         )
+
+
+class TurnWriter:
+    """Writes the tables that changed in a turn of the loop once, at its end, before the turn is answered.
+
+    However many topics and groups one request, or all requests of a turn, bring into being: the files are
+    written once.
+
+    :param write: writes all tables that are due.
+    :param schedule: sees to it that a turn ends soon.
+    """
+
+    def __init__(self, write: Callable[[], None], schedule: Callable[[], None]) -> None:
+        self._write = write
+        self._schedule = schedule
+        self._changed = False
+
+    def changed(self) -> None:
+        """A table changed in this turn."""
+        self._changed = True
+        self._schedule()
+
+    def end_turn(self) -> None:
+        """Write what changed; what cannot be written is not tried again at each turn."""
+        if self._changed:
+            self._changed = False
+            self._write()
 
 
 class TableFile:

@@ -64,7 +64,7 @@ def describe_topic(config: TopicConfig) -> str:
 class TopicConfigManager:
     """The table of topics, its data version and its file.
 
-    ``on_change`` is called with the topic's name after each change, when the file is written.
+    ``on_change`` is called with the topic's name after each change.
     """
 
     def __init__(self, live: LiveConfig, path: Path, *, clock: Clock) -> None:
@@ -80,6 +80,8 @@ class TopicConfigManager:
             reply_topic(config.broker_cluster_name),
         }
         self.on_change: list[TopicListener] = []
+        self.on_due: Callable[[], None] = self.save
+        """Called after each change: writes the file, or sees to it that it is written before the change is answered."""
 
     # --- Reading ------------------------------------------------------------------------------
     def get(self, topic: str) -> TopicConfig | None:
@@ -200,7 +202,7 @@ class TopicConfigManager:
         """Let nameservers and slaves take the whole table anew (after something changed for all topics)."""
         self.version = DataVersion(timestamp=self._clock.now_ms(), counter=self.version.counter + 1)
         self._file.changed()
-        self.save()
+        self.on_due()
 
     def _changed(self, topic: str) -> None:
         self.new_version()

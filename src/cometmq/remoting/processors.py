@@ -32,7 +32,10 @@ SERVER_LANGUAGE: Final = "JAVA"
 
 
 class Request(msgspec.Struct, Generic[H], rename={"header": "extFields"}):
-    """A request as a handler sees it; its body is handed over beside it."""
+    """A request as a handler sees it; its body is handed over beside it.
+
+    The remark of a request means nothing and is not kept: requests may wait long for their answer.
+    """
 
     code: int
     header: H
@@ -40,7 +43,6 @@ class Request(msgspec.Struct, Generic[H], rename={"header": "extFields"}):
     flag: int = 0
     language: str | int | None = None
     version: int = 0
-    remark: str | None = None
     serializeTypeCurrentRPC: str | None = None  # noqa: N815 - the wire's name; decides nothing, see serialize_type
 
     @property
@@ -131,7 +133,6 @@ class Processor:
             flag=parsed.flag,
             language=parsed.language,
             version=parsed.version,
-            remark=parsed.remark,
             serializeTypeCurrentRPC="ROCKETMQ" if serialize_type == ROCKETMQ else None,
         )
 

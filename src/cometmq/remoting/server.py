@@ -239,8 +239,16 @@ class ServerConnection(asyncio.Protocol):
         if not self._paused and not self.closed:
             self._drain()
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether the client has not read so much that nothing more should be sent before it has."""
+        return self._paused or self._out_bytes >= WRITE_HIGH_WATER_BYTES
+
     def send_oneway(self, code: int, header: Header | None, body: bytes = b"") -> None:
-        """Send the client a request that it does not answer."""
+        """Send the client a request that it does not answer; one that is behind with reading does not get it."""
+        if self.is_behind:
+            log.debug("code %d is not sent to %s, which does not read", code, self.remote_address)
+            return
         self.write(request_command(code, self._next_opaque(), header, body, flag=FLAG_ONEWAY))
 
     async def invoke(
@@ -250,7 +258,7 @@ class ServerConnection(asyncio.Protocol):
 
         :raises InvokeError: it closes the connection, or does not answer within ``timeout_s`` seconds.
         """
-        if self.closed or len(self._pending) >= MAX_PENDING_INVOKES:
+        if self.closed or self.is_behind or len(self._pending) >= MAX_PENDING_INVOKES:
             raise InvokeError(f"{self.remote_address} cannot be asked now")
         opaque = self._next_opaque()
         future: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()
