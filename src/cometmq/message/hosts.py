@@ -12,6 +12,20 @@ from typing import Final
 IPV4_HOST_BYTES: Final = 8
 IPV6_HOST_BYTES: Final = 20
 _PORT: Final = struct.Struct(">i")
+_PROBES: Final = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))
+"""Addresses reserved for documentation: choosing a route to them tells the own address, nothing is sent."""
+
+
+def own_ip() -> str:
+    """This host's IPv4 address as others see it, else its IPv6 address, else the loopback address."""
+    for family, target in _PROBES:
+        try:
+            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect((target, 9))
+                return str(probe.getsockname()[0])
+        except OSError:
+            continue
+    return "127.0.0.1"
 
 
 def encode_host(ip: str, port: int) -> bytes:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime
 import os
-import socket
 import struct
 import threading
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from cometmq.clock import SYSTEM_CLOCK, Clock
-from cometmq.message.hosts import IPV4_HOST_BYTES, IPV6_HOST_BYTES, decode_host
+from cometmq.message.hosts import IPV4_HOST_BYTES, IPV6_HOST_BYTES, decode_host, encode_host, own_ip
 
 if TYPE_CHECKING:
     import numpy as np
@@ -131,7 +130,7 @@ class UniqIdGenerator:
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK, ip: bytes | None = None) -> None:
         self._clock = clock
-        self._ip = _own_ip() if ip is None else ip
+        self._ip = encode_host(own_ip(), 0)[:-4] if ip is None else ip
         self._lock = threading.Lock()
         self._counter = 0
         self._pid = -1
@@ -175,15 +174,3 @@ class UniqIdGenerator:
             self._next_month_ms = int(after.timestamp() * 1000)
         self._last_ms = now
         self._stamp = f"{self._prefix}{(now - self._month_start_ms) & _MASK:08X}"
-
-
-def _own_ip() -> bytes:
-    """This host's address as others would see it, without sending anything; loopback where there is none."""
-    for family, target in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            try:
-                probe.connect((target, 9))
-                return socket.inet_pton(family, probe.getsockname()[0])
-            except OSError:
-                continue
-    return b"\x7f\x00\x00\x01"
