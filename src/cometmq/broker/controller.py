@@ -31,6 +31,7 @@ from cometmq.broker.registration import BrokerRegistration
 from cometmq.broker.send import SendMessageProcessor
 from cometmq.broker.send_targets import SendTargets
 from cometmq.broker.stats import BrokerStats
+from cometmq.broker.table_file import TurnWriter
 from cometmq.broker.topics import TopicConfigManager
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.limits import CLIENT_SCAN_SECONDS, TABLE_RETRY_SECONDS
@@ -134,17 +135,20 @@ class Broker:
         self._stops.push_async_callback(self.server.stop)
         # Nothing may wait between listening and this: a request would find no processors.
         sends = self._register_processors()
-        self.server.turn_hooks.append(sends.end_turn)
+        tables = TurnWriter(self._save_tables, self.server.schedule_turn)
+        self.topics.on_due = self.groups.on_due = tables.changed
+        # First the tables: messages of a topic that is in no file would be hidden after a crash.
+        self.server.turn_hooks += (tables.end_turn, sends.end_turn)
         self._stops.push_async_callback(self._finish_requests, sends)
-        await self._listen_fast(sends)
+        await self._listen_fast()
 
-    async def _listen_fast(self, sends: SendMessageProcessor) -> None:
+    async def _listen_fast(self) -> None:
         """Listen on the port for clients that keep pulls and all else apart (``vipChannelEnabled``)."""
         port = self.config.listen_port - FAST_PORT_DISTANCE
         if port <= 0:
             return
         server = self._new_server(self.processors.without(RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE))
-        server.turn_hooks.append(sends.end_turn)
+        server.turn_hooks += self.server.turn_hooks
         try:
             await server.start(self.config.bind_address, port)
         except OSError as error:
