@@ -29,7 +29,7 @@ from cometmq.remoting.command import RemotingCommand
 
 
 async def stored(server: Deployment, topic: str, count: int) -> list[MessageExt]:
-    """All messages of a topic, queue after queue, once there are ``count``: Apache shows them a little after storing."""
+    """All messages of a topic, queue after queue, once there are ``count`` (Apache shows them after a moment)."""
     async with asyncio.timeout(10):
         while len(found := await _visible(server, topic)) < count:
             await asyncio.sleep(0.02)
@@ -128,11 +128,13 @@ async def test_large_bodies_travel_packed(server: Deployment, topic: str, kind: 
     assert message.body == body
 
 
-async def test_an_unknown_topic_is_made_by_the_broker(server: Deployment, topic: str) -> None:
+@pytest.mark.parametrize("queues", [2, 4, 6])
+async def test_an_unknown_topic_is_made_by_the_broker(server: Deployment, topic: str, queues: int) -> None:
     fresh = f"{topic}-auto"
-    async with Producer("p", server.address) as producer:
-        results = await producer.send_many([Message(fresh, b"x") for _ in range(8)])
-    assert {result.queue.queue_id for result in results} == {0, 1, 2, 3}
+    config = ProducerConfig(default_topic_queue_nums=queues, retry_times=0)
+    async with Producer("p", server.address, config=config) as producer:
+        results = await producer.send_many([Message(fresh, b"x") for _ in range(2 * queues)])
+    assert {result.queue.queue_id for result in results} == set(range(queues))
 
 
 async def test_a_topic_that_nobody_may_make_has_no_route(server: Deployment) -> None:
