@@ -264,7 +264,7 @@ class Producer:
         :raises RouteNotFoundError: nobody knows the topic.
         """
         self._demand_running()
-        return (await self.instance.routes.get_for_send(topic)).write_queues
+        return (await self.instance.routes.get_for_send(topic, self.config.default_topic_queue_nums)).write_queues
 
     # --- deliveries ---
 

@@ -25,9 +25,6 @@ REFRESH_S: Final = 30.0
 """How often known routes are asked for again, as in Java (``pollNameServerInterval``), and brokers hear from
 each client (``heartbeatBrokerInterval``; they forget one after 120 s)."""
 
-DEFAULT_TOPIC_QUEUE_NUMS: Final = 4
-"""Queues of a topic that a broker makes on its first message; Java's ``defaultTopicQueueNums``."""
-
 ROUTE_TIMEOUT_S: Final = 3.0
 
 
@@ -95,7 +92,7 @@ class RouteTable:
         self._clock = clock
         self._routes: dict[str, TopicRoute] = {}
         self._wanted: set[str] = set()
-        self._asking: dict[str, asyncio.Task[TopicRoute]] = {}
+        self._asking: dict[tuple[str, int | None], asyncio.Task[TopicRoute]] = {}
         self._brokers: dict[str, dict[int, str]] = {}
         self._sticky = random.randrange(len(namesrv))
 
@@ -133,31 +130,34 @@ class RouteTable:
         known = self._routes.get(topic)
         if known is not None and not known.auto_create:
             return known
-        return await self._ask_once(topic, False)
+        return await self._ask_once(topic)
 
-    async def get_for_send(self, topic: str) -> TopicRoute:
-        """As :meth:`get`; an unknown topic gets the queues that a broker will make for it (``TBW102``)."""
+    async def get_for_send(self, topic: str, queue_nums: int) -> TopicRoute:
+        """As :meth:`get`; an unknown topic gets the queues that a broker will make for it (``TBW102``).
+
+        :param queue_nums: queues that the producer will ask for (``defaultTopicQueueNums``).
+        """
         self._wanted.add(topic)
         known = self._routes.get(topic)
         if known is not None:
             return known
         try:
-            return await self._ask_once(topic, False)
+            return await self._ask_once(topic)
         except RouteNotFoundError as unknown:
             try:
-                return await self._ask_once(topic, True)
+                return await self._ask_once(topic, queue_nums)
             except RouteNotFoundError:
                 raise unknown from None
 
     async def refresh(self, topic: str) -> TopicRoute:
         """Ask again, whatever is known."""
-        return await self._ask_once(topic, False)
+        return await self._ask_once(topic)
 
     async def refresh_all(self) -> None:
         """Ask again for every topic in use; failures leave what is known."""
         for topic in sorted(self._wanted):
             try:
-                await self._ask_once(topic, False)
+                await self._ask_once(topic)
             except (RouteNotFoundError, RemotingError, BrokerError):
                 continue
 
@@ -186,22 +186,23 @@ class RouteTable:
         assert failure is not None
         raise failure
 
-    async def _ask_once(self, topic: str, auto_create: bool) -> TopicRoute:
-        key = f"{AUTO_CREATE_TOPIC}\n{topic}" if auto_create else topic
+    async def _ask_once(self, topic: str, queue_nums: int | None = None) -> TopicRoute:
+        key = (topic, queue_nums)
         task = self._asking.get(key)
         if task is None:
-            task = asyncio.get_running_loop().create_task(self._ask(topic, auto_create))
+            task = asyncio.get_running_loop().create_task(self._ask(topic, queue_nums))
             self._asking[key] = task
             task.add_done_callback(lambda done: self._asked(key, done))
         return await asyncio.shield(task)
 
-    def _asked(self, key: str, task: asyncio.Task[TopicRoute]) -> None:
+    def _asked(self, key: tuple[str, int | None], task: asyncio.Task[TopicRoute]) -> None:
         self._asking.pop(key, None)
         if not task.cancelled():
             task.exception()  # read here, since everyone who asked may have stopped waiting
 
-    async def _ask(self, topic: str, auto_create: bool) -> TopicRoute:
-        asked = AUTO_CREATE_TOPIC if auto_create else topic
+    async def _ask(self, topic: str, queue_nums: int | None) -> TopicRoute:
+        """Ask for a topic or, with ``queue_nums``, for where it would be made with so many queues."""
+        asked = topic if queue_nums is None else AUTO_CREATE_TOPIC
         header = GetRouteInfoRequestHeader(topic=asked)
         answer = await self.ask_namesrv(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
         address = self.namesrv[self._sticky]
@@ -210,11 +211,10 @@ class RouteTable:
         if answer.code != ResponseCode.SUCCESS:
             raise BrokerError(address, answer.code, answer.remark, f"asking for the route of {topic}")
         data = decode_body(TopicRouteData, answer.body)
-        if auto_create:
+        if queue_nums is not None:
             for queues in data.queue_datas:
-                count = min(DEFAULT_TOPIC_QUEUE_NUMS, queues.write_queue_nums)
-                queues.read_queue_nums = queues.write_queue_nums = count
-        return self._keep(route_of(topic, data, auto_create=auto_create))
+                queues.read_queue_nums = queues.write_queue_nums = min(queue_nums, queues.write_queue_nums)
+        return self._keep(route_of(topic, data, auto_create=queue_nums is not None))
 
     def _keep(self, route: TopicRoute) -> TopicRoute:
         for broker in route.data.broker_datas:

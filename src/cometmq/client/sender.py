@@ -146,7 +146,7 @@ class Sender:
         encoder = self._encoder
         text = encoder.properties_text(message, unique_key)
         body, sys_flag = encoder.packed(message)
-        queues = queue_or_fail(await self._routes.get_for_send(message.topic))
+        queues = queue_or_fail(await self._routes.get_for_send(message.topic, self.config.default_topic_queue_nums))
         queue = self._choose(message, queues, target, selector, None)
         address = await self._instance.master_of(queue)
         deadline = self.clock.monotonic() + self.config.send_timeout_s
@@ -300,7 +300,8 @@ class Sender:
         topic = delivery.message.topic
         left = delivery.deadline - self.clock.monotonic()
         try:
-            route = await within(self.clock, left, self._routes.get_for_send(topic))
+            asking = self._routes.get_for_send(topic, self.config.default_topic_queue_nums)
+            route = await within(self.clock, left, asking)
             self._transmit(delivery, queue_or_fail(route))
         except TimeoutError as error:
             late = RemotingTimeoutError(";".join(self._routes.namesrv), f"no route for topic {topic} in time")
@@ -324,7 +325,7 @@ class Sender:
         failed = delivery.attempts[-1][0] if delivery.attempts else ""
         self._instance.spawn(self._refresh(topic))
         try:
-            route = await self._routes.get_for_send(topic)
+            route = await self._routes.get_for_send(topic, self.config.default_topic_queue_nums)
             pinned = delivery.target is not None or delivery.selector is not None
             if pinned or all(queue.broker_name == failed for queue in route.write_queues):
                 await self.clock.sleep(self._backoff(delivery))
