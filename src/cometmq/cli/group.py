@@ -24,7 +24,7 @@ LATEST: Final = -1
 _LIST: Final = (
     Column("group", "Group"),
     Column("members", "Members", right=True),
-    Column("topics", "Topics"),
+    Column("topics", "Topics", prose=True),
     Column("lag", "Lag", right=True),
     Column("model", "Model"),
 )
@@ -33,16 +33,16 @@ _MEMBERS: Final = (
     Column("address", "Address"),
     Column("language", "Language"),
     Column("version", "Version", right=True),
-    Column("subscriptions", "Subscriptions"),
+    Column("subscriptions", "Subscriptions", prose=True),
 )
 _OFFSETS: Final = (
-    Column("topic", "Topic"),
+    Column("topic", "Topic", prose=True),
     Column("broker", "Broker"),
     Column("queue_id", "Queue", right=True),
     Column("consumer_offset", "Consumed to", right=True),
     Column("broker_offset", "Stored to", right=True),
     Column("lag", "Lag", right=True),
-    Column("last_consumed", "Last consumed message"),
+    Column("last_consumed", "Last consumed message", time=True),
 )
 
 
@@ -160,7 +160,10 @@ def offsets(group: str, topic: str | None, namesrv: str, output: str) -> None:
 @click.option("--time", "moment", type=Moment(), help="To the first message stored at or after this time.")
 @namesrv_option
 def reset(group: str, topic: str, earliest: bool, latest: bool, moment: int | None, namesrv: str) -> None:
-    """Move a group to another place in a topic, whether it is consuming now or not."""
+    """Move a group to another place in a topic.
+
+    It works whether members of the group are consuming now or not.
+    """
     demand_group_name(group)
     if earliest + latest + (moment is not None) != 1:
         raise WrongUseError("say where to reset to: one of --earliest, --latest, --time")

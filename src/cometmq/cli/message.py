@@ -26,14 +26,14 @@ TOOLS_GROUP: Final = "TOOLS_CONSUMER"
 """The group of RocketMQ's own tools; every broker has it."""
 
 _FOUND: Final = (
-    Column("stored", "Stored"),
+    Column("stored", "Stored", time=True),
     Column("broker", "Broker"),
     Column("queue_id", "Queue", right=True),
     Column("queue_offset", "Offset", right=True),
     Column("tags", "Tag"),
     Column("keys", "Keys"),
     Column("msg_id", "Id"),
-    Column("body", "Body"),
+    Column("body", "Body", prose=True),
 )
 
 _raw_option = click.option("--raw", is_flag=True, help="Write the body only, as it is.")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -13,8 +12,7 @@ from typing import Any, Final, TypeVar
 import click
 
 FORMATS: Final = ("table", "json", "jsonl", "csv")
-_PIPE_WIDTH: Final = 160
-"""Columns of a table that goes into a pipe or a file, where no terminal says its width."""
+_TO_THE_SECOND: Final = len("2026-01-31 12:00:00")
 
 F = TypeVar("F")
 
@@ -31,6 +29,10 @@ class Column:
     key: str
     title: str
     right: bool = False
+    prose: bool = False
+    """May be wrapped where the terminal is narrow."""
+    time: bool = False
+    """A local time; tables show it to the second, other forms in full."""
 
 
 def show(rows: Iterable[Mapping[str, Any]], columns: Sequence[Column], output: str, *, title: str = "") -> None:
@@ -56,7 +58,7 @@ def show_one(row: Mapping[str, Any], output: str, *, title: str = "") -> None:
         click.echo(_csv([row], [Column(key, key) for key in row]), nl=False)
     else:
         pairs = [{"name": name, "value": value} for name, value in row.items()]
-        _table(pairs, (Column("name", ""), Column("value", "")), title, header=False)
+        _table(pairs, (Column("name", ""), Column("value", "", prose=True)), title, header=False)
 
 
 def tell(sentence: str) -> None:
@@ -98,18 +100,12 @@ def _csv(rows: Iterable[Mapping[str, Any]], columns: Sequence[Column]) -> str:
 
 
 def _table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column], title: str, *, header: bool = True) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    from cometmq.cli.table import print_table
 
-    console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False)
-    if not rows:
-        console.print(f"{title}: none" if title else "none")
-        return
-    table = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", show_header=header, pad_edge=False)
-    for column in columns:
-        table.add_column(column.title, justify="right" if column.right else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(text_of(row.get(column.key))) for column in columns))
-    console.print(table)
+    cells = [[_cell(row.get(column.key), column) for column in columns] for row in rows]
+    print_table(cells, columns, title, header=header)
+
+
+def _cell(value: Any, column: Column) -> str:
+    text = text_of(value)
+    return text[:_TO_THE_SECOND] if column.time and value else text

@@ -26,7 +26,7 @@ PERMISSIONS: Final = {"rw": PERM_READ | PERM_WRITE, "r": PERM_READ, "w": PERM_WR
 
 _LIST: Final = (
     Column("topic", "Topic"),
-    Column("brokers", "Brokers"),
+    Column("brokers", "Brokers", prose=True),
     Column("read_queues", "Read queues", right=True),
     Column("write_queues", "Write queues", right=True),
     Column("permission", "Permission"),
@@ -38,7 +38,7 @@ _DESCRIBE: Final = (
     Column("write_queues", "Write queues", right=True),
     Column("permission", "Permission"),
     Column("messages", "Messages", right=True),
-    Column("last_message", "Last message"),
+    Column("last_message", "Last message", time=True),
 )
 _STATS: Final = (
     Column("broker", "Broker"),
@@ -46,7 +46,7 @@ _STATS: Final = (
     Column("min_offset", "Min offset", right=True),
     Column("max_offset", "Max offset", right=True),
     Column("messages", "Messages", right=True),
-    Column("last_message", "Last message"),
+    Column("last_message", "Last message", time=True),
 )
 _ROUTE: Final = (
     Column("broker", "Broker"),
@@ -134,7 +134,7 @@ def delete(topic: str, yes: bool, cluster: str | None, namesrv: str) -> None:
 @namesrv_option
 @output_option
 def describe(topic: str, namesrv: str, output: str) -> None:
-    """Show where a topic lives and how much it holds, broker by broker."""
+    """Show what each broker holds of a topic."""
 
     async def work(admin: Admin) -> list[dict[str, Any]]:
         route = await admin.topic_route(topic)

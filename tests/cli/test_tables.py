@@ -1,0 +1,79 @@
+"""Tables as people see them: readable in a terminal of 80 columns, one row a line in a pipe."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+import pytest
+
+from cometmq.cli.output import Column, show
+
+COLUMNS = (
+    Column("broker", "Broker"),
+    Column("queues", "Read queues", right=True),
+    Column("last", "Last message", time=True),
+    Column("note", "Note", prose=True),
+)
+ROW = {"broker": "broker-a", "queues": 1024, "last": "2026-01-31 12:00:00.123+00:00", "note": "all is well"}
+
+
+def shown(
+    rows: list[dict[str, object]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    *,
+    width: int | None = None,
+    columns: tuple[Column, ...] = COLUMNS,
+) -> list[str]:
+    """The lines of a table; ``width`` of the terminal, None for a pipe."""
+    if width is not None:
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+        monkeypatch.setenv("COLUMNS", str(width))
+        monkeypatch.setenv("TERM", "xterm")
+    show(rows, columns, "table", title="Things")
+    return click.unstyle(capsys.readouterr().out).splitlines()
+
+
+def test_a_row_is_a_line_without_blanks_at_its_end(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = shown([ROW, ROW | {"note": None}], monkeypatch, capsys)
+    assert lines[0] == "Things"
+    assert lines[1].split() == ["Broker", "Read", "queues", "Last", "message", "Note"]
+    assert lines[3] == "broker-a         1024  2026-01-31 12:00:00  all is well"
+    assert lines[4] == "broker-a         1024  2026-01-31 12:00:00  –"
+    assert len(lines) == 5
+
+
+def test_titles_and_prose_give_way_first_numbers_and_names_never_break(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = shown([ROW | {"note": "a long note that goes on and on"}], monkeypatch, capsys, width=56)
+    assert all(len(line) <= 56 for line in lines)
+    text = "\n".join(lines)
+    for whole in ("broker-a", "1024", "2026-01-31 12:00:00"):
+        assert whole in text
+
+
+def test_what_does_not_fit_stands_as_records(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = shown([ROW, ROW], monkeypatch, capsys, width=40)
+    record = [
+        "Broker        broker-a",
+        "Read queues   1024",
+        "Last message  2026-01-31 12:00:00",
+        "Note          all is well",
+    ]
+    assert lines == ["Things", *record, "", *record]
+
+
+def test_a_pipe_never_breaks_a_value(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    columns = tuple(Column(name, name) for name in "abcdefgh")
+    lines = shown([{name: name * 40 for name in "abcdefgh"}], monkeypatch, capsys, columns=columns)
+    assert lines[-1] == "  ".join(name * 40 for name in "abcdefgh")
+
+
+def test_brackets_are_text(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "[bold]" in shown([ROW | {"note": "[bold]"}], monkeypatch, capsys)[3]
