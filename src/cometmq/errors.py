@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+import os
+
+
+def reason_of(error: OSError) -> str:
+    """Return the operating system's words for a failure, without its numbers: ``connection refused``."""
+    if error.errno is None or error.errno < 0:  # below 0: a name that was not resolved, whose words are in the error
+        return error.strerror or str(error)
+    return os.strerror(error.errno).lower()
+
 
 class CometMQError(Exception):
     """Any failure that CometMQ reports on purpose.

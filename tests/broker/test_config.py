@@ -62,6 +62,16 @@ def test_bad_value_is_an_error_with_file_line_and_range(tmp_path: Path, line: st
 def test_file_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot read the configuration"):
         load_broker_config(tmp_path / "absent.conf")
+    binary = tmp_path / "binary.conf"
+    binary.write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="it is not UTF-8 text"):
+        load_broker_config(binary)
+
+
+def test_nameserver_that_is_no_address(tmp_path: Path) -> None:
+    path = write(tmp_path / "broker.conf", "namesrvAddr=127.0.0.1:9876;nameserver-2\n")
+    with pytest.raises(ConfigError, match="not an address of the form host:port: 'nameserver-2'"):
+        load_broker_config(path)
 
 
 def test_command_line_wins(tmp_path: Path) -> None:

@@ -93,6 +93,9 @@ def test_missing_messages_are_said_to_be_missing(cometmq: CommandLine) -> None:
     assert nowhere.code == 1
     assert "no message" in nowhere.err
     assert cometmq("message", "get", "not-an-id").code == 2
+    of_a_client = cometmq("message", "get", "C000020241B44BF7AF7B693FA46E0000")
+    assert of_a_client.code == 2
+    assert "name the topic with --topic" in of_a_client.err
     beyond = cometmq("message", "at", "--topic", "lost", "--queue", "0", "--offset", "7")
     assert beyond.code == 1
     assert "no message at offset 7" in beyond.err
@@ -144,6 +147,21 @@ def test_no_nameserver_is_one_sentence_with_the_next_step(offline: CommandLine, 
     assert failed.err.splitlines()[-1] == (
         "cometmq: no nameserver at 127.0.0.1:1 (start one with cometmq serve, or name another with -n HOST:PORT)"
     )
+
+
+def test_missing_topic_is_one_sentence(cometmq: CommandLine) -> None:
+    for command in (("topic", "stats"), ("topic", "describe"), ("consume",)):
+        failed = cometmq(*command, "never-made")
+        assert failed.code == 1
+        assert failed.err.count("\n") == 1
+        assert "no route for topic never-made" in failed.err
+
+
+def test_broker_named_as_nameserver_is_told(cometmq: CommandLine) -> None:
+    broker = cometmq("cluster", "list", "-o", "json").json()[0]["address"]
+    failed = cometmq("topic", "list", "-n", broker)
+    assert failed.code == 1
+    assert "it is a broker where a nameserver is needed" in failed.err
 
 
 def test_wrong_use(offline: CommandLine) -> None:

@@ -231,6 +231,12 @@ def test_a_missing_file_is_a_sentence(offline: CommandLine) -> None:
     assert "Traceback" not in failed.err
 
 
+def test_one_port_for_two_servers_is_wrong_use(offline: CommandLine, tmp_path: Path) -> None:
+    failed = offline("serve", "--data", str(tmp_path), "--port", "9876", "--namesrv-port", "9876")
+    assert failed.code == 2
+    assert "are both 9876" in failed.err
+
+
 def test_an_unusable_data_directory_is_a_sentence(offline: CommandLine, tmp_path: Path) -> None:
     occupied = tmp_path / "occupied"
     occupied.write_text("not a directory")

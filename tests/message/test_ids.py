@@ -61,7 +61,15 @@ def test_offset_msg_id_round_trips_for_both_families(ip: str, port: int, offset:
 
 
 @pytest.mark.parametrize(
-    "bad", ["", "xyz", "7F00", "7F00000100002A9F00000000000004D2FF", "7F 00000100002A9F000000000004D2"]
+    "bad",
+    [
+        "",
+        "xyz",
+        "7F00",
+        "7F00000100002A9F00000000000004D2FF",
+        "7F 00000100002A9F000000000004D2",
+        "C000020241B44BF7AF7B693FA46E0000",
+    ],
 )
 def test_a_text_that_is_no_offset_msg_id_is_refused(bad: str) -> None:
     with pytest.raises(ValueError, match="offset message id"):

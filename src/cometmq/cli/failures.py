@@ -20,6 +20,10 @@ INTERRUPTED: Final = 130
 """128 + SIGINT, as shells expect of a command that was interrupted before it was done."""
 
 
+EXTRAS: Final = {"pyspark": "spark", "pyarrow": "spark", "pandas": "spark", "matplotlib": "plot"}
+"""Packages that some commands need, and the extra of CometMQ that brings them."""
+
+
 class ReaderGoneError(Exception):
     """Whoever read our stdout wants no more, as in ``cometmq consume … | head``; not a failure."""
 
@@ -64,6 +68,8 @@ def guarded(run: Callable[[], object]) -> int:
     except Exception as error:
         if os.environ.get("COMETMQ_TRACEBACK"):
             raise
+        if isinstance(error, ModuleNotFoundError) and (extra := EXTRAS.get(_package(error))) is not None:
+            return _say(f"{_package(error)} is not installed (pip install 'cometmq[{extra}]')", FAILED)
         return _say(
             f"unexpected {type(error).__name__}: {error} (this is a bug; run again with COMETMQ_TRACEBACK=1 "
             "and report what it prints)",
@@ -80,6 +86,8 @@ def explain_os_error(error: OSError) -> str:
             return f"{where}{text} (stop what listens there, or choose another port with --port or --namesrv-port)"
         case errno.EACCES | errno.EPERM:
             return f"{where}{text} (use a directory and ports that this user may use)"
+        case errno.ENOTDIR:
+            return f"{where}{text} (there is a file on the way; name a directory with --data)"
         case errno.ENOSPC:
             return f"{where}{text} (free some room, or use another disk with --data)"
         case errno.EMFILE | errno.ENFILE:
@@ -92,6 +100,10 @@ def explain_os_error(error: OSError) -> str:
 def _say(sentence: str, code: int) -> int:
     click.echo(f"cometmq: {sentence}", err=True)
     return code
+
+
+def _package(error: ModuleNotFoundError) -> str:
+    return (error.name or "").partition(".")[0]
 
 
 def _drop_stdout() -> None:

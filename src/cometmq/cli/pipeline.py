@@ -67,6 +67,8 @@ def archive_topics(
     from cometmq.spark.archive_log import ArchiveLog
 
     options = _options(settings) | ({} if pattern is None else {"subscribePattern": pattern})
+    if not topics and not options.keys() & {"topic", "subscribe", "subscribePattern"}:
+        raise click.UsageError("say what to archive: topics with --topic, or all that match with --pattern", ctx)
     stop = threading.Event()
     before = signal.signal(signal.SIGTERM, lambda *_: stop.set())
     try:

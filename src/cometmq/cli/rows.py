@@ -15,7 +15,7 @@ def message_row(message: MessageExt) -> dict[str, Any]:
     shown = {name: value for name, value in message.properties.items() if name not in (KEYS, TAGS, UNIQ_KEY)}
     row: dict[str, Any] = {
         "topic": message.topic,
-        "broker": message.broker_name,
+        "broker": message.broker_name or None,
         "queue_id": message.queue_id,
         "queue_offset": message.queue_offset,
         "tags": message.tags,

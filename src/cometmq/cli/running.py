@@ -37,7 +37,7 @@ async def stopped_at_the_end(service: Service, *, what: str, port: int, option: 
         if error.errno == errno.EADDRINUSE:
             raise PortInUseError(
                 f"port {port} for the {what} is in use",
-                next_step=f"stop the program that listens there (ss -ltnp | grep {port} names it), "
+                next_step=f"stop the program that listens there, which ss -ltnp | grep {port} names, "
                 f"or choose another port with {option}",
             ) from None
         raise

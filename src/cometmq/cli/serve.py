@@ -56,6 +56,8 @@ def command(brokers: int, data: Path, host: str, port: int, namesrv_port: int, s
     One broker shares the process of the nameserver. With --brokers N each broker is a process of its own
     with a store of its own, started again when it dies; topics are spread over all of them.
     """
+    if port == namesrv_port != 0:
+        raise click.UsageError(f"--port and --namesrv-port are both {port}; nameserver and broker need one each")
     place = Place(data.absolute(), host, port, namesrv_port, settings)
 
     async def main(stopping: Stopping) -> None:

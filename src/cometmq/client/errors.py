@@ -35,7 +35,9 @@ __all__ = [
 NEXT_STEPS: Final = {
     ResponseCode.SYSTEM_ERROR: "the log of that server says more",
     ResponseCode.SYSTEM_BUSY: "send more slowly, or spread the topic over more brokers",
-    ResponseCode.REQUEST_CODE_NOT_SUPPORTED: "that server is too old for this request; upgrade it",
+    ResponseCode.REQUEST_CODE_NOT_SUPPORTED: (
+        "it is a broker where a nameserver is needed, or the other way around, or too old for this request"
+    ),
     ResponseCode.MESSAGE_ILLEGAL: "make body or properties smaller, or raise the broker's maxMessageSize",
     ResponseCode.SERVICE_NOT_AVAILABLE: "the broker is stopping, is a slave, or its disk is full; check it",
     ResponseCode.NO_PERMISSION: "check the permissions of topic, group and broker; system topics refuse clients",
@@ -105,7 +107,7 @@ class SendFailedError(ClientError):
     """
 
     def __init__(self, topic: str, attempts: tuple[tuple[str, CometMQError], ...], elapsed_s: float) -> None:
-        tried = "; ".join(f"{broker}: {error.message}" for broker, error in attempts)
+        tried = "; ".join(dict.fromkeys(f"{broker}: {error.message}" for broker, error in attempts))
         last = attempts[-1][1]
         super().__init__(
             f"sending to topic {topic} failed after {len(attempts)} attempts in {elapsed_s:.1f} s: {tried}",

@@ -117,6 +117,8 @@ def decode_offset_msg_id(msg_id: str) -> tuple[str, int, int]:
     if len(raw) not in (IPV4_HOST_BYTES + 8, IPV6_HOST_BYTES + 8) or len(msg_id) != 2 * len(raw):
         raise ValueError(f"an offset message id has 32 or 56 hex digits: {msg_id!r}")
     ip, port = decode_host(raw[:-8])
+    if not 0 <= port <= 65_535:
+        raise ValueError(f"not an offset message id, it names port {port}: {msg_id!r}")
     return ip, port, struct.unpack(">q", raw[-8:])[0]
 
 

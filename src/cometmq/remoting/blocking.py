@@ -7,7 +7,7 @@ import socket
 from collections.abc import Mapping
 from typing import Self
 
-from cometmq.errors import CometMQError
+from cometmq.errors import CometMQError, reason_of
 from cometmq.message.hosts import parse_address
 from cometmq.remoting.command import FLAG_ONEWAY, RemotingCommand, decode_command
 from cometmq.remoting.frame import FrameDecoder
@@ -37,7 +37,8 @@ class BlockingConnection:
             self._socket = socket.create_connection(parse_address(address), timeout_s)
         except OSError as error:
             raise BlockingConnectionError(
-                f"cannot connect to {address}: {error}", next_step="is the server running, and is this its address?"
+                f"cannot connect to {address}: {reason_of(error)}",
+                next_step="is the server running, and is this its address?",
             ) from error
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from cometmq.clock import SYSTEM_CLOCK, Clock, TimerHandle
+from cometmq.errors import reason_of
 from cometmq.message.hosts import parse_address
 from cometmq.remoting.client_connection import Answer, ClientConnection, OnAnswer
 from cometmq.remoting.client_errors import (
@@ -234,7 +235,9 @@ class RemotingClient:
             ) from None
         except OSError as error:
             raise RemotingConnectError(
-                address, f"cannot connect to {address}: {error}", next_step="check that the server runs and its address"
+                address,
+                f"cannot connect to {address}: {reason_of(error)}",
+                next_step="check that the server runs and its address",
             ) from error
         self._connections[address] = connection
         self._watch()

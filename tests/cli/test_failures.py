@@ -1,0 +1,23 @@
+"""What went wrong is one sentence with the next step."""
+
+from __future__ import annotations
+
+import pytest
+
+from cometmq.cli.failures import FAILED, guarded
+
+
+def test_a_package_of_an_extra_that_is_missing_is_no_bug(capsys: pytest.CaptureFixture[str]) -> None:
+    def run() -> None:
+        raise ModuleNotFoundError("No module named 'pyspark.sql'", name="pyspark.sql")
+
+    assert guarded(run) == FAILED
+    assert capsys.readouterr().err == "cometmq: pyspark is not installed (pip install 'cometmq[spark]')\n"
+
+
+def test_a_module_of_ours_that_is_missing_is_a_bug(capsys: pytest.CaptureFixture[str]) -> None:
+    def run() -> None:
+        raise ModuleNotFoundError("No module named 'cometmq.nothing'", name="cometmq.nothing")
+
+    assert guarded(run) == FAILED
+    assert "this is a bug" in capsys.readouterr().err
