@@ -55,7 +55,7 @@ def test_load_and_results_as_json(cometmq: CommandLine) -> None:
     rows = sent.lines()
     assert len({(row["queue_id"], row["queue_offset"]) for row in rows}) == 1000
     assert {row["status"] for row in rows} == {"SEND_OK"}
-    assert "1,000 messages (0.06 MB)" in sent.err
+    assert "1,000 messages (64.0 kB)" in sent.err
     one_by_one = cometmq("produce", "load", "--count", "20", "--batch", "1", "--rate", "1000")
     assert one_by_one.code == 0
     assert sum(row["messages"] for row in cometmq("topic", "stats", "load", "-o", "json").json()) == 1020

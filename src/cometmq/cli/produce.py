@@ -149,9 +149,17 @@ class Sent:
         seconds = max(now - self.started, 1e-9)
         plural = "" if self.count == 1 else "s"
         return (
-            f"Sent {self.count:,} message{plural} ({self.body_bytes / 1e6:,.2f} MB) to topic {topic} "
+            f"Sent {self.count:,} message{plural} ({_size(self.body_bytes)}) to topic {topic} "
             f"in {seconds:.2f} s: {self.count / seconds:,.0f}/s."
         )
+
+
+def _size(count: int) -> str:
+    """Bytes in the unit that people would say them in."""
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= factor:
+            return f"{count / factor:,.1f} {unit}"
+    return f"{count} bytes" if count != 1 else "1 byte"
 
 
 async def _send_all(

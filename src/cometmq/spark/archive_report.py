@@ -59,9 +59,10 @@ class ArchiveReport:
     def render(self) -> str:
         """A summary to read in a terminal of 100 columns."""
         speed = self.rows / self.seconds if self.seconds else 0.0
+        plural = "" if self.batches == 1 else "es"
         lines = [
-            f"{self.rows:,} messages in {self.files:,} files ({self.bytes / 1e6:,.1f} MB), {self.batches:,} batches, "
-            f"{self.seconds:.1f} s ({speed:,.0f} messages/s)",
+            f"{self.rows:,} messages in {self.files:,} files ({self.bytes / 1e6:,.1f} MB), "
+            f"{self.batches:,} batch{plural}, {self.seconds:.1f} s ({speed:,.0f} messages/s)",
             f"{self.directory} now holds {self.total_rows:,} messages of {len(self.queues)} queues:",
             "",
             f"  {'topic':<32} {'broker':<16} {'queue':>5} {'first':>12} {'next':>12} {'messages':>12}",
