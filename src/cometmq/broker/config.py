@@ -101,7 +101,7 @@ class BrokerConfig(StoreConfig):
         "", "Address that clients reach this broker at; it is inside message ids. Empty: found out.", key="brokerIP1"
     )
     config_store_path: str = option("", "File that changes made at run time (code 25) are written back to.")
-    bind_address: str = option("0.0.0.0", "Address to listen on.")
+    bind_address: str = option("0.0.0.0", "Address to listen on; empty: every one, IPv4 and IPv6.")
     listen_port: int = option(10_911, "Port for clients and tools; 0 takes a free one.", maximum=65_535)
     namesrv_addr: str = option("", "Nameservers to register at, host:port joined by semicolons; empty for none.")
     register_name_server_period: int = option(

@@ -38,7 +38,7 @@ class NamesrvConfig:
     """The options of one nameserver process (``NamesrvConfig`` and ``NettyServerConfig``)."""
 
     listen_port: int = option(9876, "Port for brokers, clients and tools; 0 takes a free one.", maximum=65_535)
-    bind_address: str = option("0.0.0.0", "Address to listen on.")
+    bind_address: str = option("0.0.0.0", "Address to listen on; empty: every one, IPv4 and IPv6.")
     kv_config_path: str = option(
         str(Path.home() / "namesrv" / "kvConfig.json"), "File of the KV configuration (codes 100 to 102)."
     )
