@@ -11,10 +11,11 @@ import msgspec
 import pytest
 from tests.broker.wire import Wire, records
 
-from cometmq.broker.controller import Broker
+from cometmq.broker.controller import FAST_PORT_DISTANCE, Broker
 from cometmq.message.sysflag import PULL_COMMIT, PULL_SUBSCRIPTION
 from cometmq.remoting.bodies import ConsumerData, HeartbeatData, SubscriptionData, TopicConfig, encode_body
 from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.testing import free_port
 
 StartBroker = Callable[..., Awaitable[Broker]]
 ConnectTo = Callable[[Broker], Awaitable[Wire]]
@@ -100,11 +101,10 @@ async def test_lite_pull_is_a_pull(wire: Wire) -> None:
 
 
 async def test_fast_port_serves_everything_but_pulls(start_broker: StartBroker, connect_to: ConnectTo) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = int(taken.getsockname()[1])
+    port = free_port()
     broker = await start_broker(listen_port=port)
     await (await connect_to(broker)).send("T", b"x")
-    fast = Wire(*await asyncio.open_connection("127.0.0.1", port - 2))
+    fast = Wire(*await asyncio.open_connection("127.0.0.1", port - FAST_PORT_DISTANCE))
     assert (await fast.send("T", b"y")).ext_fields["queueOffset"] == "1"
     answer = await fast.pull("T")
     assert (answer.code, answer.remark) == (
@@ -112,6 +112,16 @@ async def test_fast_port_serves_everything_but_pulls(start_broker: StartBroker, 
         " request type 11 not supported",
     )
     await fast.close()
+
+
+async def test_fast_port_that_is_taken_is_done_without(
+    start_broker: StartBroker, connect_to: ConnectTo, caplog: pytest.LogCaptureFixture
+) -> None:
+    port = free_port()
+    with socket.create_server(("127.0.0.1", port - FAST_PORT_DISTANCE)):
+        broker = await start_broker(listen_port=port)
+    assert f"cannot listen on port {port - FAST_PORT_DISTANCE} for clients with vipChannelEnabled" in caplog.text
+    assert (await (await connect_to(broker)).send("T")).code == ResponseCode.SUCCESS
 
 
 # --- refusals, in the order of the checks ------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import socket
 import struct
 import time
@@ -43,15 +42,6 @@ def broker_registered(namesrv: str, broker_address: str) -> bool:
         return False
 
 
-def free_port() -> int:
-    """A port below the kernel's own range whose neighbours -2 (VIP) and +1 (HA) are free too, as a broker needs."""
-    for _ in range(1000):
-        port = random.randrange(20_002, 31_000)
-        if all(_bindable(port + step) for step in (-2, 0, 1)):
-            return port
-    raise OSError("no three free ports between 20000 and 31000")
-
-
 def until(condition: Callable[[], bool], timeout_s: float, what: str) -> None:
     """Poll a condition; TimeoutError tells what did not happen."""
     deadline = time.monotonic() + timeout_s
@@ -74,13 +64,3 @@ def _read(connection: socket.socket, size: int) -> bytes:
             raise ConnectionError("closed within an answer")
         data += chunk
     return data
-
-
-def _bindable(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True

@@ -15,6 +15,8 @@ from typing import Self
 
 from tests.interop import builds, probe
 
+from cometmq.testing import free_port
+
 CLUSTER_NAME = "DefaultCluster"
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 40.0
@@ -144,7 +146,7 @@ class Server:
 def start_namesrv(system: System, directory: Path, port: int | None = None) -> Server:
     """Start a nameserver; its files are in `directory`."""
     directory.mkdir(parents=True, exist_ok=True)
-    server = Server("namesrv", system, directory, port or probe.free_port())
+    server = Server("namesrv", system, directory, port or free_port())
     if system is System.APACHE:
         configuration = _write(directory / "namesrv.conf", {"listenPort": str(server.port)})
         server.launch(*_apache("namesrv.NamesrvStartup", "namesrv", directory, ["-c", str(configuration)]))
@@ -164,7 +166,7 @@ def start_broker(
 ) -> Server:
     """Start a broker with its store in `directory/store`; `broker_conf` holds more of the file's keys."""
     directory.mkdir(parents=True, exist_ok=True)
-    server = Server("broker", system, directory, port or probe.free_port())
+    server = Server("broker", system, directory, port or free_port())
     keys = {
         "brokerClusterName": CLUSTER_NAME,
         "brokerName": "broker-a",

@@ -2,12 +2,43 @@
 
 from __future__ import annotations
 
+import random
 import socket
+from collections import deque
+from typing import Final
+
+from cometmq.broker.controller import FAST_PORT_DISTANCE, HA_PORT_DISTANCE
+
+_FIRST: Final = 20_000
+_LAST: Final = 31_999
+"""Below the ports that Linux gives to outgoing connections, one of which could take a port before its server does."""
+_ATTEMPTS: Final = 1_000
+_BESIDE: Final = (-FAST_PORT_DISTANCE, 0, HA_PORT_DISTANCE)
+"""A broker also uses two other ports, next to its own."""
+
+_given: deque[int] = deque(maxlen=100)
+"""Ports given out lately, whose servers may not listen yet."""
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """Return a port that was free a moment ago; the system hands out each one only once in a long while."""
+    """Return a port that was free a moment ago, as were those that a broker uses beside it.
+
+    :raises OSError: none was found.
+    """
+    for _ in range(_ATTEMPTS):
+        port = random.randint(_FIRST, _LAST)
+        wanted = [port + step for step in _BESIDE]
+        if not any(near in _given for near in wanted) and all(_is_free(host, near) for near in wanted):
+            _given.extend(wanted)
+            return port
+    raise OSError(f"no three free ports next to each other between {_FIRST} and {_LAST}")
+
+
+def _is_free(host: str, port: int) -> bool:
     with socket.socket() as probe:
-        probe.bind((host, 0))
-        port: int = probe.getsockname()[1]
-        return port
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True
