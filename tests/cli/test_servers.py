@@ -163,6 +163,19 @@ def test_namesrv_and_broker_apart(offline: CommandLine, tmp_path: Path) -> None:
             assert CommandLine(address)("cluster", "list", "-o", "json").json()[0]["broker"] == "apart"
 
 
+def test_the_file_names_the_nameserver_before_the_environment_does(offline: CommandLine, tmp_path: Path) -> None:
+    with running(offline, "namesrv", "-p", "0", "-o", f"kvConfigPath={tmp_path}/kv.json") as (_, line):
+        address = line.split()[-1]
+        common = f"brokerIP1=127.0.0.1\nlistenPort=0\nstorePathRootDir={tmp_path}/store\n"
+        by_file, silent = tmp_path / "by-file.conf", tmp_path / "silent.conf"
+        by_file.write_text(f"brokerName=by-file\nnamesrvAddr={address}\n{common}")
+        silent.write_text(f"brokerName=by-environment\n{common}")
+        for command, path in ((offline, by_file), (CommandLine(address), silent)):
+            with running(command, "broker", "-c", str(path)):
+                rows = CommandLine(address)("cluster", "list", "-o", "json").json()
+                assert [row["broker"] for row in rows] == ["by-file" if path is by_file else "by-environment"]
+
+
 @pytest.mark.parametrize(
     ("server", "text", "sentence"),
     [

@@ -17,7 +17,12 @@ from cometmq.cli.running import stopped_at_the_end
 
 
 @click.command("broker")
-@click.option("-n", "--namesrv", envvar=NAMESRV_VARIABLE, metavar="HOST:PORT[;…]", help="Nameservers to register with.")
+@click.option(
+    "-n",
+    "--namesrv",
+    metavar="HOST:PORT[;…]",
+    help=f"Nameservers to register with; else those of the file, else those of ${NAMESRV_VARIABLE}.",
+)
 @click.option("-c", "--config", type=click.Path(path_type=Path), help="Apache's broker.conf.")
 @click.option("-p", "--port", type=click.IntRange(0, 65_535), help="Port, 0 for a free one (listenPort).")
 @click.option("--data", type=click.Path(path_type=Path), help="Directory of the store (storePathRootDir).")
@@ -44,6 +49,9 @@ def command(
     named = tuple(f"{key}={value}" for key, value in given.items() if value is not None)
     overrides: dict[str, Any] = parse_overrides(BrokerConfig, named + settings)
     loaded, warnings = load_broker_config(config, **overrides)
+    if not loaded.namesrv_addr:
+        overrides["namesrv_addr"] = os.environ.get(NAMESRV_VARIABLE, "")
+        loaded, warnings = load_broker_config(config, **overrides)
     for line in warnings:
         warn(line)
 
