@@ -12,6 +12,7 @@ import pytest
 from tests.broker.wire import Wire, records
 
 from cometmq.broker.controller import FAST_PORT_DISTANCE, Broker
+from cometmq.clock import VirtualClock
 from cometmq.message.sysflag import PULL_COMMIT, PULL_SUBSCRIPTION
 from cometmq.remoting.bodies import ConsumerData, HeartbeatData, SubscriptionData, TopicConfig, encode_body
 from cometmq.remoting.codes import RequestCode, ResponseCode
@@ -90,6 +91,22 @@ async def test_tags(wire: Wire) -> None:
     nothing = await wire.pull("T", subscription="z")
     assert (nothing.code, nothing.remark) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "NO_MATCHED_MESSAGE")
     assert header_of(nothing)["nextBeginOffset"] == 5
+
+
+async def test_the_longest_read_is_told(
+    broker: Broker, wire: Wire, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await wire.send("T")
+    read = broker.store.get_message
+    for milliseconds in (250, 30):
+
+        def slow(*arguments: Any, milliseconds: int = milliseconds, **options: Any) -> Any:
+            clock.advance(milliseconds / 1000)
+            return read(*arguments, **options)
+
+        monkeypatch.setattr(broker.store, "get_message", slow)
+        await wire.pull("T")
+    assert broker.stats.runtime_info()["getMessageEntireTimeMax"] == "250"
 
 
 async def test_lite_pull_is_a_pull(wire: Wire) -> None:

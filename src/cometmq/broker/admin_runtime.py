@@ -27,7 +27,6 @@ _ALWAYS_ZERO: Final = (
         for what in ("Size", "Capacity", "HeadWaitTimeMills")
     ),
     "EndTransactionQueueSize",
-    "getMessageEntireTimeMax",
     "pageCacheLockTimeMills",
     "dispatchMaxBuffer",
     "EndTransactionThreadPoolQueueCapacity",

@@ -182,6 +182,7 @@ class Broker:
             self.store,
             self.stats,
             self.hold,
+            clock=self.clock,
         )
         self.hold.answer = pulls.again
         self.store.on_arrival = self.hold.arrived

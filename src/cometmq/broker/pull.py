@@ -17,6 +17,7 @@ from cometmq.broker.send_targets import TOPIC_HELP
 from cometmq.broker.stats import BrokerStats
 from cometmq.broker.subscriptions import SubscriptionError, TagFilter, parse_subscription
 from cometmq.broker.topics import TopicConfigManager
+from cometmq.clock import Clock
 from cometmq.message.names import MASTER_ID, PERM_READ, check_group
 from cometmq.message.sysflag import PULL_COMMIT, PULL_SUBSCRIPTION, PULL_SUSPEND
 from cometmq.remoting.codes import RequestCode, ResponseCode
@@ -59,6 +60,8 @@ class PullMessageProcessor:
         store: MessageStore,
         stats: BrokerStats,
         hold: PullRequestHoldService,
+        *,
+        clock: Clock,
     ) -> None:
         self._live = live
         self._topics = topics
@@ -68,6 +71,7 @@ class PullMessageProcessor:
         self._store = store
         self._stats = stats
         self._hold = hold
+        self._clock = clock
 
     def register(self, processors: ProcessorTable) -> None:
         """Answer the codes of pulls."""
@@ -181,13 +185,16 @@ class PullMessageProcessor:
     # --- the answer -----------------------------------------------------------------------------
     def _get(self, header: PullMessageRequestHeader, wanted: TagFilter) -> GetResult:
         config = self._live.current
-        return self._store.get_message(
+        began = self._clock.monotonic()
+        result = self._store.get_message(
             self._store.queue(header.topic, header.queue_id),
             header.queue_offset,
             min(header.max_msg_nums, config.max_transfer_count_on_message_in_memory),
             tag_codes=wanted.codes,
             max_bytes=config.max_transfer_bytes_on_message_in_memory,
         )
+        self._stats.get_took(self._clock.monotonic() - began)
+        return result
 
     def _response(self, header: PullMessageRequestHeader, result: GetResult, code: ResponseCode) -> Response:
         if code == ResponseCode.SUCCESS:

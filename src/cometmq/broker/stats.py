@@ -62,6 +62,7 @@ class BrokerStats:
         self.put_bytes = 0
         self.put_failed = 0
         self.put_ms_max = 0
+        self.get_s_max = 0.0
         self.get_found = 0
         self.get_missed = 0
         self.get_messages = 0
@@ -116,6 +117,11 @@ class BrokerStats:
     def get_miss(self) -> None:
         """Count one pull that found nothing."""
         self.get_missed += 1
+
+    def get_took(self, seconds: float) -> None:
+        """Note how long one read of the store took; nothing else happens on the loop meanwhile."""
+        if seconds > self.get_s_max:
+            self.get_s_max = seconds
 
     def send_back(self, topic: str, group: str) -> None:
         """Count one message that a group gave back."""
@@ -238,6 +244,7 @@ class BrokerStats:
             "bootTimestamp": str(self.boot_ms),
             "runtime": f"[ {days} days, {hours} hours, {minutes} minutes, {seconds} seconds ]",
             "putMessageEntireTimeMax": str(self.put_ms_max),
+            "getMessageEntireTimeMax": str(round(self.get_s_max * 1000)),
             "putMessageTimesTotal": str(self.put_messages),
             "putMessageFailedTimes": str(self.put_failed),
             "putMessageSizeTotal": str(self.put_bytes),
