@@ -42,6 +42,9 @@ SERVER_IDLE_SECONDS: Final = 120.0
 FRAME_SECONDS: Final = 30.0
 """Time for one frame to arrive whole once begun, so that slow writers cannot hold memory."""
 
+MAX_UNFINISHED_BYTES: Final = 256 * 1024 * 1024
+"""Frames of all connections of one server that have not arrived whole; beyond it the largest is cut off."""
+
 WRITE_HIGH_WATER_BYTES: Final = 8 * 1024 * 1024
 """Unsent answers of one connection above which its requests are no longer read."""
 

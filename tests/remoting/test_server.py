@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+import cometmq.remoting.server
 from cometmq.clock import VirtualClock
 from cometmq.limits import WRITE_HIGH_WATER_BYTES
 from cometmq.remoting.command import RemotingCommand, decode_command
@@ -242,6 +243,31 @@ async def test_a_frame_that_never_ends_is_given_up(service: Service) -> None:
     service.clock.advance(10)
     assert await raw.next() is None
     await raw.close()
+
+
+async def test_unfinished_frames_are_bounded_in_all_and_the_largest_goes_first(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cometmq.remoting.server, "MAX_UNFINISHED_BYTES", 500_000)
+    server = service.server
+    whole = max_offset(1, body=bytes(100_000)).encode()
+    honest = await Raw.connect(service)
+    honest.writer.write(whole[:1000])
+    await eventually(lambda: server.unfinished_bytes == 1000)
+    greedy = [await Raw.connect(service) for _ in range(10)]
+    for number, raw in enumerate(greedy):
+        raw.writer.write(struct.pack(">II", 16_000_000, 100) + bytes(90_000 + number))
+        await eventually(lambda: server.unfinished_bytes % 90_000 < 2_000 and server.unfinished_bytes > 80_000)
+    await eventually(lambda: len(server.connections) == 6)
+    assert server.unfinished_bytes <= 500_000
+    honest.writer.write(whole[1000:])
+    answer = await honest.next()
+    assert answer is not None
+    assert len(answer.body) == 100_000
+    for raw in (*greedy, honest):
+        await raw.close()
+    await eventually(lambda: not server.connections)
+    assert server.unfinished_bytes == 0
 
 
 @pytest.mark.parametrize(

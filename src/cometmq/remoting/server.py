@@ -22,6 +22,7 @@ from cometmq.limits import (
     MAX_CONNECTIONS,
     MAX_FRAME_BYTES,
     MAX_PENDING_INVOKES,
+    MAX_UNFINISHED_BYTES,
     SERVER_IDLE_SECONDS,
     WRITE_HIGH_WATER_BYTES,
     WRITE_LOW_WATER_BYTES,
@@ -81,6 +82,7 @@ class ServerConnection(asyncio.Protocol):
         "peer_port",
         "quiet_sweeps",
         "remote_address",
+        "unfinished_bytes",
     )
 
     def __init__(self, server: RemotingServer) -> None:
@@ -93,6 +95,8 @@ class ServerConnection(asyncio.Protocol):
         self._draining = False
         self._pending: dict[int, asyncio.Future[RemotingCommand]] = {}
         self._opaque = 0
+        self.unfinished_bytes = 0
+        """Bytes of the frame under way."""
         self.closed = False
         self.quiet_sweeps = 0
         """Sweeps since bytes arrived last: the hot path reads no clock."""
@@ -126,6 +130,8 @@ class ServerConnection(asyncio.Protocol):
         """Tell everyone who asked to be told."""
         self.closed = True
         self._out.clear()
+        self._server.unfinished_bytes -= self.unfinished_bytes
+        self.unfinished_bytes = 0
         for future in self._pending.values():
             if not future.done():
                 future.set_exception(InvokeError(f"{self.remote_address} closed its connection"))
@@ -165,10 +171,16 @@ class ServerConnection(asyncio.Protocol):
             while not self._paused and self._out_bytes < WRITE_HIGH_WATER_BYTES and not self.closed:
                 frame = decoder.next()
                 if frame is None:
-                    if not decoder.pending:
+                    pending = decoder.pending
+                    if not pending:
                         self.frame_sweeps = -1
                     elif self.frame_sweeps < 0:
                         self.frame_sweeps = 0
+                    if pending != self.unfinished_bytes:
+                        server.unfinished_bytes += pending - self.unfinished_bytes
+                        self.unfinished_bytes = pending
+                        if server.unfinished_bytes > MAX_UNFINISHED_BYTES:
+                            server.cut_off_largest()
                     break
                 self.frame_sweeps = -1
                 server.handle(self, frame)
@@ -314,6 +326,8 @@ class RemotingServer:
         self.max_frame_bytes = max_frame_bytes
         self.turn_hooks: list[Callable[[], None]] = []
         self.connections: set[ServerConnection] = set()
+        self.unfinished_bytes = 0
+        """Bytes of frames, of all connections, that have not arrived whole."""
         self._idle_timeout_s = idle_timeout_s
         self._frame_timeout_s = frame_timeout_s
         self._max_connections = max_connections
@@ -379,6 +393,19 @@ class RemotingServer:
         """The connection has bytes to send at the end of the turn."""
         self._dirty.append(connection)
         self.schedule_turn()
+
+    def cut_off_largest(self) -> None:
+        """Unfinished frames are too much together: end the connection with the largest."""
+        largest = max(self.connections, key=lambda connection: connection.unfinished_bytes)
+        log.warning(
+            "closing %s: its frame of %d bytes is the largest of unfinished ones of %d",
+            largest.remote_address,
+            largest.unfinished_bytes,
+            self.unfinished_bytes,
+        )
+        self.unfinished_bytes -= largest.unfinished_bytes
+        largest.unfinished_bytes = 0
+        largest.abort()
 
     def resume_soon(self, connection: ServerConnection) -> None:
         """Let a connection go on with waiting frames in the next turn."""

@@ -31,6 +31,10 @@ _ENTRY_STRUCT: Final = struct.Struct(">iqii")
 _SLOT: Final = struct.Struct(">i")
 _ALLOCATE_BYTES: Final = 4 << 20
 """Entries' space is reserved in steps of this size, so that a young index does not take 400 MB."""
+_CHAIN_STEPS: Final = 4_096
+"""Entries of a chain that are followed one by one: about 2 ms."""
+_BLOCK_ENTRIES: Final = 1 << 18
+"""Entries looked through at once where a chain is longer: about 1 ms and 5 MB."""
 _INT_MAX: Final = 0x7FFFFFFF
 
 Ints = npt.NDArray[Any]
@@ -162,16 +166,37 @@ class IndexFile:
         return self.count > 1 and self.begin_timestamp <= end and self.end_timestamp >= begin
 
     def find(self, key_hash: int, begin: int, end: int, limit: int, found: set[int]) -> None:
-        """Add the log offsets kept for a hash, stored within ``begin`` to ``end`` (ms), newest first."""
+        """Add the log offsets kept for a hash, stored within ``begin`` to ``end`` (ms), newest first.
+
+        A chain that goes on and on (one key on every message, or keys chosen to collide) is not followed
+        to its end: the rest of the file is looked through in blocks, which takes a hundredth of the time.
+        """
         entry = _SLOT.unpack_from(self._map, HEADER_BYTES + key_hash % self.slots * 4)[0]
         below = self.count
-        while 0 < entry < below and len(found) < limit:
+        for _ in range(_CHAIN_STEPS):
+            if not 0 < entry < below or len(found) >= limit:
+                return
             below = entry
             stored_hash, offset, seconds, entry = _ENTRY_STRUCT.unpack_from(
                 self._map, self._entries_at + entry * ENTRY_BYTES
             )
             if stored_hash == key_hash and begin <= self.begin_timestamp + seconds * 1000 <= end:
                 found.add(offset)
+        if 0 < entry < below:
+            self._find_in_blocks(key_hash, begin, end, limit, found, entry + 1)
+
+    def _find_in_blocks(self, key_hash: int, begin: int, end: int, limit: int, found: set[int], below: int) -> None:
+        """As :meth:`find`, among all entries whose number is under ``below``."""
+        while below > 1 and len(found) < limit:
+            first = max(1, below - _BLOCK_ENTRIES)
+            block = np.frombuffer(self._map, _ENTRY, below - first, self._entries_at + first * ENTRY_BYTES)
+            times = self.begin_timestamp + block["seconds"].astype(np.int64) * 1000
+            hits = np.flatnonzero((block["hash"] == key_hash) & (times >= begin) & (times <= end))
+            for offset in dict.fromkeys(block["offset"][hits[::-1]].tolist()):
+                if len(found) >= limit:
+                    return
+                found.add(offset)
+            below = first
 
     # --- recovery -----------------------------------------------------------------------------
     def _entries(self) -> Ints:
