@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
 import types
 import typing
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from cometmq.errors import CometMQError
+from cometmq.errors import CometMQError, reason_of
 from cometmq.properties_file import parse_properties
 
 T = TypeVar("T")
@@ -40,6 +42,10 @@ class Option:
     minimum: float | None
     maximum: float | None
     choices: tuple[str, ...]
+    pattern: str
+    """Regular expression that the whole text matches; empty for any …"""
+    form: str
+    """… and what it means, in words."""
     runtime: bool
     """May be changed while the process runs."""
     secret: bool
@@ -54,7 +60,7 @@ class Option:
         if self.type is bool:
             return "true or false"
         if self.type is str:
-            return "text"
+            return self.form or "text"
         number = "a whole number" if self.type is int else "a number"
         if self.minimum is not None and self.maximum is not None:
             return (
@@ -80,6 +86,8 @@ class Option:
                 value = self.type(text)
             if self.choices and value not in self.choices:
                 raise ValueError
+            if self.pattern and not re.fullmatch(self.pattern, text):
+                raise ValueError
             if self.minimum is not None and not value >= self.minimum:
                 raise ValueError
             if self.maximum is not None and not value <= self.maximum:
@@ -96,6 +104,8 @@ def option(
     minimum: float | None = None,
     maximum: float | None = None,
     choices: tuple[str, ...] = (),
+    pattern: str = "",
+    form: str = "",
     key: str = "",
     runtime: bool = False,
     secret: bool = False,
@@ -109,6 +119,8 @@ def option(
         "minimum": minimum,
         "maximum": maximum,
         "choices": choices,
+        "pattern": pattern,
+        "form": form,
         "key": key,
         "runtime": runtime,
         "secret": secret,
@@ -145,6 +157,26 @@ def nearest(key: str, known: Iterable[str]) -> str | None:
     folded = {name.lower(): name for name in known}
     close = difflib.get_close_matches(key.lower(), folded, n=1, cutoff=_NEAR_ENOUGH)
     return folded[close[0]] if close else None
+
+
+def load_file(
+    config_type: type[T], path: str | Path | None, *, overrides: Mapping[str, Any], accepted: Iterable[str] = ()
+) -> tuple[T, list[str]]:
+    """Read the configuration file of a process, see :func:`load_options`; without one all is default or override.
+
+    What is changed at run time goes back into that file: its path becomes ``config_store_path``.
+
+    :raises ConfigError: when the file cannot be read, or with file, line, value and allowed range.
+    """
+    if path is None:
+        return config_type(**overrides), []
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = reason_of(error) if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ConfigError(f"cannot read the configuration {path}: {why}", next_step="check the -c argument") from None
+    values = {"config_store_path": str(path)} | dict(overrides)
+    return load_options(config_type, text, source=str(path), overrides=values, accepted=accepted)
 
 
 def load_options(

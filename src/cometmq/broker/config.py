@@ -10,11 +10,10 @@ import dataclasses
 from pathlib import Path
 from typing import Any, Final
 
-from cometmq.errors import reason_of
 from cometmq.limits import MAX_CONNECTIONS, MAX_FRAME_BYTES, MAX_MESSAGE_BYTES
 from cometmq.message.hosts import parse_address
 from cometmq.message.names import MASTER_ID, TRACE_TOPIC
-from cometmq.options import ConfigError, load_options, option
+from cometmq.options import ConfigError, load_file, option
 from cometmq.store.config import StoreConfig
 
 APACHE_ONLY_KEYS: Final = frozenset(
@@ -176,17 +175,7 @@ def load_broker_config(path: str | Path | None, **overrides: Any) -> tuple[Broke
 
     :raises ConfigError: when the file cannot be read, or with file, line, value and allowed range.
     """
-    if path is None:
-        return _checked(BrokerConfig(**overrides)), []
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        why = reason_of(error) if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise ConfigError(f"cannot read the configuration {path}: {why}", next_step="check the -c argument") from None
-    overrides.setdefault("config_store_path", str(path))
-    loaded, warnings = load_options(
-        BrokerConfig, text, source=str(path), overrides=overrides, accepted=APACHE_ONLY_KEYS
-    )
+    loaded, warnings = load_file(BrokerConfig, path, overrides=overrides, accepted=APACHE_ONLY_KEYS)
     return _checked(loaded), warnings
 
 

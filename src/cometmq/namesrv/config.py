@@ -6,9 +6,8 @@ import dataclasses
 from pathlib import Path
 from typing import Any, Final
 
-from cometmq.errors import reason_of
 from cometmq.limits import MAX_CONNECTIONS
-from cometmq.options import ConfigError, load_options, option
+from cometmq.options import load_file, option
 
 APACHE_ONLY_KEYS: Final = frozenset(
     {
@@ -73,12 +72,4 @@ def load_namesrv_config(path: str | Path | None, **overrides: Any) -> tuple[Name
 
     :raises ConfigError: when the file cannot be read, or with file, line, value and allowed range.
     """
-    if path is None:
-        return NamesrvConfig(**overrides), []
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        why = reason_of(error) if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise ConfigError(f"cannot read the configuration {path}: {why}", next_step="check the -c argument") from None
-    overrides.setdefault("config_store_path", str(path))
-    return load_options(NamesrvConfig, text, source=str(path), overrides=overrides, accepted=APACHE_ONLY_KEYS)
+    return load_file(NamesrvConfig, path, overrides=overrides, accepted=APACHE_ONLY_KEYS)

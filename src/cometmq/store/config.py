@@ -11,6 +11,7 @@ from cometmq.options import option
 ASYNC_FLUSH: Final = "ASYNC_FLUSH"
 SYNC_FLUSH: Final = "SYNC_FLUSH"
 CQ_UNIT_BYTES: Final = 20
+_HOUR: Final = r"\s*(2[0-3]|[01]?[0-9])\s*"
 _UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -36,10 +37,19 @@ class StoreConfig:
     )
     check_crc_on_recover: bool = option(True, "compare bodies with their CRC on recovery", key="checkCRCOnRecover")
     message_delay_level: str = option(
-        "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h", "the delays, from level 1 on"
+        "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
+        "the delays, from level 1 on",
+        pattern=r"[0-9]{1,9}[smhd](\s+[0-9]{1,9}[smhd])*",
+        form="delays such as 10s 5m 2h 1d",
     )
     file_reserved_time: int = option(72, "hours that log files are kept", runtime=True)
-    delete_when: str = option("04", "hours of the day at which old files go, separated by ;", runtime=True)
+    delete_when: str = option(
+        "04",
+        "hours of the day at which old files go",
+        pattern=rf"{_HOUR}(;{_HOUR})*;?",
+        form="hours from 0 to 23, separated by ;",
+        runtime=True,
+    )
     clean_resource_interval: int = option(10_000, "ms between two looks for files to delete", minimum=1)
     delete_file_batch_max: int = option(10, "files deleted at one look at most", minimum=1)
     disk_max_used_space_ratio: int = option(
@@ -75,10 +85,7 @@ class StoreConfig:
 
     @property
     def delays_ms(self) -> tuple[int, ...]:
-        """Milliseconds of each delay level; level 1 comes first.
-
-        :raises ValueError: ``messageDelayLevel`` is not a list such as ``1s 5m 2h``.
-        """
+        """Milliseconds of each delay level; level 1 comes first."""
         return tuple(int(word[:-1]) * _UNIT_MS[word[-1]] for word in self.message_delay_level.split())
 
     @property
