@@ -246,6 +246,7 @@ class PushConsumer:
                 log.warning("%s goes to another member while %d calls run", queue, len(process_queue.running))
         await self._report({queue: process_queue.offset})
         process_queue.release()
+        log.info("%s has left %s at offset %s", self.group, queue, process_queue.offset)
 
     async def _reset(self, queue: MessageQueue, offset: int) -> None:
         process_queue = self._queues.pop(queue, None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -18,6 +18,35 @@ from cometmq.message.message import MessageExt
 from cometmq.remoting.bodies import MessageQueue, SubscriptionData
 
 log = logging.getLogger(__name__)
+
+LASTING_FAILURES: Final = 3
+"""Refusals of a broker in a row that do not pass by themselves."""
+
+
+class Trouble:
+    """Tells once that a queue cannot be read, and once that it can be again, however often it is tried."""
+
+    def __init__(self, queue: MessageQueue) -> None:
+        self._queue = queue
+        self._failures = 0
+        self._told = False
+
+    def seen(self, error: CometMQError, again_in_s: float) -> None:
+        """Reading failed: one warning, the rest are details for debugging.
+
+        What a broker answers may pass by itself (it does not know the subscription yet), so that counts later.
+        """
+        self._failures += 1
+        tell = not self._told and (self._failures >= LASTING_FAILURES or not isinstance(error, BrokerError))
+        text = "cannot read %s, trying again every %g s: %s"
+        log.log(logging.WARNING if tell else logging.DEBUG, text, self._queue, again_in_s, error)
+        self._told = self._told or tell
+
+    def over(self, offset: int) -> None:
+        """Reading goes on."""
+        if self._told:
+            log.info("reading %s again, from offset %d", self._queue, offset)
+        self._failures, self._told = 0, False
 
 
 class Chunk(msgspec.Struct):
@@ -88,7 +117,9 @@ async def read_queue(
     ``start`` finds the first offset. The subscription goes with every pull, so that a broker which has
     just been restarted needs no heartbeat first.
     """
-    offset = await _begin(queue, start, config, clock)
+    trouble = Trouble(queue)
+    offset = await _begin(start, config, clock, trouble)
+    log.info("reading %s from offset %d", queue, offset)
     while True:
         await sink.room()
         try:
@@ -102,10 +133,10 @@ async def read_queue(
             )
             messages = messages_of(pulled, queue, wanted)
         except CometMQError as error:
-            level = logging.INFO if isinstance(error, BrokerError) else logging.WARNING
-            log.log(level, "pulling %s again in %g s: %s", queue, config.pull_error_delay_s, error)
+            trouble.seen(error, config.pull_error_delay_s)
             await clock.sleep(config.pull_error_delay_s)
             continue
+        trouble.over(offset)
         if pulled.status is PullStatus.OFFSET_ILLEGAL:
             log.warning("%s has no offset %d; going on at %d", queue, offset, pulled.next_offset)
         if messages or pulled.next_offset != offset:
@@ -115,10 +146,10 @@ async def read_queue(
             await clock.sleep(config.pull_interval_s)
 
 
-async def _begin(queue: MessageQueue, start: Callable[[], Awaitable[int]], config: ReadConfig, clock: Clock) -> int:
+async def _begin(start: Callable[[], Awaitable[int]], config: ReadConfig, clock: Clock, trouble: Trouble) -> int:
     while True:
         try:
             return await start()
         except CometMQError as error:
-            log.warning("asking where to begin in %s again in %g s: %s", queue, config.pull_error_delay_s, error)
+            trouble.seen(error, config.pull_error_delay_s)
             await clock.sleep(config.pull_error_delay_s)

@@ -33,6 +33,9 @@ class MessageQueue(msgspec.Struct, rename="camel", frozen=True, order=True):
     broker_name: str
     queue_id: int
 
+    def __str__(self) -> str:
+        return f"queue {self.queue_id} of {self.topic} at {self.broker_name}"
+
 
 class DataVersion(Body):
     """When a table last changed: equal only if both numbers are."""
