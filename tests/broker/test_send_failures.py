@@ -16,6 +16,8 @@ import cometmq.broker.send
 import cometmq.broker.send_flush
 from cometmq.broker.controller import Broker
 from cometmq.clock import VirtualClock
+from cometmq.config_file import ConfigFile
+from cometmq.limits import TABLE_RETRY_SECONDS
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.store.disk import Disk
 
@@ -179,3 +181,30 @@ async def test_sync_flush_counts_what_waits_with_the_message(
     assert (await wire.send("T", b"small")).code == ResponseCode.SYSTEM_BUSY
     monkeypatch.undo()
     broker.clock.advance(60)  # type: ignore[attr-defined]  # the tests' brokers have a virtual clock
+
+
+async def test_messages_of_a_topic_that_is_in_no_file_are_never_acknowledged(
+    start_on: StartOn, connect_to: ConnectTo, monkeypatch: pytest.MonkeyPatch, clock: VirtualClock
+) -> None:
+    broker = await start_on()
+    wire = await connect_to(broker)
+    await wire.send("Old")
+
+    def no_room(_file: ConfigFile, _data: bytes) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    words = "service not available now: the table of topics cannot be written"
+    end = broker.store.max_physical_offset
+    with monkeypatch.context() as patch:
+        patch.setattr(ConfigFile, "save", no_room)
+        for topic in ("New", "New", "Newer"):
+            answer = await wire.send(topic)
+            assert (answer.code, answer.remark) == (ResponseCode.SERVICE_NOT_AVAILABLE, words)
+        assert broker.store.max_physical_offset == end
+        assert (await wire.send("Old")).code == ResponseCode.SUCCESS, "known topics go on"
+        clock.advance(TABLE_RETRY_SECONDS)
+        assert (await wire.send("New")).code == ResponseCode.SERVICE_NOT_AVAILABLE
+    clock.advance(TABLE_RETRY_SECONDS)
+    answer = await wire.send("New")
+    assert (answer.code, answer.ext_fields["queueOffset"]) == (ResponseCode.SUCCESS, "0")
+    assert '"New":' in (broker.config.root / "config" / "topics.json").read_text()

@@ -302,9 +302,14 @@ class SendMessageProcessor:
         self._touched = []
         self._turn_bytes = 0
         try:
+            self._targets.save_topics()
             position = self._store.commit()
+        except SendRefusedError as refusal:
+            self._store.rollback()
+            self._failed(refusal, touched, pending)
+            return
         except StoreError as error:
-            self._failed(error, touched, pending)
+            self._failed(_not_available(error), touched, pending)
             return
         stats = self._stats
         messages = 0
@@ -319,14 +324,13 @@ class SendMessageProcessor:
             pending = [send for send in pending if not send.wait]
         self._answers.stored(pending)
 
-    def _failed(self, error: StoreError, touched: list[SendTarget], pending: list[PendingSend]) -> None:
+    def _failed(self, refusal: SendRefusedError, touched: list[SendTarget], pending: list[PendingSend]) -> None:
         messages = sum(target.messages for target in touched)
         for target in touched:
             target.messages = 0
             target.size_bytes = 0
         self._stats.put_failed += messages
-        _log.error("%d messages of one turn are not stored: %s", messages, error)
-        refusal = _not_available(error)
+        _log.error("%d messages of one turn are not stored: %s", messages, refusal.remark)
         self._answers.refused(refusal.code, refusal.remark, pending)
 
 

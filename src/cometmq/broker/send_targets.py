@@ -92,6 +92,7 @@ class SendTargets:
         self._store = store
         self._clock = clock
         self._known: dict[str, SendTarget] = {}
+        self._has_unsaved = False
         topics.on_change.append(self._forget)
         live.on_change.append(lambda _: self._known.clear())
 
@@ -127,10 +128,26 @@ class SendTargets:
             raise SendRefusedError(ResponseCode.NO_PERMISSION, f"Sending message to topic[{name}] is forbidden.")
         if name.startswith(RETRY_PREFIX):
             self._check_retried_group(name.removeprefix(RETRY_PREFIX))
+        if topic is None or self._topics.is_unsaved(name):
+            if self._topics.cannot_be_saved:
+                raise _topics_not_saved()
+            self._has_unsaved = True
         if topic is None:
             topic = self._create(header)
         target = self._known[name] = SendTarget(topic, self._store)
         return target
+
+    def save_topics(self) -> None:
+        """See to it that every topic sent to in this turn is in the file: crash recovery hides all others.
+
+        :raises SendRefusedError: the file cannot be written, so that nothing of the turn may be stored.
+        """
+        if self._has_unsaved:
+            self._has_unsaved = False
+            self._topics.save()
+            if self._topics.cannot_be_saved:
+                self._known.clear()
+                raise _topics_not_saved()
 
     def _check_retried_group(self, group: str) -> None:
         wrong = check_group(group)
@@ -160,3 +177,9 @@ class SendTargets:
                 ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please!{TOPIC_HELP}"
             )
         return topic
+
+
+def _topics_not_saved() -> SendRefusedError:
+    return SendRefusedError(
+        ResponseCode.SERVICE_NOT_AVAILABLE, "service not available now: the table of topics cannot be written"
+    )

@@ -61,6 +61,8 @@ class TableFile:
         self.path = path
         self._file = ConfigFile(path)
         self._due = False
+        self.failed = False
+        """Whether the last write failed."""
 
     def load_raw(self) -> Any | None:
         """What the file holds, ``None`` when there is none.
@@ -103,6 +105,7 @@ class TableFile:
         """Write a body; on a full or broken disk it is due again."""
         try:
             self._file.save(fastjson.dumps_pretty(to_builtins(table)))
+            self.failed = False
         except OSError as error:
-            self._due = True
+            self._due = self.failed = True
             _log.error("cannot write %s: %s; it will be tried again", self.path, error)

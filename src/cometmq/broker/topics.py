@@ -72,6 +72,7 @@ class TopicConfigManager:
         self._file = TableFile(path)
         self._clock = clock
         self._table: dict[str, TopicConfig] = {}
+        self._unsaved: set[str] = set()
         self.version = DataVersion(timestamp=clock.now_ms(), counter=0)
         config = live.current
         self.system_topics = SYSTEM_TOPICS | {
@@ -101,6 +102,15 @@ class TopicConfigManager:
     def wrapper(self) -> TopicConfigSerializeWrapper:
         """The body that nameservers, slaves and tools get (code 21, 103)."""
         return TopicConfigSerializeWrapper(topic_config_table=dict(self._table), data_version=self.version)
+
+    def is_unsaved(self, topic: str) -> bool:
+        """Whether a topic is in memory only, so that its messages would be hidden after a crash."""
+        return topic in self._unsaved
+
+    @property
+    def cannot_be_saved(self) -> bool:
+        """Whether the file could not be written when that was last tried."""
+        return self._file.failed
 
     # --- Loading ------------------------------------------------------------------------------
     def load(self) -> list[str]:
@@ -145,6 +155,8 @@ class TopicConfigManager:
     def put(self, topic: TopicConfig) -> None:
         """Add or replace a topic; the name must have passed ``check_topic``."""
         assert check_topic(topic.topic_name) is None, topic.topic_name
+        if topic.topic_name not in self._table:
+            self._unsaved.add(topic.topic_name)
         self._table[topic.topic_name] = topic
         self._changed(topic.topic_name)
 
@@ -152,6 +164,7 @@ class TopicConfigManager:
         """Remove a topic; whether it was there."""
         if self._table.pop(topic, None) is None:
             return False
+        self._unsaved.discard(topic)
         self._changed(topic)
         return True
 
@@ -212,6 +225,8 @@ class TopicConfigManager:
     def save(self) -> None:
         """Write the file if the table changed; on a full or broken disk it stays due for the next call."""
         self._file.save(self.wrapper())
+        if not self._file.failed:
+            self._unsaved.clear()
 
 
 def _topic(name: str, queues: int, perm: int = READ_WRITE, topic_sys_flag: int = 0) -> TopicConfig:

@@ -290,6 +290,10 @@ class MessageStore:
             self.on_arrival(touched)
         return position
 
+    def rollback(self) -> None:
+        """Take back everything put since the last commit, with all its offsets."""
+        self._drop_turn()
+
     def _begin_turn(self) -> None:
         self._turn_open = True
         self._turn_error = self.writable()
