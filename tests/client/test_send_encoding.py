@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -94,3 +96,15 @@ def test_what_no_broker_takes_is_refused_with_the_next_step(message: Message, sa
 def test_properties_that_cannot_be_stored_are_refused(properties: dict[str, str], says: str) -> None:
     with pytest.raises(IllegalMessageError, match=says):
         encoder().properties_text(Message("Topic", b"x", properties=properties), "AB")
+
+
+@pytest.mark.parametrize("body", ["text", None, 7])
+def test_a_body_that_is_no_bytes_is_told(body: object) -> None:
+    with pytest.raises(IllegalMessageError, match=f"the body is {type(body).__name__}, not bytes"):
+        encoder().check(Message("Topic", body))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("given", [{"properties": {"price": 7}}, {"keys": [7]}, {"tags": 7}])
+def test_a_property_that_is_no_text_is_told(given: dict[str, Any]) -> None:
+    with pytest.raises(IllegalMessageError, match="tags, keys and properties are text"):
+        encoder().properties_text(Message("Topic", b"b", **given), "AB" * 16)

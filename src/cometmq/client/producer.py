@@ -73,7 +73,7 @@ class Producer:
         )
         self._sender = Sender(self.instance, self._encoder, self.config)
         self._ids = UniqIdGenerator(self.instance.clock)
-        self._state = "new"
+        self._state = "not started"
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -87,7 +87,7 @@ class Producer:
 
         :raises ClientStateError: it was started before.
         """
-        if self._state != "new":
+        if self._state != "not started":
             raise ClientStateError(f"the producer of group {self.group} is {self._state}", next_step="make a new one")
         self._state = "running"
         self.instance.acquire()
@@ -272,7 +272,7 @@ class Producer:
         if self._state != "running":
             raise ClientStateError(
                 f"the producer of group {self.group} is {self._state}",
-                next_step="use it inside `async with`, or call start() first",
+                next_step="make a new one" if self._state == "closed" else "use it inside `with` or `async with`",
             )
 
     def _prepare(self, message: Message) -> Delivery:

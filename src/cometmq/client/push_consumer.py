@@ -76,7 +76,7 @@ class PushConsumer:
         self._local_table: dict[MessageQueue, int] = {}
         self._saving = asyncio.Lock()
         self._reporting: dict[MessageQueue, asyncio.Lock] = {}
-        self._state = "new"
+        self._state = "not started"
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -93,7 +93,7 @@ class PushConsumer:
         :raises ClientStateError: nothing was subscribed, or it was started before.
         :raises RouteNotFoundError: none of the topics exists.
         """
-        if self._state != "new":
+        if self._state != "not started":
             raise ClientStateError(f"the consumer of group {self.group} is {self._state}", next_step="make a new one")
         if not self._subscriptions:
             raise ClientStateError("the consumer has no subscription", next_step="call subscribe before start")

@@ -70,9 +70,12 @@ class SendEncoder:
     def check(self, message: Message) -> None:
         """Refuse what no broker may be given.
 
-        :raises IllegalMessageError: no body, a body above the limit, or a bad topic name.
+        :raises IllegalMessageError: no body, a body above the limit or of text, or a bad topic name.
         """
-        size = len(message.body)
+        body = message.body
+        if type(body) is not bytes and not isinstance(body, (bytes, bytearray, memoryview)):
+            raise IllegalMessageError(f"the body is {type(body).__name__}, not bytes", "encode it, as in text.encode()")
+        size = len(body)
         if size > self._max_message_bytes:
             raise IllegalMessageError(
                 f"a body of {size} bytes; at most {self._max_message_bytes} are sent",
@@ -93,7 +96,8 @@ class SendEncoder:
     def properties_text(self, message: Message, unique_key: str) -> str:
         """The properties of a message as they are sent.
 
-        :raises IllegalMessageError: a reserved name, a separator inside, or more than 32,767 bytes.
+        :raises IllegalMessageError: a reserved name, a value that is no text, a separator inside, or more than
+            32,767 bytes.
         """
         wait = "true" if message.wait_store_msg_ok else "false"
         own = f"{UNIQ_KEY}\x01{unique_key}\x02{WAIT}\x01{wait}\x02"
@@ -104,12 +108,14 @@ class SendEncoder:
             raise IllegalMessageError(
                 f"properties {', '.join(sorted(reserved))} are reserved for RocketMQ", "choose other names"
             )
-        properties = message.all_properties()
-        properties.pop(WAIT, None)
         try:
+            properties = message.all_properties()
+            properties.pop(WAIT, None)
             text = encode_properties(properties) + own
         except ValueError as error:
             raise IllegalMessageError(str(error), "leave out the bytes 1 and 2") from error
+        except TypeError as error:
+            raise IllegalMessageError("tags, keys and properties are text", "give each value as a str") from error
         if len(text) * 3 > MAX_PROPERTIES_BYTES and len(text.encode()) > MAX_PROPERTIES_BYTES:
             raise IllegalMessageError(
                 f"properties of {len(text.encode())} bytes; at most {MAX_PROPERTIES_BYTES} can be stored",
