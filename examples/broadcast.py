@@ -3,6 +3,7 @@
 python examples/broadcast.py [NAMESRV [COUNT]]
 """
 
+import contextlib
 import sys
 import threading
 from collections.abc import Sequence
@@ -37,4 +38,5 @@ def main(namesrv: str, count: int) -> None:
 
 if __name__ == "__main__":
     address = sys.argv[1] if len(sys.argv) > 1 else "localhost:9876"
-    main(address, int(sys.argv[2]) if len(sys.argv) > 2 else sys.maxsize)
+    with contextlib.suppress(KeyboardInterrupt):
+        main(address, int(sys.argv[2]) if len(sys.argv) > 2 else sys.maxsize)

@@ -4,6 +4,7 @@ python examples/consumer.py [NAMESRV [COUNT]]
 """
 
 import asyncio
+import contextlib
 import sys
 from collections.abc import Sequence
 
@@ -35,4 +36,5 @@ async def main(namesrv: str, count: int) -> None:
 
 if __name__ == "__main__":
     address = sys.argv[1] if len(sys.argv) > 1 else "localhost:9876"
-    asyncio.run(main(address, int(sys.argv[2]) if len(sys.argv) > 2 else sys.maxsize))
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(main(address, int(sys.argv[2]) if len(sys.argv) > 2 else sys.maxsize))
