@@ -8,11 +8,12 @@ import pytest
 from tests.broker.conftest import small_config
 
 from cometmq import fastjson
-from cometmq.broker.groups import SYSTEM_GROUPS, SubscriptionGroupManager
+from cometmq.broker.groups import SubscriptionGroupManager
 from cometmq.broker.live_config import LiveConfig
 from cometmq.broker.table_file import TableFileError
 from cometmq.broker.topics import TopicConfigManager, describe_topic, perm_text
 from cometmq.clock import VirtualClock
+from cometmq.message.names import SYSTEM_GROUPS
 from cometmq.remoting.bodies import SubscriptionGroupConfig, TopicConfig
 
 Tables = tuple[TopicConfigManager, SubscriptionGroupManager]

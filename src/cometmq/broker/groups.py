@@ -10,13 +10,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
 
 from cometmq.broker.live_config import LiveConfig
 from cometmq.broker.table_file import TableFile
 from cometmq.clock import Clock
 from cometmq.limits import MAX_GROUPS
-from cometmq.message.names import check_group
+from cometmq.message.names import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS, check_group
 from cometmq.remoting.bodies import (
     DataVersion,
     SubscriptionGroupConfig,
@@ -24,18 +23,6 @@ from cometmq.remoting.bodies import (
 )
 
 _log = logging.getLogger(__name__)
-
-SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
-SYSTEM_GROUPS: Final = (
-    "TOOLS_CONSUMER",
-    "FILTERSRV_CONSUMER",
-    "SELF_TEST_C_GROUP",
-    "CID_ONS-HTTP-PROXY",
-    "CID_ONSAPI_PULL",
-    "CID_ONSAPI_PERMISSION",
-    "CID_ONSAPI_OWNER",
-)
-"""Groups that every broker has (``SubscriptionGroupManager.init``)."""
 
 GroupListener = Callable[[str], None]
 

@@ -15,7 +15,7 @@ from cometmq.client.admin import Admin
 from cometmq.client.errors import RemotingConnectError
 from cometmq.client.route import namesrv_addresses
 from cometmq.errors import CometMQError
-from cometmq.message.names import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_TOPICS, check_group, check_topic
+from cometmq.message.names import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_TOPICS, check_group, check_topic, reply_topic
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -85,9 +85,9 @@ async def users_topics(admin: Admin) -> list[str]:
     """All topics but RocketMQ's own, those named as brokers and clusters, and those of retries."""
     info = await admin.cluster_info()
     hidden = SYSTEM_TOPICS | info.broker_addr_table.keys() | info.cluster_addr_table.keys()
+    hidden |= {reply_topic(cluster) for cluster in info.cluster_addr_table}
     inner = (RETRY_PREFIX, DLQ_PREFIX, "rmq_sys_", "RMQ_SYS_")
-    replies = tuple(f"{cluster}_REPLY_TOPIC" for cluster in info.cluster_addr_table)
-    return [name for name in await admin.topics() if name not in hidden | set(replies) and not name.startswith(inner)]
+    return [name for name in await admin.topics() if name not in hidden and not name.startswith(inner)]
 
 
 def demand_topic_name(topic: str) -> None:

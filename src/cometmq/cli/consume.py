@@ -20,11 +20,11 @@ from cometmq.cli.rows import message_row
 from cometmq.client.consumer_config import ConsumeFromWhere, LitePullConfig
 from cometmq.client.errors import RemotingConnectError
 from cometmq.client.lite_pull_consumer import LitePullConsumer
+from cometmq.client.subscription import TAG, subscription
 from cometmq.message.message import MessageExt
+from cometmq.message.names import TOOLS_GROUP
 from cometmq.remoting.bodies import MessageQueue
 
-NO_GROUP: Final = "TOOLS_CONSUMER"
-"""Consuming without a group uses the group of RocketMQ's own tools, and commits nothing."""
 POLL_SECONDS: Final = 1.0
 """How often --until-end looks whether it is there although nothing arrives."""
 
@@ -80,6 +80,10 @@ def command(
         demand_group_name(group)
     if from_beginning and since is not None:
         raise WrongUseError("say one of --from-beginning and --since")
+    try:
+        subscription(topic, expression, TAG, 0)
+    except ValueError as error:
+        raise WrongUseError(f"--tag {expression}: {error}") from None
     wish = Wish(topic, group, expression, limit, until_end, output != "raw", from_beginning, since)
     received = 0
 
@@ -91,8 +95,6 @@ def command(
         run_server(main)
     except RemotingConnectError as error:
         raise explained(error, namesrv) from error
-    except ValueError as error:
-        raise WrongUseError(f"--tag {expression}: {error}") from None
     if sys.stderr.isatty() or not received:
         tell(f"Received {received:,} message{'' if received == 1 else 's'} of topic {topic}.")
 
@@ -105,7 +107,7 @@ async def _consume(namesrv: str, wish: Wish, stopping: Stopping) -> int:
         consume_timestamp_ms=wish.since_ms or 0,
     )
     received = 0
-    async with LitePullConsumer(wish.group or NO_GROUP, namesrv, config=config) as consumer:
+    async with LitePullConsumer(wish.group or TOOLS_GROUP, namesrv, config=config) as consumer:
         ends = {queue: await consumer.offsets.max(queue) for queue in await consumer.queues(wish.topic)}
         if wish.group is not None:
             await consumer.subscribe(wish.topic, wish.expression)

@@ -13,7 +13,7 @@ from cometmq.cli.output import Column, output_option, show, tell
 from cometmq.client.admin import Admin
 from cometmq.client.errors import BrokerError, RouteNotFoundError
 from cometmq.client.progress import ConsumeProgress
-from cometmq.message.names import dlq_topic, retry_topic
+from cometmq.message.names import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS, dlq_topic, retry_topic
 from cometmq.remoting.bodies import ConsumerConnection, SubscriptionGroupConfig
 from cometmq.remoting.codes import ResponseCode
 
@@ -57,7 +57,6 @@ def command() -> None:
 @output_option
 def list_groups(everything: bool, namesrv: str, output: str) -> None:
     """List groups with their members and how far behind they are."""
-    from cometmq.broker.groups import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS
 
     async def work(admin: Admin) -> list[dict[str, Any]]:
         names = [

@@ -18,12 +18,11 @@ from cometmq.client.pull_consumer import PullConsumer
 from cometmq.client.pulling import PullStatus
 from cometmq.errors import CometMQError
 from cometmq.message.message import MessageExt
+from cometmq.message.names import TOOLS_GROUP
 from cometmq.remoting.codes import ResponseCode
 
 MAX_FOUND: Final = 64
 """Messages that a broker returns for one query (``maxMsgsNumBatch``)."""
-TOOLS_GROUP: Final = "TOOLS_CONSUMER"
-"""The group of RocketMQ's own tools; every broker has it."""
 
 _FOUND: Final = (
     Column("stored", "Stored", time=True),

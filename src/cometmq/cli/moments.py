@@ -26,6 +26,9 @@ class Moment(click.ParamType[int]):
         if value.isdigit():
             return int(value)
         try:
-            return int(datetime.fromisoformat(value).timestamp() * 1000)
+            moment_ms = int(datetime.fromisoformat(value).timestamp() * 1000)
         except ValueError:
             self.fail(f"{value} is no time; write 2026-01-31T12:00 or milliseconds since 1970", param, ctx)
+        if moment_ms < 0:
+            self.fail(f"{value} is before 1970", param, ctx)
+        return moment_ms

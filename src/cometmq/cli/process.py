@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from cometmq.cli.failures import INTERRUPTED
+from cometmq.loop import fastest_loop
 
 GC_YOUNG_OBJECTS: Final = 50_000
 """Allocations between two collections of the youngest generation: about a second of full load, since
@@ -66,16 +67,6 @@ def run_server(main: Callable[[Stopping], Awaitable[None]]) -> None:
 
     with asyncio.Runner(loop_factory=fastest_loop()) as runner:
         runner.run(guarded_main())
-
-
-def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop]:
-    """Return uvloop's loop factory where it is installed, otherwise asyncio's."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop
-    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return factory
 
 
 def settle_garbage_collector() -> None:

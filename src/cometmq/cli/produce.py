@@ -13,10 +13,9 @@ from typing import IO, Any, Final
 
 import click
 
-from cometmq.cli.administration import explained, namesrv_option
+from cometmq.cli.administration import demand_group_name, demand_topic_name, explained, namesrv_option
 from cometmq.cli.failures import PartlyDoneError, WrongUseError
 from cometmq.cli.output import Column, output_option, show, tell
-from cometmq.cli.process import fastest_loop
 from cometmq.cli.progress import Progress
 from cometmq.cli.sources import MessageForm, Pacer, from_lines, from_load
 from cometmq.client.errors import RemotingConnectError
@@ -26,6 +25,7 @@ from cometmq.client.selectors import by_sharding_key
 from cometmq.client.send_result import SendResult
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.errors import CometMQError
+from cometmq.loop import fastest_loop
 from cometmq.message.message import Message
 
 PRODUCER_GROUP: Final = "cometmq-produce"
@@ -86,6 +86,8 @@ def command(
 
     Says on stderr what was sent; -o json, jsonl or csv lists where every message is stored.
     """
+    demand_topic_name(topic)
+    demand_group_name(group)
     if sum(given is not None for given in (body, path, count)) > 1:
         raise WrongUseError("say one of --body, --file and --count")
     form = MessageForm(topic, tag, keys, _pairs(properties), as_json)

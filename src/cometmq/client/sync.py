@@ -25,6 +25,7 @@ from cometmq.client.push_consumer import PushConsumer
 from cometmq.client.selectors import QueueSelector
 from cometmq.client.send_result import SendResult
 from cometmq.client.subscription import ALL, TAG
+from cometmq.loop import fastest_loop
 from cometmq.message.message import Message
 from cometmq.remoting.bodies import MessageQueue
 
@@ -45,7 +46,7 @@ class _Background:
         """The running loop; after a fork the child gets one of its own."""
         with self._lock:
             if self._loop is None or self._pid != os.getpid():
-                self._loop = _new_loop()
+                self._loop = fastest_loop()()
                 self._pid = os.getpid()
                 threading.Thread(target=self._loop.run_forever, name="cometmq-client", daemon=True).start()
                 atexit.register(self._stop, self._loop, self._pid)
@@ -55,14 +56,6 @@ class _Background:
     def _stop(loop: asyncio.AbstractEventLoop, pid: int) -> None:
         if pid == os.getpid():
             loop.call_soon_threadsafe(loop.stop)
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()
 
 
 _BACKGROUND: Final = _Background()

@@ -61,6 +61,20 @@ NOT_ALLOWED_SEND_TOPICS: Final = frozenset(
 )
 """Topics that no client may send to."""
 
+TOOLS_GROUP: Final = "TOOLS_CONSUMER"
+"""The group of RocketMQ's own tools; it commits nothing."""
+SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
+SYSTEM_GROUPS: Final = (
+    TOOLS_GROUP,
+    "FILTERSRV_CONSUMER",
+    "SELF_TEST_C_GROUP",
+    "CID_ONS-HTTP-PROXY",
+    "CID_ONSAPI_PULL",
+    "CID_ONSAPI_PERMISSION",
+    "CID_ONSAPI_OWNER",
+)
+"""Groups that every broker has (``SubscriptionGroupManager.init``)."""
+
 _ALLOWED: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 

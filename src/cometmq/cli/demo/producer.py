@@ -14,13 +14,13 @@ from cometmq.cli.demo.ledger import Ledger
 from cometmq.cli.demo.orders import TOPIC, OrderEvent, events_of
 from cometmq.cli.demo.worker import Teller, Told
 from cometmq.cli.failures import guarded
-from cometmq.cli.process import fastest_loop
 from cometmq.client.errors import BrokerError, RemotingError, SendFailedError
 from cometmq.client.outcomes import PartlySentError
 from cometmq.client.producer import Producer
 from cometmq.client.producer_config import ProducerConfig
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.errors import CometMQError
+from cometmq.loop import fastest_loop
 from cometmq.remoting.bodies import MessageQueue
 
 ROUND: Final = 512
