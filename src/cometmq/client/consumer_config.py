@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
+from cometmq.client.ranges import demand_above_zero, demand_zero_or_more
 from cometmq.client.rebalance import AllocateStrategy, averagely
 
 
@@ -61,18 +62,15 @@ class ReadConfig:
     """For CONSUME_FROM_TIMESTAMP: ms since 1970."""
 
     def __post_init__(self) -> None:
-        for name in (
+        demand_above_zero(
+            self,
             "pull_batch_size",
             "pull_threshold_for_queue",
             "pull_threshold_bytes_for_queue",
             "pull_threshold_bytes",
             "rebalance_interval_s",
-        ):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name} must be above 0, not {getattr(self, name)}")
-        for name in ("pull_wait_s", "pull_interval_s", "pull_error_delay_s", "consume_timestamp_ms"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must not be below 0, but is {getattr(self, name)}")
+        )
+        demand_zero_or_more(self, "pull_wait_s", "pull_interval_s", "pull_error_delay_s", "consume_timestamp_ms")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,12 +103,10 @@ class PushConfig(ReadConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("consume_batch_size", "consume_concurrency", "pull_span_for_queue", "persist_interval_s"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name} must be above 0, not {getattr(self, name)}")
-        for name in ("retry_delay_s", "handover_wait_s", "handover_delay_s", "max_reconsume_times"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must not be below 0, but is {getattr(self, name)}")
+        demand_above_zero(
+            self, "consume_batch_size", "consume_concurrency", "pull_span_for_queue", "persist_interval_s"
+        )
+        demand_zero_or_more(self, "retry_delay_s", "handover_wait_s", "handover_delay_s", "max_reconsume_times")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,3 +122,8 @@ class LitePullConfig(ReadConfig):
     """Seconds between two such commits."""
     max_poll_messages: int = 1024
     """Messages that one poll gives, at most."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        demand_above_zero(self, "max_poll_messages")
+        demand_zero_or_more(self, "auto_commit_interval_s")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from cometmq.client.ranges import demand_above_zero, demand_zero_or_more
 from cometmq.limits import MAX_MESSAGE_BYTES
 from cometmq.message.compression import DEFAULT_LEVEL
 from cometmq.message.sysflag import CompressionType
@@ -59,9 +60,5 @@ class ProducerConfig:
     """Seconds that closing waits for messages on their way."""
 
     def __post_init__(self) -> None:
-        for name in ("send_timeout_s", "max_message_bytes", "default_topic_queue_nums", "max_in_flight"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name} must be above 0, not {getattr(self, name)}")
-        for name in ("retry_times", "retry_backoff_s", "compress_over_bytes", "close_timeout_s"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must not be below 0, but is {getattr(self, name)}")
+        demand_above_zero(self, "send_timeout_s", "max_message_bytes", "default_topic_queue_nums", "max_in_flight")
+        demand_zero_or_more(self, "retry_times", "retry_backoff_s", "compress_over_bytes", "close_timeout_s")
