@@ -13,7 +13,7 @@ from tests.broker.wire import Wire
 from cometmq.broker.config import BrokerConfig
 from cometmq.broker.controller import Broker
 from cometmq.broker.live_config import LiveConfig
-from cometmq.broker.registration import BrokerRegistration, nameserver_addresses
+from cometmq.broker.registration import BrokerRegistration
 from cometmq.broker.topics import TopicConfigManager
 from cometmq.clock import VirtualClock
 from cometmq.namesrv.config import NamesrvConfig
@@ -204,8 +204,3 @@ async def test_a_started_broker_is_in_the_routes_and_a_stopped_one_is_not(
     await until(lambda: has(server, "MadeBySending"))
     await broker.stop()
     assert server.routes.topics() == []
-
-
-def test_addresses_are_split_as_clients_split_them() -> None:
-    assert nameserver_addresses("a:1; b:2;;a:1") == ["a:1", "b:2"]
-    assert nameserver_addresses("") == []

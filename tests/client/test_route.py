@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from cometmq.client.errors import ClientError
 from cometmq.client.route import DEFAULT_NAMESRV, namesrv_addresses, route_of
 from cometmq.remoting.bodies import BrokerData, QueueData, TopicRouteData
 
@@ -51,3 +52,25 @@ def test_nameservers_come_from_the_argument_the_environment_or_the_default(monke
     assert namesrv_addresses(" three:3 ; four:4;") == ("three:3", "four:4")
     with pytest.raises(ValueError, match="host:port"):
         namesrv_addresses("no-port")
+    with pytest.raises(ValueError, match="no address"):
+        namesrv_addresses(" ; ")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        route(queues("a", write=2**31 - 1)),
+        route(queues("a", read=2**31 - 1)),
+        route(queues("a"), order="a:999999999"),
+        route(*(queues(f"b{number}", write=65_535) for number in range(100))),
+    ],
+    ids=["write", "read", "order", "brokers"],
+)
+def test_a_route_of_billions_of_queues_is_not_believed(data: TopicRouteData) -> None:
+    with pytest.raises(ClientError, match="registered impossible numbers of queues"):
+        route_of("T", data)
+
+
+def test_negative_and_odd_numbers_of_queues_are_none() -> None:
+    found = route_of("T", route(queues("a", write=-5, read=-5), order=f"a:\u00b2;a:-1;a:{'9' * 5000};b:1"))
+    assert (names(found.write_queues), found.read_queues) == (["b0"], ())

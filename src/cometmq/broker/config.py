@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from cometmq.limits import MAX_CONNECTIONS, MAX_FRAME_BYTES, MAX_MESSAGE_BYTES
-from cometmq.message.hosts import parse_address
+from cometmq.message.hosts import parse_address, split_addresses
 from cometmq.message.names import MASTER_ID, TRACE_TOPIC
 from cometmq.options import ConfigError, load_file, option
 from cometmq.store.config import StoreConfig
@@ -180,7 +180,7 @@ def load_broker_config(path: str | Path | None, **overrides: Any) -> tuple[Broke
 
 
 def _checked(config: BrokerConfig) -> BrokerConfig:
-    for address in filter(None, map(str.strip, config.namesrv_addr.replace(",", ";").split(";"))):
+    for address in split_addresses(config.namesrv_addr):
         try:
             parse_address(address)
         except ValueError as error:

@@ -24,6 +24,7 @@ import msgspec
 from cometmq.broker.live_config import LiveConfig
 from cometmq.broker.topics import READ_WRITE, TopicConfigManager
 from cometmq.clock import SYSTEM_CLOCK, Clock
+from cometmq.message.hosts import split_addresses
 from cometmq.message.names import MASTER_ID
 from cometmq.remoting.bodies import BodyError, DataVersion, KVTable, TopicConfig, crc32, decode_body
 from cometmq.remoting.client import RemotingClient
@@ -41,11 +42,6 @@ FIRST_WAIT_S: Final = 1.0
 LOOK_S: Final = 1.0
 """How often a link looks whether its nameserver is still connected, and its first pause after a failure."""
 UNREGISTER_TIMEOUT_S: Final = 2.0
-
-
-def nameserver_addresses(text: str) -> list[str]:
-    """Split ``namesrvAddr``: addresses joined by ``;``, each named once."""
-    return list(dict.fromkeys(part.strip() for part in text.replace(",", ";").split(";") if part.strip()))
 
 
 class BrokerRegistration:
@@ -76,7 +72,7 @@ class BrokerRegistration:
 
     async def start(self) -> None:
         """Register everywhere; returns when all have answered or failed, or after :data:`FIRST_WAIT_S`."""
-        addresses = nameserver_addresses(self._live.current.namesrv_addr)
+        addresses = split_addresses(self._live.current.namesrv_addr)
         self._links = [_Link(self, address, is_first=index == 0) for index, address in enumerate(addresses)]
         self._topics.on_change.append(self._topic_changed)
         self._tasks = [asyncio.create_task(link.run(), name=f"register at {link.address}") for link in self._links]

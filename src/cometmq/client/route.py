@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import msgspec
 
-from cometmq.client.errors import BrokerError, ClientStateError, RemotingError, RouteNotFoundError
+from cometmq.client.errors import BrokerError, ClientError, ClientStateError, RemotingError, RouteNotFoundError
 from cometmq.clock import Clock
-from cometmq.message.hosts import parse_address
+from cometmq.limits import MAX_ROUTE_QUEUES
+from cometmq.message.hosts import parse_address, split_addresses
 from cometmq.message.names import AUTO_CREATE_TOPIC, MASTER_ID, PERM_READ, PERM_WRITE
 from cometmq.remoting.bodies import MessageQueue, TopicRouteData, decode_body
 from cometmq.remoting.client import RemotingClient
@@ -26,6 +27,7 @@ REFRESH_S: Final = 30.0
 each client (``heartbeatBrokerInterval``; they forget one after 120 s)."""
 
 ROUTE_TIMEOUT_S: Final = 3.0
+_COUNT_DIGITS: Final = 9
 
 
 class TopicRoute(msgspec.Struct, frozen=True):
@@ -45,14 +47,16 @@ def route_of(topic: str, data: TopicRouteData, *, auto_create: bool = False) -> 
     """The queues that a nameserver's answer means for ``topic``.
 
     An ``orderTopicConf`` (``broker:queues;…``) names the write queues where there is one.
+
+    :raises ClientError: the answer names more queues than anyone has.
     """
+    ordered = _ordered_queues(data.order_topic_conf or "")
+    check_queue_numbers(topic, data, (count for _, count in ordered))
     masters = {broker.broker_name for broker in data.broker_datas if MASTER_ID in broker.broker_addrs}
     write: list[MessageQueue] = []
     if data.order_topic_conf:
-        for item in data.order_topic_conf.split(";"):
-            broker_name, _, count = item.partition(":")
-            if count.isdigit():
-                write += (MessageQueue(topic, broker_name, number) for number in range(int(count)))
+        for broker_name, count in ordered:
+            write += (MessageQueue(topic, broker_name, number) for number in range(count))
     else:
         for queues in sorted(data.queue_datas, key=lambda queues: queues.broker_name):
             if queues.perm & PERM_WRITE and queues.broker_name in masters:
@@ -66,13 +70,36 @@ def route_of(topic: str, data: TopicRouteData, *, auto_create: bool = False) -> 
     return TopicRoute(topic, data, tuple(write), tuple(sorted(read)), auto_create)
 
 
+def _ordered_queues(configuration: str) -> list[tuple[str, int]]:
+    """Brokers and numbers of queues in an ``orderTopicConf``; what is none is passed over."""
+    items = (item.partition(":") for item in configuration.split(";"))
+    return [(broker, int(count)) for broker, _, count in items if count.isdecimal() and len(count) <= _COUNT_DIGITS]
+
+
+def check_queue_numbers(topic: str, data: TopicRouteData, ordered: Iterable[int] = ()) -> None:
+    """Before an object is made for each queue of a route, see that they are not billions.
+
+    :raises ClientError: there are more than a client believes.
+    """
+    count = sum(ordered) + sum(
+        max(queues.read_queue_nums, 0) + max(queues.write_queue_nums, 0) for queues in data.queue_datas
+    )
+    if count > 2 * MAX_ROUTE_QUEUES:
+        raise ClientError(
+            f"the nameserver's route of {topic} names {count} queues to read and write",
+            next_step="look for a broker that registered impossible numbers of queues",
+        )
+
+
 def namesrv_addresses(text: str | None) -> tuple[str, ...]:
     """The addresses in ``host:port;host:port``; without any, those of ``NAMESRV_ADDR``, else port 9876 of this host.
 
-    :raises ValueError: one of them has no port.
+    :raises ValueError: one of them has no port, or there are only separators.
     """
     chosen = text or os.environ.get("NAMESRV_ADDR") or DEFAULT_NAMESRV
-    addresses = tuple(part.strip() for part in chosen.replace(",", ";").split(";") if part.strip())
+    addresses = split_addresses(chosen)
+    if not addresses:
+        raise ValueError(f"no address of the form host:port in {chosen!r}")
     for address in addresses:
         parse_address(address)
     return addresses

@@ -61,6 +61,11 @@ def parse_address(text: str) -> tuple[str, int]:
     return host, int(port_text)
 
 
+def split_addresses(text: str) -> tuple[str, ...]:
+    """The addresses in a list joined by ``;`` (or ``,``), each once; they are not checked."""
+    return tuple(dict.fromkeys(part.strip() for part in text.replace(",", ";").split(";") if part.strip()))
+
+
 def format_address(host: str, port: int) -> str:
     """``host:port``, with brackets around an IPv6 address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
