@@ -10,7 +10,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any, Final
 
-from cometmq.limits import MAX_CONNECTIONS, MAX_FRAME_BYTES, MAX_MESSAGE_BYTES
+from cometmq.limits import MAX_CONNECTIONS, MAX_FRAME_BYTES, MAX_MESSAGE_BYTES, MAX_QUERY_MESSAGES
 from cometmq.message.hosts import parse_address, split_addresses
 from cometmq.message.names import MASTER_ID, TRACE_TOPIC
 from cometmq.options import ConfigError, load_file, option
@@ -156,7 +156,9 @@ class BrokerConfig(StoreConfig):
         maximum=95,
         runtime=True,
     )
-    default_query_max_num: int = option(32, "Messages found by one query by unique key.", minimum=1, maximum=64)
+    default_query_max_num: int = option(
+        32, "Messages found by one query by unique key.", minimum=1, maximum=MAX_QUERY_MESSAGES
+    )
     flush_consumer_offset_interval: int = option(
         5_000, "Milliseconds between two writes of the consumer offsets.", minimum=100, maximum=_MILLISECONDS_OF_A_DAY
     )

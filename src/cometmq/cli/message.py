@@ -17,12 +17,10 @@ from cometmq.client.errors import BrokerError, RemotingConnectError
 from cometmq.client.pull_consumer import PullConsumer
 from cometmq.client.pulling import PullStatus
 from cometmq.errors import CometMQError
+from cometmq.limits import MAX_QUERY_MESSAGES
 from cometmq.message.message import MessageExt
 from cometmq.message.names import TOOLS_GROUP
 from cometmq.remoting.codes import ResponseCode
-
-MAX_FOUND: Final = 64
-"""Messages that a broker returns for one query (``maxMsgsNumBatch``)."""
 
 _FOUND: Final = (
     Column("stored", "Stored", time=True),
@@ -82,7 +80,7 @@ def get(message_id: str, topic: str | None, raw: bool, namesrv: str, output: str
 @click.option("--key", required=True, help="One of the keys that the producer gave.")
 @click.option("--begin", type=Moment(), default=0, help="Not stored before this time.")
 @click.option("--end", type=Moment(), help="Not stored after this time.")
-@click.option("--max", "limit", type=click.IntRange(1, MAX_FOUND), default=32, show_default=True)
+@click.option("--max", "limit", type=click.IntRange(1, MAX_QUERY_MESSAGES), default=32, show_default=True)
 @namesrv_option
 @output_option
 def query(topic: str, key: str, begin: int, end: int | None, limit: int, namesrv: str, output: str) -> None:

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 from cometmq.clock import SYSTEM_CLOCK, Clock, TimerHandle
 from cometmq.errors import reason_of
 from cometmq.message.hosts import parse_address
-from cometmq.remoting.client_connection import Answer, ClientConnection, OnAnswer
+from cometmq.remoting.client_connection import Answer, ClientConnection
 from cometmq.remoting.client_errors import (
     ForkedError,
     RemotingClosedError,
@@ -156,11 +156,6 @@ class RemotingClient:
     def next_opaque(self) -> int:
         """A number for the next request; within int32, never of one that still waits."""
         return next(self._opaques) & 0x7FFFFFFF
-
-    def submit(self, connection: ClientConnection, opaque: int, frame: bytes, timeout_s: float, done: OnAnswer) -> None:
-        """Send an encoded request without waiting; the way of pipelined sends."""
-        now = self.clock.monotonic()
-        connection.submit(opaque, frame, now + timeout_s, now, done)
 
     def live(self, address: str) -> ClientConnection | None:
         """The connection to ``address`` if it is open and has room for a request now."""

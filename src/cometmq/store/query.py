@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
+from cometmq.limits import MAX_QUERY_MESSAGES
 from cometmq.store.commit_log import CommitLog
 from cometmq.store.index_service import IndexService
 from cometmq.store.record_scan import read_log_record
-
-MAX_QUERY_MESSAGES: Final = 64
-"""``maxMsgsNumBatch``: a query answers at most so many messages."""
 
 
 class QueryResult(NamedTuple):
