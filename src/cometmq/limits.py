@@ -58,17 +58,26 @@ MAX_PENDING_INVOKES: Final = 1_024
 MAX_NAMESRV_TOPICS: Final = 100_000
 """Topics of one nameserver; about 500 bytes each."""
 
+MAX_REGISTERED_QUEUES: Final = 65_535
+"""Queues of one topic on one broker that a nameserver passes on; clients make an object of each."""
+
+MAX_ROUTE_QUEUES: Final = 262_144
+"""Queues of one topic that a client believes a nameserver; about 100 bytes each. 16 brokers of 16,384 each."""
+
 MAX_NAMESRV_BROKERS: Final = 4_096
 """Broker addresses of one nameserver; each keeps a connection and registers every 30 s."""
 
 MAX_KV_ENTRIES: Final = 100_000
-"""KV configuration entries of one nameserver; all are written to one file at each change."""
+"""KV configuration entries and namespaces of one nameserver; all are written to one file at each change."""
 
 MAX_KV_NAME_CHARS: Final = 255
 """Namespace or key of a KV configuration entry."""
 
 MAX_KV_VALUE_CHARS: Final = 65_536
 """Value of a KV configuration entry; an order configuration of 1,000 brokers has about 20 KB."""
+
+MAX_KV_CHARS: Final = 16 * 1024 * 1024
+"""Names and values of the whole KV configuration, all written at each change: about 50 ms for so much."""
 
 MAX_REGISTRATION_BYTES: Final = 64 * 1024 * 1024
 """A registration's body after decompression: 100,000 topics with long names."""

@@ -200,10 +200,12 @@ def test_impossible_identities_are_refused_and_leave_nothing(identity: BrokerIde
     assert table.cluster_info().broker_addr_table == {}
 
 
-def test_topics_with_impossible_names_are_left_out_and_named() -> None:
+def test_topics_with_impossible_names_or_numbers_are_left_out_and_named() -> None:
     table = RouteTable()
-    outcome = register(table, MASTER, {**topic("../x"), **topic("T"), **topic("N", queues=-1)})
-    assert sorted(outcome.skipped_topics) == ["../x", "N"]
+    outcome = register(
+        table, MASTER, {**topic("../x"), **topic("T"), **topic("N", queues=-1), **topic("H", queues=65_536)}
+    )
+    assert sorted(outcome.skipped_topics) == ["../x", "H", "N"]
     assert table.topics() == ["T"]
 
 

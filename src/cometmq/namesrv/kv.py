@@ -14,7 +14,7 @@ import msgspec
 from cometmq.config_file import ConfigFile
 from cometmq.errors import CometMQError
 from cometmq.fastjson import FastjsonError, dumps
-from cometmq.limits import MAX_KV_ENTRIES, MAX_KV_NAME_CHARS, MAX_KV_VALUE_CHARS
+from cometmq.limits import MAX_KV_CHARS, MAX_KV_ENTRIES, MAX_KV_NAME_CHARS, MAX_KV_VALUE_CHARS
 
 ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
 """Namespace of the order configurations; the key is the topic, the value ``broker:queues;…``."""
@@ -24,6 +24,11 @@ Tables = dict[str, dict[str, str]]
 
 class KvError(CometMQError):
     """A change that breaks a limit or could not be written."""
+
+
+def _count_chars(tables: Tables) -> int:
+    entries = sum(len(key) + len(value) for table in tables.values() for key, value in table.items())
+    return entries + sum(map(len, tables))
 
 
 class KvConfig:
@@ -42,6 +47,7 @@ class KvConfig:
                 self._tables = msgspec.convert(loaded, dict[str, Tables])["configTable"]
         except (msgspec.ValidationError, FastjsonError, KeyError) as error:
             raise KvError(f"{path} is not a KV configuration: {error}", next_step="repair or remove the file") from None
+        self._chars = _count_chars(self._tables)
 
     def put(self, namespace: str, key: str, value: str) -> None:
         """Set one value (code 100).
@@ -53,8 +59,12 @@ class KvConfig:
         if len(value) > MAX_KV_VALUE_CHARS:
             raise KvError(f"the value has {len(value)} characters; at most {MAX_KV_VALUE_CHARS} are allowed")
         table = self._tables.get(namespace, {})
-        if key not in table and sum(map(len, self._tables.values())) >= MAX_KV_ENTRIES:
+        if key not in table and len(self._tables) + sum(map(len, self._tables.values())) >= MAX_KV_ENTRIES:
             raise KvError(f"this nameserver holds at most {MAX_KV_ENTRIES} KV entries")
+        grown = len(key) + len(value) if key not in table else len(value) - len(table[key])
+        grown += 0 if namespace in self._tables else len(namespace)
+        if grown > 0 and self._chars + grown > MAX_KV_CHARS:
+            raise KvError(f"this nameserver holds at most {MAX_KV_CHARS} characters of KV configuration")
         self._save({**self._tables, namespace: {**table, key: value}})
 
     def get(self, namespace: str, key: str) -> str | None:
@@ -82,3 +92,4 @@ class KvConfig:
         except OSError as error:
             raise KvError(f"cannot write the KV configuration: {error}") from error
         self._tables = tables
+        self._chars = _count_chars(tables)

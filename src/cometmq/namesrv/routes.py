@@ -22,7 +22,7 @@ from typing import Final
 import msgspec
 
 from cometmq.errors import CometMQError
-from cometmq.limits import MAX_NAMESRV_BROKERS, MAX_NAMESRV_TOPICS
+from cometmq.limits import MAX_NAMESRV_BROKERS, MAX_NAMESRV_TOPICS, MAX_REGISTERED_QUEUES
 from cometmq.message.hosts import parse_address
 from cometmq.message.names import MASTER_ID, PERM_READ, PERM_WRITE, check_topic
 from cometmq.remoting.bodies import BrokerData, ClusterInfo, DataVersion, QueueData, TopicConfig, TopicRouteData
@@ -97,7 +97,11 @@ class _Broker:
 
 
 def _is_usable(config: TopicConfig) -> bool:
-    return check_topic(config.topic_name) is None and config.read_queue_nums >= 0 and config.write_queue_nums >= 0
+    return (
+        check_topic(config.topic_name) is None
+        and 0 <= config.read_queue_nums <= MAX_REGISTERED_QUEUES
+        and 0 <= config.write_queue_nums <= MAX_REGISTERED_QUEUES
+    )
 
 
 class RouteTable:

@@ -11,6 +11,7 @@ from itertools import count
 from typing import Final, TypeVar
 
 from cometmq.clock import SYSTEM_CLOCK, Clock
+from cometmq.limits import MAX_ROUTE_QUEUES
 from cometmq.message.names import DLQ_PREFIX, PERM_READ, RETRY_PREFIX, SYSTEM_TOPICS
 from cometmq.message.sysflag import PULL_SUBSCRIPTION
 from cometmq.remoting.blocking import BlockingConnection, BlockingConnectionError
@@ -118,6 +119,12 @@ class Cluster:
                 self._addresses[broker.broker_name] = broker.broker_addrs.get(
                     _MASTER, broker.broker_addrs[min(broker.broker_addrs)]
                 )
+        named = sum(data.read_queue_nums for data in route.queue_datas)
+        if named > MAX_ROUTE_QUEUES:
+            raise SparkSourceError(
+                f"the nameserver's route of {topic} names {named} queues",
+                next_step="look for a broker that registered impossible numbers of queues",
+            )
         for data in route.queue_datas:
             if data.perm & PERM_READ and data.broker_name in self._addresses:
                 for queue_id in range(data.read_queue_nums):
