@@ -260,6 +260,7 @@ def test_the_command_goes_on_until_it_is_told_to_stop(topics: Topics, places: tu
     report = json.loads(output)
     assert (report["rows"], report["total_rows"], report["finished"], report["vacuumed"]) == (111, 111, True, [])
     assert b"100 messages in 1 files committed" in said
+    assert b" WARN " not in said  # what Spark finds normal is not for its users
 
 
 def await_rows(process: subprocess.Popen[bytes], to: Path, rows: int) -> None:

@@ -14,6 +14,7 @@ from cometmq.spark.errors import SparkSourceError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 _MODULES: Final = ("pyspark", "pyarrow", "pandas")
 
 
@@ -46,6 +47,7 @@ def local_session(master: str = "local[*]", app_name: str = "cometmq") -> SparkS
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}")
     session = (
         SparkSession.builder.master(master)
         .appName(app_name)
