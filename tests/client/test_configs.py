@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,3 +29,14 @@ from cometmq.client.producer_config import ProducerConfig
 def test_what_is_out_of_range_is_refused_by_name(kind: Any, name: str, value: float) -> None:
     with pytest.raises(ValueError, match=f"^{name} must "):
         kind(**{name: value})
+
+
+@pytest.mark.parametrize("kind", [ProducerConfig, PushConfig, LitePullConfig])
+def test_the_page_about_the_client_lists_every_option(kind: Any) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "client.md").read_text()
+    listed = set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
+    assert {field.name for field in dataclasses.fields(kind)} <= listed
+    known = {
+        field.name for every in (ProducerConfig, PushConfig, LitePullConfig) for field in dataclasses.fields(every)
+    }
+    assert {name for name in listed if name.islower()} <= known
