@@ -18,6 +18,7 @@ from cometmq.remoting.codes import CURRENT_VERSION, CURRENT_VERSION_NAME, Reques
 from cometmq.remoting.headers import NoHeader, ViewBrokerStatsDataRequestHeader
 from cometmq.remoting.processors import ProcessorTable, Request, Response
 from cometmq.remoting.server import ServerConnection
+from cometmq.store.disk import Disk
 from cometmq.store.message_store import MessageStore
 
 _ALWAYS_ZERO: Final = (
@@ -63,14 +64,15 @@ class RuntimeAdmin:
         config = self._live.current
         log = _existing(config.commit_log)
         usage = shutil.disk_usage(log)
-        log_ratio = _ratio(log)
+        disk = Disk()
+        log_ratio = f"{disk.used_ratio(log):.2f}"
         return {
             "brokerVersion": str(CURRENT_VERSION),
             "brokerVersionDesc": CURRENT_VERSION_NAME,
             "commitLogDirCapacity": f"Total : {_readable(usage.total)}, Free : {_readable(usage.free)}.",
             "commitLogDiskRatio": log_ratio,
             f"commitLogDiskRatio_{config.commit_log}": log_ratio,
-            "consumeQueueDiskRatio": _ratio(_existing(config.root)),
+            "consumeQueueDiskRatio": f"{disk.used_ratio(_existing(config.root)):.2f}",
             "commitLogMinOffset": str(store.min_physical_offset),
             "commitLogMaxOffset": str(store.max_physical_offset),
             "remainHowManyDataToFlush": _readable(max(store.max_physical_offset - store.flushed_position, 0)),
@@ -104,13 +106,6 @@ def _existing(path: Path) -> Path:
 def _upwards(path: Path) -> Iterator[Path]:
     yield path
     yield from path.absolute().parents
-
-
-def _ratio(path: Path) -> str:
-    """Used share of a file system, from 0 to 1, with two digits as Apache gives it."""
-    usage = shutil.disk_usage(path)
-    reachable = usage.used + usage.free
-    return f"{usage.used / reachable if reachable else 1.0:.2f}"
 
 
 def _readable(size: int) -> str:
