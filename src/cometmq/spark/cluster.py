@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.limits import MAX_ROUTE_QUEUES
-from cometmq.message.names import DLQ_PREFIX, PERM_READ, RETRY_PREFIX, SYSTEM_TOPICS
+from cometmq.message.names import DLQ_PREFIX, MASTER_ID, PERM_READ, RETRY_PREFIX, SYSTEM_TOPICS
 from cometmq.message.sysflag import PULL_SUBSCRIPTION
 from cometmq.remoting.blocking import BlockingConnection, BlockingConnectionError
 from cometmq.remoting.bodies import TopicList, TopicRouteData, decode_body
@@ -35,7 +35,6 @@ from cometmq.spark.queues import Queue
 
 _ANSWER_SECONDS: Final = 10.0
 _PAUSE_SECONDS: Final = 0.2
-_MASTER: Final = 0
 
 log = logging.getLogger("cometmq.spark")
 
@@ -117,7 +116,7 @@ class Cluster:
         for broker in route.broker_datas:
             if broker.broker_addrs:
                 self._addresses[broker.broker_name] = broker.broker_addrs.get(
-                    _MASTER, broker.broker_addrs[min(broker.broker_addrs)]
+                    MASTER_ID, broker.broker_addrs[min(broker.broker_addrs)]
                 )
         named = sum(data.read_queue_nums for data in route.queue_datas)
         if named > MAX_ROUTE_QUEUES:
