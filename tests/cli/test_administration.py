@@ -149,6 +149,13 @@ def test_no_nameserver_is_one_sentence_with_the_next_step(offline: CommandLine, 
     )
 
 
+def test_missing_group_is_one_sentence(cometmq: CommandLine) -> None:
+    for command in (("describe",), ("offsets",), ("delete", "--yes")):
+        failed = cometmq("group", *command, "never-made")
+        assert failed.code == 1
+        assert failed.err == "cometmq: there is no group never-made (cometmq group list shows all)\n"
+
+
 def test_missing_topic_is_one_sentence(cometmq: CommandLine) -> None:
     for command in (("topic", "stats"), ("topic", "describe"), ("consume",)):
         failed = cometmq(*command, "never-made")

@@ -13,6 +13,7 @@ from cometmq.cli.output import Column, output_option, show, tell
 from cometmq.client.admin import Admin
 from cometmq.client.errors import BrokerError, RouteNotFoundError
 from cometmq.client.progress import ConsumeProgress
+from cometmq.errors import CometMQError
 from cometmq.message.names import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS, dlq_topic, retry_topic
 from cometmq.remoting.bodies import ConsumerConnection, SubscriptionGroupConfig
 from cometmq.remoting.codes import ResponseCode
@@ -96,8 +97,7 @@ def delete(group: str, yes: bool, keep_offsets: bool, namesrv: str) -> None:
         confirm_deletion(f"group {group}", "deletes its retried and dead messages")
 
     async def work(admin: Admin) -> None:
-        if group not in await admin.groups():
-            raise WrongUseError(f"there is no group {group}", next_step="cometmq group list shows all")
+        await _demand_group(admin, group)
         await admin.delete_group(group, remove_offsets=not keep_offsets)
         for topic in (retry_topic(group), dlq_topic(group)):
             if topic in await admin.topics():
@@ -113,7 +113,14 @@ def delete(group: str, yes: bool, keep_offsets: bool, namesrv: str) -> None:
 @output_option
 def describe(group: str, namesrv: str, output: str) -> None:
     """Show the members of a group and what they subscribe to."""
-    found = administer(namesrv, lambda admin: _connection(admin, group))
+
+    async def work(admin: Admin) -> ConsumerConnection:
+        found = await _connection(admin, group)
+        if not found.connection_set:
+            await _demand_group(admin, group)
+        return found
+
+    found = administer(namesrv, work)
     texts = sorted(f"{item.topic}:{item.sub_string or '*'}" for item in found.subscription_table.values())
     rows = [
         {
@@ -135,7 +142,14 @@ def describe(group: str, namesrv: str, output: str) -> None:
 @output_option
 def offsets(group: str, topic: str | None, namesrv: str, output: str) -> None:
     """Show how far a group is in every queue."""
-    progress = administer(namesrv, lambda admin: _progress(admin, group, topic))
+
+    async def work(admin: Admin) -> ConsumeProgress:
+        progress = await _progress(admin, group, topic)
+        if not progress.queues:
+            await _demand_group(admin, group)
+        return progress
+
+    progress = administer(namesrv, work)
     rows = [
         {
             "topic": state.queue.topic,
@@ -183,6 +197,15 @@ async def _list_row(admin: Admin, group: str) -> dict[str, Any]:
         "lag": sum(state.lag for state in progress.queues if state.queue.topic != retry_topic(group)),
         "model": (found.message_model or "").lower() or None,
     }
+
+
+async def _demand_group(admin: Admin, group: str) -> None:
+    """Demand that a broker has the group.
+
+    :raises CometMQError: none has.
+    """
+    if group not in await admin.groups():
+        raise CometMQError(f"there is no group {group}", next_step="cometmq group list shows all")
 
 
 async def _connection(admin: Admin, group: str) -> ConsumerConnection:
