@@ -107,7 +107,7 @@ class CommitLog:
         try:
             segment = ahead.result() if ahead.exception() is None else self._create(self._next_start())
         except OSError as error:
-            raise store_error(error, "the next log file") from error
+            raise store_error(error, f"the next log file of {self.segment_size:,} bytes") from error
         self.segments.append(segment)
         return segment
 
