@@ -66,14 +66,6 @@ class Response(msgspec.Struct):
     ext: Mapping[str, str] | None = None
 
 
-class Peer(Protocol):
-    """What a handler may know of the sender: implemented by the transports' connections."""
-
-    @property
-    def remote_address(self) -> str:
-        """``ip:port`` of the sender."""
-
-
 class RpcRejectedError(Exception):
     """Raised by a hook's ``before`` to refuse a request with a code and words."""
 
