@@ -10,8 +10,8 @@ from typing import Final, Protocol
 import msgspec
 
 from cometmq.client.consumer_config import ReadConfig
-from cometmq.client.errors import BrokerError
-from cometmq.client.pulling import Puller, PullStatus, messages_of
+from cometmq.client.errors import BrokerError, ClientError
+from cometmq.client.pulling import Puller, PullStatus, RawPull, messages_of
 from cometmq.clock import Clock
 from cometmq.errors import CometMQError
 from cometmq.message.message import MessageExt
@@ -131,6 +131,7 @@ async def read_queue(
                 wait_s=config.pull_wait_s,
                 lite=lite,
             )
+            _check_progress(pulled, offset)
             messages = messages_of(pulled, queue, wanted)
         except CometMQError as error:
             trouble.seen(error, config.pull_error_delay_s)
@@ -144,6 +145,26 @@ async def read_queue(
             sink.take(Chunk(messages, offset, len(pulled.body)))
         if config.pull_interval_s:
             await clock.sleep(config.pull_interval_s)
+
+
+def _check_progress(pulled: RawPull, offset: int) -> None:
+    """See that an answer leads on; one that does not would be asked for again at once, for ever.
+
+    :raises ClientError: it leads back to where the pull began, or before it.
+    """
+    match pulled.status:
+        case PullStatus.FOUND | PullStatus.NO_MATCHED_MSG:
+            leads_on = pulled.next_offset > offset
+        case PullStatus.OFFSET_ILLEGAL:
+            leads_on = pulled.next_offset != offset and pulled.next_offset >= 0
+        case PullStatus.NO_NEW_MSG:
+            leads_on = pulled.next_offset >= 0
+    if not leads_on:
+        raise ClientError(
+            f"the broker's answer ({pulled.status.value}) to a pull from offset {offset} says to go on at "
+            f"{pulled.next_offset}",
+            next_step="look at the broker's log: its queue may be damaged",
+        )
 
 
 async def _begin(start: Callable[[], Awaitable[int]], config: ReadConfig, clock: Clock, trouble: Trouble) -> int:
