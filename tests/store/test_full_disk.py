@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import os
@@ -292,3 +293,18 @@ async def test_a_checkpoint_within_a_turn_knows_only_what_was_committed(bench: S
     store.commit()
     assert store.query("TopicTest", "refused", 32, 0, 1 << 62).records == []
     assert len(store.query("TopicTest", "accepted", 32, 0, 1 << 62).records) == 1
+
+
+async def test_a_start_without_room_for_the_first_log_file_says_so(
+    bench: StoreBench, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = FullDisk()
+    disk.room = SEGMENT_BYTES - 1
+    store = bench.open(disk=disk)
+    store.start()
+    async with asyncio.timeout(10):
+        while not caplog.messages:
+            await asyncio.sleep(0.01)
+    (told,) = caplog.messages
+    assert "no room on the disk for the next log file of 65,536 bytes" in told
+    await store.close()

@@ -44,6 +44,7 @@ class CommitLog:
         """End of the last record written: everything below is readable."""
         self._disk = disk
         self._ahead: Future[MappedFile] | None = None
+        self._told_of_no_room = False
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="cometmq-store-allocate")
 
     @property
@@ -87,6 +88,7 @@ class CommitLog:
         """Begin to make the segment that comes next, in a thread, unless that is under way."""
         if self._ahead is None:
             self._ahead = self._worker.submit(self._create, self._next_start())
+            self._ahead.add_done_callback(self._tell_of_no_room)
 
     def _next_start(self) -> int:
         return self.segments[-1].end if self.segments else self.position
@@ -95,6 +97,13 @@ class CommitLog:
         """Make the first segment of an empty log ahead of its first message."""
         if not self.segments:
             self.allocate_ahead()
+
+    def _tell_of_no_room(self, made: Future[MappedFile]) -> None:
+        """Warn, once until it succeeds again, that the segment that comes next could not be made."""
+        error = made.exception()
+        if isinstance(error, OSError) and not self._told_of_no_room:
+            _log.warning("%s", store_error(error, f"the next log file of {self.segment_size:,} bytes"))
+        self._told_of_no_room = error is not None
 
     def next_segment(self) -> MappedFile:
         """Append the segment that comes next; waits only when it was not ready.
