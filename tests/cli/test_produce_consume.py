@@ -84,7 +84,12 @@ def test_follow_mode_ends_cleanly_on_interrupt(cometmq: CommandLine, cluster: Pr
     )
     assert following.stdout is not None
     members = ("group", "describe", "followers", "-o", "json")
-    until(lambda: len(cometmq(*members).json()) == 1, "the follower is a member of its group")
+
+    def follower_is_a_member() -> bool:
+        told = cometmq(*members)
+        return told.code == 0 and len(told.json()) == 1
+
+    until(follower_is_a_member, "the follower is a member of its group")
     cometmq("produce", "followed", "--body", "now")
     assert following.stdout.readline() == b"now\n"
     following.send_signal(signal.SIGINT)
