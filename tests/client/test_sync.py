@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import time
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +33,9 @@ def test_everything_works_without_await(server: Deployment, group: str) -> None:
         assert len({result.msg_id for result in sent}) == 20
         with SyncPullConsumer(group, server.address) as puller:
             queues = puller.queues(topic)
+            deadline = time.monotonic() + 10  # Apache shows messages a moment after storing them
+            while sum(puller.max_offset(queue) for queue in queues) < 20 and time.monotonic() < deadline:
+                time.sleep(0.02)
             assert sum(puller.max_offset(queue) for queue in queues) == 20
             found = [message for queue in queues for message in puller.pull(queue, 0).messages]
             puller.commit(queues[0], 1)

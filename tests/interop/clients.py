@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.interop import builds
+from tests.interop import builds, probe
 from tests.interop.commands import CommandFailedError, Event, JavaRunner, ProcessRunner, Runner, Running
 
 PATIENCE_S = 40.0
@@ -193,8 +193,9 @@ class Client:
         return [(end, at) for name, (end, at) in stats["value"].items() if name.startswith(f"{topic}:")]
 
     def create_topic(self, namesrv: str, broker: str, topic: str, queues: int = 4) -> None:
-        """Create a topic (Java)."""
+        """Create a topic (Java) and wait until the nameserver knows it: the broker answers as soon as it has it."""
         self.admin(namesrv, "create-topic", broker=broker, topic=topic, queues=queues)
+        probe.until(lambda: probe.topic_routed(namesrv, topic), 10, f"the nameserver knows {topic}")
 
     def mqadmin(self, namesrv: str, *words: str) -> str:
         """One command of RocketMQ's mqadmin (Java); what it printed, MqAdminFailedError if there was an exception."""

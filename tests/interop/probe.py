@@ -8,15 +8,17 @@ import struct
 import time
 from collections.abc import Callable
 
+GET_ROUTEINFO_BY_TOPIC = 105
 GET_BROKER_CLUSTER_INFO = 106
 
 
-def invoke(address: str, code: int) -> bytes:
+def invoke(address: str, code: int, **fields: str) -> bytes:
     """Send one JSON request without a body; return the answer's body.
 
     Frame: int32 length of the rest, int32 header length, header, body (docs: RocketMQ's remoting protocol).
     """
-    header = json.dumps({"code": code, "language": "OTHER", "version": 0, "opaque": 1, "flag": 0}).encode()
+    head = {"code": code, "extFields": fields, "language": "OTHER", "version": 0, "opaque": 1, "flag": 0}
+    header = json.dumps(head).encode()
     with _connect(address) as connection:
         connection.sendall(struct.pack(">ii", 4 + len(header), len(header)) + header)
         (size,) = struct.unpack(">i", _read(connection, 4))
@@ -40,6 +42,11 @@ def broker_registered(namesrv: str, broker_address: str) -> bool:
         return f'"{broker_address}"'.encode() in invoke(namesrv, GET_BROKER_CLUSTER_INFO)
     except OSError:
         return False
+
+
+def topic_routed(namesrv: str, topic: str) -> bool:
+    """Whether the nameserver knows where the topic is."""
+    return bool(invoke(namesrv, GET_ROUTEINFO_BY_TOPIC, topic=topic))
 
 
 def until(condition: Callable[[], bool], timeout_s: float, what: str) -> None:

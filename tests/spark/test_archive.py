@@ -236,7 +236,7 @@ def test_wrong_use_of_the_command(spark: Any, topics: Topics, places: tuple[Path
     assert "neither availableNow nor an interval" in wrong.output
     nothing = CliRunner().invoke(command, ["archive", *base])
     assert nothing.exit_code == 2
-    assert "exactly one of topic" in nothing.output
+    assert "topics with --topic, or all that match with --pattern" in nothing.output
 
 
 def test_the_command_goes_on_until_it_is_told_to_stop(topics: Topics, places: tuple[Path, Path]) -> None:
