@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import os
-import time
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
