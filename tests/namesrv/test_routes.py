@@ -8,7 +8,8 @@ import pytest
 from tests.namesrv.wire import topic
 
 from cometmq.limits import MAX_NAMESRV_BROKERS, MAX_NAMESRV_TOPICS
-from cometmq.namesrv.routes import UNIT, UNIT_SUB, BrokerIdentity, Registered, RegistrationError, RouteTable
+from cometmq.message.sysflag import TOPIC_UNIT, TOPIC_UNIT_SUB
+from cometmq.namesrv.routes import BrokerIdentity, Registered, RegistrationError, RouteTable
 from cometmq.remoting.bodies import DataVersion, TopicConfig
 
 MASTER = BrokerIdentity("C", "a", 0, "10.0.0.1:10911")
@@ -174,9 +175,9 @@ def test_a_topic_can_be_deleted_everywhere_or_in_one_cluster() -> None:
 def test_unit_topics_are_found_by_their_flag() -> None:
     table = RouteTable()
     register(table, MASTER, {**topic("U", flag=1), **topic("S", flag=2), **topic("B", flag=3), **topic("N")})
-    assert set(table.topics_with_flag(UNIT)) == {"U", "B"}
-    assert set(table.topics_with_flag(UNIT_SUB)) == {"S", "B"}
-    assert table.topics_with_flag(UNIT_SUB, UNIT) == ["S"]
+    assert set(table.topics_with_flag(TOPIC_UNIT)) == {"U", "B"}
+    assert set(table.topics_with_flag(TOPIC_UNIT_SUB)) == {"S", "B"}
+    assert table.topics_with_flag(TOPIC_UNIT_SUB, TOPIC_UNIT) == ["S"]
 
 
 @pytest.mark.parametrize(

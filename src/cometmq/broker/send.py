@@ -33,13 +33,12 @@ from cometmq.remoting.processors import ProcessorTable, Request, Response
 from cometmq.remoting.server import ServerConnection
 from cometmq.store.errors import StoreError
 from cometmq.store.message_store import MessageStore, TopicQueue
+from cometmq.store.record_scan import NO_QUEUE_OFFSET
 
 _log = logging.getLogger(__name__)
 
 BUSY: Final = "[OVERLOAD]system busy, start flow control for a while"
 _HOST_FLAGS: Final = BORNHOST_V6 | STOREHOST_V6
-_NO_QUEUE_OFFSET: Final = 0x4
-"""Bit that transaction types PREPARED and ROLLBACK share; such records get no place in their queue."""
 
 _MAX_OVERHEAD_BYTES: Final = MIN_RECORD_BYTES + 2 * (IPV6_HOST_BYTES - IPV4_HOST_BYTES) + MAX_TOPIC_CHARS + 8
 """What a record adds to body and properties at most, and the filler that must fit behind it."""
@@ -224,7 +223,7 @@ class SendMessageProcessor:
         target.messages += 1
         target.size_bytes += size
         self._turn_bytes += size
-        return physical_offset, 0 if sys_flag & _NO_QUEUE_OFFSET else queue.next_offset - 1
+        return physical_offset, 0 if sys_flag & NO_QUEUE_OFFSET else queue.next_offset - 1
 
     def _illegal(self) -> SendRefusedError:
         return SendRefusedError(

@@ -6,8 +6,9 @@ import logging
 from collections.abc import Callable
 
 from cometmq.clock import Clock
+from cometmq.message.sysflag import TOPIC_UNIT, TOPIC_UNIT_SUB
 from cometmq.namesrv.kv import ORDER_TOPIC_CONFIG, KvConfig
-from cometmq.namesrv.routes import UNIT, UNIT_SUB, BrokerIdentity, RegistrationError, RouteTable
+from cometmq.namesrv.routes import BrokerIdentity, RegistrationError, RouteTable
 from cometmq.namesrv.settings import Settings
 from cometmq.remoting.bodies import (
     BodyError,
@@ -67,9 +68,9 @@ class NamesrvRequests:
         add(code.DELETE_TOPIC_IN_NAMESRV, DeleteTopicFromNamesrvRequestHeader, self.delete_topic)
         add(code.GET_TOPICS_BY_CLUSTER, GetTopicsByClusterRequestHeader, self.topics_by_cluster)
         add(code.GET_SYSTEM_TOPIC_LIST_FROM_NS, NoHeader, self.system_topics)
-        add(code.GET_UNIT_TOPIC_LIST, NoHeader, self._flagged(UNIT))
-        add(code.GET_HAS_UNIT_SUB_TOPIC_LIST, NoHeader, self._flagged(UNIT_SUB))
-        add(code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, NoHeader, self._flagged(UNIT_SUB, UNIT))
+        add(code.GET_UNIT_TOPIC_LIST, NoHeader, self._flagged(TOPIC_UNIT))
+        add(code.GET_HAS_UNIT_SUB_TOPIC_LIST, NoHeader, self._flagged(TOPIC_UNIT_SUB))
+        add(code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, NoHeader, self._flagged(TOPIC_UNIT_SUB, TOPIC_UNIT))
 
     # --- brokers ------------------------------------------------------------------------------
     def register_broker(

@@ -27,11 +27,6 @@ from cometmq.message.hosts import parse_address
 from cometmq.message.names import MASTER_ID, PERM_READ, PERM_WRITE, check_topic
 from cometmq.remoting.bodies import BrokerData, ClusterInfo, DataVersion, QueueData, TopicConfig, TopicRouteData
 
-UNIT: Final = 0x1
-"""topicSysFlag: the topic belongs to a unit (``TopicSysFlag.FLAG_UNIT``)."""
-UNIT_SUB: Final = 0x2
-"""topicSysFlag: the topic is subscribed to by units (``TopicSysFlag.FLAG_UNIT_SUB``)."""
-
 _NAME: Final = re.compile(r"[A-Za-z0-9_.%|:@+\-]{1,127}")
 
 

@@ -46,7 +46,7 @@ from cometmq.store.mapped_file import MappedFile
 from cometmq.store.opening import OpenedStore, open_store
 from cometmq.store.query import QueryResult, query
 from cometmq.store.record_scan import NO_QUEUE_OFFSET, ROLLBACK
-from cometmq.store.topic_queue import TopicQueue
+from cometmq.store.topic_queue import UNIT, TopicQueue
 from cometmq.store.topic_queues import TopicQueues
 
 __all__ = ["GetMessageStatus", "GetResult", "MessageStore", "QueryResult", "TopicQueue"]
@@ -57,7 +57,7 @@ _HEAD: Final = struct.Struct(">iiiiiqqiq").pack
 _MIDDLE: Final = struct.Struct(">q").pack
 _BODY_HEAD: Final = struct.Struct(">iqi").pack
 _SHORT: Final = struct.Struct(">h").pack
-_UNIT: Final = struct.Struct(">qiq").pack
+_UNIT: Final = UNIT.pack
 _FIXED_BYTES: Final = 75
 """A record without hosts, body, topic and properties."""
 _UNIT_BLOCK_BYTES: Final = 4_000
