@@ -12,8 +12,8 @@ import pytest
 from tests.broker.conftest import small_config
 from tests.broker.wire import Wire, records, send_header
 
-import cometmq.broker.send
 import cometmq.broker.send_flush
+import cometmq.broker.store_turn
 from cometmq.broker.controller import Broker
 from cometmq.clock import VirtualClock
 from cometmq.config_file import ConfigFile
@@ -152,7 +152,7 @@ async def test_sync_flush_is_bounded(start_on: StartOn, connect_to: ConnectTo, m
 async def test_a_large_turn_is_written_in_parts(
     start_on: StartOn, connect_to: ConnectTo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cometmq.broker.send, "MAX_TURN_BYTES", 1000)
+    monkeypatch.setattr(cometmq.broker.store_turn, "MAX_TURN_BYTES", 1000)
     broker = await start_on()
     commits = 0
     commit = broker.store.commit

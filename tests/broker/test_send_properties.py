@@ -9,7 +9,7 @@ from cometmq.broker.send_properties import read_properties
 from cometmq.message.ids import tags_code
 from cometmq.message.properties import decode_properties, encode_properties
 
-NAMES = st.sampled_from(["KEYS", "TAGS", "UNIQ_KEY", "WAIT", "DELAY", "CLUSTER", "a", "Größe"])
+NAMES = st.sampled_from(["KEYS", "TAGS", "UNIQ_KEY", "WAIT", "DELAY", "TRAN_MSG", "CLUSTER", "a", "Größe"])
 VALUES = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), min_size=1, max_size=12)
 
 
@@ -23,7 +23,7 @@ def test_agrees_with_the_map(pieces: list[tuple[str, str]], trailing: bool) -> N
     keys = [key for key in whole.get("KEYS", "").split(" ") if key]
     assert read.index_keys == tuple(([whole["UNIQ_KEY"]] if "UNIQ_KEY" in whole else []) + keys)
     assert read.wait is (whole.get("WAIT") != "false")
-    assert read.delay == whole.get("DELAY", "")
+    assert (read.detour or {}) == {name: whole[name] for name in ("DELAY", "TRAN_MSG") if name in whole}
 
 
 def test_stores_no_empty_pieces() -> None:
@@ -33,7 +33,7 @@ def test_stores_no_empty_pieces() -> None:
 def test_no_properties() -> None:
     read = read_properties("", "CLUSTER\x01c")
     assert read.stored == b"CLUSTER\x01c"
-    assert (read.tags_code, read.index_keys, read.wait, read.delay) == (0, (), True, "")
+    assert (read.tags_code, read.index_keys, read.wait, read.detour) == (0, (), True, None)
 
 
 def test_values_may_contain_the_name_separator() -> None:

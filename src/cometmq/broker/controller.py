@@ -31,6 +31,7 @@ from cometmq.broker.registration import BrokerRegistration
 from cometmq.broker.send import SendMessageProcessor
 from cometmq.broker.send_targets import SendTargets
 from cometmq.broker.stats import BrokerStats
+from cometmq.broker.store_turn import StoreTurn
 from cometmq.broker.table_file import TurnWriter
 from cometmq.broker.topics import TopicConfigManager
 from cometmq.clock import SYSTEM_CLOCK, Clock
@@ -56,11 +57,12 @@ class Broker:
     """A broker process's inside; ``disk`` is how its store changes files, for tests of failures.
 
     Its parts are there for the modules of administration: ``live``, ``topics``, ``groups``,
-    ``offsets``, ``clients``, ``processors``, ``stats``; from ``start`` on also ``store``, ``hold`` and
-    ``server``.
+    ``offsets``, ``clients``, ``processors``, ``stats``; from ``start`` on also ``store``, ``turn``, ``hold``
+    and ``server``.
     """
 
     store: MessageStore
+    turn: StoreTurn
     hold: PullRequestHoldService
     server: RemotingServer
 
@@ -134,12 +136,12 @@ class Broker:
         await self.server.start(config.bind_address, config.listen_port)
         self._stops.push_async_callback(self.server.stop)
         # Nothing may wait between listening and this: a request would find no processors.
-        sends = self._register_processors()
+        self._register_processors()
         tables = TurnWriter(self._save_tables, self.server.schedule_turn)
         self.topics.on_due = self.groups.on_due = tables.changed
         # First the tables: messages of a topic that is in no file would be hidden after a crash.
-        self.server.turn_hooks += (tables.end_turn, sends.end_turn)
-        self._stops.push_async_callback(self._finish_requests, sends)
+        self.server.turn_hooks += (tables.end_turn, self.turn.end)
+        self._stops.push_async_callback(self._finish_requests)
         await self._listen_fast()
 
     async def _listen_fast(self) -> None:
@@ -166,12 +168,22 @@ class Broker:
             max_connections=config.server_max_connections,
         )
 
-    def _register_processors(self) -> SendMessageProcessor:
+    def _register_processors(self) -> None:
         config = self.config
         host = encode_host(config.broker_ip1, self.server.port)
         answers = SendAnswers(host, region=config.region_id, trace_on=config.trace_on)
         targets = SendTargets(self.live, self.topics, self.groups, self.store, clock=self.clock)
-        sends = SendMessageProcessor(self.live, targets, self.store, self.stats, answers, host, clock=self.clock)
+        self.turn = StoreTurn(
+            targets,
+            self.store,
+            self.stats,
+            answers,
+            host,
+            self.server.schedule_turn,
+            clock=self.clock,
+            flush_timeout_s=config.sync_flush_timeout / 1000,
+        )
+        sends = SendMessageProcessor(self.live, targets, self.store, self.turn, answers)
         self.hold = PullRequestHoldService(self.store, clock=self.clock)
         pulls = PullMessageProcessor(
             self.live,
@@ -205,7 +217,6 @@ class Broker:
             permission_changed=self.topics.new_version,
             clock=self.clock,
         )
-        return sends
 
     def _start_services(self) -> None:
         config = self.config
@@ -244,12 +255,12 @@ class Broker:
         await registration.start()
 
     # --- stopping -------------------------------------------------------------------------------
-    async def _finish_requests(self, sends: SendMessageProcessor) -> None:
+    async def _finish_requests(self) -> None:
         """Refuse new sends, answer those under way and the pulls that wait."""
-        sends.stop()
-        sends.end_turn()
+        self.turn.stop()
+        self.turn.end()
         self.hold.stop()
-        await sends.finished()
+        await self.turn.finished()
 
     def _save_tables(self) -> None:
         self.topics.save()

@@ -1,44 +1,37 @@
 """Sends: SEND_MESSAGE (10), SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320) (``SendMessageProcessor``; hot path).
 
-Everything is done once per turn of the loop: a request only puts its record into the store's buffer
-and remembers who asked; at the end of the turn one write stores the records of all requests, and only
-then are all of them answered. With SYNC_FLUSH the answers wait for the flush that covers the write.
-A write that fails stores nothing of the turn, and every request of it is told so.
+A request is checked and puts its record into the turn under way (:mod:`cometmq.broker.store_turn`), which
+stores the records of all requests together and answers them. A message whose properties say that it has
+to wait is parked by the first detour that takes it.
 """
 
 from __future__ import annotations
 
-import logging
+from collections.abc import Sequence
 from typing import Any, Final
 
 from cometmq.broker.answers import PendingSend, SendAnswers
+from cometmq.broker.inner_message import Detour, InnerMessage
 from cometmq.broker.live_config import LiveConfig
-from cometmq.broker.send_flush import FlushWaiters
 from cometmq.broker.send_properties import SendProperties, read_properties
 from cometmq.broker.send_targets import SendHeader, SendRefusedError, SendTarget, SendTargets
-from cometmq.broker.stats import BrokerStats
-from cometmq.clock import Clock
-from cometmq.limits import MAX_PROPERTIES_BYTES, MAX_TOPIC_CHARS, MAX_TURN_BYTES
+from cometmq.broker.store_turn import StoreTurn
+from cometmq.limits import MAX_PROPERTIES_BYTES, MAX_TOPIC_CHARS
 from cometmq.message.batch import BatchError, BatchPiece, decode_batch
 from cometmq.message.compression import DecompressionError, decompress
 from cometmq.message.hosts import IPV4_HOST_BYTES, IPV6_HOST_BYTES
 from cometmq.message.names import RETRY_PREFIX
-from cometmq.message.properties import CLUSTER, PROPERTY_SEPARATOR
+from cometmq.message.properties import CLUSTER, DELAY, PROPERTY_SEPARATOR
 from cometmq.message.record import MIN_RECORD_BYTES
-from cometmq.message.sysflag import BORNHOST_V6, COMPRESSED, COMPRESSION_TYPE_MASK, STOREHOST_V6
+from cometmq.message.sysflag import COMPRESSED, COMPRESSION_TYPE_MASK
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import FLAG_ONEWAY
 from cometmq.remoting.headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
 from cometmq.remoting.processors import ProcessorTable, Request, Response
 from cometmq.remoting.server import ServerConnection
-from cometmq.store.errors import StoreError
 from cometmq.store.message_store import MessageStore, TopicQueue
-from cometmq.store.record_scan import NO_QUEUE_OFFSET
-
-_log = logging.getLogger(__name__)
 
 BUSY: Final = "[OVERLOAD]system busy, start flow control for a while"
-_HOST_FLAGS: Final = BORNHOST_V6 | STOREHOST_V6
 
 _MAX_OVERHEAD_BYTES: Final = MIN_RECORD_BYTES + 2 * (IPV6_HOST_BYTES - IPV4_HOST_BYTES) + MAX_TOPIC_CHARS + 8
 """What a record adds to body and properties at most, and the filler that must fit behind it."""
@@ -47,7 +40,7 @@ _MAX_OVERHEAD_BYTES: Final = MIN_RECORD_BYTES + 2 * (IPV6_HOST_BYTES - IPV4_HOST
 class SendMessageProcessor:
     """Takes messages in; see the module's docstring.
 
-    ``end_turn`` must be called at the end of every turn of the loop.
+    ``detours`` are asked in their order about every message with a property of theirs.
     """
 
     def __init__(
@@ -55,48 +48,27 @@ class SendMessageProcessor:
         live: LiveConfig,
         targets: SendTargets,
         store: MessageStore,
-        stats: BrokerStats,
+        turn: StoreTurn,
         answers: SendAnswers,
-        store_host: bytes,
-        *,
-        clock: Clock,
+        detours: Sequence[Detour] = (),
     ) -> None:
         self._live = live
         self._targets = targets
         self._known = targets.known
         self._store = store
-        self._stats = stats
+        self._turn = turn
         self._answers = answers
-        self._clock = clock
-        self._store_host = store_host
-        self._host_flags = STOREHOST_V6 if len(store_host) == IPV6_HOST_BYTES else 0
+        self._detours = detours
         self._cluster = f"{CLUSTER}\x01{live.current.broker_cluster_name}"
         self._max_body_bytes = live.current.max_message_size
         self._max_stored_bytes = live.current.mapped_file_size_commit_log - _MAX_OVERHEAD_BYTES
         self._segments_are_small = self._max_stored_bytes < self._max_body_bytes + MAX_PROPERTIES_BYTES
-        self._waiters = FlushWaiters(store, answers, clock=clock, timeout_s=live.current.sync_flush_timeout / 1000)
-        self._pending: list[PendingSend] = []
-        self._touched: list[SendTarget] = []
-        self._turn_bytes = 0
-        self._turn_open = False
-        self._turn_began_ms = 0
-        self._refusal: SendRefusedError | None = None
-        self._stopping = False
 
     def register(self, processors: ProcessorTable) -> None:
         """Answer the codes of sends."""
         processors.register(RequestCode.SEND_MESSAGE, SendMessageRequestHeader, self.send)
         processors.register(RequestCode.SEND_MESSAGE_V2, SendMessageRequestHeaderV2, self.send)
         processors.register(RequestCode.SEND_BATCH_MESSAGE, SendMessageRequestHeaderV2, self.send_batch)
-
-    def stop(self) -> None:
-        """Refuse every send from now on; what is put already is still stored and answered."""
-        self._stopping = True
-        self._turn_open = False
-
-    async def finished(self) -> None:
-        """Wait until every send taken in is answered."""
-        await self._waiters.finished()
 
     # --- requests -----------------------------------------------------------------------------
     def send(self, connection: ServerConnection, request: Request[Any], body: bytes) -> Response | None:
@@ -112,13 +84,24 @@ class SendMessageProcessor:
                 raise self._illegal()
             if self._segments_are_small:
                 self._check_fits(body, properties)
-            if properties.delay:
-                _check_delay(properties.delay)
-            physical_offset, queue_offset = self._put(connection, target, queue, header, header.flag, body, properties)
+            if properties.detour is not None:
+                physical_offset, queue_offset = self._put_detoured(connection, target, queue, header, body, properties)
+            else:
+                physical_offset, queue_offset = self._turn.put(
+                    target,
+                    queue,
+                    body,
+                    properties,
+                    header.flag,
+                    header.sys_flag | target.sys_flag,
+                    header.born_timestamp,
+                    connection.peer_bytes,
+                    header.reconsume_times or 0,
+                )
         except SendRefusedError as refused:
             return Response(refused.code, remark=refused.remark, ext=self._answers.ext)
         if not request.flag & FLAG_ONEWAY:
-            self._pending.append(
+            self._turn.answer(
                 PendingSend(
                     connection,
                     request,
@@ -129,8 +112,7 @@ class SendMessageProcessor:
                     len(body),
                 )
             )
-        if self._turn_bytes > MAX_TURN_BYTES:
-            self.end_turn()
+        self._turn.end_if_full()
         return None
 
     def send_batch(self, connection: ServerConnection, request: Request[Any], body: bytes) -> Response | None:
@@ -141,14 +123,24 @@ class SendMessageProcessor:
             queue = self._queue(connection, target, header)
             pieces = self._read_batch(header, body)
             offsets = [
-                self._put(connection, target, queue, header, piece.flag, piece.body, properties)
+                self._turn.put(
+                    target,
+                    queue,
+                    piece.body,
+                    properties,
+                    piece.flag,
+                    header.sys_flag | target.sys_flag,
+                    header.born_timestamp,
+                    connection.peer_bytes,
+                    header.reconsume_times or 0,
+                )
                 for piece, properties in pieces
             ]
         except SendRefusedError as refused:
             return Response(refused.code, remark=refused.remark, ext=self._answers.ext)
         if not request.flag & FLAG_ONEWAY:
             physical_offset, queue_offset = offsets[0]
-            self._pending.append(
+            self._turn.answer(
                 PendingSend(
                     connection,
                     request,
@@ -160,8 +152,7 @@ class SendMessageProcessor:
                     tuple(offset for offset, _ in offsets),
                 )
             )
-        if self._turn_bytes > MAX_TURN_BYTES:
-            self.end_turn()
+        self._turn.end_if_full()
         return None
 
     # --- one record ---------------------------------------------------------------------------
@@ -170,60 +161,55 @@ class SendMessageProcessor:
 
         :raises SendRefusedError: with code and words.
         """
-        if not self._turn_open:
-            self._begin_turn()
-        if self._refusal is not None:
-            raise self._refusal
-        if self._store.sync_flush and self._waiters.full(connection):
+        turn = self._turn
+        if not turn.is_open:
+            turn.begin()
+        if turn.refusal is not None:
+            raise turn.refusal
+        if self._store.sync_flush and turn.waiters.full(connection):
             raise SendRefusedError(ResponseCode.SYSTEM_BUSY, BUSY)
         return self._known.get(header.topic) or self._targets.resolve(header)
 
     def _queue(self, connection: ServerConnection, target: SendTarget, header: SendHeader) -> TopicQueue:
-        """The queue that a message is stored in: the one that it is sent to.
-
-        This is the one place that decides it; a message that has to wait would be parked in another
-        topic's queue here.
+        """The queue that a message is sent to.
 
         :raises SendRefusedError: the topic has no such queue.
         """
         return target.queues.get(header.queue_id) or target.open_queue(header.queue_id, connection.remote_address)
 
-    def _put(
+    def _put_detoured(
         self,
         connection: ServerConnection,
         target: SendTarget,
         queue: TopicQueue,
         header: SendHeader,
-        flag: int,
         body: bytes,
         properties: SendProperties,
     ) -> tuple[int, int]:
-        """Put one record into the store's buffer; return its log offset and queue offset."""
-        peer = connection.peer_bytes
-        sys_flag = header.sys_flag & ~_HOST_FLAGS | self._host_flags | target.sys_flag
-        if len(peer) == IPV6_HOST_BYTES:
-            sys_flag |= BORNHOST_V6
-        physical_offset = self._store.put(
-            queue,
+        """Put a message that asks for a detour where the first one that takes it says.
+
+        :raises SendRefusedError: it asks for what cannot be.
+        """
+        assert properties.detour is not None
+        message = InnerMessage(
+            target.topic,
+            queue.queue_id,
             body,
-            properties.stored,
-            flag,
-            sys_flag,
+            properties.stored.decode(),
+            header.flag,
+            header.sys_flag | target.sys_flag,
             header.born_timestamp,
-            peer,
-            self._store_host,
+            connection.peer_bytes,
             header.reconsume_times or 0,
-            0,
-            properties.tags_code,
-            properties.index_keys,
         )
-        size = len(body) + len(properties.stored) + len(target.topic) + MIN_RECORD_BYTES
-        if not target.messages:
-            self._touched.append(target)
-        target.messages += 1
-        target.size_bytes += size
-        self._turn_bytes += size
-        return physical_offset, 0 if sys_flag & NO_QUEUE_OFFSET else queue.next_offset - 1
+        _check_delay(properties.detour.get(DELAY, "0"))
+        for detour in self._detours:
+            parked = detour(message, properties.detour)
+            if parked is not None:
+                message = parked
+                break
+        stored = self._turn.put_message(message)
+        return stored.physical_offset, stored.queue_offset
 
     def _illegal(self) -> SendRefusedError:
         return SendRefusedError(
@@ -269,72 +255,12 @@ class SendMessageProcessor:
                 raise self._illegal()
             if self._segments_are_small:
                 self._check_fits(piece.body, properties)
-            if properties.delay:
+            if properties.detour is not None:
                 raise SendRefusedError(
-                    ResponseCode.MESSAGE_ILLEGAL, "the message is illegal: a batch does not support delayed messages"
+                    ResponseCode.MESSAGE_ILLEGAL,
+                    "the message is illegal: a batch does not support delayed or transactional messages",
                 )
         return pieces
-
-    # --- turns --------------------------------------------------------------------------------
-    def _begin_turn(self) -> None:
-        """The first send of a turn: find out whether messages can be taken now."""
-        self._turn_open = True
-        self._turn_began_ms = self._clock.now_ms()
-        error = self._store.writable()
-        if self._stopping:
-            self._refusal = SendRefusedError(
-                ResponseCode.SERVICE_NOT_AVAILABLE, "service not available now: the broker is shutting down"
-            )
-        elif error is not None:
-            self._refusal = _not_available(error)
-        else:
-            self._refusal = None
-
-    def end_turn(self) -> None:
-        """Store what the turn put and answer, or let the answers wait for the flush."""
-        self._turn_open = False
-        touched = self._touched
-        if not touched:
-            return
-        pending = self._pending
-        self._pending = []
-        self._touched = []
-        self._turn_bytes = 0
-        try:
-            self._targets.save_topics()
-            position = self._store.commit()
-        except SendRefusedError as refusal:
-            self._store.rollback()
-            self._failed(refusal, touched, pending)
-            return
-        except StoreError as error:
-            self._failed(_not_available(error), touched, pending)
-            return
-        stats = self._stats
-        messages = 0
-        for target in touched:
-            stats.put(target.topic, target.messages, target.size_bytes)
-            messages += target.messages
-            target.messages = 0
-            target.size_bytes = 0
-        stats.put_took(self._clock.now_ms() - self._turn_began_ms, messages)
-        if self._store.sync_flush:
-            self._waiters.add(position, [send for send in pending if send.wait])
-            pending = [send for send in pending if not send.wait]
-        self._answers.stored(pending)
-
-    def _failed(self, refusal: SendRefusedError, touched: list[SendTarget], pending: list[PendingSend]) -> None:
-        messages = sum(target.messages for target in touched)
-        for target in touched:
-            target.messages = 0
-            target.size_bytes = 0
-        self._stats.put_failed += messages
-        _log.error("%d messages of one turn are not stored: %s", messages, refusal.remark)
-        self._answers.refused(refusal.code, refusal.remark, pending)
-
-
-def _not_available(error: StoreError) -> SendRefusedError:
-    return SendRefusedError(ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now: {error}")
 
 
 def _check_delay(text: str) -> None:

@@ -11,7 +11,21 @@ from typing import Final
 import msgspec
 
 from cometmq.message.ids import tags_code
-from cometmq.message.properties import CLUSTER, DELAY, KEYS, TAGS, UNIQ_KEY, WAIT
+from cometmq.message.properties import (
+    CLUSTER,
+    DELAY,
+    KEYS,
+    TAGS,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
+    TRAN_MSG,
+    UNIQ_KEY,
+    WAIT,
+)
+
+DETOURS: Final = frozenset({DELAY, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS, TRAN_MSG})
+"""Properties that ask for the message to be parked before it is delivered."""
 
 _DROPPED: Final = frozenset({WAIT, CLUSTER, ""})
 """Pieces with these names are not stored as they came; a piece without a name is none."""
@@ -26,8 +40,8 @@ class SendProperties(msgspec.Struct, gc=False):
     """The unique key and each of KEYS, as they go into the index."""
     wait: bool
     """Whether the producer waits for the flush (WAIT is not ``false``)."""
-    delay: str
-    """The text of DELAY, empty when there is none."""
+    detour: dict[str, str] | None
+    """The properties of ``DETOURS`` that it has, ``None`` when there is none."""
 
 
 def read_properties(text: str, tail: str) -> SendProperties:
@@ -35,8 +49,9 @@ def read_properties(text: str, tail: str) -> SendProperties:
 
     Where a name stands twice the last one counts, as in RocketMQ. Empty pieces are dropped.
     """
-    keys = unique = tag = wait = delay = wait_piece = ""
+    keys = unique = tag = wait = wait_piece = ""
     untidy = False
+    detour: dict[str, str] | None = None
     pieces = text.split("\x02")
     for piece in pieces:
         name, _, value = piece.partition("\x01")
@@ -50,8 +65,10 @@ def read_properties(text: str, tail: str) -> SendProperties:
             untidy = untidy or wait_piece != ""
             wait = value or wait
             wait_piece = piece
-        elif name == DELAY:
-            delay = value or delay
+        elif name in DETOURS:
+            if value:
+                detour = detour or {}
+                detour[name] = value
         elif name in _DROPPED:
             untidy = True
     if untidy:
@@ -71,5 +88,5 @@ def read_properties(text: str, tail: str) -> SendProperties:
         tags_code(tag) if tag else 0,
         index_keys,
         wait != "false",
-        delay,
+        detour,
     )

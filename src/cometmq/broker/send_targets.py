@@ -92,6 +92,7 @@ class SendTargets:
         self._store = store
         self._clock = clock
         self._known: dict[str, SendTarget] = {}
+        self._inner: dict[str, SendTarget] = {}
         self._has_unsaved = False
         topics.on_change.append(self._forget)
         live.on_change.append(lambda _: self._known.clear())
@@ -103,6 +104,7 @@ class SendTargets:
 
     def _forget(self, topic: str) -> None:
         self._known.pop(topic, None)
+        self._inner.pop(topic, None)
 
     def resolve(self, header: SendHeader) -> SendTarget:
         """Check the topic of a send, making it where that is allowed.
@@ -135,6 +137,19 @@ class SendTargets:
         if topic is None:
             topic = self._create(header)
         target = self._known[name] = SendTarget(topic, self._store)
+        return target
+
+    def inner(self, name: str) -> SendTarget:
+        """Any topic, for messages that the broker itself stores: no permission is asked, none is made.
+
+        Its queues are opened by who puts messages, also those that the topic's configuration does not have.
+        """
+        target = self._inner.get(name)
+        if target is None:
+            topic = self._topics.get(name)
+            if topic is not None and self._topics.is_unsaved(name):
+                self._has_unsaved = True
+            target = self._inner[name] = SendTarget(topic or TopicConfig(topic_name=name), self._store)
         return target
 
     def save_topics(self) -> None:

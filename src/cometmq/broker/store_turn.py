@@ -1,0 +1,268 @@
+"""What one turn of the loop stores: put record by record, written by one write, then told to everybody who waits.
+
+A request only puts its record into the store's buffer and remembers who asked; so do the broker's own
+services. At the end of the turn one write stores all records, and only then are their requests answered.
+With SYNC_FLUSH the answers wait for the flush that covers the write. A write that fails stores nothing of
+the turn, and everybody is told so (hot path).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from cometmq.broker.answers import PendingSend, SendAnswers
+from cometmq.broker.inner_message import InnerMessage, Stored
+from cometmq.broker.send_flush import FlushWaiters
+from cometmq.broker.send_properties import SendProperties, read_properties
+from cometmq.broker.send_targets import SendRefusedError, SendTarget, SendTargets
+from cometmq.broker.stats import BrokerStats
+from cometmq.clock import Clock
+from cometmq.limits import MAX_PROPERTIES_BYTES, MAX_TURN_BYTES
+from cometmq.message.hosts import IPV6_HOST_BYTES
+from cometmq.message.record import MIN_RECORD_BYTES
+from cometmq.message.sysflag import BORNHOST_V6, STOREHOST_V6
+from cometmq.remoting.codes import ResponseCode
+from cometmq.store.errors import StoreError
+from cometmq.store.message_store import MessageStore, TopicQueue
+from cometmq.store.record_scan import NO_QUEUE_OFFSET
+
+_log = logging.getLogger(__name__)
+
+_HOST_FLAGS: Final = BORNHOST_V6 | STOREHOST_V6
+
+WhenStored = Callable[[Stored | SendRefusedError], None]
+"""Told where an inner message was stored (with SYNC_FLUSH: and flushed), or why it was not."""
+
+
+class StoreTurn:
+    """The records and the waiters of the turn under way.
+
+    ``end`` must be called at the end of every turn of the loop; ``schedule`` sees to it that one ends soon.
+    """
+
+    def __init__(
+        self,
+        targets: SendTargets,
+        store: MessageStore,
+        stats: BrokerStats,
+        answers: SendAnswers,
+        store_host: bytes,
+        schedule: Callable[[], None],
+        *,
+        clock: Clock,
+        flush_timeout_s: float,
+    ) -> None:
+        self._targets = targets
+        self._store = store
+        self._stats = stats
+        self._answers = answers
+        self._store_host = store_host
+        self._host_flags = STOREHOST_V6 if len(store_host) == IPV6_HOST_BYTES else 0
+        self._schedule = schedule
+        self._clock = clock
+        self.waiters: Final = FlushWaiters(store, answers, clock=clock, timeout_s=flush_timeout_s)
+        self._pending: list[PendingSend] = []
+        self._inner: list[tuple[WhenStored, Stored]] = []
+        self._touched: list[SendTarget] = []
+        self._size_bytes = 0
+        self._began_ms = 0
+        self._stopping = False
+        self.is_open = False
+        """Whether ``begin`` was called in this turn."""
+        self.refusal: SendRefusedError | None = None
+        """Why nothing can be stored in this turn."""
+
+    def begin(self) -> None:
+        """The first message of a turn: find out whether messages can be taken now."""
+        self.is_open = True
+        self._began_ms = self._clock.now_ms()
+        error = self._store.writable()
+        if self._stopping:
+            self.refusal = SendRefusedError(
+                ResponseCode.SERVICE_NOT_AVAILABLE, "service not available now: the broker is shutting down"
+            )
+        elif error is not None:
+            self.refusal = _not_available(error)
+        else:
+            self.refusal = None
+
+    def stop(self) -> None:
+        """Refuse every message from now on; what is put already is still stored and answered."""
+        self._stopping = True
+        self.is_open = False
+
+    async def finished(self) -> None:
+        """Wait until everything taken in is answered."""
+        await self.waiters.finished()
+
+    # --- putting ------------------------------------------------------------------------------
+    def put(
+        self,
+        target: SendTarget,
+        queue: TopicQueue,
+        body: bytes,
+        properties: SendProperties,
+        flag: int,
+        sys_flag: int,
+        born_timestamp: int,
+        born_host: bytes,
+        reconsume_times: int,
+        prepared_transaction_offset: int = 0,
+    ) -> tuple[int, int]:
+        """Put one record into the store's buffer; return its log offset and queue offset.
+
+        The turn must be open and not refused.
+        """
+        sys_flag = sys_flag & ~_HOST_FLAGS | self._host_flags
+        if len(born_host) == IPV6_HOST_BYTES:
+            sys_flag |= BORNHOST_V6
+        physical_offset = self._store.put(
+            queue,
+            body,
+            properties.stored,
+            flag,
+            sys_flag,
+            born_timestamp,
+            born_host,
+            self._store_host,
+            reconsume_times,
+            prepared_transaction_offset,
+            properties.tags_code,
+            properties.index_keys,
+        )
+        size = len(body) + len(properties.stored) + len(target.topic) + MIN_RECORD_BYTES
+        if not target.messages:
+            self._touched.append(target)
+        target.messages += 1
+        target.size_bytes += size
+        self._size_bytes += size
+        return physical_offset, 0 if sys_flag & NO_QUEUE_OFFSET else queue.next_offset - 1
+
+    def answer(self, send: PendingSend) -> None:
+        """Answer a request once what it put is stored."""
+        self._pending.append(send)
+
+    def end_if_full(self) -> None:
+        """End the turn early when it holds much."""
+        if self._size_bytes > MAX_TURN_BYTES:
+            self.end()
+
+    def put_message(self, message: InnerMessage) -> Stored:
+        """Put a message of the broker's own making, without the checks of a send; the turn must be open.
+
+        The queue comes into being when its topic has none of that number.
+
+        :raises SendRefusedError: properties longer than RocketMQ's limit, or nothing can be stored now.
+        """
+        if self.refusal is not None:
+            raise self.refusal
+        properties = read_properties(message.properties, "")
+        properties.stored = message.properties.encode()
+        if len(properties.stored) > MAX_PROPERTIES_BYTES:
+            raise SendRefusedError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the message is illegal, its properties have {len(properties.stored)} bytes, limit 32KB.",
+            )
+        target = self._targets.inner(message.topic)
+        queue = target.queues.get(message.queue_id)
+        if queue is None:
+            queue = target.queues[message.queue_id] = self._store.queue(message.topic, message.queue_id)
+        physical_offset, queue_offset = self.put(
+            target,
+            queue,
+            message.body,
+            properties,
+            message.flag,
+            message.sys_flag,
+            message.born_timestamp,
+            message.born_host,
+            message.reconsume_times,
+            message.prepared_transaction_offset,
+        )
+        return Stored(physical_offset, queue_offset)
+
+    def put_inner(self, message: InnerMessage, when_stored: WhenStored) -> None:
+        """Put a message of the broker's own making and tell ``when_stored`` what became of it.
+
+        :raises SendRefusedError: it cannot be stored now; ``when_stored`` is not called then.
+        """
+        if not self.is_open:
+            self.begin()
+        self._inner.append((when_stored, self.put_message(message)))
+        self._schedule()
+        self.end_if_full()
+
+    # --- the end ------------------------------------------------------------------------------
+    def end(self) -> None:
+        """Store what the turn put and answer, or let the answers wait for the flush."""
+        self.is_open = False
+        touched = self._touched
+        if not touched:
+            return
+        pending = self._pending
+        inner = self._inner
+        self._pending = []
+        self._inner = []
+        self._touched = []
+        self._size_bytes = 0
+        try:
+            self._targets.save_topics()
+            position = self._store.commit()
+        except SendRefusedError as refusal:
+            self._store.rollback()
+            self._failed(refusal, touched, pending, inner)
+            return
+        except StoreError as error:
+            self._failed(_not_available(error), touched, pending, inner)
+            return
+        stats = self._stats
+        messages = 0
+        for target in touched:
+            stats.put(target.topic, target.messages, target.size_bytes)
+            messages += target.messages
+            target.messages = 0
+            target.size_bytes = 0
+        stats.put_took(self._clock.now_ms() - self._began_ms, messages)
+        if self._store.sync_flush:
+            self.waiters.add(position, [send for send in pending if send.wait])
+            pending = [send for send in pending if not send.wait]
+            if inner:
+                self._store.when_flushed(position, partial(_flushed, inner))
+        elif inner:
+            _tell(inner)
+        self._answers.stored(pending)
+
+    def _failed(
+        self,
+        refusal: SendRefusedError,
+        touched: list[SendTarget],
+        pending: list[PendingSend],
+        inner: list[tuple[WhenStored, Stored]],
+    ) -> None:
+        messages = sum(target.messages for target in touched)
+        for target in touched:
+            target.messages = 0
+            target.size_bytes = 0
+        self._stats.put_failed += messages
+        _log.error("%d messages of one turn are not stored: %s", messages, refusal.remark)
+        _tell(inner, refusal)
+        self._answers.refused(refusal.code, refusal.remark, pending)
+
+
+def _tell(inner: list[tuple[WhenStored, Stored]], refusal: SendRefusedError | None = None) -> None:
+    for when_stored, stored in inner:
+        try:
+            when_stored(stored if refusal is None else refusal)
+        except Exception:
+            _log.exception("a service failed after its message was stored or refused")
+
+
+def _flushed(inner: list[tuple[WhenStored, Stored]], error: StoreError | None) -> None:
+    _tell(inner, None if error is None else _not_available(error))
+
+
+def _not_available(error: StoreError) -> SendRefusedError:
+    return SendRefusedError(ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now: {error}")

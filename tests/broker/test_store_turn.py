@@ -1,0 +1,80 @@
+"""Messages that the broker itself stores: where they go, when their makers hear of it, what a failure takes back."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+from tests.broker.conftest import small_config
+from tests.broker.test_send_failures import FailingDisk
+from tests.broker.wire import Connect
+
+from cometmq.broker.controller import Broker
+from cometmq.broker.inner_message import InnerMessage, Stored
+from cometmq.broker.send_targets import SendRefusedError
+from cometmq.clock import VirtualClock
+from cometmq.message.record import decode_record
+
+MESSAGE = InnerMessage("Inner", 3, b"body", "TAGS\x01a\x02KEYS\x01k", 7, 0, 1234, bytes(8), 2)
+
+
+async def stored_once(broker: Broker, message: InnerMessage) -> Stored | SendRefusedError:
+    told: list[Stored | SendRefusedError] = []
+    broker.turn.put_inner(message, told.append)
+    assert not told, "nobody hears of a message before it is stored"
+    broker.turn.end()
+    return told[0]
+
+
+async def test_an_inner_message_is_stored_as_it_is(broker: Broker) -> None:
+    stored = await stored_once(broker, MESSAGE)
+    assert isinstance(stored, Stored)
+    data = broker.store.record_at(stored.physical_offset)
+    assert data is not None
+    record = decode_record(data)
+    assert (record.topic, record.queue_id, record.queue_offset) == ("Inner", 3, 0)
+    assert (record.body, record.properties_text, record.flag) == (b"body", MESSAGE.properties, 7)
+    assert (record.born_timestamp, record.reconsume_times) == (1234, 2)
+    found = broker.store.query("Inner", "k", 1, 0, 1 << 62)
+    assert len(found.records) == 1
+
+
+async def test_offsets_of_one_queue_follow_each_other(broker: Broker) -> None:
+    offsets = [(await stored_once(broker, MESSAGE)) for _ in range(3)]
+    assert [stored.queue_offset for stored in offsets if isinstance(stored, Stored)] == [0, 1, 2]
+
+
+async def test_the_loop_ends_the_turn_by_itself(broker: Broker, connect: Connect) -> None:
+    told: list[Stored | SendRefusedError] = []
+    broker.turn.put_inner(MESSAGE, told.append)
+    wire = await connect()
+    await wire.send("Other", b"x")
+    assert isinstance(told[0], Stored)
+
+
+async def test_a_failed_write_is_told_to_everybody_and_stores_nothing(tmp_path: Path, clock: VirtualClock) -> None:
+    disk = FailingDisk()
+    broker = Broker(small_config(tmp_path), clock=clock, disk=disk)
+    await broker.start()
+    try:
+        await stored_once(broker, MESSAGE)
+        end = broker.store.max_physical_offset
+        disk.write_error = errno.ENOSPC
+        assert isinstance(await stored_once(broker, MESSAGE), SendRefusedError)
+        assert broker.store.max_physical_offset == end
+        disk.write_error = None
+    finally:
+        await broker.stop()
+
+
+async def test_a_stopping_broker_takes_none(broker: Broker) -> None:
+    broker.turn.stop()
+    with pytest.raises(SendRefusedError):
+        broker.turn.put_inner(MESSAGE, lambda _: None)
+
+
+async def test_properties_over_the_limit_are_refused(broker: Broker) -> None:
+    long = InnerMessage("Inner", 0, b"", "a\x01" + "b" * 32_768, 0, 0, 0, bytes(8))
+    with pytest.raises(SendRefusedError, match="32KB"):
+        broker.turn.put_inner(long, lambda _: None)
