@@ -151,6 +151,15 @@ SUBSCRIPTION_OVERHEAD_CHARS: Final = 100
 MAX_QUERY_MESSAGES: Final = 64
 """Messages found by one query by key (Apache: ``maxMsgsNumBatch``)."""
 
+LOCK_SECONDS: Final = 60.0
+"""A queue's lock not renewed for this long is free (Apache: ``lockMaxLiveTime``); clients trust theirs for 30 s."""
+
+MAX_LOCKED_QUEUES: Final = 200_000
+"""Locks of queues of all groups, about 300 bytes each."""
+
+MAX_LOCK_REQUEST_QUEUES: Final = 16_384
+"""Queues of one request to lock: 1,024 queues of 16 topics are much; each takes about 3 µs."""
+
 CLIENT_EXPIRY_SECONDS: Final = 120.0
 """A client without a heartbeat for this long is taken out of its groups (Apache: 120 s)."""
 

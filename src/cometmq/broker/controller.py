@@ -23,6 +23,7 @@ from cometmq.broker.groups import SubscriptionGroupManager
 from cometmq.broker.heartbeat import ClientManageProcessor
 from cometmq.broker.hold import PullRequestHoldService
 from cometmq.broker.live_config import LiveConfig
+from cometmq.broker.locks import LockProcessor, RebalanceLockManager
 from cometmq.broker.offsets import ConsumerOffsetManager
 from cometmq.broker.periodic import Periodic
 from cometmq.broker.pull import PullMessageProcessor
@@ -86,6 +87,7 @@ class Broker:
         self.groups = SubscriptionGroupManager(self.live, tables / "subscriptionGroup.json", clock=clock)
         self.offsets = ConsumerOffsetManager(tables / "consumerOffset.json")
         self.clients = ClientRegistry(clock=clock)
+        self._locks = RebalanceLockManager(clock=clock)
         self.processors = ProcessorTable()
         self.stats = BrokerStats(config.broker_cluster_name, clock=clock)
         self._stops = AsyncExitStack()
@@ -203,6 +205,7 @@ class Broker:
         pulls.register(self.processors)
         consumers.register(self.processors)
         ClientManageProcessor(self.clients, self.topics, self.groups).register(self.processors)
+        LockProcessor(self._locks).register(self.processors)
         QueryProcessor(self.live, self.store).register(self.processors)
         register_administration(
             self.processors,
@@ -226,6 +229,7 @@ class Broker:
         self._stops.callback(self.stats.stop)
         for periodic in (
             Periodic("expire clients", CLIENT_SCAN_SECONDS, self.clients.expire, clock=clock),
+            Periodic("expire locks", CLIENT_SCAN_SECONDS, self._locks.expire, clock=clock),
             Periodic(
                 "write consumer offsets",
                 config.flush_consumer_offset_interval / 1000,

@@ -1,0 +1,162 @@
+"""Who consumes which queue in order: LOCK_BATCH_MQ (41), UNLOCK_BATCH_MQ (42) (``RebalanceLockManager``).
+
+Members of an orderly group read only queues that they hold a lock of. A lock lives for
+:data:`~cometmq.limits.LOCK_SECONDS` since its last renewal, twice as long as clients trust one, so that
+a queue never has two readers, however a member was lost. Locks are in memory only.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+import msgspec
+
+from cometmq.clock import Clock
+from cometmq.limits import (
+    LOCK_SECONDS,
+    MAX_CLIENT_ID_CHARS,
+    MAX_LOCK_REQUEST_QUEUES,
+    MAX_LOCKED_QUEUES,
+    MAX_TOPIC_CHARS,
+)
+from cometmq.message.names import check_group, check_topic
+from cometmq.remoting.bodies import (
+    BodyError,
+    LockBatchRequestBody,
+    LockBatchResponseBody,
+    MessageQueue,
+    decode_body,
+    encode_body,
+)
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.headers import NoHeader
+from cometmq.remoting.processors import ProcessorTable, Request, Response
+from cometmq.remoting.server import ServerConnection
+
+_log = logging.getLogger(__name__)
+
+
+class _Lock(msgspec.Struct, gc=False):
+    client_id: str
+    renewed_at: float
+    """Monotonic seconds."""
+
+
+class RebalanceLockManager:
+    """The locks of all groups."""
+
+    def __init__(self, *, clock: Clock) -> None:
+        self._clock = clock
+        self._groups: dict[str, dict[MessageQueue, _Lock]] = {}
+        self._count = 0
+
+    @property
+    def count(self) -> int:
+        """Locks held, those included whose time is up and that nobody has looked at since."""
+        return self._count
+
+    def try_lock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> list[MessageQueue] | None:
+        """Lock or renew; the queues that the client holds now. ``None``: there is no room for so many, nothing is done.
+
+        A queue is granted when it is free, the client's own, or its lock has not been renewed in time.
+        """
+        now = self._clock.monotonic()
+        locks = self._groups.get(group, {})
+        wanted = dict.fromkeys(queues)
+        if self._count + sum(queue not in locks for queue in wanted) > MAX_LOCKED_QUEUES:
+            return None
+        granted = []
+        for queue in wanted:
+            lock = locks.get(queue)
+            if lock is None:
+                locks[queue] = _Lock(client_id, now)
+                self._count += 1
+            elif lock.client_id == client_id:
+                lock.renewed_at = now
+            elif now - lock.renewed_at > LOCK_SECONDS:
+                _log.info("%s of group %s goes to %s: the lock of %s expired", queue, group, client_id, lock.client_id)
+                locks[queue] = _Lock(client_id, now)
+            else:
+                continue
+            granted.append(queue)
+        if locks:
+            self._groups[group] = locks
+        return granted
+
+    def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
+        """Free those of the queues that the client holds; others' locks stay."""
+        locks = self._groups.get(group, {})
+        for queue in queues:
+            lock = locks.get(queue)
+            if lock is not None and lock.client_id == client_id:
+                self._drop(group, queue)
+
+    def expire(self) -> None:
+        """Forget the locks whose time is up."""
+        horizon = self._clock.monotonic() - LOCK_SECONDS
+        for group, locks in list(self._groups.items()):
+            for queue in [queue for queue, lock in locks.items() if lock.renewed_at < horizon]:
+                self._drop(group, queue)
+
+    def _drop(self, group: str, queue: MessageQueue) -> None:
+        locks = self._groups[group]
+        del locks[queue]
+        self._count -= 1
+        if not locks:
+            del self._groups[group]
+
+
+class LockProcessor:
+    """Answers members of orderly groups."""
+
+    def __init__(self, locks: RebalanceLockManager) -> None:
+        self._locks = locks
+
+    def register(self, processors: ProcessorTable) -> None:
+        """Answer the codes of locks."""
+        processors.register(RequestCode.LOCK_BATCH_MQ, NoHeader, self.lock)
+        processors.register(RequestCode.UNLOCK_BATCH_MQ, NoHeader, self.unlock)
+
+    def lock(self, _connection: ServerConnection, _request: Request[NoHeader], body: bytes) -> Response:
+        """LOCK_BATCH_MQ (41): the answer names the queues that the client holds now.
+
+        Whether the client is in the group is not asked, as Apache does not: its heartbeat may still be on its way.
+        """
+        try:
+            asked = _read(body)
+        except BodyError as error:
+            return Response(ResponseCode.SYSTEM_ERROR, remark=error.message)
+        held = self._locks.try_lock(asked.consumer_group, asked.client_id, asked.mq_set)
+        if held is None:
+            return Response(ResponseCode.SYSTEM_ERROR, remark="this broker holds too many locks already")
+        return Response(body=encode_body(LockBatchResponseBody(lock_ok_mq_set=held)))
+
+    def unlock(self, _connection: ServerConnection, _request: Request[NoHeader], body: bytes) -> Response:
+        """UNLOCK_BATCH_MQ (42)."""
+        try:
+            asked = _read(body)
+        except BodyError as error:
+            return Response(ResponseCode.SYSTEM_ERROR, remark=error.message)
+        self._locks.unlock(asked.consumer_group, asked.client_id, asked.mq_set)
+        return Response()
+
+
+def _read(body: bytes) -> LockBatchRequestBody:
+    """The request of 41 or 42; the ``onlyThisBroker`` of 5.x means nothing where no other broker holds the locks.
+
+    :raises BodyError: it is malformed, or names what no client has.
+    """
+    asked = decode_body(LockBatchRequestBody, body)
+    wrong = check_group(asked.consumer_group)
+    if not asked.client_id or len(asked.client_id) > MAX_CLIENT_ID_CHARS:
+        wrong = f"the clientId is missing, or longer than {MAX_CLIENT_ID_CHARS} characters"
+    if len(asked.mq_set) > MAX_LOCK_REQUEST_QUEUES:
+        wrong = f"at most {MAX_LOCK_REQUEST_QUEUES} queues can be locked at once"
+    for queue in asked.mq_set:
+        wrong = wrong or check_topic(queue.topic)
+        if len(queue.broker_name) > MAX_TOPIC_CHARS or not 0 <= queue.queue_id < 2**31:
+            wrong = f"no broker has {queue}"
+    if wrong is not None:
+        raise BodyError(wrong)
+    return asked

@@ -1,0 +1,191 @@
+"""Locks of queues: who gets one, how long it lives, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from tests.broker.wire import Connect, Wire
+
+import cometmq.broker.locks
+from cometmq.broker.locks import RebalanceLockManager
+from cometmq.clock import VirtualClock
+from cometmq.limits import LOCK_SECONDS
+from cometmq.remoting.bodies import LockBatchRequestBody, LockBatchResponseBody, MessageQueue, decode_body, encode_body
+from cometmq.remoting.codes import RequestCode, ResponseCode
+
+LOCK, UNLOCK = RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ
+QUEUES = [MessageQueue("T", "broker-a", number) for number in range(4)]
+
+
+def asked(client: str, queues: Sequence[MessageQueue] = QUEUES, group: str = "g") -> bytes:
+    return encode_body(LockBatchRequestBody(consumer_group=group, client_id=client, mq_set=list(queues)))
+
+
+async def lock(wire: Wire, client: str, queues: Sequence[MessageQueue] = QUEUES, group: str = "g") -> set[MessageQueue]:
+    answer = await wire.call(LOCK, body=asked(client, queues, group))
+    assert (answer.code, answer.remark) == (ResponseCode.SUCCESS, None)
+    return set(decode_body(LockBatchResponseBody, answer.body).lock_ok_mq_set)
+
+
+async def unlock(wire: Wire, client: str, queues: Sequence[MessageQueue] = QUEUES) -> None:
+    answer = await wire.call(UNLOCK, body=asked(client, queues))
+    assert (answer.code, answer.remark, answer.body) == (ResponseCode.SUCCESS, None, b"")
+
+
+async def test_one_client_holds_a_queue_until_it_lets_go(wire: Wire, connect: Connect) -> None:
+    other = await connect()
+    assert await lock(wire, "one", QUEUES[:3]) == set(QUEUES[:3])
+    assert await lock(other, "two") == {QUEUES[3]}
+    assert await lock(wire, "one") == set(QUEUES[:3])
+    await unlock(other, "two")
+    assert await lock(wire, "one") == set(QUEUES), "unlocking freed its own queue, not another's"
+    await unlock(wire, "one", QUEUES[:1])
+    assert await lock(other, "two") == {QUEUES[0]}
+
+
+async def test_groups_do_not_see_each_others_locks(wire: Wire) -> None:
+    assert await lock(wire, "one", group="g1") == set(QUEUES)
+    assert await lock(wire, "two", group="g2") == set(QUEUES)
+
+
+async def test_a_lock_lives_a_minute_since_its_last_renewal(wire: Wire, clock: VirtualClock) -> None:
+    await lock(wire, "one")
+    clock.advance(40)
+    await lock(wire, "one", QUEUES[:2])
+    clock.advance(LOCK_SECONDS - 40)
+    assert await lock(wire, "two") == set()
+    clock.advance(0.1)
+    assert await lock(wire, "two") == set(QUEUES[2:])
+    assert await lock(wire, "one") == set(QUEUES[:2])
+
+
+async def test_locks_outlive_the_connection(wire: Wire, connect: Connect) -> None:
+    # A client that lost its connection goes on for as long as it trusts its lock.
+    lost = await connect()
+    await lock(lost, "one")
+    await lost.close()
+    assert await lock(wire, "two") == set()
+    assert await lock(wire, "one") == set(QUEUES)
+
+
+async def test_real_exchanges(wire: Wire, golden_frames: list[dict[str, Any]]) -> None:
+    compared = 0
+    asked_of: dict[int, dict[str, Any]] = {}
+    for frame in golden_frames:
+        if not re.match(r"probe:(un)?lock|push-orderly", frame["scenario"]):
+            continue
+        if frame["direction"] == "request" and frame["code"] in (LOCK, UNLOCK):
+            asked_of[frame["seq"]] = frame
+        elif frame["direction"] == "response" and frame.get("request_seq") in asked_of:
+            request = asked_of[frame["request_seq"]]
+            answer = await wire.call(request["code"], body=request["body_text"].encode())
+            assert answer.code == frame["code"], frame["scenario"]
+            if request["code"] == LOCK:
+                expected = decode_body(LockBatchResponseBody, frame["body_text"].encode())
+                got = decode_body(LockBatchResponseBody, answer.body)
+                assert set(got.lock_ok_mq_set) == set(expected.lock_ok_mq_set), frame["scenario"]
+            compared += 1
+    assert compared >= 14
+
+
+def mangled(**changes: Any) -> bytes:
+    fields = json.loads(asked("one", QUEUES[:1])) | changes
+    return json.dumps({name: value for name, value in fields.items() if value is not None}).encode()
+
+
+@pytest.mark.parametrize("code", [LOCK, UNLOCK])
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"", "LockBatchRequestBody"),
+        (b"[]", "LockBatchRequestBody"),
+        (b"{abc", "LockBatchRequestBody"),
+        (mangled(consumerGroup=None), "consumerGroup"),
+        (mangled(consumerGroup="a/../b"), "illegal characters"),
+        (mangled(clientId=None), "clientId"),
+        (mangled(clientId=""), "clientId"),
+        (mangled(clientId="x" * 1025), "clientId"),
+        (mangled(mqSet=[{"topic": "T"}]), "brokerName"),
+        (mangled(mqSet=[{"topic": "a/b", "brokerName": "b", "queueId": 0}]), "illegal characters"),
+        (mangled(mqSet=[{"topic": "T", "brokerName": "b", "queueId": -1}]), "no broker has"),
+        (mangled(mqSet=[{"topic": "T", "brokerName": "b" * 128, "queueId": 0}]), "no broker has"),
+        (mangled(mqSet=[{"topic": "T", "brokerName": "b", "queueId": n} for n in range(16_385)]), "at most"),
+    ],
+)
+async def test_malformed_requests_lock_nothing(wire: Wire, code: int, body: bytes, words: str) -> None:
+    answer = await wire.call(code, body=body)
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert words in str(answer.remark)
+    assert await lock(wire, "another") == set(QUEUES)
+
+
+async def test_the_field_of_5x_clients_changes_nothing(wire: Wire) -> None:
+    answer = await wire.call(LOCK, body=mangled(onlyThisBroker=True))
+    assert decode_body(LockBatchResponseBody, answer.body).lock_ok_mq_set == QUEUES[:1]
+
+
+async def test_locks_are_bounded_and_those_held_can_still_be_renewed(
+    wire: Wire, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cometmq.broker.locks, "MAX_LOCKED_QUEUES", 3)
+    assert await lock(wire, "one", QUEUES[:3]) == set(QUEUES[:3])
+    answer = await wire.call(LOCK, body=asked("two"))
+    assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "this broker holds too many locks already")
+    assert await lock(wire, "one", QUEUES[:3]) == set(QUEUES[:3])
+    clock.advance(LOCK_SECONDS + 20)  # the scan of expired locks is among what falls due
+    assert await lock(wire, "two", QUEUES[1:]) == set(QUEUES[1:])
+
+
+class LocksMachine(RuleBasedStateMachine):
+    """Any order of locks, unlocks and time against a model that a child could follow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = VirtualClock()
+        self.locks = RebalanceLockManager(clock=self.clock)
+        self.model: dict[tuple[str, MessageQueue], tuple[str, float]] = {}
+
+    groups = st.sampled_from(["g", "h"])
+    clients = st.sampled_from(["one", "two", "three"])
+    some = st.lists(st.sampled_from(QUEUES), max_size=5)
+
+    @rule(group=groups, client=clients, queues=some)
+    def lock(self, group: str, client: str, queues: list[MessageQueue]) -> None:
+        now = self.clock.monotonic()
+        expected = []
+        for queue in dict.fromkeys(queues):
+            owner, since = self.model.get((group, queue), (client, now))
+            if owner == client or now - since > LOCK_SECONDS:
+                self.model[group, queue] = (client, now)
+                expected.append(queue)
+        assert self.locks.try_lock(group, client, queues) == expected
+
+    @rule(group=groups, client=clients, queues=some)
+    def unlock(self, group: str, client: str, queues: list[MessageQueue]) -> None:
+        self.locks.unlock(group, client, queues)
+        for queue in queues:
+            if self.model.get((group, queue), ("", 0.0))[0] == client:
+                del self.model[group, queue]
+
+    @rule(seconds=st.sampled_from([1.0, 20.0, 30.0, 59.9, 61.0]))
+    def wait(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+
+    @rule()
+    def scan(self) -> None:
+        self.locks.expire()
+        horizon = self.clock.monotonic() - LOCK_SECONDS
+        self.model = {key: value for key, value in self.model.items() if value[1] >= horizon}
+
+    @invariant()
+    def keeps_no_more_than_it_must(self) -> None:
+        assert self.locks.count == len(self.model)
+
+
+TestLocksMachine = LocksMachine.TestCase
