@@ -21,7 +21,9 @@ from cometmq.namesrv.server import NameServer
 from cometmq.remoting.bodies import QueueData, TopicConfig
 from cometmq.remoting.client import RemotingClient
 from cometmq.remoting.codes import RequestCode
-from cometmq.remoting.headers import PutKVConfigRequestHeader
+from cometmq.remoting.headers import CreateTopicRequestHeader, NoHeader, PutKVConfigRequestHeader
+from cometmq.remoting.processors import ProcessorTable
+from cometmq.remoting.server import RemotingServer
 
 ADDRESS = "127.0.0.1:10911"
 
@@ -204,3 +206,32 @@ async def test_a_started_broker_is_in_the_routes_and_a_stopped_one_is_not(
     await until(lambda: has(server, "MadeBySending"))
     await broker.stop()
     assert server.routes.topics() == []
+
+
+async def test_a_new_topic_is_answered_once_the_nameservers_know_it(
+    start_broker: StartBroker, connect_to: Callable[[Broker], Awaitable[Wire]], room: Room
+) -> None:
+    nameserver = await room.nameserver()
+    wire = await connect_to(await start_broker(namesrv_addr=nameserver.address))
+    for number in range(20):
+        header = CreateTopicRequestHeader(f"T{number}", "TBW102", 1, 1, 6, "SINGLE_TAG", order=False)
+        assert (await wire.call(RequestCode.UPDATE_AND_CREATE_TOPIC, header)).code == 0
+        assert nameserver.routes.route(header.topic) is not None
+
+
+async def test_a_nameserver_that_is_away_does_not_hold_up_administration_for_long(room: Room) -> None:
+    never = ProcessorTable()
+    never.register(RequestCode.REGISTER_BROKER, NoHeader, lambda *_: None)
+    alive, silent = await room.nameserver(), RemotingServer(never)
+    await silent.start("127.0.0.1", 0)
+    starting = asyncio.create_task(room.start(alive.address, f"127.0.0.1:{silent.port}"))
+    await until(lambda: starting.done(), room.clock)
+    assert room.registration is not None
+    told: list[str] = []
+    room.topics.put(TopicConfig(topic_name="New"))
+    room.registration.when_known(lambda: told.append("New"))
+    await until(lambda: alive.routes.route("New") is not None)
+    assert not told
+    room.clock.advance(1)
+    assert told == ["New"]
+    await silent.stop()

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections import Counter
 from collections.abc import Sequence
 
@@ -71,7 +73,7 @@ async def test_a_broker_killed_and_started_again_loses_nothing_that_was_acknowle
 
 
 async def test_a_send_goes_on_when_the_broker_comes_back_in_time(own_server: Deployment) -> None:
-    config = ProducerConfig(send_timeout_s=60, retry_times=12, retry_backoff_s=0.05)
+    config = ProducerConfig(send_timeout_s=60)
     async with Producer("patient", own_server.address, config=config) as producer:
         await producer.send(Message("Patient", b"before"))
         own_server.broker.kill()
@@ -93,3 +95,28 @@ async def test_two_brokers_a_failed_send_goes_to_the_other_one(own_server: Deplo
             other.kill()
             results = [await producer.send(Message("Two", b"y")) for _ in range(8)]
             assert {result.queue.broker_name for result in results} == {"broker-a"}
+            many = await producer.send_many([Message("Two", b"z")] * 8)
+            assert {result.queue.broker_name for result in many} == {"broker-a"}
+
+
+async def test_a_broker_that_stands_still_costs_one_attempt_not_the_whole_time(own_server: Deployment) -> None:
+    more = own_server.broker.directory.parent / "broker-b"
+    settings = {**own_server.settings, "brokerName": "broker-b"}
+    config = ProducerConfig(
+        send_timeout_s=30, send_msg_max_timeout_per_request_s=0.5, send_latency_fault_enable=True, retry_backoff_s=0
+    )
+    with start_broker(own_server.broker.system, more, own_server.address, settings) as other:
+        async with Admin(own_server.address) as admin:
+            await admin.create_topic("Paused", queues=2)
+        async with Producer("paused", own_server.address, config=config) as producer:
+            names = {(await producer.send(Message("Paused", b"x"))).queue.broker_name for _ in range(8)}
+            assert names == {"broker-a", "broker-b"}
+            os.kill(other.pid, signal.SIGSTOP)
+            try:
+                began = asyncio.get_running_loop().time()
+                results = [await producer.send(Message("Paused", b"y")) for _ in range(16)]
+                elapsed = asyncio.get_running_loop().time() - began
+            finally:
+                os.kill(other.pid, signal.SIGCONT)
+    assert {result.queue.broker_name for result in results} == {"broker-a"}
+    assert elapsed < 5, "after the first silence the broker is left alone"

@@ -1,14 +1,18 @@
-"""A broker that refuses for a while, played by a server of our own: real ones are busy only by chance."""
+"""Brokers that refuse for a while or are away, played by a server of our own: real ones are busy only by chance."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from cometmq.client import Message, Producer, ProducerConfig, SendStatus
+from cometmq.client import Message, PartlySentError, Producer, ProducerConfig, SendStatus
 from cometmq.client.errors import BrokerError, SendFailedError
+from cometmq.client.producer_config import RETRY_RESPONSE_CODES
+from cometmq.errors import CometMQError
 from cometmq.remoting.bodies import BrokerData, QueueData, TopicRouteData, encode_body
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import (
@@ -25,10 +29,13 @@ class Broker:
 
     def __init__(self) -> None:
         self.codes: list[int] = []
+        self.roles: dict[str, int | None] = {"a": 0, "b": 0}
+        """brokerName -> the broker id that the nameserver names; None: it knows nothing of it."""
         self.asked: list[str | None] = []
         table = ProcessorTable()
         table.register(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteInfoRequestHeader, self._route)
         table.register(RequestCode.SEND_MESSAGE_V2, SendMessageRequestHeaderV2, self._send)
+        table.register(RequestCode.SEND_BATCH_MESSAGE, SendMessageRequestHeaderV2, self._send)
         self.server = RemotingServer(table)
 
     @property
@@ -36,10 +43,15 @@ class Broker:
         return f"127.0.0.1:{self.server.port}"
 
     def _route(self, connection: Any, request: Request[GetRouteInfoRequestHeader], body: bytes) -> Response:
-        names = ("a", "b")
+        known = {name: role for name, role in self.roles.items() if role is not None}
+        if not known:
+            return Response(ResponseCode.TOPIC_NOT_EXIST, remark="no route info")
         route = TopicRouteData(
-            broker_datas=[BrokerData(cluster="c", broker_name=name, broker_addrs={0: self.address}) for name in names],
-            queue_datas=[QueueData(broker_name=name, read_queue_nums=1, write_queue_nums=1, perm=6) for name in names],
+            broker_datas=[
+                BrokerData(cluster="c", broker_name=name, broker_addrs={role: self.address})
+                for name, role in known.items()
+            ],
+            queue_datas=[QueueData(broker_name=name, read_queue_nums=1, write_queue_nums=1, perm=6) for name in known],
         )
         return Response(body=encode_body(route))
 
@@ -120,3 +132,86 @@ async def test_a_status_that_is_not_ok_can_lead_to_another_attempt(broker: Broke
     async with Producer("p", broker.address, config=config) as producer:
         assert (await producer.send(Message("T", b"x"))).status is SendStatus.SEND_OK
     assert len(broker.asked) == 2
+
+
+async def test_a_message_that_is_stored_less_safely_stays_sent_when_no_further_attempt_is_better(
+    broker: Broker,
+) -> None:
+    broker.codes = [12, ResponseCode.SYSTEM_ERROR, ResponseCode.MESSAGE_ILLEGAL]
+    config = ProducerConfig(retry_another_broker_when_not_store_ok=True)
+    async with Producer("p", broker.address, config=config) as producer:
+        assert (await producer.send(Message("T", b"x"))).status is SendStatus.FLUSH_SLAVE_TIMEOUT
+    assert len(broker.asked) == 3
+
+
+@pytest.mark.parametrize("code", [int(code) for code in RETRY_RESPONSE_CODES])
+async def test_every_answer_of_javas_set_leads_to_the_other_broker(broker: Broker, code: int) -> None:
+    broker.codes = [code]
+    async with Producer("p", broker.address) as producer:
+        await producer.send(Message("T", b"x"))
+    assert sorted(map(str, broker.asked)) == ["a", "b"]
+
+
+async def test_single_messages_and_messages_side_by_side_have_attempts_of_their_own(broker: Broker) -> None:
+    config = ProducerConfig(retry_times_when_send_failed=0, retry_times_when_send_async_failed=3, retry_backoff_s=0.01)
+    async with Producer("p", broker.address, config=config) as producer:
+        broker.codes = [ResponseCode.SYSTEM_ERROR]
+        with pytest.raises(BrokerError):
+            await producer.send(Message("T", b"x"))
+        broker.codes = [ResponseCode.SYSTEM_ERROR] * 3
+        assert len(await producer.send_many([Message("T", b"x")])) == 1
+        broker.codes = [ResponseCode.SYSTEM_ERROR]
+        with pytest.raises(PartlySentError):
+            await producer.send_batch([Message("T", b"x")])
+    assert len(broker.asked) == 6
+
+
+@pytest.mark.parametrize("away", [{"a": None, "b": None}, {"a": 1, "b": 1}], ids=["unknown", "slaves only"])
+async def test_brokers_that_restart_are_waited_for_while_time_remains(
+    broker: Broker, away: dict[str, int | None]
+) -> None:
+    port = broker.server.port
+    config = ProducerConfig(send_timeout_s=30, retry_backoff_s=0.02)
+    async with Producer("p", broker.address, config=config) as producer:
+        await producer.send(Message("T", b"before"))
+        present, broker.roles = broker.roles, away
+        with contextlib.suppress(CometMQError):
+            await producer.instance.routes.refresh("T")
+        await broker.server.stop()
+        sending = [
+            asyncio.create_task(producer.send(Message("T", b"meanwhile"))),
+            asyncio.create_task(producer.send(Message("T", b"meanwhile"), sharding_key="k")),
+        ]
+        await asyncio.sleep(0.3)
+        assert not any(task.done() for task in sending)
+        broker.server = RemotingServer(broker.server.processors)
+        await broker.server.start("127.0.0.1", port)
+        broker.roles = present
+        assert [(await task).status for task in sending] == [SendStatus.SEND_OK] * 2
+
+
+async def test_brokers_that_stay_away_fail_the_send_when_its_time_is_up(broker: Broker) -> None:
+    config = ProducerConfig(retry_backoff_s=0.02)
+    async with Producer("p", broker.address, config=config) as producer:
+        await producer.send(Message("T", b"before"))
+        await broker.server.stop()
+        with pytest.raises(SendFailedError, match="attempts in 0") as caught:
+            await producer.send(Message("T", b"x"), timeout_s=0.5)
+    assert 2 < len(caught.value.attempts) < 40, "with pauses, also where brokers are taken in turn"
+
+
+async def test_a_failure_isolates_a_broker_but_a_bad_message_does_not(broker: Broker) -> None:
+    config = ProducerConfig(send_latency_fault_enable=True)
+    async with Producer("p", broker.address, config=config) as producer:
+        broker.codes = [ResponseCode.MESSAGE_ILLEGAL]
+        with pytest.raises(BrokerError):
+            await producer.send(Message("T", b"bad"))
+        for _ in range(4):
+            await producer.send(Message("T", b"x"))
+        assert set(broker.asked[1:]) == {"a", "b"}
+        broker.asked.clear()
+        broker.codes = [ResponseCode.SYSTEM_ERROR]
+        for _ in range(4):
+            await producer.send(Message("T", b"x"))
+    failed, *others = broker.asked
+    assert failed not in others

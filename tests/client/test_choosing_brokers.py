@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from cometmq.client.fault import LatencyFault, penalty_ms
+from cometmq.client import ProducerConfig
+from cometmq.client.fault import LatencyFault, LatencyLadder
 from cometmq.client.selectors import RoundRobin, by_sharding_key
 from cometmq.clock import VirtualClock
 from cometmq.message.message import Message
@@ -16,7 +17,26 @@ QUEUES = [MessageQueue("T", broker, number) for broker in ("a", "b") for number 
     [(549, 0), (550, 30_000), (999, 30_000), (1000, 60_000), (2000, 120_000), (3000, 180_000), (15_000, 600_000)],
 )
 def test_the_ladder_of_penalties(latency_ms: float, expected_ms: int) -> None:
-    assert penalty_ms(latency_ms) == expected_ms
+    assert LatencyLadder().penalty_ms(latency_ms) == expected_ms
+
+
+def test_a_ladder_of_ones_own() -> None:
+    fault = LatencyFault(clock := VirtualClock(), LatencyLadder((10,), (5_000,)))
+    fault.note("a", 10)
+    fault.note("b", 9)
+    assert (fault.available("a"), fault.available("b")) == (False, True)
+    clock.advance(5)
+    assert fault.available("a")
+
+
+@pytest.mark.parametrize(
+    ("latency_max_ms", "not_available_duration_ms"), [((1, 2), (1,)), ((2, 1), (1, 2)), ((1, 2), (2, 1)), ((-1,), (0,))]
+)
+def test_a_ladder_that_is_none_is_refused(
+    latency_max_ms: tuple[int, ...], not_available_duration_ms: tuple[int, ...]
+) -> None:
+    with pytest.raises(ValueError, match="latency_max_ms"):
+        ProducerConfig(latency_max_ms=latency_max_ms, not_available_duration_ms=not_available_duration_ms)
 
 
 def test_a_slow_broker_is_avoided_until_its_time_is_over() -> None:

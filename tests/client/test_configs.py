@@ -17,7 +17,7 @@ from cometmq.client.producer_config import ProducerConfig
     ("kind", "name", "value"),
     [
         (ProducerConfig, "max_in_flight", 0),
-        (ProducerConfig, "retry_times", -1),
+        (ProducerConfig, "retry_times_when_send_failed", -1),
         (PushConfig, "pull_batch_size", 0),
         (PushConfig, "consume_concurrency", 0),
         (PushConfig, "handover_wait_s", -0.1),

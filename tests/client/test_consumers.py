@@ -137,6 +137,17 @@ async def test_polls_give_every_message_of_subscribed_topics(server: Deployment,
         assert (await admin.consume_progress(group, topic)).lag == 0
 
 
+async def test_a_topic_that_a_message_has_just_made_can_be_consumed_at_once(server: Deployment, group: str) -> None:
+    config = LitePullConfig(consume_from_where=FIRST)
+    async with Producer("p", server.address) as producer:
+        for number in range(5):
+            fresh = f"Fresh-{group}-{number}"
+            await producer.send(Message(fresh, b"first"))
+            async with LitePullConsumer(f"{group}-{number}", server.address, config=config) as consumer:
+                await consumer.subscribe(fresh)
+                assert [message.body for message in await consumer.poll(10)] == [b"first"]
+
+
 async def test_messages_of_the_last_poll_come_again_after_a_failure(server: Deployment, topic: str, group: str) -> None:
     await produce(server, topic, range(20))
     config = LitePullConfig(consume_from_where=FIRST, max_poll_messages=5)

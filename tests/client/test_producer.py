@@ -131,7 +131,7 @@ async def test_large_bodies_travel_packed(server: Deployment, topic: str, kind: 
 @pytest.mark.parametrize("queues", [2, 4, 6])
 async def test_an_unknown_topic_is_made_by_the_broker(server: Deployment, topic: str, queues: int) -> None:
     fresh = f"{topic}-auto"
-    config = ProducerConfig(default_topic_queue_nums=queues, retry_times=0)
+    config = ProducerConfig(default_topic_queue_nums=queues, retry_times_when_send_failed=0)
     async with Producer("p", server.address, config=config) as producer:
         results = await producer.send_many([Message(fresh, b"x") for _ in range(2 * queues)])
     assert {result.queue.queue_id for result in results} == set(range(queues))

@@ -36,16 +36,18 @@ def register_administration(
     store: MessageStore,
     stats: BrokerStats,
     permission_changed: Callable[[], None],
+    when_registered: Callable[[Callable[[], None]], None],
     clock: Clock,
 ) -> None:
     """Let ``processors`` answer tools about this broker.
 
     :param address: ``host:port`` that clients reach the broker at.
     :param permission_changed: called after an administrator changed ``brokerPermission``.
+    :param when_registered: calls something once the nameservers know the topics of this moment.
     """
     name = live.current.broker_name
     consumers = clients.consumers
-    TopicAdmin(name, topics, offsets, consumers, store, stats).register(processors)
+    TopicAdmin(name, topics, offsets, consumers, store, stats, when_registered).register(processors)
     GroupAdmin(groups, offsets, stats).register(processors)
     ConnectionAdmin(clients).register(processors)
     ProgressAdmin(name, address, topics, groups, offsets, consumers, store, stats, clock).register(processors)

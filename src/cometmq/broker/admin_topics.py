@@ -6,6 +6,7 @@ Make (17), delete (215), list (21, 305, 351), offsets (202), who consumes (300),
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Final
 
 from cometmq.broker.clients import ConsumerManager
@@ -55,7 +56,9 @@ class TopicAdmin:
         consumers: ConsumerManager,
         store: MessageStore,
         stats: BrokerStats,
+        when_registered: Callable[[Callable[[], None]], None],
     ) -> None:
+        self._when_registered = when_registered
         self._broker_name = broker_name
         self._topics = topics
         self._offsets = offsets
@@ -77,8 +80,8 @@ class TopicAdmin:
 
     def create(
         self, connection: ServerConnection, request: Request[CreateTopicRequestHeader], _body: bytes
-    ) -> Response:
-        """UPDATE_AND_CREATE_TOPIC (17)."""
+    ) -> Response | None:
+        """UPDATE_AND_CREATE_TOPIC (17); answered once the nameservers know the topic."""
         header = request.header
         wrong = self._refuse_name(header.topic) or _refuse_numbers(header)
         if wrong is not None:
@@ -95,7 +98,8 @@ class TopicAdmin:
         if self._topics.get(header.topic) != topic:
             _log.info("%s makes %s", connection.remote_address, describe_topic(topic))
             self._topics.put(topic)
-        return Response(remark=DEFAULT_REMARK)
+        self._when_registered(lambda: connection.respond(request, Response(remark=DEFAULT_REMARK)))
+        return None
 
     def delete(
         self, connection: ServerConnection, request: Request[DeleteTopicRequestHeader], _body: bytes

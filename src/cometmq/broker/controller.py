@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final
@@ -90,6 +90,7 @@ class Broker:
         self._locks = RebalanceLockManager(clock=clock)
         self.processors = ProcessorTable()
         self.stats = BrokerStats(config.broker_cluster_name, clock=clock)
+        self._registration: BrokerRegistration | None = None
         self._stops = AsyncExitStack()
 
     @property
@@ -218,6 +219,7 @@ class Broker:
             store=self.store,
             stats=self.stats,
             permission_changed=self.topics.new_version,
+            when_registered=self._when_registered,
             clock=self.clock,
         )
 
@@ -247,7 +249,7 @@ class Broker:
             return
         client = RemotingClient(clock=self.clock)
         self._stops.push_async_callback(client.close)
-        registration = BrokerRegistration(
+        registration = self._registration = BrokerRegistration(
             self.live,
             self.topics,
             client,
@@ -257,6 +259,12 @@ class Broker:
         )
         self._stops.push_async_callback(registration.stop)
         await registration.start()
+
+    def _when_registered(self, then: Callable[[], None]) -> None:
+        if self._registration is None:
+            then()
+        else:
+            self._registration.when_known(then)
 
     # --- stopping -------------------------------------------------------------------------------
     async def _finish_requests(self) -> None:

@@ -39,6 +39,8 @@ MIN_PERIOD_S: Final = 10.0
 MAX_PERIOD_S: Final = 60.0
 FIRST_WAIT_S: Final = 1.0
 """How long a starting broker waits for its first registrations; slower ones go on in the background."""
+KNOWN_WAIT_S: Final = 1.0
+"""How long the answer to an administrator who made a topic waits for the nameservers to know it."""
 LOOK_S: Final = 1.0
 """How often a link looks whether its nameserver is still connected, and its first pause after a failure."""
 UNREGISTER_TIMEOUT_S: Final = 2.0
@@ -92,6 +94,33 @@ class BrokerRegistration:
         await asyncio.gather(*(link.unregister() for link in self._links))
         self._tasks.clear()
         self._links.clear()
+
+    def when_known(self, then: Callable[[], None]) -> None:
+        """Call ``then`` once every nameserver that can be reached knows the topics of this moment.
+
+        One that does not answer is waited for :data:`KNOWN_WAIT_S` at most.
+        """
+        waiting = [link for link in self._links if not link.failing and link.known != self.version]
+        if not waiting:
+            then()
+            return
+        left = len(waiting)
+
+        def told() -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                limit.cancel()
+                then()
+
+        def late() -> None:
+            nonlocal left
+            left = 0
+            then()
+
+        limit = self._clock.call_later(KNOWN_WAIT_S, late)
+        for link in waiting:
+            link.tell.append((self.version.counter, told))
 
     def _topic_changed(self, topic: str) -> None:
         for link in self._links:
@@ -204,7 +233,10 @@ class _Link:
         self.tried = asyncio.Event()
         self._owner = owner
         self._is_first = is_first
-        self._failing = False
+        self.failing = False
+        """Whether the last attempt failed."""
+        self.tell: list[tuple[int, Callable[[], None]]] = []
+        """Who waits for the nameserver to know the table of that counter; told as well when it cannot be reached."""
 
     async def run(self) -> None:
         """Register again and again, until cancelled."""
@@ -234,17 +266,27 @@ class _Link:
         try:
             order_config = await owner.send(self.address, topics, version)
         except (RemotingError, RefusedError, BodyError) as error:
-            if not self._failing:
+            if not self.failing:
                 _log.warning("cannot register at nameserver %s: %s; it will be tried again", self.address, error)
-            self._failing = True
+            self.failing = True
+            self._tell(owner.version.counter)
             return False
-        if self._failing:
+        if self.failing:
             _log.info("registered at nameserver %s again", self.address)
-        self._failing = False
+        self.failing = False
         self.known = version
+        self._tell(version.counter)
         if order_config is not None and self._is_first:
             owner.take_order_config(order_config.table)
         return True
+
+    def _tell(self, counter: int) -> None:
+        waiting, self.tell = self.tell, []
+        for wanted, told in waiting:
+            if wanted <= counter:
+                told()
+            else:
+                self.tell.append((wanted, told))
 
     async def unregister(self) -> None:
         """Leave this nameserver, if it can be reached."""

@@ -22,6 +22,7 @@ __all__ = [
     "ClientStateError",
     "ForkedError",
     "IllegalMessageError",
+    "MasterNotFoundError",
     "RemotingClosedError",
     "RemotingConnectError",
     "RemotingError",
@@ -91,6 +92,14 @@ class RouteNotFoundError(ClientError):
             next_step="create the topic, or check the nameserver's address and that a broker is registered there",
         )
         self.topic = topic
+
+
+class MasterNotFoundError(RouteNotFoundError):
+    """The topic is known, but no master that could be asked: one that restarts is back soon."""
+
+    def __init__(self, topic: str, detail: str) -> None:
+        super().__init__(topic, detail)
+        self.next_step = "check that the masters of its brokers run and are registered"
 
 
 class IllegalMessageError(ClientError):

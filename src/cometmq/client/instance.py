@@ -7,7 +7,7 @@ import logging
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Protocol, Self
 
-from cometmq.client.errors import BrokerError, ClientStateError, RemotingError, RouteNotFoundError
+from cometmq.client.errors import BrokerError, ClientStateError, MasterNotFoundError, RemotingError, RouteNotFoundError
 from cometmq.client.identity import new_client_id
 from cometmq.client.route import REFRESH_S, RouteTable, namesrv_addresses
 from cometmq.clock import SYSTEM_CLOCK, Clock
@@ -171,14 +171,17 @@ class ClientInstance:
     async def master_of(self, queue: MessageQueue) -> str:
         """The address of the master that holds a queue.
 
-        :raises RouteNotFoundError: no route names it.
+        :raises MasterNotFoundError: no route names it.
         """
         address = self.routes.master(queue.broker_name)
         if address is None:
-            await self.routes.refresh(queue.topic)
+            try:
+                await self.routes.refresh(queue.topic)
+            except RouteNotFoundError as error:
+                raise MasterNotFoundError(queue.topic, "no nameserver knows it now") from error
             address = self.routes.master(queue.broker_name)
         if address is None:
-            raise RouteNotFoundError(queue.topic, f"broker {queue.broker_name} has no master now")
+            raise MasterNotFoundError(queue.topic, f"broker {queue.broker_name} has no master now")
         return address
 
     # --- groups ---

@@ -121,7 +121,7 @@ class LitePullConsumer:
             await membership.start([topic])
             self._membership = membership
         else:
-            await self.instance.routes.get(topic)
+            await self.instance.routes.get_soon(topic)
             await self._membership.add(topic)
 
     async def unsubscribe(self, topic: str) -> None:

@@ -58,11 +58,12 @@ class Membership:
         missing: RouteNotFoundError | None = None
         found = False
         for topic in sorted(self._topics):
+            is_retry = topic.startswith(RETRY_PREFIX)
             try:
-                await self._instance.routes.get(topic)
-                found = found or not topic.startswith(RETRY_PREFIX)
+                await (self._instance.routes.get(topic) if is_retry else self._instance.routes.get_soon(topic))
+                found = found or not is_retry
             except RouteNotFoundError as error:
-                missing = error if not topic.startswith(RETRY_PREFIX) else missing
+                missing = missing if is_retry else error
         if missing is not None and not found:
             raise missing
         await self._instance.send_heartbeats()

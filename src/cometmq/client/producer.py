@@ -119,7 +119,8 @@ class Producer:
         """Send one message and wait until it is stored.
 
         Without ``queue``, ``sharding_key`` or ``selector`` queues are taken in turn, and a failed
-        attempt is repeated on another broker; with one of them there is a single attempt.
+        attempt is repeated on another broker; with one of them an attempt that may have stored the
+        message is the last. ``timeout_s`` is for all attempts together.
 
         :raises IllegalMessageError: no broker would take it; nothing was sent.
         :raises RouteNotFoundError: no broker has the topic, nor would make it.
@@ -200,7 +201,8 @@ class Producer:
     ) -> list[SendResult]:
         """Send independent messages, many in flight at once; results in the order given.
 
-        Each is stored, retried and may fail by itself. Much cheaper than a task per message.
+        Each is stored, retried and may fail by itself, as Java's ``send(message, callback)``. Much cheaper
+        than a task per message.
 
         :raises PartlySentError: some failed; its ``outcomes`` tell which.
         :raises IllegalMessageError: one is not allowed; those before it may have been sent.
@@ -214,6 +216,7 @@ class Producer:
                     await outcomes.until(limit // 2)
                 large = len(message.body) >= PACK_IN_THREAD_BYTES
                 delivery = await self._prepare_large(message) if large else self._prepare(message)
+                delivery.retries = self.config.retry_times_when_send_async_failed
                 if selector is not None:
                     delivery.selector, delivery.retries = selector, 0
                 outcomes.in_flight += 1

@@ -1,10 +1,11 @@
-"""Every option of a producer, with Java's defaults (``DefaultMQProducer``)."""
+"""Every option of a producer, with Java's names and defaults (``DefaultMQProducer``)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
 
+from cometmq.client.fault import LATENCY_MAX_MS, NOT_AVAILABLE_DURATION_MS, LatencyLadder
 from cometmq.client.ranges import demand_above_zero, demand_zero_or_more
 from cometmq.limits import MAX_MESSAGE_BYTES
 from cometmq.message.compression import DEFAULT_LEVEL
@@ -22,7 +23,7 @@ RETRY_RESPONSE_CODES: Final = frozenset(
         ResponseCode.NOT_IN_CURRENT_UNIT,
     )
 )
-"""Answers after which another broker is tried. (SYSTEM_BUSY is tried again until the time is up.)"""
+"""Answers after which another broker is tried, as in Java. (SYSTEM_BUSY is tried again until the time is up.)"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,16 +35,24 @@ class ProducerConfig:
 
     send_timeout_s: float = 3.0
     """Seconds for one message, all attempts together."""
-    retry_times: int = 2
-    """Further attempts after the first one, on another broker where there is one."""
+    send_msg_max_timeout_per_request_s: float = 0.0
+    """Seconds after which one attempt is given up while there is time for another; 0: only the whole counts."""
+    retry_times_when_send_failed: int = 2
+    """Of ``send`` and ``send_batch``: further attempts after the first, on another broker where there is one."""
+    retry_times_when_send_async_failed: int = 2
+    """Of ``send_many``, whose messages are on their way side by side: further attempts of each."""
     retry_backoff_s: float = 0.1
-    """Seconds before a second attempt on a broker that just failed; doubled for each further one."""
+    """Seconds before all brokers have failed and one is tried again; doubled each time, up to a second."""
     retry_response_codes: frozenset[int] = RETRY_RESPONSE_CODES
     """Error codes that lead to another attempt; others are raised at once."""
     retry_another_broker_when_not_store_ok: bool = False
     """Whether a status other than SEND_OK leads to another attempt (and so to a duplicate)."""
     send_latency_fault_enable: bool = False
-    """Whether brokers that answered slowly are avoided for a while."""
+    """Whether brokers that answered slowly, or failed, are avoided for a while."""
+    latency_max_ms: tuple[int, ...] = LATENCY_MAX_MS
+    """Answers at least that slow cost the time at the same place of ``not_available_duration_ms``."""
+    not_available_duration_ms: tuple[int, ...] = NOT_AVAILABLE_DURATION_MS
+    """How long such a broker is avoided."""
     max_message_bytes: int = MAX_MESSAGE_BYTES
     """Largest body, and largest batch, in bytes; brokers have a limit of their own (``maxMessageSize``)."""
     compress_over_bytes: int = 4096
@@ -61,4 +70,17 @@ class ProducerConfig:
 
     def __post_init__(self) -> None:
         demand_above_zero(self, "send_timeout_s", "max_message_bytes", "default_topic_queue_nums", "max_in_flight")
-        demand_zero_or_more(self, "retry_times", "retry_backoff_s", "compress_over_bytes", "close_timeout_s")
+        demand_zero_or_more(
+            self,
+            "send_msg_max_timeout_per_request_s",
+            "retry_times_when_send_failed",
+            "retry_times_when_send_async_failed",
+            "retry_backoff_s",
+            "compress_over_bytes",
+            "close_timeout_s",
+        )
+        self.latency_ladder()
+
+    def latency_ladder(self) -> LatencyLadder:
+        """The two tables of the fault isolation, side by side."""
+        return LatencyLadder(self.latency_max_ms, self.not_available_duration_ms)

@@ -10,7 +10,14 @@ from typing import Final
 
 import msgspec
 
-from cometmq.client.errors import BrokerError, ClientError, ClientStateError, RemotingError, RouteNotFoundError
+from cometmq.client.errors import (
+    BrokerError,
+    ClientError,
+    ClientStateError,
+    MasterNotFoundError,
+    RemotingError,
+    RouteNotFoundError,
+)
 from cometmq.clock import Clock
 from cometmq.limits import MAX_ROUTE_QUEUES
 from cometmq.message.hosts import parse_address, split_addresses
@@ -27,6 +34,9 @@ REFRESH_S: Final = 30.0
 each client (``heartbeatBrokerInterval``; they forget one after 120 s)."""
 
 ROUTE_TIMEOUT_S: Final = 3.0
+NEW_TOPIC_FIRST_PAUSE_S: Final = 0.05
+NEW_TOPIC_LAST_PAUSE_S: Final = 0.4
+"""Pauses, doubling, between questions for a topic that may be new; three quarters of a second together."""
 _COUNT_DIGITS: Final = 9
 
 
@@ -176,6 +186,24 @@ class RouteTable:
             except RouteNotFoundError:
                 raise unknown from None
 
+    async def get_soon(self, topic: str) -> TopicRoute:
+        """As :meth:`get`, with patience of up to a second for a topic that is being made.
+
+        A broker answers the message that makes a topic before it has told the nameservers.
+
+        :raises RouteNotFoundError: the nameserver does not know the topic.
+        :raises RemotingError: no nameserver answers.
+        """
+        pause_s = NEW_TOPIC_FIRST_PAUSE_S
+        while True:
+            try:
+                return await self.get(topic)
+            except RouteNotFoundError:
+                if pause_s > NEW_TOPIC_LAST_PAUSE_S:
+                    raise
+            await self._clock.sleep(pause_s)
+            pause_s *= 2
+
     async def refresh(self, topic: str) -> TopicRoute:
         """Ask again, whatever is known."""
         return await self._ask_once(topic)
@@ -258,11 +286,14 @@ class RouteTable:
 def queue_or_fail(route: TopicRoute) -> tuple[MessageQueue, ...]:
     """The write queues.
 
-    :raises ClientStateError: there is none at the moment.
+    :raises MasterNotFoundError: there may be again in a moment: none of its writable brokers has a master now.
+    :raises ClientStateError: the topic, or each of its brokers, is not writable.
     """
     if not route.write_queues:
+        if any(queues.perm & PERM_WRITE for queues in route.data.queue_datas):
+            raise MasterNotFoundError(route.topic, "none of its brokers has a master now")
         raise ClientStateError(
             f"topic {route.topic} has no queue that can be written now",
-            next_step="check its write permission, and that the masters of its brokers run",
+            next_step="check its write permission and that of its brokers",
         )
     return route.write_queues

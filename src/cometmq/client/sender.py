@@ -11,7 +11,15 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from cometmq.client.errors import BrokerError, IllegalMessageError, RemotingError, SendFailedError
+from cometmq.client.errors import (
+    BrokerError,
+    ClientError,
+    IllegalMessageError,
+    MasterNotFoundError,
+    RemotingConnectError,
+    RemotingError,
+    SendFailedError,
+)
 from cometmq.client.fault import LatencyFault
 from cometmq.client.instance import ClientInstance
 from cometmq.client.producer_config import ProducerConfig
@@ -34,6 +42,13 @@ _SEND: Final = int(RequestCode.SEND_MESSAGE_V2)
 _BUSY: Final = int(ResponseCode.SYSTEM_BUSY)
 """Flow control: certainly not stored, so it is tried again until the time is up."""
 
+_NOTHING_SENT: Final = (RemotingConnectError, MasterNotFoundError)
+"""A broker that is away, perhaps for a restart: as certainly not stored, so until the time is up too."""
+
+MAX_BACKOFF_S: Final = 1.0
+"""Longest pause between two attempts: a broker that is back is noticed at most that late."""
+_MAX_DOUBLINGS: Final = 16
+
 
 class Delivery:
     """A message, or a batch, that is being sent; ``done(index, results or failure)`` is called once."""
@@ -55,6 +70,7 @@ class Delivery:
         "retries",
         "selector",
         "sent_at",
+        "stored",
         "sys_flag",
         "target",
         "unique_keys",
@@ -80,7 +96,7 @@ class Delivery:
         self.unique_keys = unique_keys
         self.target: MessageQueue | None = None
         self.selector: QueueSelector | None = None
-        self.retries = sender.config.retry_times
+        self.retries = sender.config.retry_times_when_send_failed
         self.index = 0
         self.done: Done = _nobody_waits
         self.born_timestamp = sender.clock.now_ms()
@@ -89,10 +105,17 @@ class Delivery:
         self.queue: MessageQueue | None = None
         self.request: RemotingCommand | None = None
         self.attempts: list[tuple[str, CometMQError]] | None = None
+        self.stored: list[SendResult] | None = None
+        """Where it is stored already, though less safely than asked for; a further attempt may be safer."""
 
     def answered(self, answer: Answer) -> None:
         """The broker has answered, or will not."""
         self._sender.answered(self, answer)
+
+
+def _certainly_unsent(error: CometMQError) -> bool:
+    """Whether the message is stored nowhere by this attempt, so that nothing but time limits further ones."""
+    return isinstance(error, _NOTHING_SENT) or getattr(error, "code", None) == _BUSY
 
 
 def _nobody_waits(index: int, outcome: list[SendResult] | BaseException) -> None:
@@ -109,8 +132,10 @@ class Sender:
         self._remoting = instance.remoting
         self._routes = instance.routes
         self._encoder = encoder
-        self._fault = LatencyFault(instance.clock) if config.send_latency_fault_enable else None
+        enabled = config.send_latency_fault_enable
+        self._fault = LatencyFault(instance.clock, config.latency_ladder()) if enabled else None
         self._robin = RoundRobin(self._fault)
+        self._attempt_s = config.send_msg_max_timeout_per_request_s
         self.in_flight = 0
         self._idle: asyncio.Future[None] | None = None
 
@@ -188,14 +213,6 @@ class Sender:
     def _stored(self, delivery: Delivery, queue: MessageQueue, status: SendStatus, answer: RemotingCommand) -> None:
         if self._fault is not None:
             self._fault.note(queue.broker_name, (self.clock.monotonic() - delivery.sent_at) * 1000)
-        if (
-            status is not SendStatus.SEND_OK
-            and self.config.retry_another_broker_when_not_store_ok
-            and len(delivery.attempts or ()) < delivery.retries
-        ):
-            error = CometMQError(f"stored with status {status.value}")
-            self._failed(delivery, queue.broker_name, error, True)
-            return
         fields = answer.ext_fields
         try:
             offset_id = fields["msgId"]
@@ -217,17 +234,25 @@ class Sender:
             address = self._routes.master(queue.broker_name) or queue.broker_name
             failure = RemotingError(address, f"{address} answered a send without the fields of one: {fields}")
             failure.__cause__ = error
-            self._finish(delivery, failure)
+            self._finish(delivery, delivery.stored or failure)
+            return
+        if status is not SendStatus.SEND_OK and self.config.retry_another_broker_when_not_store_ok:
+            delivery.stored = results
+            self._failed(delivery, queue.broker_name, CometMQError(f"stored with status {status.value}"), True)
             return
         self._finish(delivery, results)
 
     def _failed(self, delivery: Delivery, broker_name: str, error: CometMQError, again: bool) -> None:
         attempts = delivery.attempts = [*(delivery.attempts or ()), (broker_name, error)]
-        if self._fault is not None and isinstance(error, RemotingError):
+        unsent = _certainly_unsent(error)
+        if self._fault is not None and isinstance(error, ClientError | RemotingError) and (again or unsent):
             self._fault.note_failure(broker_name)
-        again = (again and len(attempts) <= delivery.retries) or getattr(error, "code", None) == _BUSY
-        if again and self.clock.monotonic() + self._backoff(delivery) < delivery.deadline:
+        if again and not unsent:
+            again = sum(not _certainly_unsent(failure) for _, failure in attempts) <= delivery.retries
+        if (again or unsent) and self.clock.monotonic() + self._backoff(delivery) < delivery.deadline:
             self._instance.spawn(self._again(delivery))
+        elif delivery.stored is not None:
+            self._finish(delivery, delivery.stored)
         elif len(attempts) == 1:
             self._finish(delivery, error)
         else:
@@ -292,7 +317,10 @@ class Sender:
                 delivery.born_timestamp,
             )
         delivery.sent_at = now = self.clock.monotonic()
-        connection.submit(opaque, frame, delivery.deadline, now, delivery.answered)
+        deadline = delivery.deadline
+        if self._attempt_s:
+            deadline = min(deadline, now + self._attempt_s)
+        connection.submit(opaque, frame, deadline, now, delivery.answered)
 
     # --- what takes a task ---
 
@@ -307,6 +335,8 @@ class Sender:
             late = RemotingTimeoutError(";".join(self._routes.namesrv), f"no route for topic {topic} in time")
             late.__cause__ = error
             self._finish(delivery, late)
+        except MasterNotFoundError as error:
+            self._failed(delivery, "", error, True)
         except BaseException as error:
             self._finish(delivery, error)
 
@@ -322,20 +352,24 @@ class Sender:
 
     async def _again(self, delivery: Delivery) -> None:
         topic = delivery.message.topic
-        failed = delivery.attempts[-1][0] if delivery.attempts else ""
+        failed = {broker for broker, _ in delivery.attempts or ()}
         self._instance.spawn(self._refresh(topic))
         try:
             route = await self._routes.get_for_send(topic, self.config.default_topic_queue_nums)
             pinned = delivery.target is not None or delivery.selector is not None
-            if pinned or all(queue.broker_name == failed for queue in route.write_queues):
+            if pinned or all(queue.broker_name in failed for queue in route.write_queues):
                 await self.clock.sleep(self._backoff(delivery))
+                route = self._routes.known(topic) or route
             self._transmit(delivery, queue_or_fail(route))
+        except MasterNotFoundError as error:
+            self._failed(delivery, "", error, True)
         except BaseException as error:
             self._finish(delivery, error)
 
     def _backoff(self, delivery: Delivery) -> float:
-        """Seconds before the same broker is tried again; twice as long each time."""
-        return self.config.retry_backoff_s * float(1 << (len(delivery.attempts or ()) - 1))
+        """Seconds before a broker that failed is tried again; twice as long each time, up to a limit."""
+        doublings = min(len(delivery.attempts or ()) - 1, _MAX_DOUBLINGS)
+        return min(self.config.retry_backoff_s * float(1 << doublings), MAX_BACKOFF_S)
 
     async def _refresh(self, topic: str) -> None:
         try:
