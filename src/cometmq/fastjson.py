@@ -179,7 +179,10 @@ def _write_pairs(pairs: Iterable[tuple[Any, Any]], out: list[bytes]) -> None:
 
 
 def dumps_pretty(value: Any) -> bytes:
-    """Write fastjson's pretty form, tab-indented, as RocketMQ's ``config/*.json`` have it."""
+    """Write fastjson's pretty form, tab-indented, as RocketMQ's ``config/*.json`` have it.
+
+    A list of integers stays on its line, as Java's ``int[]`` does.
+    """
     out: list[bytes] = []
     _write_pretty(value, out, 0)
     return b"".join(out)
@@ -190,7 +193,7 @@ def _write_pretty(value: Any, out: list[bytes], depth: int) -> None:
         pairs: list[tuple[Any, Any]] = list(value)
     elif isinstance(value, Mapping):
         pairs = list(value.items())
-    elif isinstance(value, (list, tuple, set, frozenset)) and value:
+    elif isinstance(value, (list, tuple, set, frozenset)) and not all(type(item) is int for item in value):
         _write_block(b"[", b"]", [[item] for item in value], out, depth)
         return
     else:

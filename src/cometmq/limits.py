@@ -127,6 +127,15 @@ MAX_CLIENT_ID_CHARS: Final = 1_024
 MAX_HEARTBEAT_GROUPS: Final = 1_000
 """Groups of one heartbeat, and topics of one group: each makes an entry in a configuration file."""
 
+MAX_HEARTBEAT_FILTER_CHARS: Final = 131_072
+"""SQL92 expressions of one heartbeat: new ones are compiled while everybody waits, at about 2 µs a character."""
+
+MAX_CONSUMER_FILTERS: Final = 10_000
+"""SQL92 filters, one for a group and a topic, in ``consumerFilter.json``, those of the last day's groups included."""
+
+MAX_CONSUMER_FILTER_CHARS: Final = 16 * 1024 * 1024
+"""Expressions of all these filters; common ones have below 300 characters."""
+
 MAX_KIND_CHARS: Final = 64
 """One of RocketMQ's words in a heartbeat, such as ``CONSUME_FROM_LAST_OFFSET``, or a name of a language."""
 
@@ -165,6 +174,9 @@ CLIENT_EXPIRY_SECONDS: Final = 120.0
 
 CLIENT_SCAN_SECONDS: Final = 10.0
 """How often silent clients are looked for (Apache: 10 s)."""
+
+FILTER_SAVE_SECONDS: Final = 10.0
+"""How often ``consumerFilter.json`` is written when it changed (Apache: 10 s)."""
 
 TABLE_RETRY_SECONDS: Final = 10.0
 """How often a table that could not be written, on a full disk, is tried again."""

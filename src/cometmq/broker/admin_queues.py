@@ -9,7 +9,7 @@ from typing import Final
 
 from cometmq.broker.admin_topics import DEFAULT_REMARK
 from cometmq.broker.clients import ConsumerManager
-from cometmq.broker.subscriptions import SubscriptionError, parse_subscription
+from cometmq.broker.subscriptions import SubscriptionError, is_tag_type, parse_tags
 from cometmq.limits import MAX_CONSUME_QUEUE_UNITS
 from cometmq.remoting.bodies import ConsumeQueueData, QueryConsumeQueueResponseBody, SubscriptionData, encode_body
 from cometmq.remoting.codes import RequestCode, ResponseCode
@@ -78,10 +78,9 @@ class QueueAdmin:
 
 def _tag_codes(subscription: SubscriptionData | None) -> frozenset[int] | None:
     """Codes of a subscription by tags: none for all messages; ``None`` where tags do not decide."""
-    if subscription is None:
+    if subscription is None or not is_tag_type(subscription.expression_type):
         return None
     try:
-        parsed = parse_subscription(subscription.sub_string, subscription.expression_type)
+        return parse_tags(subscription.sub_string).codes or frozenset()
     except SubscriptionError:
         return None
-    return (parsed.codes or frozenset()) if parsed.by_tag else None

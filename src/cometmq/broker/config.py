@@ -163,6 +163,28 @@ class BrokerConfig(StoreConfig):
         5_000, "Milliseconds between two writes of the consumer offsets.", minimum=100, maximum=_MILLISECONDS_OF_A_DAY
     )
 
+    # --- filters --------------------------------------------------------------------------------
+    enable_property_filter: bool = option(
+        False, "Let consumers subscribe by SQL92 expressions on properties.", runtime=True
+    )
+    filter_support_retry: bool = option(
+        False,
+        "Filter a pull by SQL92 from a retry topic by what the group subscribes to in each message's own topic.",
+        runtime=True,
+    )
+    filter_data_clean_time_span: int = option(
+        _MILLISECONDS_OF_A_DAY,
+        "Milliseconds after which the SQL92 filter of a group that has left is forgotten.",
+        maximum=2**63 - 1,
+        runtime=True,
+    )
+    max_error_rate_of_bloom_filter: int = option(
+        20, "Per cent; for the bits that consumerFilter.json keeps for Apache's broker.", minimum=1, maximum=99
+    )
+    expect_consumer_num_use_filter: int = option(
+        32, "Groups with filters for one topic, for these bits.", minimum=1, maximum=65_536
+    )
+
     # --- connections ----------------------------------------------------------------------------
     server_channel_max_idle_time_seconds: int = option(
         120, "Seconds without traffic after which a connection is closed.", minimum=1, maximum=86_400

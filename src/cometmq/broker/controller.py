@@ -18,6 +18,7 @@ from cometmq.broker.admin import register_administration
 from cometmq.broker.answers import SendAnswers
 from cometmq.broker.clients import ClientRegistry
 from cometmq.broker.config import BrokerConfig
+from cometmq.broker.consumer_filters import ConsumerFilterManager
 from cometmq.broker.consumer_manage import ConsumerManageProcessor
 from cometmq.broker.groups import SubscriptionGroupManager
 from cometmq.broker.heartbeat import ClientManageProcessor
@@ -27,6 +28,7 @@ from cometmq.broker.locks import LockProcessor, RebalanceLockManager
 from cometmq.broker.offsets import ConsumerOffsetManager
 from cometmq.broker.periodic import Periodic
 from cometmq.broker.pull import PullMessageProcessor
+from cometmq.broker.pull_filters import PullFilters
 from cometmq.broker.queries import QueryProcessor
 from cometmq.broker.registration import BrokerRegistration
 from cometmq.broker.send import SendMessageProcessor
@@ -36,7 +38,7 @@ from cometmq.broker.store_turn import StoreTurn
 from cometmq.broker.table_file import TurnWriter
 from cometmq.broker.topics import TopicConfigManager
 from cometmq.clock import SYSTEM_CLOCK, Clock
-from cometmq.limits import CLIENT_SCAN_SECONDS, TABLE_RETRY_SECONDS
+from cometmq.limits import CLIENT_SCAN_SECONDS, FILTER_SAVE_SECONDS, TABLE_RETRY_SECONDS
 from cometmq.message.hosts import encode_host, format_address, own_ip
 from cometmq.remoting.client import RemotingClient
 from cometmq.remoting.codes import RequestCode
@@ -58,8 +60,8 @@ class Broker:
     """A broker process's inside; ``disk`` is how its store changes files, for tests of failures.
 
     Its parts are there for the modules of administration: ``live``, ``topics``, ``groups``,
-    ``offsets``, ``clients``, ``processors``, ``stats``; from ``start`` on also ``store``, ``turn``, ``hold``
-    and ``server``.
+    ``offsets``, ``filters``, ``clients``, ``processors``, ``stats``; from ``start`` on also ``store``, ``turn``,
+    ``hold`` and ``server``.
     """
 
     store: MessageStore
@@ -86,6 +88,7 @@ class Broker:
         self.topics = TopicConfigManager(self.live, tables / "topics.json", clock=clock)
         self.groups = SubscriptionGroupManager(self.live, tables / "subscriptionGroup.json", clock=clock)
         self.offsets = ConsumerOffsetManager(tables / "consumerOffset.json")
+        self.filters = ConsumerFilterManager(self.live, tables / "consumerFilter.json", clock=clock)
         self.clients = ClientRegistry(clock=clock)
         self._locks = RebalanceLockManager(clock=clock)
         self.processors = ProcessorTable()
@@ -127,10 +130,11 @@ class Broker:
         self.store = MessageStore.open(self.config, clock=self.clock, disk=self._disk)
         self._stops.push_async_callback(self.store.close)
         self.live.on_change.append(self.store.reconfigure)
-        for finding in (*self.topics.load(), *self.groups.load(), *self.offsets.load()):
+        for finding in (*self.topics.load(), *self.groups.load(), *self.offsets.load(), *self.filters.load()):
             _log.warning("%s", finding)
         self._stops.callback(self._save_tables)
         self._stops.callback(self.offsets.save)
+        self._stops.callback(self.filters.save)
         self.store.start()
 
     async def _listen(self) -> None:
@@ -192,7 +196,7 @@ class Broker:
             self.live,
             self.topics,
             self.groups,
-            self.clients.consumers,
+            PullFilters(self.live, self.clients.consumers, self.filters),
             self.offsets,
             self.store,
             self.stats,
@@ -205,7 +209,7 @@ class Broker:
         sends.register(self.processors)
         pulls.register(self.processors)
         consumers.register(self.processors)
-        ClientManageProcessor(self.clients, self.topics, self.groups).register(self.processors)
+        ClientManageProcessor(self.live, self.clients, self.topics, self.groups, self.filters).register(self.processors)
         LockProcessor(self._locks).register(self.processors)
         QueryProcessor(self.live, self.store).register(self.processors)
         register_administration(
@@ -238,6 +242,7 @@ class Broker:
                 self.offsets.save_in_background,
                 clock=clock,
             ),
+            Periodic("write filters", FILTER_SAVE_SECONDS, self.filters.save_in_background, clock=clock),
             Periodic("write tables", TABLE_RETRY_SECONDS, self._save_tables, clock=clock),
         ):
             periodic.start()

@@ -1,4 +1,4 @@
-"""Clients report: HEART_BEAT (34), UNREGISTER_CLIENT (35), and the notices about changed groups (40).
+"""Clients report: HEART_BEAT (34), UNREGISTER_CLIENT (35), CHECK_CLIENT_CONFIG (46), notices about groups (40).
 
 (``ClientManageProcessor``, ``DefaultConsumerIdsChangeListener``.)
 """
@@ -9,12 +9,22 @@ import logging
 from typing import Any
 
 from cometmq.broker.clients import ClientRegistry, ConsumerGroup, selection_chars
+from cometmq.broker.consumer_filters import ConsumerFilterManager
 from cometmq.broker.groups import SubscriptionGroupManager
+from cometmq.broker.live_config import LiveConfig
+from cometmq.broker.pull_filters import not_supported
+from cometmq.broker.subscriptions import SubscriptionError, is_tag_type, parse_sql
 from cometmq.broker.topics import TopicConfigManager
-from cometmq.limits import MAX_CLIENT_ID_CHARS, MAX_HEARTBEAT_GROUPS, MAX_KIND_CHARS, MAX_SUBSCRIPTION_CHARS
+from cometmq.limits import (
+    MAX_CLIENT_ID_CHARS,
+    MAX_HEARTBEAT_FILTER_CHARS,
+    MAX_HEARTBEAT_GROUPS,
+    MAX_KIND_CHARS,
+    MAX_SUBSCRIPTION_CHARS,
+)
 from cometmq.message.names import check_group, check_topic, retry_topic
 from cometmq.message.sysflag import TOPIC_UNIT_SUB
-from cometmq.remoting.bodies import BodyError, ConsumerData, HeartbeatData, decode_body
+from cometmq.remoting.bodies import BodyError, CheckClientRequestBody, ConsumerData, HeartbeatData, decode_body
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import (
     NoHeader,
@@ -30,16 +40,26 @@ _log = logging.getLogger(__name__)
 class ClientManageProcessor:
     """Enters and removes clients, and tells the members of a group when it changes."""
 
-    def __init__(self, clients: ClientRegistry, topics: TopicConfigManager, groups: SubscriptionGroupManager) -> None:
+    def __init__(
+        self,
+        live: LiveConfig,
+        clients: ClientRegistry,
+        topics: TopicConfigManager,
+        groups: SubscriptionGroupManager,
+        filters: ConsumerFilterManager,
+    ) -> None:
+        self._live = live
         self._clients = clients
         self._topics = topics
         self._groups = groups
+        self._filters = filters
         clients.consumers.on_change.append(self._notify)
 
     def register(self, processors: ProcessorTable) -> None:
         """Answer the codes of clients that come, stay and go."""
         processors.register(RequestCode.HEART_BEAT, NoHeader, self.heartbeat)
         processors.register(RequestCode.UNREGISTER_CLIENT, UnregisterClientRequestHeader, self.unregister)
+        processors.register(RequestCode.CHECK_CLIENT_CONFIG, NoHeader, self.check_config)
 
     def heartbeat(self, connection: ServerConnection, request: Request[Any], body: bytes) -> Response:
         """Enter or refresh the producers and consumers of one client."""
@@ -56,6 +76,7 @@ class ClientManageProcessor:
         for consumer in data.consumer_data_set:
             self._prepare(consumer)
             self._clients.consumers.register(consumer, channel)
+            self._filters.register(consumer.group_name, consumer.subscription_data_set)
         for producer in data.producer_data_set:
             self._clients.producers.register(producer.group_name, channel)
         return Response()
@@ -79,7 +100,25 @@ class ClientManageProcessor:
             self._clients.consumers.unregister(header.consumer_group, connection)
         return Response()
 
+    def check_config(self, _connection: ServerConnection, _request: Request[NoHeader], body: bytes) -> Response:
+        """Whether a subscription that is not by tags could be served; asked before a consumer starts."""
+        try:
+            subscription = decode_body(CheckClientRequestBody, body).subscription_data if body else None
+        except BodyError as error:
+            return Response(ResponseCode.SYSTEM_ERROR, remark=error.message)
+        if subscription is None or is_tag_type(subscription.expression_type):
+            return Response()
+        if not self._live.current.enable_property_filter:
+            return Response(ResponseCode.SYSTEM_ERROR, remark=not_supported(subscription.expression_type))
+        try:
+            parse_sql(subscription.sub_string, subscription.expression_type)
+        except SubscriptionError as error:
+            return Response(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark=str(error))
+        return Response()
+
     def _notify(self, group: ConsumerGroup) -> None:
+        if not group.channels:
+            self._filters.unregister(group.name)
         config = self._groups.get(group.name)
         if config is not None and not config.notify_consumer_ids_changed_enable:
             return
@@ -103,6 +142,7 @@ def _check(data: HeartbeatData) -> str | None:
         wrong = check_group(producer.group_name)
         if wrong is not None:
             return wrong
+    filter_chars = 0
     for consumer in data.consumer_data_set:
         wrong = check_group(consumer.group_name)
         if wrong is not None:
@@ -118,4 +158,8 @@ def _check(data: HeartbeatData) -> str | None:
                 return wrong
             if selection_chars(subscription) > MAX_SUBSCRIPTION_CHARS:
                 return f"a subscription may have at most {MAX_SUBSCRIPTION_CHARS} characters"
+            if not is_tag_type(subscription.expression_type):
+                filter_chars += len(subscription.sub_string)
+    if filter_chars > MAX_HEARTBEAT_FILTER_CHARS:
+        return f"the SQL92 expressions of a heartbeat may have at most {MAX_HEARTBEAT_FILTER_CHARS} characters"
     return None

@@ -1,6 +1,6 @@
 """Long polling: pulls that found nothing wait here for a message (``PullRequestHoldService``).
 
-A message that arrives wakes, at once, the pulls of its queue whose tags it may match. Besides, every
+A message that arrives wakes, at once, the pulls of its queue whose filter it matches. Besides, every
 five seconds each pull whose queue has grown is run again, and every second those whose time is up
 are. Waking means running the pull again, so that the client always gets a full answer. A connection
 that is behind with reading gets messages when it has caught up: its pulls are left for the next sweep.
@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from cometmq.broker.subscriptions import MessageFilter
 from cometmq.clock import Clock, TimerHandle
 from cometmq.limits import MAX_HELD_PULL_CHARS, MAX_HELD_PULLS, MAX_HELD_PULLS_OF_CONNECTION
 from cometmq.remoting.headers import PullMessageRequestHeader
@@ -33,7 +34,7 @@ class HeldPull(msgspec.Struct, eq=False):
 
     connection: ServerConnection
     request: Request[Any]
-    tag_codes: frozenset[int] | None
+    wanted: MessageFilter
     scanned_to: int
     """Messages before this queue offset are known not to match."""
     deadline: float = 0.0
@@ -128,11 +129,12 @@ class PullRequestHoldService:
 
     def _matches(self, pull: HeldPull) -> bool:
         """Whether there is a message for this pull among those it has not seen."""
-        if pull.tag_codes is None:
+        wanted = pull.wanted
+        if wanted.wants_all:
             return True
         header: PullMessageRequestHeader = pull.request.header
         queue = self._store.queue(header.topic, header.queue_id)
-        result = self._store.get_message(queue, pull.scanned_to, 1, tag_codes=pull.tag_codes)
+        result = self._store.get_message(queue, pull.scanned_to, 1, tag_codes=wanted.codes, predicate=wanted.predicate)
         if result.status is GetMessageStatus.NO_MATCHED_MESSAGE:
             pull.scanned_to = result.next_begin_offset
             return False

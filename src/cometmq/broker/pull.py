@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from cometmq.broker.clients import BROADCASTING, ConsumerManager
 from cometmq.broker.groups import SubscriptionGroupManager
 from cometmq.broker.hold import HeldPull, PullRequestHoldService
 from cometmq.broker.live_config import LiveConfig
 from cometmq.broker.offsets import ConsumerOffsetManager
+from cometmq.broker.pull_filters import PullFilters, PullRefusedError
 from cometmq.broker.send_targets import TOPIC_HELP
 from cometmq.broker.stats import BrokerStats
-from cometmq.broker.subscriptions import SubscriptionError, TagFilter, parse_subscription
+from cometmq.broker.subscriptions import MessageFilter
 from cometmq.broker.topics import TopicConfigManager
 from cometmq.clock import Clock
 from cometmq.message.names import MASTER_ID, PERM_READ, check_group
-from cometmq.message.sysflag import PULL_COMMIT, PULL_SUBSCRIPTION, PULL_SUSPEND
+from cometmq.message.sysflag import PULL_COMMIT, PULL_SUSPEND
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import PullMessageRequestHeader, PullMessageResponseHeader
 from cometmq.remoting.processors import ProcessorTable, Request, Response
@@ -38,15 +38,6 @@ _CODES: Final = {
 }
 
 
-class PullRefusedError(Exception):
-    """A pull that is answered with an error."""
-
-    def __init__(self, code: int, remark: str) -> None:
-        super().__init__(remark)
-        self.code = code
-        self.remark = remark
-
-
 class PullMessageProcessor:
     """Serves consumers; see the module's docstring."""
 
@@ -55,7 +46,7 @@ class PullMessageProcessor:
         live: LiveConfig,
         topics: TopicConfigManager,
         groups: SubscriptionGroupManager,
-        consumers: ConsumerManager,
+        filters: PullFilters,
         offsets: ConsumerOffsetManager,
         store: MessageStore,
         stats: BrokerStats,
@@ -66,7 +57,7 @@ class PullMessageProcessor:
         self._live = live
         self._topics = topics
         self._groups = groups
-        self._consumers = consumers
+        self._filters = filters
         self._offsets = offsets
         self._store = store
         self._stats = stats
@@ -92,7 +83,7 @@ class PullMessageProcessor:
         if code == ResponseCode.PULL_NOT_FOUND and header.sys_flag & PULL_SUSPEND:
             config = self._live.current
             wait_ms = header.suspend_timeout_millis if config.long_polling_enable else config.short_polling_time_mills
-            if self._hold.hold(HeldPull(connection, request, wanted.codes, header.queue_offset), wait_ms):
+            if self._hold.hold(HeldPull(connection, request, wanted, header.queue_offset), wait_ms):
                 return None
         return self._response(header, result, code)
 
@@ -107,7 +98,7 @@ class PullMessageProcessor:
         return self._response(header, result, result_code(result.status, header.queue_offset))
 
     # --- checks, in Apache's order --------------------------------------------------------------
-    def _check(self, connection: ServerConnection, header: PullMessageRequestHeader) -> TagFilter:
+    def _check(self, connection: ServerConnection, header: PullMessageRequestHeader) -> MessageFilter:
         config = self._live.current
         if not config.broker_permission & PERM_READ:
             raise PullRefusedError(
@@ -140,50 +131,10 @@ class PullMessageProcessor:
                 f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
                 f"topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[/{connection.remote_address}]",
             )
-        if header.sys_flag & PULL_SUBSCRIPTION:
-            try:
-                wanted = parse_subscription(header.subscription or "", header.expression_type or "")
-            except SubscriptionError:
-                raise PullRefusedError(
-                    ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed"
-                ) from None
-        else:
-            wanted = self._heartbeat_filter(header, group.consume_broadcast_enable)
-        if not wanted.by_tag:
-            raise PullRefusedError(
-                ResponseCode.SYSTEM_ERROR,
-                f"The broker does not support consumer to filter message by {wanted.expression_type}",
-            )
-        return wanted
-
-    def _heartbeat_filter(self, header: PullMessageRequestHeader, broadcast_enable: bool) -> TagFilter:
-        """The filter that the group's last heartbeat named for this topic."""
-        group = self._consumers.get(header.consumer_group)
-        if group is None:
-            raise PullRefusedError(
-                ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist{TOPIC_HELP}"
-            )
-        if not broadcast_enable and group.message_model == BROADCASTING:
-            raise PullRefusedError(
-                ResponseCode.NO_PERMISSION,
-                f"the consumer group[{header.consumer_group}] can not consume by broadcast way",
-            )
-        subscription = group.subscriptions.get(header.topic)
-        if subscription is None:
-            raise PullRefusedError(
-                ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's subscription not exist{TOPIC_HELP}"
-            )
-        if subscription.sub_version < header.sub_version:
-            raise PullRefusedError(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
-        try:
-            return parse_subscription(subscription.sub_string, subscription.expression_type)
-        except SubscriptionError:
-            raise PullRefusedError(
-                ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed"
-            ) from None
+        return self._filters.of(header, group)
 
     # --- the answer -----------------------------------------------------------------------------
-    def _get(self, header: PullMessageRequestHeader, wanted: TagFilter) -> GetResult:
+    def _get(self, header: PullMessageRequestHeader, wanted: MessageFilter) -> GetResult:
         config = self._live.current
         began = self._clock.monotonic()
         result = self._store.get_message(
@@ -191,6 +142,7 @@ class PullMessageProcessor:
             header.queue_offset,
             min(header.max_msg_nums, config.max_transfer_count_on_message_in_memory),
             tag_codes=wanted.codes,
+            predicate=wanted.predicate,
             max_bytes=config.max_transfer_bytes_on_message_in_memory,
         )
         self._stats.get_took(self._clock.monotonic() - began)

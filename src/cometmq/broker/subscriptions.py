@@ -1,21 +1,24 @@
-"""Tag subscriptions: expression text to tag codes (``FilterAPI``, ``SubscriptionData``).
+"""Subscriptions: expression text to what a pull wants (``FilterAPI``, ``SubscriptionData``).
 
-An expression is ``*`` (everything), one tag, or tags joined by ``||``. The broker compares 32-bit
-hashes only; consumers compare the tags again, since hashes collide.
+An expression of tags is ``*`` (everything), one tag, or tags joined by ``||``. The broker compares 32-bit
+hashes only; consumers compare the tags again, since hashes collide. Other expressions are of SQL92.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
 
 import msgspec
 
 from cometmq.errors import CometMQError
+from cometmq.filter import SQL92, FilterError, parse_selector
 from cometmq.limits import (
     CACHED_LONG_SUBSCRIPTIONS,
     CACHED_SUBSCRIPTIONS,
     LONG_SUBSCRIPTION_CHARS,
+    MAX_KIND_CHARS,
     MAX_SUBSCRIPTION_CHARS,
 )
 from cometmq.message.ids import tags_code
@@ -29,41 +32,72 @@ class SubscriptionError(CometMQError):
     """An expression that cannot be used as a subscription."""
 
 
-class TagFilter(msgspec.Struct, frozen=True):
-    """What one pull wants: ``codes`` is ``None`` for every message."""
+Predicate = Callable[[memoryview], bool]
 
-    expression_type: str
-    codes: frozenset[int] | None
+
+class MessageFilter(msgspec.Struct, frozen=True):
+    """What one pull wants: every message whose tags code is one of ``codes`` and whose record ``predicate`` accepts.
+
+    ``None`` stands for no condition.
+    """
+
+    codes: frozenset[int] | None = None
+    predicate: Predicate | None = None
 
     @property
-    def by_tag(self) -> bool:
-        """Whether the expression is one of tags (and not SQL92 or of an unknown kind)."""
-        return self.expression_type == TAG
+    def wants_all(self) -> bool:
+        """Whether every message is wanted."""
+        return self.codes is None and self.predicate is None
 
 
-def parse_subscription(expression: str, expression_type: str) -> TagFilter:
-    """Turn the subscription of a pull request into a filter (``FilterAPI.build``).
+EVERYTHING: Final = MessageFilter()
 
-    :raises SubscriptionError: an expression of tags that names none, another kind that is empty, or one that
-        is too long.
+
+def is_tag_type(expression_type: str | None) -> bool:
+    """Whether an expression of this type is one of tags (``ExpressionType.isTagType``)."""
+    return not expression_type or expression_type == TAG
+
+
+def parse_tags(expression: str) -> MessageFilter:
+    """The filter of an expression of tags (``FilterAPI.buildSubscriptionData``).
+
+    :raises SubscriptionError: it names none, or is too long.
     """
+    _check_length(expression)
+    return (_tags if len(expression) <= LONG_SUBSCRIPTION_CHARS else _long_tags)(expression)
+
+
+def parse_sql(expression: str, expression_type: str) -> MessageFilter:
+    """The filter of an expression of another type, which must be SQL92.
+
+    :raises SubscriptionError: it is empty, too long or malformed, or of an unknown type; says what and where.
+    """
+    _check_length(expression)
+    if expression_type != SQL92:
+        raise SubscriptionError(
+            f"the expression type {expression_type[:MAX_KIND_CHARS]!r} is not known", next_step="use TAG or SQL92"
+        )
+    if not expression:
+        raise SubscriptionError("a subscription of type SQL92 needs an expression")
+    try:
+        return MessageFilter(predicate=parse_selector(expression).matches_record)
+    except FilterError as error:
+        raise SubscriptionError(error.message, next_step=error.next_step) from None
+
+
+def _check_length(expression: str) -> None:
     if len(expression) > MAX_SUBSCRIPTION_CHARS:
         raise SubscriptionError(f"a subscription of {len(expression)} characters; {MAX_SUBSCRIPTION_CHARS} is the most")
-    if not expression_type or expression_type == TAG:
-        return (_tags if len(expression) <= LONG_SUBSCRIPTION_CHARS else _long_tags)(expression)
-    if not expression:
-        raise SubscriptionError(f"a subscription of type {expression_type} needs an expression")
-    return TagFilter(expression_type, None)
 
 
-def _parse_tags(expression: str) -> TagFilter:
+def _parse_tags(expression: str) -> MessageFilter:
     if not expression or expression == ALL:
-        return TagFilter(TAG, None)
+        return EVERYTHING
     tags = [tag.strip() for tag in expression.split(_SEPARATOR)]
     codes = frozenset(tags_code(tag) for tag in tags if tag)
     if not codes:
         raise SubscriptionError(f"the subscription {expression!r} names no tag")
-    return TagFilter(TAG, codes)
+    return MessageFilter(codes)
 
 
 _tags: Final = lru_cache(CACHED_SUBSCRIPTIONS)(_parse_tags)

@@ -44,6 +44,10 @@ class BloomFilter(msgspec.Struct, frozen=True):
         """The bits of the filter that ``group`` has for ``topic``."""
         return BloomFilterData(bit_num=self.bit_count, bit_pos=self.positions(f"{group}#{topic}"))
 
+    def made(self, data: BloomFilterData | None) -> bool:
+        """Whether these bits can be of this filter: a bitmap of its size, as many bits (``BloomFilter.isValid``)."""
+        return data is not None and data.bit_num == self.bit_count and len(data.bit_pos) == self.hash_count
+
     def positions(self, text: str) -> list[int]:
         """The bits of an entry; one may come twice."""
         hashed = murmur3_128_low(text.encode())

@@ -264,9 +264,9 @@ class LockBatchResponseBody(Body):
 class CheckClientRequestBody(Body):
     """CHECK_CLIENT_CONFIG (46)."""
 
-    client_id: str
-    group: str
-    subscription_data: SubscriptionData
+    client_id: str = ""
+    group: str = ""
+    subscription_data: SubscriptionData | None = None
 
 
 class TopicOffset(Body):

@@ -1,0 +1,241 @@
+"""The SQL92 filters of consumer groups: their table and its file (``ConsumerFilterManager``).
+
+Heartbeats register a group's expression for each topic. The table lives in ``config/consumerFilter.json``,
+written some seconds after a change and at stop. When a group leaves, or subscribes to a topic no more, its
+filter is dead; it is removed when it has been so for ``filterDataCleanTimeSpan``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from cometmq.broker.live_config import LiveConfig
+from cometmq.broker.subscriptions import is_tag_type
+from cometmq.broker.table_file import TableFile
+from cometmq.clock import Clock
+from cometmq.filter import SQL92, FilterError, parse_selector
+from cometmq.filter.bloom import BloomFilter, BloomFilterData
+from cometmq.limits import MAX_CONSUMER_FILTER_CHARS, MAX_CONSUMER_FILTERS
+from cometmq.message.names import check_group, check_topic
+from cometmq.remoting.bodies import SubscriptionData
+
+_log = logging.getLogger(__name__)
+
+_DEAD_SINCE_MS: Final = 30_000
+"""A group that was alive when the broker ended is taken for dead since so long ago when the file is read."""
+
+
+class ConsumerFilterData(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The filter of one group for one topic, as the file has it."""
+
+    topic: str
+    consumer_group: str
+    expression: str
+    expression_type: str
+    client_version: int
+    """The version of the subscription that named it; a newer one replaces it."""
+    born_time: int
+    dead_time: int = 0
+    """When it died, in ms; 0 while it lives."""
+    dead: bool = False
+    bloom_filter_data: BloomFilterData | None = None
+
+
+class FilterDataMapByTopic(msgspec.Struct, rename="camel"):
+    """The filters for one topic, by group."""
+
+    topic: str
+    group_filter_data: dict[str, ConsumerFilterData] = msgspec.field(default_factory=dict)
+
+
+class ConsumerFilterTable(msgspec.Struct, rename="camel"):
+    """The file."""
+
+    filter_data_by_topic: dict[str, FilterDataMapByTopic] = msgspec.field(default_factory=dict)
+
+
+class ConsumerFilterManager:
+    """The table of filters and its file."""
+
+    def __init__(self, live: LiveConfig, path: Path, *, clock: Clock) -> None:
+        config = live.current
+        self._live = live
+        self._file = TableFile(path)
+        self._clock = clock
+        self._bloom = BloomFilter.create(config.max_error_rate_of_bloom_filter, config.expect_consumer_num_use_filter)
+        self._topics_of: dict[str, dict[str, ConsumerFilterData]] = {}
+        """Group, topic, filter."""
+        self._count = 0
+        self._chars = 0
+        self._writing = threading.Lock()
+
+    def __len__(self) -> int:
+        return self._count
+
+    def load(self) -> list[str]:
+        """Read the file; return a line for each entry that cannot be used.
+
+        All filters are dead until their groups say hello. When the Bloom filter's parameters have changed
+        since the file was written, nothing of it is used, as in Apache.
+
+        :raises TableFileError: it cannot be read, or is not of that form.
+        """
+        findings: list[str] = []
+        stored = self._file.load(ConsumerFilterTable)
+        if stored is None:
+            return findings
+        entries = [data for topic in stored.filter_data_by_topic.values() for data in topic.group_filter_data.values()]
+        if not all(self._bloom.made(data.bloom_filter_data) for data in entries):
+            return ["consumerFilter.json: made for other values of the Bloom filter; groups will register anew"]
+        dead_time = self._clock.now_ms() - _DEAD_SINCE_MS
+        for data in entries:
+            wrong = check_topic(data.topic) or check_group(data.consumer_group) or _fault_of(data)
+            if wrong is not None:
+                findings.append(
+                    f"consumerFilter.json: filter of {data.consumer_group!r} for {data.topic!r} left out: {wrong}"
+                )
+            elif self._make_room(len(data.expression)):
+                if not data.dead_time:
+                    data = msgspec.structs.replace(data, dead=True, dead_time=max(dead_time, data.born_time))
+                self._put(data)
+        return findings
+
+    def get(self, topic: str, group: str) -> ConsumerFilterData | None:
+        """The filter of a group for a topic, dead or alive."""
+        topics = self._topics_of.get(group)
+        return None if topics is None else topics.get(topic)
+
+    # --- changes ------------------------------------------------------------------------------
+    def register(self, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
+        """Take over what a heartbeat subscribes to; both names must have passed their checks."""
+        named: set[str] = set()
+        for subscription in subscriptions:
+            named.add(subscription.topic)
+            if subscription.sub_string and not is_tag_type(subscription.expression_type):
+                self._register(group, subscription)
+        for topic, data in list(self._topics_of.get(group, {}).items()):
+            if topic not in named:
+                self._die(data)
+
+    def unregister(self, group: str) -> None:
+        """The last member of a group has left."""
+        for data in list(self._topics_of.get(group, {}).values()):
+            self._die(data)
+
+    def clean(self) -> None:
+        """Remove the filters that have been dead for too long."""
+        horizon = self._clock.now_ms() - self._live.current.filter_data_clean_time_span
+        for data in [data for data in self._all() if data.dead and data.dead_time <= horizon]:
+            self._remove(data)
+
+    def _register(self, group: str, subscription: SubscriptionData) -> None:
+        old = self.get(subscription.topic, group)
+        version = subscription.sub_version
+        same = old is not None and (old.expression, old.expression_type) == (
+            subscription.sub_string,
+            subscription.expression_type,
+        )
+        if old is not None and version <= old.client_version:
+            if version == old.client_version and old.dead:
+                self._put(msgspec.structs.replace(old, dead=False, dead_time=0))
+            elif not same:
+                _log.info("filter of %s for %s ignored: an older version", group, subscription.topic)
+            return
+        if old is not None and same:
+            self._put(msgspec.structs.replace(old, client_version=version, dead=False, dead_time=0))
+            return
+        data = ConsumerFilterData(
+            topic=subscription.topic,
+            consumer_group=group,
+            expression=subscription.sub_string,
+            expression_type=subscription.expression_type,
+            client_version=version,
+            born_time=self._clock.now_ms(),
+            bloom_filter_data=self._bloom.data(group, subscription.topic),
+        )
+        if old is not None:
+            self._remove(old)
+        wrong = _fault_of(data)
+        if wrong is not None:  # pulls are refused then, so that the consumer hears of it
+            _log.warning("filter of %s for %s cannot be used: %s", group, data.topic, wrong)
+        elif not self._make_room(len(data.expression)):
+            _log.warning("filter of %s for %s not taken: this broker holds too many already", group, data.topic)
+        else:
+            self._put(data)
+
+    def _all(self) -> Iterator[ConsumerFilterData]:
+        for topics in self._topics_of.values():
+            yield from topics.values()
+
+    def _die(self, data: ConsumerFilterData) -> None:
+        if not data.dead:
+            self._put(msgspec.structs.replace(data, dead=True, dead_time=self._clock.now_ms()))
+
+    def _make_room(self, chars: int) -> bool:
+        """Whether there is room for one more; those that have been dead longest give way."""
+        if self._has_room(chars):
+            return True
+        for data in sorted((data for data in self._all() if data.dead), key=lambda data: data.dead_time):
+            self._remove(data)
+            if self._has_room(chars):
+                return True
+        return False
+
+    def _has_room(self, chars: int) -> bool:
+        return self._count < MAX_CONSUMER_FILTERS and self._chars + chars <= MAX_CONSUMER_FILTER_CHARS
+
+    def _put(self, data: ConsumerFilterData) -> None:
+        topics = self._topics_of.setdefault(data.consumer_group, {})
+        if data.topic not in topics:
+            self._count += 1
+            self._chars += len(data.expression)
+        topics[data.topic] = data
+        self._file.changed()
+
+    def _remove(self, data: ConsumerFilterData) -> None:
+        topics = self._topics_of[data.consumer_group]
+        del topics[data.topic]
+        if not topics:
+            del self._topics_of[data.consumer_group]
+        self._count -= 1
+        self._chars -= len(data.expression)
+        self._file.changed()
+
+    # --- the file -----------------------------------------------------------------------------
+    def save(self) -> None:
+        """Write the file if something changed since; on a full or broken disk it stays due for the next call."""
+        self.clean()
+        if self._file.take_due():
+            self._write(list(self._all()))
+
+    async def save_in_background(self) -> None:
+        """As :meth:`save`, but formatting and writing happen in a worker thread."""
+        self.clean()
+        if self._file.take_due():
+            await asyncio.get_running_loop().run_in_executor(None, self._write, list(self._all()))
+
+    def _write(self, entries: list[ConsumerFilterData]) -> None:
+        table = ConsumerFilterTable()
+        for data in entries:
+            by_group = table.filter_data_by_topic.setdefault(data.topic, FilterDataMapByTopic(topic=data.topic))
+            by_group.group_filter_data[data.consumer_group] = data
+        with self._writing:
+            self._file.write(table)
+
+
+def _fault_of(data: ConsumerFilterData) -> str | None:
+    """Why a filter cannot be used."""
+    if data.expression_type != SQL92:
+        return f"the expression type {data.expression_type[:40]!r} is not known"
+    try:
+        parse_selector(data.expression)
+    except FilterError as error:
+        return error.message
+    return None
