@@ -18,6 +18,7 @@ from cometmq.spark.options import (
     offset_named,
     parse_options,
 )
+from cometmq.spark.store_options import STORE_OPTION_NAMES
 
 BASE = {"namesrvaddr": "127.0.0.1:9876;127.0.0.2:9876", "topic": "orders, payments"}
 
@@ -129,7 +130,8 @@ DOCS = Path(__file__).parents[2] / "docs" / "spark.md"
 
 def test_every_option_is_documented() -> None:
     text = DOCS.read_text(encoding="utf-8")
-    assert [name for name in OPTION_NAMES if f"`{name}`" not in text] == []
+    names = OPTION_NAMES + STORE_OPTION_NAMES
+    assert [name for name in names if f"`{name}`" not in text] == []
 
 
 def test_every_column_is_documented_with_its_type() -> None:

@@ -68,23 +68,23 @@ def record_starts(buffer: bytes) -> Positions:
 class Records:
     """Some records of one buffer, whose columns are decoded when asked for."""
 
-    def __init__(self, buffer: bytes, starts: Positions | None = None) -> None:
-        """All records of ``buffer``, or those that begin at ``starts`` (checked by an earlier look).
+    def __init__(self, buffer: bytes, starts: Positions | None = None, *, check: bool = False) -> None:
+        """All records of ``buffer``, or those that begin at ``starts``: checked by an earlier look, or with ``check``.
 
         :raises RecordError: the bytes are not whole records.
         """
-        self._source = buffer
+        self.source = buffer
         self._bytes: Bytes = np.frombuffer(buffer, np.uint8)
-        self._starts = record_starts(buffer) if starts is None else starts
-        if starts is None and len(self._starts):
+        self.starts = record_starts(buffer) if starts is None else starts
+        if (starts is None or check) and len(self.starts):
             self._check()
 
     def __len__(self) -> int:
-        return len(self._starts)
+        return len(self.starts)
 
     def rows(self, which: slice | npt.NDArray[np.bool_]) -> Records:
         """Return the chosen records of the same buffer."""
-        return Records(self._source, self._starts[which])
+        return Records(self.source, self.starts[which])
 
     def between(self, first: int, end: int) -> Records:
         """Return the records with ``first <= queue offset < end``."""
@@ -95,7 +95,7 @@ class Records:
     # Fields at fixed places -----------------------------------------------------------------------
 
     def _field(self, at: int | Positions, dtype: str) -> npt.NDArray[Any]:
-        return numbers(self._bytes, self._starts + at, dtype)
+        return numbers(self._bytes, self.starts + at, dtype)
 
     @cached_property
     def queue_offsets(self) -> npt.NDArray[np.int64]:
@@ -117,6 +117,21 @@ class Records:
         """Sizes of the whole records, bytes."""
         return self._field(0, ">i4")
 
+    @cached_property
+    def physical_offsets(self) -> npt.NDArray[np.int64]:
+        """Offsets in the broker's log, bytes."""
+        return self._field(PHYSICAL_OFFSET_AT, ">i8")
+
+    @cached_property
+    def queue_ids(self) -> npt.NDArray[np.int32]:
+        """Queue ids, int32."""
+        return self._field(12, ">i4")
+
+    @cached_property
+    def body_crcs(self) -> npt.NDArray[np.int32]:
+        """CRCs of the stored bodies, 31 bits."""
+        return self._field(8, ">i4")
+
     # Geometry -------------------------------------------------------------------------------------
 
     @cached_property
@@ -137,13 +152,14 @@ class Records:
         return self._store_timestamp_at + 8 + self._host_bytes(STOREHOST_V6)
 
     @cached_property
-    def _body(self) -> tuple[Positions, Positions]:
+    def body_slices(self) -> tuple[Positions, Positions]:
+        """Where the stored bodies begin in ``source``, and their lengths."""
         lengths = self._field(self._reconsume_at + 12, ">i4").astype(np.int64)
-        return self._starts + self._reconsume_at + 16, lengths
+        return self.starts + self._reconsume_at + 16, lengths
 
     @cached_property
     def _topic(self) -> tuple[Positions, Positions]:
-        body_at, body_length = self._body
+        body_at, body_length = self.body_slices
         at = body_at + body_length
         lengths = self._bytes[at].astype(np.int64)
         wide = self._field(4, ">i4") == MESSAGE_MAGIC_V2
@@ -161,11 +177,11 @@ class Records:
     def _check(self) -> None:
         """Demand magic and lengths that add up, so that no later gather leaves a record."""
         sizes = self.sizes.astype(np.int64)
-        ends = self._starts + sizes
+        ends = self.starts + sizes
         magic = self._field(4, ">i4")
         self._demand((magic == MESSAGE_MAGIC) | (magic == MESSAGE_MAGIC_V2), "has the magic of no record")
-        self._demand(self._starts + self._reconsume_at + 16 < ends, "is too short for its hosts")
-        at, length = self._body
+        self._demand(self.starts + self._reconsume_at + 16 < ends, "is too short for its hosts")
+        at, length = self.body_slices
         self._demand((length >= 0) & (length <= sizes) & (at + length + 3 <= ends), "has a body longer than itself")
         at, length = self._topic
         self._demand((length >= 0) & (at + length + 2 <= ends), "has a topic longer than itself")
@@ -174,7 +190,7 @@ class Records:
 
     def _demand(self, good: npt.NDArray[np.bool_], what: str) -> None:
         if not good.all():
-            at = int(self._starts[int(np.argmin(good))])
+            at = int(self.starts[int(np.argmin(good))])
             raise RecordError(f"the record at byte {at} {what}")
 
     # Columns --------------------------------------------------------------------------------------
@@ -186,7 +202,7 @@ class Records:
     def topics(self) -> Any:
         """Topics as strings; at hardly any cost where all are the same."""
         at, lengths = self._topic
-        first = self._source[int(at[0]) : int(at[0] + lengths[0])]
+        first = self.source[int(at[0]) : int(at[0] + lengths[0])]
         if (lengths == len(first)).all() and first:
             found = windows(self._bytes, f"S{len(first)}")[at]
             if (found == first).all():
@@ -200,20 +216,20 @@ class Records:
 
     def stored_bodies(self) -> Any:
         """Bodies as stored."""
-        return slices(self._bytes, *self._body)
+        return slices(self._bytes, *self.body_slices)
 
     def packed_bodies(self) -> Any:
         """Bodies as stored where they were sent packed, null elsewhere."""
         plain = (self.sys_flags & COMPRESSED) == 0
         if plain.all():
             return pa.nulls(len(self), pa.binary())
-        at, lengths = self._body
+        at, lengths = self.body_slices
         return slices(self._bytes, at, np.where(plain, 0, lengths), plain)
 
     def body_bytes(self, row: int) -> bytes:
         """The stored body of one record."""
-        at, length = self._body
-        return self._source[int(at[row]) : int(at[row] + length[row])]
+        at, length = self.body_slices
+        return self.source[int(at[row]) : int(at[row] + length[row])]
 
     def msg_ids(self) -> Any:
         """Offset ids: 32 hex digits, 56 with an IPv6 store host."""
@@ -222,23 +238,23 @@ class Records:
             return pa.array([offset_msg_id(host, offset) for host, offset in places], pa.string())
         raw = np.empty((len(self), 2), "V8")
         source = windows(self._bytes, "V8")
-        raw[:, 0] = source[self._starts + self._store_timestamp_at + 8]
-        raw[:, 1] = source[self._starts + PHYSICAL_OFFSET_AT]
+        raw[:, 0] = source[self.starts + self._store_timestamp_at + 8]
+        raw[:, 1] = source[self.starts + PHYSICAL_OFFSET_AT]
         digits = _HEX[raw.view(np.uint8)]
         ends = np.arange(0, 32 * len(self) + 1, 32, dtype=np.int32)
         return pa.Array.from_buffers(pa.string(), len(self), [None, pa.py_buffer(ends), pa.py_buffer(digits)])
 
     def _hosts(self, bit: int) -> list[bytes]:
-        at = self._starts + (BORN_HOST_AT if bit == BORNHOST_V6 else self._store_timestamp_at + 8)
+        at = self.starts + (BORN_HOST_AT if bit == BORNHOST_V6 else self._store_timestamp_at + 8)
         lengths = np.broadcast_to(self._host_bytes(bit), at.shape)
-        return [self._source[a : a + n] for a, n in zip(at.tolist(), lengths.tolist(), strict=True)]
+        return [self.source[a : a + n] for a, n in zip(at.tolist(), lengths.tolist(), strict=True)]
 
     def host_texts(self, bit: int) -> Any:
         """Born or store hosts (by their IPv6 bit) as ``ip:port``; each distinct one is formatted once."""
         if self._v6:
             known: dict[bytes, str] = {}
             return pa.array([known.get(h) or known.setdefault(h, _host_text(h)) for h in self._hosts(bit)], pa.string())
-        at = self._starts + (BORN_HOST_AT if bit == BORNHOST_V6 else self._store_timestamp_at + 8)
+        at = self.starts + (BORN_HOST_AT if bit == BORNHOST_V6 else self._store_timestamp_at + 8)
         raw = windows(self._bytes, "u8")[at]  # native order: only equality matters, and the bytes stay
         if (raw == raw[0]).all():
             return constant(_host_text(raw[:1].tobytes()), len(self))

@@ -27,3 +27,7 @@ class BadBodyError(SparkSourceError):
 
 class ArchiveError(SparkSourceError):
     """An archive cannot be continued: another job holds it, or offsets do not follow each other."""
+
+
+class StoreReadError(SparkSourceError):
+    """The files of a store cannot be read, or hold damaged records and ``badRecordsPath`` is not given."""

@@ -59,19 +59,8 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
 
     :raises OptionError: an option is unknown (the nearest known one is named), missing, doubled or has a bad value.
     """
-    values: dict[str, str] = {}
-    for name, value in given.items():
-        canonical = _FOLDED.get(name.lower())
-        if canonical is None:
-            near = nearest(name, _FOLDED.values())
-            raise OptionError(
-                f"the rocketmq source has no option {name!r}",
-                next_step=f"did you mean {near}?" if near else f"it has {', '.join(OPTION_NAMES)}",
-            )
-        if canonical in values and values[canonical] != value:
-            raise OptionError(f"option {canonical} is given twice, as {values[canonical]!r} and {value!r}")
-        values[canonical] = value
-    topics, pattern = _topics(values)
+    values = canonical_options("the rocketmq source", given, _FOLDED)
+    topics, pattern = parse_topics(values)
 
     def read(name: str, parse: Callable[[str, str], Any], default: Any) -> Any:
         return parse(name, values[name]) if name in values else default
@@ -82,22 +71,42 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         topic_pattern=pattern,
         starting_offsets=read("startingOffsets", _start, None),
         ending_offsets=read("endingOffsets", _start, LATEST),
-        starting_timestamp=read("startingTimestamp", _instant, None),
-        ending_timestamp=read("endingTimestamp", _instant, None),
-        fail_on_data_loss=read("failOnDataLoss", _flag, True),
-        max_offsets_per_trigger=read("maxOffsetsPerTrigger", _count, None),
-        min_partitions=read("minPartitions", _count, 1),
+        starting_timestamp=read("startingTimestamp", parse_instant, None),
+        ending_timestamp=read("endingTimestamp", parse_instant, None),
+        fail_on_data_loss=read("failOnDataLoss", parse_flag, True),
+        max_offsets_per_trigger=read("maxOffsetsPerTrigger", parse_count, None),
+        min_partitions=read("minPartitions", parse_count, 1),
         consumer_group=read("consumerGroup", _group, DEFAULT_GROUP),
-        pull_batch_size=read("pullBatchSize", _count, 1024),
-        poll_timeout_ms=read("pollTimeoutMs", _count, 120_000),
-        include_body=read("includeBody", _flag, True),
-        fail_on_bad_body=read("badBodies", _bad_bodies, True),
+        pull_batch_size=read("pullBatchSize", parse_count, 1024),
+        poll_timeout_ms=read("pollTimeoutMs", parse_count, 120_000),
+        include_body=read("includeBody", parse_flag, True),
+        fail_on_bad_body=read("badBodies", parse_bad_bodies, True),
     )
     if options.starting_offsets is not None and options.starting_timestamp is not None:
         raise OptionError("startingOffsets and startingTimestamp exclude each other")
     if "endingOffsets" in values and options.ending_timestamp is not None:
         raise OptionError("endingOffsets and endingTimestamp exclude each other")
     return options
+
+
+def canonical_options(owner: str, given: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:
+    """Options by their own names; ``known`` has these by all names, aliases too, in small letters.
+
+    :raises OptionError: one is unknown (the nearest known one is named) or given twice.
+    """
+    values: dict[str, str] = {}
+    for name, value in given.items():
+        canonical = known.get(name.lower())
+        if canonical is None:
+            near = nearest(name, known.values())
+            raise OptionError(
+                f"{owner} has no option {name!r}",
+                next_step=f"did you mean {near}?" if near else f"it has {', '.join(dict.fromkeys(known.values()))}",
+            )
+        if canonical in values and values[canonical] != value:
+            raise OptionError(f"option {canonical} is given twice, as {values[canonical]!r} and {value!r}")
+        values[canonical] = value
+    return values
 
 
 def demand_batch(options: SourceOptions) -> None:
@@ -148,7 +157,11 @@ def named_paths(start: dict[str, Any]) -> Iterator[tuple[str | int, ...]]:
                 yield (topic, broker, int(queue_id))
 
 
-def _topics(values: Mapping[str, str]) -> tuple[tuple[str, ...], str | None]:
+def parse_topics(values: Mapping[str, str]) -> tuple[tuple[str, ...], str | None]:
+    """The topics, or the pattern of their names, that ``topic``, ``subscribe`` or ``subscribePattern`` asks for.
+
+    :raises OptionError: none or several of these are given, or a name is not allowed.
+    """
     given = [name for name in ("topic", "subscribe", "subscribePattern") if name in values]
     if len(given) != 1:
         raise OptionError(
@@ -212,7 +225,8 @@ def _check_start(name: str, value: Any, depth: int) -> None:
         raise OptionError(f"option {name}: offset {value} must stand below a topic, a broker and a queue")
 
 
-def _instant(name: str, text: str) -> int:
+def parse_instant(name: str, text: str) -> int:
+    """Milliseconds since 1970 or an ISO 8601 time (UTC unless it says otherwise)."""
     if re.fullmatch(r"-?\d+", text.strip()):
         return int(text)
     try:
@@ -222,14 +236,16 @@ def _instant(name: str, text: str) -> int:
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
-def _flag(name: str, text: str) -> bool:
+def parse_flag(name: str, text: str) -> bool:
+    """``true`` or ``false``."""
     folded = text.strip().lower()
     if folded not in ("true", "false"):
         raise OptionError(f"option {name} is true or false, not {text!r}")
     return folded == "true"
 
 
-def _count(name: str, text: str) -> int:
+def parse_count(name: str, text: str) -> int:
+    """A number from 1 on."""
     if not re.fullmatch(r"\d{1,18}", text.strip()) or int(text) < 1:
         raise OptionError(f"option {name} is a number from 1 on, not {text!r}")
     return int(text)
@@ -241,7 +257,8 @@ def _group(name: str, text: str) -> str:
     return text
 
 
-def _bad_bodies(name: str, text: str) -> bool:
+def parse_bad_bodies(name: str, text: str) -> bool:
+    """``fail`` or ``null``: whether a body that cannot be unpacked fails the query."""
     if text not in ("fail", "null"):
         raise OptionError(f"option {name} is fail or null, not {text!r}")
     return text == "fail"

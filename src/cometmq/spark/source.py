@@ -37,7 +37,7 @@ class RocketMQDataSource(DataSource):
         from cometmq.spark.pushdown import asked_for_filters
         from cometmq.spark.readers import FilteringReader, RocketMQReader
 
-        _check_columns(schema)
+        check_columns(schema)
         kind = FilteringReader if asked_for_filters() else RocketMQReader
         return kind(parse_options(self.options), schema)
 
@@ -46,11 +46,15 @@ class RocketMQDataSource(DataSource):
         from cometmq.spark.options import parse_options
         from cometmq.spark.stream_reader import RocketMQStreamReader
 
-        _check_columns(schema)
+        check_columns(schema)
         return RocketMQStreamReader(parse_options(self.options), schema)
 
 
-def _check_columns(schema: StructType) -> None:
+def check_columns(schema: StructType) -> None:
+    """Demand that every column of a schema is one of a message.
+
+    :raises OptionError: one is not, or has another type.
+    """
     from cometmq.spark.columns import check_schema
 
     check_schema((field.name, field.dataType.simpleString()) for field in schema.fields)

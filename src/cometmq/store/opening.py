@@ -107,7 +107,7 @@ def _recover(config: StoreConfig, clock: Clock, disk: Disk, lock: StoreLock, log
         crashed=crashed,
         checkpoint=checkpoint,
         position=position,
-        known_topics=_known_topics(root, findings),
+        known_topics=known_topics(root, findings),
         check_crc=config.check_crc_on_recover,
     )
     recovery.run(queues.root)
@@ -133,7 +133,7 @@ def _recover(config: StoreConfig, clock: Clock, disk: Disk, lock: StoreLock, log
     )
 
 
-def _known_topics(root: Path, findings: Findings) -> frozenset[str] | None:
+def known_topics(root: Path, findings: Findings) -> frozenset[str] | None:
     """The topics of ``config/topics.json``; ``None`` when that cannot be told."""
     try:
         table = ConfigFile(root / "config" / "topics.json").load()

@@ -1,0 +1,156 @@
+"""The files of a store that nobody serves: found and read, never changed. A backup, a copy, a dead broker's disk.
+
+The log's files are named by the offset of their first byte; so are the files of the consume queues, whose units of
+20 bytes say where a message of a queue stands: ``int64 log offset, int32 size, int64 tags code``.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from cometmq.spark.errors import StoreReadError
+from cometmq.spark.slices import Positions
+from cometmq.store.config import CQ_UNIT_BYTES
+from cometmq.store.load import Findings, offset_of_name
+from cometmq.store.opening import known_topics
+
+_UNIT: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+
+
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    """One file of the log: its bytes are the log's from ``start`` to before ``end``."""
+
+    path: str
+    start: int
+    end: int
+    last: bool
+    """Whether the log may end within it."""
+
+
+def log_files(directory: str | Path) -> list[LogFile]:
+    """List the log's files in a store's directory, or in the directory ``commitlog`` itself.
+
+    :raises StoreReadError: there are none, or the directory cannot be read.
+    """
+    root = Path(directory)
+    log = root / "commitlog" if (root / "commitlog").is_dir() else root
+    try:
+        found = sorted((start, entry) for entry in log.iterdir() if (start := offset_of_name(entry.name)) is not None)
+    except OSError as error:
+        raise StoreReadError(
+            f"the store {root} cannot be read: {error.strerror}",
+            next_step="is the directory the same on all executors?",
+        ) from error
+    if not found:
+        raise StoreReadError(
+            f"{log} holds no file of a log",
+            next_step="name the directory that has commitlog/ in it; the files have names of 20 digits",
+        )
+    return [
+        LogFile(str(path), start, start + path.stat().st_size, last=path == found[-1][1])
+        for start, path in found
+        if path.stat().st_size
+    ]
+
+
+class QueueUnits:
+    """The units of one consume queue, from all of its files."""
+
+    def __init__(self, directory: Path) -> None:
+        self._starts: list[int] = []
+        self._units: list[npt.NDArray[Any]] = []
+        for start, path in sorted(
+            (start, path) for path in directory.iterdir() if (start := offset_of_name(path.name)) is not None
+        ):
+            count = path.stat().st_size // CQ_UNIT_BYTES
+            if count:
+                self._starts.append(start // CQ_UNIT_BYTES)
+                self._units.append(np.memmap(path, _UNIT, "r", shape=(count,)))
+
+    def disowned(self, queue_offsets: Positions, log_offsets: Positions) -> npt.NDArray[np.bool_]:
+        """Tell which records are not those that the queue has at their offsets.
+
+        A place that has no unit, or an empty one, disowns nobody: the queue may end before the log does.
+        """
+        wrong = np.zeros(len(queue_offsets), np.bool_)
+        for start, units in zip(self._starts, self._units, strict=True):
+            inside = (queue_offsets >= start) & (queue_offsets < start + len(units))
+            if inside.any():
+                unit = units[queue_offsets[inside] - start]
+                wrong[inside] = (unit["size"] != 0) & (unit["offset"] != log_offsets[inside])
+        return wrong
+
+    def record_from(self, log_offset: int) -> int | None:
+        """The log offset of the queue's first message at or behind ``log_offset``."""
+        for units in self._units:
+            filled = int(np.count_nonzero(units["size"]))
+            if filled and units["offset"][filled - 1] >= log_offset:
+                return int(units["offset"][int(np.searchsorted(units["offset"][:filled], log_offset))])
+        return None
+
+
+class ConsumeQueues:
+    """The consume queues of a store; there are none where only the log was saved."""
+
+    def __init__(self, directory: str | Path) -> None:
+        self._root = Path(directory) / "consumequeue"
+        self.present = self._root.is_dir()
+        self._topics = known_topics(Path(directory), Findings(Path(directory)))
+        self._known: dict[tuple[str, int], QueueUnits | None] = {}
+
+    def has_topic(self, topic: str) -> bool:
+        """Whether the topic is there: a deleted one has no queue and no configuration, though its records remain."""
+        return any((self._root / topic).glob("*/*")) or (self._topics is not None and topic in self._topics)
+
+    def units(self, topic: str, queue_id: int) -> QueueUnits | None:
+        """The units of a queue, ``None`` when it has no files."""
+        key = (topic, queue_id)
+        if key not in self._known:
+            directory = self._root / topic / str(queue_id)
+            self._known[key] = QueueUnits(directory) if directory.is_dir() else None
+        return self._known[key]
+
+    def largest(self, count: int) -> list[QueueUnits]:
+        """The queues with most files and bytes, at most ``count``."""
+        if not self.present:
+            return []
+        sizes = [
+            (sum(file.stat().st_size for file in queue.iterdir()), topic.name, queue.name)
+            for topic in self._root.iterdir()
+            if topic.is_dir()
+            for queue in topic.iterdir()
+            if queue.is_dir() and queue.name.isdecimal()
+        ]
+        chosen = [self.units(topic, int(queue_id)) for _, topic, queue_id in sorted(sizes, reverse=True)[:count]]
+        return [units for units in chosen if units is not None]
+
+
+def boundaries(file: LogFile, parts: int, queues: list[QueueUnits]) -> list[int]:
+    """Cut a log file into about ``parts`` parts that begin with a record; return their ends, the file's last.
+
+    Only a queue knows where a record begins without reading everything before it; without queues, or where they lead
+    nowhere, there are fewer parts.
+    """
+    cuts: list[int] = []
+    with Path(file.path).open("rb") as log:
+        for number in range(1, parts):
+            wanted = file.start + (file.end - file.start) * number // parts
+            candidates = sorted(at for units in queues if (at := units.record_from(wanted)) is not None)
+            cut = next((at for at in candidates if _begins_record(log, file, at)), None)
+            if cut is not None and bisect_right(cuts, cut) == len(cuts) and cut not in cuts:
+                cuts.append(cut)
+    return [*cuts, file.end]
+
+
+def _begins_record(log: Any, file: LogFile, offset: int) -> bool:
+    if not file.start < offset < file.end:
+        return False
+    log.seek(offset - file.start + 28)
+    return bool(log.read(8) == offset.to_bytes(8, "big"))

@@ -1,0 +1,174 @@
+"""Reads topics from the files of a store, in parallel: no broker, no network, every record checked.
+
+The log is cut into stretches, one Spark partition each. A consumer would see the records that its queues name, so
+records of deleted topics, of an earlier life of a topic made anew, half messages and rolled-back ones are left out;
+where the consume queues were not saved, the log alone decides.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from cometmq.durable import replace_file
+from cometmq.message.names import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_TOPICS
+from cometmq.spark.decode import Records, decode
+from cometmq.spark.errors import StoreReadError
+from cometmq.spark.store_files import ConsumeQueues, LogFile, boundaries, log_files
+from cometmq.spark.store_options import StoreOptions
+from cometmq.spark.store_scan import Damage, scan
+from cometmq.store.record_scan import NO_QUEUE_OFFSET
+
+STRETCH_BYTES: Final = 128 * 1024 * 1024
+"""Bytes of the log in one partition where the consume queues allow to cut there."""
+_QUEUES_ASKED: Final = 16
+"""Queues that are asked where a record begins; one that holds messages of the place is enough."""
+
+
+@dataclass
+class Stretch(InputPartition):
+    """Records that begin in a part of one log file."""
+
+    file: LogFile
+    begin: int
+    end: int
+
+
+class BadRecord(msgspec.Struct, frozen=True, rename="camel"):
+    """One line of the side output: bytes of the log that are no sound record, and why."""
+
+    file: str
+    log_offset: int
+    size: int
+    reason: str
+    data: str
+    """The bytes in base64, at most the first 64 KiB."""
+
+
+def stretches(options: StoreOptions) -> list[Stretch]:
+    """Cut the log into what tasks read.
+
+    :raises StoreReadError: there is no log.
+    """
+    files = log_files(options.path)
+    queues = ConsumeQueues(options.path).largest(_QUEUES_ASKED) if options.use_consume_queue else []
+    size = min(STRETCH_BYTES, sum(file.end - file.start for file in files) // options.min_partitions + 1)
+    found: list[Stretch] = []
+    for file in files:
+        begin = file.start
+        for end in boundaries(file, -(-(file.end - file.start) // size), queues):
+            found.append(Stretch(file, begin, end))
+            begin = end
+    return found
+
+
+class StoreScan:
+    """The records of a store that a consumer of the chosen topics would see, stretch by stretch."""
+
+    def __init__(self, options: StoreOptions) -> None:
+        self._options = options
+        self._queues = ConsumeQueues(options.path) if options.use_consume_queue else None
+        self._pattern = re.compile(options.topic_pattern) if options.topic_pattern is not None else None
+        self._wanted: dict[str, bool] = {}
+
+    def records(self, stretch: Stretch) -> Iterator[Records]:
+        """Yield sound records in the order of the log; damage goes to ``badRecordsPath``.
+
+        :raises StoreReadError: a record is damaged and there is no such path.
+        """
+        bad: list[BadRecord] = []
+        path = self._options.bad_records_path
+        for found in scan(stretch.file, stretch.begin, stretch.end):
+            if isinstance(found, Records):
+                kept = self._visible(found)
+                if len(kept):
+                    yield kept
+                continue
+            if path is None:
+                raise StoreReadError(
+                    f"{stretch.file.path}: the record at log offset {found.log_offset} is damaged: {found.reason}",
+                    next_step="option badRecordsPath names a directory for damaged records; all others are read then",
+                )
+            bad.append(_bad_record(stretch.file, found))
+        if bad and path is not None:
+            lines = b"".join(msgspec.json.encode(record) + b"\n" for record in bad)
+            Path(path).mkdir(parents=True, exist_ok=True)
+            replace_file(Path(path) / f"bad-{stretch.begin:020d}-{stretch.end:020d}.json", lines)
+
+    def _visible(self, records: Records) -> Records:
+        options = self._options
+        topics = records.topics().dictionary_encode()
+        names: list[str] = topics.dictionary.to_pylist()
+        which = topics.indices.to_numpy()
+        keep: npt.NDArray[np.bool_] = np.array([self._wants(name) for name in names], np.bool_)[which]
+        keep &= (records.sys_flags & NO_QUEUE_OFFSET) == 0
+        times = records.store_timestamps
+        keep &= (times >= options.starting_timestamp) & (times < options.ending_timestamp)
+        if self._queues is not None and self._queues.present:
+            self._drop_disowned(records, names, which, keep)
+        return records if keep.all() else records.rows(keep)
+
+    def _drop_disowned(
+        self, records: Records, names: list[str], which: npt.NDArray[Any], keep: npt.NDArray[np.bool_]
+    ) -> None:
+        assert self._queues is not None
+        places = which.astype(np.int64) << 32 | records.queue_ids.astype(np.int64)
+        for place in np.unique(places[keep]).tolist():
+            units = self._queues.units(names[place >> 32], place & 0xFFFFFFFF)
+            if units is not None:
+                rows = np.flatnonzero(keep & (places == place))
+                keep[rows] = ~units.disowned(records.queue_offsets[rows], records.physical_offsets[rows])
+
+    def _wants(self, topic: str) -> bool:
+        wanted = self._wanted.get(topic)
+        if wanted is None:
+            wanted = self._wanted[topic] = self._decide(topic)
+        return wanted
+
+    def _decide(self, topic: str) -> bool:
+        if self._pattern is None:
+            return topic in self._options.topics
+        if topic in SYSTEM_TOPICS or topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+            return False
+        deleted = self._queues is not None and self._queues.present and not self._queues.has_topic(topic)
+        return not deleted and self._pattern.fullmatch(topic) is not None
+
+
+def _bad_record(file: LogFile, damage: Damage) -> BadRecord:
+    return BadRecord(
+        file.path, damage.log_offset, damage.size, damage.reason, base64.b64encode(damage.data).decode("ascii")
+    )
+
+
+class StoreReader(DataSourceReader):
+    """The reader behind ``spark.read.format("rocketmq_store")``."""
+
+    def __init__(self, options: StoreOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Cut the log."""
+        return stretches(self._options)
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Read, check and decode one stretch."""
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        if isinstance(partition, Stretch):
+            arrow = to_arrow_schema(self._schema, timezone="UTC")
+            options = self._options
+            for records in StoreScan(options).records(partition):
+                yield from decode(
+                    records, arrow, broker_name=options.broker_name, fail_on_bad_body=options.fail_on_bad_body
+                )

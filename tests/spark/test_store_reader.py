@@ -1,0 +1,239 @@
+"""Reading a store's files without a broker: real Apache stores, damage of many kinds, the same rows through Spark."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import shutil
+import struct
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cometmq.clock import VirtualClock
+from cometmq.message.hosts import encode_host
+from cometmq.message.names import SYSTEM_TOPICS
+from cometmq.spark.decode import Records
+from cometmq.spark.errors import OptionError, StoreReadError
+from cometmq.spark.store_options import parse_store_options
+from cometmq.spark.store_reader import StoreScan, stretches
+from cometmq.store.config import StoreConfig
+from cometmq.store.message_store import MessageStore
+
+Row = tuple[str, int, int, str]
+HOST = encode_host("127.0.0.1", 10911)
+
+
+def rows_of(directory: Path, **options: Any) -> list[Row]:
+    """Topic, queue, offset and SHA-256 of every record that a reader of the store sees."""
+    parsed = parse_store_options({"path": str(directory)} | {name: str(value) for name, value in options.items()})
+    scan = StoreScan(parsed)
+    found: list[Row] = []
+    for stretch in stretches(parsed):
+        for records in scan.records(stretch):
+            found += _rows(records)
+    return found
+
+
+def _rows(records: Records) -> list[Row]:
+    topics = records.topics().to_pylist()
+    starts, sizes = records.starts.tolist(), records.sizes.tolist()
+    digests = [hashlib.sha256(records.source[at : at + n]).hexdigest() for at, n in zip(starts, sizes, strict=True)]
+    return list(zip(topics, records.queue_ids.tolist(), records.queue_offsets.tolist(), digests, strict=True))
+
+
+@pytest.fixture(params=["clean", "killed", "torn", "v6"])
+def apache_store(request: pytest.FixtureRequest, golden: Path, tmp_path: Path) -> tuple[Path, set[Row]]:
+    """A store that Apache RocketMQ wrote, and what its broker served from it."""
+    source = golden / "stores" / request.param
+    with tarfile.open(source / "store.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    with gzip.open(source / "manifest.jsonl.gz", "rt", encoding="utf-8") as lines:
+        truth = [line for line in map(json.loads, lines) if line["kind"] == "message"]
+    return tmp_path / "store", {
+        (line["topic"], line["queueId"], line["queueOffset"], line["recordSha256"]) for line in truth
+    }
+
+
+def test_an_apache_store_gives_what_its_broker_served(apache_store: tuple[Path, set[Row]], tmp_path: Path) -> None:
+    directory, truth = apache_store
+    topics = sorted({topic for topic, *_ in truth})
+    found = rows_of(directory, topic=",".join(topics), badRecordsPath=tmp_path / "bad")
+    assert len(found) == len(set(found))
+    assert set(found) == truth
+
+
+def test_without_names_it_reads_ordinary_topics(apache_store: tuple[Path, set[Row]], tmp_path: Path) -> None:
+    directory, truth = apache_store
+    ordinary = {row for row in truth if row[0] not in SYSTEM_TOPICS and not row[0].startswith("%")}
+    assert set(rows_of(directory, badRecordsPath=tmp_path / "bad")) == ordinary
+
+
+def test_the_log_alone_is_enough(apache_store: tuple[Path, set[Row]], tmp_path: Path) -> None:
+    directory, truth = apache_store
+    shutil.rmtree(directory / "consumequeue")
+    topics = sorted({topic for topic, *_ in truth})
+    found = set(rows_of(directory / "commitlog", topic=",".join(topics), badRecordsPath=tmp_path / "bad"))
+    assert truth <= found
+
+
+# --- stores of our own ---------------------------------------------------------------------------
+def write_store(directory: Path, messages: int, *, body: Callable[[int], bytes], segment: int = 1 << 20) -> list[int]:
+    """A store of one topic with three queues; return the log offsets of its records."""
+    config = StoreConfig(
+        store_path_root_dir=str(directory),
+        mapped_file_size_commit_log=segment,
+        mapped_file_size_consume_queue=20 * 1000,
+        max_hash_slot_num=100,
+        max_index_num=1000,
+    )
+    clock = VirtualClock()
+    store = MessageStore.open(config, clock=clock)
+    offsets = []
+    for number in range(messages):
+        clock.advance(0.001)
+        queue = store.queue("T", number % 3)
+        text = f"KEYS\x01k{number}\x02TAGS\x01t{number % 2}"
+        offsets.append(store.put(queue, body(number), text.encode(), 0, 0, 0, HOST, HOST, 0, 0, 0, ()))
+        store.commit()
+    store.close_now()
+    return offsets
+
+
+def damage(directory: Path, log_offset: int, data: bytes, segment: int = 1 << 20) -> None:
+    """Overwrite bytes of the log."""
+    start = log_offset // segment * segment
+    with (directory / "commitlog" / f"{start:020d}").open("r+b") as file:
+        file.seek(log_offset - start)
+        file.write(data)
+
+
+def bad_records(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for file in sorted(path.glob("*.json")) for line in file.read_text().splitlines()]
+
+
+BODY_AT = 88
+DAMAGE = {
+    "a body that changed": (BODY_AT, b"\xff\xff", "CRC"),
+    "another magic": (4, b"\0\0\0\0", "magic"),
+    "a place of another record": (28, struct.pack(">q", 12345), "place in the log"),
+    "a size that is too large": (0, struct.pack(">i", 1 << 29), "claims"),
+    "a size that is too small": (0, struct.pack(">i", 95), "magic|add up|does not fit"),
+    "a negative size": (0, struct.pack(">i", -1), "claims"),
+    "a body length that is wild": (84, struct.pack(">i", -5), "does not fit"),
+    "zeros over all of it": (0, bytes(120), "magic"),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_a_damaged_record_is_set_aside_and_all_others_are_read(tmp_path: Path, kind: str) -> None:
+    at, data, reason = DAMAGE[kind]
+    offsets = write_store(tmp_path / "store", 300, body=lambda number: b"%050d" % number)
+    whole = rows_of(tmp_path / "store")
+    damage(tmp_path / "store", offsets[150] + at, data)
+    with pytest.raises(StoreReadError, match="badRecordsPath"):
+        rows_of(tmp_path / "store")
+    found = rows_of(tmp_path / "store", badRecordsPath=tmp_path / "bad")
+    assert found == [row for number, row in enumerate(whole) if number != 150]
+    told = bad_records(tmp_path / "bad")
+    assert told[0]["logOffset"] == offsets[150]
+    assert sum(bad["size"] for bad in told) == offsets[151] - offsets[150]
+    assert any(part in told[0]["reason"] for part in reason.split("|"))
+
+
+def test_a_record_inside_a_body_is_not_taken_for_one(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    offsets = write_store(other, 10, body=lambda number: b"x" * 60)
+    record = (other / "commitlog" / f"{0:020d}").read_bytes()[offsets[3] : offsets[4]]
+    write_store(tmp_path / "store", 20, body=lambda number: record if number == 5 else b"y")
+    found = rows_of(tmp_path / "store")
+    assert len(found) == 20
+    where = write_store(tmp_path / "again", 20, body=lambda number: record if number == 5 else b"y")[5]
+    damage(tmp_path / "again", where + 4, b"\0\0\0\0")
+    assert len(rows_of(tmp_path / "again", badRecordsPath=tmp_path / "bad")) == 19
+
+
+def test_several_files_and_parts_give_every_record_once(tmp_path: Path) -> None:
+    write_store(tmp_path, 3000, body=lambda number: b"%0200d" % number, segment=1 << 17)
+    parsed = parse_store_options({"path": str(tmp_path), "minPartitions": "40"})
+    assert len(stretches(parsed)) >= 30
+    rows = rows_of(tmp_path, minPartitions=40)
+    assert len(rows) == len(set(rows)) == 3000
+    assert rows == rows_of(tmp_path)
+
+
+def test_times_choose(tmp_path: Path) -> None:
+    write_store(tmp_path, 100, body=lambda number: b"z")
+    start = VirtualClock().now_ms()
+    assert len(rows_of(tmp_path, startingTimestamp=start + 11, endingTimestamp=start + 21)) == 10
+
+
+def test_the_same_topic_made_anew_shows_only_its_new_life(tmp_path: Path) -> None:
+    config = StoreConfig(store_path_root_dir=str(tmp_path), mapped_file_size_commit_log=1 << 20)
+    store = MessageStore.open(config)
+    for life in (b"old", b"new"):
+        for _ in range(5):
+            store.put(store.queue("T", 0), life, b"", 0, 0, 0, HOST, HOST, 0, 0, 0, ())
+        store.commit()
+        if life == b"old":
+            store.delete_topic("T")
+    store.close_now()
+    parsed = parse_store_options({"path": str(tmp_path), "topic": "T"})
+    bodies = [
+        body
+        for stretch in stretches(parsed)
+        for records in StoreScan(parsed).records(stretch)
+        for body in records.stored_bodies().to_pylist()
+    ]
+    assert bodies == [b"new"] * 5
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(st.integers(0, 40_000), st.binary(min_size=1, max_size=40)), min_size=1, max_size=6))
+def test_whatever_is_overwritten_no_record_is_read_wrong(
+    tmp_path_factory: pytest.TempPathFactory, wounds: list[tuple[int, bytes]]
+) -> None:
+    directory = tmp_path_factory.mktemp("wounded")
+    offsets = write_store(directory / "store", 250, body=lambda number: b"%040d" % number)
+    whole = rows_of(directory / "store")
+    ends = [*offsets[1:], offsets[-1] + offsets[-1] - offsets[-2]]
+    for at, data in wounds:
+        damage(directory / "store", at, data)
+    found = set(rows_of(directory / "store", badRecordsPath=directory / "bad"))
+    untouched = {
+        row
+        for row, begin, end in zip(whole, offsets, ends, strict=True)
+        if all(at + len(data) <= begin or at >= end for at, data in wounds)
+    }
+    assert untouched <= found
+    changed_properties_or_fields = found - set(whole)  # no CRC covers them
+    assert len(changed_properties_or_fields) <= len(wounds) * 2
+    shutil.rmtree(directory)
+
+
+def test_wrong_options_say_what_is_right(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="did you mean badRecordsPath"):
+        parse_store_options({"path": "/x", "badRecordPath": "/y"})
+    with pytest.raises(OptionError, match="load"):
+        parse_store_options({})
+    with pytest.raises(StoreReadError, match="20 digits"):
+        stretches(parse_store_options({"path": str(tmp_path)}))
+    with pytest.raises(StoreReadError, match="executors"):
+        stretches(parse_store_options({"path": str(tmp_path / "absent")}))
+
+
+@pytest.mark.spark
+def test_spark_reads_a_store_as_a_table(spark: Any, tmp_path: Path) -> None:
+    write_store(tmp_path / "store", 500, body=lambda number: b"%d" % number)
+    frame = spark.read.format("rocketmq_store").option("brokerName", "b").load(str(tmp_path / "store"))
+    assert frame.count() == 500
+    first = frame.where("queueOffset = 0 AND queueId = 1").collect()[0]
+    assert (bytes(first.body), first.tags, first["keys"], first.brokerName) == (b"1", "t1", "k1", "b")
+    few = spark.read.format("rocketmq_store").schema("queueOffset bigint, keys string").load(str(tmp_path / "store"))
+    assert {row["keys"] for row in few.collect()} == {f"k{number}" for number in range(500)}
