@@ -43,6 +43,10 @@ def test_the_examples_run_as_written(server: Deployment, tmp_path: Path) -> None
     polled = run("lite_pull.py", tmp_path, server.address)
     assert f"{total} messages in 4 queues" in polled
     assert "queue 0 again" in polled
+    hooked = run("hooks.py", tmp_path, server.address)
+    assert "sent 1 to audited" in hooked
+    assert "refused: a hook forbids this message: passwords do not belong" in hooked
+    assert "consumed 1: CONSUME_SUCCESS" in hooked
     assert "10000 messages in" in run("batch.py", tmp_path, server.address)
     administered = run("admin.py", tmp_path, server.address)
     assert "found again: a parcel" in administered

@@ -322,7 +322,7 @@ async def test_hooks_see_requests_and_answers_and_may_refuse(service: Service) -
     seen: list[tuple[str, int]] = []
 
     class Hook:
-        def before(self, peer: str, request: Request[Any]) -> None:
+        def before(self, peer: str, request: Request[Any], body: bytes) -> None:
             if request.opaque == 13:
                 raise RpcRejectedError(16, "not you")
 

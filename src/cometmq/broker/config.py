@@ -113,6 +113,8 @@ class BrokerConfig(StoreConfig):
     )
     compressed_register: bool = option(False, "Compress registrations.")
 
+    hook_names: str = option("", "Hooks to use: entry points of the group cometmq.hooks, joined by commas.")
+
     # --- topics and groups ----------------------------------------------------------------------
     auto_create_topic_enable: bool = option(True, "Make a topic when the first message is sent to it.", runtime=True)
     default_topic_queue_nums: int = option(

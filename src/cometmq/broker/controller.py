@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final
@@ -23,8 +23,10 @@ from cometmq.broker.consumer_manage import ConsumerManageProcessor
 from cometmq.broker.groups import SubscriptionGroupManager
 from cometmq.broker.heartbeat import ClientManageProcessor
 from cometmq.broker.hold import PullRequestHoldService
+from cometmq.broker.hook_loading import load_hooks
 from cometmq.broker.live_config import LiveConfig
 from cometmq.broker.locks import LockProcessor, RebalanceLockManager
+from cometmq.broker.message_hooks import BrokerHooks
 from cometmq.broker.offsets import ConsumerOffsetManager
 from cometmq.broker.periodic import Periodic
 from cometmq.broker.pull import PullMessageProcessor
@@ -42,7 +44,7 @@ from cometmq.limits import CLIENT_SCAN_SECONDS, FILTER_SAVE_SECONDS, TABLE_RETRY
 from cometmq.message.hosts import encode_host, format_address, own_ip
 from cometmq.remoting.client import RemotingClient
 from cometmq.remoting.codes import RequestCode
-from cometmq.remoting.processors import ProcessorTable, RpcHook
+from cometmq.remoting.processors import ProcessorTable
 from cometmq.remoting.server import RemotingServer
 from cometmq.store.disk import Disk
 from cometmq.store.message_store import MessageStore
@@ -59,6 +61,8 @@ FAST_PORT_DISTANCE: Final = 2
 class Broker:
     """A broker process's inside; ``disk`` is how its store changes files, for tests of failures.
 
+    ``hooks`` are used beside those that the configuration names (``hookNames``).
+
     Its parts are there for the modules of administration: ``live``, ``topics``, ``groups``,
     ``offsets``, ``filters``, ``clients``, ``processors``, ``stats``; from ``start`` on also ``store``, ``turn``,
     ``hold`` and ``server``.
@@ -73,11 +77,11 @@ class Broker:
         self,
         config: BrokerConfig,
         *,
-        hooks: Sequence[RpcHook] = (),
+        hooks: BrokerHooks | None = None,
         clock: Clock = SYSTEM_CLOCK,
         disk: Disk | None = None,
     ) -> None:
-        self._hooks = hooks
+        self._hooks = (hooks or BrokerHooks()) + load_hooks(config)
         ip = config.broker_ip1.removeprefix("[").removesuffix("]") or own_ip()
         self.live = LiveConfig(
             dataclasses.replace(config, broker_ip1=ip, broker_name=config.broker_name or socket.gethostname())
@@ -169,7 +173,7 @@ class Broker:
         config = self.config
         return RemotingServer(
             processors,
-            hooks=self._hooks,
+            hooks=self._hooks.for_server(lambda: self.address, config.region_id),
             clock=self.clock,
             idle_timeout_s=config.server_channel_max_idle_time_seconds,
             max_connections=config.server_max_connections,

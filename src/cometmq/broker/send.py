@@ -100,7 +100,7 @@ class SendMessageProcessor:
                 )
         except SendRefusedError as refused:
             return Response(refused.code, remark=refused.remark, ext=self._answers.ext)
-        if not request.flag & FLAG_ONEWAY:
+        if not request.flag & FLAG_ONEWAY or connection.hooked:
             self._turn.answer(
                 PendingSend(
                     connection,
@@ -138,7 +138,7 @@ class SendMessageProcessor:
             ]
         except SendRefusedError as refused:
             return Response(refused.code, remark=refused.remark, ext=self._answers.ext)
-        if not request.flag & FLAG_ONEWAY:
+        if not request.flag & FLAG_ONEWAY or connection.hooked:
             physical_offset, queue_offset = offsets[0]
             self._turn.answer(
                 PendingSend(

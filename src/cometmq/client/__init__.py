@@ -2,6 +2,14 @@
 
 from cometmq.client.admin import Admin
 from cometmq.client.consumer_config import ConsumeFromWhere, LitePullConfig, MessageModel, PushConfig
+from cometmq.client.hooks import (
+    CheckForbiddenContext,
+    ConsumeMessageContext,
+    ConsumeMessageHook,
+    SendForbiddenError,
+    SendMessageContext,
+    SendMessageHook,
+)
 from cometmq.client.instance import ClientInstance
 from cometmq.client.listener import ConsumeResult, Retry
 from cometmq.client.lite_pull_consumer import LitePullConsumer
@@ -19,8 +27,11 @@ from cometmq.remoting.bodies import MessageQueue
 
 __all__ = [
     "Admin",
+    "CheckForbiddenContext",
     "ClientInstance",
     "ConsumeFromWhere",
+    "ConsumeMessageContext",
+    "ConsumeMessageHook",
     "ConsumeProgress",
     "ConsumeResult",
     "LitePullConfig",
@@ -40,6 +51,9 @@ __all__ = [
     "QueueProgress",
     "RawPull",
     "Retry",
+    "SendForbiddenError",
+    "SendMessageContext",
+    "SendMessageHook",
     "SendResult",
     "SendStatus",
     "by_sharding_key",

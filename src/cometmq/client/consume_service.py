@@ -9,7 +9,6 @@ few milliseconds, then twice as many, and so on up to the limit: slow listeners 
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -17,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final, cast
 
-from cometmq.client.listener import ConsumeResult, Listener, Verdict
+from cometmq.client.listener import ConsumeResult, Listener, Verdict, is_coroutine_listener
 from cometmq.client.process_queue import ConsumeRequest
 from cometmq.clock import Clock, TimerHandle
 
@@ -40,9 +39,7 @@ class ConsumeService:
 
     def __init__(self, listener: Listener, concurrency: int, clock: Clock, settled: Settled) -> None:
         self._listener = listener
-        self._is_async = inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(
-            getattr(listener, "__call__", None)  # noqa: B004 - the method of a callable object, not whether there is one
-        )
+        self._is_async = is_coroutine_listener(listener)
         self._concurrency = concurrency
         self._clock = clock
         self._settled = settled

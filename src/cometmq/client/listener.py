@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
 
@@ -33,6 +34,13 @@ Verdict = ConsumeResult | Retry | None
 
 Listener = Callable[[Sequence[MessageExt]], Verdict] | Callable[[Sequence[MessageExt]], Awaitable[Verdict]]
 """A plain function (runs in a thread, may block) or an ``async def`` (runs on the event loop, must not)."""
+
+
+def is_coroutine_listener(listener: Listener) -> bool:
+    """Whether it is an ``async def``, or an object whose call is."""
+    return inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(
+        getattr(listener, "__call__", None)  # noqa: B004 - the method of a callable object, not whether there is one
+    )
 
 
 def failed_part(messages: Sequence[MessageExt], verdict: Verdict) -> Sequence[MessageExt]:

@@ -9,11 +9,13 @@ from typing import Final, Self
 
 from cometmq.client.batching import split_batches
 from cometmq.client.errors import ClientStateError, IllegalMessageError
+from cometmq.client.hooks import CheckForbiddenHook, CommunicationMode, SendMessageHook
 from cometmq.client.instance import ClientInstance
 from cometmq.client.outcomes import Many, Single, raisable
 from cometmq.client.producer_config import ProducerConfig
 from cometmq.client.selectors import QueueSelector, by_sharding_key
 from cometmq.client.send_encoding import SendEncoder, is_batchable
+from cometmq.client.send_observation import SendObservation
 from cometmq.client.send_result import SendResult
 from cometmq.client.sender import Delivery, Done, Sender
 from cometmq.message.ids import UniqIdGenerator
@@ -46,6 +48,8 @@ class Producer:
     :param namesrv: ``host:port;host:port``; default ``$NAMESRV_ADDR``, else ``127.0.0.1:9876``.
     :param config: everything else.
     :param instance: connections to share with others; by default it makes its own.
+    :param send_hooks: see every attempt, see :mod:`cometmq.client.hooks`.
+    :param check_forbidden_hooks: may refuse a message.
     :raises ValueError: the group's name is not allowed, or an address has no port.
     """
 
@@ -56,6 +60,8 @@ class Producer:
         *,
         config: ProducerConfig | None = None,
         instance: ClientInstance | None = None,
+        send_hooks: Sequence[SendMessageHook] = (),
+        check_forbidden_hooks: Sequence[CheckForbiddenHook] = (),
     ) -> None:
         wrong = check_group(group)
         if wrong is not None:
@@ -71,7 +77,10 @@ class Producer:
             self.config.compression,
             self.config.compression_level,
         )
-        self._sender = Sender(self.instance, self._encoder, self.config)
+        observation = None
+        if send_hooks or check_forbidden_hooks:
+            observation = SendObservation(group, send_hooks, check_forbidden_hooks, self.instance.clock)
+        self._sender = Sender(self.instance, self._encoder, self.config, observation)
         self._ids = UniqIdGenerator(self.instance.clock)
         self._state = "not started"
 
@@ -217,6 +226,7 @@ class Producer:
                 large = len(message.body) >= PACK_IN_THREAD_BYTES
                 delivery = await self._prepare_large(message) if large else self._prepare(message)
                 delivery.retries = self.config.retry_times_when_send_async_failed
+                delivery.mode = CommunicationMode.ASYNC
                 if selector is not None:
                     delivery.selector, delivery.retries = selector, 0
                 outcomes.in_flight += 1
@@ -305,7 +315,9 @@ class Producer:
             )
         wait = "true" if messages[0].wait_store_msg_ok else "false"
         timeout_s = self.config.send_timeout_s
-        return Delivery(self._sender, _SEND_BATCH, messages[0], body, f"WAIT\x01{wait}\x02", 0, keys, timeout_s)
+        delivery = Delivery(self._sender, _SEND_BATCH, messages[0], body, f"WAIT\x01{wait}\x02", 0, keys, timeout_s)
+        delivery.batch = messages
+        return delivery
 
     def _start(self, delivery: Delivery, done: Done, index: int) -> None:
         delivery.index = index

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Self
 
+from cometmq.client.consume_observation import observed
 from cometmq.client.consume_service import ConsumeService
 from cometmq.client.consumer_config import MessageModel, PushConfig
 from cometmq.client.errors import ClientStateError
+from cometmq.client.hooks import ConsumeMessageHook
 from cometmq.client.identity import new_client_id
 from cometmq.client.instance import ClientInstance
 from cometmq.client.listener import Listener, Retry, Verdict, failed_part
@@ -45,6 +47,7 @@ class PushConsumer:
     :param namesrv: ``host:port;host:port``; default ``$NAMESRV_ADDR``, else ``127.0.0.1:9876``.
     :param config: everything else.
     :param instance: connections to share with others; by default it makes its own.
+    :param consume_hooks: see every listener call, see :mod:`cometmq.client.hooks`.
     :raises ValueError: the group's name is not allowed, or an address has no port.
     """
 
@@ -56,6 +59,7 @@ class PushConsumer:
         *,
         config: PushConfig | None = None,
         instance: ClientInstance | None = None,
+        consume_hooks: Sequence[ConsumeMessageHook] = (),
     ) -> None:
         wrong = check_group(group)
         if wrong is not None:
@@ -67,7 +71,7 @@ class PushConsumer:
         client_id = new_client_id("DEFAULT") if self._broadcast else None
         self.instance = instance or ClientInstance(namesrv, client_id=client_id)
         self.offsets = Offsets(self.instance)
-        self._listener = listener
+        self._listener = observed(listener, group, consume_hooks, self.instance.clock) if consume_hooks else listener
         self._puller = Puller(self.instance, group, stream=False)
         self._subscriptions: dict[str, SubscriptionData] = {}
         self._queues: dict[MessageQueue, ProcessQueue] = {}

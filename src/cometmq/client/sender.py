@@ -21,11 +21,13 @@ from cometmq.client.errors import (
     SendFailedError,
 )
 from cometmq.client.fault import LatencyFault
+from cometmq.client.hooks import CommunicationMode, SendForbiddenError, SendMessageContext
 from cometmq.client.instance import ClientInstance
 from cometmq.client.producer_config import ProducerConfig
 from cometmq.client.route import queue_or_fail
 from cometmq.client.selectors import QueueSelector, RoundRobin
 from cometmq.client.send_encoding import SendEncoder
+from cometmq.client.send_observation import SendObservation
 from cometmq.client.send_result import STATUS_BY_CODE, SendResult, SendStatus
 from cometmq.errors import CometMQError
 from cometmq.message.message import Message
@@ -56,6 +58,7 @@ class Delivery:
     __slots__ = (
         "_sender",
         "attempts",
+        "batch",
         "begun_at",
         "body",
         "born_timestamp",
@@ -64,6 +67,8 @@ class Delivery:
         "done",
         "index",
         "message",
+        "mode",
+        "observed",
         "properties_text",
         "queue",
         "request",
@@ -104,6 +109,11 @@ class Delivery:
         self.deadline = self.begun_at + timeout_s
         self.queue: MessageQueue | None = None
         self.request: RemotingCommand | None = None
+        self.mode = CommunicationMode.SYNC
+        self.batch: Sequence[Message] | None = None
+        """The messages of a batch."""
+        self.observed: SendMessageContext | None = None
+        """What hooks have seen of the attempt under way."""
         self.attempts: list[tuple[str, CometMQError]] | None = None
         self.stored: list[SendResult] | None = None
         """Where it is stored already, though less safely than asked for; a further attempt may be safer."""
@@ -125,7 +135,14 @@ def _nobody_waits(index: int, outcome: list[SendResult] | BaseException) -> None
 class Sender:
     """Sends for one producer group."""
 
-    def __init__(self, instance: ClientInstance, encoder: SendEncoder, config: ProducerConfig) -> None:
+    def __init__(
+        self,
+        instance: ClientInstance,
+        encoder: SendEncoder,
+        config: ProducerConfig,
+        observation: SendObservation | None = None,
+    ) -> None:
+        self._observation = observation
         self.config = config
         self.clock = instance.clock
         self._instance = instance
@@ -176,6 +193,10 @@ class Sender:
         address = await self._instance.master_of(queue)
         deadline = self.clock.monotonic() + self.config.send_timeout_s
         connection = await self._remoting.ready(address, deadline)
+        observation = self._observation
+        if observation is not None:
+            mode = CommunicationMode.ONEWAY
+            observation.left(observation.begin_attempt((message,), (unique_key,), body, text, queue, address, mode))
         if self._remoting.hooks:
             header = encoder.header(_SEND, queue, text, sys_flag, message.flag, self.clock.now_ms())
             await self._remoting.invoke_oneway(address, _SEND, header, body)
@@ -193,8 +214,7 @@ class Sender:
         assert queue is not None
         if isinstance(answer, RemotingCommand):
             if delivery.request is not None:
-                for hook in self._remoting.hooks:
-                    hook.after(self._routes.master(queue.broker_name) or "", delivery.request, answer)
+                self._remoting.look_back(self._routes.master(queue.broker_name) or "", delivery.request, answer)
             status = STATUS_BY_CODE.get(answer.code)
             if status is not None:
                 self._stored(delivery, queue, status, answer)
@@ -236,6 +256,9 @@ class Sender:
             failure.__cause__ = error
             self._finish(delivery, delivery.stored or failure)
             return
+        if self._observation is not None and delivery.observed is not None:
+            self._observation.stored(delivery.observed, results, answer)
+            delivery.observed = None
         if status is not SendStatus.SEND_OK and self.config.retry_another_broker_when_not_store_ok:
             delivery.stored = results
             self._failed(delivery, queue.broker_name, CometMQError(f"stored with status {status.value}"), True)
@@ -244,6 +267,9 @@ class Sender:
 
     def _failed(self, delivery: Delivery, broker_name: str, error: CometMQError, again: bool) -> None:
         attempts = delivery.attempts = [*(delivery.attempts or ()), (broker_name, error)]
+        if self._observation is not None and delivery.observed is not None:
+            self._observation.failed(delivery.observed, error)
+            delivery.observed = None
         unsent = _certainly_unsent(error)
         if self._fault is not None and isinstance(error, ClientError | RemotingError) and (again or unsent):
             self._fault.note_failure(broker_name)
@@ -291,6 +317,8 @@ class Sender:
             self._submit(delivery, queue, connection)
 
     def _submit(self, delivery: Delivery, queue: MessageQueue, connection: ClientConnection) -> None:
+        if self._observation is not None and delivery.observed is None:
+            self._observation.begin(delivery, queue, connection.address)
         encoder = self._encoder
         opaque = self._remoting.next_opaque()
         if self._remoting.hooks:
@@ -343,8 +371,12 @@ class Sender:
     async def _transmit_slowly(self, delivery: Delivery, queue: MessageQueue) -> None:
         try:
             address = await self._instance.master_of(queue)
+            if self._observation is not None:
+                self._observation.begin(delivery, queue, address)
             connection = await self._remoting.ready(address, delivery.deadline)
             self._submit(delivery, queue, connection)
+        except SendForbiddenError as error:
+            self._finish(delivery, error)
         except CometMQError as error:
             self._failed(delivery, queue.broker_name, error, True)
         except BaseException as error:

@@ -9,13 +9,14 @@ import asyncio
 import atexit
 import os
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar
 
 from cometmq.client.admin import Admin
 from cometmq.client.consumer_config import LitePullConfig, PushConfig
 from cometmq.client.errors import ClientStateError, ForkedError
+from cometmq.client.hooks import CheckForbiddenHook, ConsumeMessageHook, SendMessageHook
 from cometmq.client.listener import Listener
 from cometmq.client.lite_pull_consumer import LitePullConsumer
 from cometmq.client.producer import Producer
@@ -140,8 +141,24 @@ class _Answer:
 class SyncProducer(Face[Producer]):
     """:class:`~cometmq.client.producer.Producer` for code without an event loop; any thread may send."""
 
-    def __init__(self, group: str, namesrv: str | None = None, *, config: ProducerConfig | None = None) -> None:
-        self._bind(lambda: Producer(group, namesrv, config=config))
+    def __init__(
+        self,
+        group: str,
+        namesrv: str | None = None,
+        *,
+        config: ProducerConfig | None = None,
+        send_hooks: Sequence[SendMessageHook] = (),
+        check_forbidden_hooks: Sequence[CheckForbiddenHook] = (),
+    ) -> None:
+        self._bind(
+            lambda: Producer(
+                group,
+                namesrv,
+                config=config,
+                send_hooks=send_hooks,
+                check_forbidden_hooks=check_forbidden_hooks,
+            )
+        )
 
     start = blocking(Producer.start)
     close = blocking(Producer.close)
@@ -265,9 +282,15 @@ class SyncPushConsumer(Face[PushConsumer]):
     """
 
     def __init__(
-        self, group: str, listener: Listener, namesrv: str | None = None, *, config: PushConfig | None = None
+        self,
+        group: str,
+        listener: Listener,
+        namesrv: str | None = None,
+        *,
+        config: PushConfig | None = None,
+        consume_hooks: Sequence[ConsumeMessageHook] = (),
     ) -> None:
-        self._bind(lambda: PushConsumer(group, listener, namesrv, config=config))
+        self._bind(lambda: PushConsumer(group, listener, namesrv, config=config, consume_hooks=consume_hooks))
 
     start = blocking(PushConsumer.start)
     close = blocking(PushConsumer.close)

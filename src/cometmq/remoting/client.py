@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import os
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
@@ -23,6 +24,8 @@ from cometmq.remoting.command import FLAG_ONEWAY, RemotingCommand
 from cometmq.remoting.deadline import within
 from cometmq.remoting.headers import Header, to_ext
 from cometmq.remoting.processors import ProcessorTable
+
+log = logging.getLogger(__name__)
 
 DEFAULT_TIMEOUT_S: Final = 3.0
 CONNECT_TIMEOUT_S: Final = 3.0
@@ -118,8 +121,7 @@ class RemotingClient:
             raise
         if isinstance(response, RemotingError):
             raise response
-        for hook in self.hooks:
-            hook.after(address, request, response)
+        self.look_back(address, request, response)
         return response
 
     async def invoke_oneway(
@@ -152,6 +154,14 @@ class RemotingClient:
         for hook in self.hooks:
             hook.before(address, command)
         return command
+
+    def look_back(self, address: str, request: RemotingCommand, response: RemotingCommand) -> None:
+        """Show an answer to the hooks; what one raises is logged."""
+        for hook in self.hooks:
+            try:
+                hook.after(address, request, response)
+            except Exception:
+                log.exception("hook %r failed on an answer of %s", hook, address)
 
     def next_opaque(self) -> int:
         """A number for the next request; within int32, never of one that still waits."""

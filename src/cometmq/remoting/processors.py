@@ -78,7 +78,7 @@ class RpcRejectedError(Exception):
 class RpcHook(Protocol):
     """Sees every request before its handler and every answer after it (``RPCHook``)."""
 
-    def before(self, peer: str, request: Request[Any]) -> None:
+    def before(self, peer: str, request: Request[Any], body: bytes) -> None:
         """Look at a request; raise :class:`RpcRejectedError` to refuse it."""
 
     def after(self, peer: str, request: Request[Any], response: Response) -> None:

@@ -210,7 +210,10 @@ class ServerConnection(asyncio.Protocol):
     def respond(self, request: Request[Any], response: Response) -> None:
         """Answer ``request``, at once or any time later; nothing is sent for a oneway one."""
         for hook in self._server.hooks:
-            hook.after(self.remote_address, request, response)
+            try:
+                hook.after(self.remote_address, request, response)
+            except Exception:
+                log.exception("hook %r failed on an answer to %s", hook, self.remote_address)
         if not request.flag & FLAG_ONEWAY:
             self.write(*encode_response(request.serialize_type, request.opaque, response))
 
@@ -465,7 +468,7 @@ class RemotingServer:
             return
         try:
             for hook in self.hooks:
-                hook.before(connection.remote_address, request)
+                hook.before(connection.remote_address, request, frame.body)
             response = processor.handler(connection, request, frame.body)
         except RpcRejectedError as refusal:
             response = Response(refusal.code, remark=refusal.remark)
