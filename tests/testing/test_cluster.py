@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from cometmq.client import Admin, Message, Producer, PullConsumer, PullStatus
+from cometmq.client import (
+    Admin,
+    ClientInstance,
+    Message,
+    MessageExt,
+    MessageQueue,
+    Producer,
+    PullConsumer,
+    PullStatus,
+    PushConsumer,
+)
+from cometmq.client.errors import RemotingError, SendFailedError
 from cometmq.clock import VirtualClock
+from cometmq.idle import settle
 from cometmq.options import ConfigError
 from cometmq.testing import Cluster, ProcessCluster
 
@@ -56,6 +70,64 @@ async def test_the_clock_is_the_tests_own() -> None:
         async with Admin(cluster.namesrv_address) as admin:
             message = await admin.message_by_id(result.offset_msg_id)
         assert message.store_timestamp == 1_234_567_890_000
+
+
+async def test_a_killed_broker_leaves_what_sigkill_leaves_and_recovers() -> None:
+    clock = VirtualClock()
+    consumed: list[bytes] = []
+
+    async def listener(messages: Sequence[MessageExt]) -> None:
+        consumed.extend(message.body for message in messages)
+
+    async with Cluster(clock=clock, broker_keys={"flushDiskType": "SYNC_FLUSH"}) as cluster:
+        instance = partial(ClientInstance, cluster.namesrv_address, clock=clock)
+        consumer = PushConsumer("g", listener, instance=instance())
+        consumer.subscribe("t")
+        async with Producer("p", instance=instance()) as producer:
+            await producer.send(Message("t", b"before"))
+            async with consumer:
+                await clock.run_for(0)
+                queue = MessageQueue("t", "broker-0", 0)
+                under_way = asyncio.create_task(producer.send(Message("t", b"under way"), queue=queue))
+                await asyncio.sleep(0)
+                await cluster.kill_broker(0)
+                with pytest.raises(RemotingError):
+                    await under_way
+                assert (cluster.store_root(0) / "abort").exists()
+                assert not (cluster.store_root(0) / "checkpoint").exists()
+                seen = cluster.namesrv.routes.cluster_info().broker_addr_table
+                assert not seen, "the nameserver saw the connection end"
+                with pytest.raises(SendFailedError):
+                    await clock.run_until(producer.send(Message("t", b"meanwhile")), 60)
+                await cluster.start_broker(0)
+                assert any(line.startswith("abort: ") for line in cluster.broker(0).store.findings)
+                await clock.run_for(60)
+                await producer.send(Message("t", b"after"))
+                await clock.run_for(1)
+        assert consumed.count(b"before") in (1, 2), "its offset had perhaps not been reported"
+        assert b"after" in consumed
+        assert set(await stored(cluster.namesrv_address, "t")) - {b"under way"} == {b"before", b"after"}
+
+
+async def test_a_month_passes_within_a_moment() -> None:
+    clock = VirtualClock(start_ms=0)
+    async with Cluster(clock=clock) as cluster:
+        instance = partial(ClientInstance, cluster.namesrv_address, clock=clock)
+        got: list[int] = []
+
+        async def listener(messages: Sequence[MessageExt]) -> None:
+            got.extend(message.store_timestamp for message in messages)
+
+        consumer = PushConsumer("g", listener, instance=instance())
+        consumer.subscribe("t")
+        async with Producer("p", instance=instance()) as producer:
+            await producer.send(Message("t", b"first"))
+            async with consumer:
+                await clock.skip(30 * 86_400)
+                await clock.run_for(150)  # longer than any lease
+                await producer.send(Message("t", b"a month later"))
+                await settle()
+        assert got == [0, 30 * 86_400_000 + 150_000]
 
 
 async def test_unknown_keys_are_refused() -> None:

@@ -99,6 +99,8 @@ class Broker:
         self.stats = BrokerStats(config.broker_cluster_name, clock=clock)
         self._registration: BrokerRegistration | None = None
         self._stops = AsyncExitStack()
+        self._servers: list[RemotingServer] = []
+        self._registrar: RemotingClient | None = None
 
     @property
     def config(self) -> BrokerConfig:
@@ -128,6 +130,16 @@ class Broker:
     async def stop(self) -> None:
         """Leave the nameservers, answer what is under way, close everything; harmless when it never started."""
         await self._stops.aclose()
+
+    async def cut_off(self) -> None:
+        """End every connection at once, answer nobody and tell no nameserver; ``stop`` is still due.
+
+        For the test kit: what others see of a broker that was killed.
+        """
+        for server in self._servers:
+            server.cut_off()
+        if self._registrar is not None:
+            await self._registrar.close()
 
     # --- parts ----------------------------------------------------------------------------------
     def _open_store(self) -> None:
@@ -171,13 +183,15 @@ class Broker:
 
     def _new_server(self, processors: ProcessorTable) -> RemotingServer:
         config = self.config
-        return RemotingServer(
+        server = RemotingServer(
             processors,
             hooks=self._hooks.for_server(lambda: self.address, config.region_id),
             clock=self.clock,
             idle_timeout_s=config.server_channel_max_idle_time_seconds,
             max_connections=config.server_max_connections,
         )
+        self._servers.append(server)
+        return server
 
     def _register_processors(self) -> None:
         config = self.config
@@ -256,7 +270,7 @@ class Broker:
         config = self.config
         if not config.namesrv_addr:
             return
-        client = RemotingClient(clock=self.clock)
+        client = self._registrar = RemotingClient(clock=self.clock)
         self._stops.push_async_callback(client.close)
         registration = self._registration = BrokerRegistration(
             self.live,

@@ -378,6 +378,13 @@ class RemotingServer:
         await self._server.wait_closed()
         self._server = None
 
+    def cut_off(self) -> None:
+        """End every connection at once and listen no more, as the system does for a process that was killed."""
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self.connections):
+            connection.abort()
+
     # --- called by connections ----------------------------------------------------------------
 
     def opened(self, connection: ServerConnection) -> None:

@@ -1,11 +1,14 @@
 """The test kit: CometMQ inside a test, or beside it as processes that may be killed.
 
 :class:`Cluster` runs a nameserver and brokers on the test's own event loop, with a clock that the test
-may move; :class:`ProcessCluster` runs them as real processes, for tests of crashes.
+may move (:class:`~cometmq.clock.VirtualClock`), and may kill a broker as SIGKILL does;
+:class:`ProcessCluster` runs them as real processes.
 """
 
+from cometmq.clock import VirtualClock
+from cometmq.idle import NeverIdleError, settle
 from cometmq.testing.cluster import Cluster
 from cometmq.testing.ports import free_port
 from cometmq.testing.processes import ProcessCluster, ServerProcess
 
-__all__ = ["Cluster", "ProcessCluster", "ServerProcess", "free_port"]
+__all__ = ["Cluster", "NeverIdleError", "ProcessCluster", "ServerProcess", "VirtualClock", "free_port", "settle"]

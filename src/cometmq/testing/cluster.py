@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -130,6 +131,24 @@ class Cluster:
         """Stop a broker cleanly and start it again on the same store and port."""
         await self.stop_broker(index)
         return await self.start_broker(index)
+
+    async def kill_broker(self, index: int) -> None:
+        """End a broker as SIGKILL does: connections end, nobody is told, nothing more reaches its files.
+
+        Its directory stays as the operating system had it at that moment, with its ``abort`` file, and
+        :meth:`start_broker` recovers from it. What a power cut would lose, pages not yet flushed, is kept.
+        """
+        broker = self._running.pop(index)
+        root = self.store_root(index)
+        left = root.with_name(f"{root.name}.killed")
+        await broker.cut_off()
+        try:
+            # From here on nobody is answered. Worker threads may go on: what they do now is or is not there.
+            shutil.copytree(root, left)
+        finally:
+            await broker.stop()
+        shutil.rmtree(root)
+        left.rename(root)
 
     def _config(self, index: int) -> BrokerConfig:
         keys = {

@@ -1,0 +1,120 @@
+"""Whether an event loop has anything left to do: what a clock that is moved by hand has to know.
+
+A loop is idle when no callback is ready, no socket or pipe has an event, and no thread of a pool works
+(a flush, ``asyncio.to_thread``, a consumer's plain listener). Timers of the loop itself (``asyncio.sleep``)
+are not looked at: they go by real time.
+
+asyncio's own loops tell this by two attributes that are private but have not changed since Python 3.4
+(``_ready``, ``_selector``); of threads, the interpreter tells where each one is. uvloop tells nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections import deque
+from concurrent.futures import thread as pools
+from selectors import BaseSelector
+from threading import Thread
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from cometmq.errors import CometMQError
+
+SETTLE_SECONDS: Final = 10.0
+"""Real seconds after which a loop that is still busy will not come to rest: many times a flush or a listener."""
+_QUIET_TURNS: Final = 2
+"""Turns in a row that must find nothing: a thread that has just taken its work shows in the second."""
+_THREAD_LOOK_SECONDS: Final = 0.0002
+"""Real pause between two looks while only threads work, which need the interpreter for themselves."""
+
+_WORKER: Final = pools._worker.__code__
+_settling: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Task[None]] = WeakKeyDictionary()
+
+
+class NeverIdleError(CometMQError):
+    """The loop cannot come to rest, or cannot be asked whether it has."""
+
+
+def is_idle() -> bool:
+    """Whether nothing but timers would make the running loop do anything.
+
+    :raises NeverIdleError: the loop is not one of asyncio's own.
+    """
+    ready, selector = _inside(asyncio.get_running_loop())
+    return not ready and not selector.select(0) and not busy_threads()
+
+
+async def settle(limit_s: float = SETTLE_SECONDS) -> None:
+    """Return once the running loop has nothing left to do but wait for timers, and threads of pools nothing at all.
+
+    Calls at the same time wait for the same moment. ``limit_s`` is real seconds.
+
+    :raises NeverIdleError: it is busy for longer than ``limit_s``; the message says with what.
+    """
+    loop = asyncio.get_running_loop()
+    task = _settling.get(loop)
+    if task is None or task.done():
+        task = loop.create_task(_settle(loop, limit_s), name="settle")
+        _settling[loop] = task
+    await asyncio.shield(task)
+
+
+async def _settle(loop: asyncio.AbstractEventLoop, limit_s: float) -> None:
+    ready, selector = _inside(loop)
+    give_up_at = time.monotonic() + limit_s
+    quiet = 0
+    while quiet < _QUIET_TURNS:
+        await asyncio.sleep(0)
+        if ready or selector.select(0):
+            quiet = 0
+        elif busy_threads():
+            quiet = 0
+            await asyncio.sleep(_THREAD_LOOK_SECONDS)
+        else:
+            quiet += 1
+        if not quiet and time.monotonic() > give_up_at:
+            raise _never_idle(limit_s)
+
+
+def busy_threads() -> list[Thread]:
+    """The threads of pools that work, or have work waiting."""
+    if not pools._threads_queues:
+        return []
+    frames = sys._current_frames()  # of threads that live
+    busy = []
+    for thread, queue in list(pools._threads_queues.items()):
+        frame = frames.get(thread.ident or 0)
+        if frame is None:
+            continue
+        works = frame.f_code is not _WORKER or not queue.empty() or "work_item" in frame.f_locals
+        if works and thread.is_alive():  # another thread may have got the number of one that has ended
+            busy.append(thread)
+    return busy
+
+
+def _inside(loop: asyncio.AbstractEventLoop) -> tuple[deque[Any], BaseSelector]:
+    ready, selector = getattr(loop, "_ready", None), getattr(loop, "_selector", None)
+    if ready is None or selector is None:
+        raise NeverIdleError(
+            f"{type(loop).__module__}.{type(loop).__qualname__} does not tell whether it has anything left to do",
+            next_step="move a virtual clock on asyncio's own event loop, not on uvloop's",
+        )
+    return ready, selector
+
+
+def _never_idle(limit_s: float) -> NeverIdleError:
+    frames = sys._current_frames()
+    at_work = [
+        f"{thread.name} is at {frame.f_code.co_filename}:{frame.f_lineno}"
+        for thread in busy_threads()
+        if (frame := frames.get(thread.ident or 0)) is not None
+    ]
+    tasks = sorted(task.get_name() for task in asyncio.all_tasks() if task.get_name() != "settle")
+    return NeverIdleError(
+        f"the event loop did not come to rest in {limit_s:g} s: "
+        + ("; ".join(at_work) or f"its tasks keep calling each other ({', '.join(tasks)})"),
+        next_step="end what never waits (a loop of `asyncio.sleep(0)`, a thread of a pool that does not return), "
+        "or test with the real clock",
+    )
