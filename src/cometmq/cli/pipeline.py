@@ -28,9 +28,13 @@ def command() -> None:
 @click.option("--topic", "topics", multiple=True, help="A topic; may be given several times.")
 @click.option("--pattern", help="A regular expression that whole topic names match, instead of --topic.")
 @click.option("--to", required=True, type=click.Path(path_type=Path, file_okay=False), help="Directory of the archive.")
+@click.option("--checkpoint", type=click.Path(path_type=Path, file_okay=False), help="Directory of the checkpoint.")
 @click.option(
-    "--checkpoint", required=True, type=click.Path(path_type=Path, file_okay=False), help="Directory of the checkpoint."
+    "--store",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="Read a broker's store from this directory, instead of asking brokers; needs no checkpoint.",
 )
+@click.option("--broker-name", default="", help="With --store: the name of the broker whose store it is.")
 @click.option(
     "--trigger", default="availableNow", show_default=True, help="availableNow, or an interval such as 30s, 5m, 1h."
 )
@@ -49,7 +53,9 @@ def archive_topics(
     topics: tuple[str, ...],
     pattern: str | None,
     to: Path,
-    checkpoint: Path,
+    checkpoint: Path | None,
+    store: Path | None,
+    broker_name: str,
     trigger: str,
     starting_offsets: str,
     max_offsets: int,
@@ -65,26 +71,41 @@ def archive_topics(
     """
     from cometmq.spark.archive import archive
     from cometmq.spark.archive_log import ArchiveLog
+    from cometmq.spark.archive_store import archive_store
 
     options = _options(settings) | ({} if pattern is None else {"subscribePattern": pattern})
-    if not topics and not options.keys() & {"topic", "subscribe", "subscribePattern"}:
+    if store is None and not topics and not options.keys() & {"topic", "subscribe", "subscribePattern"}:
         raise click.UsageError("say what to archive: topics with --topic, or all that match with --pattern", ctx)
     stop = threading.Event()
     before = signal.signal(signal.SIGTERM, lambda *_: stop.set())
     try:
-        report = archive(
-            namesrv,
-            topics,
-            to,
-            checkpoint,
-            trigger=trigger,
-            starting_offsets=starting_offsets,
-            max_offsets_per_trigger=max_offsets,
-            options=options,
-            master=master,
-            on_batch=_tell,
-            stop=stop,
-        )
+        if store is not None:
+            report = archive_store(
+                store,
+                to,
+                broker_name=broker_name,
+                topics=topics,
+                options=options,
+                master=master,
+                on_batch=_tell,
+                stop=stop,
+            )
+        elif checkpoint is None:
+            raise click.UsageError("say where the checkpoint is with --checkpoint", ctx)
+        else:
+            report = archive(
+                namesrv,
+                topics,
+                to,
+                checkpoint,
+                trigger=trigger,
+                starting_offsets=starting_offsets,
+                max_offsets_per_trigger=max_offsets,
+                options=options,
+                master=master,
+                on_batch=_tell,
+                stop=stop,
+            )
     except OptionError as error:
         raise click.UsageError(str(error), ctx) from error
     finally:

@@ -17,10 +17,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from cometmq.clock import SYSTEM_CLOCK
 from cometmq.errors import CometMQError
-from cometmq.spark.archive_log import ArchiveLog, Commit
-from cometmq.spark.archive_report import ArchivedBatch, ArchiveReport
+from cometmq.spark.archive_log import ArchiveLog
+from cometmq.spark.archive_report import ArchivedBatch, ArchiveReport, ArchiveRun
 from cometmq.spark.archive_writer import FORMAT, PATH_OPTION, ArchiveWriterSource, from_rows
 from cometmq.spark.checkpoint import last_committed_batch, query_id_of
 from cometmq.spark.environment import local_session
@@ -142,9 +141,7 @@ class _Run:
         self._log = log
         self._checkpoint = checkpoint
         self._options = options
-        self._on_batch = on_batch
-        self._began = SYSTEM_CLOCK.monotonic()
-        self._commits: list[Commit] = []
+        self._done = ArchiveRun(log, on_batch)
         self._failure: Exception | None = None
 
     def run(self, timing: Mapping[str, Any], stop: threading.Event | None) -> ArchiveReport:
@@ -178,7 +175,7 @@ class _Run:
                     next_step="run it again when that is mended; nothing that was committed is lost",
                 ) from self._failure
             raise SparkSourceError(cause_of(str(error))) from error
-        return self._report(finished=not stopped or "availableNow" not in timing)
+        return self._done.report(finished=not stopped or "availableNow" not in timing)
 
     def _commit(self, frame: DataFrame, batch_id: int) -> None:
         try:
@@ -198,40 +195,8 @@ class _Run:
             files=[manifest.file for manifest in manifests if manifest.file],
             lost=[manifest.lost for manifest in manifests if manifest.lost],
         )
-        if commit is None:
-            return
-        self._commits.append(commit)
-        if self._on_batch is not None:
-            self._on_batch(
-                ArchivedBatch(
-                    batch_id=batch_id,
-                    rows=commit.rows,
-                    bytes=sum(file.bytes for file in commit.files),
-                    files=len(commit.files),
-                    total_rows=sum(done.rows for done in self._commits),
-                    seconds=SYSTEM_CLOCK.monotonic() - self._began,
-                )
-            )
-
-    def _report(self, *, finished: bool) -> ArchiveReport:
-        files = [file for commit in self._commits for file in commit.files]
-        bad = sum(file.bad_bodies for file in files)
-        warnings = [
-            f"messages {gap} were gone before they were read" for commit in self._commits for gap in commit.gaps
-        ]
-        if bad:
-            warnings.append(f"{bad} bodies could not be unpacked; they are kept as stored in column storedBody")
-        return ArchiveReport(
-            directory=str(self._log.root),
-            rows=sum(file.rows for file in files),
-            bytes=sum(file.bytes for file in files),
-            files=len(files),
-            batches=len(self._commits),
-            seconds=SYSTEM_CLOCK.monotonic() - self._began,
-            finished=finished,
-            warnings=tuple(warnings),
-            queues=tuple(self._log.queues()),
-        )
+        if commit is not None:
+            self._done.committed(commit)
 
 
 def cause_of(text: str) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import msgspec
 
-from cometmq.spark.archive_log import QueueTotals
+from cometmq.clock import SYSTEM_CLOCK
+from cometmq.spark.archive_log import ArchiveLog, Commit, QueueTotals
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,3 +77,49 @@ class ArchiveReport:
             lines += ["", "stopped before the end; run it again with the same checkpoint to go on"]
         lines += ["", *(f"warning: {warning}" for warning in self.warnings)] if self.warnings else []
         return "\n".join(lines)
+
+
+class ArchiveRun:
+    """What one run has committed so far; ``on_batch`` is told of each commit."""
+
+    def __init__(self, log: ArchiveLog, on_batch: Callable[[ArchivedBatch], None] | None = None) -> None:
+        self._log = log
+        self._on_batch = on_batch
+        self._began = SYSTEM_CLOCK.monotonic()
+        self._commits: list[Commit] = []
+
+    def committed(self, commit: Commit) -> None:
+        """Take note of a commit."""
+        self._commits.append(commit)
+        if self._on_batch is not None:
+            self._on_batch(
+                ArchivedBatch(
+                    batch_id=commit.batch_id,
+                    rows=commit.rows,
+                    bytes=sum(file.bytes for file in commit.files),
+                    files=len(commit.files),
+                    total_rows=sum(done.rows for done in self._commits),
+                    seconds=SYSTEM_CLOCK.monotonic() - self._began,
+                )
+            )
+
+    def report(self, *, finished: bool) -> ArchiveReport:
+        """Sum the run up."""
+        files = [file for commit in self._commits for file in commit.files]
+        bad = sum(file.bad_bodies for file in files)
+        warnings = [
+            f"messages {gap} were gone before they were read" for commit in self._commits for gap in commit.gaps
+        ]
+        if bad:
+            warnings.append(f"{bad} bodies could not be unpacked; they are kept as stored in column storedBody")
+        return ArchiveReport(
+            directory=str(self._log.root),
+            rows=sum(file.rows for file in files),
+            bytes=sum(file.bytes for file in files),
+            files=len(files),
+            batches=len(self._commits),
+            seconds=SYSTEM_CLOCK.monotonic() - self._began,
+            finished=finished,
+            warnings=tuple(warnings),
+            queues=tuple(self._log.queues()),
+        )

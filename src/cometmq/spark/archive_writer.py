@@ -112,7 +112,7 @@ def write_ranges(options: SourceOptions, ranges: Sequence[OffsetRange], root: Pa
     schema = arrow_schema(ARCHIVE_COLUMNS)
     fetcher = Fetcher(options)
     for queue, chunks in groupby(fetcher.fetch(ranges), key=lambda chunk: chunk.queue):
-        writer = _QueueWriter(root, queue, schema)
+        writer = QueueWriter(root, queue, schema)
         for chunk in chunks:
             for batch in decode(
                 Records(chunk.data), schema, broker_name=queue.broker, fail_on_bad_body=options.fail_on_bad_body
@@ -130,7 +130,7 @@ def _covered(part: OffsetRange) -> Covered:
     return Covered(part.queue.topic, part.queue.broker, part.queue.queue_id, part.first, part.end)
 
 
-class _QueueWriter:
+class QueueWriter:
     """Spreads messages of one queue over the files of their hours."""
 
     def __init__(self, root: Path, queue: Queue, schema: Any) -> None:
@@ -141,6 +141,7 @@ class _QueueWriter:
         self._written: list[DataFile] = []
 
     def add(self, batch: Any) -> None:
+        """Write messages whose offsets follow those of before."""
         import numpy as np
         import pyarrow as pa
 
@@ -155,6 +156,7 @@ class _QueueWriter:
             self._open[hour].add(batch.slice(first, end - first))
 
     def close(self) -> list[DataFile]:
+        """Finish the files and name them."""
         for hour in sorted(self._open):
             self._finish(hour)
         return self._written

@@ -1,0 +1,191 @@
+"""The archive job from the files of a store: no broker, every record checked, the same archive as from a broker.
+
+The log is read stretch by stretch (:mod:`cometmq.spark.store_reader`), several side by side; each task writes the
+files of its stretch, and the driver commits some stretches at a time, in the order of the log. Offsets of a queue
+rise along the log, so the archive's totals say what a run that was killed has left to do: messages below them are
+passed over.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from cometmq.spark.archive_log import ArchiveLog, Covered
+from cometmq.spark.archive_report import ArchivedBatch, ArchiveReport, ArchiveRun
+from cometmq.spark.archive_writer import ARCHIVE_COLUMNS, PATH_OPTION, Manifest, QueueWriter, from_rows
+from cometmq.spark.columns import arrow_schema
+from cometmq.spark.decode import Records, decode
+from cometmq.spark.environment import local_session
+from cometmq.spark.errors import ArchiveError, OptionError
+from cometmq.spark.queues import Offsets, Queue
+from cometmq.spark.store_options import StoreOptions, parse_store_options
+from cometmq.spark.store_reader import StoreScan, Stretch, stretches
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+FORMAT: Final = "rocketmq_archive_store"
+_FIRST: Final = "firstStretch"
+_END: Final = "endStretch"
+STRETCHES_IN_COMMIT: Final = 16
+"""2 GiB of log a commit: seconds of work to repeat after a crash, few enough commits for terabytes."""
+_GATHERED_BYTES: Final = 256 * 1024 * 1024
+"""Bytes of records that a task holds before it writes files; where the log cannot be cut a stretch may be larger."""
+
+
+def archive_store(
+    store: str | Path,
+    to: str | Path,
+    *,
+    broker_name: str,
+    topics: str | Sequence[str] = (),
+    options: Mapping[str, str] | None = None,
+    spark: SparkSession | None = None,
+    master: str = "local[*]",
+    on_batch: Callable[[ArchivedBatch], None] | None = None,
+    stop: threading.Event | None = None,
+) -> ArchiveReport:
+    """Archive the topics in a store's files into ``to``, and return what was done.
+
+    :param store: directory that holds ``commitlog/``, on driver and executors.
+    :param to: directory that driver and executors share; an archive of these queues is gone on with.
+    :param broker_name: whose store it is; an archive made from the broker itself has the same queues then.
+    :param topics: their names; without any all ordinary topics, or ``subscribePattern`` in ``options``.
+    :param options: more options of the store reader.
+    :param on_batch: called after each commit; ``stop``, when set, ends the run after the commit under way.
+    :raises OptionError: an argument is wrong.
+    :raises ArchiveError: another job holds the archive, or offsets do not follow it.
+    :raises StoreReadError: damaged records, and no ``badRecordsPath``.
+    """
+    named = [topics] if isinstance(topics, str) else list(topics)
+    given = {"path": str(Path(store).absolute()), "brokerName": broker_name, **(options or {})}
+    if named:
+        given["topic"] = ",".join(named)
+    if not broker_name:
+        raise OptionError("the broker's name is missing", next_step="no file says whose store it is; see broker.conf")
+    count = len(stretches(parse_store_options(given)))
+    log = ArchiveLog(Path(to).absolute())
+    with log.locked():
+        run = ArchiveRun(log, on_batch)
+        session = spark or local_session(master, "cometmq archive")
+        run_id = f"store-{uuid.uuid4()}"
+        try:
+            session.dataSource.register(ArchiveStoreSource)
+            for batch_id, first in enumerate(range(0, count, STRETCHES_IN_COMMIT)):
+                if stop is not None and stop.is_set():
+                    return run.report(finished=False)
+                part = {_FIRST: str(first), _END: str(first + STRETCHES_IN_COMMIT), PATH_OPTION: str(log.root)}
+                manifests = from_rows(session.read.format(FORMAT).options(**given, **part).load().collect())
+                commit = log.append(
+                    run_id,
+                    batch_id,
+                    covered=[manifest.covered for manifest in manifests if manifest.covered],
+                    files=[manifest.file for manifest in manifests if manifest.file],
+                    lost=[manifest.lost for manifest in manifests if manifest.lost],
+                )
+                if commit is not None:
+                    run.committed(commit)
+            return run.report(finished=True)
+        finally:
+            if spark is None:
+                session.stop()
+
+
+class ArchiveStoreSource(DataSource):
+    """Registered by the job for itself."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return FORMAT
+
+    def schema(self) -> str:
+        """Return the one column: a manifest entry as JSON."""
+        return "manifest string"
+
+    def reader(self, schema: StructType) -> ArchiveStoreReader:
+        """Make the reader."""
+        own = {name.lower(): name for name in (_FIRST, _END, PATH_OPTION)}
+        given = {name: value for name, value in self.options.items() if name.lower() not in own}
+        first, end = int(self.options[_FIRST]), int(self.options[_END])
+        return ArchiveStoreReader(parse_store_options(given), first, end, self.options[PATH_OPTION])
+
+
+class ArchiveStoreReader(DataSourceReader):
+    """Writes some stretches of a log into the archive; its rows are what was written."""
+
+    def __init__(self, options: StoreOptions, first: int, end: int, root: str) -> None:
+        self._options = options
+        self._part = slice(first, end)
+        self._root = root
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Choose the stretches of this commit."""
+        return stretches(self._options)[self._part]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[str]]:
+        """Write the files of one stretch."""
+        if isinstance(partition, Stretch):
+            archived = ArchiveLog(self._root).next_offsets()
+            for manifest in write_stretch(self._options, partition, Path(self._root), archived):
+                yield manifest.to_row()
+
+
+def write_stretch(options: StoreOptions, stretch: Stretch, root: Path, archived: Offsets) -> Iterator[Manifest]:
+    """Write the messages of a stretch that the archive does not hold yet; yield files, and what they cover."""
+    gathered: dict[Queue, list[Records]] = {}
+    size = 0
+    for records in StoreScan(options).records(stretch):
+        for queue, part in _by_queue(records, options.broker_name):
+            offsets = part.queue_offsets
+            new = offsets >= archived.get(queue, 0)
+            if new.any():
+                gathered.setdefault(queue, []).append(part if new.all() else part.rows(new))
+        size += len(records.source)
+        if size >= _GATHERED_BYTES:
+            yield from _write(options, gathered, root)
+            gathered, size = {}, 0
+    yield from _write(options, gathered, root)
+
+
+def _by_queue(records: Records, broker: str) -> Iterator[tuple[Queue, Records]]:
+    topics = records.topics().dictionary_encode()
+    places = topics.indices.to_numpy().astype(np.int64) << 32 | records.queue_ids.astype(np.int64)
+    names = topics.dictionary.to_pylist()
+    for place in np.unique(places).tolist():
+        yield Queue(names[place >> 32], broker, place & 0xFFFFFFFF), records.rows(places == place)
+
+
+def _write(options: StoreOptions, gathered: Mapping[Queue, list[Records]], root: Path) -> Iterator[Manifest]:
+    schema = arrow_schema(ARCHIVE_COLUMNS)
+    for queue in sorted(gathered):
+        parts = gathered[queue]
+        offsets = np.concatenate([part.queue_offsets for part in parts])
+        steps = np.diff(offsets)
+        if (steps <= 0).any():
+            at = int(offsets[int(np.argmax(steps <= 0)) + 1])
+            raise ArchiveError(
+                f"{queue} has offset {at} behind a later one: the log holds an earlier life of its topic",
+                next_step="read it with its consume queues, which tell the two apart, or from startingTimestamp on",
+            )
+        writer = QueueWriter(root, queue, schema)
+        for part in parts:
+            for batch in decode(part, schema, broker_name=queue.broker, fail_on_bad_body=options.fail_on_bad_body):
+                writer.add(batch)
+        for file in writer.close():
+            yield Manifest(file=file)
+        yield Manifest(covered=_covered(queue, int(offsets[0]), int(offsets[-1]) + 1))
+        for gap in np.flatnonzero(steps > 1).tolist():
+            yield Manifest(lost=_covered(queue, int(offsets[gap]) + 1, int(offsets[gap + 1])))
+
+
+def _covered(queue: Queue, first: int, end: int) -> Covered:
+    return Covered(queue.topic, queue.broker, queue.queue_id, first, end)

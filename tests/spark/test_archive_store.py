@@ -1,0 +1,109 @@
+"""The archive made from a store's files: the same as from its broker, whole after crashes, honest about damage."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from tests.spark.test_store_reader import damage, rows_of, write_store
+
+from cometmq.cli.pipeline import command
+from cometmq.spark import archive_store as job
+from cometmq.spark.archive_log import ArchiveLog
+from cometmq.spark.archive_reader import read_archive
+from cometmq.spark.archive_store import archive_store, write_stretch
+from cometmq.spark.errors import ArchiveError, OptionError, SparkSourceError
+from cometmq.spark.queues import Queue
+from cometmq.spark.store_options import parse_store_options
+from cometmq.spark.store_reader import StoreScan, stretches
+
+pytestmark = pytest.mark.spark
+
+
+def small_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job, "STRETCHES_IN_COMMIT", 2)
+
+
+def test_every_message_of_the_store_is_archived_once(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_stretches(monkeypatch)
+    write_store(tmp_path / "store", 900, body=lambda number: b"%0100d" % number, segment=1 << 16)
+    done = archive_store(tmp_path / "store", tmp_path / "lake", broker_name="b", spark=spark)
+    assert (done.rows, done.total_rows, done.complete) == (900, 900, True)
+    assert done.batches > 1
+    frame = read_archive(spark, tmp_path / "lake")
+    bodies = {bytes(row.body) for row in frame.select("body").collect()}
+    assert bodies == {b"%0100d" % number for number in range(900)}
+    assert {row.brokerName for row in frame.select("brokerName").distinct().collect()} == {"b"}
+    again = archive_store(tmp_path / "store", tmp_path / "lake", broker_name="b", spark=spark)
+    assert (again.rows, again.total_rows) == (0, 900)
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_run_that_died_is_gone_on_with(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: bool
+) -> None:
+    small_stretches(monkeypatch)
+    write_store(tmp_path / "store", 900, body=lambda number: b"%0100d" % number, segment=1 << 16)
+    append = ArchiveLog.append
+
+    def dying(self: ArchiveLog, run_id: str, batch_id: int, *rest: Any, **named: Any) -> Any:
+        commit = append(self, run_id, batch_id, *rest, **named) if after or batch_id == 0 else None
+        if batch_id == 1:
+            raise ConnectionAbortedError
+        return commit
+
+    monkeypatch.setattr(ArchiveLog, "append", dying)
+    with pytest.raises(ConnectionAbortedError):
+        archive_store(tmp_path / "store", tmp_path / "lake", broker_name="b", spark=spark)
+    monkeypatch.setattr(ArchiveLog, "append", append)
+    before = ArchiveLog(tmp_path / "lake").queues()
+    done = archive_store(tmp_path / "store", tmp_path / "lake", broker_name="b", spark=spark)
+    assert done.rows == 900 - sum(queue.rows for queue in before) < 900
+    assert read_archive(spark, tmp_path / "lake").select("queueId", "queueOffset").distinct().count() == 900
+
+
+def test_damage_is_set_aside_and_its_gap_is_told(spark: Any, tmp_path: Path) -> None:
+    offsets = write_store(tmp_path / "store", 60, body=lambda number: b"%0100d" % number)
+    damage(tmp_path / "store", offsets[31] + 100, b"\xff")
+    with pytest.raises(Exception, match="badRecordsPath"):
+        archive_store(tmp_path / "store", tmp_path / "lake", broker_name="b", spark=spark)
+    aside = {"badRecordsPath": str(tmp_path / "bad")}
+    done = archive_store(tmp_path / "store", tmp_path / "lake", broker_name="b", options=aside, spark=spark)
+    assert (done.rows, done.complete) == (59, False)
+    assert done.warnings == ("messages T@b:1 [10, 11) were gone before they were read",)
+
+
+def test_two_lives_of_a_topic_are_not_mixed(tmp_path: Path) -> None:
+    write_store(tmp_path / "a", 9, body=lambda number: b"a")
+    options = parse_store_options({"path": str(tmp_path / "a"), "brokerName": "b", "useConsumeQueue": "false"})
+    archived = {Queue("T", "b", 0): 2}
+    [stretch] = stretches(options)
+    covered = [made.covered for made in write_stretch(options, stretch, tmp_path / "lake", archived) if made.covered]
+    assert [(part.queue_id, part.first, part.end) for part in covered] == [(0, 2, 3), (1, 0, 3), (2, 0, 3)]
+    lives = job._by_queue(next(iter(StoreScan(options).records(stretch))), "b")
+    twice = {queue: [records, records] for queue, records in lives}
+    with pytest.raises(ArchiveError, match="earlier life"):
+        list(job._write(options, twice, tmp_path / "other"))
+
+
+def test_the_command_reads_a_store(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cometmq.spark.archive_store.local_session", lambda *_: spark)
+    monkeypatch.setattr(spark, "stop", lambda: None)
+    write_store(tmp_path / "store", 30, body=lambda number: b"x")
+    words = ["archive", "--store", str(tmp_path / "store"), "--to", str(tmp_path / "lake"), "-o", "json"]
+    assert CliRunner().invoke(command, words).exit_code == 2  # whose store is it?
+    done = CliRunner().invoke(command, [*words, "--broker-name", "b"], standalone_mode=False)
+    assert done.return_value == 0
+    assert json.loads(done.stdout)["rows"] == len(rows_of(tmp_path / "store")) == 30
+
+
+def test_arguments_are_checked(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"broker\.conf"):
+        archive_store(tmp_path, tmp_path / "lake", broker_name="")
+    with pytest.raises(SparkSourceError, match="20 digits"):
+        archive_store(tmp_path, tmp_path / "lake", broker_name="b")
