@@ -169,6 +169,34 @@ MAX_LOCKED_QUEUES: Final = 200_000
 MAX_LOCK_REQUEST_QUEUES: Final = 16_384
 """Queues of one request to lock: 1,024 queues of 16 topics are much; each takes about 3 µs."""
 
+MAX_OPEN_TRANSACTIONS: Final = 500_000
+"""Half messages that are neither committed nor rolled back, about 250 bytes each; beyond it more are refused."""
+
+HALF_PROPERTIES_RESERVE_BYTES: Final = 256
+"""Room in the properties of a half message for what is added each time that it is put back."""
+
+MAX_HALF_LAG: Final = 200_000
+"""Half messages behind one that is open until it is put back to the end: a start reads those that follow it."""
+
+TRANSACTION_SLICE: Final = 100
+"""Half messages looked at before a round of checks lets the loop do other work: about 3 ms."""
+
+TRANSACTION_PROGRESS_SECONDS: Final = 5.0
+"""How often it is noted how far half messages are done with (Apache writes its offsets every 5 s)."""
+
+MAX_TRANSACTION_MARKS: Final = 256
+"""Places in the op queue remembered beside a place in the half queue; a start reads the ops after one of them."""
+
+COMMITTED_SCAN_BYTES: Final = 64 * 1024 * 1024
+"""End of the log that a start searches for committed messages without their op: here at most one, with a crashed
+Apache broker those of its last moments."""
+
+MAX_LISTED_TRANSACTIONS: Final = 1_000
+"""Open transactions in one answer to GET_OPEN_TRANSACTIONS; about 300 bytes each."""
+
+MAX_SEARCHED_TRANSACTIONS: Final = 5_000
+"""Open transactions looked at for one answer to GET_OPEN_TRANSACTIONS: about 50 ms."""
+
 CLIENT_EXPIRY_SECONDS: Final = 120.0
 """A client without a heartbeat for this long is taken out of its groups (Apache: 120 s)."""
 

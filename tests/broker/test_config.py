@@ -111,9 +111,4 @@ def test_configurations_of_real_brokers(golden: Path, tmp_path: Path, store: str
     config, warnings = load_broker_config(write(tmp_path / "broker.conf", text))
     assert config.broker_name == "broker-a"
     unknown = {line.split("unknown key ")[1].split(" ")[0] for line in warnings}
-    assert unknown <= {
-        "enablePropertyFilter",
-        "transactionTimeOut",
-        "transactionCheckInterval",
-        "transactionCheckMax",
-    }
+    assert unknown <= {"enablePropertyFilter"}

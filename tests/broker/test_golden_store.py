@@ -17,7 +17,7 @@ from tests.broker.wire import Wire, records
 from cometmq.broker.config import load_broker_config
 from cometmq.broker.controller import Broker
 from cometmq.fastjson import loads
-from cometmq.message.names import PERM_READ
+from cometmq.message.names import PERM_READ, TRANS_OP_HALF_TOPIC
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import (
     GetMaxOffsetRequestHeader,
@@ -84,7 +84,11 @@ async def test_everything_is_served(broker: Broker, wire: Wire, manifest: Manife
     for entry in manifest["queue"]:
         where = {"topic": entry["topic"], "queue_id": entry["queueId"]}
         assert await offset(wire, RequestCode.GET_MIN_OFFSET, GetMinOffsetRequestHeader(**where)) == entry["minOffset"]
-        assert await offset(wire, RequestCode.GET_MAX_OFFSET, GetMaxOffsetRequestHeader(**where)) == entry["maxOffset"]
+        end = await offset(wire, RequestCode.GET_MAX_OFFSET, GetMaxOffsetRequestHeader(**where))
+        if entry["topic"] == TRANS_OP_HALF_TOPIC:
+            assert end >= entry["maxOffset"], "op messages that the crash left out are written at the start"
+        else:
+            assert end == entry["maxOffset"]
     for entry in manifest["searchOffset"]:
         header = SearchOffsetRequestHeader(
             topic=entry["topic"], queue_id=entry["queueId"], timestamp=entry["timestamp"]

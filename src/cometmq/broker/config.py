@@ -187,6 +187,29 @@ class BrokerConfig(StoreConfig):
         32, "Groups with filters for one topic, for these bits.", minimum=1, maximum=65_536
     )
 
+    # --- transactions ---------------------------------------------------------------------------
+    transaction_time_out: int = option(
+        6_000,
+        "Milliseconds that a half message is old before its producer is asked about it.",
+        maximum=_MILLISECONDS_OF_A_DAY,
+        runtime=True,
+    )
+    transaction_check_interval: int = option(
+        60_000,
+        "Milliseconds between two rounds of asking about half messages.",
+        minimum=10,
+        maximum=_MILLISECONDS_OF_A_DAY,
+        runtime=True,
+    )
+    transaction_check_max: int = option(
+        15,
+        "Rounds after which a half message is given up, to TRANS_CHECK_MAX_TIME_TOPIC.",
+        minimum=1,
+        maximum=1_000_000,
+        runtime=True,
+    )
+    reject_transaction_message: bool = option(False, "Refuse half messages.", runtime=True)
+
     # --- connections ----------------------------------------------------------------------------
     server_channel_max_idle_time_seconds: int = option(
         120, "Seconds without traffic after which a connection is closed.", minimum=1, maximum=86_400

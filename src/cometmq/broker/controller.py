@@ -39,6 +39,7 @@ from cometmq.broker.stats import BrokerStats
 from cometmq.broker.store_turn import StoreTurn
 from cometmq.broker.table_file import TurnWriter
 from cometmq.broker.topics import TopicConfigManager
+from cometmq.broker.transactions import TransactionalMessageService
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.limits import CLIENT_SCAN_SECONDS, FILTER_SAVE_SECONDS, TABLE_RETRY_SECONDS
 from cometmq.message.hosts import encode_host, format_address, own_ip
@@ -70,6 +71,7 @@ class Broker:
 
     store: MessageStore
     turn: StoreTurn
+    transactions: TransactionalMessageService
     hold: PullRequestHoldService
     server: RemotingServer
 
@@ -208,7 +210,11 @@ class Broker:
             clock=self.clock,
             flush_timeout_s=config.sync_flush_timeout / 1000,
         )
-        sends = SendMessageProcessor(self.live, targets, self.store, self.turn, answers)
+        self.transactions = TransactionalMessageService(
+            self.live, self.topics, self.offsets, self.clients.producers, self.store, self.turn, host, clock=self.clock
+        )
+        detours = (self.transactions.detour,)
+        sends = SendMessageProcessor(self.live, targets, self.store, self.turn, answers, detours)
         self.hold = PullRequestHoldService(self.store, clock=self.clock)
         pulls = PullMessageProcessor(
             self.live,
@@ -229,6 +235,7 @@ class Broker:
         consumers.register(self.processors)
         ClientManageProcessor(self.live, self.clients, self.topics, self.groups, self.filters).register(self.processors)
         LockProcessor(self._locks).register(self.processors)
+        self.transactions.register(self.processors)
         QueryProcessor(self.live, self.store).register(self.processors)
         register_administration(
             self.processors,
@@ -251,6 +258,8 @@ class Broker:
         self.hold.start()
         self.stats.start()
         self._stops.callback(self.stats.stop)
+        self.transactions.start()
+        self._stops.push_async_callback(self.transactions.stop)
         for periodic in (
             Periodic("expire clients", CLIENT_SCAN_SECONDS, self.clients.expire, clock=clock),
             Periodic("expire locks", CLIENT_SCAN_SECONDS, self._locks.expire, clock=clock),

@@ -41,7 +41,7 @@ class SendProperties(msgspec.Struct, gc=False):
     wait: bool
     """Whether the producer waits for the flush (WAIT is not ``false``)."""
     detour: dict[str, str] | None
-    """The properties of ``DETOURS`` that it has, ``None`` when there is none."""
+    """The properties of ``DETOURS`` that it has, and WAIT if there; ``None`` when there is none."""
 
 
 def read_properties(text: str, tail: str) -> SendProperties:
@@ -71,6 +71,8 @@ def read_properties(text: str, tail: str) -> SendProperties:
                 detour[name] = value
         elif name in _DROPPED:
             untidy = True
+    if detour is not None and wait:
+        detour[WAIT] = wait
     if untidy:
         pieces = [piece for piece in pieces if piece.partition("\x01")[0] not in _DROPPED]
     elif wait_piece:

@@ -11,6 +11,7 @@ TRANSACTION_NOT: Final = 0x0
 TRANSACTION_PREPARED: Final = 0x4
 TRANSACTION_COMMIT: Final = 0x8
 TRANSACTION_ROLLBACK: Final = 0xC
+TRANSACTION_MASK: Final = 0xC
 BORNHOST_V6: Final = 0x10
 STOREHOST_V6: Final = 0x20
 NEED_UNWRAP: Final = 0x40
@@ -35,6 +36,11 @@ class CompressionType(IntEnum):
     LZ4 = 1
     ZSTD = 2
     ZLIB = 3
+
+
+def with_transaction(sys_flag: int, kind: int) -> int:
+    """The sysFlag of a message whose part in a transaction is ``kind``, one of the ``TRANSACTION_`` values."""
+    return sys_flag & ~TRANSACTION_MASK | kind
 
 
 def compression_type(sys_flag: int) -> int:

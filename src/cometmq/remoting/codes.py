@@ -176,6 +176,8 @@ class RequestCode(IntEnum):
     POLLING_INFO = 200055
     POP_ROLLBACK = 200056
     BATCH_ACK_MESSAGE = 200151
+    GET_OPEN_TRANSACTIONS = 30037
+    """CometMQ's own."""
 
 
 class ResponseCode(IntEnum):

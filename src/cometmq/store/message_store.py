@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from cometmq.clock import SYSTEM_CLOCK, Clock
@@ -26,6 +26,7 @@ from cometmq.limits import MAX_PROPERTIES_BYTES
 from cometmq.message.names import check_topic
 from cometmq.message.record import CRC_MASK, MESSAGE_MAGIC
 from cometmq.store.commit_log import CommitLog, filler
+from cometmq.store.committed_scan import prepared_offsets
 from cometmq.store.config import StoreConfig
 from cometmq.store.disk import Disk
 from cometmq.store.errors import StoreClosedError, StoreError
@@ -387,6 +388,10 @@ class MessageStore:
         if view is None or (size is not None and size != len(view)):
             return None
         return self._opened.sound_record(view, physical_offset)
+
+    def prepared_offsets(self, start: int) -> Iterator[int]:
+        """Log offsets of the half messages of all committed messages from the record at ``start`` on."""
+        return prepared_offsets(self._log, start)
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp: int) -> int:
         """The offset whose message was stored nearest to ``timestamp`` (ms); 0 for an unknown or empty queue."""

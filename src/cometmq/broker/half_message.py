@@ -1,0 +1,229 @@
+"""The records of a transaction: the half message, its copies, its end (``TransactionalMessageBridge``).
+
+A half message waits in RMQ_SYS_TRANS_HALF_TOPIC with its real topic and queue in its properties. Its end
+is an op message, whose body is the half message's queue offset; if it is committed, the message itself
+goes before it to the real topic, with the half message's log offset in PREPAREDTRANSACTIONOFFSET. Each
+time that the producer is asked, a copy replaces the half message, at the end of the half queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+import msgspec
+
+from cometmq.broker.inner_message import Detour, InnerMessage, inner_message
+from cometmq.broker.live_config import LiveConfig
+from cometmq.broker.send_targets import SendRefusedError
+from cometmq.limits import HALF_PROPERTIES_RESERVE_BYTES, MAX_OPEN_TRANSACTIONS, MAX_PROPERTIES_BYTES
+from cometmq.message.names import RETRY_PREFIX, TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC
+from cometmq.message.properties import (
+    CHECK_IMMUNITY_TIME_IN_SECONDS,
+    DELAY,
+    NAME_VALUE_SEPARATOR,
+    PROPERTY_SEPARATOR,
+    REAL_QID,
+    REAL_TOPIC,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
+    TRAN_MSG,
+    TRAN_PREPARED_QUEUE_OFFSET,
+    TRANSACTION_CHECK_TIMES,
+    WAIT,
+)
+from cometmq.message.record import StoredRecord, encode_record
+from cometmq.message.sysflag import (
+    BORNHOST_V6,
+    STOREHOST_V6,
+    TRANSACTION_COMMIT,
+    TRANSACTION_NOT,
+    with_transaction,
+)
+from cometmq.remoting.codes import ResponseCode
+
+HALF_QUEUE: Final = 0
+"""All half messages stand in one queue, and all op messages too."""
+
+_NOT_OF_A_HALF: Final = frozenset(
+    {
+        DELAY,
+        TIMER_DELAY_SEC,
+        TIMER_DELAY_MS,
+        TIMER_DELIVER_MS,
+        REAL_TOPIC,
+        REAL_QID,
+        TRANSACTION_CHECK_TIMES,
+        TRAN_PREPARED_QUEUE_OFFSET,
+    }
+)
+"""What a producer sends under these names means nothing for a half message, and would mislead its checks."""
+
+_OP_PROPERTIES: Final = f"TAGS{NAME_VALUE_SEPARATOR}d{PROPERTY_SEPARATOR}{WAIT}{NAME_VALUE_SEPARATOR}true"
+
+
+def half_detour(live: LiveConfig, open_now: Callable[[], int]) -> Detour:
+    """Parks messages with TRAN_MSG as half messages, as long as ``rejectTransactionMessage`` is off.
+
+    :param open_now: how many transactions are open, of which there is a limit.
+    """
+
+    def detour(message: InnerMessage, wanted: Mapping[str, str]) -> InnerMessage | None:
+        if wanted.get(TRAN_MSG, "").lower() != "true" or message.topic.startswith(RETRY_PREFIX):
+            return None
+        config = live.current
+        if config.reject_transaction_message:
+            raise SendRefusedError(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{config.broker_ip1}] sending transaction message is forbidden",
+            )
+        if open_now() >= MAX_OPEN_TRANSACTIONS:
+            raise SendRefusedError(
+                ResponseCode.SYSTEM_BUSY, f"{MAX_OPEN_TRANSACTIONS} transactions are open already; see who ends none"
+            )
+        return _half(message, wanted)
+
+    return detour
+
+
+def _half(message: InnerMessage, wanted: Mapping[str, str]) -> InnerMessage:
+    wait = wanted.get(WAIT)
+    text = _with(
+        message.properties,
+        _NOT_OF_A_HALF,
+        {REAL_TOPIC: message.topic, REAL_QID: str(message.queue_id), **({WAIT: wait} if wait else {})},
+    )
+    if len(text.encode()) > MAX_PROPERTIES_BYTES - HALF_PROPERTIES_RESERVE_BYTES:
+        raise SendRefusedError(
+            ResponseCode.MESSAGE_ILLEGAL,
+            "the message is illegal, the properties of a half message have at most "
+            f"{MAX_PROPERTIES_BYTES - HALF_PROPERTIES_RESERVE_BYTES} bytes, with REAL_TOPIC and REAL_QID.",
+        )
+    return msgspec.structs.replace(
+        message,
+        topic=TRANS_HALF_TOPIC,
+        queue_id=HALF_QUEUE,
+        properties=text,
+        sys_flag=with_transaction(message.sys_flag, TRANSACTION_NOT),
+    )
+
+
+def committed(half: StoredRecord) -> InnerMessage:
+    """The message that a half message becomes when it is committed.
+
+    :raises ValueError: the half message names no queue.
+    """
+    topic, queue_id = real_queue(half)
+    text = half.properties_text
+    if TRAN_PREPARED_QUEUE_OFFSET in text:
+        text = _with(text, frozenset({TRAN_PREPARED_QUEUE_OFFSET}), {})
+    return InnerMessage(
+        topic,
+        queue_id,
+        half.body,
+        text,
+        half.flag,
+        with_transaction(half.sys_flag, TRANSACTION_COMMIT),
+        half.born_timestamp,
+        half.born_host,
+        half.reconsume_times,
+        half.physical_offset,
+    )
+
+
+def op_message(half_offset: int, store_host: bytes, now_ms: int) -> InnerMessage:
+    """The mark that the half message at ``half_offset`` of the half queue is done with."""
+    return InnerMessage(TRANS_OP_HALF_TOPIC, HALF_QUEUE, b"%d" % half_offset, _OP_PROPERTIES, 0, 0, now_ms, store_host)
+
+
+def op_offsets(body: bytes | memoryview) -> Iterator[int]:
+    """The half queue offsets that an op message names: one, or several in those of RocketMQ 5."""
+    for piece in bytes(body).split(b","):
+        if piece.isdigit():
+            yield int(piece)
+
+
+def put_back(half: StoredRecord, first_offset: int, check_times: int) -> InnerMessage:
+    """The copy that replaces a half message, which stood at ``first_offset`` at first."""
+    return msgspec.structs.replace(
+        inner_message(half),
+        properties=_with(
+            half.properties_text,
+            frozenset({TRANSACTION_CHECK_TIMES, TRAN_PREPARED_QUEUE_OFFSET}),
+            {
+                **({TRANSACTION_CHECK_TIMES: str(check_times)} if check_times else {}),
+                TRAN_PREPARED_QUEUE_OFFSET: str(first_offset),
+            },
+        ),
+    )
+
+
+def given_up(half: StoredRecord) -> InnerMessage:
+    """A half message as it is kept for people in TRANS_CHECK_MAX_TIME_TOPIC."""
+    return msgspec.structs.replace(inner_message(half), topic=TRANS_CHECK_MAX_TIME_TOPIC)
+
+
+def check_body(half: StoredRecord) -> bytes:
+    """The record that a producer is asked about, with the real topic and queue.
+
+    :raises ValueError: the half message names no queue.
+    """
+    topic, queue_id = real_queue(half)
+    return encode_record(
+        topic=topic,
+        queue_id=queue_id,
+        queue_offset=half.queue_offset,
+        physical_offset=half.physical_offset,
+        body=half.body,
+        properties_text=half.properties_text,
+        flag=half.flag,
+        sys_flag=half.sys_flag & ~(BORNHOST_V6 | STOREHOST_V6),
+        born_timestamp=half.born_timestamp,
+        born_host=half.born_host,
+        store_timestamp=half.store_timestamp,
+        store_host=half.store_host,
+        reconsume_times=half.reconsume_times,
+        prepared_transaction_offset=half.prepared_transaction_offset,
+    )
+
+
+def real_queue(half: StoredRecord) -> tuple[str, int]:
+    """The topic and queue that a half message was sent to.
+
+    :raises ValueError: it names none.
+    """
+    topic = half.properties.get(REAL_TOPIC, "")
+    queue_id = half.properties.get(REAL_QID, "")
+    if not topic or not queue_id.isdigit():
+        raise ValueError(f"the half message at {half.queue_offset} names no topic and queue")
+    return topic, int(queue_id)
+
+
+def first_offset(half: StoredRecord) -> int:
+    """The queue offset that a half message had before it was put back for the first time."""
+    text = half.properties.get(TRAN_PREPARED_QUEUE_OFFSET, "")
+    return int(text) if text.isdigit() else half.queue_offset
+
+
+def check_times(half: StoredRecord) -> int:
+    """How often the producer was asked about it."""
+    text = half.properties.get(TRANSACTION_CHECK_TIMES, "")
+    return int(text) if text.isdigit() else 0
+
+
+def immunity_ms(half: StoredRecord) -> int | None:
+    """How old it must be before its producer is asked, if it says so itself."""
+    text = half.properties.get(CHECK_IMMUNITY_TIME_IN_SECONDS, "")
+    return int(text) * 1000 if text.isdigit() and len(text) < 10 else None
+
+
+def _with(text: str, without: frozenset[str], added: Mapping[str, str]) -> str:
+    """The properties' text with some left out and others put at its end."""
+    pieces = [
+        piece
+        for piece in text.split(PROPERTY_SEPARATOR)
+        if piece and piece.partition(NAME_VALUE_SEPARATOR)[0] not in without
+    ]
+    pieces += [f"{name}{NAME_VALUE_SEPARATOR}{value}" for name, value in added.items()]
+    return PROPERTY_SEPARATOR.join(pieces)

@@ -1,0 +1,194 @@
+"""Asks producers about half messages that stay open (``TransactionalMessageCheckService``, 39).
+
+Every ``transactionCheckInterval`` a round looks at all transactions that are open at its beginning. One
+that is old enough is put back to the end of the half queue with its count of checks raised, and any live
+producer of its group is asked about the copy; who knows the answer sends END_TRANSACTION. After
+``transactionCheckMax`` rounds, or when its log file is about to be deleted, it is given up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from cometmq.broker.clients import ProducerManager
+from cometmq.broker.half_message import check_body, given_up, op_message, put_back
+from cometmq.broker.inner_message import InnerMessage, Stored
+from cometmq.broker.live_config import LiveConfig
+from cometmq.broker.open_transactions import OpenTransactions, Transaction
+from cometmq.broker.send_targets import SendRefusedError
+from cometmq.broker.store_turn import StoreTurn
+from cometmq.broker.topics import TopicConfigManager
+from cometmq.clock import Clock
+from cometmq.limits import MAX_HALF_LAG, TRANSACTION_SLICE
+from cometmq.message.names import TRANS_CHECK_MAX_TIME_TOPIC
+from cometmq.message.properties import UNIQ_KEY
+from cometmq.message.record import StoredRecord
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.headers import CheckTransactionStateRequestHeader
+
+_log = logging.getLogger(__name__)
+
+_HOUR_MS: Final = 3_600_000
+
+_WhenReplaced = Callable[[Stored], None]
+
+
+class TransactionalMessageCheck:
+    """The rounds; ``asked`` and ``given_up`` count since the start."""
+
+    def __init__(
+        self,
+        live: LiveConfig,
+        table: OpenTransactions,
+        topics: TopicConfigManager,
+        producers: ProducerManager,
+        turn: StoreTurn,
+        store_host: bytes,
+        *,
+        clock: Clock,
+    ) -> None:
+        self._live = live
+        self._table = table
+        self._topics = topics
+        self._producers = producers
+        self._turn = turn
+        self._store_host = store_host
+        self._clock = clock
+        self._asked_last: dict[str, int] = {}
+        """Group → how often it was asked, for the round robin over its producers; of live groups only."""
+        self.asked = 0
+        self.given_up = 0
+
+    async def run(self) -> None:
+        """Look at everything that is open now, in slices between which the loop does other work."""
+        table = self._table
+        offsets = table.offsets()
+        groups = self._producers.groups
+        self._asked_last = {group: count for group, count in self._asked_last.items() if group in groups}
+        newest = offsets[-1] if offsets else 0
+        given_up = self.given_up
+        try:
+            for begin in range(0, len(offsets), TRANSACTION_SLICE):
+                for offset in offsets[begin : begin + TRANSACTION_SLICE]:
+                    self._look(offset, newest)
+                await asyncio.sleep(0)
+        except SendRefusedError as refused:
+            _log.warning("the checks of open transactions wait for the next round: %s", refused.remark)
+        if self.given_up > given_up:
+            _log.warning(
+                "%d transactions that nobody ended are given up; their messages are kept in %s",
+                self.given_up - given_up,
+                TRANS_CHECK_MAX_TIME_TOPIC,
+            )
+
+    def _look(self, offset: int, newest: int) -> None:
+        """Do what is due for one transaction.
+
+        :raises SendRefusedError: nothing can be stored now.
+        """
+        table = self._table
+        if not table.is_open(offset) or table.is_changing(offset):
+            return
+        config = self._live.current
+        noted = table.known(offset)
+        half = None
+        if noted is None:
+            half = table.record(offset)
+            if half is None:
+                table.drop(offset)
+                return
+            noted = table.note(half)
+        age = self._clock.now_ms() - noted.begun_ms
+        immunity = config.transaction_time_out if noted.immunity_ms is None else noted.immunity_ms
+        is_expired = age > config.file_reserved_time * _HOUR_MS
+        is_young = age < immunity and not is_expired
+        if is_young and newest - offset < MAX_HALF_LAG:
+            return
+        half = half or table.record(offset)
+        if half is None:
+            table.drop(offset)
+        elif is_young:
+            self._put_back(half, noted, asks=False)
+        elif is_expired or noted.check_times >= config.transaction_check_max:
+            self._give_up(half)
+        else:
+            self._put_back(half, msgspec.structs.replace(noted, check_times=noted.check_times + 1), asks=True)
+
+    # --- what becomes of it -------------------------------------------------------------------
+    def _put_back(self, half: StoredRecord, noted: Transaction, *, asks: bool) -> None:
+        copy = put_back(half, noted.first_offset, noted.check_times)
+        try:
+            self._replace(half, copy, partial(self._is_back, half.queue_offset, noted, asks))
+        except SendRefusedError:
+            if self._turn.refusal is not None:
+                raise
+            self._give_up(half)  # another broker's message whose properties have no room for another count
+
+    def _give_up(self, half: StoredRecord) -> None:
+        self._topics.create_retry(TRANS_CHECK_MAX_TIME_TOPIC)
+        self._replace(half, given_up(half), partial(self._is_given_up, half.queue_offset))
+
+    def _replace(self, half: StoredRecord, message: InnerMessage, stored: _WhenReplaced) -> None:
+        """Put what replaces a half message, then the op message for it, into one turn.
+
+        The replacement goes first: a crash between the two leaves both, never neither.
+        """
+        offset = half.queue_offset
+        turn = self._turn
+        if not turn.is_open:
+            turn.begin()
+        place = turn.put_message(message)
+        self._table.begin_change(offset)
+
+        def told(outcome: Stored | SendRefusedError) -> None:
+            if isinstance(outcome, SendRefusedError):
+                self._table.unchanged(offset)
+            else:
+                stored(place)
+
+        turn.put_inner(op_message(offset, self._store_host, self._clock.now_ms()), told)
+
+    def _is_back(self, offset: int, noted: Transaction, asks: bool, copy: Stored) -> None:
+        self._table.replaced(offset, copy.queue_offset, noted)
+        if asks:
+            self._ask(copy.queue_offset, noted.group)
+
+    def _is_given_up(self, offset: int, _place: Stored) -> None:
+        self._table.ended(offset)
+        self.given_up += 1
+
+    # --- asking -------------------------------------------------------------------------------
+    def _ask(self, offset: int, group: str) -> None:
+        """Send CHECK_TRANSACTION_STATE (39) to the producer of the group whose turn it is, if one is there."""
+        channels = self._producers.groups.get(group)
+        half = self._table.record(offset) if channels else None
+        if not channels or half is None:
+            return
+        count = self._asked_last[group] = self._asked_last.get(group, -1) + 1
+        connections = list(channels)
+        for step in range(len(connections)):
+            connection = connections[(count + step) % len(connections)]
+            if connection.closed or connection.is_behind:
+                continue
+            key = half.properties.get(UNIQ_KEY)
+            header = CheckTransactionStateRequestHeader(
+                tran_state_table_offset=half.queue_offset,
+                commit_log_offset=half.physical_offset,
+                msg_id=key,
+                transaction_id=key,
+                offset_msg_id=half.msg_id,
+            )
+            try:
+                body = check_body(half)
+            except ValueError as error:
+                _log.warning("no producer can be asked about it: %s", error)
+                return
+            connection.send_oneway(RequestCode.CHECK_TRANSACTION_STATE, header, body)
+            self.asked += 1
+            return
