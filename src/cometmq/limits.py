@@ -227,3 +227,19 @@ CACHED_FILTERS: Final = 256
 
 CACHED_LONG_FILTERS: Final = 32
 """Long parsed SQL92 expressions kept; at most about 1 MB each."""
+
+# --- Message trace --------------------------------------------------------------------------------
+MAX_WAITING_TRACES: Final = 2_048
+"""Trace records of one client that wait to be sent (Java's queue); more are dropped and counted."""
+
+MAX_TRACE_RECORDS: Final = 100
+"""Records of one trace message (Java: ``batchSize``)."""
+
+MAX_TRACE_BODY_BYTES: Final = 128_000
+"""Body of one trace message (Java: ``maxMsgSize``)."""
+
+MAX_TRACE_KEY_BYTES: Final = 16_384
+"""Ids and keys that one trace message can be found by; half of what properties may take."""
+
+MAX_TRACE_IN_FLIGHT: Final = 16
+"""Trace messages of one client on their way: with a broker that stands still their records wait, then are dropped."""

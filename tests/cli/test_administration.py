@@ -6,9 +6,13 @@ import csv
 import io
 import json
 import re
+import threading
 
 import pytest
 from tests.cli.conftest import CommandLine
+
+from cometmq.client import ConsumeFromWhere, Message, ProducerConfig, PushConfig
+from cometmq.client.sync import SyncProducer, SyncPushConsumer
 
 pytestmark = pytest.mark.xdist_group("cli-administration")
 
@@ -192,3 +196,33 @@ def test_doctor_reports_every_check(offline: CommandLine) -> None:
     findings = json.loads(offline("doctor", "-o", "json").out)
     assert {"Python", "disk room", "open files"} <= {finding["check"] for finding in findings}
     assert all(finding["todo"] for finding in findings if finding["state"] != "ok")
+
+
+def test_the_way_of_a_message_is_shown(cometmq: CommandLine) -> None:
+    lost = cometmq("message", "trace", "AC01")
+    assert lost.code == 1
+    assert "RMQ_SYS_TRACE_TOPIC" in lost.err
+    done = threading.Event()
+    producing = ProducerConfig(enable_msg_trace=True)
+    consuming = PushConfig(enable_msg_trace=True, consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET)
+    with SyncProducer("shop", cometmq.namesrv, config=producing) as producer:
+        result = producer.send(Message("traced", b"x"))
+        plain = producer.send(Message("traced-later", b"y", delay_level=1))
+    consumer = SyncPushConsumer("till", lambda messages: done.set(), cometmq.namesrv, config=consuming)
+    consumer.subscribe("traced")
+    with consumer:
+        assert done.wait(20)
+    sent, consumed = cometmq("message", "trace", result.msg_id, "-o", "json").json()
+    assert (sent["step"], sent["group"], sent["result"], sent["after_ms"]) == ("sent", "shop", "ok", 0)
+    assert (sent["topic"], sent["msg_type"], sent["offset_msg_id"]) == ("traced", "NORMAL", result.offset_msg_id)
+    assert (consumed["step"], consumed["group"]) == ("consumed", "till")
+    assert (consumed["result"], consumed["attempt"]) == ("ok", 1)
+    assert consumed["after_ms"] >= 0
+    shown = cometmq("message", "trace", result.msg_id).out
+    assert "shop" in shown
+    assert "till" in shown
+    assert "█" in shown
+    (delayed,) = cometmq("message", "trace", plain.msg_id, "-o", "jsonl").lines()
+    assert delayed["msg_type"] == "DELAY"
+    assert cometmq("message", "trace", "AC01").code == 1
+    assert cometmq("message", "trace", "AC01", "-o", "json").json() == []

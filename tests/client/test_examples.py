@@ -47,6 +47,9 @@ def test_the_examples_run_as_written(server: Deployment, tmp_path: Path) -> None
     assert "sent 1 to audited" in hooked
     assert "refused: a hook forbids this message: passwords do not belong" in hooked
     assert "consumed 1: CONSUME_SUCCESS" in hooked
+    traced = run("trace.py", tmp_path, server.address)
+    assert "sender on 127.0.0.1 sent it to" in traced
+    assert "courier on 127.0.0.1 had it for" in traced
     assert "10000 messages in" in run("batch.py", tmp_path, server.address)
     administered = run("admin.py", tmp_path, server.address)
     assert "found again: a parcel" in administered

@@ -9,6 +9,7 @@ import click
 
 from cometmq.cli.administration import administer, namesrv_option
 from cometmq.cli.failures import WrongUseError
+from cometmq.cli.message_trace import trace
 from cometmq.cli.moments import Moment
 from cometmq.cli.output import Column, output_option, show, show_one
 from cometmq.cli.rows import message_row
@@ -132,6 +133,9 @@ def at(topic: str, broker: str | None, queue: int, offset: int, raw: bool, names
         return result.messages[0]
 
     _show_message(administer(namesrv, work), raw, output)
+
+
+command.add_command(trace)
 
 
 def _show_message(message: MessageExt, raw: bool, output: str) -> None:

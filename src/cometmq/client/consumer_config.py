@@ -98,6 +98,10 @@ class PushConfig(ReadConfig):
     """Seconds that a queue which goes to another member, or a close, waits for messages in consumption."""
     handover_delay_s: float = 0.5
     """Seconds before a queue that another member may still hold is read, so that it can report how far it is."""
+    enable_msg_trace: bool = False
+    """Whether the trace topic is told of every message that the listener gets."""
+    customized_trace_topic: str | None = None
+    """Another trace topic than ``RMQ_SYS_TRACE_TOPIC``."""
     offset_store_dir: Path = field(default_factory=lambda: Path.home() / ".rocketmq_offsets")
     """Where broadcasting consumers keep their offsets: ``<clientId>/<group>/offsets.json`` below it."""
 

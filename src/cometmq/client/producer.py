@@ -18,6 +18,7 @@ from cometmq.client.send_encoding import SendEncoder, is_batchable
 from cometmq.client.send_observation import SendObservation
 from cometmq.client.send_result import SendResult
 from cometmq.client.sender import Delivery, Done, Sender
+from cometmq.client.trace import MessageTrace
 from cometmq.message.ids import UniqIdGenerator
 from cometmq.message.message import Message
 from cometmq.message.names import check_group
@@ -77,6 +78,11 @@ class Producer:
             self.config.compression,
             self.config.compression_level,
         )
+        self.trace: MessageTrace | None = None
+        """The trace of this producer, with ``enable_msg_trace``."""
+        if self.config.enable_msg_trace:
+            self.trace = MessageTrace(self.instance, group, "PRODUCE", self.config.customized_trace_topic)
+            send_hooks = (*send_hooks, self.trace.send_hook)
         observation = None
         if send_hooks or check_forbidden_hooks:
             observation = SendObservation(group, send_hooks, check_forbidden_hooks, self.instance.clock)
@@ -111,6 +117,8 @@ class Producer:
             await within(self.instance.clock, self.config.close_timeout_s, self._sender.idle())
         except TimeoutError:
             log.warning("closing although %d messages wait for answers", self._sender.in_flight)
+        if self.trace is not None:
+            await self.trace.close()
         await self.instance.remove(producer_group=self.group)
         await self.instance.release()
 

@@ -65,6 +65,10 @@ class ProducerConfig:
     """Queues of a topic that the broker makes on its first message."""
     max_in_flight: int = 1024
     """Messages of one ``send_many`` call that may wait for answers."""
+    enable_msg_trace: bool = False
+    """Whether the trace topic is told of every message sent."""
+    customized_trace_topic: str | None = None
+    """Another trace topic than ``RMQ_SYS_TRACE_TOPIC``."""
     close_timeout_s: float = 10.0
     """Seconds that closing waits for messages on their way."""
 

@@ -24,6 +24,7 @@ from cometmq.client.pulling import Puller
 from cometmq.client.reader import Budget, read_queue
 from cometmq.client.starting_point import starting_point
 from cometmq.client.subscription import ALL, TAG, subscription
+from cometmq.client.trace import MessageTrace
 from cometmq.errors import CometMQError
 from cometmq.message.message import MessageExt
 from cometmq.message.names import check_group, retry_topic
@@ -71,6 +72,11 @@ class PushConsumer:
         client_id = new_client_id("DEFAULT") if self._broadcast else None
         self.instance = instance or ClientInstance(namesrv, client_id=client_id)
         self.offsets = Offsets(self.instance)
+        self.trace: MessageTrace | None = None
+        """The trace of this consumer, with ``enable_msg_trace``."""
+        if self.config.enable_msg_trace:
+            self.trace = MessageTrace(self.instance, group, "CONSUME", self.config.customized_trace_topic)
+            consume_hooks = (*consume_hooks, self.trace.consume_hook)
         self._listener = observed(listener, group, consume_hooks, self.instance.clock) if consume_hooks else listener
         self._puller = Puller(self.instance, group, stream=False)
         self._subscriptions: dict[str, SubscriptionData] = {}
@@ -138,6 +144,8 @@ class PushConsumer:
         self._queues = {}
         await asyncio.gather(*leaving, *self._leaving.values(), return_exceptions=True)
         self._service.close()
+        if self.trace is not None:
+            await self.trace.close()
         await self.instance.remove(consumer_group=self.group)
         await self.instance.release()
 

@@ -1,0 +1,100 @@
+"""Reads the way of one message back from the trace topic (``QueryMsgTraceById``)."""
+
+from __future__ import annotations
+
+import msgspec
+
+from cometmq.client.admin import END_OF_TIME_MS, Admin
+from cometmq.limits import MAX_QUERY_MESSAGES
+from cometmq.message.hosts import parse_address
+from cometmq.message.names import TRACE_TOPIC
+from cometmq.message.trace_record import EndTransaction, Pub, SubAfter, SubBefore, TraceRecord, decode_trace
+
+
+class Consumption(msgspec.Struct, frozen=True, kw_only=True):
+    """One listener call that got the message."""
+
+    group: str
+    client_host: str
+    request_id: str
+    retry_times: int | None = None
+    begun_at_ms: int | None = None
+    """Unknown when only the end was told."""
+    cost_ms: int | None = None
+    """Unknown while the call runs, or when its end was not told."""
+    success: bool | None = None
+    context_code: int | None = None
+
+
+class MessageWay(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is told of one message; each list is in the order of time."""
+
+    msg_id: str
+    sends: tuple[tuple[Pub, str], ...] = ()
+    """What was told, and the producer's host."""
+    transaction_ends: tuple[tuple[EndTransaction, str], ...] = ()
+    consumptions: tuple[Consumption, ...] = ()
+
+    @property
+    def is_known(self) -> bool:
+        """Whether anything is told of it."""
+        return bool(self.sends or self.transaction_ends or self.consumptions)
+
+
+async def way_of(
+    admin: Admin, msg_id: str, *, topic: str = TRACE_TOPIC, begin_ms: int = 0, end_ms: int = END_OF_TIME_MS
+) -> MessageWay:
+    """What the trace topic tells of a message, whoever wrote it.
+
+    :param msg_id: the client's id (unique key) of the message.
+    :raises RouteNotFoundError: there is no such trace topic.
+    """
+    found = await admin.query_message(topic, msg_id, max_messages=MAX_QUERY_MESSAGES, begin_ms=begin_ms, end_ms=end_ms)
+    told: list[tuple[TraceRecord, str]] = [
+        (record, record.client_host or _host(message.born_host))
+        if isinstance(record, Pub | SubBefore)
+        else (record, _host(message.born_host))
+        for message in found
+        for record in decode_trace(message.body)
+        if record.msg_id == msg_id
+    ]
+    return MessageWay(
+        msg_id=msg_id,
+        sends=tuple(
+            sorted(((record, host) for record, host in told if isinstance(record, Pub)), key=lambda it: it[0].time_ms)
+        ),
+        transaction_ends=tuple(
+            sorted(
+                ((record, host) for record, host in told if isinstance(record, EndTransaction)),
+                key=lambda it: it[0].time_ms,
+            )
+        ),
+        consumptions=_consumptions(told),
+    )
+
+
+def _consumptions(told: list[tuple[TraceRecord, str]]) -> tuple[Consumption, ...]:
+    """Beginnings and ends of the same call, put together."""
+    calls: dict[str, Consumption] = {}
+    for record, host in told:
+        if isinstance(record, SubBefore):
+            calls[record.request_id] = Consumption(
+                group=record.group,
+                client_host=host,
+                request_id=record.request_id,
+                retry_times=record.retry_times,
+                begun_at_ms=record.time_ms,
+            )
+    for record, host in told:
+        if isinstance(record, SubAfter):
+            begun = calls.get(record.request_id) or Consumption(
+                group=record.group or "", client_host=host, request_id=record.request_id
+            )
+            calls[record.request_id] = msgspec.structs.replace(
+                begun, cost_ms=record.cost_ms, success=record.success, context_code=record.context_code
+            )
+    return tuple(sorted(calls.values(), key=lambda call: (call.begun_at_ms is None, call.begun_at_ms or 0)))
+
+
+def _host(address: str) -> str:
+    return parse_address(address)[0]

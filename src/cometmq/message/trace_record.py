@@ -1,0 +1,133 @@
+r"""The records of a message trace, as RocketMQ's clients write them (``TraceDataEncoder``).
+
+The body of a trace message is a run of records; each ends with 0x02, its fields are separated by 0x01::
+
+    Pub             time region group topic msgId tags keys storeHost bodyLength costTime msgType offsetMsgId success
+    SubBefore       time region group requestId msgId retryTimes keys
+    SubAfter        requestId msgId costTime success keys contextCode time group
+    EndTransaction  time region group topic msgId tags keys storeHost msgType transactionId transactionState fromCheck
+
+Times are ms since 1970, costs ms. What is unknown stands as ``null``. Go's client adds its host at the end
+of Pub and SubBefore; further fields and further kinds are passed over when read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from cometmq.message.properties import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
+
+FIELD_SEPARATOR: Final = NAME_VALUE_SEPARATOR
+RECORD_SEPARATOR: Final = PROPERTY_SEPARATOR
+_NULL: Final = "null"
+_CLEAN: Final = str.maketrans({FIELD_SEPARATOR: " ", RECORD_SEPARATOR: " "})
+
+
+class Pub(msgspec.Struct, frozen=True, kw_only=True):
+    """A message was sent."""
+
+    time_ms: int
+    region: str | None
+    group: str
+    topic: str
+    msg_id: str
+    tags: str | None
+    keys: str | None
+    store_host: str
+    body_bytes: int
+    cost_ms: int
+    msg_type: int
+    """See :class:`~cometmq.message.message_type.MessageType`; other clients have more kinds."""
+    offset_msg_id: str
+    success: bool
+    client_host: str | None = None
+
+
+class SubBefore(msgspec.Struct, frozen=True, kw_only=True):
+    """A listener is about to get a message."""
+
+    time_ms: int
+    region: str | None
+    group: str
+    request_id: str
+    """The same in the SubAfter of the call."""
+    msg_id: str
+    retry_times: int
+    keys: str | None
+    client_host: str | None = None
+
+
+class SubAfter(msgspec.Struct, frozen=True, kw_only=True):
+    """A listener has had a message."""
+
+    request_id: str
+    msg_id: str
+    cost_ms: int
+    success: bool
+    keys: str | None
+    context_code: int
+    """0 success, 1 time-out, 2 exception, 3 returned null, 4 failed."""
+    time_ms: int | None = None
+    group: str | None = None
+
+
+class EndTransaction(msgspec.Struct, frozen=True, kw_only=True):
+    """A half message was committed or rolled back."""
+
+    time_ms: int
+    region: str | None
+    group: str
+    topic: str
+    msg_id: str
+    tags: str | None
+    keys: str | None
+    store_host: str
+    msg_type: int
+    transaction_id: str
+    transaction_state: str
+    """``COMMIT_MESSAGE``, ``ROLLBACK_MESSAGE`` or ``UNKNOW``."""
+    from_transaction_check: bool
+
+
+TraceRecord = Pub | SubBefore | SubAfter | EndTransaction
+
+
+def encode_trace(record: TraceRecord) -> str:
+    """One record, with its end."""
+    own = [text for name, text in _texts(record) if name != "client_host"]
+    return FIELD_SEPARATOR.join([type(record).__name__, *own]) + RECORD_SEPARATOR
+
+
+def _texts(record: TraceRecord) -> Iterator[tuple[str, str]]:
+    for name in record.__struct_fields__:
+        value = getattr(record, name)
+        if value is None:
+            yield name, _NULL
+        elif isinstance(value, bool):
+            yield name, "true" if value else "false"
+        else:
+            yield name, str(value).translate(_CLEAN)
+
+
+def decode_trace(body: bytes) -> list[TraceRecord]:
+    """The records of a trace message; what is none is passed over, whoever wrote it."""
+    records: list[TraceRecord] = []
+    for text in body.decode(errors="replace").split(RECORD_SEPARATOR):
+        kind, *fields = text.split(FIELD_SEPARATOR)
+        expected = _KINDS.get(kind)
+        if expected is not None:
+            names = expected.__struct_fields__
+            values = {name: None if value == _NULL else value for name, value in zip(names, fields, strict=False)}
+            try:
+                records.append(msgspec.convert(values, expected, strict=False))
+            except msgspec.ValidationError:
+                continue
+    return records
+
+
+_KINDS: Final[dict[str, type[TraceRecord]]] = {
+    kind.__name__: kind for kind in (Pub, SubBefore, SubAfter, EndTransaction)
+}
