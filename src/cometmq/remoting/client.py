@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from cometmq.clock import SYSTEM_CLOCK, Clock, TimerHandle
+from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.errors import reason_of
 from cometmq.message.hosts import parse_address
 from cometmq.remoting.client_connection import Answer, ClientConnection
@@ -31,9 +31,6 @@ DEFAULT_TIMEOUT_S: Final = 3.0
 CONNECT_TIMEOUT_S: Final = 3.0
 MAX_IN_FLIGHT: Final = 4096
 """Requests of one connection that may wait for answers; bounds the memory that a slow server can cost."""
-
-SWEEP_S: Final = 0.1
-"""How often overdue requests are looked for, and so how late a time-out may be noticed."""
 
 
 class ClientRpcHook(Protocol):
@@ -77,7 +74,6 @@ class RemotingClient:
         self._connections: dict[str, ClientConnection] = {}
         self._connecting: dict[str, asyncio.Task[ClientConnection]] = {}
         self._opaques = itertools.count(1)
-        self._sweeper: TimerHandle | None = None
         self._pid = os.getpid()
         self._closed = False
 
@@ -193,9 +189,6 @@ class RemotingClient:
         self._closed = True
         for task in list(self._connecting.values()):
             task.cancel()
-        if self._sweeper is not None:
-            self._sweeper.cancel()
-            self._sweeper = None
         for connection in list(self._connections.values()):
             connection.close()
         await asyncio.sleep(0)  # lets the transports close their sockets before the loop may end
@@ -245,7 +238,6 @@ class RemotingClient:
                 next_step="check that the server runs and its address",
             ) from error
         self._connections[address] = connection
-        self._watch()
         for listener in self.on_open:
             listener(address)
         return connection
@@ -253,18 +245,6 @@ class RemotingClient:
     def _lost(self, connection: ClientConnection) -> None:
         if self._connections.get(connection.address) is connection:
             del self._connections[connection.address]
-
-    def _watch(self) -> None:
-        if self._sweeper is None and not self._closed:
-            self._sweeper = self.clock.call_later(SWEEP_S, self._sweep)
-
-    def _sweep(self) -> None:
-        self._sweeper = None
-        now = self.clock.monotonic()
-        for connection in list(self._connections.values()):
-            connection.sweep(now)
-        if self._connections:
-            self._watch()
 
 
 def _settle(waiter: asyncio.Future[Answer], answer: Answer) -> None:

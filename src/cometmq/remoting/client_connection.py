@@ -2,20 +2,20 @@
 
 Requests are multiplexed by their opaque: whoever submits one leaves a callback, the answer calls it.
 All frames written in one turn of the event loop leave in one write. Neither a task nor a timer is
-made per request: :meth:`ClientConnection.sweep` is called now and then by the owner and ends what is
-overdue.
+made per request: one timer of the connection waits for the earliest deadline known when it was set.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import socket
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, cast
 
-from cometmq.clock import Clock
+from cometmq.clock import Clock, TimerHandle
 from cometmq.remoting.client_errors import (
     RemotingError,
     RemotingSendError,
@@ -37,6 +37,9 @@ log = logging.getLogger(__name__)
 
 Answer = RemotingCommand | RemotingError
 OnAnswer = Callable[[Answer], None]
+
+SWEEP_S: Final = 0.1
+"""Least time between two looks for overdue requests, and so how late a time-out may be noticed."""
 
 SERVER_GONE_STEP: Final = "check that the server runs and can be reached"
 
@@ -67,6 +70,9 @@ class ClientConnection(asyncio.Protocol):
         self._paused = False
         self._room_waiters: deque[asyncio.Future[None]] = deque()
         self._last_heard = 0.0
+        self._sweeper: TimerHandle | None = None
+        self._sweep_at = math.inf
+        """When overdue requests are looked for next, in monotonic seconds."""
 
     # --- asyncio.Protocol ---
 
@@ -204,6 +210,8 @@ class ClientConnection(asyncio.Protocol):
             self._loop.call_soon(on_answer, error)
             return
         self._pending[opaque] = (deadline, now, on_answer)
+        if deadline < self._sweep_at:
+            self._sweep_later(deadline, now)
         self.write(frame)
 
     def write(self, frame: bytes) -> None:
@@ -218,11 +226,24 @@ class ClientConnection(asyncio.Protocol):
         if self._room_waiters:
             self._wake_waiters()
 
-    def sweep(self, now: float) -> None:
+    def _sweep_later(self, due: float, now: float) -> None:
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        self._sweep_at = max(due, now)
+        self._sweeper = self._clock.call_later(self._sweep_at - now, self._sweep)
+
+    def _sweep(self) -> None:
         """End requests whose deadline has passed; drop a connection that has been silent since they were sent."""
+        self._sweeper, self._sweep_at = None, math.inf
+        now = self._clock.monotonic()
+        self._end_overdue(now)
+        if self._pending:
+            earliest = min(deadline for deadline, _, _ in self._pending.values())
+            if earliest < self._sweep_at:
+                self._sweep_later(max(earliest, now + SWEEP_S), now)
+
+    def _end_overdue(self, now: float) -> None:
         overdue = [opaque for opaque, (deadline, _, _) in self._pending.items() if deadline <= now]
-        if not overdue:
-            return
         silent = False
         for opaque in overdue:
             waiting = self._pending.pop(opaque, None)
@@ -266,6 +287,8 @@ class ClientConnection(asyncio.Protocol):
         if self.closed:
             return
         self.closed = True
+        if self._sweeper is not None:
+            self._sweeper.cancel()
         pending, self._pending = self._pending, {}
         for _, _, on_answer in pending.values():
             error = RemotingSendError(
