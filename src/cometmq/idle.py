@@ -24,8 +24,6 @@ from cometmq.errors import CometMQError
 
 SETTLE_SECONDS: Final = 10.0
 """Real seconds after which a loop that is still busy will not come to rest: many times a flush or a listener."""
-_QUIET_TURNS: Final = 2
-"""Turns in a row that must find nothing: a thread that has just taken its work shows in the second."""
 _THREAD_LOOK_SECONDS: Final = 0.0002
 """Real pause between two looks while only threads work, which need the interpreter for themselves."""
 
@@ -42,8 +40,7 @@ def is_idle() -> bool:
 
     :raises NeverIdleError: the loop is not one of asyncio's own.
     """
-    ready, selector = _inside(asyncio.get_running_loop())
-    return not ready and not selector.select(0) and not busy_threads()
+    return _is_quiet(*_inside(asyncio.get_running_loop()))
 
 
 async def settle(limit_s: float = SETTLE_SECONDS) -> None:
@@ -64,18 +61,21 @@ async def settle(limit_s: float = SETTLE_SECONDS) -> None:
 async def _settle(loop: asyncio.AbstractEventLoop, limit_s: float) -> None:
     ready, selector = _inside(loop)
     give_up_at = time.monotonic() + limit_s
-    quiet = 0
-    while quiet < _QUIET_TURNS:
+    while True:
         await asyncio.sleep(0)
-        if ready or selector.select(0):
-            quiet = 0
-        elif busy_threads():
-            quiet = 0
-            await asyncio.sleep(_THREAD_LOOK_SECONDS)
-        else:
-            quiet += 1
-        if not quiet and time.monotonic() > give_up_at:
+        if _is_quiet(ready, selector):
+            return
+        if time.monotonic() > give_up_at:
             raise _never_idle(limit_s)
+        if not ready and busy_threads():
+            await asyncio.sleep(_THREAD_LOOK_SECONDS)
+
+
+def _is_quiet(ready: deque[Any], selector: BaseSelector) -> bool:
+    if ready or busy_threads() or selector.select(0):
+        return False
+    # Asking the selector gave threads a moment: one that had just taken its work shows now, and so does what it left.
+    return not ready and not busy_threads()
 
 
 def busy_threads() -> list[Thread]:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, Self
 
 from cometmq.broker.config import BrokerConfig
 from cometmq.broker.controller import Broker
+from cometmq.client.admin import Admin
+from cometmq.client.instance import ClientInstance
+from cometmq.client.listener import Verdict
+from cometmq.client.subscription import ALL, TAG
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.namesrv.config import NamesrvConfig
 from cometmq.namesrv.server import NameServer
 from cometmq.options import ConfigError, options_of
+from cometmq.testing.inbox import Inbox
 from cometmq.testing.ports import free_port
 
 HOST: Final = "127.0.0.1"
@@ -86,6 +91,43 @@ class Cluster:
     def broker(self, index: int) -> Broker:
         """The broker of that number; a KeyError when it is stopped."""
         return self._running[index]
+
+    @property
+    def size(self) -> int:
+        """How many brokers there are, running or not."""
+        return len(self._ports)
+
+    @property
+    def running(self) -> Set[int]:
+        """The numbers of the brokers that run."""
+        return self._running.keys()
+
+    def client_instance(self) -> ClientInstance:
+        """What a client needs to reach this cluster and go by its clock: ``Producer(group, instance=…)``."""
+        return ClientInstance(self.namesrv_address, clock=self.clock)
+
+    def has_topic(self, topic: str) -> bool:
+        """Whether the nameserver knows the topic."""
+        return self.namesrv.routes.route(topic) is not None
+
+    async def create_topic(self, topic: str, queues: int = 4) -> None:
+        """Make a topic with so many queues on every broker; clients find it when this returns."""
+        async with Admin(instance=self.client_instance()) as admin:
+            await admin.create_topic(topic, queues=queues)
+
+    def inbox(
+        self,
+        *topics: str,
+        expression: str = ALL,
+        expression_type: str = TAG,
+        group: str | None = None,
+        answer: Verdict = None,
+    ) -> Inbox:
+        """A consumer that collects what it gets; use it as ``async with cluster.inbox("orders") as inbox:``.
+
+        The parameters are those of :class:`~cometmq.testing.inbox.Inbox`.
+        """
+        return Inbox(self, topics, expression=expression, expression_type=expression_type, group=group, answer=answer)
 
     def store_root(self, index: int) -> Path:
         """The directory of one broker's store."""

@@ -1,0 +1,51 @@
+"""Waiting for something to come true, on whatever clock the test has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Final
+
+from cometmq.clock import Clock, VirtualClock
+from cometmq.idle import settle
+
+_LOOK_SECONDS: Final = 0.005
+"""Of the real clock, between two looks."""
+SIMULATED_SECONDS: Final = 150.0
+"""Of the virtual clock, that pass second by second before it skips to an alarm: longer than any lease or time-out."""
+
+
+async def wait_until(clock: Clock, holds: Callable[[], object], within: float | timedelta) -> bool:
+    """Return whether ``holds()`` came true within ``within`` (seconds) of ``clock``.
+
+    A :class:`~cometmq.clock.VirtualClock` is moved: time passes for :data:`SIMULATED_SECONDS`; from then on
+    the date skips to the next alarm, if one comes before the end, and time passes from there. Nothing is
+    waited for in real time except the event loop coming to rest.
+
+    :raises NeverIdleError: it does not come to rest.
+    """
+    seconds = within.total_seconds() if isinstance(within, timedelta) else within
+    if isinstance(clock, VirtualClock):
+        return await _move_until(clock, holds, seconds)
+    end = clock.monotonic() + seconds
+    while not holds():
+        left = end - clock.monotonic()
+        if left <= 0:
+            return False
+        await clock.sleep(min(_LOOK_SECONDS, left))
+    return True
+
+
+async def _move_until(clock: VirtualClock, holds: Callable[[], object], seconds: float) -> bool:
+    end_ms = clock.now_ms() + round(seconds * 1000)
+    landed = clock.monotonic()
+    await settle()
+    while not holds():
+        left = (end_ms - clock.now_ms()) / 1000
+        if clock.monotonic() - landed > SIMULATED_SECONDS and clock.next_alarm_in() <= left:
+            await clock.skip(clock.next_alarm_in())
+            landed = clock.monotonic()
+        elif not await clock.step(left):
+            await clock.run_for(left)
+            return bool(holds())
+    return True

@@ -1,0 +1,136 @@
+"""Expectations: what arrives, within what time, and what a failed one tells."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import pytest
+
+from cometmq.client import Message, Producer
+from cometmq.clock import VirtualClock
+from cometmq.testing import Cluster, ExpectationError, wait_until
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+@pytest.fixture
+async def cluster(clock: VirtualClock) -> AsyncIterator[Cluster]:
+    async with Cluster(clock=clock) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+async def producer(cluster: Cluster) -> AsyncIterator[Producer]:
+    async with Producer("application", instance=cluster.client_instance()) as producer:
+        yield producer
+
+
+async def test_messages_are_handed_out_once_and_in_order(cluster: Cluster, producer: Producer) -> None:
+    await cluster.create_topic("orders", queues=1)
+    async with cluster.inbox("orders") as inbox:
+        for number in range(5):
+            await producer.send(Message("orders", b"%d" % number))
+        assert [message.body for message in await inbox.expect(2)] == [b"0", b"1"]
+        assert [message.body for message in await inbox.expect(3, within=0)] == [b"2", b"3", b"4"]
+        await inbox.expect_none(within=60)
+        assert len(inbox.messages) == 5
+
+
+async def test_what_was_sent_before_and_what_comes_later_arrive_alike(cluster: Cluster, producer: Producer) -> None:
+    clock = cluster.clock
+    assert isinstance(clock, VirtualClock)
+    await producer.send(Message("orders", b"before"))
+    began = clock.monotonic()
+
+    async def later() -> None:
+        await clock.sleep(100)
+        await producer.send(Message("orders", b"later"))
+
+    async with cluster.inbox("orders") as inbox:
+        task = asyncio.create_task(later())
+        assert [message.body for message in await inbox.expect(2, within=timedelta(minutes=5))] == [b"before", b"later"]
+        assert clock.monotonic() - began == pytest.approx(100, abs=1), "no further than needed"
+        await task
+
+
+async def test_a_date_far_away_is_skipped_to(clock: VirtualClock) -> None:
+    fired: list[int] = []
+    began_ms = clock.now_ms()
+    days = [10, 20, 40]
+    for day in days:
+        clock.call_at(began_ms + day * 86_400_000, fired.append, day)
+    real = time.monotonic()
+    assert await wait_until(clock, lambda: len(fired) == 2, timedelta(days=30))
+    assert clock.now_ms() == began_ms + 20 * 86_400_000
+    assert not await wait_until(clock, lambda: len(fired) == 3, timedelta(days=19))
+    assert clock.now_ms() == began_ms + 39 * 86_400_000
+    assert time.monotonic() - real < 5
+
+
+async def test_waiting_on_the_real_clock() -> None:
+    async with Cluster() as cluster, Producer("p", instance=cluster.client_instance()) as producer:
+        inbox = cluster.inbox("orders")
+        async with inbox:
+            await producer.send(Message("orders", b"now"))
+            assert [message.body for message in await inbox.expect(1, within=30)] == [b"now"]
+            await inbox.expect_none(within=0.05)
+            with pytest.raises(ExpectationError, match=r"within 0\.05 s, none came"):
+                await inbox.expect(1, within=0.05)
+
+
+async def test_a_failed_expectation_says_what_came_and_what_is_missing(cluster: Cluster, producer: Producer) -> None:
+    async with cluster.inbox("orders") as inbox:
+        await producer.send(Message("orders", b"parcel " * 20, keys=("order-1", "vip"), tags="paid"))
+        with pytest.raises(ExpectationError) as caught:
+            await inbox.expect(3, within=5)
+        text = str(caught.value)
+    assert text.startswith("3 messages expected from orders within 5 s, 1 came:\n  1. orders broker-0/")
+    assert "keys order-1 vip, tags paid: b'parcel parcel" in text
+    assert "…\n2 messages missing. What the brokers that run hold, for group inbox-" in text
+    assert "orders: 1 stored, the group has 0 to do" in text
+
+
+async def test_a_failed_expectation_shows_the_way_to_a_wrong_topic(cluster: Cluster, producer: Producer) -> None:
+    async with cluster.inbox("orders") as inbox:
+        with pytest.raises(ExpectationError, match=f"nothing was sent to this cluster.* {cluster.namesrv_address}"):
+            await inbox.expect(1)
+        await producer.send(Message("Orders", b"x"))
+        with pytest.raises(ExpectationError, match="nothing was sent to orders, but to Orders: is the topic right"):
+            await inbox.expect(1)
+
+
+async def test_a_failed_expectation_shows_what_the_subscription_leaves_out(
+    cluster: Cluster, producer: Producer
+) -> None:
+    async with cluster.inbox("orders", expression="payed") as inbox:
+        await producer.send(Message("orders", b"x", tags="paid"))
+        with pytest.raises(ExpectationError, match=r"'payed' leaves messages out; the tags stored are paid"):
+            await inbox.expect(1)
+
+
+async def test_a_failed_expectation_shows_a_broker_that_does_not_run(cluster: Cluster, producer: Producer) -> None:
+    await producer.send(Message("orders", b"x"))
+    async with cluster.inbox("orders") as inbox:
+        await inbox.expect(1)
+        await cluster.kill_broker(0)
+        with pytest.raises(ExpectationError, match="broker 0 does not run: see start_broker"):
+            await inbox.expect(1)
+        await cluster.start_broker(0)
+
+
+async def test_expecting_none_says_what_came(cluster: Cluster, producer: Producer) -> None:
+    async with cluster.inbox("orders") as inbox:
+        await producer.send(Message("orders", b"surprise"))
+        with pytest.raises(ExpectationError, match=r"(?s)no message was expected from orders .*b'surprise'"):
+            await inbox.expect_none()
+
+
+async def test_an_inbox_needs_a_topic(cluster: Cluster) -> None:
+    with pytest.raises(ValueError, match="needs a topic"):
+        cluster.inbox()
