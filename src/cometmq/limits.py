@@ -93,6 +93,9 @@ MAX_CONSUME_QUEUE_UNITS: Final = 1_000
 MAX_SPARK_BATCH_BODY_BYTES: Final = 64 * 1024 * 1024
 """Unpacked bodies in one Arrow batch; what goes beyond begins the next, so that bombs cannot fill an executor."""
 
+MAX_SINK_IN_FLIGHT_BYTES: Final = 8 * 1024 * 1024
+"""Messages of one sink task that wait for their acknowledgement; half of MAX_UNFLUSHED_CONNECTION_BYTES."""
+
 # --- Broker -------------------------------------------------------------------------------------
 MAX_TURN_BYTES: Final = 32 * 1024 * 1024
 """Records put in one turn of the loop before they are written at once: bounds the write buffer."""

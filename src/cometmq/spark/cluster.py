@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Final, TypeVar
+from typing import Final
 
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.limits import MAX_ROUTE_QUEUES
@@ -30,6 +30,7 @@ from cometmq.remoting.headers import (
 )
 from cometmq.spark.connections import borrowed, invoke_all
 from cometmq.spark.errors import SparkSourceError, UnreachableError
+from cometmq.spark.namesrv import ask_namesrv, demand_success
 from cometmq.spark.options import SourceOptions
 from cometmq.spark.queues import Queue
 
@@ -37,8 +38,6 @@ _ANSWER_SECONDS: Final = 10.0
 _PAUSE_SECONDS: Final = 0.2
 
 log = logging.getLogger("cometmq.spark")
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +95,14 @@ class Cluster:
             found.clear()
             for topic, answer in zip(topics, invoke_all(connection, requests), strict=True):
                 if answer.code != ResponseCode.TOPIC_NOT_EXIST:
-                    found.extend(self._route(topic, decode_body(TopicRouteData, _demand_success(answer).body)))
+                    found.extend(self._route(topic, decode_body(TopicRouteData, demand_success(answer).body)))
 
-        self._ask_namesrv(look)
+        ask_namesrv(self._options.namesrv_addr, self._timeout_s, look)
         return sorted(found)
 
     def _matching(self, connection: BlockingConnection) -> Sequence[str]:
         pattern = re.compile(self._options.topic_pattern or "")
-        answer = _demand_success(connection.invoke(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER))
+        answer = demand_success(connection.invoke(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER))
         return [
             topic
             for topic in sorted(decode_body(TopicList, answer.body).topic_list)
@@ -128,20 +127,6 @@ class Cluster:
             if data.perm & PERM_READ and data.broker_name in self._addresses:
                 for queue_id in range(data.read_queue_nums):
                     yield Queue(topic, data.broker_name, queue_id)
-
-    def _ask_namesrv(self, ask: Callable[[BlockingConnection], T]) -> T:
-        failures: list[str] = []
-        for address in self._options.namesrv_addr:
-            for _ in range(2):  # a cached connection may have been closed meanwhile
-                try:
-                    with borrowed(address, self._timeout_s) as connection:
-                        return ask(connection)
-                except BlockingConnectionError as error:
-                    failure = error.message
-            failures.append(failure)
-        raise UnreachableError(
-            f"no nameserver answers: {'; '.join(failures)}", next_step="is option namesrvAddr right, and is it running?"
-        )
 
     def address_of(self, queue: Queue) -> str:
         """Address of the broker of a queue, its master if it has one; looked up again if it is not known.
@@ -186,7 +171,7 @@ class Cluster:
             requests.append((RequestCode.GET_MIN_OFFSET, GetMinOffsetRequestHeader(queue.topic, queue.queue_id)))
             requests.append((RequestCode.GET_MAX_OFFSET, GetMaxOffsetRequestHeader(queue.topic, queue.queue_id)))
         answers = [
-            _demand_success(answer).header(GetMaxOffsetResponseHeader).offset
+            demand_success(answer).header(GetMaxOffsetResponseHeader).offset
             for answer in self._ask_broker(members[0], requests, patience_s)
         ]
         return {
@@ -207,7 +192,7 @@ class Cluster:
             return held.end
         header = SearchOffsetRequestHeader(queue.topic, queue.queue_id, max(timestamp_ms, 0))
         (answer,) = self._ask_broker(queue, [(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)])
-        hint = min(max(_demand_success(answer).header(GetMaxOffsetResponseHeader).offset, held.first), held.end - 1)
+        hint = min(max(demand_success(answer).header(GetMaxOffsetResponseHeader).offset, held.first), held.end - 1)
         low, high, step = held.first, held.end, 1  # what is sought lies in [low, high]
         at = hint
         while low < high:
@@ -235,7 +220,7 @@ class Cluster:
             return self._store_time(queue, after) if after > offset else None
         if answer.code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_OFFSET_MOVED):
             return None
-        _demand_success(answer)
+        demand_success(answer)
         return None
 
     def _ask_broker(
@@ -257,9 +242,3 @@ class Cluster:
             if attempt:
                 threading.Event().wait(_PAUSE_SECONDS)
         raise AssertionError("count() never ends")
-
-
-def _demand_success(answer: RemotingCommand) -> RemotingCommand:
-    if answer.code != ResponseCode.SUCCESS:
-        raise SparkSourceError(f"the server answered with code {answer.code}: {answer.remark or 'no remark'}")
-    return answer

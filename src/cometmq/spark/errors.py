@@ -6,7 +6,7 @@ from cometmq.errors import CometMQError
 
 
 class SparkSourceError(CometMQError):
-    """The root of the errors of source and jobs."""
+    """The root of the errors of source, sink and jobs."""
 
 
 class OptionError(SparkSourceError):
@@ -31,3 +31,7 @@ class ArchiveError(SparkSourceError):
 
 class StoreReadError(SparkSourceError):
     """The files of a store cannot be read, or hold damaged records and ``badRecordsPath`` is not given."""
+
+
+class SinkError(SparkSourceError):
+    """A row cannot be sent, or a broker refuses or does not acknowledge messages."""

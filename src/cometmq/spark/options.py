@@ -66,7 +66,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         return parse(name, values[name]) if name in values else default
 
     options = SourceOptions(
-        namesrv_addr=_addresses(values),
+        namesrv_addr=parse_addresses(values),
         topics=topics,
         topic_pattern=pattern,
         starting_offsets=read("startingOffsets", _start, None),
@@ -76,7 +76,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         fail_on_data_loss=read("failOnDataLoss", parse_flag, True),
         max_offsets_per_trigger=read("maxOffsetsPerTrigger", parse_count, None),
         min_partitions=read("minPartitions", parse_count, 1),
-        consumer_group=read("consumerGroup", _group, DEFAULT_GROUP),
+        consumer_group=read("consumerGroup", parse_group, DEFAULT_GROUP),
         pull_batch_size=read("pullBatchSize", parse_count, 1024),
         poll_timeout_ms=read("pollTimeoutMs", parse_count, 120_000),
         include_body=read("includeBody", parse_flag, True),
@@ -184,7 +184,8 @@ def parse_topics(values: Mapping[str, str]) -> tuple[tuple[str, ...], str | None
     return names, None
 
 
-def _addresses(values: Mapping[str, str]) -> tuple[str, ...]:
+def parse_addresses(values: Mapping[str, str]) -> tuple[str, ...]:
+    """The nameservers of option ``namesrvAddr``."""
     text = values.get("namesrvAddr", "")
     addresses = tuple(part.strip() for part in re.split("[;,]", text) if part.strip())
     if not addresses:
@@ -251,7 +252,8 @@ def parse_count(name: str, text: str) -> int:
     return int(text)
 
 
-def _group(name: str, text: str) -> str:
+def parse_group(name: str, text: str) -> str:
+    """The name of a group."""
     if fault := check_group(text):
         raise OptionError(f"option {name}: {fault}")
     return text

@@ -10,11 +10,12 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from cometmq.spark.readers import RocketMQReader
+    from cometmq.spark.sink.writers import RocketMQStreamWriter, RocketMQWriter
     from cometmq.spark.stream_reader import RocketMQStreamReader
 
 
 class RocketMQDataSource(DataSource):
-    """Topics of CometMQ or Apache RocketMQ as a table or a stream; options and columns are in ``docs/spark.md``."""
+    """Topics of CometMQ or Apache RocketMQ to read and to write; options and columns are in ``docs/spark.md``."""
 
     @classmethod
     def name(cls) -> str:
@@ -48,6 +49,18 @@ class RocketMQDataSource(DataSource):
 
         check_columns(schema)
         return RocketMQStreamReader(parse_options(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> RocketMQWriter:
+        """Make the writer of ``df.write``."""
+        from cometmq.spark.sink.writers import batch_writer
+
+        return batch_writer(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> RocketMQStreamWriter:  # noqa: N802 (Spark's name)
+        """Make the writer of ``df.writeStream``."""
+        from cometmq.spark.sink.writers import stream_writer
+
+        return stream_writer(self.options, schema, overwrite)
 
 
 def check_columns(schema: StructType) -> None:

@@ -1,0 +1,220 @@
+"""Chunks on their way: at most one in each queue, so that order is kept; what fails for a while is sent again.
+
+While the brokers store the chunks of some queues, the task encodes those of the next. A broker that is busy
+(flow control) or away slows the task down: its chunks are sent again, after pauses that double, until one has waited
+for ``sendTimeoutMs``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
+
+from cometmq.client.send_encoding import SendEncoder
+from cometmq.clock import SYSTEM_CLOCK, Clock
+from cometmq.limits import MAX_SINK_IN_FLIGHT_BYTES
+from cometmq.message.compression import DEFAULT_LEVEL, compress
+from cometmq.message.sysflag import CompressionType, with_compression
+from cometmq.remoting.blocking import BlockingConnection, BlockingConnectionError
+from cometmq.remoting.bodies import MessageQueue
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.command import RemotingCommand
+from cometmq.spark.errors import SinkError, UnreachableError
+from cometmq.spark.queues import Queue
+from cometmq.spark.sink.encoding import take_apart
+from cometmq.spark.sink.options import SinkOptions
+from cometmq.spark.sink.placing import Chunk
+from cometmq.spark.sink.routes import ANSWER_SECONDS, Routes
+
+FIRST_PAUSE_SECONDS: Final = 0.05
+LONGEST_PAUSE_SECONDS: Final = 5.0
+_TEMPORARY: Final = frozenset(
+    {
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.FLOW_CONTROL,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.FLUSH_DISK_TIMEOUT,
+        ResponseCode.FLUSH_SLAVE_TIMEOUT,
+        ResponseCode.SLAVE_NOT_AVAILABLE,
+    }
+)
+"""Not stored, or not as safely as the broker is set to store: sent again."""
+_ADVICE: Final[dict[int, str]] = {
+    ResponseCode.NO_PERMISSION: "the topic or its broker does not allow writing: see cometmq topic list",
+    ResponseCode.TOPIC_NOT_EXIST: "create the topic on this broker: cometmq topic create",
+    ResponseCode.MESSAGE_ILLEGAL: "options maxMessageSize and maxBatchBytes must not exceed the maxMessageSize there",
+}
+
+
+@dataclass(slots=True)
+class _Sending:
+    """A chunk that is not acknowledged yet."""
+
+    chunk: Chunk
+    deadline: float
+    opaque: int = 0
+
+
+@dataclass(slots=True)
+class Delivered:
+    """What a task has delivered."""
+
+    messages: int = 0
+    bytes: int = 0
+    requests: int = 0
+    repeated: int = 0
+    """Requests that were sent again."""
+
+
+class Delivery:
+    """Sends the chunks of one task; ``close`` must be called at the end."""
+
+    def __init__(self, options: SinkOptions, routes: Routes, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._options = options
+        self._routes = routes
+        self._clock = clock
+        self._encoder = SendEncoder(options.producer_group, 4, options.max_message_size, 0, CompressionType.ZLIB, 0)
+        self._answer_s = min(ANSWER_SECONDS, options.send_timeout_s)
+        self._opaques = itertools.count(1)
+        self._connections: dict[str, BlockingConnection] = {}
+        self._moved: set[str] = set()
+        self._in_flight: dict[Queue, _Sending] = {}
+        self._bytes = 0
+        self._due: deque[_Sending] = deque()
+        self._pause_s = 0.0
+        self.delivered = Delivered()
+
+    def submit(self, chunk: Chunk) -> None:
+        """Send a chunk once the one before it in its queue is acknowledged.
+
+        :raises SinkError: a broker refuses messages, or did not acknowledge some in time.
+        """
+        while chunk.queue in self._in_flight:
+            self._collect(chunk.queue.broker)
+        while self._in_flight and self._bytes + len(chunk.pieces) > MAX_SINK_IN_FLIGHT_BYTES:
+            self._collect(next(iter(self._in_flight)).broker)
+        self._due.append(_Sending(chunk, self._clock.monotonic() + self._options.send_timeout_s))
+        self._send_due()
+
+    def finish(self) -> Delivered:
+        """Wait until everything is acknowledged.
+
+        :raises SinkError: as :meth:`submit`.
+        """
+        while self._in_flight:
+            self._collect(next(iter(self._in_flight)).broker)
+        return self.delivered
+
+    def close(self) -> None:
+        """Close the connections."""
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    # Sending --------------------------------------------------------------------------------------
+
+    def _send_due(self) -> None:
+        while self._due:
+            sending = self._due.popleft()
+            queue = sending.chunk.queue
+            self._in_flight[queue] = sending
+            self._bytes += len(sending.chunk.pieces)
+            try:
+                connection = self._connection(queue)
+                sending.opaque = next(self._opaques)
+                connection.send(self._frame(sending))
+                self.delivered.requests += 1
+            except (BlockingConnectionError, UnreachableError) as error:
+                self._broken(queue.broker, error.message)
+
+    def _connection(self, queue: Queue) -> BlockingConnection:
+        connection = self._connections.get(queue.broker)
+        if connection is None:
+            address = self._routes.address_of(queue, again=queue.broker in self._moved)
+            connection = self._connections[queue.broker] = BlockingConnection(address, self._answer_s)
+            self._moved.discard(queue.broker)
+        return connection
+
+    def _frame(self, sending: _Sending) -> bytes:
+        chunk = sending.chunk
+        queue = MessageQueue(*chunk.queue)
+        now = self._clock.now_ms()
+        if not chunk.alone:
+            code = RequestCode.SEND_BATCH_MESSAGE
+            return self._encoder.frame(code, queue, sending.opaque, bytes(chunk.pieces), "", 0, 0, now)
+        flag, body, properties = take_apart(bytes(chunk.pieces))
+        sys_flag = 0
+        if self._options.compression is not None and len(body) > self._options.compress_over:
+            body = compress(body, self._options.compression, DEFAULT_LEVEL)
+            sys_flag = with_compression(0, self._options.compression)
+        code = RequestCode.SEND_MESSAGE_V2
+        return self._encoder.frame(code, queue, sending.opaque, body, properties, sys_flag, flag, now)
+
+    # Answers --------------------------------------------------------------------------------------
+
+    def _collect(self, broker: str) -> None:
+        """Take in one answer of a broker, and send again what has to be."""
+        try:
+            answer = self._connections[broker].receive()
+        except BlockingConnectionError as error:
+            self._broken(broker, error.message)
+        else:
+            self._answered(broker, answer)
+        self._send_due()
+
+    def _answered(self, broker: str, answer: RemotingCommand) -> None:
+        sending = next((s for s in self._in_flight.values() if s.opaque == answer.opaque), None)
+        if sending is None or not answer.is_response or sending.chunk.queue.broker != broker:
+            return  # a request of the broker's, or an answer to what was given up
+        self._take_back(sending)
+        chunk = sending.chunk
+        if answer.code == ResponseCode.SUCCESS:
+            self._pause_s = 0.0
+            self.delivered.messages += len(chunk)
+            self.delivered.bytes += len(chunk.pieces)
+        elif answer.code in _TEMPORARY:
+            self._again([sending], f"broker {broker} answers {_told(answer)}")
+        else:
+            raise SinkError(
+                f"broker {broker} refuses {_named(chunk)}: {_told(answer)}",
+                next_step=_ADVICE.get(answer.code),
+            )
+
+    def _take_back(self, sending: _Sending) -> None:
+        del self._in_flight[sending.chunk.queue]
+        self._bytes -= len(sending.chunk.pieces)
+
+    def _broken(self, broker: str, reason: str) -> None:
+        """The connection is of no more use: nobody knows what the broker did with what was sent on it."""
+        connection = self._connections.pop(broker, None)
+        if connection is not None:
+            connection.close()
+        self._moved.add(broker)
+        unsure = [sending for sending in self._in_flight.values() if sending.chunk.queue.broker == broker]
+        for sending in unsure:
+            self._take_back(sending)
+        self._again(unsure, f"broker {broker} does not answer: {reason}")
+
+    def _again(self, sendings: list[_Sending], reason: str) -> None:
+        """Send again after a pause, twice as long as the last one."""
+        self._pause_s = min(max(2 * self._pause_s, FIRST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS)
+        for sending in sendings:
+            if self._clock.monotonic() + self._pause_s > sending.deadline:
+                raise SinkError(
+                    f"{_named(sending.chunk)}: not acknowledged within {self._options.send_timeout_ms} ms; {reason}",
+                    next_step="is the broker healthy? option sendTimeoutMs waits longer",
+                )
+        threading.Event().wait(self._pause_s)
+        self.delivered.repeated += len(sendings)
+        self._due.extend(sendings)
+
+
+def _told(answer: RemotingCommand) -> str:
+    return f"code {answer.code}: {answer.remark or 'no remark'}"
+
+
+def _named(chunk: Chunk) -> str:
+    return f"{len(chunk)} messages to {chunk.queue} (rows {chunk.rows[0]} to {chunk.rows[-1]} of the partition)"

@@ -1,0 +1,109 @@
+"""The options of the rocketmq sink: names in the manner of Spark's Kafka connector, words of RocketMQ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+from cometmq.limits import MAX_MESSAGE_BYTES
+from cometmq.message.names import check_topic
+from cometmq.message.sysflag import CompressionType
+from cometmq.spark.errors import OptionError
+from cometmq.spark.options import DEFAULT_GROUP, canonical_options, parse_addresses, parse_count, parse_group
+
+COMPRESSIONS: Final = {
+    "none": None,
+    "zlib": CompressionType.ZLIB,
+    "lz4": CompressionType.LZ4,
+    "zstd": CompressionType.ZSTD,
+}
+
+
+class Guarantee(Enum):
+    """What a writer promises of each row; see ``docs/spark.md``."""
+
+    AT_LEAST_ONCE = "at-least-once"
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """What a writer was asked for; every field is one option (see ``docs/spark.md``)."""
+
+    namesrv_addr: tuple[str, ...]
+    topic: str | None
+    producer_group: str
+    guarantee: Guarantee
+    send_timeout_ms: int
+    max_batch_bytes: int
+    max_message_size: int
+    compression: CompressionType | None
+    compress_over: int
+
+    @property
+    def send_timeout_s(self) -> float:
+        """How long a chunk may wait for its acknowledgement, in seconds."""
+        return self.send_timeout_ms / 1000
+
+
+def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
+    """Read the options of a writer.
+
+    :raises OptionError: an option is unknown (the nearest known one is named), missing, doubled or has a bad value.
+    """
+    named = {name: value for name, value in given.items() if name.lower() not in _SPARKS_OWN}
+    values = canonical_options("the rocketmq sink", named, _FOLDED)
+
+    def read(name: str, parse: Callable[[str, str], Any], default: Any) -> Any:
+        return parse(name, values[name]) if name in values else default
+
+    options = SinkOptions(
+        namesrv_addr=parse_addresses(values),
+        topic=read("topic", _topic, None),
+        producer_group=read("producerGroup", parse_group, DEFAULT_GROUP),
+        guarantee=read("deliveryGuarantee", _guarantee, Guarantee.AT_LEAST_ONCE),
+        send_timeout_ms=read("sendTimeoutMs", parse_count, 120_000),
+        max_batch_bytes=read("maxBatchBytes", parse_count, 1024 * 1024),
+        max_message_size=read("maxMessageSize", parse_count, MAX_MESSAGE_BYTES),
+        compression=COMPRESSIONS[read("compressionType", _compression, "none")],
+        compress_over=read("compressMsgBodyOverHowmuch", parse_count, 4096),
+    )
+    if options.max_batch_bytes > MAX_MESSAGE_BYTES:
+        raise OptionError(
+            f"option maxBatchBytes is at most {MAX_MESSAGE_BYTES}, what brokers take by default",
+            next_step="about 1 MB is best: larger chunks only add delay",
+        )
+    return options
+
+
+def _topic(name: str, text: str) -> str:
+    if fault := check_topic(text):
+        raise OptionError(f"option {name}: {fault}")
+    return text
+
+
+def _guarantee(name: str, text: str) -> Guarantee:
+    try:
+        return Guarantee(text.strip().lower().replace("_", "-"))
+    except ValueError:
+        raise OptionError(
+            f"option {name} is one of {', '.join(kind.value for kind in Guarantee)}, not {text!r}"
+        ) from None
+
+
+def _compression(name: str, text: str) -> str:
+    folded = text.strip().lower()
+    if folded not in COMPRESSIONS:
+        raise OptionError(f"option {name} is one of {', '.join(COMPRESSIONS)}, not {text!r}")
+    return folded
+
+
+SINK_OPTION_NAMES: Final = (
+    *("namesrvAddr", "topic", "producerGroup", "deliveryGuarantee", "sendTimeoutMs"),
+    *("maxBatchBytes", "maxMessageSize", "compressionType", "compressMsgBodyOverHowmuch"),
+)
+_ALIASES: Final = {"nameServer": "namesrvAddr", "delivery.guarantee": "deliveryGuarantee"}
+_FOLDED: Final = {name.lower(): name for name in SINK_OPTION_NAMES} | {a.lower(): name for a, name in _ALIASES.items()}
+_SPARKS_OWN: Final = frozenset({"checkpointlocation"})
+"""Options that Spark hands to every sink of a stream and that mean nothing to this one."""

@@ -1,0 +1,192 @@
+"""The sink in a real Spark session: batches, streams, SQL, wrong use; tasks, workers and brokers that die."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.spark.sinking import stored
+from tests.spark.topics import Topics
+
+pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
+
+pytestmark = pytest.mark.spark
+
+
+def writer(frame: Any, topics: Topics, topic: str | None = None, **options: Any) -> Any:
+    made = frame.write.format("rocketmq").mode("append").option("namesrvAddr", topics.namesrv)
+    return made.options(**({} if topic is None else {"topic": topic}), **options)
+
+
+def bodies(topics: Topics, topic: str, queues: int) -> list[bytes]:
+    return sorted(record.body for records in stored(topics, topic, queues) for record in records)
+
+
+def numbers(spark: Any, count: int, partitions: int = 2) -> Any:
+    return spark.range(0, count, 1, partitions).selectExpr("format_string('%09d', id) AS body", "id")
+
+
+def expected(count: int) -> list[bytes]:
+    return [b"%09d" % number for number in range(count)]
+
+
+def test_a_batch_with_every_kind_of_column(spark: Any, topics: Topics) -> None:
+    topic, other = topics.create(queues=2), topics.create(queues=1)
+    frame = numbers(spark, 3000).selectExpr(
+        "body",
+        "if(id % 10 = 0, '" + other + "', null) AS topic",
+        "'TagA' AS tags",
+        "array(body, 'all') AS keys",
+        "concat('order-', id % 7) AS shardingKey",
+        "map('n', cast(id AS string)) AS properties",
+        "cast(id AS int) AS flag",
+        "cast(null AS int) AS delayLevel",
+        "cast(null AS timestamp) AS deliverAt",
+    )
+    writer(frame, topics, topic).save()
+    assert bodies(topics, other, 1) == [body for body in expected(3000) if int(body) % 10 == 0]
+    assert bodies(topics, topic, 2) == [body for body in expected(3000) if int(body) % 10]
+    record = stored(topics, other, 1)[0][0]
+    number = int(record.body)
+    assert (record.flag, record.properties["KEYS"]) == (number, f"{record.body.decode()} all")
+    assert (record.properties["TAGS"], record.properties["n"]) == ("TagA", str(number))
+
+
+def test_sql_can_insert_into_a_topic(spark: Any, topics: Topics) -> None:
+    topic = topics.create(queues=1)
+    spark.sql(
+        f"CREATE TABLE totopic (body BINARY, keys STRING) USING rocketmq "
+        f"OPTIONS (namesrvAddr '{topics.namesrv}', topic '{topic}')"
+    )
+    try:
+        spark.sql(
+            f"INSERT INTO totopic WITH ('namesrvAddr' = '{topics.namesrv}', 'topic' = '{topic}') "
+            "VALUES (encode('hello', 'UTF-8'), 'k1')"
+        )
+    finally:
+        spark.sql("DROP TABLE totopic")
+    (record,) = stored(topics, topic, 1)[0]
+    assert (record.body, record.properties["KEYS"]) == (b"hello", "k1")
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "mode", "message"),
+    [
+        (["body", "'x' AS tag"], {}, "append", "did you mean tags"),
+        (["body"], {"tpoic": "x"}, "append", "did you mean topic"),
+        (["body"], {}, "overwrite", "messages cannot be overwritten"),
+        (["body"], {"topic": "never-made"}, "append", "topic never-made does not exist .*cometmq topic create"),
+        (["nullif(body, '000000001') AS body"], {}, "append", "row 1 of partition 0: body is null"),
+    ],
+)
+def test_wrong_use_is_told_in_words(
+    spark: Any, topics: Topics, columns: list[str], options: dict[str, str], mode: str, message: str
+) -> None:
+    topic = topics.create(queues=1)
+    made = writer(numbers(spark, 3, 1).selectExpr(*columns), topics, **{"topic": topic} | options)
+    with pytest.raises(Exception, match=message):
+        made.mode(mode).save()
+    assert bodies(topics, topic, 1) == []
+
+
+class Stream:
+    """Files of numbers, one a micro-batch, that flow through a query into a topic."""
+
+    def __init__(self, spark: Any, topics: Topics, place: Path, topic: str, **options: Any) -> None:
+        self._spark = spark
+        self._topics = topics
+        self._place = place
+        self._topic = topic
+        self._options = options
+        (place / "in").mkdir()
+
+    def add(self, first: int, count: int) -> None:
+        text = "".join(f"{number:09d}\n" for number in range(first, first + count))
+        (self._place / "fresh").write_text(text)
+        (self._place / "fresh").rename(self._place / "in" / f"{first:09d}.txt")
+
+    def run(self, change: Any = lambda frame: frame) -> Any:
+        frame = self._spark.readStream.format("text").option("maxFilesPerTrigger", 1).load(str(self._place / "in"))
+        query = (
+            change(frame.withColumnRenamed("value", "body"))
+            .writeStream.format("rocketmq")
+            .option("namesrvAddr", self._topics.namesrv)
+            .option("topic", self._topic)
+            .options(**self._options)
+            .option("checkpointLocation", str(self._place / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(120)
+        return query
+
+
+def test_a_stream_goes_on_after_a_restart(spark: Any, topics: Topics, tmp_path: Path) -> None:
+    topic = topics.create(queues=2)
+    stream = Stream(spark, topics, tmp_path, topic)
+    stream.add(0, 700)
+    stream.add(700, 300)
+    query = stream.run()
+    assert [progress["numInputRows"] for progress in query.recentProgress] == [700, 300]
+    stream.add(1000, 500)
+    stream.run()
+    assert bodies(topics, topic, 2) == expected(1500)
+
+
+class FailOnce:
+    """Fails one partition half-way, the first time: by an error, or by killing its Python worker."""
+
+    def __init__(self, marker: Path, how: str, after: int = 600) -> None:
+        self.marker = str(marker)
+        self.how = how
+        self.after = after
+
+    def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
+        for batch in batches:
+            yield batch.slice(0, self.after)
+            if batch.num_rows > self.after and not os.path.exists(self.marker):
+                Path(self.marker).touch()
+                if self.how == "kill":
+                    os.kill(os.getpid(), signal.SIGKILL)
+                raise RuntimeError("a task that fails on purpose")
+            yield batch.slice(self.after)
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("how", ["error", "kill"])
+def test_a_failed_micro_batch_is_repeated_and_nothing_is_lost(
+    spark: Any, topics: Topics, tmp_path: Path, how: str
+) -> None:
+    topic = topics.create(queues=2)
+    stream = Stream(spark, topics, tmp_path, topic)
+    stream.add(0, 2000)
+    fail = FailOnce(tmp_path / "failed", how)
+    with pytest.raises(Exception, match=r"failed|fails"):
+        stream.run(lambda frame: frame.mapInArrow(fail, "body string"))
+    stream.run(lambda frame: frame.mapInArrow(fail, "body string"))
+    assert sorted(set(bodies(topics, topic, 2))) == expected(2000)
+
+
+def test_the_example_runs_as_written(topics: Topics, tmp_path: Path) -> None:
+    topic = topics.create(queues=4)
+    script = Path(__file__).parents[2] / "examples" / "spark" / "sink.py"
+    command = [sys.executable, str(script), topics.namesrv, topic, str(tmp_path / "checkpoint")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "batch written\nstream written" in done.stdout
+    found = stored(topics, topic, 4)
+    assert sum(map(len, found)) == 1050
+    records = [record for of_queue in found for record in of_queue]
+    one = [
+        (record.queue_id, record.properties["KEYS"])
+        for record in records
+        if record.properties.get("__SHARDINGKEY") == "customer-7"
+    ]
+    assert len({queue for queue, _ in one}) == 1
+    assert {keys for _, keys in one} == {f"order-{number}" for number in range(7, 1000, 10)}
