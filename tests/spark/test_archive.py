@@ -23,7 +23,7 @@ pytest.importorskip("pyspark", reason="PySpark is not installed (pip install com
 from cometmq.cli.pipeline import command
 from cometmq.spark.archive import archive, cause_of
 from cometmq.spark.archive_log import ArchiveLog
-from cometmq.spark.archive_reader import read_archive
+from cometmq.spark.archive_reader import read_archive, record_of
 from cometmq.spark.archive_report import ArchivedBatch
 from cometmq.spark.errors import ArchiveError, OptionError, SparkSourceError
 
@@ -81,8 +81,6 @@ def test_runs_go_on_where_the_last_one_ended(spark: Any, topics: Topics, places:
 
 def test_everything_of_a_record_is_kept(spark: Any, topics: Topics, places: tuple[Path, Path]) -> None:
     """Bytes of records can be made again from the archive."""
-    from cometmq.message.hosts import encode_host, parse_address
-    from cometmq.message.record import encode_record
     from cometmq.remoting.blocking import BlockingConnection
     from cometmq.remoting.codes import RequestCode
     from cometmq.spark.cluster import pull_header
@@ -93,25 +91,8 @@ def test_everything_of_a_record_is_kept(spark: Any, topics: Topics, places: tupl
     with BlockingConnection(topics.broker) as connection:
         pull = pull_header(Queue(topic, "broker-a", 0), 0, 20, "tests")
         stored = connection.invoke(RequestCode.PULL_MESSAGE, pull).body
-    made = b"".join(
-        encode_record(
-            topic=row.topic,
-            queue_id=row.queueId,
-            queue_offset=row.queueOffset,
-            physical_offset=row.physicalOffset,
-            body=bytes(row.body if row.storedBody is None else row.storedBody),
-            properties_text=row.propertiesText,
-            flag=row.flag,
-            sys_flag=row.sysFlag,
-            born_timestamp=round(row.bornTimestamp.timestamp() * 1000),
-            born_host=encode_host(*parse_address(row.bornHost)),
-            store_timestamp=round(row.storeTimestamp.timestamp() * 1000),
-            store_host=encode_host(*parse_address(row.storeHost)),
-            reconsume_times=row.reconsumeTimes,
-            prepared_transaction_offset=row.preparedTransactionOffset,
-        )
-        for row in read_archive(spark, places[0]).orderBy("queueOffset").collect()
-    )
+    rows = read_archive(spark, places[0]).orderBy("queueOffset").collect()
+    made = b"".join(record_of(row.asDict()) for row in rows)
     assert made == stored
 
 

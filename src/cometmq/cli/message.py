@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any, Final
 
 import click
@@ -94,6 +95,11 @@ def query(topic: str, key: str, begin: int, end: int | None, limit: int, namesrv
     found = administer(namesrv, work)
     if not found and output == "table":
         raise NotFoundError(f"topic {topic} has no message with key {key}", next_step="it may have expired")
+    show_found(found, key, output)
+
+
+def show_found(found: Sequence[MessageExt], key: str, output: str) -> None:
+    """Write the messages that a look-up by key has found."""
     rows = [message_row(message) for message in found]
     columns = _FOUND if output == "table" else tuple(Column(key, key) for key in (rows[0] if rows else {}))
     show(rows, columns, output, title=f"Messages with key {key}")

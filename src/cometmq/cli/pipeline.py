@@ -1,140 +1,21 @@
-"""``cometmq pipeline``: Spark jobs over topics."""
+"""``cometmq pipeline``: Spark jobs over topics, archives and stores."""
 
 from __future__ import annotations
 
-import json
-import signal
-import threading
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Final
 
 import click
 
-from cometmq.cli.administration import namesrv_option
-from cometmq.cli.failures import DONE, PARTLY_DONE
-from cometmq.spark.errors import OptionError
+from cometmq.cli.lazy_group import LazyGroup
 
-if TYPE_CHECKING:
-    from cometmq.spark.archive_report import ArchivedBatch
+JOBS: Final = {
+    "archive": "Archive topics, or a store's files, into Parquet, exactly once.",
+    "rebuild": "Make a store's consume queues and index anew from its log.",
+    "key-index": "Index an archive by key, and find messages that no broker has any more.",
+}
+"""Each is the attribute ``command`` of a module of :mod:`cometmq.cli.jobs`."""
 
 
-@click.group("pipeline")
+@click.group("pipeline", cls=LazyGroup, members=JOBS, package="cometmq.cli.jobs")
 def command() -> None:
-    """Run Spark jobs over topics."""
-
-
-@command.command("archive")
-@namesrv_option
-@click.option("--topic", "topics", multiple=True, help="A topic; may be given several times.")
-@click.option("--pattern", help="A regular expression that whole topic names match, instead of --topic.")
-@click.option("--to", required=True, type=click.Path(path_type=Path, file_okay=False), help="Directory of the archive.")
-@click.option("--checkpoint", type=click.Path(path_type=Path, file_okay=False), help="Directory of the checkpoint.")
-@click.option(
-    "--store",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="Read a broker's store from this directory, instead of asking brokers; needs no checkpoint.",
-)
-@click.option("--broker-name", default="", help="With --store: the name of the broker whose store it is.")
-@click.option(
-    "--trigger", default="availableNow", show_default=True, help="availableNow, or an interval such as 30s, 5m, 1h."
-)
-@click.option("--starting-offsets", default="earliest", show_default=True, help="earliest, latest or JSON.")
-@click.option(
-    "--max-offsets", type=click.IntRange(1), default=1_000_000, show_default=True, help="Most messages in one commit."
-)
-@click.option("--option", "settings", multiple=True, metavar="NAME=VALUE", help="Any other option of the source.")
-@click.option("--master", default="local[*]", show_default=True, help="Spark master.")
-@click.option("--vacuum", is_flag=True, help="Then remove data files that no commit names.")
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
-@click.pass_context
-def archive_topics(
-    ctx: click.Context,
-    namesrv: str,
-    topics: tuple[str, ...],
-    pattern: str | None,
-    to: Path,
-    checkpoint: Path | None,
-    store: Path | None,
-    broker_name: str,
-    trigger: str,
-    starting_offsets: str,
-    max_offsets: int,
-    settings: tuple[str, ...],
-    master: str,
-    vacuum: bool,
-    output: str,
-) -> int:
-    """Archive topics into Parquet files, exactly once, and go on where the last run stopped.
-
-    Exit codes: 0 done; 1 failed, what was committed stays; 2 wrong use; 3 partly done: stopped early, messages were
-    gone before they were read (with --option failOnDataLoss=false), or bodies could not be unpacked.
-    """
-    from cometmq.spark.archive import archive
-    from cometmq.spark.archive_log import ArchiveLog
-    from cometmq.spark.archive_store import archive_store
-
-    options = _options(settings) | ({} if pattern is None else {"subscribePattern": pattern})
-    if store is None and not topics and not options.keys() & {"topic", "subscribe", "subscribePattern"}:
-        raise click.UsageError("say what to archive: topics with --topic, or all that match with --pattern", ctx)
-    stop = threading.Event()
-    before = signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    try:
-        if store is not None:
-            report = archive_store(
-                store,
-                to,
-                broker_name=broker_name,
-                topics=topics,
-                options=options,
-                master=master,
-                on_batch=_tell,
-                stop=stop,
-            )
-        elif checkpoint is None:
-            raise click.UsageError("say where the checkpoint is with --checkpoint", ctx)
-        else:
-            report = archive(
-                namesrv,
-                topics,
-                to,
-                checkpoint,
-                trigger=trigger,
-                starting_offsets=starting_offsets,
-                max_offsets_per_trigger=max_offsets,
-                options=options,
-                master=master,
-                on_batch=_tell,
-                stop=stop,
-            )
-    except OptionError as error:
-        raise click.UsageError(str(error), ctx) from error
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    removed = ArchiveLog(to).vacuum() if vacuum else []
-    code = DONE if report.complete else PARTLY_DONE
-    if output == "json":
-        click.echo(json.dumps(report.to_dict() | {"exit_code": code, "vacuumed": removed}, indent=2))
-    else:
-        click.echo(report.render())
-        if vacuum:
-            click.echo(f"removed {len(removed)} files that no commit names")
-    return code
-
-
-def _options(settings: tuple[str, ...]) -> dict[str, str]:
-    options: dict[str, Any] = {}
-    for setting in settings:
-        name, equals, value = setting.partition("=")
-        if not equals:
-            raise click.UsageError(f"--option {setting}: the form is NAME=VALUE")
-        options[name] = value
-    return options
-
-
-def _tell(batch: ArchivedBatch) -> None:
-    speed = batch.total_rows / batch.seconds if batch.seconds else 0.0
-    click.echo(
-        f"batch {batch.batch_id}: {batch.rows:,} messages in {batch.files} files committed; "
-        f"{batch.total_rows:,} so far, {speed:,.0f} messages/s",
-        err=True,
-    )
+    """Run Spark jobs over topics, archives and stores."""

@@ -1,10 +1,14 @@
-"""Reads an archive back: only files that a commit names."""
+"""Reads an archive back: only files that a commit names; and makes the stored records of its rows again."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from cometmq.message.hosts import encode_host, parse_address
+from cometmq.message.record import encode_record
 from cometmq.spark.archive_log import ArchiveLog
 from cometmq.spark.columns import COLUMNS
 
@@ -24,3 +28,27 @@ def read_archive(spark: SparkSession, directory: str | Path) -> DataFrame:
     if not paths:
         return spark.createDataFrame([], _SCHEMA)
     return spark.read.schema(_SCHEMA).parquet(*paths)
+
+
+def record_of(row: Mapping[str, Any]) -> bytes:
+    """The stored record of an archived message, byte for byte as its broker had it; ``row`` has every column."""
+    return encode_record(
+        topic=row["topic"],
+        queue_id=row["queueId"],
+        queue_offset=row["queueOffset"],
+        physical_offset=row["physicalOffset"],
+        body=bytes(row["body"] if row["storedBody"] is None else row["storedBody"]),
+        properties_text=row["propertiesText"],
+        flag=row["flag"],
+        sys_flag=row["sysFlag"],
+        born_timestamp=_milliseconds(row["bornTimestamp"]),
+        born_host=encode_host(*parse_address(row["bornHost"])),
+        store_timestamp=_milliseconds(row["storeTimestamp"]),
+        store_host=encode_host(*parse_address(row["storeHost"])),
+        reconsume_times=row["reconsumeTimes"],
+        prepared_transaction_offset=row["preparedTransactionOffset"],
+    )
+
+
+def _milliseconds(moment: datetime) -> int:
+    return round(moment.timestamp() * 1000)

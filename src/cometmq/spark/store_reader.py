@@ -55,6 +55,36 @@ class BadRecord(msgspec.Struct, frozen=True, rename="camel"):
     """The bytes in base64, at most the first 64 KiB."""
 
 
+class BadRecords:
+    """The damage of one stretch, on its way to ``badRecordsPath``."""
+
+    def __init__(self, directory: str | None) -> None:
+        self._directory = directory
+        self._lines: list[bytes] = []
+
+    def add(self, file: LogFile, damage: Damage) -> None:
+        """Take note of damage.
+
+        :raises StoreReadError: there is no such path.
+        """
+        if self._directory is None:
+            raise StoreReadError(
+                f"{file.path}: the record at log offset {damage.log_offset} is damaged: {damage.reason}",
+                next_step="option badRecordsPath names a directory for damaged records; all others are read then",
+            )
+        data = base64.b64encode(damage.data).decode("ascii")
+        self._lines.append(
+            msgspec.json.encode(BadRecord(file.path, damage.log_offset, damage.size, damage.reason, data)) + b"\n"
+        )
+
+    def write(self, stretch: Stretch) -> None:
+        """Write what was noted; a task that is repeated writes the same file again."""
+        if self._lines and self._directory is not None:
+            directory = Path(self._directory)
+            directory.mkdir(parents=True, exist_ok=True)
+            replace_file(directory / f"bad-{stretch.begin:020d}-{stretch.end:020d}.json", b"".join(self._lines))
+
+
 def stretches(options: StoreOptions) -> list[Stretch]:
     """Cut the log into what tasks read.
 
@@ -86,24 +116,15 @@ class StoreScan:
 
         :raises StoreReadError: a record is damaged and there is no such path.
         """
-        bad: list[BadRecord] = []
-        path = self._options.bad_records_path
+        bad = BadRecords(self._options.bad_records_path)
         for found in scan(stretch.file, stretch.begin, stretch.end):
             if isinstance(found, Records):
                 kept = self._visible(found)
                 if len(kept):
                     yield kept
-                continue
-            if path is None:
-                raise StoreReadError(
-                    f"{stretch.file.path}: the record at log offset {found.log_offset} is damaged: {found.reason}",
-                    next_step="option badRecordsPath names a directory for damaged records; all others are read then",
-                )
-            bad.append(_bad_record(stretch.file, found))
-        if bad and path is not None:
-            lines = b"".join(msgspec.json.encode(record) + b"\n" for record in bad)
-            Path(path).mkdir(parents=True, exist_ok=True)
-            replace_file(Path(path) / f"bad-{stretch.begin:020d}-{stretch.end:020d}.json", lines)
+            else:
+                bad.add(stretch.file, found)
+        bad.write(stretch)
 
     def _visible(self, records: Records) -> Records:
         options = self._options
@@ -142,12 +163,6 @@ class StoreScan:
             return False
         deleted = self._queues is not None and self._queues.present and not self._queues.has_topic(topic)
         return not deleted and self._pattern.fullmatch(topic) is not None
-
-
-def _bad_record(file: LogFile, damage: Damage) -> BadRecord:
-    return BadRecord(
-        file.path, damage.log_offset, damage.size, damage.reason, base64.b64encode(damage.data).decode("ascii")
-    )
 
 
 class StoreReader(DataSourceReader):

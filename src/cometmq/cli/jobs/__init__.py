@@ -1,0 +1,1 @@
+"""The Spark jobs of ``cometmq pipeline``: one module a job."""
