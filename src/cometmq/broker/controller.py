@@ -65,8 +65,8 @@ class Broker:
     ``hooks`` are used beside those that the configuration names (``hookNames``).
 
     Its parts are there for the modules of administration: ``live``, ``topics``, ``groups``,
-    ``offsets``, ``filters``, ``clients``, ``processors``, ``stats``; from ``start`` on also ``store``, ``turn``,
-    ``hold`` and ``server``.
+    ``offsets``, ``filters``, ``clients``, ``locks``, ``processors``, ``stats``; from ``start`` on also ``store``,
+    ``turn``, ``hold`` and ``server``.
     """
 
     store: MessageStore
@@ -96,7 +96,7 @@ class Broker:
         self.offsets = ConsumerOffsetManager(tables / "consumerOffset.json")
         self.filters = ConsumerFilterManager(self.live, tables / "consumerFilter.json", clock=clock)
         self.clients = ClientRegistry(clock=clock)
-        self._locks = RebalanceLockManager(clock=clock)
+        self.locks = RebalanceLockManager(clock=clock)
         self.processors = ProcessorTable()
         self.stats = BrokerStats(config.broker_cluster_name, clock=clock)
         self._registration: BrokerRegistration | None = None
@@ -234,7 +234,7 @@ class Broker:
         pulls.register(self.processors)
         consumers.register(self.processors)
         ClientManageProcessor(self.live, self.clients, self.topics, self.groups, self.filters).register(self.processors)
-        LockProcessor(self._locks).register(self.processors)
+        LockProcessor(self.locks).register(self.processors)
         self.transactions.register(self.processors)
         QueryProcessor(self.live, self.store).register(self.processors)
         register_administration(
@@ -262,7 +262,7 @@ class Broker:
         self._stops.push_async_callback(self.transactions.stop)
         for periodic in (
             Periodic("expire clients", CLIENT_SCAN_SECONDS, self.clients.expire, clock=clock),
-            Periodic("expire locks", CLIENT_SCAN_SECONDS, self._locks.expire, clock=clock),
+            Periodic("expire locks", CLIENT_SCAN_SECONDS, self.locks.expire, clock=clock),
             Periodic(
                 "write consumer offsets",
                 config.flush_consumer_offset_interval / 1000,

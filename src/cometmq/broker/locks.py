@@ -56,6 +56,13 @@ class RebalanceLockManager:
         """Locks held, those included whose time is up and that nobody has looked at since."""
         return self._count
 
+    def holder(self, group: str, queue: MessageQueue) -> str | None:
+        """The client whose queue it is now, None for nobody's."""
+        lock = self._groups.get(group, {}).get(queue)
+        if lock is None or self._clock.monotonic() - lock.renewed_at > LOCK_SECONDS:
+            return None
+        return lock.client_id
+
     def try_lock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> list[MessageQueue] | None:
         """Lock or renew; the queues that the client holds now. ``None``: there is no room for so many, nothing is done.
 
@@ -68,17 +75,14 @@ class RebalanceLockManager:
             return None
         granted = []
         for queue in wanted:
+            if self.holder(group, queue) not in (None, client_id):
+                continue
             lock = locks.get(queue)
             if lock is None:
-                locks[queue] = _Lock(client_id, now)
                 self._count += 1
-            elif lock.client_id == client_id:
-                lock.renewed_at = now
-            elif now - lock.renewed_at > LOCK_SECONDS:
+            elif lock.client_id != client_id:
                 _log.info("%s of group %s goes to %s: the lock of %s expired", queue, group, client_id, lock.client_id)
-                locks[queue] = _Lock(client_id, now)
-            else:
-                continue
+            locks[queue] = _Lock(client_id, now)
             granted.append(queue)
         if locks:
             self._groups[group] = locks
@@ -88,8 +92,7 @@ class RebalanceLockManager:
         """Free those of the queues that the client holds; others' locks stay."""
         locks = self._groups.get(group, {})
         for queue in queues:
-            lock = locks.get(queue)
-            if lock is not None and lock.client_id == client_id:
+            if queue in locks and locks[queue].client_id == client_id:
                 self._drop(group, queue)
 
     def expire(self) -> None:

@@ -11,7 +11,7 @@ from cometmq.client.hooks import (
     SendMessageHook,
 )
 from cometmq.client.instance import ClientInstance
-from cometmq.client.listener import ConsumeResult, Retry
+from cometmq.client.listener import ConsumeResult, Retry, Suspend
 from cometmq.client.lite_pull_consumer import LitePullConsumer
 from cometmq.client.outcomes import PartlySentError
 from cometmq.client.producer import Producer
@@ -56,5 +56,6 @@ __all__ = [
     "SendMessageHook",
     "SendResult",
     "SendStatus",
+    "Suspend",
     "by_sharding_key",
 ]

@@ -5,9 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
+from typing import Final
 
 from cometmq.client.ranges import demand_above_zero, demand_zero_or_more
 from cometmq.client.rebalance import AllocateStrategy, averagely
+
+DEFAULT_RECONSUME_TIMES: Final = 16
+"""Of a concurrent consumer whose ``max_reconsume_times`` is -1."""
+ENDLESS: Final = 2**31 - 1
+"""Of an orderly one: Java's largest ``int``."""
 
 
 class MessageModel(Enum):
@@ -88,8 +94,12 @@ class PushConfig(ReadConfig):
     """Listener calls at a time; plain functions run in as many threads."""
     pull_span_for_queue: int = 100_000
     """How far the first and the last message in consumption may be apart in one queue (Java: 2000)."""
-    max_reconsume_times: int = 16
-    """Deliveries after which a failing message goes to the dead-letter topic."""
+    orderly: bool = False
+    """Whether the messages of a queue are consumed one call at a time, in their order, and wait for one that fails."""
+    suspend_current_queue_s: float = 1.0
+    """Orderly: seconds that a queue rests after a failure, unless the listener says how long."""
+    max_reconsume_times: int = -1
+    """Failures after which a message goes to the dead-letter topic; -1: 16, but orderly never."""
     retry_delay_s: float = 5.0
     """Seconds before a message that failed, and that the broker did not take back, is consumed again here."""
     persist_interval_s: float = 5.0
@@ -110,7 +120,16 @@ class PushConfig(ReadConfig):
         demand_above_zero(
             self, "consume_batch_size", "consume_concurrency", "pull_span_for_queue", "persist_interval_s"
         )
-        demand_zero_or_more(self, "retry_delay_s", "handover_wait_s", "handover_delay_s", "max_reconsume_times")
+        demand_zero_or_more(self, "retry_delay_s", "handover_wait_s", "handover_delay_s", "suspend_current_queue_s")
+        if self.max_reconsume_times < -1:
+            raise ValueError(f"max_reconsume_times must be -1, 0 or more, not {self.max_reconsume_times}")
+
+    @property
+    def reconsume_limit(self) -> int:
+        """The failures that ``max_reconsume_times`` allows, -1 resolved as Java does."""
+        if self.max_reconsume_times >= 0:
+            return self.max_reconsume_times
+        return ENDLESS if self.orderly else DEFAULT_RECONSUME_TIMES
 
 
 @dataclass(frozen=True, kw_only=True)

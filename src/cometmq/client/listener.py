@@ -1,4 +1,4 @@
-"""What a listener is, and what it may answer (``MessageListenerConcurrently``)."""
+"""What a listener is, and what it may answer (``MessageListenerConcurrently``, ``MessageListenerOrderly``)."""
 
 from __future__ import annotations
 
@@ -22,14 +22,26 @@ class Retry(msgspec.Struct, frozen=True):
     """The messages from position ``first`` on failed; those before are done.
 
     ``delay_level`` says when they come back: 1 to 18 (1 s to 2 h), 0 lets the broker choose by how
-    often they failed, -1 sends them to the dead-letter topic at once.
+    often they failed, -1 sends them to the dead-letter topic at once. An orderly consumer keeps them
+    and their queue waiting instead, whatever the level, except for -1.
     """
 
     first: int = 0
     delay_level: int = 0
 
 
-Verdict = ConsumeResult | Retry | None
+class Suspend(msgspec.Struct, frozen=True):
+    """The messages from position ``first`` on failed; those before are done (``SUSPEND_CURRENT_QUEUE_A_MOMENT``).
+
+    An orderly consumer lets the queue rest for ``seconds``, by default as configured, and then gives the
+    same messages again. For any other consumer it is the same as :class:`Retry`.
+    """
+
+    first: int = 0
+    seconds: float | None = None
+
+
+Verdict = ConsumeResult | Retry | Suspend | None
 """``None`` means success; raising means that all messages of the call failed."""
 
 Listener = Callable[[Sequence[MessageExt]], Verdict] | Callable[[Sequence[MessageExt]], Awaitable[Verdict]]
@@ -47,4 +59,4 @@ def failed_part(messages: Sequence[MessageExt], verdict: Verdict) -> Sequence[Me
     """The messages that are to come again."""
     if verdict is None or verdict is ConsumeResult.SUCCESS:
         return ()
-    return messages[verdict.first :] if isinstance(verdict, Retry) else messages
+    return messages[verdict.first :] if isinstance(verdict, Retry | Suspend) else messages

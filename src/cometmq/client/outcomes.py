@@ -54,7 +54,8 @@ class Many:
         self.in_flight = 0
         self._positions = positions
         self._outcomes: list[SendResult | BaseException | None] = [None] * total
-        self._failed = False
+        self.failed = False
+        """Whether one has failed so far."""
         self._waiter: asyncio.Future[None] | None = None
         self._wake_at = 0
 
@@ -62,7 +63,7 @@ class Many:
         """Keep the outcome of delivery ``index``."""
         self.in_flight -= 1
         if isinstance(outcome, BaseException):
-            self._failed = True
+            self.failed = True
             error = raisable(outcome)
             for position in (index,) if self._positions is None else self._positions[index]:
                 self._outcomes[position] = error
@@ -76,6 +77,11 @@ class Many:
                 self._waiter.set_result(None)
             self._waiter = None
 
+    def give_up(self, index: int, why: str) -> None:
+        """Note that delivery ``index`` was not even begun."""
+        self.in_flight += 1
+        self.done(index, ClientError(why, next_step="send it again after those before it"))
+
     async def until(self, in_flight: int) -> None:
         """Wait until at most ``in_flight`` deliveries are on their way."""
         if self.in_flight > in_flight:
@@ -88,7 +94,7 @@ class Many:
 
         :raises PartlySentError: some failed.
         """
-        if self._failed:
+        if self.failed:
             raise PartlySentError([outcome for outcome in self._outcomes if outcome is not None])
         return [outcome for outcome in self._outcomes if isinstance(outcome, SendResult)]
 

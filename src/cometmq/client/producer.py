@@ -39,6 +39,9 @@ MAX_BATCHES_IN_FLIGHT: Final = 16
 """Batches of one ``send_batch`` call on their way; bounds memory to as many times ``max_message_bytes``."""
 
 
+OVERTAKING: Final = "not sent, since it would overtake one that failed"
+
+
 class Producer:
     """Sends messages as one producer group.
 
@@ -252,6 +255,9 @@ class Producer:
         ``max_message_bytes``. Messages of one batch stand side by side in one queue. Delayed messages
         cannot be in a batch and go alone. Bodies in batches are not packed.
 
+        With ``queue`` or ``sharding_key`` they keep their order: one request follows the answer to the
+        other, and after one that failed nothing more is sent.
+
         :raises PartlySentError: some failed; its ``outcomes`` tell which.
         :raises IllegalMessageError: one is not allowed; nothing was sent.
         """
@@ -262,14 +268,19 @@ class Producer:
             encoder.check(message)
         positions = split_batches(todo, self.config.max_message_bytes, encoder.piece_bytes)
         selector = by_sharding_key(sharding_key) if sharding_key is not None else None
+        in_order = queue is not None or selector is not None
+        limit = 1 if in_order else MAX_BATCHES_IN_FLIGHT
         outcomes = Many(positions, len(todo))
         try:
             for index, batch in enumerate(positions):
-                if outcomes.in_flight >= MAX_BATCHES_IN_FLIGHT:
-                    await outcomes.until(MAX_BATCHES_IN_FLIGHT - 1)
+                if outcomes.in_flight >= limit:
+                    await outcomes.until(limit - 1)
+                if in_order and outcomes.failed:
+                    outcomes.give_up(index, OVERTAKING)
+                    continue
                 chosen = [todo[position] for position in batch]
                 delivery = self._prepare_batch(chosen) if is_batchable(chosen[0]) else self._prepare(chosen[0])
-                if queue is not None or selector is not None:
+                if in_order:
                     delivery.target, delivery.selector, delivery.retries = queue, selector, 0
                 outcomes.in_flight += 1
                 self._start(delivery, outcomes.done, index)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from functools import partial
-from typing import Self
+from typing import Any, Self
 
 from cometmq.client.consume_observation import observed
 from cometmq.client.consume_service import ConsumeService
@@ -19,8 +19,11 @@ from cometmq.client.listener import Listener, Retry, Verdict, failed_part
 from cometmq.client.local_offsets import LocalOffsets
 from cometmq.client.membership import Membership
 from cometmq.client.offsets import Offsets
+from cometmq.client.ordered_failures import OrderedFailures
+from cometmq.client.ordered_service import OrderedConsumeService
 from cometmq.client.process_queue import ConsumeRequest, ProcessQueue
 from cometmq.client.pulling import Puller
+from cometmq.client.queue_locks import QueueLocks
 from cometmq.client.reader import Budget, read_queue
 from cometmq.client.starting_point import starting_point
 from cometmq.client.subscription import ALL, TAG, subscription
@@ -41,7 +44,8 @@ class PushConsumer:
 
     ``subscribe`` first, then ``async with`` (or ``start``). A message is done when the listener returns;
     it comes again when the listener raises or says so (see :mod:`cometmq.client.listener`), with the
-    broker's delays, and goes to the dead-letter topic after ``max_reconsume_times``.
+    broker's delays, and goes to the dead-letter topic after ``max_reconsume_times``. With ``orderly`` in
+    its configuration it comes again here, and the queue waits for it (``docs/ordered.md``).
 
     :param group: the consumer group; all its members have the same subscriptions and strategy.
     :param listener: a function of a sequence of messages, plain (called in threads) or ``async``.
@@ -86,6 +90,7 @@ class PushConsumer:
         self._local_table: dict[MessageQueue, int] = {}
         self._saving = asyncio.Lock()
         self._reporting: dict[MessageQueue, asyncio.Lock] = {}
+        self._locks: QueueLocks | None = None
         self._state = "not started"
 
     async def __aenter__(self) -> Self:
@@ -118,7 +123,7 @@ class PushConsumer:
         self.instance.acquire()
         self._state = "running"
         self._budget = Budget(config.pull_threshold_bytes)
-        self._service = ConsumeService(self._listener, config.consume_concurrency, clock, self._settled)
+        self._service = self._new_service()
         self._membership = Membership(
             self.instance,
             self.group,
@@ -134,15 +139,33 @@ class PushConsumer:
             await self.close()
             raise
 
+    def _new_service(self) -> ConsumeService | OrderedConsumeService:
+        config, clock = self.config, self.instance.clock
+        if not config.orderly:
+            return ConsumeService(self._listener, config.consume_concurrency, clock, self._settled)
+        if not self._broadcast:
+            self._locks = QueueLocks(self.instance, self.group, self._lock_lost)
+        return OrderedConsumeService(
+            self._listener,
+            config.consume_concurrency,
+            config.suspend_current_queue_s,
+            clock,
+            lambda process_queue: self._is_ours(process_queue.queue),
+            lambda process_queue: self._lock_lost(process_queue.queue),
+            OrderedFailures(self.instance, self.group, config).judge,
+        )
+
     async def close(self) -> None:
         """Finish what is in consumption, report offsets, leave the group."""
         if self._state != "running":
             return
         self._state = "closed"
         await self._membership.stop()
-        leaving = [self._hand_over(queue, process_queue) for queue, process_queue in self._queues.items()]
-        self._queues = {}
-        await asyncio.gather(*leaving, *self._leaving.values(), return_exceptions=True)
+        for queue in list(self._queues):
+            self._leave(queue)
+        await asyncio.gather(*self._leaving.values(), return_exceptions=True)
+        if self._locks is not None:
+            await self._locks.stop()
         self._service.close()
         if self.trace is not None:
             await self.trace.close()
@@ -197,8 +220,11 @@ class PushConsumer:
     def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
         """An administrator has moved the group."""
         for queue, offset in offsets.items():
-            if queue in self._queues:
-                self.instance.spawn(self._reset(queue, offset))
+            process_queue = self._queues.pop(queue, None)
+            if process_queue is not None and self._state == "running":
+                process_queue.dropped = True
+                self._let_go(queue, self._reset(queue, process_queue, offset, self._leaving.get(queue)))
+                self._read(queue, shared=False)
 
     def positions(self, topic: str) -> dict[MessageQueue, int]:
         """How far this member is in a topic."""
@@ -210,17 +236,35 @@ class PushConsumer:
         mine = {queue for queue in self._queues if queue.topic == topic and self._queues[queue].is_read}
         queues_left = {queue for queue in self._queues if queue.topic == topic} - (mine & queues)
         for queue in sorted(queues_left):
-            process_queue = self._queues.pop(queue)
-            process_queue.dropped = True
-            task = self.instance.spawn(self._hand_over(queue, process_queue))
-            self._leaving[queue] = task
-            task.add_done_callback(partial(self._left, queue))
+            self._leave(queue)
         for queue in sorted(queues - mine):
             self._read(queue, shared=shared)
+
+    def _leave(self, queue: MessageQueue) -> None:
+        process_queue = self._queues.pop(queue)
+        process_queue.dropped = True
+        self._let_go(queue, self._hand_over(queue, process_queue, self._leaving.get(queue)))
+
+    def _let_go(self, queue: MessageQueue, work: Coroutine[Any, Any, None]) -> None:
+        """Do what ends with the queue being free to be read again, here or elsewhere."""
+        task = self.instance.spawn(work)
+        self._leaving[queue] = task
+        task.add_done_callback(partial(self._left, queue))
 
     def _left(self, queue: MessageQueue, task: asyncio.Task[None]) -> None:
         if self._leaving.get(queue) is task:
             del self._leaving[queue]
+
+    def _is_ours(self, queue: MessageQueue) -> bool:
+        """Whether nobody else can be reading the queue, as far as its order depends on it."""
+        return self._locks is None or self._locks.holds(queue)
+
+    def _lock_lost(self, queue: MessageQueue) -> None:
+        """What was read under the lost lock may be done by somebody else now: begin anew under a new one."""
+        if self._state == "running" and queue in self._queues:
+            log.warning("%s has lost its lock of %s; it will be locked and read anew", self.group, queue)
+            self._leave(queue)
+            self._read(queue, shared=False)
 
     def _read(self, queue: MessageQueue, *, shared: bool) -> None:
         config = self.config
@@ -232,7 +276,9 @@ class PushConsumer:
             before = self._leaving.get(queue)
             if before is not None:
                 await asyncio.wait([before])
-            if shared and config.handover_delay_s:
+            if self._locks is not None:
+                await self._locks.acquire(queue)
+            elif shared and config.handover_delay_s:
                 await clock.sleep(config.handover_delay_s)
             offset = await starting_point(self.offsets, queue, await self._committed(queue), config)
             process_queue.begin(offset)
@@ -247,28 +293,43 @@ class PushConsumer:
             return self._local_table.get(queue)
         return await self.offsets.committed(self.group, queue)
 
-    async def _hand_over(self, queue: MessageQueue, process_queue: ProcessQueue) -> None:
-        """Stop reading, report how far it is, wait for what is in consumption, report again."""
+    async def _hand_over(
+        self, queue: MessageQueue, process_queue: ProcessQueue, before: asyncio.Task[None] | None
+    ) -> None:
+        """Stop reading, report how far it is, wait for what is in consumption, report again, unlock."""
+        if before is not None:
+            await asyncio.wait([before])
         await process_queue.stop_reading()
         if process_queue.running:
             await self._report({queue: process_queue.offset})
+        drained = await self._drain(queue, process_queue)
+        await self._report({queue: process_queue.offset})
+        process_queue.release()
+        if self._locks is not None and drained:
+            await self._locks.release(queue)
+        log.info("%s has left %s at offset %s", self.group, queue, process_queue.offset)
+
+    async def _drain(self, queue: MessageQueue, process_queue: ProcessQueue) -> bool:
+        """Wait for the calls that run, for a while, or in an orderly group until they end; whether they have."""
+        while process_queue.running:
             try:
                 await within(self.instance.clock, self.config.handover_wait_s, process_queue.idle())
             except TimeoutError:
-                log.warning("%s goes to another member while %d calls run", queue, len(process_queue.running))
-        await self._report({queue: process_queue.offset})
-        process_queue.release()
-        log.info("%s has left %s at offset %s", self.group, queue, process_queue.offset)
+                log.warning("%s is to be left while %d calls run", queue, len(process_queue.running))
+                if self._locks is None or self._state != "running":
+                    return False
+        return True
 
-    async def _reset(self, queue: MessageQueue, offset: int) -> None:
-        process_queue = self._queues.pop(queue, None)
-        if process_queue is None:
-            return
+    async def _reset(
+        self, queue: MessageQueue, process_queue: ProcessQueue, offset: int, before: asyncio.Task[None] | None
+    ) -> None:
+        if before is not None:
+            await asyncio.wait([before])
         await process_queue.stop_reading()
+        if self.config.orderly:
+            await self._drain(queue, process_queue)
         process_queue.release()
         await self._report({queue: offset})
-        if self._state == "running" and queue not in self._queues:
-            self._read(queue, shared=False)
 
     # --- what the listener said ---
 
@@ -312,7 +373,7 @@ class PushConsumer:
             delay_level=delay_level,
             origin_msg_id=message.msg_id,
             origin_topic=message.topic,
-            max_reconsume_times=self.config.max_reconsume_times,
+            max_reconsume_times=self.config.reconsume_limit,
         )
         doing = f"handing back {message.msg_id}"
         await self.instance.call(address, RequestCode.CONSUMER_SEND_MSG_BACK, header, doing=doing)
@@ -339,7 +400,8 @@ class PushConsumer:
             if known:
                 await self._save()
             return
-        await asyncio.gather(*(self._report_one(queue, offset) for queue, offset in known.items()))
+        ours = {queue: offset for queue, offset in known.items() if self._is_ours(queue)}
+        await asyncio.gather(*(self._report_one(queue, offset) for queue, offset in ours.items()))
 
     async def _report_one(self, queue: MessageQueue, offset: int) -> None:
         header = UpdateConsumerOffsetRequestHeader(self.group, queue.topic, queue.queue_id, offset)
