@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from typing import Any, Self
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Self, TypeVar
 
 from cometmq.client import ClientInstance, ConsumeFromWhere, Message, MessageExt, Producer, PushConfig, PushConsumer
 from cometmq.client.listener import Verdict
@@ -18,6 +18,8 @@ from cometmq.clock import TimerHandle, VirtualClock
 from cometmq.message.names import retry_topic
 from cometmq.remoting.bodies import MessageQueue, TopicConfig
 from cometmq.testing import Cluster
+
+T = TypeVar("T")
 
 TOPIC = "Ordered"
 
@@ -39,13 +41,16 @@ class PausableClock:
         return self._clock.monotonic()
 
     def call_later(self, delay_s: float, callback: Callable[..., object], *args: Any) -> TimerHandle:
-        def fire() -> None:
-            if self.awake.is_set():
-                callback(*args)
-            else:
-                self._late.append(lambda: callback(*args))
+        return self._clock.call_later(delay_s, self._fire, callback, args)
 
-        return self._clock.call_later(delay_s, fire)
+    def call_at(self, when_ms: int, callback: Callable[..., object], *args: Any) -> TimerHandle:
+        return self._clock.call_at(when_ms, self._fire, callback, args)
+
+    def _fire(self, callback: Callable[..., object], args: tuple[Any, ...]) -> None:
+        if self.awake.is_set():
+            callback(*args)
+        else:
+            self._late.append(lambda: callback(*args))
 
     async def sleep(self, seconds: float) -> None:
         await self._clock.sleep(seconds)
@@ -155,30 +160,20 @@ class OrderedGroup:
         for queue in [queue for queue, running in self._running.items() if running[0] is member]:
             del self._running[queue]
 
-    async def pass_time(self, seconds: float, step_s: float = 1.0) -> None:
-        """Move the clock in steps, with time between them for the sockets."""
-        left = seconds
-        while left > 0:
-            self.clock.advance(min(step_s, left))
-            left -= step_s
-            for _ in range(3):
-                await asyncio.sleep(0.0005)
+    async def pass_time(self, seconds: float) -> None:
+        """Move the clock; everybody does meanwhile what is due."""
+        await self.clock.run_for(seconds)
 
-    async def until_done(self, work: Any) -> Any:
-        task = asyncio.ensure_future(work)
-        for _ in range(2000):
-            await asyncio.wait([task], timeout=0.002)
-            if task.done():
-                return task.result()
-            self.clock.advance(0.05)
-        raise AssertionError(f"{work} does not end")
+    async def until_done(self, work: Awaitable[T]) -> T:
+        """Move the clock until something has ended."""
+        return await self.clock.run_until(work, 100.0)
 
     async def until(self, condition: Callable[[], object], within_s: float = 300.0) -> None:
         """Move the clock until a condition holds."""
         deadline = self.clock.monotonic() + within_s
         while not condition():
             assert self.clock.monotonic() < deadline, f"not within {within_s:g} s; {self.state()}"
-            await self.pass_time(0.5)
+            await self.pass_time(0.2)
 
     async def all_done(self, within_s: float = 300.0) -> None:
         """Everything sent was consumed."""
