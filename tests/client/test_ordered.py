@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,12 +30,13 @@ from cometmq.client import (
     Suspend,
 )
 from cometmq.client.listener import Verdict
-from cometmq.client.sync import SyncPushConsumer
+from cometmq.client.sync import SyncAdmin, SyncPushConsumer
 from cometmq.message.names import dlq_topic, retry_topic
 from cometmq.remoting.command import RemotingCommand
 
 from .conftest import Until
 from .ordered_group import OrderedGroup
+from .test_examples import run
 
 FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
 
@@ -340,7 +342,7 @@ async def _queues(reader: PullConsumer, topic: str) -> Sequence[Any]:
 
 
 async def test_a_broadcasting_consumer_keeps_the_order_without_locks(
-    server: Deployment, topic: str, group: str, until: Until, tmp_path: Any
+    server: Deployment, topic: str, group: str, until: Until, tmp_path: Path
 ) -> None:
     await send_keys(server, topic, range(50))
     log = Log()
@@ -367,3 +369,13 @@ async def test_batches_of_one_key_follow_each_other_and_stop_at_a_failure(server
     errors = [str(outcome) for outcome in partly.value.outcomes]
     assert "queueId[99] is illegal" in errors[0]
     assert "would overtake" in errors[-1]
+
+
+def test_the_example_runs_as_written(server: Deployment, tmp_path: Path) -> None:
+    with SyncAdmin(server.address) as admin:
+        admin.create_topic("order-states", queues=4)
+    lines = run("ordered.py", tmp_path, server.address).splitlines()
+    for order in ("order-1", "order-2", "order-3"):
+        states = [line.split()[1] for line in lines if line.startswith(f"{order} ") and "failed" not in line]
+        assert states == ["created", "paid", "packed", "sent"]
+    assert "order-2 failed, once more" in lines
