@@ -2,7 +2,8 @@
 
 :class:`Cluster` runs a nameserver and brokers on the test's own event loop, with a clock that the test
 may move (:class:`~cometmq.clock.VirtualClock`), may kill a broker as SIGKILL does, and
-says with :meth:`Cluster.inbox` what must arrive, and when;
+says with :meth:`Cluster.inbox` what must arrive, and when; :class:`SyncCluster` is the same in a thread,
+for tests without an event loop;
 :class:`ProcessCluster` runs them as real processes.
 """
 
@@ -12,6 +13,7 @@ from cometmq.testing.cluster import Cluster
 from cometmq.testing.inbox import ExpectationError, Inbox
 from cometmq.testing.ports import free_port
 from cometmq.testing.processes import ProcessCluster, ServerProcess
+from cometmq.testing.sync import SyncCluster, SyncInbox
 from cometmq.testing.waiting import wait_until
 
 __all__ = [
@@ -21,6 +23,8 @@ __all__ = [
     "NeverIdleError",
     "ProcessCluster",
     "ServerProcess",
+    "SyncCluster",
+    "SyncInbox",
     "VirtualClock",
     "free_port",
     "settle",

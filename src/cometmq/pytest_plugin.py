@@ -1,0 +1,128 @@
+"""pytest fixtures: a real cluster inside a test, with a movable clock (see ``docs/testing.md``).
+
+pytest imports this module in every run in which CometMQ is installed, so it imports nothing of CometMQ
+before a test asks for a fixture. Tests are configured by a marker::
+
+    @pytest.mark.cometmq(brokers=2, queues=8, broker_keys={"flushDiskType": "SYNC_FLUSH"}, real_time=True)
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import os
+import re
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+if TYPE_CHECKING:
+    from cometmq.clock import Clock
+    from cometmq.testing import Cluster, SyncCluster
+
+_MARKER_LINE: Final = (
+    "cometmq(brokers=1, queues=4, broker_keys={}, real_time=None): how the cluster of this test is set up"
+)
+_OPTIONS: Final = frozenset({"brokers", "queues", "broker_keys", "real_time"})
+_NAME_CHARS: Final = 60
+_numbers = itertools.count(1)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the settings of ``pytest.ini``."""
+    parser.addini("cometmq_brokers", "brokers of a test's CometMQ cluster", default="1")
+    parser.addini("cometmq_queues", "queues of a test's topic on each broker", default="4")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Announce the marker; bring the fixture for coroutines to the plugin that runs them."""
+    config.addinivalue_line("markers", _MARKER_LINE)
+    coroutines = ModuleType("cometmq.pytest_plugin.coroutines")
+    coroutines.cometmq_cluster = _async_fixture(config)(_cluster)  # type: ignore[attr-defined]
+    config.pluginmanager.register(coroutines, coroutines.__name__)
+
+
+def _async_fixture(config: pytest.Config) -> Callable[[Any], Any]:
+    if config.pluginmanager.hasplugin("asyncio"):
+        import pytest_asyncio  # its own decorator makes the fixture work in strict mode as well
+
+        return pytest_asyncio.fixture(name="cometmq_cluster")
+    return _needs_a_plugin
+
+
+def _needs_a_plugin(_: object) -> object:
+    @pytest.fixture(name="cometmq_cluster")
+    def refuse() -> None:
+        """A CometMQ cluster on the test's own event loop."""
+        pytest.fail(
+            "cometmq_cluster lives on the event loop of the test: install pytest-asyncio, "
+            "or use cometmq_sync_cluster in a test without async",
+            pytrace=False,
+        )
+
+    return refuse
+
+
+# --- fixtures ---------------------------------------------------------------------------------
+@pytest.fixture
+def cometmq_topic(request: pytest.FixtureRequest) -> str:
+    """The name of a topic that the cluster of this test has, and no other test."""
+    name = re.sub("[^a-zA-Z0-9_-]", "_", request.node.name)[:_NAME_CHARS]
+    return f"{name}-{os.getpid()}-{next(_numbers)}"
+
+
+@pytest.fixture
+def cometmq_clock(request: pytest.FixtureRequest) -> Clock:
+    """The clock of the cluster: a VirtualClock in coroutines, else the real one; the marker's ``real_time`` decides."""
+    from cometmq.clock import SYSTEM_CLOCK, VirtualClock
+
+    real_time = _options(request)["real_time"]
+    if real_time is None:
+        real_time = not inspect.iscoroutinefunction(request.function)
+    return SYSTEM_CLOCK if real_time else VirtualClock()
+
+
+async def _cluster(request: pytest.FixtureRequest, cometmq_clock: Clock, cometmq_topic: str) -> AsyncIterator[Cluster]:
+    """A CometMQ cluster on the test's own event loop."""
+    from cometmq.testing import Cluster
+
+    options = _options(request)
+    async with Cluster(options["brokers"], clock=cometmq_clock, broker_keys=options["broker_keys"]) as cluster:
+        await cluster.create_topic(cometmq_topic, options["queues"])
+        yield cluster
+
+
+@pytest.fixture
+def cometmq_sync_cluster(
+    request: pytest.FixtureRequest, cometmq_clock: Clock, cometmq_topic: str
+) -> Iterator[SyncCluster]:
+    """A CometMQ cluster in a thread of its own, for tests without async."""
+    from cometmq.testing import SyncCluster
+
+    options = _options(request)
+    with SyncCluster(options["brokers"], clock=cometmq_clock, broker_keys=options["broker_keys"]) as cluster:
+        cluster.create_topic(cometmq_topic, options["queues"])
+        yield cluster
+
+
+def _options(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """What the ini-file says, then the markers from the module down to the test."""
+    found: dict[str, Any] = {
+        "brokers": int(request.config.getini("cometmq_brokers")),
+        "queues": int(request.config.getini("cometmq_queues")),
+        "broker_keys": {},
+        "real_time": None,
+    }
+    for marker in reversed(list(request.node.iter_markers("cometmq"))):
+        unknown = sorted(marker.kwargs.keys() - _OPTIONS)
+        if unknown or marker.args:
+            pytest.fail(
+                f"the marker cometmq has no option {', '.join(unknown) or repr(marker.args[0])}; "
+                f"it has {', '.join(sorted(_OPTIONS))}",
+                pytrace=False,
+            )
+        keys: Mapping[str, str] = marker.kwargs.get("broker_keys", {})
+        found |= marker.kwargs | {"broker_keys": {**found["broker_keys"], **keys}}
+    return found

@@ -1,0 +1,183 @@
+"""The cluster for tests without an event loop: it runs in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final, Self, TypeVar
+
+from cometmq.client.listener import Verdict
+from cometmq.client.producer import Producer
+from cometmq.client.send_result import SendResult
+from cometmq.client.subscription import ALL, TAG
+from cometmq.clock import SYSTEM_CLOCK, Clock, VirtualClock
+from cometmq.message.message import Message, MessageExt
+from cometmq.testing.cluster import Cluster
+from cometmq.testing.inbox import WITHIN_SECONDS, Inbox
+
+R = TypeVar("R")
+
+THREAD: Final = "cometmq-cluster"
+
+
+class SyncCluster:
+    """:class:`~cometmq.testing.cluster.Cluster` in a thread: ``with SyncCluster() as cluster:``.
+
+    Applications reach it like any other, at :attr:`namesrv_address`, with whatever client and from any
+    thread. With a :class:`~cometmq.clock.VirtualClock` the cluster alone goes by it: clients in other
+    threads keep to real time, and moving the clock does not wait for them.
+    """
+
+    def __init__(
+        self,
+        brokers: int = 1,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        data: Path | None = None,
+        broker_keys: Mapping[str, str] | None = None,
+    ) -> None:
+        self.clock = clock
+        self.cluster: Final = Cluster(brokers, clock=clock, data=data, broker_keys=broker_keys)
+        """The cluster itself; touch it on its own loop only, by :meth:`call`."""
+        self._loop = asyncio.new_event_loop()  # not uvloop's, which cannot tell when it is idle
+        self._thread = threading.Thread(target=self._loop.run_forever, name=THREAD, daemon=True)
+        self._producer: Producer | None = None
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        try:
+            self.call(self.cluster.start())
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        try:
+            self.call(self._stop())
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+    async def _stop(self) -> None:
+        try:
+            if self._producer is not None:
+                await self._producer.close()
+        finally:
+            await self.cluster.stop()
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+            await asyncio.get_running_loop().shutdown_default_executor()
+
+    def call(self, work: Coroutine[Any, Any, R]) -> R:
+        """Run a coroutine on the cluster's loop and wait for it."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    # --- what the cluster does ------------------------------------------------------------------
+    @property
+    def namesrv_address(self) -> str:
+        """``host:port`` for clients."""
+        return self.cluster.namesrv_address
+
+    def create_topic(self, topic: str, queues: int = 4) -> None:
+        """Make a topic with so many queues on every broker; clients find it when this returns."""
+        self.call(self.cluster.create_topic(topic, queues))
+
+    def send(self, message: Message) -> SendResult:
+        """Store a message, as another application would."""
+        return self.call(self._send(message))
+
+    async def _send(self, message: Message) -> SendResult:
+        if self._producer is None:
+            self._producer = Producer("cometmq-testing", instance=self.cluster.client_instance())
+            await self._producer.start()
+        return await self._producer.send(message)
+
+    def inbox(
+        self,
+        *topics: str,
+        expression: str = ALL,
+        expression_type: str = TAG,
+        group: str | None = None,
+        answer: Verdict = None,
+    ) -> SyncInbox:
+        """A consumer that collects what it gets: ``with cluster.inbox("orders") as inbox:``."""
+
+        async def make() -> Inbox:
+            return self.cluster.inbox(
+                *topics, expression=expression, expression_type=expression_type, group=group, answer=answer
+            )
+
+        return SyncInbox(self, self.call(make()))
+
+    def start_broker(self, index: int) -> None:
+        """Start a stopped or killed broker on its store and port."""
+        self.call(self.cluster.start_broker(index))
+
+    def stop_broker(self, index: int) -> None:
+        """Stop a broker cleanly."""
+        self.call(self.cluster.stop_broker(index))
+
+    def restart_broker(self, index: int) -> None:
+        """Stop a broker cleanly and start it again on the same store and port."""
+        self.call(self.cluster.restart_broker(index))
+
+    def kill_broker(self, index: int) -> None:
+        """End a broker as SIGKILL does, see :meth:`Cluster.kill_broker`."""
+        self.call(self.cluster.kill_broker(index))
+
+    def run_for(self, seconds: float) -> None:
+        """Let time pass on the cluster's clock."""
+        self.call(self.clock.run_for(seconds) if isinstance(self.clock, VirtualClock) else self.clock.sleep(seconds))
+
+    def skip(self, seconds: float) -> None:
+        """Move the date from alarm to alarm, see :meth:`VirtualClock.skip`.
+
+        :raises TypeError: the cluster goes by the real clock.
+        """
+        if not isinstance(self.clock, VirtualClock):
+            raise TypeError("the real clock cannot be moved: give the cluster a VirtualClock (marker: real_time=False)")
+        self.call(self.clock.skip(seconds))
+
+
+class SyncInbox:
+    """:class:`~cometmq.testing.inbox.Inbox` for tests without an event loop."""
+
+    def __init__(self, cluster: SyncCluster, inbox: Inbox) -> None:
+        self._cluster = cluster
+        self._inbox = inbox
+
+    def __enter__(self) -> Self:
+        self._cluster.call(self._inbox.__aenter__())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._cluster.call(self._inbox.__aexit__())
+
+    @property
+    def messages(self) -> list[MessageExt]:
+        """Everything that has arrived, in that order."""
+        return list(self._inbox.messages)
+
+    def expect(self, count: int, within: float | timedelta = WITHIN_SECONDS) -> list[MessageExt]:
+        """The next ``count`` messages, see :meth:`Inbox.expect`.
+
+        :raises ExpectationError: fewer arrived.
+        """
+        return self._cluster.call(self._inbox.expect(count, within))
+
+    def expect_none(self, within: float | timedelta = WITHIN_SECONDS) -> None:
+        """Nothing more arrives, see :meth:`Inbox.expect_none`.
+
+        :raises ExpectationError: something does, or waits already.
+        """
+        self._cluster.call(self._inbox.expect_none(within))
