@@ -212,6 +212,18 @@ FILTER_SAVE_SECONDS: Final = 10.0
 TABLE_RETRY_SECONDS: Final = 10.0
 """How often a table that could not be written, on a full disk, is tried again."""
 
+DELAY_BATCH_MESSAGES: Final = 128
+"""Delayed messages delivered in one turn of the loop, about 2 ms of work: others are answered in between."""
+
+DELAY_BATCH_BYTES: Final = 1024 * 1024
+"""Delayed messages delivered in one turn of the loop, if more than one."""
+
+DELAY_RECHECK_SECONDS: Final = 10.0
+"""How often a delay level that waits is looked at all the same: so soon it is noticed that the date was set."""
+
+DELAY_RETRY_SECONDS: Final = 0.1
+"""Until delayed messages that the store did not take are delivered again (Apache: ``DELAY_FOR_A_WHILE``)."""
+
 # --- Filters --------------------------------------------------------------------------------------
 MAX_FILTER_CHARS: Final = 16_384
 """An SQL92 expression: an IN list of several hundred ids. Apache bounds only the frame."""

@@ -16,6 +16,7 @@ from tests.broker.wire import Wire, records
 
 from cometmq.broker.config import load_broker_config
 from cometmq.broker.controller import Broker
+from cometmq.clock import VirtualClock
 from cometmq.fastjson import loads
 from cometmq.message.names import PERM_READ, TRANS_OP_HALF_TOPIC
 from cometmq.remoting.codes import RequestCode, ResponseCode
@@ -45,7 +46,8 @@ def manifest(packed: Path) -> Manifest:
 
 
 @pytest.fixture
-async def broker(packed: Path, tmp_path: Path) -> AsyncIterator[Broker]:
+async def broker(packed: Path, tmp_path: Path, manifest: Manifest) -> AsyncIterator[Broker]:
+    """It runs at the time at which the real one stopped, so that what is delayed still waits."""
     with tarfile.open(packed / "store.tar.gz") as archive:
         archive.extractall(tmp_path, filter="data")
     (conf,) = tmp_path.rglob("broker.conf")
@@ -57,7 +59,8 @@ async def broker(packed: Path, tmp_path: Path) -> AsyncIterator[Broker]:
         listen_port=0,
         file_reserved_time=1_000_000,
     )
-    running = Broker(config)
+    stopped_ms = max(entry["storeTimestamp"] for entry in manifest["message"])
+    running = Broker(config, clock=VirtualClock(stopped_ms))
     await running.start()
     yield running
     await running.stop()

@@ -17,6 +17,7 @@ from cometmq.broker.clients import ClientRegistry
 from cometmq.broker.groups import SubscriptionGroupManager
 from cometmq.broker.live_config import LiveConfig
 from cometmq.broker.offsets import ConsumerOffsetManager
+from cometmq.broker.schedule import ScheduleMessageService
 from cometmq.broker.stats import BrokerStats
 from cometmq.broker.topics import TopicConfigManager
 from cometmq.clock import Clock
@@ -35,6 +36,7 @@ def register_administration(
     clients: ClientRegistry,
     store: MessageStore,
     stats: BrokerStats,
+    schedule: ScheduleMessageService,
     permission_changed: Callable[[], None],
     when_registered: Callable[[Callable[[], None]], None],
     clock: Clock,
@@ -55,4 +57,4 @@ def register_administration(
     QueueAdmin(consumers, store).register(processors)
     RelayAdmin(name, consumers, store).register(processors)
     ConfigAdmin(live, permission_changed, clock).register(processors)
-    RuntimeAdmin(live, store, stats).register(processors)
+    RuntimeAdmin(live, store, stats, schedule).register(processors)

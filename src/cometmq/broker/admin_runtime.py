@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from cometmq.broker.live_config import LiveConfig
+from cometmq.broker.schedule import ScheduleMessageService
 from cometmq.broker.stats import BrokerStats
 from cometmq.remoting.bodies import KVTable, encode_body
 from cometmq.remoting.codes import CURRENT_VERSION, CURRENT_VERSION_NAME, RequestCode, ResponseCode
@@ -39,10 +40,13 @@ _NO_STORE_POOL: Final = 2**31 - 1
 class RuntimeAdmin:
     """Answers administrators about the running broker."""
 
-    def __init__(self, live: LiveConfig, store: MessageStore, stats: BrokerStats) -> None:
+    def __init__(
+        self, live: LiveConfig, store: MessageStore, stats: BrokerStats, schedule: ScheduleMessageService
+    ) -> None:
         self._live = live
         self._store = store
         self._stats = stats
+        self._schedule = schedule
 
     def register(self, processors: ProcessorTable) -> None:
         """Answer the codes about the running broker."""
@@ -56,6 +60,8 @@ class RuntimeAdmin:
         """GET_BROKER_RUNTIME_INFO (28)."""
         table = self._stats.runtime_info()
         table.update(self._of_store())
+        for level, (offset, end) in self._schedule.offsets().items():
+            table[f"scheduleMessageOffset_{level}"] = f"{offset},{end}"
         table.update(dict.fromkeys(_ALWAYS_ZERO, "0"))
         return Response(body=encode_body(KVTable(table=dict(sorted(table.items())))))
 

@@ -210,6 +210,14 @@ class BrokerConfig(StoreConfig):
     )
     reject_transaction_message: bool = option(False, "Refuse half messages.", runtime=True)
 
+    # --- delays ---------------------------------------------------------------------------------
+    flush_delay_offset_interval: int = option(
+        10_000,
+        "Milliseconds between two writes of how far delayed messages are delivered.",
+        minimum=100,
+        maximum=_MILLISECONDS_OF_A_DAY,
+    )
+
     # --- connections ----------------------------------------------------------------------------
     server_channel_max_idle_time_seconds: int = option(
         120, "Seconds without traffic after which a connection is closed.", minimum=1, maximum=86_400

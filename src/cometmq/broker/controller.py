@@ -20,10 +20,12 @@ from cometmq.broker.clients import ClientRegistry
 from cometmq.broker.config import BrokerConfig
 from cometmq.broker.consumer_filters import ConsumerFilterManager
 from cometmq.broker.consumer_manage import ConsumerManageProcessor
+from cometmq.broker.delay_offsets import DelayOffsets
 from cometmq.broker.groups import SubscriptionGroupManager
 from cometmq.broker.heartbeat import ClientManageProcessor
 from cometmq.broker.hold import PullRequestHoldService
 from cometmq.broker.hook_loading import load_hooks
+from cometmq.broker.inner_message import Detour
 from cometmq.broker.live_config import LiveConfig
 from cometmq.broker.locks import LockProcessor, RebalanceLockManager
 from cometmq.broker.message_hooks import BrokerHooks
@@ -33,6 +35,7 @@ from cometmq.broker.pull import PullMessageProcessor
 from cometmq.broker.pull_filters import PullFilters
 from cometmq.broker.queries import QueryProcessor
 from cometmq.broker.registration import BrokerRegistration
+from cometmq.broker.schedule import ScheduleMessageService
 from cometmq.broker.send import SendMessageProcessor
 from cometmq.broker.send_targets import SendTargets
 from cometmq.broker.stats import BrokerStats
@@ -66,12 +69,13 @@ class Broker:
 
     Its parts are there for the modules of administration: ``live``, ``topics``, ``groups``,
     ``offsets``, ``filters``, ``clients``, ``locks``, ``processors``, ``stats``; from ``start`` on also ``store``,
-    ``turn``, ``hold`` and ``server``.
+    ``turn``, ``transactions``, ``schedule``, ``hold`` and ``server``.
     """
 
     store: MessageStore
     turn: StoreTurn
     transactions: TransactionalMessageService
+    schedule: ScheduleMessageService
     hold: PullRequestHoldService
     server: RemotingServer
 
@@ -166,6 +170,7 @@ class Broker:
         self.topics.on_due = self.groups.on_due = tables.changed
         # First the tables: messages of a topic that is in no file would be hidden after a crash.
         self.server.turn_hooks += (tables.end_turn, self.turn.end)
+        self._stops.push_async_callback(self.schedule.stop)
         self._stops.push_async_callback(self._finish_requests)
         await self._listen_fast()
 
@@ -213,7 +218,10 @@ class Broker:
         self.transactions = TransactionalMessageService(
             self.live, self.topics, self.offsets, self.clients.producers, self.store, self.turn, host, clock=self.clock
         )
-        detours = (self.transactions.detour,)
+        self.schedule = ScheduleMessageService(
+            self.store, self.turn, DelayOffsets(self.store.config.root), clock=self.clock
+        )
+        detours: list[Detour] = [self.transactions.detour, self.schedule.levels.detour]
         sends = SendMessageProcessor(self.live, targets, self.store, self.turn, answers, detours)
         self.hold = PullRequestHoldService(self.store, clock=self.clock)
         pulls = PullMessageProcessor(
@@ -231,6 +239,7 @@ class Broker:
         self.store.on_arrival = self.hold.arrived
         consumers = ConsumerManageProcessor(self.live, self.clients.consumers, self.offsets, self.store)
         sends.register(self.processors)
+        self.schedule.register(self.processors)
         pulls.register(self.processors)
         consumers.register(self.processors)
         ClientManageProcessor(self.live, self.clients, self.topics, self.groups, self.filters).register(self.processors)
@@ -247,6 +256,7 @@ class Broker:
             clients=self.clients,
             store=self.store,
             stats=self.stats,
+            schedule=self.schedule,
             permission_changed=self.topics.new_version,
             when_registered=self._when_registered,
             clock=self.clock,
@@ -260,6 +270,7 @@ class Broker:
         self._stops.callback(self.stats.stop)
         self.transactions.start()
         self._stops.push_async_callback(self.transactions.stop)
+        self.schedule.start()
         for periodic in (
             Periodic("expire clients", CLIENT_SCAN_SECONDS, self.clients.expire, clock=clock),
             Periodic("expire locks", CLIENT_SCAN_SECONDS, self.locks.expire, clock=clock),
@@ -270,6 +281,7 @@ class Broker:
                 clock=clock,
             ),
             Periodic("write filters", FILTER_SAVE_SECONDS, self.filters.save_in_background, clock=clock),
+            Periodic("write delay offsets", config.flush_delay_offset_interval / 1000, self.schedule.save, clock=clock),
             Periodic("write tables", TABLE_RETRY_SECONDS, self._save_tables, clock=clock),
         ):
             periodic.start()
@@ -301,6 +313,7 @@ class Broker:
     # --- stopping -------------------------------------------------------------------------------
     async def _finish_requests(self) -> None:
         """Refuse new sends, answer those under way and the pulls that wait."""
+        self.schedule.halt()
         self.turn.stop()
         self.turn.end()
         self.hold.stop()

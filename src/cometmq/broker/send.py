@@ -21,7 +21,7 @@ from cometmq.message.batch import BatchError, BatchPiece, decode_batch
 from cometmq.message.compression import DecompressionError, decompress
 from cometmq.message.hosts import IPV4_HOST_BYTES, IPV6_HOST_BYTES
 from cometmq.message.names import RETRY_PREFIX
-from cometmq.message.properties import CLUSTER, DELAY, PROPERTY_SEPARATOR
+from cometmq.message.properties import CLUSTER, PROPERTY_SEPARATOR
 from cometmq.message.record import MIN_RECORD_BYTES
 from cometmq.message.sysflag import COMPRESSED, COMPRESSION_TYPE_MASK
 from cometmq.remoting.codes import RequestCode, ResponseCode
@@ -202,7 +202,6 @@ class SendMessageProcessor:
             connection.peer_bytes,
             header.reconsume_times or 0,
         )
-        _check_delay(properties.detour.get(DELAY, "0"))
         for detour in self._detours:
             parked = detour(message, properties.detour)
             if parked is not None:
@@ -261,13 +260,3 @@ class SendMessageProcessor:
                     "the message is illegal: a batch does not support delayed or transactional messages",
                 )
         return pieces
-
-
-def _check_delay(text: str) -> None:
-    """DELAY must be a whole number; what cannot be one is refused in Java's words."""
-    try:
-        int(text)
-    except ValueError:
-        raise SendRefusedError(
-            ResponseCode.SYSTEM_ERROR, f'java.lang.NumberFormatException: For input string: "{text}"'
-        ) from None

@@ -9,7 +9,7 @@ the turn, and everybody is told so (hot path).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
@@ -189,11 +189,38 @@ class StoreTurn:
 
         :raises SendRefusedError: it cannot be stored now; ``when_stored`` is not called then.
         """
+        self._open()
+        self._inner.append((when_stored, self.put_message(message)))
+        self.end_if_full()
+
+    def put_all(self, messages: Iterable[InnerMessage], when_stored: WhenStored) -> int:
+        """Put messages of the broker's own making in one turn and tell ``when_stored`` once, with the last one's place.
+
+        Returns how many were put; what can never be stored is left out and logged. All of them are stored, or none.
+
+        :raises SendRefusedError: nothing can be stored now; ``when_stored`` is not called then.
+        """
+        self._open()
+        if self.refusal is not None:
+            raise self.refusal
+        count = 0
+        for message in messages:
+            try:
+                stored = self.put_message(message)
+            except (SendRefusedError, ValueError) as error:
+                _log.error("a message for topic %s cannot be stored and is lost: %s", message.topic, error)
+            else:
+                count += 1
+        if count:
+            self._inner.append((when_stored, stored))
+            self.end_if_full()
+        return count
+
+    def _open(self) -> None:
+        """Begin a turn, if none is, that ends by itself: also one that can take nothing."""
         if not self.is_open:
             self.begin()
-        self._inner.append((when_stored, self.put_message(message)))
         self._schedule()
-        self.end_if_full()
 
     # --- the end ------------------------------------------------------------------------------
     def end(self) -> None:

@@ -109,6 +109,14 @@ def encode_properties(properties: Mapping[str, str]) -> str:
     return "".join(pieces)
 
 
+def join_properties(properties: Mapping[str, str]) -> str:
+    """The text form as Apache's broker writes it anew: of properties that :func:`decode_properties` gave, or can read.
+
+    No separator stands at its end.
+    """
+    return PROPERTY_SEPARATOR.join([f"{name}{NAME_VALUE_SEPARATOR}{value}" for name, value in properties.items()])
+
+
 def decode_properties(text: str) -> dict[str, str]:
     """The properties of a text, the last one winning where a name stands twice."""
     properties = {}

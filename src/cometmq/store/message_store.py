@@ -46,7 +46,7 @@ from cometmq.store.maintenance import Maintenance
 from cometmq.store.mapped_file import MappedFile
 from cometmq.store.opening import OpenedStore, open_store
 from cometmq.store.query import QueryResult, query
-from cometmq.store.record_scan import NO_QUEUE_OFFSET, ROLLBACK
+from cometmq.store.record_scan import NO_QUEUE_OFFSET, ROLLBACK, LogRecord, LogScan
 from cometmq.store.topic_queue import UNIT, TopicQueue
 from cometmq.store.topic_queues import TopicQueues
 
@@ -92,6 +92,7 @@ class MessageStore:
         self._flush = FlushService(opened.log)
         self._closed = False
         # The turn that is being put together.
+        self._turn_now = self.turn_timestamp  # not held back like the store timestamp, so that delays stay as long
         self._turn_open = False
         self._turn_error: StoreError | None = None
         self._chunks: list[bytes] = []
@@ -191,7 +192,7 @@ class MessageStore:
             queue.next_offset = queue_offset + 1
             if queue_offset == queue.committed:
                 self._touched.append(queue)
-            queue.pending += _UNIT(at, size, self.turn_timestamp + queue.delay_ms if queue.delay_ms else tags_code)
+            queue.pending += _UNIT(at, size, self._turn_now + queue.delay_ms if queue.delay_ms else tags_code)
         if hosts == 16:
             head = _HEAD_V4(
                 size,
@@ -298,7 +299,7 @@ class MessageStore:
     def _begin_turn(self) -> None:
         self._turn_open = True
         self._turn_error = self.writable()
-        now = self.clock.now_ms()
+        now = self._turn_now = self.clock.now_ms()
         if now > self.turn_timestamp:
             self.turn_timestamp = now
 
@@ -381,6 +382,10 @@ class MessageStore:
         their file was deleted.
         """
         return get_message(self._log, queue, offset, max_messages, tag_codes, predicate, max_bytes)
+
+    def scan(self, physical_offset: int) -> Iterator[LogRecord]:
+        """The records from a log offset on, to the end of the log; none when no record begins there."""
+        return iter(LogScan(self._log, physical_offset, check_crc=False, until=self._log.position))
 
     def record_at(self, physical_offset: int, size: int | None = None) -> bytes | None:
         """The record that begins at a log offset; ``None`` when none does (or not one of ``size`` bytes)."""

@@ -1,0 +1,90 @@
+"""After a crash: which delayed messages were delivered since the offsets were last saved.
+
+Each level is delivered in the order of its queue, and a delivered record has everything of the parked one but
+its place. So the log behind the saved position is read once, and each level's offset moves on past every
+record that stands there as its next delivery. (Apache delivers all of these again.)
+"""
+
+from __future__ import annotations
+
+from cometmq.broker.delay_offsets import NO_POSITION, DelayProgress
+from cometmq.broker.delayed_record import NotDeliverableError, delivered
+from cometmq.broker.inner_message import InnerMessage
+from cometmq.message.names import SCHEDULE_TOPIC
+from cometmq.message.properties import decode_properties
+from cometmq.message.record import RecordError, StoredRecord, decode_record
+from cometmq.store.message_store import MessageStore, TopicQueue
+
+
+def delivered_since(progress: DelayProgress, store: MessageStore) -> dict[int, int]:
+    """The next offset of each level's queue, by level."""
+    offsets = dict(progress.offsets)
+    queues = store.queues().get(SCHEDULE_TOPIC, {})
+    levels = [_Level(queue, offsets.get(queue_id + 1, 0), store) for queue_id, queue in queues.items()]
+    waited_for: dict[tuple[str, int], list[_Level]] = {}
+    if progress.position != NO_POSITION:
+        for level in levels:
+            level.expect(waited_for)
+        for record in store.scan(progress.position):
+            candidates = waited_for.get((record.topic, record.queue_id))
+            if candidates and record.topic != SCHEDULE_TOPIC:
+                found = _decoded(store, record.offset, record.size)
+                for level in list(candidates):
+                    if found is not None and level.matches(found):
+                        candidates.remove(level)
+                        level.offset += 1
+                        level.expect(waited_for)
+                        break
+    for level in levels:
+        if level.offset:
+            offsets[level.queue.queue_id + 1] = level.offset
+    return offsets
+
+
+class _Level:
+    """One level and the message that it delivers next."""
+
+    def __init__(self, queue: TopicQueue, offset: int, store: MessageStore) -> None:
+        self.queue = queue
+        self.offset = offset
+        self._store = store
+        self._next: InnerMessage | None = None
+
+    def expect(self, waited_for: dict[tuple[str, int], list[_Level]]) -> None:
+        """Enter the level where its next delivery would be stored; what cannot be delivered was passed over."""
+        at = max(self.offset, self.queue.min_offset())
+        while (unit := self.queue.unit(at)) is not None:
+            self._next = self._delivery(unit[0], unit[1])
+            if self._next is not None:
+                self.offset = at
+                waited_for.setdefault((self._next.topic, self._next.queue_id), []).append(self)
+                return
+            at += 1
+
+    def _delivery(self, position: int, size: int) -> InnerMessage | None:
+        record = _decoded(self._store, position, size)
+        try:
+            return None if record is None else delivered(record)
+        except NotDeliverableError:
+            return None
+
+    def matches(self, record: StoredRecord) -> bool:
+        """Whether a record is this level's next delivery; Apache may have written its properties in another order."""
+        expected = self._next
+        return (
+            expected is not None
+            and record.born_timestamp == expected.born_timestamp
+            and record.born_host == expected.born_host
+            and record.reconsume_times == expected.reconsume_times
+            and record.flag == expected.flag
+            and record.body == expected.body
+            and record.properties == decode_properties(expected.properties)
+        )
+
+
+def _decoded(store: MessageStore, position: int, size: int) -> StoredRecord | None:
+    data = store.record_at(position, size)
+    try:
+        return None if data is None else decode_record(data)
+    except RecordError:
+        return None
