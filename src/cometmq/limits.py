@@ -200,6 +200,9 @@ MAX_LISTED_TRANSACTIONS: Final = 1_000
 MAX_SEARCHED_TRANSACTIONS: Final = 5_000
 """Open transactions looked at for one answer to GET_OPEN_TRANSACTIONS: about 50 ms."""
 
+MAX_WAITING_REPLY_BYTES: Final = 256 * 1024 * 1024
+"""Replies that wait for their requesters to take them, 10 s at most; above it SYSTEM_BUSY."""
+
 CLIENT_EXPIRY_SECONDS: Final = 120.0
 """A client without a heartbeat for this long is taken out of its groups (Apache: 120 s)."""
 

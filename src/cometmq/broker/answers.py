@@ -88,6 +88,10 @@ class SendAnswers:
         for send in sends:
             send.connection.respond(send.request, response)
 
+    def msg_id(self, physical_offset: int) -> str:
+        """The offset id of a message at that place of the log."""
+        return (b"%s%016X" % (self._id_prefix, physical_offset)).decode()
+
     def _response(self, send: PendingSend, code: int) -> Response:
         offsets = (send.physical_offset,) if send.batch_offsets is None else send.batch_offsets
         ids = b",".join([b"%s%016X" % (self._id_prefix, offset) for offset in offsets]).decode()

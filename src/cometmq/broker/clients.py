@@ -186,6 +186,9 @@ class ProducerManager:
     def __init__(self) -> None:
         self._groups: dict[str, dict[ServerConnection, ClientChannel]] = {}
         self._names_of: dict[ServerConnection, dict[str, None]] = {}
+        self._client_of: dict[ServerConnection, str] = {}
+        self._connections_of: dict[str, dict[ServerConnection, None]] = {}
+        """By client id, so that a reply finds its requester among any number."""
 
     @property
     def groups(self) -> Mapping[str, Mapping[ServerConnection, ClientChannel]]:
@@ -199,14 +202,33 @@ class ProducerManager:
 
     def register(self, group: str, channel: ClientChannel) -> None:
         """Enter or refresh one producer from its heartbeat."""
-        self._groups.setdefault(group, {})[channel.connection] = channel
-        self._names_of.setdefault(channel.connection, {})[group] = None
+        connection = channel.connection
+        self._groups.setdefault(group, {})[connection] = channel
+        self._names_of.setdefault(connection, {})[group] = None
+        if self._client_of.get(connection) != channel.client_id:
+            self._forget_client(connection)
+            self._client_of[connection] = channel.client_id
+            self._connections_of.setdefault(channel.client_id, {})[connection] = None
+
+    def connection_of(self, client_id: str) -> ServerConnection | None:
+        """The newest connection of a client that produces, ``None`` when it has none."""
+        return next(reversed(self._connections_of.get(client_id, {})), None)
+
+    def _forget_client(self, connection: ServerConnection) -> None:
+        client_id = self._client_of.pop(connection, None)
+        if client_id is not None:
+            connections = self._connections_of[client_id]
+            del connections[connection]
+            if not connections:
+                del self._connections_of[client_id]
 
     def unregister(self, group: str, connection: ServerConnection) -> None:
         """Take the producer on ``connection`` out of a group."""
         channels = self._groups.get(group)
         if channels is not None and channels.pop(connection, None) is not None:
             _drop_name(self._names_of, connection, group)
+            if connection not in self._names_of:
+                self._forget_client(connection)
             if not channels:
                 del self._groups[group]
 

@@ -134,6 +134,9 @@ class BrokerConfig(StoreConfig):
     sync_flush_timeout: int = option(
         5_000, "SYNC_FLUSH: milliseconds until a send is answered as stored but not flushed.", minimum=1
     )
+    store_reply_message_enable: bool = option(
+        True, "Store replies to requests, beside handing them to their requesters.", runtime=True
+    )
     region_id: str = option("DefaultRegion", "Region that answers to sends name (MSG_REGION).")
     trace_on: bool = option(True, "Tell clients that they may trace messages (TRACE_ON).")
     start_accept_send_request_time_stamp: int = option(

@@ -35,6 +35,7 @@ from cometmq.broker.pull import PullMessageProcessor
 from cometmq.broker.pull_filters import PullFilters
 from cometmq.broker.queries import QueryProcessor
 from cometmq.broker.registration import BrokerRegistration
+from cometmq.broker.reply import ReplyMessageProcessor
 from cometmq.broker.schedule import ScheduleMessageService
 from cometmq.broker.send import SendMessageProcessor
 from cometmq.broker.send_targets import SendTargets
@@ -245,6 +246,9 @@ class Broker:
         ClientManageProcessor(self.live, self.clients, self.topics, self.groups, self.filters).register(self.processors)
         LockProcessor(self.locks).register(self.processors)
         self.transactions.register(self.processors)
+        ReplyMessageProcessor(
+            self.live, targets, self.turn, self.clients.producers, answers, self.address, clock=self.clock
+        ).register(self.processors)
         QueryProcessor(self.live, self.store).register(self.processors)
         register_administration(
             self.processors,

@@ -29,9 +29,13 @@ __all__ = [
     "RemotingSendError",
     "RemotingTimeoutError",
     "RemotingTooMuchRequestError",
+    "RequestTimeoutError",
     "RouteNotFoundError",
     "SendFailedError",
 ]
+
+REQUEST_TIMEOUT: Final = 10_006
+"""``ClientErrorCode.REQUEST_TIMEOUT_EXCEPTION`` of RocketMQ's clients."""
 
 NEXT_STEPS: Final = {
     ResponseCode.SYSTEM_ERROR: "the log of that server says more",
@@ -100,6 +104,18 @@ class MasterNotFoundError(RouteNotFoundError):
     def __init__(self, topic: str, detail: str) -> None:
         super().__init__(topic, detail)
         self.next_step = "check that the masters of its brokers run and are registered"
+
+
+class RequestTimeoutError(ClientError):
+    """No reply to a request came in time. It may be stored, and be consumed later: to no avail for the requester."""
+
+    def __init__(self, topic: str, timeout_s: float) -> None:
+        super().__init__(
+            f"no reply to a request to topic {topic} within {timeout_s:g} s",
+            code=REQUEST_TIMEOUT,
+            next_step="check that a consumer of the topic replies, and how long it takes",
+        )
+        self.topic = topic
 
 
 class IllegalMessageError(ClientError):

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Protocol, Self
 
 from cometmq.client.errors import BrokerError, ClientStateError, MasterNotFoundError, RemotingError, RouteNotFoundError
 from cometmq.client.identity import new_client_id
-from cometmq.client.route import REFRESH_S, RouteTable, namesrv_addresses
+from cometmq.client.replies import Replies
+from cometmq.client.route import REFRESH_S, RouteTable, TopicRoute, namesrv_addresses
 from cometmq.clock import SYSTEM_CLOCK, Clock
-from cometmq.message.names import MASTER_ID
+from cometmq.message.names import MASTER_ID, reply_topic
 from cometmq.remoting.bodies import (
     ConsumerData,
     GetConsumerStatusBody,
@@ -29,6 +31,7 @@ from cometmq.remoting.headers import (
     GetConsumerStatusRequestHeader,
     Header,
     NotifyConsumerIdsChangedRequestHeader,
+    ReplyMessageRequestHeader,
     ResetOffsetRequestHeader,
     UnregisterClientRequestHeader,
 )
@@ -81,12 +84,16 @@ class ClientInstance:
         self._producers: set[str] = set()
         self._consumers: dict[str, GroupMember] = {}
         self._heard: set[str] = set()
+        self._introduced: set[str] = set()
+        """Brokers that have heard of all producers of now, or were told and did not answer."""
+        self.replies = Replies(clock)
         self._users = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self.remoting.on_open.append(self._reconnected)
         processors.register(
             RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, NotifyConsumerIdsChangedRequestHeader, self._members_changed
         )
+        processors.register(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, ReplyMessageRequestHeader, self.replies.arrived)
         processors.register(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, ResetOffsetRequestHeader, self._reset_offsets)
         processors.register(
             RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, GetConsumerStatusRequestHeader, self._positions
@@ -189,6 +196,7 @@ class ClientInstance:
     def add_producer(self, group: str) -> None:
         """Name a producer group in the heartbeats."""
         self._producers.add(group)
+        self._introduced.clear()
 
     def add_consumer(self, group: str, member: GroupMember) -> None:
         """Name a consumer in the heartbeats.
@@ -230,6 +238,20 @@ class ClientInstance:
             if everyone or broker_id == MASTER_ID
         }
         await asyncio.gather(*(self._heartbeat(address, body) for address in sorted(addresses)))
+
+    async def introduce(self, route: TopicRoute) -> None:
+        """See that every broker that a reply may come from knows the producers here, before a request is sent."""
+        for cluster in {broker.cluster for broker in route.data.broker_datas}:
+            topic = reply_topic(cluster)
+            if self.routes.known(topic) is None:
+                with suppress(RouteNotFoundError):
+                    await self.routes.get(topic)
+        masters = {broker.get(MASTER_ID) for broker in self.routes.brokers.values()}
+        strangers = {address for address in masters if address is not None} - self._introduced
+        if strangers:
+            body = self._heartbeat_body()
+            await asyncio.gather(*(self._heartbeat(address, body) for address in sorted(strangers)))
+            self._introduced |= strangers
 
     def _heartbeat_body(self) -> bytes:
         return encode_body(

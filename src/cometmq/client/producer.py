@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Self
 
 from cometmq.client.batching import split_batches
-from cometmq.client.errors import ClientStateError, IllegalMessageError
+from cometmq.client.errors import ClientStateError, IllegalMessageError, RequestTimeoutError
 from cometmq.client.hooks import CheckForbiddenHook, CommunicationMode, SendMessageHook
 from cometmq.client.instance import ClientInstance
 from cometmq.client.outcomes import Many, Single, raisable
 from cometmq.client.producer_config import ProducerConfig
+from cometmq.client.request_reply import reply_to, request_properties
 from cometmq.client.selectors import QueueSelector, by_sharding_key
 from cometmq.client.send_encoding import SendEncoder, is_batchable
 from cometmq.client.send_observation import SendObservation
@@ -20,7 +21,7 @@ from cometmq.client.send_result import SendResult
 from cometmq.client.sender import Delivery, Done, Sender
 from cometmq.client.trace import MessageTrace
 from cometmq.message.ids import UniqIdGenerator
-from cometmq.message.message import Message
+from cometmq.message.message import Message, MessageExt
 from cometmq.message.names import check_group
 from cometmq.remoting.bodies import MessageQueue
 from cometmq.remoting.codes import RequestCode
@@ -30,6 +31,10 @@ log = logging.getLogger(__name__)
 
 _SEND: Final = int(RequestCode.SEND_MESSAGE_V2)
 _SEND_BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
+_REPLY: Final = int(RequestCode.SEND_REPLY_MESSAGE_V2)
+
+REQUEST_TIMEOUT_S: Final = 3.0
+"""For a request and the reply to it, unless told otherwise."""
 
 PACK_IN_THREAD_BYTES: Final = 64 * 1024
 """Bodies from this size on are packed in a worker thread, so that the event loop is not held up."""
@@ -213,6 +218,65 @@ class Producer:
         self._encoder.check(message)
         chosen = by_sharding_key(sharding_key) if sharding_key is not None else selector
         await self._sender.oneway(message, queue, chosen, self._ids.next())
+
+    # --- requests and replies ---
+
+    async def request(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        sharding_key: str | None = None,
+        selector: QueueSelector | None = None,
+        timeout_s: float = REQUEST_TIMEOUT_S,
+    ) -> MessageExt:
+        """Send a message that asks for a reply, and wait for the first one; ``timeout_s`` is for all of it.
+
+        :raises RequestTimeoutError: no reply in time; the request may be stored, and be consumed later.
+        :raises IllegalMessageError: no broker would take it; nothing was sent.
+        :raises CometMQError: it could not be sent, as :meth:`send`.
+        """
+        delivery = await self._prepare_large(message)
+        try:
+            with self.instance.replies.expected() as (correlation_id, reply):
+                client_id = self.instance.client_id
+                delivery.properties_text += request_properties(correlation_id, client_id, timeout_s)
+                asking = self._ask(delivery, queue, sharding_key, selector, timeout_s, reply)
+                return await within(self.instance.clock, timeout_s, asking)
+        except TimeoutError:
+            raise RequestTimeoutError(message.topic, timeout_s) from None
+
+    async def _ask(
+        self,
+        delivery: Delivery,
+        queue: MessageQueue | None,
+        sharding_key: str | None,
+        selector: QueueSelector | None,
+        timeout_s: float,
+        reply: asyncio.Future[MessageExt],
+    ) -> MessageExt:
+        routes = self.instance.routes
+        route = await routes.get_for_send(delivery.message.topic, self.config.default_topic_queue_nums)
+        await self.instance.introduce(route)
+        waiting = Single()
+        self._start_one(delivery, queue, sharding_key, selector, timeout_s, waiting.done)
+        await waiting.future
+        return await reply
+
+    async def reply(self, request: MessageExt, body: bytes) -> SendResult:
+        """Reply to a consumed request; returns when its requester has it.
+
+        :raises IllegalMessageError: it is no request, or the body is none that can be sent.
+        :raises BrokerError: its requester is gone, or did not take it.
+        :raises CometMQError: it could not be sent, as :meth:`send`.
+        """
+        message, properties = reply_to(request, body)
+        delivery = await self._prepare_large(message)
+        delivery.code = _REPLY
+        delivery.properties_text += properties
+        waiting = Single()
+        self._start(delivery, waiting.done, 0)
+        return (await waiting.future)[0]
 
     # --- many messages ---
 

@@ -186,6 +186,8 @@ class SyncProducer(Face[Producer]):
     send_oneway = blocking(Producer.send_oneway)
     send_many = blocking(Producer.send_many)
     send_batch = blocking(Producer.send_batch)
+    request = blocking(Producer.request)
+    reply = blocking(Producer.reply)
     queues = blocking(Producer.queues)
 
     def __enter__(self) -> Self:
