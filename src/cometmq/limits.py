@@ -246,6 +246,12 @@ CACHED_FILTERS: Final = 256
 CACHED_LONG_FILTERS: Final = 32
 """Long parsed SQL92 expressions kept; at most about 1 MB each."""
 
+MAX_FILTER_SCAN_UNITS: Final = 2_048
+"""Messages that one pull by SQL92 looks at for the first time: about 1 ms in which nobody else is served."""
+
+CACHED_FILTER_BLOCKS: Final = 4_096
+"""Blocks of 1,024 messages of which is known what an expression finds: 8 KB each at worst, 1 KB in general."""
+
 # --- Message trace --------------------------------------------------------------------------------
 MAX_WAITING_TRACES: Final = 2_048
 """Trace records of one client that wait to be sent (Java's queue); more are dropped and counted."""

@@ -21,6 +21,7 @@ from cometmq.broker.config import BrokerConfig
 from cometmq.broker.consumer_filters import ConsumerFilterManager
 from cometmq.broker.consumer_manage import ConsumerManageProcessor
 from cometmq.broker.delay_offsets import DelayOffsets
+from cometmq.broker.filter_scan import FilterScan
 from cometmq.broker.groups import SubscriptionGroupManager
 from cometmq.broker.heartbeat import ClientManageProcessor
 from cometmq.broker.hold import PullRequestHoldService
@@ -229,7 +230,7 @@ class Broker:
             self.live,
             self.topics,
             self.groups,
-            PullFilters(self.live, self.clients.consumers, self.filters),
+            PullFilters(self.live, self.clients.consumers, self.filters, FilterScan(self.store)),
             self.offsets,
             self.store,
             self.stats,

@@ -143,6 +143,7 @@ class PullMessageProcessor:
             min(header.max_msg_nums, config.max_transfer_count_on_message_in_memory),
             tag_codes=wanted.codes,
             predicate=wanted.predicate,
+            choose=wanted.choose,
             max_bytes=config.max_transfer_bytes_on_message_in_memory,
         )
         self._stats.get_took(self._clock.monotonic() - began)

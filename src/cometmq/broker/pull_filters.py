@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import struct
+from functools import partial
 from typing import Final
 
 from cometmq.broker.clients import BROADCASTING, ConsumerManager
 from cometmq.broker.consumer_filters import ConsumerFilterManager
+from cometmq.broker.filter_scan import FilterScan
 from cometmq.broker.live_config import LiveConfig
 from cometmq.broker.send_targets import TOPIC_HELP
-from cometmq.broker.subscriptions import MessageFilter, Predicate, SubscriptionError, is_tag_type, parse_sql, parse_tags
+from cometmq.broker.subscriptions import MessageFilter, SubscriptionError, is_tag_type, parse_sql, parse_tags
 from cometmq.filter import parse_selector
 from cometmq.filter.records import properties_of, property_reader
 from cometmq.limits import MAX_KIND_CHARS
@@ -20,6 +22,7 @@ from cometmq.message.sysflag import PULL_SUBSCRIPTION
 from cometmq.remoting.bodies import SubscriptionGroupConfig
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.headers import PullMessageRequestHeader
+from cometmq.store.get_message import Predicate
 
 _PARSE_FAILED: Final = "parse the consumer's subscription failed"
 
@@ -36,10 +39,13 @@ class PullRefusedError(Exception):
 class PullFilters:
     """Finds the filter of each pull."""
 
-    def __init__(self, live: LiveConfig, consumers: ConsumerManager, filters: ConsumerFilterManager) -> None:
+    def __init__(
+        self, live: LiveConfig, consumers: ConsumerManager, filters: ConsumerFilterManager, scan: FilterScan
+    ) -> None:
         self._live = live
         self._consumers = consumers
         self._filters = filters
+        self._scan = scan
 
     def of(self, header: PullMessageRequestHeader, group: SubscriptionGroupConfig) -> MessageFilter:
         """What a pull wants.
@@ -65,9 +71,10 @@ class PullFilters:
         if config.filter_support_retry and header.topic.startswith(RETRY_PREFIX):
             return MessageFilter(predicate=self._of_retries(header.topic[len(RETRY_PREFIX) :]))
         try:
-            return parse_sql(expression, expression_type)
+            selector = parse_sql(expression, expression_type)
         except SubscriptionError as error:
             raise PullRefusedError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"{_PARSE_FAILED}: {error}") from None
+        return MessageFilter(predicate=selector.matches_record, choose=partial(self._scan.choose, selector))
 
     def _of_heartbeat(self, header: PullMessageRequestHeader, config: SubscriptionGroupConfig) -> tuple[str, str]:
         """Expression and type that the group's last heartbeat named for this topic."""

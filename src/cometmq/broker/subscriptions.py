@@ -6,14 +6,13 @@ hashes only; consumers compare the tags again, since hashes collide. Other expre
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
 
 import msgspec
 
 from cometmq.errors import CometMQError
-from cometmq.filter import SQL92, FilterError, parse_selector
+from cometmq.filter import SQL92, FilterError, Selector, parse_selector
 from cometmq.limits import (
     CACHED_LONG_SUBSCRIPTIONS,
     CACHED_SUBSCRIPTIONS,
@@ -22,6 +21,7 @@ from cometmq.limits import (
     MAX_SUBSCRIPTION_CHARS,
 )
 from cometmq.message.ids import tags_code
+from cometmq.store.get_message import Chooser, Predicate
 
 TAG: Final = "TAG"
 ALL: Final = "*"
@@ -32,17 +32,15 @@ class SubscriptionError(CometMQError):
     """An expression that cannot be used as a subscription."""
 
 
-Predicate = Callable[[memoryview], bool]
-
-
 class MessageFilter(msgspec.Struct, frozen=True):
     """What one pull wants: every message whose tags code is one of ``codes`` and whose record ``predicate`` accepts.
 
-    ``None`` stands for no condition.
+    ``None`` stands for no condition. ``choose``, where there is one, finds the same messages as ``predicate``.
     """
 
     codes: frozenset[int] | None = None
     predicate: Predicate | None = None
+    choose: Chooser | None = None
 
     @property
     def wants_all(self) -> bool:
@@ -67,8 +65,8 @@ def parse_tags(expression: str) -> MessageFilter:
     return (_tags if len(expression) <= LONG_SUBSCRIPTION_CHARS else _long_tags)(expression)
 
 
-def parse_sql(expression: str, expression_type: str) -> MessageFilter:
-    """The filter of an expression of another type, which must be SQL92.
+def parse_sql(expression: str, expression_type: str) -> Selector:
+    """The selector of an expression of another type, which must be SQL92.
 
     :raises SubscriptionError: it is empty, too long or malformed, or of an unknown type; says what and where.
     """
@@ -80,7 +78,7 @@ def parse_sql(expression: str, expression_type: str) -> MessageFilter:
     if not expression:
         raise SubscriptionError("a subscription of type SQL92 needs an expression")
     try:
-        return MessageFilter(predicate=parse_selector(expression).matches_record)
+        return parse_selector(expression)
     except FilterError as error:
         raise SubscriptionError(error.message, next_step=error.next_step) from None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from operator import methodcaller
@@ -9,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from cometmq.filter.block_evaluation import REPLACEMENT, BlockPredicate, block_predicate
 from cometmq.filter.errors import FilterError
 from cometmq.filter.evaluation import Compiler, Truth
 from cometmq.filter.expressions import And, Equal, Expression, Kind, Literal, Property
@@ -19,13 +21,16 @@ from cometmq.message.properties import NAME_VALUE_SEPARATOR
 
 SQL92: Final = "SQL92"
 """The expression type of these selectors (``ExpressionType.SQL92``)."""
-_REPLACEMENT: Final = "\ufffd"
+
+_SHORT_CHARS: Final = 64
 
 
 class Selector(msgspec.Struct, frozen=True, eq=False):
     """A compiled expression; make it with :func:`parse_selector`."""
 
     text: str
+    key: str | bytes
+    """Short, and the same for the same text only."""
     expression: Expression
     ignored: str
     """What stands behind the complete expression. RocketMQ does not read it, so people should be told:
@@ -36,6 +41,8 @@ class Selector(msgspec.Struct, frozen=True, eq=False):
     """Whether a message with these properties is wanted; one that cannot be evaluated is not."""
     matches_record: Callable[[memoryview], bool]
     """The same for a stored record, a view of exactly its bytes; what is no record does not match."""
+    matches_block: BlockPredicate
+    """The same for many records of one topic in one log file, given as for ``RecordBlock``."""
 
 
 def parse_selector(text: str) -> Selector:
@@ -56,13 +63,16 @@ def _compile(text: str) -> Selector | FilterError:
         return error
     of_map = Compiler[Mapping[str, str]](lambda name: methodcaller("get", name))
     evaluate = of_map.condition(expression)
+    matches_record = _matches_record(expression)
     return Selector(
         text=text,
+        key=text if len(text) <= _SHORT_CHARS else hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest(),
         expression=expression,
         ignored=text[end:].strip(),
         evaluate=evaluate,
         matches=_matches_map(evaluate),
-        matches_record=_matches_record(expression),
+        matches_record=matches_record,
+        matches_block=block_predicate(expression, matches_record),
     )
 
 
@@ -116,7 +126,7 @@ def _needle(term: Expression) -> bytes | None:
     if not isinstance(left, Property) or not isinstance(right, Literal) or right.kind is not Kind.STRING:
         return None
     value = str(right.value)
-    if _REPLACEMENT in value:  # bytes that are no UTF-8 are read as this character
+    if REPLACEMENT in value:
         return None
     try:
         return f"{left.name}{NAME_VALUE_SEPARATOR}{value}".encode()

@@ -12,12 +12,17 @@ from typing import Final
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from cometmq.store.commit_log import CommitLog
 from cometmq.store.config import CQ_UNIT_BYTES
 from cometmq.store.record_scan import ends_in_zeros, has_properties, matches_unit, store_timestamp_of
 from cometmq.store.topic_queue import BLANK_SIZE, UNIT, UNIT_DTYPE, TopicQueue
 
+CHOOSE_UNITS_MIN: Final = 64
+"""From so many units on a ``Chooser`` is asked; fewer are sooner looked at one by one."""
+CHOOSE_UNITS_MAX: Final = 8_192
+"""Units that a ``Chooser`` is offered at once."""
 FILTER_SCAN_UNITS_MIN: Final = 16_000 // CQ_UNIT_BYTES
 """Units that one filtered read looks at, at least (Apache: max(16000 bytes, 20 per message asked))."""
 _VECTOR_UNITS_MIN: Final = 24
@@ -52,6 +57,9 @@ class GetResult(msgspec.Struct):
 
 
 Predicate = Callable[[memoryview], bool]
+Chooser = Callable[[TopicQueue, int, int, int], tuple[npt.NDArray[np.int64], int]]
+"""Called with a queue, an offset, the offset to stop at, and how many messages are wanted at most; gives the offsets
+of those, ascending, and the offset to look on from. No predicate looks at them again."""
 
 
 def get_message(
@@ -62,6 +70,7 @@ def get_message(
     tag_codes: frozenset[int] | None,
     predicate: Predicate | None,
     max_bytes: int,
+    choose: Chooser | None = None,
 ) -> GetResult:
     """Read up to ``max_messages`` records from ``offset`` on; see :meth:`MessageStore.get_message`."""
     low = queue.min_logical
@@ -75,6 +84,12 @@ def get_message(
         units: Iterable[tuple[int, int, int]] = UNIT.iter_unpack(raw)
         next_offset = offset + len(raw) // CQ_UNIT_BYTES
         positions: Iterable[int] = range(offset, next_offset)
+    elif choose is not None and high - offset >= CHOOSE_UNITS_MIN:
+        predicate = None
+        raw = queue.units(offset, CHOOSE_UNITS_MAX)
+        hits, next_offset = choose(queue, offset, offset + len(raw) // CQ_UNIT_BYTES, max_messages)
+        positions = hits.tolist()
+        units = np.frombuffer(raw, UNIT_DTYPE)[hits - offset].tolist()
     else:
         raw = queue.units(offset, max(FILTER_SCAN_UNITS_MIN, max_messages))
         positions, units, next_offset = _matching(raw, offset, tag_codes, max_messages)

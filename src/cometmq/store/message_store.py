@@ -21,6 +21,9 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
+
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.limits import MAX_PROPERTIES_BYTES
 from cometmq.message.names import check_topic
@@ -33,6 +36,7 @@ from cometmq.store.errors import StoreClosedError, StoreError
 from cometmq.store.flush import Flushed, FlushService
 from cometmq.store.get_message import (
     DEFAULT_MAX_BYTES,
+    Chooser,
     GetMessageStatus,
     GetResult,
     Predicate,
@@ -49,6 +53,7 @@ from cometmq.store.query import QueryResult, query
 from cometmq.store.record_scan import NO_QUEUE_OFFSET, ROLLBACK, LogRecord, LogScan
 from cometmq.store.topic_queue import UNIT, TopicQueue
 from cometmq.store.topic_queues import TopicQueues
+from cometmq.store.unit_runs import UnitRun, unit_runs
 
 __all__ = ["GetMessageStatus", "GetResult", "MessageStore", "QueryResult", "TopicQueue"]
 
@@ -373,15 +378,20 @@ class MessageStore:
         tag_codes: frozenset[int] | None = None,
         predicate: Predicate | None = None,
         max_bytes: int = DEFAULT_MAX_BYTES,
+        choose: Chooser | None = None,
     ) -> GetResult:
         """Read up to ``max_messages`` records from ``offset`` on, at least one, else up to ``max_bytes``.
 
         ``tag_codes`` keeps messages whose unit has one of these codes, ``predicate`` those whose record
-        it accepts; a filtered read looks at 800 units or more and says in ``next_begin_offset`` how far
-        it came. One read ends with the queue file at the latest. The slices stay valid, also after
-        their file was deleted.
+        it accepts; where many units wait to be looked at, ``choose`` stands for it. A filtered read looks at
+        800 units or more and says in ``next_begin_offset`` how far it came. One read ends with the queue
+        file at the latest. The slices stay valid, also after their file was deleted.
         """
-        return get_message(self._log, queue, offset, max_messages, tag_codes, predicate, max_bytes)
+        return get_message(self._log, queue, offset, max_messages, tag_codes, predicate, max_bytes, choose)
+
+    def unit_runs(self, queue: TopicQueue, offset: int, count: int) -> tuple[list[UnitRun], npt.NDArray[np.int64]]:
+        """The records of many units; see :func:`~cometmq.store.unit_runs.unit_runs`."""
+        return unit_runs(self._log, queue, offset, count)
 
     def scan(self, physical_offset: int) -> Iterator[LogRecord]:
         """The records from a log offset on, to the end of the log; none when no record begins there."""
