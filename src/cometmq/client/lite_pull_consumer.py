@@ -10,6 +10,7 @@ from typing import Self
 from cometmq.client.assignment import Assignment
 from cometmq.client.consumer_config import LitePullConfig
 from cometmq.client.errors import ClientStateError
+from cometmq.client.expression_check import check_expressions
 from cometmq.client.instance import ClientInstance
 from cometmq.client.membership import Membership
 from cometmq.client.offsets import Offsets
@@ -99,16 +100,19 @@ class LitePullConsumer:
     # --- what is read ---
 
     async def subscribe(self, topic: str, expression: str = ALL, *, expression_type: str = TAG) -> None:
-        """Read this member's share of a topic.
+        """Read this member's share of a topic: all, by tags (``TagA || TagB``), or by SQL92 on properties.
 
         :raises RouteNotFoundError: nobody knows the topic.
+        :raises BrokerError: a broker cannot filter by the expression; SQL92 needs its ``enablePropertyFilter``.
         :raises ClientStateError: queues were assigned by hand.
         """
         self._demand_running()
         if self._by_hand is not None:
             raise ClientStateError("queues were assigned by hand", next_step="use either subscribe or assign")
         now_ms = self.instance.clock.now_ms()
-        self._subscriptions[topic] = subscription(topic, expression, expression_type, now_ms)
+        data = subscription(topic, expression, expression_type, now_ms)
+        await check_expressions(self.instance, self.group, [data])
+        self._subscriptions[topic] = data
         if self._membership is None:
             membership = Membership(
                 self.instance,
@@ -136,12 +140,18 @@ class LitePullConsumer:
         """Read exactly these queues, whoever else does; replaces an earlier assignment.
 
         :raises ClientStateError: topics were subscribed.
+        :raises BrokerError: a broker cannot filter by the expression.
         """
         self._demand_running()
         if self._subscriptions:
             raise ClientStateError("topics were subscribed", next_step="use either subscribe or assign")
-        self._by_hand = subscription("*", expression, expression_type, self.instance.clock.now_ms())
-        await self._change(set(self._assignments), set(queues))
+        chosen = set(queues)
+        now_ms = self.instance.clock.now_ms()
+        topics = sorted({queue.topic for queue in chosen})
+        wanted = [subscription(topic, expression, expression_type, now_ms) for topic in topics]
+        await check_expressions(self.instance, self.group, wanted)
+        self._by_hand = subscription("*", expression, expression_type, now_ms)
+        await self._change(set(self._assignments), chosen)
 
     @property
     def assignment(self) -> frozenset[MessageQueue]:

@@ -11,7 +11,8 @@ from typing import Any, Self
 from cometmq.client.consume_observation import observed
 from cometmq.client.consume_service import ConsumeService
 from cometmq.client.consumer_config import MessageModel, PushConfig
-from cometmq.client.errors import ClientStateError
+from cometmq.client.errors import BrokerError, ClientStateError
+from cometmq.client.expression_check import check_expressions
 from cometmq.client.hooks import ConsumeMessageHook
 from cometmq.client.identity import new_client_id
 from cometmq.client.instance import ClientInstance
@@ -107,6 +108,7 @@ class PushConsumer:
 
         :raises ClientStateError: nothing was subscribed, or it was started before.
         :raises RouteNotFoundError: none of the topics exists.
+        :raises BrokerError: a broker cannot filter by one of the expressions (see :meth:`subscribe`).
         """
         if self._state != "not started":
             raise ClientStateError(f"the consumer of group {self.group} is {self._state}", next_step="make a new one")
@@ -134,6 +136,7 @@ class PushConsumer:
         )
         self.instance.spawn(self._persist_now_and_then())
         try:
+            await check_expressions(self.instance, self.group, self._subscriptions.values())
             await self._membership.start(self._subscriptions)
         except BaseException:
             await self.close()
@@ -177,11 +180,22 @@ class PushConsumer:
     def subscribe(self, topic: str, expression: str = ALL, *, expression_type: str = TAG) -> None:
         """Consume ``topic``: all of it, tags as ``TagA || TagB``, or by an SQL92 expression on properties.
 
+        SQL92 needs brokers with ``enablePropertyFilter``. They are asked when the consumer starts; when it
+        runs already, a refusal is logged and the topic is not read.
+
         :raises ValueError: the expression is empty or of an unknown type.
         """
         self._subscriptions[topic] = subscription(topic, expression, expression_type, self.instance.clock.now_ms())
         if self._state == "running":
-            self.instance.spawn(self._membership.add(topic))
+            self.instance.spawn(self._add(topic))
+
+    async def _add(self, topic: str) -> None:
+        try:
+            await check_expressions(self.instance, self.group, [self._subscriptions[topic]])
+        except BrokerError:
+            del self._subscriptions[topic]
+            raise
+        await self._membership.add(topic)
 
     def unsubscribe(self, topic: str) -> None:
         """Stop consuming ``topic``."""

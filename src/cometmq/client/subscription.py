@@ -18,11 +18,14 @@ def subscription(topic: str, expression: str, expression_type: str, version_ms: 
 
     ``version_ms`` tells brokers which of two subscriptions is newer.
 
-    :raises ValueError: there are no tags in a tag expression, or the type is neither TAG nor SQL92.
+    :raises ValueError: there are no tags in a tag expression, there is no SQL92 expression, or the type is neither.
     """
     if expression_type not in (TAG, SQL92):
         raise ValueError(f"an expression is of type TAG or SQL92, not {expression_type!r}")
-    text = expression.strip() or ALL
+    text = expression.strip()
+    if expression_type == SQL92 and not text:
+        raise ValueError("a subscription by SQL92 needs an expression")
+    text = text or ALL
     data = SubscriptionData(topic=topic, sub_string=text, expression_type=expression_type, sub_version=version_ms)
     if expression_type == TAG and text != ALL:
         tags = [tag for part in text.split("||") if (tag := part.strip())]
