@@ -227,6 +227,40 @@ DELAY_RECHECK_SECONDS: Final = 10.0
 DELAY_RETRY_SECONDS: Final = 0.1
 """Until delayed messages that the store did not take are delivered again (Apache: ``DELAY_FOR_A_WHILE``)."""
 
+# --- Any delay ------------------------------------------------------------------------------------
+TIMER_BATCH_MESSAGES: Final = 128
+"""Waiting messages delivered in one turn of the loop, about 2 ms of work: others are answered in between."""
+
+TIMER_BATCH_BYTES: Final = 1024 * 1024
+"""Waiting messages delivered in one turn of the loop, if more than one."""
+
+TIMER_RETRY_SECONDS: Final = 0.5
+"""Until due messages that the store did not take, or a timer log that could not be written, are tried again."""
+
+MAX_TIMER_DELAY_SECONDS: Final = 100 * 365 * 86_400
+"""Most that ``timerMaxDelaySec`` may be set to: a hundred years."""
+
+TIMER_SAVE_SECONDS: Final = 1.0
+"""Between two flushes of the timer log while messages come or are delivered."""
+
+TIMER_SAVE_LOG_BYTES: Final = 64 * 1024 * 1024
+"""So much of the log is read after a crash at most, to find what was delivered; about half a second."""
+
+TIMER_WINDOW_MS: Final = 60_000
+"""Waiting messages due within this are loaded into memory at once, 56 bytes each."""
+
+TIMER_AHEAD_MS: Final = 20_000
+"""So long before its first message is due a window is loaded: many times what reading a day's index takes."""
+
+MAX_TIMER_LOADED: Final = 1_000_000
+"""Waiting messages in memory that the timer log gave, about 60 MB; more are loaded as these are delivered."""
+
+MAX_TIMER_UNWRITTEN_BYTES: Final = 64 * 1024 * 1024
+"""Waiting messages read from the log and not yet in the timer log: more are not read until it can be written."""
+
+TIMER_WRITE_BYTES: Final = 4 * 1024 * 1024
+"""From so many bytes on waiting messages are copied into the timer log at once."""
+
 # --- Filters --------------------------------------------------------------------------------------
 MAX_FILTER_CHARS: Final = 16_384
 """An SQL92 expression: an IN list of several hundred ids. Apache bounds only the frame."""

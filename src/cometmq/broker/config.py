@@ -10,7 +10,13 @@ import dataclasses
 from pathlib import Path
 from typing import Any, Final
 
-from cometmq.limits import MAX_CONNECTIONS, MAX_FRAME_BYTES, MAX_MESSAGE_BYTES, MAX_QUERY_MESSAGES
+from cometmq.limits import (
+    MAX_CONNECTIONS,
+    MAX_FRAME_BYTES,
+    MAX_MESSAGE_BYTES,
+    MAX_QUERY_MESSAGES,
+    MAX_TIMER_DELAY_SECONDS,
+)
 from cometmq.message.hosts import parse_address, split_addresses
 from cometmq.message.names import MASTER_ID, TRACE_TOPIC
 from cometmq.options import ConfigError, load_file, option
@@ -219,6 +225,16 @@ class BrokerConfig(StoreConfig):
         "Milliseconds between two writes of how far delayed messages are delivered.",
         minimum=100,
         maximum=_MILLISECONDS_OF_A_DAY,
+    )
+
+    # --- any delay ------------------------------------------------------------------------------
+    timer_wheel_enable: bool = option(True, "Take messages with a delay of their own (TIMER_DELAY_SEC and the like).")
+    timer_max_delay_sec: int = option(
+        10 * 365 * 86_400,
+        "Seconds that a message with a delay of its own may wait; more is refused.",
+        minimum=1,
+        maximum=MAX_TIMER_DELAY_SECONDS,
+        runtime=True,
     )
 
     # --- connections ----------------------------------------------------------------------------

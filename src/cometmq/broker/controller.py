@@ -43,6 +43,8 @@ from cometmq.broker.send_targets import SendTargets
 from cometmq.broker.stats import BrokerStats
 from cometmq.broker.store_turn import StoreTurn
 from cometmq.broker.table_file import TurnWriter
+from cometmq.broker.timer import TimerMessageService
+from cometmq.broker.timer_detour import TimerDetour
 from cometmq.broker.topics import TopicConfigManager
 from cometmq.broker.transactions import TransactionalMessageService
 from cometmq.clock import SYSTEM_CLOCK, Clock
@@ -71,12 +73,13 @@ class Broker:
 
     Its parts are there for the modules of administration: ``live``, ``topics``, ``groups``,
     ``offsets``, ``filters``, ``clients``, ``locks``, ``processors``, ``stats``; from ``start`` on also ``store``,
-    ``turn``, ``transactions``, ``schedule``, ``hold`` and ``server``.
+    ``turn``, ``transactions``, ``timer``, ``schedule``, ``hold`` and ``server``.
     """
 
     store: MessageStore
     turn: StoreTurn
     transactions: TransactionalMessageService
+    timer: TimerMessageService
     schedule: ScheduleMessageService
     hold: PullRequestHoldService
     server: RemotingServer
@@ -171,7 +174,7 @@ class Broker:
         tables = TurnWriter(self._save_tables, self.server.schedule_turn)
         self.topics.on_due = self.groups.on_due = tables.changed
         # First the tables: messages of a topic that is in no file would be hidden after a crash.
-        self.server.turn_hooks += (tables.end_turn, self.turn.end)
+        self.server.turn_hooks += (tables.end_turn, self.turn.end, self.timer.end_turn)
         self._stops.push_async_callback(self.schedule.stop)
         self._stops.push_async_callback(self._finish_requests)
         await self._listen_fast()
@@ -220,10 +223,15 @@ class Broker:
         self.transactions = TransactionalMessageService(
             self.live, self.topics, self.offsets, self.clients.producers, self.store, self.turn, host, clock=self.clock
         )
+        self.timer = TimerMessageService(self.store, self.turn, self.server.schedule_turn, clock=self.clock)
         self.schedule = ScheduleMessageService(
             self.store, self.turn, DelayOffsets(self.store.config.root), clock=self.clock
         )
-        detours: list[Detour] = [self.transactions.detour, self.schedule.levels.detour]
+        detours: list[Detour] = [
+            self.transactions.detour,
+            TimerDetour(self.live, clock=self.clock),
+            self.schedule.levels.detour,
+        ]
         sends = SendMessageProcessor(self.live, targets, self.store, self.turn, answers, detours)
         self.hold = PullRequestHoldService(self.store, clock=self.clock)
         pulls = PullMessageProcessor(
@@ -276,6 +284,8 @@ class Broker:
         self.transactions.start()
         self._stops.push_async_callback(self.transactions.stop)
         self.schedule.start()
+        self.timer.start()
+        self._stops.push_async_callback(self.timer.stop)
         for periodic in (
             Periodic("expire clients", CLIENT_SCAN_SECONDS, self.clients.expire, clock=clock),
             Periodic("expire locks", CLIENT_SCAN_SECONDS, self.locks.expire, clock=clock),

@@ -5,8 +5,11 @@ Tests hand in a Disk that fails where a real one can: no room, an I/O error, a f
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
+
+from cometmq.durable import flush_directory
 
 
 class Disk:
@@ -37,3 +40,24 @@ class Disk:
         used = stat.f_blocks - stat.f_bfree
         usable = used + stat.f_bavail
         return used / usable if usable else 1.0
+
+
+def replace_whole(path: Path, content: bytes, disk: Disk) -> None:
+    """Replace a file, making its directory where needed; the new one survives a power cut.
+
+    :raises OSError: it could not be written; the old one is then still there.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_suffix(".tmp")
+    fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        disk.write(fd, content, 0)
+        disk.flush(fd)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            fresh.unlink()
+        raise
+    finally:
+        os.close(fd)
+    fresh.replace(path)
+    flush_directory(path.parent)

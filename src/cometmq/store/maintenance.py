@@ -222,6 +222,10 @@ class Maintenance:
         """Delete what is old enough now, at any hour; returns the number of log files."""
         return self._retention.delete_files()
 
+    def pin_log(self, name: str, offset: int) -> None:
+        """Keep the log from ``offset`` on for ``name``."""
+        self._retention.pins[name] = offset
+
     def reconfigure(self, config: StoreConfig) -> None:
         """Go by another configuration's run-time keys from now on."""
         self._retention.config = config

@@ -91,7 +91,8 @@ class MessageStore:
         """Store timestamp (ms) of the running turn, or of the last one; never goes back."""
         self._log: CommitLog = opened.log
         self._index: IndexService | None = opened.index
-        self._disk: Disk = opened.disk
+        self.disk: Disk = opened.disk
+        """How files of the store are changed."""
         self._queues: TopicQueues = opened.queues
         self._opened = opened
         self._flush = FlushService(opened.log)
@@ -441,6 +442,10 @@ class MessageStore:
         """Delete the files whose time is over now, whatever the hour; returns the number of log files."""
         return self._maintenance.delete_expired_files()
 
+    def pin_log(self, name: str, offset: int) -> None:
+        """Delete no log file with bytes from ``offset`` on, however old, until ``name`` pins another offset."""
+        self._maintenance.pin_log(name, offset)
+
     def reconfigure(self, config: StoreConfig) -> None:
         """Go by the run-time keys of another configuration; all others keep their values."""
         self._maintenance.reconfigure(config)
@@ -472,4 +477,4 @@ class MessageStore:
 
     def disk_usage(self) -> float:
         """How full the file system of the log is, from 0 to 1."""
-        return self._disk.used_ratio(self.config.commit_log)
+        return self.disk.used_ratio(self.config.commit_log)

@@ -7,17 +7,14 @@ rebuilt from the log; when it is gone, damaged, or does not fit the log, recover
 
 from __future__ import annotations
 
-import contextlib
-import os
 import zlib
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from cometmq.durable import flush_directory
 from cometmq.store.commit_log import CommitLog
-from cometmq.store.disk import Disk
+from cometmq.store.disk import Disk, replace_whole
 
 _VERSION: Final = 1
 
@@ -66,17 +63,4 @@ def save_position(path: Path, position: Position, disk: Disk) -> None:
 
     :raises OSError: it could not be written; the old one is then still there.
     """
-    path.parent.mkdir(exist_ok=True)
-    fresh = path.with_suffix(".tmp")
-    fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-    try:
-        disk.write(fd, msgspec.json.encode(position), 0)
-        disk.flush(fd)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            fresh.unlink()
-        raise
-    finally:
-        os.close(fd)
-    fresh.replace(path)
-    flush_directory(path.parent)
+    replace_whole(path, msgspec.json.encode(position), disk)

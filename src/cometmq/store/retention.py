@@ -26,6 +26,8 @@ class Retention:
         self._flush = flush
         self.config = opened.config
         """The configuration in force; its run-time keys may have changed since the store was opened."""
+        self.pins: dict[str, int] = {}
+        """Log offsets from which on somebody still needs the log, by who."""
         self.refusal: StoreFullError | None = None
         """Why messages are refused, while the disk is too full."""
 
@@ -63,10 +65,11 @@ class Retention:
         opened = self._opened
         config, log = self.config, opened.log
         oldest_ms = opened.clock.now_ms() - config.file_reserved_time * _HOUR_MS
+        needed_from = min((self._flush.position, *self.pins.values()))
         removed = 0
         while len(log.segments) > 1 and removed < config.delete_file_batch_max:
             segment = log.segments[0]
-            if segment.end > self._flush.position:
+            if segment.end > needed_from:
                 break
             if not force and segment.path.stat().st_mtime * 1000 > oldest_ms:
                 break

@@ -1,0 +1,191 @@
+"""DueMessages: the waiting messages that are in memory, in the order in which they are delivered.
+
+Two sources, each sorted: windows loaded from the timer log (arrays, 56 bytes a message) and messages
+that came since (a heap). When more is due than can be delivered at once, what is late goes on in the
+order of due times, and what falls due meanwhile is delivered beside it, so that a burst in one moment
+does not hold up all that comes after.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from typing import Final, NamedTuple
+
+from cometmq.store.timer_unit import TimerEntry, Units
+
+LATE_MS: Final = 20
+"""From so late on a message belongs to the backlog."""
+
+IN_LOG: Final = -1
+"""``Waiting.crc`` of a message whose record is read from the log."""
+
+
+class Waiting(NamedTuple):
+    """A message in memory: where its record is, not the record."""
+
+    due_ms: int
+    serial: int
+    key: int
+    topic: int
+    place: int
+    """Byte in its day's data file, or log offset."""
+    size: int
+    crc: int
+
+
+class DueMessages:
+    """What waits and is near; :meth:`take` gives out what is due."""
+
+    def __init__(self) -> None:
+        self._heap: list[Waiting] = []
+        self._windows: deque[Units] = deque()
+        self._late: deque[Waiting] = deque()
+        self._late_windows: deque[Units] = deque()
+        self._recalled: set[tuple[int, int]] = set()
+
+    def __len__(self) -> int:
+        return (
+            len(self._heap)
+            + len(self._late)
+            + sum(len(units) for units in self._windows)
+            + sum(len(units) for units in self._late_windows)
+        )
+
+    # --- coming ---------------------------------------------------------------------------------
+    def add(self, entry: TimerEntry) -> None:
+        """A message that has just come."""
+        heapq.heappush(
+            self._heap,
+            Waiting(
+                entry.due_ms,
+                entry.serial,
+                entry.key,
+                entry.topic,
+                entry.physical_offset,
+                len(entry.record),
+                IN_LOG,
+            ),
+        )
+
+    def add_window(self, units: Units) -> None:
+        """Messages loaded from the timer log, sorted; they are due after those of earlier windows."""
+        if len(units):
+            self._windows.append(units)
+
+    def put_back(self, messages: list[Waiting]) -> None:
+        """Messages that were taken and could not be stored, in their order."""
+        self._late.extendleft(reversed(messages))
+
+    def forget_from(self, due_ms: int, serial: int) -> None:
+        """Leave out what came with ``serial`` or later and is due from ``due_ms`` on: it will be loaded."""
+        self._heap = [waiting for waiting in self._heap if waiting.due_ms < due_ms or waiting.serial < serial]
+        heapq.heapify(self._heap)
+
+    # --- recalls --------------------------------------------------------------------------------
+    def recall(self, due_ms: int, key: int) -> None:
+        """The message with this due time and key is not delivered, whether it is here yet or not."""
+        self._recalled.add((due_ms, key))
+
+    def undo_recall(self, due_ms: int, key: int) -> None:
+        """The recall was not stored."""
+        self._recalled.discard((due_ms, key))
+
+    def forget_recalls(self, before_ms: int) -> None:
+        """Forget recalls of messages due before ``before_ms``, none of which is left."""
+        self._recalled = {recalled for recalled in self._recalled if recalled[0] >= before_ms}
+
+    # --- going ----------------------------------------------------------------------------------
+    def next_due(self) -> int | None:
+        """When the next message is due; ``None`` when there is none."""
+        if self._late:
+            return self._late[0].due_ms
+        if self._late_windows:
+            return int(self._late_windows[0]["due"][0])
+        heads = []
+        if self._heap:
+            heads.append(self._heap[0].due_ms)
+        if self._windows:
+            heads.append(int(self._windows[0]["due"][0]))
+        return min(heads, default=None)
+
+    def take(self, now_ms: int, most: int) -> list[Waiting]:
+        """Up to ``most`` messages that are due, no longer kept here; recalled ones are dropped."""
+        self._set_late_aside(now_ms - LATE_MS)
+        late = bool(self._late or self._late_windows)
+        taken = self._take_fresh(now_ms, most // 2 if late else most)
+        while self._late and len(taken) < most:
+            taken.append(self._late.popleft())
+        while self._late_windows and len(taken) < most:
+            units = self._late_windows[0]
+            count = most - len(taken)
+            taken += _waiting(units[:count])
+            if count >= len(units):
+                self._late_windows.popleft()
+            else:
+                self._late_windows[0] = units[count:]
+        if self._recalled:
+            taken = [waiting for waiting in taken if (waiting.due_ms, waiting.key) not in self._recalled]
+        return taken
+
+    def _set_late_aside(self, due_ms: int) -> None:
+        heap = self._heap
+        while heap and heap[0].due_ms < due_ms:
+            self._late.append(heapq.heappop(heap))
+        while self._windows and int(self._windows[0]["due"][0]) < due_ms:
+            units = self._windows.popleft()
+            count = int(units["due"].searchsorted(due_ms))
+            self._late_windows.append(units[:count])
+            if count < len(units):
+                self._windows.appendleft(units[count:])
+
+    def _take_fresh(self, now_ms: int, most: int) -> list[Waiting]:
+        heap, windows = self._heap, self._windows
+        loaded: list[Waiting] = []
+        if windows and int(windows[0]["due"][0]) <= now_ms:
+            units = windows[0]
+            loaded = _waiting(units[: min(most, int(units["due"].searchsorted(now_ms, "right")))])
+        taken: list[Waiting] = []
+        used = 0
+        while len(taken) < most:
+            arrived = heap[0] if heap and heap[0].due_ms <= now_ms else None
+            if used < len(loaded) and (arrived is None or loaded[used] < arrived):
+                taken.append(loaded[used])
+                used += 1
+            elif arrived is not None:
+                taken.append(heapq.heappop(heap))
+            else:
+                break
+        if used:
+            units = windows.popleft()
+            if used < len(units):
+                windows.appendleft(units[used:])
+        return taken
+
+    # --- what is here ---------------------------------------------------------------------------
+    def due_until(self, due_ms: int) -> list[int]:
+        """The serials of all that are due until ``due_ms``."""
+        serials = [waiting.serial for waiting in self._late if waiting.due_ms <= due_ms]
+        for units in (*self._late_windows, *self._windows):
+            serials += units["serial"][units["due"] <= due_ms].tolist()
+        places = [0]
+        while places:
+            place = places.pop()
+            if place < len(self._heap) and self._heap[place].due_ms <= due_ms:
+                serials.append(self._heap[place].serial)
+                places += (2 * place + 1, 2 * place + 2)
+        return serials
+
+    def all(self) -> list[tuple[int, int]]:
+        """Topic hash and due time of every message here that is not recalled."""
+        found = [(waiting.topic, waiting.due_ms, waiting.key) for waiting in (*self._heap, *self._late)]
+        for units in (*self._late_windows, *self._windows):
+            found += zip(units["topic"].tolist(), units["due"].tolist(), units["key"].tolist(), strict=True)
+        return [(topic, due_ms) for topic, due_ms, key in found if (due_ms, key) not in self._recalled]
+
+
+def _waiting(units: Units) -> list[Waiting]:
+    return [
+        Waiting(due_ms, serial, key, topic, at, size, crc)
+        for due_ms, serial, key, topic, at, size, _, crc, _ in units.tolist()
+    ]

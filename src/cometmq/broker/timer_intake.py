@@ -1,0 +1,324 @@
+"""From the log into the timer log, and from there into memory when the time is near (``TimerMessageStore``).
+
+Each message of ``rmq_sys_wheel_timer`` is read once, at the end of the turn that stored it. One due
+before the *horizon* goes to :class:`~cometmq.broker.due.DueMessages` at once; every one is copied into
+the timer log within a second. All that the timer log has from before the horizon is in memory too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Final, TypeVar
+
+from cometmq.broker.due import DueMessages, Waiting
+from cometmq.clock import Clock, TimerHandle
+from cometmq.limits import (
+    MAX_TIMER_LOADED,
+    MAX_TIMER_UNWRITTEN_BYTES,
+    TIMER_AHEAD_MS,
+    TIMER_RETRY_SECONDS,
+    TIMER_SAVE_LOG_BYTES,
+    TIMER_SAVE_SECONDS,
+    TIMER_WINDOW_MS,
+    TIMER_WRITE_BYTES,
+)
+from cometmq.message.names import TIMER_TOPIC
+from cometmq.store.errors import StoreError
+from cometmq.store.message_store import MessageStore
+from cometmq.store.timer_log import FOREVER_MS, TimerLog
+from cometmq.store.timer_position import TimerPosition
+from cometmq.store.timer_recovery import open_timer_log
+from cometmq.store.timer_unit import RECALL, TimerEntry, entry_of
+from cometmq.store.topic_queue import UNIT
+
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+_READ_UNITS: Final = 256
+"""Messages read in one turn; the rest waits for the next."""
+_LONG_AGO_MS: Final = -(1 << 62)
+
+InFlight = Callable[[], tuple[int, list[int]]]
+"""The log offset before which all deliveries are stored, and the serials of those that are not."""
+
+
+class TimerIntake:
+    """Everything about waiting messages but their delivery.
+
+    ``on_change`` is called when something may be due earlier than before; ``schedule`` sees to it that
+    ``end_turn`` is called soon.
+    """
+
+    def __init__(self, store: MessageStore, schedule: Callable[[], None], in_flight: InFlight, *, clock: Clock) -> None:
+        self.due: Final = DueMessages()
+        self.on_change: Callable[[], None] = lambda: None
+        self._store = store
+        self._schedule = schedule
+        self._in_flight = in_flight
+        self._clock = clock
+        self._queue = store.queue(TIMER_TOPIC, 0)
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="cometmq-store-timer")
+        self.log: Final[TimerLog] = open_timer_log(store)
+        position = self.log.position
+        self._read = max(position.serial, self._queue.min_offset())
+        """The serial of the message that is read next."""
+        self._until_ms = self.log.delivered.until_ms
+        self._horizon_ms = _LONG_AGO_MS
+        self._next_ms = _LONG_AGO_MS if self.log.exists else FOREVER_MS
+        """Nothing in the timer log from the horizon on is due before this."""
+        self._unwritten: list[TimerEntry] = []
+        self._unwritten_bytes = 0
+        self._save_at = store.max_physical_offset if self.log.exists else FOREVER_MS
+        self._loading = False
+        self._task: asyncio.Task[None] | None = None
+        self._again = False
+        self._load_alarm: TimerHandle | None = None
+        self._save_timer: TimerHandle | None = None
+        self._saved_at_s = clock.monotonic() - TIMER_SAVE_SECONDS
+        self._stopped = False
+        self._pinned = False
+        if self.log.exists:
+            self._pin(position.log_offset)
+
+    # --- in -------------------------------------------------------------------------------------
+    def end_turn(self) -> None:
+        """Read what the turn stored (hot path when nothing did)."""
+        if self._queue.committed > self._read:
+            self._take_in()
+        elif self._store.max_physical_offset > self._save_at and not self._stopped:
+            self._save_at = FOREVER_MS
+            self.changed()
+
+    def _take_in(self) -> None:
+        if self._unwritten_bytes > MAX_TIMER_UNWRITTEN_BYTES or self._stopped:
+            return
+        self._move_horizon()
+        for physical_offset, size, _ in UNIT.iter_unpack(self._queue.units(self._read, _READ_UNITS)):
+            if not self._pinned:
+                self._pin(physical_offset)
+            serial = self._read
+            self._read += 1
+            record = self._store.record_at(physical_offset, size)
+            if serial in self.log.delivered:
+                continue
+            try:
+                if record is None:
+                    raise ValueError(f"the log has no such record at {physical_offset}")
+                self._entered(entry_of(record, serial, physical_offset))
+            except ValueError as error:
+                _log.error("message %d of %s cannot be delivered and is passed over: %s", serial, TIMER_TOPIC, error)
+        self.on_change()
+        if self._unwritten_bytes > TIMER_WRITE_BYTES:
+            self._work()
+        else:
+            self.changed()
+        if self._queue.committed > self._read:
+            self._schedule()
+
+    def _entered(self, entry: TimerEntry) -> None:
+        self._unwritten.append(entry)
+        self._unwritten_bytes += len(entry.record)
+        if entry.due_ms < self._horizon_ms:
+            self._into_memory(entry)
+        elif entry.due_ms < self._next_ms:
+            self._next_ms = entry.due_ms
+            self._set_load_alarm()
+
+    def _into_memory(self, entry: TimerEntry) -> None:
+        if entry.kind == RECALL:
+            self.due.recall(entry.due_ms, entry.key)
+        else:
+            self.due.add(entry)
+
+    def _move_horizon(self) -> None:
+        """As far as the timer log has nothing, what comes may go to memory at once."""
+        if not self._loading:
+            self._horizon_ms = max(self._horizon_ms, min(self._next_ms, self._clock.now_ms() + TIMER_WINDOW_MS))
+
+    def logged(self, waiting: Waiting) -> bytes | None:
+        """The record of a waiting message, as long as the log has it."""
+        unit = self._queue.unit(waiting.serial)
+        return self._store.record_at(unit[0], unit[1]) if unit is not None else None
+
+    # --- copying, loading, saving ---------------------------------------------------------------
+    def start(self) -> None:
+        """Begin to read, load and save, on the running loop."""
+        self._schedule()
+        if self.log.exists:
+            self._work()
+
+    def changed(self) -> None:
+        """Something came or was delivered: save within a second."""
+        if self._save_timer is None and not self._stopped:
+            self._save_timer = self._clock.call_later(TIMER_SAVE_SECONDS, self._work)
+
+    def look(self) -> None:
+        """Messages were delivered: there may be room to load more."""
+        if self._next_ms <= self._clock.now_ms() + TIMER_AHEAD_MS:
+            self._work()
+
+    def _set_load_alarm(self) -> None:
+        if self._load_alarm is not None:
+            self._load_alarm.cancel()
+            self._load_alarm = None
+        if self._next_ms < FOREVER_MS and not self._stopped:
+            self._load_alarm = self._clock.call_at(self._next_ms - TIMER_AHEAD_MS, self._near)
+
+    def _near(self) -> None:
+        self._load_alarm = None
+        self._work()
+
+    def _work(self) -> None:
+        if self._stopped:
+            return
+        self._again = True
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._rounds(), name="timer log")
+
+    async def _rounds(self) -> None:
+        try:
+            while self._again:
+                self._again = False
+                try:
+                    await self._round()
+                except (OSError, StoreError) as error:
+                    _log.error("the timer log cannot be written or read now, it is tried again: %s", error)
+                    self._again = False
+                    self._retry()
+        finally:
+            self._task = None
+
+    def _retry(self) -> None:
+        if self._save_timer is not None:
+            self._save_timer.cancel()
+        self._save_timer = None if self._stopped else self._clock.call_later(TIMER_RETRY_SECONDS, self._work)
+
+    async def _round(self) -> None:
+        position = await self._write()
+        await self._load()
+        if position is None:
+            self.changed()
+        elif self._save_timer is not None or self._clock.monotonic() - self._saved_at_s >= TIMER_SAVE_SECONDS:
+            await self._save(position)
+        elif not self._stopped:
+            self.changed()
+
+    async def _write(self) -> TimerPosition | None:
+        """Copy what was read into the timer log; returns the moment at which that was all, see ``_position``."""
+        batch, size = self._unwritten, self._unwritten_bytes
+        self._unwritten, self._unwritten_bytes = [], 0
+        position = self._position()
+        if batch:
+            try:
+                await self._in_thread(partial(self.log.append, batch))
+            except OSError:
+                self._unwritten = batch + self._unwritten
+                self._unwritten_bytes += size
+                raise
+        return position
+
+    async def _load(self) -> None:
+        """Load windows until the next is not near, or memory has enough."""
+        while self._next_ms <= (now := self._clock.now_ms()) + TIMER_AHEAD_MS and not self._stopped:
+            room = MAX_TIMER_LOADED - len(self.due)
+            if room < MAX_TIMER_LOADED // 2:
+                return
+            low_ms = self._horizon_ms
+            high_ms = max(low_ms, now + TIMER_WINDOW_MS, self._until_ms + 1)
+            serial = self._unwritten[0].serial if self._unwritten else self._read
+            self._extend_horizon(low_ms, high_ms)
+            self._loading = True
+            try:
+                loaded = await self._in_thread(partial(self.log.load, low_ms, high_ms, serial, room))
+            except OSError:
+                self._take_back_horizon(low_ms, serial)
+                raise
+            finally:
+                self._loading = False
+            if loaded.until_ms < high_ms:
+                self._take_back_horizon(loaded.until_ms, serial)
+            self._next_ms = min(self._next_ms, loaded.next_ms)
+            self.due.add_window(loaded.units)
+            self.on_change()
+        self._set_load_alarm()
+
+    def _extend_horizon(self, low_ms: int, high_ms: int) -> None:
+        """From now on what comes before ``high_ms`` goes to memory; so does what is not in the timer log yet."""
+        self._horizon_ms = high_ms
+        self._next_ms = FOREVER_MS
+        for entry in self._unwritten:
+            if low_ms <= entry.due_ms < high_ms:
+                self._into_memory(entry)
+            elif entry.due_ms >= high_ms:
+                self._next_ms = min(self._next_ms, entry.due_ms)
+
+    def _take_back_horizon(self, horizon_ms: int, serial: int) -> None:
+        """Nothing from there on is loaded; what came with ``serial`` or later will be, like everything else."""
+        self._horizon_ms = self._next_ms = horizon_ms
+        self.due.forget_from(horizon_ms, serial)
+
+    def _position(self) -> TimerPosition | None:
+        """What may be saved now; ``None`` before everything due until the last delivery is in memory."""
+        self._move_horizon()
+        if self._horizon_ms <= self._until_ms:
+            return None
+        log_offset, in_flight = self._in_flight()
+        self._until_ms = max(self._until_ms, min(self._clock.now_ms(), self._horizon_ms - 1))
+        late = self.due.due_until(self._until_ms) + in_flight
+        return TimerPosition(self._read, log_offset, self._until_ms, late)
+
+    async def _save(self, position: TimerPosition) -> None:
+        if self._save_timer is not None:
+            self._save_timer.cancel()
+            self._save_timer = None
+        if not self.log.exists:
+            return
+        await self._flushed(position.log_offset)
+        await self._in_thread(partial(self.log.save, position))
+        self._saved_at_s = self._clock.monotonic()
+        self._pin(position.log_offset)
+        self._save_at = position.log_offset + TIMER_SAVE_LOG_BYTES
+        if not position.late:
+            self.due.forget_recalls(position.until_ms)
+
+    def _pin(self, log_offset: int) -> None:
+        self._pinned = True
+        self._store.pin_log("timer", log_offset)
+
+    async def _flushed(self, log_offset: int) -> None:
+        told = asyncio.get_running_loop().create_future()
+
+        def tell(error: StoreError | None) -> None:
+            if told.done():
+                return
+            if error is None:
+                told.set_result(None)
+            else:
+                told.set_exception(error)
+
+        self._store.when_flushed(log_offset, tell)
+        await told
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._worker, work)
+
+    async def stop(self) -> None:
+        """Copy and save what was read; what comes later is read at the next start."""
+        self._stopped = True
+        for timer in (self._load_alarm, self._save_timer):
+            if timer is not None:
+                timer.cancel()
+        if self._task is not None:
+            await self._task
+        try:
+            position = await self._write()
+            if position is not None:
+                await self._save(position)
+        except (OSError, StoreError) as error:
+            _log.error("the timer log is not up to date; the next start reads the log again: %s", error)
+        self._worker.shutdown()
+        self.log.close()

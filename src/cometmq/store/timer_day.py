@@ -1,0 +1,194 @@
+"""TimerDay: the messages that wait for one day (UTC): an index of units and the records, both only appended to.
+
+``2031-05-01.index`` and ``2031-05-01.data`` in ``comet/timer``. A record is written before its unit, so
+that a unit always leads to a record; what a crash left behind the last unit is written over.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from cometmq.store.disk import Disk
+from cometmq.store.timer_unit import UNIT_BYTES, UNIT_DTYPE, TimerEntry, Units, sound_units
+
+DAY_MS: Final = 86_400_000
+_EPOCH: Final = datetime.date(1970, 1, 1)
+_READ_UNITS: Final = 65_536
+"""Units read at once (3.5 MB): bounds the memory of a look through a day of millions."""
+
+
+class TimerDay:
+    """The two files of one day. ``number`` counts days since 1970."""
+
+    def __init__(self, directory: Path, number: int, disk: Disk) -> None:
+        self.number = number
+        name = (_EPOCH + datetime.timedelta(days=number)).isoformat()
+        self.index_path = directory / f"{name}.index"
+        self.data_path = directory / f"{name}.data"
+        self.count = 0
+        """Units written."""
+        self.dirty = False
+        """Whether anything was written since the last flush."""
+        self._data_size = 0
+        self._disk = disk
+        self._reader = -1
+
+    @property
+    def start_ms(self) -> int:
+        """The first moment of the day."""
+        return self.number * DAY_MS
+
+    # --- opening --------------------------------------------------------------------------------
+    def recover(self, count: int | None) -> str | None:
+        """Open with ``count`` units, or (``None``) with as many as are whole; return what was wrong, if anything.
+
+        What lies behind is not deleted but written over: the log gives it back.
+        """
+        index_bytes = self.index_path.stat().st_size if self.index_path.exists() else 0
+        data_bytes = self.data_path.stat().st_size if self.data_path.exists() else 0
+        left = index_bytes // UNIT_BYTES if count is None else min(count, index_bytes // UNIT_BYTES)
+        while left:
+            start = max(0, left - _READ_UNITS)
+            with self.index_path.open("rb") as file:
+                file.seek(start * UNIT_BYTES)
+                raw = file.read((left - start) * UNIT_BYTES)
+            left = start + sound_units(raw)
+            if left > start:
+                last = np.frombuffer(raw, UNIT_DTYPE, left - start)[-1]
+                data_end = int(last["at"]) + int(last["size"])
+                if data_end <= data_bytes:
+                    self._data_size = data_end
+                    break
+                left -= 1
+        self.count = left
+        if count is not None and left < count:
+            return (
+                f"comet/timer/{self.index_path.name}: {count - left} of {count} waiting messages cannot be read "
+                "any more and are lost, unless the log still has them"
+            )
+        return None
+
+    # --- writing --------------------------------------------------------------------------------
+    def append(self, entries: Sequence[TimerEntry]) -> None:
+        """Write records and their units.
+
+        :raises OSError: nothing counts as written; the next attempt writes over it.
+        """
+        units = []
+        at = self._data_size
+        for entry in entries:
+            units.append(entry.unit(at))
+            at += len(entry.record)
+        self.dirty = True
+        self._write(self.data_path, b"".join([entry.record for entry in entries]), self._data_size)
+        self._write(self.index_path, b"".join(units), self.count * UNIT_BYTES)
+        self._data_size = at
+        self.count += len(entries)
+
+    def mark(self) -> tuple[int, int]:
+        """The present end, for ``undo``."""
+        return self.count, self._data_size
+
+    def undo(self, count: int, data_size: int) -> None:
+        """Forget what was appended since ``mark``."""
+        self.count = count
+        self._data_size = data_size
+
+    def _write(self, path: Path, data: bytes, at: int) -> None:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            self._disk.write(fd, data, at)
+        finally:
+            os.close(fd)
+
+    def flush(self) -> None:
+        """Make everything written survive a power cut.
+
+        :raises OSError: it may not.
+        """
+        for path in (self.data_path, self.index_path):
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                self._disk.flush(fd)
+            finally:
+                os.close(fd)
+        self.dirty = False
+
+    # --- reading --------------------------------------------------------------------------------
+    def units(self, low_ms: int, high_ms: int, before_serial: int) -> Units:
+        """The units due from ``low_ms`` to before ``high_ms`` that were appended before ``before_serial``."""
+        found = []
+        for units in self._blocks():
+            due = units["due"]
+            found.append(units[(due >= low_ms) & (due < high_ms) & (units["serial"] < before_serial)])
+        return np.concatenate(found) if found else np.empty(0, UNIT_DTYPE)
+
+    def first_due(self, from_ms: int, before_serial: int) -> int | None:
+        """The earliest due time of a unit from ``from_ms`` on, ``None`` for none."""
+        earliest = None
+        for units in self._blocks():
+            due = units["due"][(units["due"] >= from_ms) & (units["serial"] < before_serial)]
+            if len(due):
+                first = int(due.min())
+                earliest = first if earliest is None else min(earliest, first)
+        return earliest
+
+    def _blocks(self) -> Iterator[Units]:
+        left = self.count
+        if not left:
+            return
+        with self.index_path.open("rb") as file:
+            while left:
+                units = np.frombuffer(file.read(min(left, _READ_UNITS) * UNIT_BYTES), UNIT_DTYPE)
+                if not len(units):
+                    return
+                left -= len(units)
+                yield units
+
+    def will_need(self, units: Units) -> None:
+        """Tell the kernel that the records of ``units`` are read soon, so that reading them does not wait."""
+        fd = self._open_reader()
+        for at, size in zip(units["at"].tolist(), units["size"].tolist(), strict=True):
+            os.posix_fadvise(fd, at, size, os.POSIX_FADV_WILLNEED)
+
+    def read(self, at: int, size: int, crc: int) -> bytes | None:
+        """One record; ``None`` when its bytes are not what was written."""
+        try:
+            record = os.pread(self._open_reader(), size, at)
+        except OSError:
+            return None
+        return record if len(record) == size and zlib.crc32(record) == crc else None
+
+    def _open_reader(self) -> int:
+        if self._reader < 0:
+            self._reader = os.open(self.data_path, os.O_RDONLY | os.O_CLOEXEC)
+        return self._reader
+
+    def delete(self) -> None:
+        """Remove both files."""
+        self.close()
+        self.index_path.unlink(missing_ok=True)
+        self.data_path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Close what is open."""
+        if self._reader >= 0:
+            os.close(self._reader)
+            self._reader = -1
+
+
+def day_number_of(path: Path) -> int | None:
+    """The day that a file is of; ``None`` for any other file."""
+    if path.suffix not in (".index", ".data"):
+        return None
+    try:
+        return (datetime.date.fromisoformat(path.stem) - _EPOCH).days
+    except ValueError:
+        return None

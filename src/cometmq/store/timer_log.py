@@ -1,0 +1,204 @@
+"""TimerLog: every message that waits for its time, by the day on which it is due (``TimerLog`` and ``TimerWheel``).
+
+Theory of operation. A waiting message is first a record in the log, in the topic ``rmq_sys_wheel_timer``;
+its queue offset there is its name, the *serial*. From the log it is copied once, whole, into the files
+of its day (:mod:`cometmq.store.timer_day`), and then no longer needs the log. Nothing else happens to
+it until it is near: then its unit, not its record, is loaded into memory with those of its window.
+``position.json`` (:mod:`cometmq.store.timer_position`) says up to which serial messages are in the files
+and which of them are delivered; what came later is in the log, which is kept from there on.
+
+Fault model: as of the store (:mod:`cometmq.store.message_store`). Bytes behind the position may be torn;
+they are written again from the log. A record that does not match its CRC any more is read from the log
+if that still has it. Appending, loading and saving block; they belong to one worker thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from cometmq.store.disk import Disk, replace_whole
+from cometmq.store.timer_day import DAY_MS, TimerDay, day_number_of
+from cometmq.store.timer_position import Delivered, TimerPosition, read_position
+from cometmq.store.timer_unit import UNIT_DTYPE, TimerEntry, Units, without_recalled
+
+FOREVER_MS: Final = 1 << 62
+"""Later than anything is due."""
+
+
+class Loaded(msgspec.Struct, frozen=True):
+    """The messages of a window."""
+
+    units: Units
+    """Waiting messages in the order of their due times, recalled ones left out."""
+    until_ms: int
+    """All that are due before this are among them; it may be less than what was asked for."""
+    next_ms: int
+    """Nothing else is due before this."""
+
+
+class TimerLog:
+    """The days of one store, and where it stands. ``findings`` are what opening noticed, one line each."""
+
+    def __init__(self, directory: Path, disk: Disk) -> None:
+        self._directory = directory
+        self._disk = disk
+        self._days: dict[int, TimerDay] = {}
+        self.findings: list[str] = []
+        self.position = TimerPosition()
+        """What was saved last."""
+        self.delivered = Delivered(self.position, {})
+
+    @property
+    def exists(self) -> bool:
+        """Whether any message ever waited here."""
+        return self._directory.exists()
+
+    @property
+    def _position_path(self) -> Path:
+        return self._directory / "position.json"
+
+    # --- opening --------------------------------------------------------------------------------
+    def open(self, log_end: int) -> None:
+        """Find the files and how far they can be trusted; ``log_end`` is the end of the CommitLog."""
+        if not self.exists:
+            return
+        position = read_position(self._position_path)
+        numbers = {number for path in self._directory.iterdir() if (number := day_number_of(path)) is not None}
+        if position is None:
+            if numbers:
+                self.findings.append("comet/timer/position.json: missing or damaged; the whole log is read instead")
+        elif position.log_offset > log_end:
+            self.findings.append(
+                f"comet/timer: knows the log up to {position.log_offset}, but it ends at {log_end}; "
+                "messages may be delivered twice"
+            )
+            position = msgspec.structs.replace(position, log_offset=log_end)
+        for number in sorted(numbers | (position.days.keys() if position is not None else set())):
+            day = TimerDay(self._directory, number, self._disk)
+            wrong = day.recover(position.days.get(number, 0) if position is not None else None)
+            if wrong is not None:
+                self.findings.append(wrong)
+            if day.count:
+                self._days[number] = day
+        self.position = position or TimerPosition()
+        self.delivered = Delivered(self.position, {})
+
+    # --- writing (worker thread) ------------------------------------------------------------------
+    def append(self, entries: Sequence[TimerEntry]) -> None:
+        """Write entries, whose serials follow those written before, to their days.
+
+        :raises OSError: none of them counts as written.
+        """
+        self._directory.mkdir(parents=True, exist_ok=True)
+        by_day: dict[int, list[TimerEntry]] = {}
+        for entry in entries:
+            by_day.setdefault(entry.due_ms // DAY_MS, []).append(entry)
+        marks: list[tuple[TimerDay, tuple[int, int]]] = []
+        try:
+            for number, of_day in by_day.items():
+                day = self._days.get(number)
+                if day is None:
+                    day = self._days[number] = TimerDay(self._directory, number, self._disk)
+                marks.append((day, day.mark()))
+                day.append(of_day)
+        except OSError:
+            for day, mark in marks:
+                day.undo(*mark)
+            raise
+
+    def save(self, position: TimerPosition) -> None:
+        """Flush what was appended and say so; then delete the days that are over.
+
+        The caller has seen to it that the log is flushed up to ``position.log_offset``.
+
+        :raises OSError: it may not be on the disk; the position saved before still holds.
+        """
+        if not self.exists:
+            return
+        for day in self._days.values():
+            if day.dirty:
+                day.flush()
+        position = msgspec.structs.replace(position, days={day.number: day.count for day in self._days.values()})
+        replace_whole(self._position_path, msgspec.json.encode(position), self._disk)
+        self.position = position
+        if not position.late:
+            over = [number for number in self._days if (number + 1) * DAY_MS <= position.until_ms + 1]
+            for number in over:
+                self._days.pop(number).delete()
+
+    # --- reading --------------------------------------------------------------------------------
+    def load(self, low_ms: int, high_ms: int, before_serial: int, most: int) -> Loaded:
+        """The messages that wait and are due from ``low_ms`` to before ``high_ms`` (worker thread).
+
+        No more than ``most``, except where more are due in one millisecond; those that were
+        appended from ``before_serial`` on are left out.
+        """
+        parts: list[Units] = []
+        room = most
+        until_ms = high_ms
+        for units in self._undelivered(low_ms, high_ms, before_serial):
+            units = _sorted(units)
+            if len(units) > room:
+                until_ms = int(units["due"][room])
+                if not parts:  # at least one moment, however many are due in it
+                    until_ms = max(until_ms, int(units["due"][0]) + 1)
+                parts.append(units[units["due"] < until_ms])
+                break
+            parts.append(units)
+            room -= len(units)
+        found = np.concatenate(parts) if parts else np.empty(0, UNIT_DTYPE)
+        for number in np.unique(found["due"] // DAY_MS).tolist():
+            self._days[number].will_need(found[found["due"] // DAY_MS == number])
+        return Loaded(found, until_ms, self.next_due(until_ms, before_serial))
+
+    def next_due(self, from_ms: int, before_serial: int) -> int:
+        """When the next message from ``from_ms`` on is due, at the earliest (worker thread)."""
+        for number in sorted(self._days):
+            day = self._days[number]
+            if day.start_ms >= from_ms:
+                return day.start_ms
+            if day.start_ms + DAY_MS > from_ms:
+                due = day.first_due(from_ms, before_serial)
+                if due is not None:
+                    return due
+        return FOREVER_MS
+
+    def waiting(self, from_ms: int, before_serial: int) -> Iterator[Units]:
+        """The messages that wait and are due from ``from_ms`` on, a day at a time (worker thread)."""
+        yield from self._undelivered(from_ms, FOREVER_MS, before_serial)
+
+    def _undelivered(self, low_ms: int, high_ms: int, before_serial: int) -> Iterator[Units]:
+        for number in sorted(self._days):
+            day = self._days[number]
+            if low_ms < day.start_ms + DAY_MS and day.start_ms < high_ms:
+                units = self.delivered.left(day.units(low_ms, high_ms, before_serial))
+                units = without_recalled(units)
+                if len(units):
+                    yield units
+
+    def record(self, due_ms: int, at: int, size: int, crc: int) -> bytes | None:
+        """The record that a unit leads to; ``None`` when it is not there as it was written."""
+        day = self._days.get(due_ms // DAY_MS)
+        return day.read(at, size, crc) if day is not None else None
+
+    def count(self) -> int:
+        """Units in the files, delivered ones of days that are not over among them."""
+        return sum(day.count for day in self._days.values())
+
+    def close(self) -> None:
+        """Close the files."""
+        for day in self._days.values():
+            day.close()
+
+
+def _sorted(units: Units) -> Units:
+    """In the order of due times, each once: after a loss of the position messages are written again."""
+    ordered: Units = units[np.lexsort((units["serial"], units["due"]))]
+    again = (np.diff(ordered["serial"]) == 0) & (np.diff(ordered["due"]) == 0)
+    once: Units = np.concatenate((ordered[:1], ordered[1:][~again]))
+    return once

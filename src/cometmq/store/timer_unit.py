@@ -1,0 +1,145 @@
+"""What the timer log keeps of one waiting message: a unit of 56 bytes in an index, the record in a data file.
+
+A unit, little-endian::
+
+     0 int64  due, ms since 1970          32 int64  byte of the record in the data file
+     8 int64  queue offset in the topic   40 int32  bytes of the record
+    16 uint64 hash of topic+UNIQ_KEY      44 int32  kind: 1 a message, 2 a recall of one
+    24 uint64 hash of the real topic      48 uint32 CRC32 of the record
+                                          52 uint32 CRC32 of the unit up to here
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import zlib
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from cometmq.message.message import MessageExt
+from cometmq.message.names import TIMER_TOPIC
+from cometmq.message.properties import REAL_QID, REAL_TOPIC, TIMER_DEL_UNIQKEY, TIMER_OUT_MS, UNIQ_KEY
+
+MESSAGE: Final = 1
+RECALL: Final = 2
+
+UNIT_DTYPE: Final = np.dtype(
+    [
+        ("due", "<i8"),
+        ("serial", "<i8"),
+        ("key", "<u8"),
+        ("topic", "<u8"),
+        ("at", "<i8"),
+        ("size", "<i4"),
+        ("kind", "<i4"),
+        ("crc", "<u4"),
+        ("check", "<u4"),
+    ]
+)
+UNIT_BYTES: Final = UNIT_DTYPE.itemsize
+_UNIT: Final = struct.Struct("<qqQQqiiI")
+_CHECK: Final = struct.Struct("<I")
+
+Units = npt.NDArray[Any]
+"""Of shape ``(n,)`` and ``UNIT_DTYPE``."""
+
+
+class TimerEntry(msgspec.Struct, frozen=True, gc=False):
+    """A message, or the recall of one, on its way from the log into the timer log."""
+
+    due_ms: int
+    serial: int
+    """Its queue offset in the topic where messages wait: its name as long as the store lives."""
+    key: int
+    """What a recall finds it by; 0 for a message without UNIQ_KEY."""
+    topic: int
+    kind: int
+    physical_offset: int
+    record: bytes
+
+    def unit(self, at: int) -> bytes:
+        """The unit of a record that stands at byte ``at`` of the data file."""
+        raw = _UNIT.pack(
+            self.due_ms,
+            self.serial,
+            self.key,
+            self.topic,
+            at,
+            len(self.record),
+            self.kind,
+            zlib.crc32(self.record),
+        )
+        return raw + _CHECK.pack(zlib.crc32(raw))
+
+
+def text_hash(text: str) -> int:
+    """64 bits that stand for a text."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+def recall_key(topic: str, unique_key: str) -> str:
+    """The value of TIMER_DEL_UNIQKEY that recalls a message (``TimerMessageStore.buildDeleteKey``)."""
+    return f"{topic}+{unique_key}"
+
+
+def entry_of(record: bytes, serial: int, physical_offset: int) -> TimerEntry:
+    """What a record of the topic ``rmq_sys_wheel_timer`` says of itself.
+
+    :raises ValueError: it lacks what a waiting message has: due time, real topic, real queue.
+    """
+    properties = MessageExt(record, 0).properties
+    try:
+        due_ms = int(properties[TIMER_OUT_MS])
+        topic = properties[REAL_TOPIC]
+        int(properties[REAL_QID])
+    except (KeyError, ValueError) as error:
+        raise ValueError(f"a record of {TIMER_TOPIC} without a usable property: {error}") from error
+    recalls = properties.get(TIMER_DEL_UNIQKEY)
+    unique_key = properties.get(UNIQ_KEY)
+    key = recalls or (recall_key(topic, unique_key) if unique_key else "")
+    return TimerEntry(
+        due_ms,
+        serial,
+        text_hash(key) if key else 0,
+        text_hash(topic),
+        RECALL if recalls else MESSAGE,
+        physical_offset,
+        record,
+    )
+
+
+def sound_units(data: bytes) -> int:
+    """How many whole, undamaged units ``data`` begins with, looking from its end.
+
+    Units are appended, so that only the last ones can be torn.
+    """
+    count = len(data) // UNIT_BYTES
+    while count:
+        start = (count - 1) * UNIT_BYTES
+        body_end = start + UNIT_BYTES - _CHECK.size
+        if zlib.crc32(data[start:body_end]) == _CHECK.unpack_from(data, body_end)[0]:
+            return count
+        count -= 1
+    return 0
+
+
+def without_recalled(units: Units) -> Units:
+    """The messages among ``units`` that none of the recalls among them takes back.
+
+    A recall has the due time and the key of its message.
+    """
+    recalls: Units = units[units["kind"] == RECALL]
+    messages: Units = units[units["kind"] == MESSAGE]
+    if not len(recalls) or not len(messages):
+        return messages
+    gone: npt.NDArray[np.bool_] = np.isin(messages["key"], recalls["key"])
+    pairs = set(zip(recalls["due"].tolist(), recalls["key"].tolist(), strict=True))
+    for index in np.flatnonzero(gone).tolist():
+        message = messages[index]
+        gone[index] = (int(message["due"]), int(message["key"])) in pairs and bool(message["key"])
+    left: Units = messages[~gone]
+    return left

@@ -1,0 +1,170 @@
+"""Any delay: when messages are delivered, what is refused, what restarts and crashes leave."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.broker.conftest import StartBroker
+from tests.broker.wire import Wire, records
+
+from cometmq.broker.controller import Broker
+from cometmq.clock import VirtualClock
+from cometmq.message.record import StoredRecord
+from cometmq.remoting.codes import ResponseCode
+
+DAY_S = 86_400
+
+
+async def delivered(wire: Wire, topic: str, queue_id: int = 0) -> list[StoredRecord]:
+    return records(await wire.pull(topic, queue_id=queue_id))
+
+
+async def bodies(wire: Wire, topic: str) -> list[bytes]:
+    return [record.body for record in await delivered(wire, topic)]
+
+
+async def test_a_message_is_delivered_at_its_millisecond(broker: Broker, wire: Wire, clock: VirtualClock) -> None:
+    due_ms = clock.now_ms() + 1_500
+    answer = await wire.send("Later", b"x", properties=f"TAGS\x01a\x02TIMER_DELIVER_MS\x01{due_ms}")
+    assert answer.code == 0
+    await clock.skip(1.499)
+    assert await delivered(wire, "Later") == []
+    await clock.skip(0.001)
+    (record,) = await delivered(wire, "Later")
+    assert record.body == b"x"
+    assert record.store_timestamp == due_ms
+    assert record.properties["TAGS"] == "a"
+    assert record.properties["TIMER_OUT_MS"] == str(due_ms)
+
+
+@pytest.mark.parametrize(
+    ("text", "delay_ms"),
+    [
+        ("TIMER_DELAY_SEC\x013", 3_000),
+        ("TIMER_DELAY_MS\x0120", 20),
+        ("TIMER_DELAY_SEC\x012\x02TIMER_DELAY_MS\x0120\x02TIMER_DELIVER_MS\x0199", 2_000),
+        ("TIMER_DELAY_MS\x0120\x02TIMER_DELIVER_MS\x0199", 20),
+        (f"TIMER_DELAY_SEC\x01{400 * DAY_S}", 400 * DAY_S * 1000),
+    ],
+)
+async def test_which_property_counts(broker: Broker, wire: Wire, clock: VirtualClock, text: str, delay_ms: int) -> None:
+    await wire.send("Later", b"x", properties=text)
+    await clock.skip((delay_ms - 1) / 1000)
+    assert await delivered(wire, "Later") == []
+    await clock.skip(0.002)
+    assert len(await delivered(wire, "Later")) == 1
+
+
+@pytest.mark.parametrize("text", ["TIMER_DELAY_MS\x010", "TIMER_DELAY_SEC\x01-5", "TIMER_DELIVER_MS\x0112345"])
+async def test_what_is_due_already_is_delivered_at_once(wire: Wire, text: str) -> None:
+    await wire.send("Later", b"x", properties=text)
+    (record,) = await delivered(wire, "Later")
+    assert record.properties_text.startswith(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["TIMER_DELAY_SEC\x01soon", "TIMER_DELAY_MS\x011.5", "TIMER_DELIVER_MS\x01" + "9" * 30]
+)
+async def test_garbage_is_refused(wire: Wire, text: str) -> None:
+    answer = await wire.send("Later", b"x", properties=text)
+    assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+    assert text.split("\x01")[0] in (answer.remark or "")
+
+
+async def test_longer_than_the_maximum_is_refused(
+    start_broker: StartBroker, connect_to: Callable[[Broker], Any]
+) -> None:
+    wire = await connect_to(await start_broker(timer_max_delay_sec=60))
+    answer = await wire.send("Later", b"x", properties="TIMER_DELAY_SEC\x0161")
+    assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+    assert "bigger than the max delay 60000ms" in (answer.remark or "")
+    assert (await wire.send("Later", b"x", properties="TIMER_DELAY_SEC\x0160")).code == 0
+
+
+async def test_switched_off(start_broker: StartBroker, connect_to: Callable[[Broker], Any]) -> None:
+    wire = await connect_to(await start_broker(timer_wheel_enable=False))
+    answer = await wire.send("Later", b"x", properties="TIMER_DELAY_SEC\x0161")
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert "timerWheelEnable is false" in (answer.remark or "")
+
+
+async def test_what_has_waited_before_does_not_wait_again(wire: Wire) -> None:
+    await wire.send("Later", b"x", properties="TIMER_DELAY_SEC\x0160\x02TIMER_OUT_MS\x011")
+    assert await bodies(wire, "Later") == [b"x"]
+
+
+async def test_they_come_in_the_order_of_their_times(broker: Broker, wire: Wire, clock: VirtualClock) -> None:
+    for number in (5, 3, 9, 1, 7):
+        await wire.send("Later", b"%d" % number, properties=f"TIMER_DELAY_SEC\x01{number}")
+    await clock.skip(10)
+    assert await bodies(wire, "Later") == [b"1", b"3", b"5", b"7", b"9"]
+
+
+async def test_they_go_to_their_queue_as_they_were_sent(broker: Broker, wire: Wire, clock: VirtualClock) -> None:
+    await wire.send("Later", b"now", queue_id=3)
+    (now,) = await delivered(wire, "Later", 3)
+    await wire.send("Later", b"x", queue_id=2, flag=7, properties="KEYS\x01k\x02TIMER_DELAY_MS\x0150")
+    await clock.skip(0.05)
+    (record,) = await delivered(wire, "Later", 2)
+    assert (record.topic, record.queue_id, record.flag, record.body) == ("Later", 2, 7, b"x")
+    assert (record.born_timestamp, record.born_host) == (now.born_timestamp, now.born_host)
+    assert len(broker.store.query("Later", "k", 8, 0, 1 << 62).records) == 1
+
+
+async def test_near_and_far_ones_survive_restarts(
+    tmp_path: Path, clock: VirtualClock, start_broker: StartBroker, connect_to: Callable[[Broker], Any]
+) -> None:
+    first = await start_broker()
+    wire = await connect_to(first)
+    for seconds in (10, 200, 40 * DAY_S, 800 * DAY_S):
+        await wire.send("Later", b"%d" % seconds, properties=f"TIMER_DELAY_SEC\x01{seconds}")
+    await clock.skip(11)
+    assert await bodies(wire, "Later") == [b"10"]
+    await first.stop()
+    await clock.skip(300)
+
+    second = await start_broker()
+    wire = await connect_to(second)
+    await clock.skip(0)
+    assert await bodies(wire, "Later") == [b"10", b"200"]
+    await second.stop()
+
+    third = await start_broker()
+    wire = await connect_to(third)
+    await clock.skip(40 * DAY_S)
+    assert await bodies(wire, "Later") == [b"10", b"200", b"3456000"]
+    await clock.skip(800 * DAY_S)
+    assert (await bodies(wire, "Later"))[3:] == [b"69120000"]
+    await clock.skip(DAY_S)
+    await third.stop()
+    assert not list((tmp_path / "store/comet/timer").glob("*.data")), "days that are over are deleted"
+
+
+@pytest.mark.parametrize("level", ["0", "-1", "00"])
+async def test_a_delay_level_below_one_is_none(broker: Broker, wire: Wire, clock: VirtualClock, level: str) -> None:
+    await wire.send("Later", b"x", properties=f"DELAY\x01{level}\x02TIMER_DELAY_MS\x0110")
+    assert await bodies(wire, "Later") == []
+    await clock.skip(0.01)
+    assert await bodies(wire, "Later") == [b"x"]
+
+
+async def test_the_log_is_kept_until_messages_that_wait_are_in_the_timer_log_and_no_longer(
+    broker: Broker, wire: Wire, clock: VirtualClock, tmp_path: Path
+) -> None:
+    await wire.send("Later", b"x", properties=f"TIMER_DELAY_SEC\x01{30 * DAY_S}")
+    for _ in range(9):
+        await wire.send("Other", bytes(4_000_000))
+    for path in (tmp_path / "store/commitlog").iterdir():
+        os.utime(path, (0, 0))
+    await clock.run_for(0.6)
+    assert broker.store.flushed_position == broker.store.max_physical_offset
+    assert broker.store.delete_expired_files() == 0
+    await clock.run_for(2)
+    assert broker.store.delete_expired_files() > 0
+    assert broker.store.min_physical_offset > 0
+    await clock.skip(31 * DAY_S)
+    assert await bodies(wire, "Later") == [b"x"]

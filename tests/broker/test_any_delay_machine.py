@@ -1,0 +1,180 @@
+"""Any delay against a model: sends, recalls, time, stops, crashes and full disks in any order.
+
+The model is a table of messages with their due times. After each step every message whose time has come
+is in its topic, once, and no other is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from tests.broker.conftest import small_config
+
+from cometmq.broker.controller import Broker
+from cometmq.broker.inner_message import InnerMessage, Stored
+from cometmq.broker.send_targets import SendRefusedError
+from cometmq.broker.timer_detour import parked
+from cometmq.clock import VirtualClock
+from cometmq.idle import settle
+from cometmq.message.record import iter_records
+from cometmq.store.disk import Disk
+
+T = TypeVar("T")
+DAY_S = 86_400
+DELAYS_MS = st.one_of(
+    st.sampled_from([1, 2, 5, 1000, 59_999, 60_000, 60_001]),
+    st.integers(1, 200_000),
+    st.integers(1, 4 * DAY_S * 1000),
+)
+
+
+class MoodyDisk(Disk):
+    """Writes fail while it is full, half done."""
+
+    def __init__(self) -> None:
+        self.full = False
+
+    def write(self, fd: int, data: bytes | bytearray | memoryview, at: int) -> None:
+        if self.full:
+            super().write(fd, memoryview(data)[: len(data) // 2], at)
+            raise OSError(errno.ENOSPC, "on purpose")
+        super().write(fd, data, at)
+
+
+class TimerMachine(RuleBasedStateMachine):
+    """One broker, its clock and its disk, and what should have been delivered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.base = Path(tempfile.mkdtemp(prefix="cometmq-timer-"))
+        self.clock = VirtualClock()
+        self.disk = MoodyDisk()
+        self.due: dict[bytes, int] = {}
+        self.count = 0
+        self.broker: Broker | None = None
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self.loop.run_until_complete(work)
+
+    async def _start(self) -> None:
+        self.broker = Broker(small_config(self.base), clock=self.clock, disk=self.disk)
+        await self.broker.start()
+        await self.clock.skip(0)
+
+    @initialize()
+    def begin(self) -> None:
+        self.run(self._start())
+
+    @property
+    def running(self) -> Broker:
+        assert self.broker is not None
+        return self.broker
+
+    # --- what may happen ------------------------------------------------------------------------
+    @rule(delays=st.lists(DELAYS_MS, min_size=1, max_size=5))
+    def send(self, delays: list[int]) -> None:
+        self.run(self._send(delays))
+
+    async def _send(self, delays: list[int]) -> None:
+        for delay_ms in delays:
+            self.count += 1
+            body = b"%d" % self.count
+            due_ms = self.clock.now_ms() + delay_ms
+            told: list[Stored | SendRefusedError] = []
+            message = InnerMessage("Later", 0, body, f"UNIQ_KEY\x01{self.count}", 0, 0, 1, bytes(8))
+            try:
+                self.running.turn.put_inner(parked(message, due_ms), told.append)
+            except SendRefusedError:
+                continue
+            self.running.turn.end()
+            if isinstance(told[0], Stored):
+                self.due[body] = due_ms
+        self.running.server.schedule_turn()
+        await settle()
+
+    @rule(seconds=st.one_of(st.floats(0, 3), st.floats(0, 400), st.integers(0, 2 * DAY_S)))
+    def skip(self, seconds: float) -> None:
+        self.run(self.clock.skip(seconds))
+
+    @rule(seconds=st.floats(0, 3))
+    def wait(self, seconds: float) -> None:
+        self.run(self.clock.run_for(seconds))
+
+    @rule()
+    def stop_and_start(self) -> None:
+        self.disk.full = False
+
+        async def work() -> None:
+            await self.running.stop()
+            await self._start()
+
+        self.run(work())
+
+    @rule()
+    def crash(self) -> None:
+        self.disk.full = False
+
+        async def work() -> None:
+            root, left = self.base / "store", self.base / "left"
+            shutil.copytree(root, left)
+            await self.running.cut_off()
+            await self.running.stop()
+            shutil.rmtree(root)
+            left.rename(root)
+            await self._start()
+
+        self.run(work())
+
+    @rule()
+    def disk_fills(self) -> None:
+        self.disk.full = True
+
+    @rule()
+    def disk_has_room(self) -> None:
+        self.disk.full = False
+        self.run(self.clock.run_for(2))
+
+    # --- what must hold -------------------------------------------------------------------------
+    @invariant()
+    def what_is_due_is_there_once(self) -> None:
+        if self.broker is None:
+            return
+        store = self.running.store
+        queue = store.queue("Later", 0)
+        found: Counter[bytes] = Counter()
+        offset = queue.min_offset()
+        while offset < queue.max_offset():
+            result = store.get_message(queue, offset, 64)
+            for chunk in result.chunks:
+                found.update(record.body for record in iter_records(chunk))
+            offset = result.next_begin_offset
+        now_ms = self.clock.now_ms()
+        expected = Counter(body for body, due_ms in self.due.items() if due_ms <= now_ms)
+        if self.disk.full:
+            assert found <= expected
+        else:
+            assert found == expected
+
+    def teardown(self) -> None:
+        self.disk.full = False
+        if self.broker is not None:
+            self.run(self.broker.stop())
+        self.loop.close()
+        shutil.rmtree(self.base)
+
+
+TimerMachine.TestCase.settings = settings(
+    max_examples=25, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+)
+TestTimerMachine = TimerMachine.TestCase
