@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from cometmq.testing import Cluster, SyncCluster
 
 _MARKER_LINE: Final = (
-    "cometmq(brokers=1, queues=4, broker_keys={}, real_time=None): how the cluster of this test is set up"
+    "cometmq(brokers=1, queues=4, broker_keys={}, real_time=None, links=False): how the cluster of this test is set up"
 )
-_OPTIONS: Final = frozenset({"brokers", "queues", "broker_keys", "real_time"})
+_OPTIONS: Final = frozenset({"brokers", "queues", "broker_keys", "real_time", "links"})
 _NAME_CHARS: Final = 60
 _numbers = itertools.count(1)
 
@@ -89,7 +89,8 @@ async def _cluster(request: pytest.FixtureRequest, cometmq_clock: Clock, cometmq
     from cometmq.testing import Cluster
 
     options = _options(request)
-    async with Cluster(options["brokers"], clock=cometmq_clock, broker_keys=options["broker_keys"]) as cluster:
+    keys, links = options["broker_keys"], options["links"]
+    async with Cluster(options["brokers"], clock=cometmq_clock, broker_keys=keys, links=links) as cluster:
         await cluster.create_topic(cometmq_topic, options["queues"])
         yield cluster
 
@@ -102,7 +103,8 @@ def cometmq_sync_cluster(
     from cometmq.testing import SyncCluster
 
     options = _options(request)
-    with SyncCluster(options["brokers"], clock=cometmq_clock, broker_keys=options["broker_keys"]) as cluster:
+    keys, links = options["broker_keys"], options["links"]
+    with SyncCluster(options["brokers"], clock=cometmq_clock, broker_keys=keys, links=links) as cluster:
         cluster.create_topic(cometmq_topic, options["queues"])
         yield cluster
 
@@ -114,6 +116,7 @@ def _options(request: pytest.FixtureRequest) -> dict[str, Any]:
         "queues": int(request.config.getini("cometmq_queues")),
         "broker_keys": {},
         "real_time": None,
+        "links": False,
     }
     for marker in reversed(list(request.node.iter_markers("cometmq"))):
         unknown = sorted(marker.kwargs.keys() - _OPTIONS)

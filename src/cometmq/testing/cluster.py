@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence, Set
+from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, Self
@@ -15,13 +16,19 @@ from cometmq.client.instance import ClientInstance
 from cometmq.client.listener import Verdict
 from cometmq.client.subscription import ALL, TAG
 from cometmq.clock import SYSTEM_CLOCK, Clock
+from cometmq.message.hosts import parse_address
 from cometmq.namesrv.config import NamesrvConfig
 from cometmq.namesrv.server import NameServer
 from cometmq.options import ConfigError, options_of
 from cometmq.testing.inbox import Inbox
 from cometmq.testing.ports import free_port
+from cometmq.testing.proxy import Link
+from cometmq.testing.stoppable_clock import StoppableClock
 
 HOST: Final = "127.0.0.1"
+
+LINK_HOST: Final = "127.0.0.2"
+"""Also the loopback: where clients find a broker behind a link, at the port that it has on :data:`HOST`."""
 
 SMALL_STORE: Final = {
     "mappedFileSizeCommitLog": "16777216",
@@ -41,6 +48,8 @@ class Cluster:
     :param clock: what all of them go by; a :class:`~cometmq.clock.VirtualClock` moves when the test says so.
     :param data: directory for the stores, kept afterwards; a temporary one by default.
     :param broker_keys: keys of ``broker.conf`` for every broker.
+    :param links: whether everything to and from a broker passes links that a test can disturb
+        (:meth:`link`, :meth:`pause_broker`); messages then take about twice as long.
     """
 
     def __init__(
@@ -50,6 +59,7 @@ class Cluster:
         clock: Clock = SYSTEM_CLOCK,
         data: Path | None = None,
         broker_keys: Mapping[str, str] | None = None,
+        links: bool = False,
     ) -> None:
         if brokers < 1:
             raise ValueError(f"a cluster has at least one broker, not {brokers}")
@@ -60,6 +70,10 @@ class Cluster:
         self._ports = [free_port(HOST) for _ in range(brokers)]
         self._running: dict[int, Broker] = {}
         self._namesrv: NameServer | None = None
+        self._with_links = links
+        self._links: list[Link] = []
+        self._namesrv_links: list[Link] = []
+        self._broker_clocks: list[StoppableClock] = []
 
     async def __aenter__(self) -> Self:
         try:
@@ -140,6 +154,8 @@ class Cluster:
             NamesrvConfig(listen_port=0, bind_address=HOST, kv_config_path=kv_path), clock=self.clock
         )
         await self._namesrv.start()
+        if self._with_links:
+            await self._start_links()
         for index in range(len(self._ports)):
             await self.start_broker(index)
 
@@ -147,6 +163,8 @@ class Cluster:
         """Stop everything cleanly and remove the temporary directory."""
         for index in sorted(self._running):
             await self.stop_broker(index)
+        for link in (*self._links, *self._namesrv_links):
+            await link.stop()
         if self._namesrv is not None:
             await self._namesrv.stop()
             self._namesrv = None
@@ -156,7 +174,7 @@ class Cluster:
     async def start_broker(self, index: int) -> Broker:
         """Start a stopped broker on its store and port."""
         assert index not in self._running, f"broker {index} runs"
-        broker = Broker(self._config(index), clock=self.clock)
+        broker = Broker(self._config(index), clock=self._broker_clock(index))
         try:
             await broker.start()
         except BaseException:
@@ -166,7 +184,9 @@ class Cluster:
         return broker
 
     async def stop_broker(self, index: int) -> None:
-        """Stop a broker cleanly."""
+        """Stop a broker cleanly; one that is paused goes on for it."""
+        if self._with_links:
+            self.resume_broker(index)
         await self._running.pop(index).stop()
 
     async def restart_broker(self, index: int) -> Broker:
@@ -184,6 +204,9 @@ class Cluster:
         root = self.store_root(index)
         left = root.with_name(f"{root.name}.killed")
         await broker.cut_off()
+        if self._with_links:
+            self.link(index).cut()
+            self.resume_broker(index)
         try:
             # From here on nobody is answered. Worker threads may go on: what they do now is or is not there.
             shutil.copytree(root, left)
@@ -192,13 +215,64 @@ class Cluster:
         shutil.rmtree(root)
         left.rename(root)
 
+    # --- links --------------------------------------------------------------------------------
+    async def _start_links(self) -> None:
+        address = parse_address(self.namesrv_address)
+        for port in self._ports:
+            link = Link((LINK_HOST, port), (HOST, port), clock=self.clock)
+            await link.start()
+            self._links.append(link)
+            link = Link((HOST, 0), address, clock=self.clock)
+            await link.start()
+            self._namesrv_links.append(link)
+            self._broker_clocks.append(StoppableClock(self.clock))
+
+    def _broker_clock(self, index: int) -> Clock:
+        return self._broker_clocks[index] if self._with_links else self.clock
+
+    def link(self, index: int) -> Link:
+        """What lies between one broker and its clients.
+
+        :raises ValueError: the cluster was made without links.
+        """
+        self._demand_links()
+        return self._links[index]
+
+    def pause_broker(self, index: int) -> ExitStack:
+        """Stop a broker as SIGSTOP does: it answers nobody, tells the nameserver nothing and does nothing of its own.
+
+        Connections stay, and new ones are taken. What it has begun, a flush, may still end. As
+        ``with cluster.pause_broker(0):`` it goes on at the end of the block, also when the test fails there:
+        clients that say goodbye to a broker wait for its answer, by a clock that nobody moves any more.
+
+        :raises ValueError: the cluster was made without links.
+        """
+        self._demand_links()
+        self._broker_clocks[index].stop()
+        self._links[index].pause()
+        self._namesrv_links[index].pause()
+        until = ExitStack()
+        until.callback(self.resume_broker, index)
+        return until
+
+    def resume_broker(self, index: int) -> None:
+        """Let a paused broker go on, with all that was sent to it meanwhile; other faults of its link stay."""
+        self._demand_links()
+        self._broker_clocks[index].go_on()
+        self._links[index].resume()
+        self._namesrv_links[index].resume()
+
+    def _demand_links(self) -> None:
+        if not self._with_links:
+            raise ValueError("the cluster has no links to disturb: make it with links=True (marker: links=True)")
+
     def _config(self, index: int) -> BrokerConfig:
         keys = {
             "brokerName": f"broker-{index}",
-            "brokerIP1": HOST,
+            "brokerIP1": LINK_HOST if self._with_links else HOST,
             "bindAddress": HOST,
             "listenPort": str(self._ports[index]),
-            "namesrvAddr": self.namesrv_address,
+            "namesrvAddr": f"{HOST}:{self._namesrv_links[index].port}" if self._with_links else self.namesrv_address,
             "storePathRootDir": str(self.store_root(index)),
             **self._keys,
         }

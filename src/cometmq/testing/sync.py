@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
@@ -38,10 +39,11 @@ class SyncCluster:
         clock: Clock = SYSTEM_CLOCK,
         data: Path | None = None,
         broker_keys: Mapping[str, str] | None = None,
+        links: bool = False,
     ) -> None:
         self.clock = clock
-        self.cluster: Final = Cluster(brokers, clock=clock, data=data, broker_keys=broker_keys)
-        """The cluster itself; touch it on its own loop only, by :meth:`call`."""
+        self.cluster: Final = Cluster(brokers, clock=clock, data=data, broker_keys=broker_keys, links=links)
+        """The cluster itself; touch it on its own loop only, by :meth:`call` or :meth:`run`."""
         self._loop = asyncio.new_event_loop()  # not uvloop's, which cannot tell when it is idle
         self._thread = threading.Thread(target=self._loop.run_forever, name=THREAD, daemon=True)
         self._producer: Producer | None = None
@@ -81,6 +83,14 @@ class SyncCluster:
     def call(self, work: Coroutine[Any, Any, R]) -> R:
         """Run a coroutine on the cluster's loop and wait for it."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def run(self, work: Callable[[Cluster], R]) -> R:
+        """Call a function with the cluster, on the cluster's loop: ``run(lambda cluster: cluster.link(0).cut())``."""
+
+        async def call() -> R:
+            return work(self.cluster)
+
+        return self.call(call())
 
     # --- what the cluster does ------------------------------------------------------------------
     @property
@@ -134,6 +144,17 @@ class SyncCluster:
     def kill_broker(self, index: int) -> None:
         """End a broker as SIGKILL does, see :meth:`Cluster.kill_broker`."""
         self.call(self.cluster.kill_broker(index))
+
+    def pause_broker(self, index: int) -> ExitStack:
+        """Stop a broker as SIGSTOP does, see :meth:`Cluster.pause_broker`."""
+        self.run(lambda cluster: cluster.pause_broker(index))
+        until = ExitStack()
+        until.callback(self.resume_broker, index)
+        return until
+
+    def resume_broker(self, index: int) -> None:
+        """Let a paused broker go on."""
+        self.run(lambda cluster: cluster.resume_broker(index))
 
     def run_for(self, seconds: float) -> None:
         """Let time pass on the cluster's clock."""
