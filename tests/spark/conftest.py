@@ -25,7 +25,7 @@ SYSTEM = System(os.environ.get("COMETMQ_SPARK_SYSTEM", "cometmq"))
 @pytest.fixture(scope="session")
 def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     """A nameserver and a broker for the whole session."""
-    running = deploy(SYSTEM, tmp_path_factory.mktemp("spark-broker"))
+    running = deploy(SYSTEM, tmp_path_factory.mktemp("spark-broker"), enablePropertyFilter="true")
     yield running
     running.close()
 

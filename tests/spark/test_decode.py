@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 import zlib
 from typing import Any
 
@@ -27,8 +28,25 @@ HOSTS = st.one_of(
     st.tuples(st.ip_addresses(v=4).map(str), st.integers(0, 65535)),
     st.tuples(st.ip_addresses(v=6, network="2001:db8::/32").map(str), st.integers(0, 65535)),
 ).map(lambda address: encode_host(*address))
-NAMES = st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY", "a", "", "kéy", "TAGZ", "a-rather-long-name-of-a-property"])
-VALUES = st.text(st.characters(exclude_characters="\x02", codec="utf-8"), max_size=20)
+NAMES = st.sampled_from(
+    [
+        "TAGS",
+        "KEYS",
+        "UNIQ_KEY",
+        "DELAY",
+        "TIMER_DELIVER_MS",
+        "PGROUP",
+        "a",
+        "",
+        "kéy",
+        "TAGZ",
+        "a-rather-long-name-of-a-property",
+    ]
+)
+VALUES = st.one_of(
+    st.text(st.characters(exclude_characters="\x02", codec="utf-8"), max_size=20),
+    st.integers(-(10**10), 10**16).map(str),
+)
 TEXTS = st.one_of(
     st.lists(st.tuples(NAMES, VALUES), max_size=6).map(lambda ps: "\x02".join(f"{n}\x01{v}" for n, v in ps)),
     st.lists(st.tuples(NAMES, VALUES), max_size=6).map(lambda ps: "".join(f"{n}\x01{v}\x02" for n, v in ps)),
@@ -71,6 +89,7 @@ def plain(record: bytes) -> dict[str, Any]:
 
     r = decode_record(record)
     properties = r.properties
+    due = number_in(properties.get("TIMER_DELIVER_MS"), 14)
     return {
         "topic": r.topic,
         "brokerName": "broker-a",
@@ -95,7 +114,15 @@ def plain(record: bytes) -> dict[str, Any]:
         "bodyCrc": r.body_crc,
         "storedBody": r.body if r.sys_flag & COMPRESSED else None,
         "propertiesText": r.properties_text,
+        "delayLevel": number_in(properties.get("DELAY"), 9),
+        "deliverTimestamp": None if due is None else EPOCH + datetime.timedelta(milliseconds=due),
+        "transactionType": {0: None, 4: "PREPARED", 8: "COMMIT", 12: "ROLLBACK"}[r.sys_flag & 12],
+        "producerGroup": properties.get("PGROUP"),
     }
+
+
+def number_in(text: str | None, digits: int) -> int | None:
+    return int(text) if text is not None and re.fullmatch(rf"-?[0-9]{{1,{digits}}}", text) else None
 
 
 def rows_of(batches: Any) -> list[dict[str, Any]]:

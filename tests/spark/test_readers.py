@@ -18,6 +18,11 @@ from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, InputPartition, 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
+from cometmq.clock import VirtualClock
+from cometmq.remoting.blocking import BlockingConnection
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.headers import QueryConsumerOffsetRequestHeader, QueryConsumerOffsetResponseHeader
+from cometmq.spark.cluster import Cluster
 from cometmq.spark.errors import DataLossError, OptionError, SparkSourceError, UnreachableError
 from cometmq.spark.options import SourceOptions
 from cometmq.spark.queues import OffsetRange
@@ -301,3 +306,157 @@ def test_filters_narrow_the_ranges(topics: Topics, options: MakeOptions) -> None
     assert isinstance(partition, RangePartition)
     assert [(part.queue.queue_id, part.first, part.end) for part in partition.ranges] == [(2, 5, 9)]
     assert isinstance(partition.ranges[0], OffsetRange)
+
+
+# Filters at the broker, limits, groups -------------------------------------------------------------
+
+
+def test_the_broker_hands_on_only_messages_with_the_tags(topics: Topics, options: MakeOptions) -> None:
+    topic = topics.create(queues=1)
+    for tag in ("Aa", "BB", "C", "Aa", "D"):  # Aa and BB have the same hash, which is all that a broker compares
+        topics.send(topic, 0, [b"x"] * 2, properties=f"TAGS\x01{tag}")
+    topics.send(topic, 0, [b"x"], properties="")
+    assert read(options(topic, tags="Aa")) == [(0, offset) for offset in (0, 1, 6, 7)]
+    assert read(options(topic, tags="BB || D")) == [(0, offset) for offset in (2, 3, 8, 9)]
+    assert read(options(topic, tags="None")) == []
+
+
+def test_the_broker_evaluates_sql(topics: Topics, options: MakeOptions) -> None:
+    topic = topics.create(queues=2)
+    for number in range(6):
+        topics.send(topic, number % 2, [b"x"], properties=f"n\x01{number}")
+    assert sorted(read(options(topic, sqlFilter="n >= 2 AND n <> 4"))) == [(0, 1), (1, 1), (1, 2)]
+    with pytest.raises(SparkSourceError, match="refused"):
+        read(options(topic, sqlFilter="n >"))
+
+
+def test_a_filtered_stream_passes_over_what_does_not_match(topics: Topics, options: MakeOptions) -> None:
+    topic = topics.create(queues=1)
+    topics.send(topic, 0, [b"x"] * 3, properties="TAGS\x01no")
+    query = Query(options(topic, startingOffsets="earliest", tags="yes"))
+    assert query.batch() == []
+    assert query.batch() is None
+    topics.send(topic, 0, [b"x"], properties="TAGS\x01yes")
+    assert query.batch() == [(0, 3)]
+
+
+def test_times_by_topic(topics: Topics, options: MakeOptions) -> None:
+    first, second = topics.fill(4, queues=1), topics.fill(4, queues=1)
+    late = json.dumps({second: 1 << 42})
+    assert len(read(options(f"{first},{second}", startingTimestamp=late))) == 4
+    assert len(read(options(f"{first},{second}", endingTimestamp=json.dumps({second: "1999-01-01"})))) == 4
+    with pytest.raises(OptionError, match="not read"):
+        read(options(first, startingTimestamp=late))
+
+
+def test_a_limit_in_bytes(topics: Topics, options: MakeOptions) -> None:
+    topic = topics.create(queues=2)
+    topics.send(topic, 0, [bytes(1000)] * 40)
+    topics.send(topic, 1, [bytes(10)] * 40)
+    query = Query(options(topic, startingOffsets="earliest", maxBytesPerTrigger="12k"))
+    sizes = []
+    while (batch := query.batch()) is not None:
+        sizes.append(sum(1100 if queue_id == 0 else 110 for queue_id, _ in batch))
+    assert sum(sizes) == 40 * 1210
+    assert max(sizes) <= 15_000
+
+
+def test_a_small_batch_waits_for_more_or_for_its_time(topics: Topics, options: MakeOptions) -> None:
+    topic = topics.fill(10, queues=1)
+    clock = VirtualClock()
+    asked = options(topic, startingOffsets="earliest", minOffsetsPerTrigger="5", maxTriggerDelay="10m")
+    query = Query(asked)
+    query.reader = RocketMQStreamReader(asked, PLACE, clock=clock)
+    assert len(query.batch() or []) == 10
+    topics.send(topic, 0, [b"x"] * 3)
+    assert query.batch() is None
+    topics.send(topic, 0, [b"x"] * 2)
+    assert len(query.batch() or []) == 5
+    topics.send(topic, 0, [b"x"])
+    clock.advance(599)
+    assert query.batch() is None
+    clock.advance(1)
+    assert len(query.batch() or []) == 1
+
+
+def test_a_group_shows_how_far_the_stream_is(topics: Topics, options: MakeOptions) -> None:
+    topic = topics.fill(20, queues=2)
+    query = Query(options(topic, startingOffsets="earliest", commitGroup="shown"))
+    end = query.plan()
+    assert end is not None
+    query.run(end)
+    query.reader.commit(end)
+    with BlockingConnection(topics.broker) as connection:
+        for queue_id in range(2):
+            header = QueryConsumerOffsetRequestHeader("shown", topic, queue_id)
+            answer = connection.invoke(RequestCode.QUERY_CONSUMER_OFFSET, header)
+            assert answer.header(QueryConsumerOffsetResponseHeader).offset == 10
+        groups = connection.invoke(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+        assert b'"shown"' in groups.body
+
+
+def test_a_slave_is_read_where_there_is_one(topics: Topics, options: MakeOptions) -> None:
+    topic = topics.fill(3, queues=1)
+    addresses = {0: "master:1", 1: "slave:1", 2: "slave:2"}
+    assert Cluster(options(topic, readFrom="slave"))._preferred(addresses) == 1
+    assert Cluster(options(topic))._preferred(addresses) == 0
+    assert Cluster(options(topic))._preferred({2: "slave:2"}) == 2
+    assert read(options(topic, readFrom="slave")) == everything(3)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "word"),
+    [
+        ({"tags": "*"}, "tags such as"),
+        ({"tags": "A", "sqlFilter": "a = 1"}, "exclude"),
+        ({"maxBytesPerTrigger": "ten"}, "64m"),
+        ({"maxTriggerDelay": "soon"}, "15m"),
+        ({"readFrom": "both"}, "slave"),
+        ({"startingTimestamp": "{"}, "JSON"),
+    ],
+)
+def test_wrong_values_are_told(options: MakeOptions, wrong: dict[str, str], word: str) -> None:
+    with pytest.raises(OptionError, match=word):
+        options("T", **wrong)
+
+
+def test_a_batch_has_no_group_and_no_rate(topics: Topics, options: MakeOptions) -> None:
+    topic = topics.fill(1, queues=1)
+    for name, value in (("commitGroup", "g"), ("maxBytesPerTrigger", "1m")):
+        with pytest.raises(OptionError, match="streams"):
+            read(options(topic, **{name: value}))
+
+
+def test_columns_of_delay_and_transaction(topics: Topics, options: MakeOptions) -> None:
+    from cometmq.message.record import encode_record
+    from cometmq.spark.columns import arrow_schema
+    from cometmq.spark.decode import Records, decode
+
+    texts = ["DELAY\x013\x02PGROUP\x01pg", "TIMER_DELIVER_MS\x011700000000123", "DELAY\x01x\x02TIMER_DELIVER_MS\x01y"]
+    stored = b"".join(
+        encode_record(
+            topic="T",
+            queue_id=0,
+            queue_offset=number,
+            physical_offset=0,
+            body=b"",
+            properties_text=text,
+            sys_flag=8 if number == 0 else 0,
+            born_timestamp=0,
+            born_host=bytes(8),
+            store_timestamp=0,
+            store_host=bytes(8),
+        )
+        for number, text in enumerate(texts)
+    )
+    schema = arrow_schema(["delayLevel", "deliverTimestamp", "transactionType", "producerGroup"])
+    (batch,) = decode(Records(stored), schema)
+    found = batch.to_pydict()
+    assert found["delayLevel"] == [3, None, None]
+    assert [moment and round(moment.timestamp() * 1000) for moment in found["deliverTimestamp"]] == [
+        None,
+        1_700_000_000_123,
+        None,
+    ]
+    assert found["transactionType"] == ["COMMIT", None, None]
+    assert found["producerGroup"] == ["pg", None, None]

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.message.hosts import encode_host, parse_address
 from cometmq.message.record import encode_record
 from cometmq.spark.archive_log import ArchiveLog
-from cometmq.spark.columns import COLUMNS
+from cometmq.spark.columns import COLUMNS, DERIVED
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_SCHEMA = ", ".join(f"{column.name} {column.type}" for column in COLUMNS)
+ARCHIVE_DDL: Final = ", ".join(f"{column.name} {column.type}" for column in COLUMNS if column.name not in DERIVED)
+"""The columns of an archive's files."""
 
 
 def read_archive(spark: SparkSession, directory: str | Path) -> DataFrame:
@@ -26,8 +27,8 @@ def read_archive(spark: SparkSession, directory: str | Path) -> DataFrame:
     log = ArchiveLog(directory)
     paths = [str(log.root.absolute() / file.path) for file in log.files()]
     if not paths:
-        return spark.createDataFrame([], _SCHEMA)
-    return spark.read.schema(_SCHEMA).parquet(*paths)
+        return spark.createDataFrame([], ARCHIVE_DDL)
+    return spark.read.schema(ARCHIVE_DDL).parquet(*paths)
 
 
 def record_of(row: Mapping[str, Any]) -> bytes:

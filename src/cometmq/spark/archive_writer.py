@@ -19,7 +19,8 @@ from pyspark.sql.datasource import DataSource, InputPartition
 
 from cometmq.durable import flush_directory
 from cometmq.spark.archive_log import ArchiveLog, Covered, DataFile, part_path
-from cometmq.spark.columns import COLUMNS, arrow_schema
+from cometmq.spark.columns import COLUMNS, DERIVED, arrow_schema
+from cometmq.spark.errors import OptionError
 from cometmq.spark.options import SourceOptions, parse_options
 from cometmq.spark.queues import OffsetRange, Queue
 from cometmq.spark.readers import RangePartition
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 
 FORMAT: Final = "rocketmq_archive"
 PATH_OPTION: Final = "archivePath"
-ARCHIVE_COLUMNS: Final = tuple(column.name for column in COLUMNS)
-"""Every column: nothing of a record is left out, so that it can be made again byte by byte."""
+ARCHIVE_COLUMNS: Final = tuple(column.name for column in COLUMNS if column.name not in DERIVED)
+"""Every column that says something of its own, so that a record can be made again byte by byte."""
 
 _HOUR_MS: Final = 3_600_000
 _ROW_GROUP_BYTES: Final = 32 * 1024 * 1024
@@ -85,6 +86,8 @@ class ArchiveStreamReader(RocketMQStreamReader):
     """Plans as the rocketmq stream does; its tasks write files."""
 
     def __init__(self, options: SourceOptions, schema: StructType, root: str) -> None:
+        if options.is_filtered:
+            raise OptionError("an archive holds every message of a topic", next_step="leave tags and sqlFilter out")
         super().__init__(options, schema)
         self._root = root
 

@@ -15,7 +15,15 @@ from cometmq.limits import MAX_ROUTE_QUEUES
 from cometmq.message.names import DLQ_PREFIX, MASTER_ID, PERM_READ, RETRY_PREFIX, SYSTEM_TOPICS
 from cometmq.message.sysflag import PULL_SUBSCRIPTION
 from cometmq.remoting.blocking import BlockingConnection, BlockingConnectionError
-from cometmq.remoting.bodies import TopicList, TopicRouteData, decode_body
+from cometmq.remoting.bodies import (
+    ConsumerData,
+    HeartbeatData,
+    SubscriptionData,
+    TopicList,
+    TopicRouteData,
+    decode_body,
+    encode_body,
+)
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import RemotingCommand
 from cometmq.remoting.headers import (
@@ -27,15 +35,19 @@ from cometmq.remoting.headers import (
     PullMessageRequestHeader,
     PullMessageResponseHeader,
     SearchOffsetRequestHeader,
+    UnregisterClientRequestHeader,
+    UpdateConsumerOffsetRequestHeader,
 )
 from cometmq.spark.connections import borrowed, invoke_all
 from cometmq.spark.errors import SparkSourceError, UnreachableError
 from cometmq.spark.namesrv import ask_namesrv, demand_success
-from cometmq.spark.options import SourceOptions
+from cometmq.spark.options import SourceOptions, Times
 from cometmq.spark.queues import Queue
 
 _ANSWER_SECONDS: Final = 10.0
 _PAUSE_SECONDS: Final = 0.2
+_SAMPLE: Final = 32
+"""Messages looked at for the mean size of a queue's: as many as every broker answers at once."""
 
 log = logging.getLogger("cometmq.spark")
 
@@ -48,8 +60,10 @@ class Bounds:
     end: int
 
 
-def pull_header(queue: Queue, offset: int, count: int, group: str) -> PullMessageRequestHeader:
-    """Ask for at most ``count`` messages of every tag from ``offset`` on, without waiting for new ones."""
+def pull_header(
+    queue: Queue, offset: int, count: int, group: str, expression: str = "*", expression_type: str = "TAG"
+) -> PullMessageRequestHeader:
+    """Ask for at most ``count`` messages from ``offset`` on that match, without waiting for new ones."""
     return PullMessageRequestHeader(
         consumer_group=group,
         topic=queue.topic,
@@ -60,8 +74,8 @@ def pull_header(queue: Queue, offset: int, count: int, group: str) -> PullMessag
         commit_offset=0,
         suspend_timeout_millis=0,
         sub_version=0,
-        subscription="*",
-        expression_type="TAG",
+        subscription=expression,
+        expression_type=expression_type,
     )
 
 
@@ -76,6 +90,8 @@ class Cluster:
         self._clock = clock
         self._timeout_s = min(_ANSWER_SECONDS, options.poll_timeout_s)
         self._addresses: dict[str, str] = {}
+        self._introduced: set[tuple[str, str]] = set()
+        """Groups and the brokers that know them."""
 
     # Nameserver -----------------------------------------------------------------------------------
 
@@ -114,9 +130,7 @@ class Cluster:
     def _route(self, topic: str, route: TopicRouteData) -> Iterable[Queue]:
         for broker in route.broker_datas:
             if broker.broker_addrs:
-                self._addresses[broker.broker_name] = broker.broker_addrs.get(
-                    MASTER_ID, broker.broker_addrs[min(broker.broker_addrs)]
-                )
+                self._addresses[broker.broker_name] = broker.broker_addrs[self._preferred(broker.broker_addrs)]
         named = sum(data.read_queue_nums for data in route.queue_datas)
         if named > MAX_ROUTE_QUEUES:
             raise SparkSourceError(
@@ -128,8 +142,13 @@ class Cluster:
                 for queue_id in range(data.read_queue_nums):
                     yield Queue(topic, data.broker_name, queue_id)
 
+    def _preferred(self, addresses: Mapping[int, str]) -> int:
+        """The broker id to read from: the master, or with ``readFrom=slave`` a slave, where there is one."""
+        slaves = sorted(broker_id for broker_id in addresses if broker_id != MASTER_ID)
+        return slaves[0] if slaves and (self._options.from_slaves or MASTER_ID not in addresses) else MASTER_ID
+
     def address_of(self, queue: Queue) -> str:
-        """Address of the broker of a queue, its master if it has one; looked up again if it is not known.
+        """Address of the broker that a queue is read from; looked up again if it is not known.
 
         :raises UnreachableError: no nameserver answers, or the broker is not registered.
         """
@@ -179,13 +198,78 @@ class Cluster:
             for queue, first, end in zip(members, answers[::2], answers[1::2], strict=True)
         }
 
-    def offsets_at(self, bounds: Mapping[Queue, Bounds], timestamp_ms: int) -> dict[Queue, int]:
+    def mean_sizes(self, start: Mapping[Queue, int], bounds: Mapping[Queue, Bounds]) -> dict[Queue, float]:
+        """Bytes of a stored record, for each queue that holds any: the mean of some from ``start`` on."""
+        from cometmq.spark.decode import Records
+
+        found = {}
+        for queue, held in bounds.items():
+            if start.get(queue, held.first) < held.end:
+                header = pull_header(queue, start.get(queue, held.first), _SAMPLE, self._options.consumer_group)
+                (answer,) = self._ask_broker(queue, [(RequestCode.PULL_MESSAGE, header)])
+                if answer.code == ResponseCode.SUCCESS:
+                    found[queue] = float(Records(answer.body).sizes.mean())
+        return found
+
+    def commit_offsets(self, group: str, offsets: Mapping[Queue, int]) -> None:
+        """Write offsets into a consumer group, which comes into being with its first heartbeat.
+
+        :raises UnreachableError: a broker does not answer.
+        """
+        by_broker: dict[str, list[Queue]] = {}
+        for queue in sorted(offsets):
+            by_broker.setdefault(queue.broker, []).append(queue)
+        for members in by_broker.values():
+            if (group, members[0].broker) not in self._introduced:
+                self._introduce(group, members)
+            updates = [
+                (
+                    RequestCode.UPDATE_CONSUMER_OFFSET,
+                    UpdateConsumerOffsetRequestHeader(group, queue.topic, queue.queue_id, offsets[queue]),
+                )
+                for queue in members
+            ]
+            for answer in self._ask_broker(members[0], updates):
+                demand_success(answer)
+
+    def _introduce(self, group: str, members: Sequence[Queue]) -> None:
+        """Let a broker make the group and its retry topic, as the first consumer of a group does; then leave it."""
+        client_id = f"cometmq-spark-{group}"
+        subscriptions = [SubscriptionData(topic=topic, sub_string="*") for topic in {queue.topic for queue in members}]
+        body = encode_body(
+            HeartbeatData(
+                client_id=client_id,
+                consumer_data_set=[
+                    ConsumerData(
+                        group_name=group,
+                        consume_type="CONSUME_ACTIVELY",
+                        message_model="CLUSTERING",
+                        consume_from_where="CONSUME_FROM_LAST_OFFSET",
+                        subscription_data_set=subscriptions,
+                    )
+                ],
+            )
+        )
+        with borrowed(self.address_of(members[0]), self._timeout_s) as connection:
+            demand_success(connection.invoke(RequestCode.HEART_BEAT, body=body))
+            leave = UnregisterClientRequestHeader(client_id=client_id, consumer_group=group)
+            demand_success(connection.invoke(RequestCode.UNREGISTER_CLIENT, leave))
+        self._introduced.add((group, members[0].broker))
+
+    def offsets_at(self, bounds: Mapping[Queue, Bounds], times: Times) -> dict[Queue, int]:
         """For each queue find the first offset stored at or after a time; its end if there is none.
+
+        With times by topic, queues of topics that are not named are left out.
 
         The broker's own search (SEARCH_OFFSET_BY_TIMESTAMP) is only a hint, since versions differ in which neighbour
         they take: from there the store times of single messages are looked at.
         """
-        return {queue: self._first_at(queue, held, timestamp_ms) for queue, held in bounds.items()}
+        found = {}
+        for queue, held in bounds.items():
+            timestamp_ms = times.get(queue.topic) if isinstance(times, dict) else times
+            if timestamp_ms is not None:
+                found[queue] = self._first_at(queue, held, timestamp_ms)
+        return found
 
     def _first_at(self, queue: Queue, held: Bounds, timestamp_ms: int) -> int:
         if held.first == held.end:

@@ -54,7 +54,14 @@ COLUMNS: Final = (
     Column("bodyCrc", "int", True, "CRC32 of the stored body, 31 bits"),
     Column("storedBody", "binary", False, "body exactly as stored where it was sent packed, else null"),
     Column("propertiesText", "string", False, "properties exactly as stored: name 0x01 value 0x02 …"),
+    Column("delayLevel", "int", False, "delay level that it was sent with (property DELAY)"),
+    Column("deliverTimestamp", "timestamp", False, "when it was to be delivered (property TIMER_DELIVER_MS)"),
+    Column("transactionType", "string", False, "COMMIT for a message of a transaction, else null"),
+    Column("producerGroup", "string", False, "group of a transaction's producer (property PGROUP)"),
 )
+
+DERIVED: Final = frozenset({"delayLevel", "deliverTimestamp", "transactionType", "producerGroup"})
+"""Columns that follow from properties or sysFlag; an archive has no need of them."""
 
 BY_NAME: Final = {column.name: column for column in COLUMNS}
 

@@ -21,7 +21,7 @@ from cometmq.limits import MAX_DECOMPRESSED_BYTES, MAX_SPARK_BATCH_BODY_BYTES
 from cometmq.message.compression import DecompressionError, decompress
 from cometmq.message.hosts import IPV4_HOST_BYTES, IPV6_HOST_BYTES, decode_host, format_address
 from cometmq.message.ids import offset_msg_id
-from cometmq.message.properties import KEYS, TAGS, UNIQ_KEY
+from cometmq.message.properties import DELAY, KEYS, PGROUP, TAGS, TIMER_DELIVER_MS, UNIQ_KEY
 from cometmq.message.record import (
     BORN_HOST_AT,
     BORN_TIMESTAMP_AT,
@@ -91,6 +91,11 @@ class Records:
         offsets = self.queue_offsets
         inside = (offsets >= first) & (offsets < end)
         return self if inside.all() else self.rows(inside)
+
+    def tagged(self, tags: frozenset[str]) -> Records:
+        """Return the records that have one of the tags; brokers compare hashes of them only, which may collide."""
+        wanted = pc.is_in(self.properties.values_of(TAGS), pa.array(sorted(tags), pa.string()))
+        return self.rows(wanted.to_numpy(zero_copy_only=False))
 
     # Fields at fixed places -----------------------------------------------------------------------
 
@@ -214,6 +219,13 @@ class Records:
         """Properties, cut up when asked for."""
         return PropertyTexts(slices(self._bytes, *self._property_slices))
 
+    def property_numbers(self, name: str, kind: Any) -> Any:
+        """A property as whole numbers of an Arrow type; null where it is absent, or none that fits."""
+        texts = self.properties.values_of(name)
+        digits = 9 if kind == pa.int32() else 14  # milliseconds of so many end in the year 5138
+        numeric = pc.match_substring_regex(texts, rf"^-?[0-9]{{1,{digits}}}$")
+        return pc.if_else(numeric, texts, pa.scalar(None, pa.string())).cast(kind)
+
     def stored_bodies(self) -> Any:
         """Bodies as stored."""
         return slices(self._bytes, *self.body_slices)
@@ -276,6 +288,13 @@ def _timestamp(milliseconds: npt.NDArray[np.int64], kind: Any) -> Any:
     return pa.Array.from_buffers(kind, len(micros), [None, pa.py_buffer(micros)])
 
 
+def _moments(milliseconds: Any, kind: Any) -> Any:
+    return pc.multiply(milliseconds, 1000).cast(kind)
+
+
+_TRANSACTION_TYPES: Final = pa.array([None, "PREPARED", "COMMIT", "ROLLBACK"], pa.string())
+"""By the two bits of the sysFlag."""
+
 _COLUMNS: Final[dict[str, Callable[[Records, Any], Any]]] = {
     "topic": lambda records, _: records.topics(),
     "queueId": _number(12, ">i4"),
@@ -298,6 +317,10 @@ _COLUMNS: Final[dict[str, Callable[[Records, Any], Any]]] = {
     "physicalOffset": _number(PHYSICAL_OFFSET_AT, ">i8"),
     "storeSize": lambda records, kind: pa.array(records.sizes, kind),
     "bodyCrc": _number(8, ">i4"),
+    "delayLevel": lambda records, kind: records.property_numbers(DELAY, kind),
+    "deliverTimestamp": lambda records, kind: _moments(records.property_numbers(TIMER_DELIVER_MS, pa.int64()), kind),
+    "transactionType": lambda records, _: _TRANSACTION_TYPES.take(pa.array((records.sys_flags >> 2) & 3)),
+    "producerGroup": lambda records, _: records.properties.values_of(PGROUP),
 }
 """Every column but ``brokerName``, which no record holds, and ``body``, which may have to be unpacked."""
 

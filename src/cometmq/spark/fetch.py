@@ -166,7 +166,9 @@ class Fetcher:
 
     def _ask(self, connection: BlockingConnection, segment: _Segment, asked: dict[int, _Segment]) -> None:
         count = min(self._options.pull_batch_size, segment.part.end - segment.at)
-        header = pull_header(segment.queue, segment.at, count, self._options.consumer_group)
+        options = self._options
+        expression, kind = (options.sql_filter, "SQL92") if options.sql_filter else (_tags(options), "TAG")
+        header = pull_header(segment.queue, segment.at, count, options.consumer_group, expression, kind)
         segment.asked = send_request(connection, RequestCode.PULL_MESSAGE, header)
         asked[segment.asked] = segment
 
@@ -221,6 +223,10 @@ _PULL_CODES: Final = frozenset(
         ResponseCode.PULL_OFFSET_MOVED,
     }
 )
+
+
+def _tags(options: SourceOptions) -> str:
+    return " || ".join(sorted(options.tags)) or "*"
 
 
 def _segments(part: OffsetRange) -> Iterator[_Segment]:

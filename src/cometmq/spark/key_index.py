@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.message.message import MessageExt
 from cometmq.spark.archive_log import ArchiveLog, DataFile
-from cometmq.spark.archive_reader import record_of
-from cometmq.spark.columns import COLUMNS
+from cometmq.spark.archive_reader import ARCHIVE_DDL, record_of
 from cometmq.spark.environment import local_session
 from cometmq.spark.errors import ArchiveError
 
@@ -63,8 +62,7 @@ def build_key_index(
         return None
     session = spark or local_session(master, "cometmq key index")
     try:
-        schema = ", ".join(f"{column.name} {column.type}" for column in COLUMNS)
-        messages = session.read.schema(schema).parquet(*(str(log.root / file.path) for file in files))
+        messages = session.read.schema(ARCHIVE_DDL).parquet(*(str(log.root / file.path) for file in files))
         every = f.array_distinct(f.concat(f.array("uniqKey"), f.split(f.coalesce("keys", f.lit("")), " ")))
         rows = (
             messages.select("topic", "brokerName", "queueId", "queueOffset", "storeTimestamp", every.alias("every"))

@@ -28,6 +28,10 @@ Start = str | dict[str, Any]
 """``earliest``, ``latest``, or offsets nested by topic, broker and queue; a level may be one word for all below it."""
 
 
+Times = int | dict[str, int]
+"""Milliseconds since 1970, for all topics or by topic."""
+
+
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
     """What a reader was asked for; every field is one option (see ``docs/spark.md``)."""
@@ -37,10 +41,17 @@ class SourceOptions:
     topic_pattern: str | None
     starting_offsets: Start | None
     ending_offsets: Start
-    starting_timestamp: int | None
-    ending_timestamp: int | None
+    starting_timestamp: Times | None
+    ending_timestamp: Times | None
     fail_on_data_loss: bool
     max_offsets_per_trigger: int | None
+    max_bytes_per_trigger: int | None
+    min_offsets_per_trigger: int
+    max_trigger_delay_s: float
+    tags: frozenset[str]
+    sql_filter: str
+    commit_group: str | None
+    from_slaves: bool
     min_partitions: int
     consumer_group: str
     pull_batch_size: int
@@ -52,6 +63,11 @@ class SourceOptions:
     def poll_timeout_s(self) -> float:
         """How long a read may stand still, in seconds."""
         return self.poll_timeout_ms / 1000
+
+    @property
+    def is_filtered(self) -> bool:
+        """Whether the broker is asked for some of the messages only."""
+        return bool(self.tags or self.sql_filter)
 
 
 def parse_options(given: Mapping[str, str]) -> SourceOptions:
@@ -71,10 +87,17 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         topic_pattern=pattern,
         starting_offsets=read("startingOffsets", _start, None),
         ending_offsets=read("endingOffsets", _start, LATEST),
-        starting_timestamp=read("startingTimestamp", parse_instant, None),
-        ending_timestamp=read("endingTimestamp", parse_instant, None),
+        starting_timestamp=read("startingTimestamp", _times, None),
+        ending_timestamp=read("endingTimestamp", _times, None),
         fail_on_data_loss=read("failOnDataLoss", parse_flag, True),
         max_offsets_per_trigger=read("maxOffsetsPerTrigger", parse_count, None),
+        max_bytes_per_trigger=read("maxBytesPerTrigger", _bytes, None),
+        min_offsets_per_trigger=read("minOffsetsPerTrigger", parse_count, 1),
+        max_trigger_delay_s=read("maxTriggerDelay", _duration_s, 900.0),
+        tags=read("tags", _tags, frozenset()),
+        sql_filter=values.get("sqlFilter", ""),
+        commit_group=read("commitGroup", parse_group, None),
+        from_slaves=read("readFrom", _read_from, False),
         min_partitions=read("minPartitions", parse_count, 1),
         consumer_group=read("consumerGroup", parse_group, DEFAULT_GROUP),
         pull_batch_size=read("pullBatchSize", parse_count, 1024),
@@ -84,6 +107,8 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     )
     if options.starting_offsets is not None and options.starting_timestamp is not None:
         raise OptionError("startingOffsets and startingTimestamp exclude each other")
+    if options.tags and options.sql_filter:
+        raise OptionError("tags and sqlFilter exclude each other", next_step="SQL92 can say TAGS = 'TagA' too")
     if "endingOffsets" in values and options.ending_timestamp is not None:
         raise OptionError("endingOffsets and endingTimestamp exclude each other")
     return options
@@ -118,8 +143,14 @@ def demand_batch(options: SourceOptions) -> None:
         raise OptionError("a batch cannot begin at the latest offsets", next_step="use earliest, JSON or a timestamp")
     if options.ending_offsets == EARLIEST:
         raise OptionError("a batch cannot end at the earliest offsets", next_step="use latest, JSON or a timestamp")
-    if options.max_offsets_per_trigger is not None:
-        raise OptionError("maxOffsetsPerTrigger is for streams", next_step="use endingOffsets to read less")
+    for name, limit in (
+        ("maxOffsetsPerTrigger", options.max_offsets_per_trigger),
+        ("maxBytesPerTrigger", options.max_bytes_per_trigger),
+    ):
+        if limit is not None:
+            raise OptionError(f"{name} is for streams", next_step="use endingOffsets to read less")
+    if options.commit_group is not None:
+        raise OptionError("commitGroup is for streams", next_step="a batch has no progress to show to a group")
 
 
 def demand_stream(options: SourceOptions) -> None:
@@ -237,6 +268,49 @@ def parse_instant(name: str, text: str) -> int:
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
+def _times(name: str, text: str) -> Times:
+    if not text.lstrip().startswith("{"):
+        return parse_instant(name, text)
+    try:
+        by_topic = json.loads(text)
+    except ValueError as error:
+        raise OptionError(f"option {name} is no JSON: {text!r}") from error
+    return {topic: parse_instant(f"{name} of {topic}", str(moment)) for topic, moment in by_topic.items()}
+
+
+_BYTE_UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def _bytes(name: str, text: str) -> int:
+    match = re.fullmatch(r"(\d{1,15}) ?([kmg]?)b?", text.strip().lower())
+    if match is None or int(match[1]) < 1:
+        raise OptionError(f"option {name} is a number of bytes such as 500000, 64m or 2g, not {text!r}")
+    return int(match[1]) * _BYTE_UNITS[match[2]]
+
+
+def _duration_s(name: str, text: str) -> float:
+    match = re.fullmatch(r"(\d{1,9}) ?(ms|s|m|h)", text.strip().lower())
+    if match is None:
+        raise OptionError(f"option {name} is a time such as 500ms, 30s, 15m or 1h, not {text!r}")
+    return int(match[1]) * _SECONDS[match[2]]
+
+
+def _tags(name: str, text: str) -> frozenset[str]:
+    found = frozenset(tag.strip() for tag in text.split("||"))
+    if "" in found or "*" in found:
+        raise OptionError(
+            f"option {name} is tags such as 'TagA || TagB', not {text!r}", next_step="leave it out to read all messages"
+        )
+    return found
+
+
+def _read_from(name: str, text: str) -> bool:
+    if text not in ("master", "slave"):
+        raise OptionError(f"option {name} is master or slave, not {text!r}")
+    return text == "slave"
+
+
 def parse_flag(name: str, text: str) -> bool:
     """``true`` or ``false``."""
     folded = text.strip().lower()
@@ -270,6 +344,8 @@ OPTION_NAMES: Final = (
     *("namesrvAddr", "topic", "subscribe", "subscribePattern"),
     *("startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp"),
     *("failOnDataLoss", "maxOffsetsPerTrigger", "minPartitions", "consumerGroup"),
+    *("maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"),
+    *("tags", "sqlFilter", "commitGroup", "readFrom"),
     *("pullBatchSize", "pollTimeoutMs", "includeBody", "badBodies"),
 )
 _ALIASES: Final = {"nameServer": "namesrvAddr", "pull.batch.size": "pullBatchSize"}

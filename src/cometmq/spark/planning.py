@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-from cometmq.spark.queues import OffsetRange, Offsets, total
+from cometmq.spark.queues import OffsetRange, Offsets, Queue, total
 
 SMALL_PARTITION: Final = 20_000
 """Offsets worth a Spark partition: at 300 k rows/s they take twice the 30 ms that a partition costs."""
@@ -29,6 +29,21 @@ def limited(start: Offsets, end: Offsets, most: int) -> Offsets:
     return {
         queue: (start[queue] + max(1, most * held[queue] // everything)) if held[queue] else last
         for queue, last in end.items()
+    }
+
+
+def limited_bytes(start: Offsets, end: Offsets, mean_sizes: Mapping[Queue, float], most: int) -> Offsets:
+    """Shorten ``[start, end)`` to about ``most`` bytes of records, given what one is of each queue.
+
+    As with :func:`limited`, every queue that has messages gets at least one.
+    """
+    held = {queue: max(last - start.get(queue, last), 0) for queue, last in end.items()}
+    everything = sum(count * mean_sizes.get(queue, 0.0) for queue, count in held.items())
+    if everything <= most:
+        return dict(end)
+    share = most / everything
+    return {
+        queue: start[queue] + max(1, int(held[queue] * share)) if held[queue] else last for queue, last in end.items()
     }
 
 

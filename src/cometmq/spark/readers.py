@@ -12,7 +12,16 @@ from pyspark.sql.types import StructType
 
 from cometmq.spark.cluster import Bounds, Cluster
 from cometmq.spark.errors import DataLossError, OptionError, SparkSourceError
-from cometmq.spark.options import EARLIEST, LATEST, SourceOptions, Start, demand_batch, named_paths, offset_named
+from cometmq.spark.options import (
+    EARLIEST,
+    LATEST,
+    SourceOptions,
+    Start,
+    Times,
+    demand_batch,
+    named_paths,
+    offset_named,
+)
 from cometmq.spark.planning import dealt, partition_count
 from cometmq.spark.pushdown import Window, window_of
 from cometmq.spark.queues import OffsetRange, Offsets, Queue, total
@@ -36,9 +45,10 @@ def read_ranges(options: SourceOptions, schema: StructType, ranges: Sequence[Off
 
     arrow = to_arrow_schema(schema, timezone="UTC")
     for chunk in Fetcher(options).fetch(ranges):
-        yield from decode(
-            Records(chunk.data), arrow, broker_name=chunk.queue.broker, fail_on_bad_body=options.fail_on_bad_body
-        )
+        records = Records(chunk.data)
+        if options.tags:
+            records = records.tagged(options.tags)
+        yield from decode(records, arrow, broker_name=chunk.queue.broker, fail_on_bad_body=options.fail_on_bad_body)
 
 
 def partitions_of(ranges: Sequence[OffsetRange], at_least: int) -> list[RangePartition]:
@@ -52,7 +62,8 @@ def resolve_start(options: SourceOptions, cluster: Cluster, bounds: dict[Queue, 
     :raises DataLossError: an offset asked for is no longer there, or not yet, and ``failOnDataLoss`` is true.
     """
     if options.starting_timestamp is not None:
-        return cluster.offsets_at(bounds, options.starting_timestamp)
+        first = {queue: held.first for queue, held in bounds.items()}
+        return first | cluster.offsets_at(bounds, _times("startingTimestamp", options.starting_timestamp, bounds))
     start = default if options.starting_offsets is None else options.starting_offsets
     _demand_known("startingOffsets", start, bounds)
     return {queue: _resolve(options, queue, held, start, EARLIEST) for queue, held in bounds.items()}
@@ -64,9 +75,17 @@ def resolve_end(options: SourceOptions, cluster: Cluster, bounds: dict[Queue, Bo
     :raises DataLossError: as :func:`resolve_start`.
     """
     if options.ending_timestamp is not None:
-        return cluster.offsets_at(bounds, options.ending_timestamp)
+        last = {queue: held.end for queue, held in bounds.items()}
+        return last | cluster.offsets_at(bounds, _times("endingTimestamp", options.ending_timestamp, bounds))
     _demand_known("endingOffsets", options.ending_offsets, bounds)
     return {queue: _resolve(options, queue, held, options.ending_offsets, LATEST) for queue, held in bounds.items()}
+
+
+def _times(name: str, times: Times, queues: Iterable[Queue]) -> Times:
+    """Demand that times by topic name only topics that are read."""
+    if isinstance(times, dict) and (absent := sorted(set(times) - {queue.topic for queue in queues})):
+        raise OptionError(f"option {name} names topic {absent[0]}, which is not read")
+    return times
 
 
 def demand_topics(options: SourceOptions, queues: Iterable[Queue]) -> None:

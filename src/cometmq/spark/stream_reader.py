@@ -16,10 +16,12 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from cometmq.clock import SYSTEM_CLOCK, Clock
+from cometmq.remoting.blocking import BlockingConnectionError
 from cometmq.spark.cluster import Cluster
 from cometmq.spark.errors import DataLossError, SparkSourceError
 from cometmq.spark.options import LATEST, SourceOptions, demand_stream
-from cometmq.spark.planning import limited
+from cometmq.spark.planning import limited, limited_bytes
 from cometmq.spark.queues import OffsetRange, Offsets, Queue, offsets_from_json, offsets_to_json
 from cometmq.spark.readers import (
     RangePartition,
@@ -39,7 +41,7 @@ log = logging.getLogger("cometmq.spark")
 class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads queues from batch to batch; one object lives in the driver as long as the query."""
 
-    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+    def __init__(self, options: SourceOptions, schema: StructType, *, clock: Clock = SYSTEM_CLOCK) -> None:
         """Check what was asked for.
 
         :raises OptionError: it cannot be read as a stream.
@@ -50,6 +52,8 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._cluster = Cluster(options)
         self._target: Offsets | None = None
         self._latest: Offsets = {}
+        self._clock = clock
+        self._planned_at = clock.monotonic()
 
     # Offsets --------------------------------------------------------------------------------------
 
@@ -90,11 +94,26 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for queue, held in bounds.items():
             reach = held.end if self._target is None else min(held.end, self._target.get(queue, begin[queue]))
             end[queue] = max(reach, begin[queue])
+        if not first and self._is_too_little(begin, end):
+            return start
         if isinstance(limit, ReadMaxRows):
             end = limited(begin, end, limit.max_rows)
+        most_bytes = self._options.max_bytes_per_trigger
+        if most_bytes is not None:
+            end = limited_bytes(begin, end, self._cluster.mean_sizes(begin, bounds), most_bytes)
         if not first and offsets_to_json(end) == start["queues"]:
             return start
+        self._planned_at = self._clock.monotonic()
         return {"v": VERSION, "from": offsets_to_json(begin), "queues": offsets_to_json(end)}
+
+    def _is_too_little(self, begin: Offsets, end: Offsets) -> bool:
+        """Whether the next batch waits for more messages (``minOffsetsPerTrigger``, ``maxTriggerDelay``)."""
+        options = self._options
+        if options.min_offsets_per_trigger <= 1 or self._target is not None:
+            return False
+        waited_s = self._clock.monotonic() - self._planned_at
+        held = sum(last - begin[queue] for queue, last in end.items())
+        return held < options.min_offsets_per_trigger and waited_s < options.max_trigger_delay_s
 
     def _miss(self, absent: set[Queue]) -> None:
         """Queues of the last batch whose broker is away keep their offsets and are waited for."""
@@ -110,7 +129,16 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"v": VERSION, "queues": offsets_to_json(self._latest)} if self._latest else None
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing to do: offsets are kept in the query's checkpoint."""
+        """Show how far the query is to the group ``commitGroup``; what counts is the query's checkpoint.
+
+        A broker that does not answer is told with the next batch.
+        """
+        group = self._options.commit_group
+        if group is not None and not _is_initial(end):
+            try:
+                self._cluster.commit_offsets(group, offsets_from_json(end["queues"]))
+            except (SparkSourceError, BlockingConnectionError) as error:
+                log.warning("group %s is not told how far the query is: %s", group, error)
 
     def stop(self) -> None:
         """Nothing to do: connections are closed when idle."""
