@@ -13,7 +13,7 @@ from cometmq.broker.controller import Broker
 from cometmq.remoting.bodies import TopicConfig
 from cometmq.remoting.command import FLAG_ONEWAY, RemotingCommand, decode_command
 
-CODES = {10, 11, 12, 14, 15, 29, 30, 31, 32, 33, 34, 35, 38, 41, 42, 45, 310, 320, 9999}
+CODES = {10, 11, 12, 14, 15, 29, 30, 31, 32, 33, 34, 35, 36, 38, 41, 42, 45, 310, 320, 9999}
 
 DIFFERENT = {
     "probe:pull-sql",

@@ -37,6 +37,7 @@ from cometmq.broker.pull_filters import PullFilters
 from cometmq.broker.queries import QueryProcessor
 from cometmq.broker.registration import BrokerRegistration
 from cometmq.broker.reply import ReplyMessageProcessor
+from cometmq.broker.retry import SendBackProcessor
 from cometmq.broker.schedule import ScheduleMessageService
 from cometmq.broker.send import SendMessageProcessor
 from cometmq.broker.send_targets import SendTargets
@@ -249,6 +250,9 @@ class Broker:
         self.store.on_arrival = self.hold.arrived
         consumers = ConsumerManageProcessor(self.live, self.clients.consumers, self.offsets, self.store)
         sends.register(self.processors)
+        SendBackProcessor(
+            self.live, self.topics, self.groups, self.store, self.turn, self.schedule.levels, self.stats
+        ).register(self.processors)
         self.schedule.register(self.processors)
         pulls.register(self.processors)
         consumers.register(self.processors)

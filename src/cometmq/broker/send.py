@@ -79,6 +79,9 @@ class SendMessageProcessor:
         try:
             target = self._target(connection, header)
             queue = self._queue(connection, target, header)
+            queue_id = queue.queue_id
+            if target.is_retry:
+                target, queue = self._after_retries(target, queue, request)
             properties = read_properties(header.properties or "", self._cluster)
             if len(body) > self._max_body_bytes or len(properties.stored) > MAX_PROPERTIES_BYTES:
                 raise self._illegal()
@@ -105,7 +108,7 @@ class SendMessageProcessor:
                 PendingSend(
                     connection,
                     request,
-                    queue.queue_id,
+                    queue_id,
                     queue_offset,
                     physical_offset,
                     properties.wait,
@@ -176,6 +179,18 @@ class SendMessageProcessor:
         :raises SendRefusedError: the topic has no such queue.
         """
         return target.queues.get(header.queue_id) or target.open_queue(header.queue_id, connection.remote_address)
+
+    def _after_retries(
+        self, target: SendTarget, queue: TopicQueue, request: Request[Any]
+    ) -> tuple[SendTarget, TopicQueue]:
+        """Where a message goes that a consumer sends to its retry topic.
+
+        :raises SendRefusedError: it can go nowhere.
+        """
+        after = self._targets.after_retries(target, request.header, request.version)
+        if after is target:
+            return target, queue
+        return after, after.queues.get(0) or after.open_queue(0, "")
 
     def _put_detoured(
         self,

@@ -21,6 +21,7 @@ from cometmq.message.names import (
     RETRY_PREFIX,
     check_group,
     check_topic,
+    dlq_topic,
 )
 from cometmq.message.sysflag import MULTI_TAGS, TOPIC_UNIT, TOPIC_UNIT_SUB
 from cometmq.remoting.bodies import TopicConfig
@@ -31,6 +32,10 @@ from cometmq.store.message_store import MessageStore, TopicQueue
 SendHeader = SendMessageRequestHeader | SendMessageRequestHeaderV2
 
 TOPIC_HELP: Final = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
+V3_4_9: Final = 121
+"""From this version on a consumer says itself how often a message may fail."""
+DLQ_QUEUES: Final = 1
+"""Queues of a dead-letter topic."""
 _MULTI_TAG: Final = "MULTI_TAG"
 
 
@@ -46,11 +51,12 @@ class SendRefusedError(Exception):
 class SendTarget:
     """One topic as sends see it; ``messages`` and ``size_bytes`` count what the turn under way added."""
 
-    __slots__ = ("_store", "config", "messages", "queues", "size_bytes", "sys_flag", "topic")
+    __slots__ = ("_store", "config", "is_retry", "messages", "queues", "size_bytes", "sys_flag", "topic")
 
     def __init__(self, config: TopicConfig, store: MessageStore) -> None:
         self.config = config
         self.topic = config.topic_name
+        self.is_retry = self.topic.startswith(RETRY_PREFIX)
         self.sys_flag = MULTI_TAGS if config.topic_filter_type == _MULTI_TAG else 0
         self.messages = 0
         self.size_bytes = 0
@@ -138,6 +144,29 @@ class SendTargets:
             topic = self._create(header)
         target = self._known[name] = SendTarget(topic, self._store)
         return target
+
+    def after_retries(self, target: SendTarget, header: SendHeader, version: int) -> SendTarget:
+        """Where a consumer's own send to its retry topic goes: there, or to the dead letters if it failed too often.
+
+        (``handleRetryAndDLQ``.) Like Apache's broker this leaves DELAY as it is, so dead letters wait too.
+
+        :raises SendRefusedError: the group is gone, or there is no room for one more topic.
+        """
+        name = target.topic.removeprefix(RETRY_PREFIX)
+        group = self._groups.find(name)
+        if group is None:
+            raise SendRefusedError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {name}")
+        most = header.max_reconsume_times
+        if version < V3_4_9 or most is None:
+            most = group.retry_max_times
+        if (header.reconsume_times or 0) < most:
+            return target
+        dead = dlq_topic(name)
+        if self._topics.get(dead) is None:
+            if self._topics.is_full:
+                raise SendRefusedError(ResponseCode.SYSTEM_ERROR, f"topic[{dead}] not exist")
+            self._topics.create_retry(dead, queue_nums=DLQ_QUEUES)
+        return self.inner(dead)
 
     def inner(self, name: str) -> SendTarget:
         """Any topic, for messages that the broker itself stores: no permission is asked, none is made.
