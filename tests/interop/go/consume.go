@@ -39,6 +39,9 @@ func consume(o options) error {
 	if timestamp := o.text("timestamp", ""); timestamp != "" {
 		settings = append(settings, consumer.WithConsumeTimestamp(timestamp))
 	}
+	if trace := o.trace(); trace != nil {
+		settings = append(settings, consumer.WithTrace(trace))
+	}
 	client, err := rocketmq.NewPushConsumer(settings...)
 	if err != nil {
 		return err

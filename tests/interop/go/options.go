@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"strconv"
+
+	"github.com/apache/rocketmq-client-go/v2/primitive"
 )
 
 // options holds "command word… --name value…": the little command line that all client programs share.
@@ -47,4 +49,16 @@ func (o options) properties() map[string]string {
 		panic(fmt.Sprintf("--properties: %v", err))
 	}
 	return properties
+}
+
+// trace is the configuration of a message trace, nil unless it is asked for.
+func (o options) trace() *primitive.TraceConfig {
+	if o.number("trace", 0) == 0 {
+		return nil
+	}
+	return &primitive.TraceConfig{
+		GroupName:    o.text("group", "interop-producer"),
+		Access:       primitive.Local,
+		NamesrvAddrs: []string{o.text("namesrv", "")},
+	}
 }

@@ -18,6 +18,9 @@ const batchMessages = 10
 // A connection closed with unread answers is reset, and a reset throws away what the broker has not read yet.
 const onewayDrain = 500 * time.Millisecond
 
+// A shutdown of this client throws away the traces that wait.
+const traceDrain = time.Second
+
 // modulo picks the queue by the message's number, which travels in its sharding key.
 type modulo struct{}
 
@@ -40,6 +43,9 @@ func produce(o options) error {
 	if mode == "selector" {
 		settings = append(settings, producer.WithQueueSelector(modulo{}))
 	}
+	if trace := o.trace(); trace != nil {
+		settings = append(settings, producer.WithTrace(trace))
+	}
 	client, err := rocketmq.NewProducer(settings...)
 	if err != nil {
 		return err
@@ -55,6 +61,9 @@ func produce(o options) error {
 	}
 	if err := send(client, mode, messages, first); err != nil {
 		return err
+	}
+	if o.number("trace", 0) == 1 {
+		time.Sleep(traceDrain)
 	}
 	emit("done", map[string]any{"count": count})
 	return nil

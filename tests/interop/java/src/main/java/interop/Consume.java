@@ -40,7 +40,8 @@ final class Consume {
     }
 
     private static Map<String, Object> push(Options options, Output output, StopSignal stop) throws Exception {
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(options.text("group"));
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(
+            options.text("group"), options.number("trace", 0) == 1, null);
         consumer.setNamesrvAddr(options.text("namesrv"));
         consumer.setInstanceName(options.text("instance", UUID.randomUUID().toString()));
         consumer.setConsumeFromWhere(from(options));

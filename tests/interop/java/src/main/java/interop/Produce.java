@@ -71,7 +71,8 @@ final class Produce {
     private static DefaultMQProducer producer(Options options) {
         // The 5.x client reads its compression from this property when the producer is made; 4.9 knows zlib only.
         System.setProperty("rocketmq.message.compressType", options.text("compression", "ZLIB"));
-        DefaultMQProducer producer = new DefaultMQProducer(options.text("group", "interop-producer"));
+        DefaultMQProducer producer = new DefaultMQProducer(
+            options.text("group", "interop-producer"), options.number("trace", 0) == 1, null);
         producer.setNamesrvAddr(options.text("namesrv"));
         producer.setInstanceName(UUID.randomUUID().toString());
         producer.setCompressMsgBodyOverHowmuch((int) options.number("compress-over", 4096));
