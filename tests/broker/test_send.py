@@ -10,12 +10,12 @@ import pytest
 from tests.broker.wire import Connect, Wire, pull_header, records, send_header
 
 from cometmq.broker.controller import Broker
-from cometmq.limits import MAX_PROPERTIES_BYTES
+from cometmq.limits import MAX_BATCH_MESSAGES, MAX_PROPERTIES_BYTES
 from cometmq.message.batch import BatchPiece, encode_batch
 from cometmq.message.compression import compress
 from cometmq.message.ids import decode_offset_msg_id
 from cometmq.message.names import SCHEDULE_TOPIC, TRANS_HALF_TOPIC
-from cometmq.message.sysflag import COMPRESSED
+from cometmq.message.sysflag import COMPRESSED, TRANSACTION_COMMIT, TRANSACTION_PREPARED
 from cometmq.remoting.bodies import TopicConfig
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import FLAG_ONEWAY
@@ -269,9 +269,12 @@ async def test_a_packed_batch_that_is_a_bomb_or_damaged_is_refused(wire: Wire, p
         ("T", batch(b"a")[:-1]),
         ("T", b"\xff" * 40),
         ("T", encode_batch([BatchPiece(0, b"a", "DELAY\x013")])),
+        ("T", encode_batch([BatchPiece(0, b"a", ""), BatchPiece(0, b"b", "TIMER_DELIVER_MS\x019999999999999")])),
+        ("T", encode_batch([BatchPiece(0, b"a", ""), BatchPiece(0, b"b", "TRAN_MSG\x01true")])),
+        ("T", encode_batch([BatchPiece(0, b"", "")] * (MAX_BATCH_MESSAGES + 1))),
         ("T", encode_batch([BatchPiece(0, b"a", "p\x01" + "v" * 32_760)])),
     ],
-    ids=["retry topic", "empty", "cut", "lying lengths", "delayed", "properties too long"],
+    ids=["retry topic", "empty", "cut", "lying lengths", "delayed", "timed", "half", "too many", "too long"],
 )
 async def test_batches_that_are_refused_store_nothing(wire: Wire, topic: str, body: bytes) -> None:
     await wire.send(topic, b"first")
@@ -280,6 +283,26 @@ async def test_batches_that_are_refused_store_nothing(wire: Wire, topic: str, bo
     assert answer.code == ResponseCode.MESSAGE_ILLEGAL
     assert answer.remark
     assert (await wire.send(topic, b"second")).ext_fields["queueOffset"] == "1"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"sys_flag": TRANSACTION_PREPARED},
+        {"sys_flag": TRANSACTION_COMMIT},
+        {"properties": "TRAN_MSG\x01true"},
+        {"properties": "WAIT\x01true\x02DELAY\x013"},
+        {"properties": "TIMER_DELAY_SEC\x0110"},
+    ],
+    ids=lambda fields: next(iter(fields.values())),
+)
+async def test_a_batch_that_as_a_whole_is_delayed_or_transactional_is_refused(
+    wire: Wire, fields: dict[str, Any]
+) -> None:
+    header = send_header("T", batch=True, **fields)
+    answer = await wire.call(RequestCode.SEND_BATCH_MESSAGE, header, batch(b"a"))
+    assert (answer.code, "delayed or transactional" in (answer.remark or "")) == (ResponseCode.MESSAGE_ILLEGAL, True)
+    assert (await wire.send("T", b"first")).ext_fields["queueOffset"] == "0"
 
 
 # --- flushing and stopping ---------------------------------------------------------------------------

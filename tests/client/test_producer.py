@@ -110,6 +110,47 @@ async def test_a_batch_stands_in_one_queue_in_order(server: Deployment, topic: s
     assert [message.queue_offset for message in messages] == [result.queue_offset for result in results]
 
 
+async def test_what_cannot_be_in_a_batch_goes_alone(server: Deployment, topic: str) -> None:
+    config = ProducerConfig(max_message_bytes=5000, compress_over_bytes=10_000)
+    todo = [
+        Message(topic, b"together 1"),
+        Message(topic, b"waits for nothing", wait_store_msg_ok=False),
+        Message(topic, b"together 2", properties={"color": "red"}),
+        Message(topic, b"x" * 5000),
+        Message(topic, b"later", delay_level=18),
+    ]
+    async with Producer("p", server.address, config=config) as producer:
+        results = await producer.send_batch(todo)
+    assert len({result.msg_id for result in results}) == 5
+    assert results[0].queue == results[2].queue
+    assert results[0].queue_offset + 1 == results[2].queue_offset
+    assert {len(message.body) for message in await stored(server, topic, 4)} >= {10, 17, 5000}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        Message("T", b""),
+        Message("T", b"x" * 5001),
+        Message("bad topic", b"x"),
+        Message("T", b"x", properties={"KEYS": "mine"}),
+        Message("T", b"x", properties={"a": "b\x02c"}),
+        Message("T", b"x", delay_level=1, properties={"a\x01": "b"}),
+        Message("T", b"x", properties={"a": "b" * 40_000}),
+        Message("T", b"x", tags=5),  # type: ignore[arg-type]
+    ],
+    ids=["empty", "large", "topic", "reserved", "separator", "delayed separator", "properties", "no text"],
+)
+async def test_of_a_list_with_a_message_that_is_not_allowed_nothing_is_sent(
+    server: Deployment, topic: str, wrong: Message
+) -> None:
+    async with Producer("p", server.address, config=ProducerConfig(max_message_bytes=5000)) as producer:
+        with pytest.raises(IllegalMessageError):
+            await producer.send_batch([Message(topic, b"x" * 4000), Message(topic, b"y" * 4000), wrong])
+        await producer.send(Message(topic, b"only"))
+    assert [message.body for message in await stored(server, topic, 1)] == [b"only"]
+
+
 async def test_a_list_larger_than_a_batch_is_cut(server: Deployment, topic: str) -> None:
     config = ProducerConfig(max_message_bytes=10_000)
     async with Producer("p", server.address, config=config) as producer:

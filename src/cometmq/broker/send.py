@@ -23,13 +23,16 @@ from cometmq.message.hosts import IPV4_HOST_BYTES, IPV6_HOST_BYTES
 from cometmq.message.names import RETRY_PREFIX
 from cometmq.message.properties import CLUSTER, PROPERTY_SEPARATOR
 from cometmq.message.record import MIN_RECORD_BYTES
-from cometmq.message.sysflag import COMPRESSED, COMPRESSION_TYPE_MASK
+from cometmq.message.sysflag import COMPRESSED, COMPRESSION_TYPE_MASK, TRANSACTION_ROLLBACK
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import FLAG_ONEWAY
 from cometmq.remoting.headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
 from cometmq.remoting.processors import ProcessorTable, Request, Response
 from cometmq.remoting.server import ServerConnection
 from cometmq.store.message_store import MessageStore, TopicQueue
+
+_TRANSACTION_FLAGS: Final = TRANSACTION_ROLLBACK
+"""Both bits of a message that belongs to a transaction."""
 
 BUSY: Final = "[OVERLOAD]system busy, start flow control for a while"
 
@@ -257,6 +260,8 @@ class SendMessageProcessor:
         if header.sys_flag & COMPRESSED:
             body = self._unpack_batch(header, body)
         common = (header.properties or "").removesuffix(PROPERTY_SEPARATOR)
+        if header.sys_flag & _TRANSACTION_FLAGS or read_properties(common, "").detour is not None:
+            raise _no_detours()
         tail = f"{common}{PROPERTY_SEPARATOR}{self._cluster}" if common else self._cluster
         try:
             pieces = [(piece, read_properties(piece.properties_text, tail)) for piece in decode_batch(body)]
@@ -270,8 +275,12 @@ class SendMessageProcessor:
             if self._segments_are_small:
                 self._check_fits(piece.body, properties)
             if properties.detour is not None:
-                raise SendRefusedError(
-                    ResponseCode.MESSAGE_ILLEGAL,
-                    "the message is illegal: a batch does not support delayed or transactional messages",
-                )
+                raise _no_detours()
         return pieces
+
+
+def _no_detours() -> SendRefusedError:
+    return SendRefusedError(
+        ResponseCode.MESSAGE_ILLEGAL,
+        "the message is illegal: a batch does not support delayed or transactional messages",
+    )

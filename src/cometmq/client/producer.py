@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Self
 
 from cometmq.client.batching import split_batches
-from cometmq.client.errors import ClientStateError, IllegalMessageError, RequestTimeoutError
+from cometmq.client.errors import ClientStateError, RequestTimeoutError
 from cometmq.client.hooks import CheckForbiddenHook, CommunicationMode, SendMessageHook
 from cometmq.client.instance import ClientInstance
 from cometmq.client.outcomes import Many, Single, raisable
@@ -20,6 +20,7 @@ from cometmq.client.send_observation import SendObservation
 from cometmq.client.send_result import SendResult
 from cometmq.client.sender import Delivery, Done, Sender
 from cometmq.client.trace import MessageTrace
+from cometmq.client.trace_context import TraceHeaders, with_trace_context
 from cometmq.message.ids import UniqIdGenerator
 from cometmq.message.message import Message, MessageExt
 from cometmq.message.names import check_group
@@ -59,6 +60,8 @@ class Producer:
     :param instance: connections to share with others; by default it makes its own.
     :param send_hooks: see every attempt, see :mod:`cometmq.client.hooks`.
     :param check_forbidden_hooks: may refuse a message.
+    :param trace_context: gives each message the W3C headers of the current span, see
+        :mod:`cometmq.client.trace_context`.
     :raises ValueError: the group's name is not allowed, or an address has no port.
     """
 
@@ -71,6 +74,7 @@ class Producer:
         instance: ClientInstance | None = None,
         send_hooks: Sequence[SendMessageHook] = (),
         check_forbidden_hooks: Sequence[CheckForbiddenHook] = (),
+        trace_context: TraceHeaders | None = None,
     ) -> None:
         wrong = check_group(group)
         if wrong is not None:
@@ -95,6 +99,7 @@ class Producer:
         if send_hooks or check_forbidden_hooks:
             observation = SendObservation(group, send_hooks, check_forbidden_hooks, self.instance.clock)
         self._sender = Sender(self.instance, self._encoder, self.config, observation)
+        self._trace_context = trace_context
         self._ids = UniqIdGenerator(self.instance.clock)
         self._state = "not started"
 
@@ -215,6 +220,8 @@ class Producer:
         :raises RemotingError: no connection.
         """
         self._demand_running()
+        if self._trace_context is not None:
+            message = with_trace_context(message, self._trace_context)
         self._encoder.check(message)
         chosen = by_sharding_key(sharding_key) if sharding_key is not None else selector
         await self._sender.oneway(message, queue, chosen, self._ids.next())
@@ -316,8 +323,8 @@ class Producer:
         """Send messages in as few requests as possible; results in the order given.
 
         The list may be of any length and mix topics: it is cut into batches of one topic within
-        ``max_message_bytes``. Messages of one batch stand side by side in one queue. Delayed messages
-        cannot be in a batch and go alone. Bodies in batches are not packed.
+        ``max_message_bytes``. Messages of one batch stand side by side in one queue. Messages that cannot
+        be in a batch (delayed ones, those to a retry topic) go alone. Bodies in batches are not packed.
 
         With ``queue`` or ``sharding_key`` they keep their order: one request follows the answer to the
         other, and after one that failed nothing more is sent.
@@ -327,10 +334,13 @@ class Producer:
         """
         self._demand_running()
         todo = messages if isinstance(messages, Sequence) else list(messages)
+        if self._trace_context is not None:
+            todo = [with_trace_context(message, self._trace_context) for message in todo]
         encoder = self._encoder
         for message in todo:
             encoder.check(message)
-        positions = split_batches(todo, self.config.max_message_bytes, encoder.piece_bytes)
+        sizes = [encoder.piece_bytes(message) for message in todo]
+        positions = split_batches(todo, self.config.max_message_bytes, sizes)
         selector = by_sharding_key(sharding_key) if sharding_key is not None else None
         in_order = queue is not None or selector is not None
         limit = 1 if in_order else MAX_BATCHES_IN_FLIGHT
@@ -343,7 +353,7 @@ class Producer:
                     outcomes.give_up(index, OVERTAKING)
                     continue
                 chosen = [todo[position] for position in batch]
-                delivery = self._prepare_batch(chosen) if is_batchable(chosen[0]) else self._prepare(chosen[0])
+                delivery = self._prepare_batch(chosen) if self._is_batch(chosen) else self._prepare(chosen[0])
                 if in_order:
                     delivery.target, delivery.selector, delivery.retries = queue, selector, 0
                 outcomes.in_flight += 1
@@ -373,12 +383,16 @@ class Producer:
 
     def _prepare(self, message: Message) -> Delivery:
         self._demand_running()
+        if self._trace_context is not None:
+            message = with_trace_context(message, self._trace_context)
         self._encoder.check(message)
         body, sys_flag = self._encoder.packed(message)
         return self._delivery(message, body, sys_flag)
 
     async def _prepare_large(self, message: Message) -> Delivery:
         self._demand_running()
+        if self._trace_context is not None:
+            message = with_trace_context(message, self._trace_context)
         self._encoder.check(message)
         body, sys_flag = await asyncio.to_thread(self._encoder.packed, message)
         return self._delivery(message, body, sys_flag)
@@ -388,14 +402,15 @@ class Producer:
         text = self._encoder.properties_text(message, key)
         return Delivery(self._sender, _SEND, message, body, text, sys_flag, (key,), self.config.send_timeout_s)
 
+    def _is_batch(self, messages: Sequence[Message]) -> bool:
+        """Whether they go as a batch; a message that fills one alone goes by itself."""
+        if len(messages) > 1:
+            return True
+        return is_batchable(messages[0]) and self._encoder.piece_bytes(messages[0]) <= self.config.max_message_bytes
+
     def _prepare_batch(self, messages: Sequence[Message]) -> Delivery:
         keys = tuple(self._ids.many(len(messages)))
         body = self._encoder.batch_body(messages, keys)
-        if len(body) > self.config.max_message_bytes:
-            raise IllegalMessageError(
-                f"a batch of {len(body)} bytes; at most {self.config.max_message_bytes} are sent",
-                "make the message smaller: properties count too",
-            )
         wait = "true" if messages[0].wait_store_msg_ok else "false"
         timeout_s = self.config.send_timeout_s
         delivery = Delivery(self._sender, _SEND_BATCH, messages[0], body, f"WAIT\x01{wait}\x02", 0, keys, timeout_s)

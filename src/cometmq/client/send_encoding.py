@@ -18,7 +18,7 @@ from cometmq.message.batch import PIECE_OVERHEAD_BYTES
 from cometmq.message.compression import compress
 from cometmq.message.message import Message
 from cometmq.message.names import AUTO_CREATE_TOPIC, RETRY_PREFIX, check_topic
-from cometmq.message.properties import RESERVED_NAMES, UNIQ_KEY, WAIT, encode_properties
+from cometmq.message.properties import RESERVED_NAMES, TIMER_NAMES, UNIQ_KEY, WAIT, encode_properties
 from cometmq.message.sysflag import CompressionType, with_compression
 from cometmq.remoting.bodies import MessageQueue
 from cometmq.remoting.codes import CURRENT_VERSION, RequestCode
@@ -198,10 +198,13 @@ class SendEncoder:
     # --- batches ---
 
     def piece_bytes(self, message: Message) -> int:
-        """An upper bound of what a message takes in a batch body."""
+        """An upper bound of what a message takes in a batch body.
+
+        :raises IllegalMessageError: as :meth:`properties_text`.
+        """
         size = _PIECE_ROOM + len(message.body)
-        if message.tags or message.keys or message.properties:
-            size += len(encode_properties(message.all_properties()).encode())
+        if message.tags or message.keys or message.properties or message.delay_level:
+            size += len(self.properties_text(message, "").encode())
         return size
 
     def batch_body(self, messages: Sequence[Message], unique_keys: Sequence[str]) -> bytes:
@@ -224,8 +227,12 @@ class SendEncoder:
 
 
 def is_batchable(message: Message) -> bool:
-    """Whether brokers take it in a batch: neither delayed nor to a retry topic."""
-    return not message.delay_level and not message.topic.startswith(RETRY_PREFIX)
+    """Whether brokers take it in a batch: neither delayed in any way nor to a retry topic."""
+    return (
+        not message.delay_level
+        and not message.topic.startswith(RETRY_PREFIX)
+        and (not message.properties or TIMER_NAMES.isdisjoint(message.properties))
+    )
 
 
 _TAIL: Final = b'"language":"PYTHON","serializeTypeCurrentRPC":"JSON","version":%d}' % CURRENT_VERSION

@@ -19,15 +19,16 @@ from cometmq.client.errors import ClientStateError, ForkedError
 from cometmq.client.hooks import CheckForbiddenHook, ConsumeMessageHook, SendMessageHook
 from cometmq.client.listener import Listener
 from cometmq.client.lite_pull_consumer import LitePullConsumer
-from cometmq.client.producer import Producer
+from cometmq.client.producer import REQUEST_TIMEOUT_S, Producer
 from cometmq.client.producer_config import ProducerConfig
 from cometmq.client.pull_consumer import PullConsumer
 from cometmq.client.push_consumer import PushConsumer
 from cometmq.client.selectors import QueueSelector
 from cometmq.client.send_result import SendResult
 from cometmq.client.subscription import ALL, TAG
+from cometmq.client.trace_context import TraceHeaders, with_trace_context
 from cometmq.loop import fastest_loop
-from cometmq.message.message import Message
+from cometmq.message.message import Message, MessageExt
 from cometmq.remoting.bodies import MessageQueue
 
 A = TypeVar("A")
@@ -149,7 +150,9 @@ class SyncProducer(Face[Producer]):
         config: ProducerConfig | None = None,
         send_hooks: Sequence[SendMessageHook] = (),
         check_forbidden_hooks: Sequence[CheckForbiddenHook] = (),
+        trace_context: TraceHeaders | None = None,
     ) -> None:
+        self._trace_context = trace_context
         self._bind(
             lambda: Producer(
                 group,
@@ -177,16 +180,60 @@ class SyncProducer(Face[Producer]):
         Neither a task nor a future is made: the loop's thread sends, and releases a lock on the answer.
         """
         self._demand_other_thread()
+        message = self._in_span(message)
         answer = _Answer()
         self._loop.call_soon_threadsafe(
             partial(self._inner.send_then, message, queue, sharding_key, selector, timeout_s, answer.put)
         )
         return answer.wait()
 
-    send_oneway = blocking(Producer.send_oneway)
-    send_many = blocking(Producer.send_many)
-    send_batch = blocking(Producer.send_batch)
-    request = blocking(Producer.request)
+    def send_oneway(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        sharding_key: str | None = None,
+        selector: QueueSelector | None = None,
+    ) -> None:
+        """As :meth:`Producer.send_oneway <cometmq.client.producer.Producer.send_oneway>`, which see."""
+        message = self._in_span(message)
+        self._run(self._inner.send_oneway(message, queue=queue, sharding_key=sharding_key, selector=selector))
+
+    def send_many(
+        self, messages: Iterable[Message], *, selector: QueueSelector | None = None, max_in_flight: int | None = None
+    ) -> list[SendResult]:
+        """As :meth:`Producer.send_many <cometmq.client.producer.Producer.send_many>`, which see."""
+        todo = self._all_in_span(messages)
+        return self._run(self._inner.send_many(todo, selector=selector, max_in_flight=max_in_flight))
+
+    def send_batch(
+        self, messages: Iterable[Message], *, queue: MessageQueue | None = None, sharding_key: str | None = None
+    ) -> list[SendResult]:
+        """As :meth:`Producer.send_batch <cometmq.client.producer.Producer.send_batch>`, which see."""
+        return self._run(self._inner.send_batch(self._all_in_span(messages), queue=queue, sharding_key=sharding_key))
+
+    def request(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        sharding_key: str | None = None,
+        selector: QueueSelector | None = None,
+        timeout_s: float = REQUEST_TIMEOUT_S,
+    ) -> MessageExt:
+        """As :meth:`Producer.request <cometmq.client.producer.Producer.request>`, which see."""
+        asking = self._inner.request(
+            self._in_span(message), queue=queue, sharding_key=sharding_key, selector=selector, timeout_s=timeout_s
+        )
+        return self._run(asking)
+
+    def _in_span(self, message: Message) -> Message:
+        """The message with the span of this thread, which the loop's thread knows nothing of."""
+        return message if self._trace_context is None else with_trace_context(message, self._trace_context)
+
+    def _all_in_span(self, messages: Iterable[Message]) -> Iterable[Message]:
+        return messages if self._trace_context is None else [self._in_span(message) for message in messages]
+
     reply = blocking(Producer.reply)
     queues = blocking(Producer.queues)
 

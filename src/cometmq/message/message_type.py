@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import IntEnum
+from typing import Final
 
-from cometmq.message.properties import DELAY, TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS, TRAN_MSG
+from cometmq.message.properties import DELAY, TIMER_NAMES, TRAN_MSG
 
-_DELAYS = (DELAY, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS)
+_DELAYS: Final = TIMER_NAMES | {DELAY}
 
 
 class MessageType(IntEnum):
@@ -23,4 +24,4 @@ def message_type(properties: Mapping[str, str]) -> MessageType:
     """The kind of a message that is sent with these properties."""
     if properties.get(TRAN_MSG) == "true":
         return MessageType.TRANS_HALF
-    return MessageType.DELAY if any(name in properties for name in _DELAYS) else MessageType.NORMAL
+    return MessageType.NORMAL if _DELAYS.isdisjoint(properties) else MessageType.DELAY
