@@ -5,9 +5,10 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
-from tests.interop.systems import Deployment, start_broker
+from tests.interop.systems import Deployment, System, start_broker
 
 from cometmq.client import (
     Admin,
@@ -18,10 +19,11 @@ from cometmq.client import (
     ProducerConfig,
     PushConfig,
     PushConsumer,
+    SendStatus,
 )
 from cometmq.errors import CometMQError
 
-from .conftest import Until
+from .conftest import Until, deploy
 
 pytestmark = pytest.mark.crash
 
@@ -120,3 +122,26 @@ async def test_a_broker_that_stands_still_costs_one_attempt_not_the_whole_time(o
                 os.kill(other.pid, signal.SIGCONT)
     assert {result.queue.broker_name for result in results} == {"broker-a"}
     assert elapsed < 5, "after the first silence the broker is left alone"
+
+
+@pytest.mark.interop
+async def test_a_master_without_its_slave_says_so_and_no_further_attempt_can_do_better(tmp_path: Path) -> None:
+    deployment = deploy(System.APACHE, tmp_path, brokerRole="SYNC_MASTER")
+    try:
+        for again, attempts in ((False, 1), (True, 3)):
+            config = ProducerConfig(retry_another_broker_when_not_store_ok=again, send_timeout_s=20)
+            async with Producer("alone", deployment.address, config=config) as producer:
+                result = await producer.send(Message(f"Alone{attempts}", b"x"))
+            assert result.status is SendStatus.SLAVE_NOT_AVAILABLE
+            async with Admin(deployment.address) as admin, asyncio.timeout(10):
+                while sum(await ends(admin, f"Alone{attempts}")) < attempts:
+                    await asyncio.sleep(0.05)
+                assert sum(await ends(admin, f"Alone{attempts}")) == attempts
+    finally:
+        deployment.close()
+
+
+async def ends(admin: Admin, topic: str) -> list[int]:
+    """The next offset of each queue."""
+    stats = await admin.topic_stats(topic)
+    return [offsets.max_offset for offsets in stats.offset_table.values()]

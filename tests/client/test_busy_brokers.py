@@ -8,9 +8,11 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from cometmq.client import Message, PartlySentError, Producer, ProducerConfig, SendStatus
-from cometmq.client.errors import BrokerError, SendFailedError
+from cometmq.client.errors import BrokerError, ClientError, SendFailedError
 from cometmq.client.producer_config import RETRY_RESPONSE_CODES
 from cometmq.errors import CometMQError
 from cometmq.remoting.bodies import BrokerData, QueueData, TopicRouteData, encode_body
@@ -215,3 +217,59 @@ async def test_a_failure_isolates_a_broker_but_a_bad_message_does_not(broker: Br
             await producer.send(Message("T", b"x"))
     failed, *others = broker.asked
     assert failed not in others
+
+
+# --- any answers, against a model -----------------------------------------------------------------
+
+STATUSES = {0: SendStatus.SEND_OK, 10: SendStatus.FLUSH_DISK_TIMEOUT, 12: SendStatus.FLUSH_SLAVE_TIMEOUT}
+BUSY, ILLEGAL = int(ResponseCode.SYSTEM_BUSY), int(ResponseCode.MESSAGE_ILLEGAL)
+ANSWERS = [*STATUSES, BUSY, ILLEGAL, int(ResponseCode.SYSTEM_ERROR), int(ResponseCode.SERVICE_NOT_AVAILABLE)]
+
+
+def model(codes: list[int], retries: int, again_when_not_ok: bool) -> tuple[SendStatus | int, int]:
+    """The status, or the code of the error, that a send ends with after these answers; and how many it took."""
+    stored: SendStatus | None = None
+    counted = 0
+    for asked, code in enumerate([*codes, 0], 1):
+        status = STATUSES.get(code)
+        if status is SendStatus.SEND_OK or (status is not None and not again_when_not_ok):
+            return status, asked
+        stored = status or stored
+        counted += code != BUSY
+        if code == ILLEGAL or (code != BUSY and counted > retries):
+            return stored or code, asked
+    raise AssertionError("the last answer is a success")
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(st.sampled_from(ANSWERS), max_size=7), st.integers(0, 3), st.booleans(), st.sampled_from(["send", "many"])
+)
+def test_any_answers_end_as_the_rules_say(codes: list[int], retries: int, again_when_not_ok: bool, way: str) -> None:
+    other = 0 if retries else 3
+    config = ProducerConfig(
+        send_timeout_s=60,
+        retry_times_when_send_failed=retries if way == "send" else other,
+        retry_times_when_send_async_failed=retries if way == "many" else other,
+        retry_backoff_s=0,
+        retry_another_broker_when_not_store_ok=again_when_not_ok,
+    )
+
+    async def run() -> tuple[SendStatus | int, int]:
+        broker = Broker()
+        await broker.server.start("127.0.0.1", 0)
+        broker.codes = [*codes]
+        ended: SendStatus | int
+        try:
+            async with Producer("p", broker.address, config=config) as producer:
+                message = Message("T", b"x")
+                result = await producer.send(message) if way == "send" else (await producer.send_many([message]))[0]
+                ended = result.status
+        except ClientError as error:
+            assert error.code is not None
+            ended = error.code
+        finally:
+            await broker.server.stop()
+        return ended, len(broker.asked)
+
+    assert asyncio.run(run()) == model(codes, retries, again_when_not_ok)
