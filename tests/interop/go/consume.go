@@ -50,6 +50,9 @@ func consume(o options) error {
 	expected := int64(o.number("expect", 1<<30))
 	enough := make(chan struct{}, 1)
 	selector := consumer.MessageSelector{Type: consumer.TAG, Expression: o.text("tag", "*")}
+	if expression := o.text("sql", ""); expression != "" {
+		selector = consumer.MessageSelector{Type: consumer.SQL92, Expression: expression}
+	}
 	err = client.Subscribe(o.text("topic", ""), selector,
 		func(_ context.Context, messages ...*primitive.MessageExt) (consumer.ConsumeResult, error) {
 			for _, message := range messages {

@@ -12,6 +12,7 @@ import java.util.stream.Collectors;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.client.consumer.PullStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
@@ -54,7 +55,7 @@ final class Consume {
         consumer.setConsumeMessageBatchMaxSize(PULL_MESSAGES);
         consumer.setConsumeThreadMin(2);
         consumer.setConsumeThreadMax(2);
-        consumer.subscribe(options.text("topic"), options.text("tag", "*"));
+        consumer.subscribe(options.text("topic"), wanted(options));
         AtomicInteger received = new AtomicInteger();
         consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
             messages.forEach(output::message);
@@ -85,7 +86,7 @@ final class Consume {
         consumer.setNamesrvAddr(options.text("namesrv"));
         consumer.setInstanceName(options.text("instance", UUID.randomUUID().toString()));
         consumer.setConsumeFromWhere(from(options));
-        consumer.subscribe(options.text("topic"), options.text("tag", "*"));
+        consumer.subscribe(options.text("topic"), wanted(options));
         consumer.start();
         output.print("started", Map.of("clientId", consumer.buildMQClientId()));
         AtomicInteger received = new AtomicInteger();
@@ -131,6 +132,11 @@ final class Consume {
             consumer.shutdown();
         }
         return Map.of("count", count);
+    }
+
+    private static MessageSelector wanted(Options options) {
+        String expression = options.text("sql", null);
+        return expression == null ? MessageSelector.byTag(options.text("tag", "*")) : MessageSelector.bySql(expression);
     }
 
     private static BooleanSupplier enough(Options options, AtomicInteger received) {
