@@ -109,9 +109,10 @@ class SystemClock:
 
 
 class _VirtualTimer:
-    __slots__ = ("args", "callback", "cancelled")
+    __slots__ = ("args", "callback", "cancelled", "delay_s")
 
-    def __init__(self, callback: Callable[..., object], args: tuple[Any, ...]) -> None:
+    def __init__(self, delay_s: float, callback: Callable[..., object], args: tuple[Any, ...]) -> None:
+        self.delay_s = delay_s
         self.callback = callback
         self.args = args
         self.cancelled = False
@@ -164,11 +165,13 @@ class VirtualClock:
 
     def call_later(self, delay_s: float, callback: Callable[..., object], *args: Any) -> TimerHandle:
         """Fire once time has been moved ``delay_s`` seconds on; skipped ones do not count."""
-        return self._put(self._timers, self._elapsed + max(0.0, delay_s), callback, args)
+        timer = _VirtualTimer(delay_s, callback, args)
+        return self._put(self._timers, self._elapsed + max(0.0, delay_s), timer)
 
     def call_at(self, when_ms: int, callback: Callable[..., object], *args: Any) -> TimerHandle:
         """Fire once time has been moved or skipped to ``when_ms``; at the next move when that is past."""
-        return self._put(self._alarms, (when_ms - self._start_ms - _ROUNDING_MS) / 1000, callback, args)
+        timer = _VirtualTimer((when_ms - self.now_ms()) / 1000, callback, args)
+        return self._put(self._alarms, (when_ms - self._start_ms - _ROUNDING_MS) / 1000, timer)
 
     async def sleep(self, seconds: float) -> None:
         """Wait until time has been moved ``seconds`` on."""
@@ -267,8 +270,11 @@ class VirtualClock:
         self._forget_cancelled()
         return max(0.0, self._alarms[0][0] - self._skipped - self._elapsed) if self._alarms else math.inf
 
-    def _put(self, heap: _Heap, due: float, callback: Callable[..., object], args: tuple[Any, ...]) -> TimerHandle:
-        timer = _VirtualTimer(callback, args)
+    def has_timer_over(self, seconds: float) -> bool:
+        """Whether a timer (no alarm) waits that was set for longer than so many seconds."""
+        return any(timer.delay_s > seconds and not timer.cancelled for _, _, timer in self._timers)
+
+    def _put(self, heap: _Heap, due: float, timer: _VirtualTimer) -> TimerHandle:
         heapq.heappush(heap, (due, next(self._order), timer))
         return timer
 

@@ -73,6 +73,20 @@ async def test_a_date_far_away_is_skipped_to(clock: VirtualClock) -> None:
     assert time.monotonic() - real < 5
 
 
+async def test_a_long_sleep_is_not_skipped(clock: VirtualClock) -> None:
+    ticks: list[float] = []
+
+    async def report() -> None:
+        while True:
+            await clock.sleep(3600)
+            ticks.append(clock.monotonic())
+
+    task = asyncio.create_task(report())
+    assert await wait_until(clock, lambda: len(ticks) == 5, timedelta(hours=6))
+    assert ticks == [3600.0 * hour for hour in range(1, 6)]
+    task.cancel()
+
+
 async def test_waiting_on_the_real_clock() -> None:
     async with Cluster() as cluster, Producer("p", instance=cluster.client_instance()) as producer:
         inbox = cluster.inbox("orders")

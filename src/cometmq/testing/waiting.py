@@ -18,9 +18,10 @@ SIMULATED_SECONDS: Final = 150.0
 async def wait_until(clock: Clock, holds: Callable[[], object], within: float | timedelta) -> bool:
     """Return whether ``holds()`` came true within ``within`` (seconds) of ``clock``.
 
-    A :class:`~cometmq.clock.VirtualClock` is moved: time passes for :data:`SIMULATED_SECONDS`; from then on
-    the date skips to the next alarm, if one comes before the end, and time passes from there. Nothing is
-    waited for in real time except the event loop coming to rest.
+    A :class:`~cometmq.clock.VirtualClock` is moved: time passes for :data:`SIMULATED_SECONDS`; then the date
+    skips to the next alarm or to the end, whichever comes first, and from an alarm on time passes again.
+    While something sleeps for longer than that, all of the time passes. Nothing is waited for in real time
+    except the event loop coming to rest.
 
     :raises NeverIdleError: it does not come to rest.
     """
@@ -42,9 +43,12 @@ async def _move_until(clock: VirtualClock, holds: Callable[[], object], seconds:
     await settle()
     while not holds():
         left = (end_ms - clock.now_ms()) / 1000
-        if clock.monotonic() - landed > SIMULATED_SECONDS and clock.next_alarm_in() <= left:
-            await clock.skip(clock.next_alarm_in())
+        if clock.monotonic() - landed > SIMULATED_SECONDS and not clock.has_timer_over(SIMULATED_SECONDS):
+            alarm = clock.next_alarm_in()
+            await clock.skip(min(alarm, left))
             landed = clock.monotonic()
+            if alarm > left:
+                return bool(holds())
         elif not await clock.step(left):
             await clock.run_for(left)
             return bool(holds())
