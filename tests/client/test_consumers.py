@@ -26,6 +26,7 @@ from cometmq.client import (
     Retry,
 )
 from cometmq.client.errors import BrokerError, ClientStateError, RouteNotFoundError
+from cometmq.client.failures import Failures
 from cometmq.client.rebalance import ConsistentHash
 from cometmq.message.message import split_records
 
@@ -364,12 +365,13 @@ async def test_what_the_broker_does_not_take_back_is_tried_again_here(
         if tries[1] == 1:
             raise RuntimeError("fails at first")
 
-    async def refuse(message: MessageExt, delay_level: int) -> None:
+    async def refuse(_: Failures, message: MessageExt, delay_level: int) -> None:
         raise BrokerError("broker", 3, "not supported", "handing back")
 
+    monkeypatch.setattr(Failures, "send_back", refuse)
+    monkeypatch.setattr(Failures, "send_again", refuse)
     config = PushConfig(consume_from_where=FIRST, retry_delay_s=0.1)
     consumer = PushConsumer(group, listener, server.address, config=config)
-    monkeypatch.setattr(consumer, "_send_one_back", refuse)
     consumer.subscribe(topic)
     async with consumer, Admin(server.address) as admin:
         await until(lambda: tries[1] >= 2 and set(tries) == {0, 1, 2})

@@ -102,6 +102,8 @@ class PushConfig(ReadConfig):
     """Failures after which a message goes to the dead-letter topic; -1: 16, but orderly never."""
     retry_delay_s: float = 5.0
     """Seconds before a message that failed, and that the broker did not take back, is consumed again here."""
+    consume_timeout_s: float = 900.0
+    """Seconds in consumption after which a message goes back to the broker, unless orderly; ``inf`` for never."""
     persist_interval_s: float = 5.0
     """Seconds between two reports of offsets."""
     handover_wait_s: float = 10.0
@@ -118,7 +120,12 @@ class PushConfig(ReadConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         demand_above_zero(
-            self, "consume_batch_size", "consume_concurrency", "pull_span_for_queue", "persist_interval_s"
+            self,
+            "consume_batch_size",
+            "consume_concurrency",
+            "pull_span_for_queue",
+            "consume_timeout_s",
+            "persist_interval_s",
         )
         demand_zero_or_more(self, "retry_delay_s", "handover_wait_s", "handover_delay_s", "suspend_current_queue_s")
         if self.max_reconsume_times < -1:

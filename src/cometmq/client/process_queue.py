@@ -110,9 +110,9 @@ class ProcessQueue:
     # --- consumption ---
 
     def finish(self, request: ConsumeRequest) -> None:
-        """A request is done for good."""
+        """A request is done for good; harmless when it was before, since its messages went back to the broker."""
         self.running.discard(request)
-        if self._released:
+        if self._released or request.done:
             return
         request.done = True
         self._count -= len(request.messages)
@@ -127,7 +127,7 @@ class ProcessQueue:
     def shrink(self, request: ConsumeRequest, failed: list[MessageExt]) -> None:
         """Of a request only ``failed`` is still open, and waits to be consumed again."""
         self.running.discard(request)
-        if self._released:
+        if self._released or request.done:
             return
         before = len(request.messages)
         kept = request.size_bytes * len(failed) // before

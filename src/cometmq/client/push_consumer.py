@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, Self
@@ -13,6 +14,7 @@ from cometmq.client.consume_service import ConsumeService
 from cometmq.client.consumer_config import MessageModel, PushConfig
 from cometmq.client.errors import BrokerError, ClientStateError
 from cometmq.client.expression_check import check_expressions
+from cometmq.client.failures import Failures
 from cometmq.client.hooks import ConsumeMessageHook
 from cometmq.client.identity import new_client_id
 from cometmq.client.instance import ClientInstance
@@ -30,12 +32,11 @@ from cometmq.client.starting_point import starting_point
 from cometmq.client.subscription import ALL, TAG, subscription
 from cometmq.client.trace import MessageTrace
 from cometmq.errors import CometMQError
-from cometmq.message.message import MessageExt
 from cometmq.message.names import check_group, retry_topic
 from cometmq.remoting.bodies import ConsumerData, MessageQueue, SubscriptionData
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.deadline import within
-from cometmq.remoting.headers import ConsumerSendMsgBackRequestHeader, UpdateConsumerOffsetRequestHeader
+from cometmq.remoting.headers import UpdateConsumerOffsetRequestHeader
 
 log = logging.getLogger(__name__)
 
@@ -126,6 +127,7 @@ class PushConsumer:
         self._state = "running"
         self._budget = Budget(config.pull_threshold_bytes)
         self._service = self._new_service()
+        self._failures = Failures(self.instance, self.group, config, self._service.submit)
         self._membership = Membership(
             self.instance,
             self.group,
@@ -135,6 +137,8 @@ class PushConsumer:
             broadcast=self._broadcast,
         )
         self.instance.spawn(self._persist_now_and_then())
+        if not (self._broadcast or config.orderly) and math.isfinite(config.consume_timeout_s):
+            self.instance.spawn(self._failures.watch(self._queues.values))
         try:
             await check_expressions(self.instance, self.group, self._subscriptions.values())
             await self._membership.start(self._subscriptions)
@@ -359,38 +363,7 @@ class PushConsumer:
             request.process_queue.finish(request)
         else:
             level = verdict.delay_level if isinstance(verdict, Retry) else 0
-            self.instance.spawn(self._send_back(request, failed, level))
-
-    async def _send_back(self, request: ConsumeRequest, failed: list[MessageExt], delay_level: int) -> None:
-        """Hand failed messages to the broker; keep those that it does not take and try them again here."""
-        kept = []
-        for message in failed:
-            try:
-                await self._send_one_back(message, delay_level)
-            except CometMQError as error:
-                kept.append(message)
-                log.warning("%s stays here for another attempt: %s", message.msg_id, error)
-        process_queue = request.process_queue
-        if not kept:
-            process_queue.finish(request)
-            return
-        process_queue.shrink(request, kept)
-        await self.instance.clock.sleep(self.config.retry_delay_s)
-        if not process_queue.dropped:
-            self._service.submit([request])
-
-    async def _send_one_back(self, message: MessageExt, delay_level: int) -> None:
-        address = self.instance.routes.master(message.broker_name) or message.store_host
-        header = ConsumerSendMsgBackRequestHeader(
-            offset=message.commit_log_offset,
-            group=self.group,
-            delay_level=delay_level,
-            origin_msg_id=message.msg_id,
-            origin_topic=message.topic,
-            max_reconsume_times=self.config.reconsume_limit,
-        )
-        doing = f"handing back {message.msg_id}"
-        await self.instance.call(address, RequestCode.CONSUMER_SEND_MSG_BACK, header, doing=doing)
+            self.instance.spawn(self._failures.hand_back(request, failed, level))
 
     # --- offsets ---
 

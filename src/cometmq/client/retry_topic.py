@@ -28,16 +28,24 @@ _QUEUES: Final = 1
 
 
 async def send_to_retry_topic(
-    instance: ClientInstance, group: str, message: MessageExt, max_reconsume_times: int
+    instance: ClientInstance,
+    group: str,
+    message: MessageExt,
+    max_reconsume_times: int,
+    *,
+    reconsume_times: int | None = None,
+    delay_level: int = 0,
 ) -> None:
     """Store ``message`` in ``%RETRY%group``, or in ``%DLQ%group``: the broker takes it there at the maximum.
 
     The body goes as it was stored; it is no transaction any more.
 
+    :param reconsume_times: how often it has failed; by default as often as it says itself.
+    :param delay_level: how long it waits there; 0 for not at all.
     :raises CometMQError: it is not stored, or not known to be.
     """
     topic = retry_topic(group)
-    times = message.reconsume_times
+    times = message.reconsume_times if reconsume_times is None else reconsume_times
     properties = {
         **message.properties,
         RETRY_TOPIC: message.topic,
@@ -47,6 +55,8 @@ async def send_to_retry_topic(
     }
     for name in (TRAN_MSG, DELAY):
         properties.pop(name, None)
+    if delay_level:
+        properties[DELAY] = str(delay_level)
     queue = random.choice(queue_or_fail(await instance.routes.get_for_send(topic, _QUEUES)))
     header = SendMessageRequestHeaderV2(
         producer_group=INNER_PRODUCER,
