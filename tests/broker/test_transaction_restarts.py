@@ -15,6 +15,7 @@ from tests.broker.conftest import StartBroker
 from tests.broker.transacting import (
     COMMIT,
     ROLLBACK,
+    TOPIC,
     Half,
     delivered,
     end,
@@ -176,6 +177,20 @@ async def test_a_committed_message_without_its_op_is_not_committed_again(
         assert (await end(wire, half, COMMIT)).code == 0
     assert delivered(broker) == [b"1", b"0", b"2"]
     assert sorted(op.body for op in stored(broker, TRANS_OP_HALF_TOPIC)) == [b"0", b"1", b"2"]
+
+
+async def test_a_message_that_says_it_was_committed_ends_no_transaction(
+    start_broker: StartBroker, connect_to: ConnectTo
+) -> None:
+    broker = await start_broker()
+    wire = await connect_to(broker)
+    half = await send_half(wire, "K1", b"x")
+    assert half.log_offset == 0, "where a message without a half message points to"
+    await wire.send(TOPIC, b"forged", sys_flag=COMMIT, properties="UNIQ_KEY\x01K1")
+    await broker.stop()
+    broker = await start_broker()
+    await end(await connect_to(broker), half, COMMIT)
+    assert delivered(broker) == [b"forged", b"x"]
 
 
 async def test_a_copy_without_the_op_of_what_it_replaces_stands_alone(

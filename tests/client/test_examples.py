@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.interop.systems import Deployment
 
-from cometmq.client import LitePullConfig, ProducerConfig, PushConfig, errors
+from cometmq.client import LitePullConfig, ProducerConfig, PushConfig, TransactionConfig, errors
 from cometmq.client.sync import SyncAdmin
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -50,11 +50,21 @@ def test_the_examples_run_as_written(server: Deployment, tmp_path: Path) -> None
     traced = run("trace.py", tmp_path, server.address)
     assert "sender on 127.0.0.1 sent it to" in traced
     assert "courier on 127.0.0.1 had it for" in traced
+    transacted = run("transaction.py", tmp_path, server.address)
+    assert "70: COMMIT, the broker knows: True" in transacted
+    assert "70: ROLLBACK, the broker knows: True" in transacted
+    assert "alice has 30, bob has 70" in transacted
     assert "10000 messages in" in run("batch.py", tmp_path, server.address)
     administered = run("admin.py", tmp_path, server.address)
     assert "found again: a parcel" in administered
     assert "parcel-service has 1 to do" in administered
     assert "parcel-service has 0 to do" in administered
+
+
+def test_the_page_of_transactions_names_every_option_with_its_default() -> None:
+    page = (EXAMPLES.parent / "docs" / "transactions.md").read_text()
+    for option in dataclasses.fields(TransactionConfig)[len(dataclasses.fields(ProducerConfig)) :]:
+        assert f"`{option.name}` ({option.default})" in page
 
 
 def test_the_page_names_every_option_with_its_default() -> None:

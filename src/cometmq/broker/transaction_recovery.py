@@ -16,7 +16,13 @@ from cometmq.broker.offsets import ConsumerOffsetManager
 from cometmq.broker.open_transactions import OpenTransactions, Transaction, describe
 from cometmq.limits import COMMITTED_SCAN_BYTES
 from cometmq.message.names import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC, TRANSACTION_GROUP
-from cometmq.message.properties import TRAN_PREPARED_QUEUE_OFFSET, TRANSACTION_CHECK_TIMES, UNIQ_KEY
+from cometmq.message.properties import (
+    REAL_TOPIC,
+    TRAN_MSG,
+    TRAN_PREPARED_QUEUE_OFFSET,
+    TRANSACTION_CHECK_TIMES,
+    UNIQ_KEY,
+)
 from cometmq.message.record import RecordError, StoredRecord, decode_record
 from cometmq.store.message_store import MessageStore, TopicQueue
 
@@ -49,9 +55,9 @@ def find_open_transactions(store: MessageStore, offsets: ConsumerOffsetManager) 
     late: list[int] = []
     if was_checked:
         late = _drop_replaced(open_now, ((offset, _record(store, halves, offset)) for offset in list(open_now)))
-    for prepared in _committed_since(store, halves, ops, min(logged, default=None)):
+    for committed, prepared in _committed_since(store, halves, ops, min(logged, default=None)):
         offset = logged.get(prepared, -1)
-        if offset in open_now:
+        if offset in open_now and _came_from(store, committed, _record(store, halves, offset)):
             del open_now[offset]
             late.append(offset)
     if open_now or late:
@@ -61,11 +67,27 @@ def find_open_transactions(store: MessageStore, offsets: ConsumerOffsetManager) 
 
 def _record(store: MessageStore, queue: TopicQueue, offset: int) -> StoredRecord | None:
     unit = queue.unit(offset)
-    data = store.record_at(unit[0], unit[1]) if unit is not None else None
+    return _record_at(store, unit[0]) if unit is not None else None
+
+
+def _record_at(store: MessageStore, physical_offset: int) -> StoredRecord | None:
+    data = store.record_at(physical_offset)
     try:
         return decode_record(data, check_crc=False) if data is not None else None
     except RecordError:
         return None
+
+
+def _came_from(store: MessageStore, committed: int, half: StoredRecord | None) -> bool:
+    """Whether a message is what a half message was committed to: a client may set the bit of its sysFlag, too."""
+    record = _record_at(store, committed)
+    return (
+        record is not None
+        and half is not None
+        and record.topic == half.properties.get(REAL_TOPIC)
+        and record.properties.get(TRAN_MSG, "").lower() == "true"
+        and record.properties.get(UNIQ_KEY) == half.properties.get(UNIQ_KEY)
+    )
 
 
 def _drop_replaced(
@@ -123,8 +145,10 @@ def _done(store: MessageStore, ops: TopicQueue, at: int, first_half: int, end_ha
     return done
 
 
-def _committed_since(store: MessageStore, halves: TopicQueue, ops: TopicQueue, first: int | None) -> list[int]:
-    """The half messages, by log offset, of what was committed from log offset ``first`` on, near the log's end."""
+def _committed_since(
+    store: MessageStore, halves: TopicQueue, ops: TopicQueue, first: int | None
+) -> list[tuple[int, int]]:
+    """What was committed from log offset ``first`` on, near the log's end: log offsets of it and its half message."""
     if first is None:
         return []
     horizon = store.max_physical_offset - COMMITTED_SCAN_BYTES

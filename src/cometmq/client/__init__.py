@@ -22,6 +22,9 @@ from cometmq.client.pulling import PullResult, PullStatus, RawPull
 from cometmq.client.push_consumer import PushConsumer
 from cometmq.client.selectors import by_sharding_key
 from cometmq.client.send_result import SendResult, SendStatus
+from cometmq.client.transaction import TransactionSendResult, TransactionState
+from cometmq.client.transaction_config import TransactionConfig
+from cometmq.client.transaction_producer import TransactionProducer
 from cometmq.message.message import Message, MessageExt
 from cometmq.remoting.bodies import MessageQueue
 
@@ -57,5 +60,9 @@ __all__ = [
     "SendResult",
     "SendStatus",
     "Suspend",
+    "TransactionConfig",
+    "TransactionProducer",
+    "TransactionSendResult",
+    "TransactionState",
     "by_sharding_key",
 ]

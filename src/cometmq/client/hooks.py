@@ -107,6 +107,26 @@ class ConsumeMessageContext(msgspec.Struct, frozen=True, kw_only=True):
     """After: when the call ended, ms since 1970."""
 
 
+class EndTransactionContext(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of a transaction, as it was sent to the broker (``EndTransactionContext``)."""
+
+    producer_group: str
+    message: Message | MessageExt
+    """As the user sent it, or as the broker asked about it."""
+    transaction_id: str
+    broker_address: str
+    state: str
+    """``COMMIT``, ``ROLLBACK`` or ``UNKNOWN``."""
+    from_transaction_check: bool
+    """Whether the broker had asked."""
+    confirmed: bool
+    """Whether the broker has stored it."""
+
+
+EndTransactionHook = Callable[[EndTransactionContext], None]
+"""Called on the event loop when the end of a transaction was sent, so it must not block."""
+
+
 @dataclass(frozen=True)
 class SendMessageHook:
     """Two functions, either may be missing; called on the event loop, so they must not block."""

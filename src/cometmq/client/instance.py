@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Mapping, Sequence
+import struct
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol, Self
 
@@ -13,7 +14,10 @@ from cometmq.client.identity import new_client_id
 from cometmq.client.replies import Replies
 from cometmq.client.route import REFRESH_S, RouteTable, TopicRoute, namesrv_addresses
 from cometmq.clock import SYSTEM_CLOCK, Clock
+from cometmq.message.message import MessageExt, split_records
 from cometmq.message.names import MASTER_ID, reply_topic
+from cometmq.message.properties import PGROUP
+from cometmq.message.record import RecordError
 from cometmq.remoting.bodies import (
     ConsumerData,
     GetConsumerStatusBody,
@@ -25,9 +29,11 @@ from cometmq.remoting.bodies import (
     encode_body,
 )
 from cometmq.remoting.client import DEFAULT_TIMEOUT_S, ClientRpcHook, RemotingClient
+from cometmq.remoting.client_connection import ClientConnection
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import RemotingCommand
 from cometmq.remoting.headers import (
+    CheckTransactionStateRequestHeader,
     GetConsumerStatusRequestHeader,
     Header,
     NotifyConsumerIdsChangedRequestHeader,
@@ -38,6 +44,9 @@ from cometmq.remoting.headers import (
 from cometmq.remoting.processors import ProcessorTable, Request, Response
 
 log = logging.getLogger(__name__)
+
+CheckTransaction = Callable[[str, CheckTransactionStateRequestHeader, MessageExt], None]
+"""Called with the address of the broker that asks, its header and the half message."""
 
 
 class GroupMember(Protocol):
@@ -83,6 +92,7 @@ class ClientInstance:
         self.routes = RouteTable(self.remoting, namesrv_addresses(namesrv), clock)
         self._producers: set[str] = set()
         self._consumers: dict[str, GroupMember] = {}
+        self._checkers: dict[str, CheckTransaction] = {}
         self._heard: set[str] = set()
         self._introduced: set[str] = set()
         """Brokers that have heard of all producers of now, or were told and did not answer."""
@@ -94,6 +104,9 @@ class ClientInstance:
             RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, NotifyConsumerIdsChangedRequestHeader, self._members_changed
         )
         processors.register(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, ReplyMessageRequestHeader, self.replies.arrived)
+        processors.register(
+            RequestCode.CHECK_TRANSACTION_STATE, CheckTransactionStateRequestHeader, self._check_transaction
+        )
         processors.register(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, ResetOffsetRequestHeader, self._reset_offsets)
         processors.register(
             RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, GetConsumerStatusRequestHeader, self._positions
@@ -198,6 +211,28 @@ class ClientInstance:
         self._producers.add(group)
         self._introduced.clear()
 
+    def add_checker(self, group: str, check: CheckTransaction) -> None:
+        """Hand on what brokers ask about transactions of a producer group.
+
+        :raises ClientStateError: another producer of this instance answers for the group.
+        """
+        if self._checkers.setdefault(group, check) != check:
+            raise ClientStateError(
+                f"{self.client_id} already answers for transactions of group {group}",
+                next_step="give every transaction producer of a group an instance of its own",
+            )
+
+    def remove_checker(self, group: str, check: CheckTransaction) -> None:
+        """Answer no more for a producer group."""
+        if self._checkers.get(group) == check:
+            del self._checkers[group]
+
+    def say_hello(self, address: str) -> None:
+        """Send a broker that does not know all producers of now a heartbeat."""
+        if address not in self._introduced:
+            self._introduced.add(address)
+            self.spawn(self._heartbeat(address, self._heartbeat_body()))
+
     def add_consumer(self, group: str, member: GroupMember) -> None:
         """Name a consumer in the heartbeats.
 
@@ -275,6 +310,21 @@ class ClientInstance:
             log.warning("heartbeat: %s", error)
 
     # --- what brokers ask ---
+
+    def _check_transaction(
+        self, connection: ClientConnection, request: Request[CheckTransactionStateRequestHeader], body: bytes
+    ) -> None:
+        try:
+            (message,) = split_records(body)
+            group = message.properties.get(PGROUP, "")
+        except (RecordError, ValueError, struct.error) as error:
+            log.warning("%s asks about a transaction by a message that cannot be read: %s", connection.address, error)
+            return
+        check = self._checkers.get(group)
+        if check is None:
+            log.debug("%s asks about a transaction of group %s, which is not here", connection.address, group)
+        else:
+            check(connection.address, request.header, message)
 
     def _members_changed(self, _: object, request: Request[NotifyConsumerIdsChangedRequestHeader], body: bytes) -> None:
         member = self._consumers.get(request.header.consumer_group)

@@ -109,7 +109,7 @@ class MessageTrace:
 
     def end_transaction(
         self,
-        message: Message,
+        message: Message | MessageExt,
         *,
         msg_id: str,
         broker_address: str,
@@ -139,6 +139,6 @@ class MessageTrace:
         )
 
 
-def _keys(message: Message) -> str | None:
+def _keys(message: Message | MessageExt) -> str | None:
     keys = message.keys
     return (keys if isinstance(keys, str) else KEY_SEPARATOR.join(keys)) or None

@@ -15,8 +15,8 @@ _INT32: Final = struct.Struct(">i")
 _INT64: Final = struct.Struct(">q")
 
 
-def prepared_offsets(log: CommitLog, start: int) -> Iterator[int]:
-    """PREPAREDTRANSACTIONOFFSET of each committed message from the record at log offset ``start`` on."""
+def prepared_offsets(log: CommitLog, start: int) -> Iterator[tuple[int, int]]:
+    """Log offset and PREPAREDTRANSACTIONOFFSET of each committed message from the record at log offset ``start`` on."""
     at = start
     while (segment := log.segment_at(at)) is not None and at + MIN_RECORD_BYTES <= log.position:
         view = segment.view
@@ -29,6 +29,6 @@ def prepared_offsets(log: CommitLog, start: int) -> Iterator[int]:
             sys_flag = _INT32.unpack_from(view, byte + 36)[0]
             if sys_flag & TRANSACTION_MASK == TRANSACTION_COMMIT:
                 hosts = (12 if sys_flag & BORNHOST_V6 else 0) + (12 if sys_flag & STOREHOST_V6 else 0)
-                yield _INT64.unpack_from(view, byte + 76 + hosts)[0]
+                yield segment.start + byte, _INT64.unpack_from(view, byte + 76 + hosts)[0]
             byte += size
         at = segment.end

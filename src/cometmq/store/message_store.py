@@ -405,8 +405,8 @@ class MessageStore:
             return None
         return self._opened.sound_record(view, physical_offset)
 
-    def prepared_offsets(self, start: int) -> Iterator[int]:
-        """Log offsets of the half messages of all committed messages from the record at ``start`` on."""
+    def prepared_offsets(self, start: int) -> Iterator[tuple[int, int]]:
+        """Log offsets of all committed messages from the record at ``start`` on, each with that of its half message."""
         return prepared_offsets(self._log, start)
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp: int) -> int:
