@@ -81,6 +81,38 @@ async def test_a_message_is_told_from_its_producer_to_each_consumer(
     assert failed.sends[0][0].keys is None
 
 
+async def test_a_lite_pull_consumer_tells_how_long_messages_took_until_the_next_poll(
+    server: Deployment, topic: str, group: str
+) -> None:
+    config = LitePullConfig(enable_msg_trace=True, consume_from_where=FIRST)
+
+    async def poll_and_fail() -> None:
+        async with LitePullConsumer(group, server.address, config=config) as consumer:
+            await consumer.subscribe(topic)
+            assert [message.body for message in await consumer.poll(10)] == [b"broken"]
+            raise RuntimeError("told to")
+
+    async with Producer("traced", server.address, config=TRACED) as producer:
+        first = await producer.send(Message(topic, b"first"))
+        async with LitePullConsumer(group, server.address, config=config) as consumer:
+            await consumer.subscribe(topic)
+            assert [message.body for message in await consumer.poll(10)] == [b"first"]
+            await asyncio.sleep(0.05)
+            last = await producer.send(Message(topic, b"last"))
+            assert [message.body for message in await consumer.poll(10)] == [b"last"]
+        broken = await producer.send(Message(topic, b"broken"))
+        with pytest.raises(RuntimeError):
+            await poll_and_fail()
+    (call,) = (await way(server.address, first, consumptions=1)).consumptions
+    assert (call.group, call.success, call.context_code) == (group, True, 0)
+    assert call.cost_ms is not None
+    assert call.cost_ms >= 50
+    (call,) = (await way(server.address, last, consumptions=1)).consumptions
+    assert call.success
+    (call,) = (await way(server.address, broken, consumptions=1)).consumptions
+    assert (call.success, call.context_code) == (False, 2)
+
+
 async def test_every_way_to_send_is_told(server: Deployment, topic: str) -> None:
     async with Producer("traced", server.address, config=TRACED) as producer:
         delayed = await producer.send(Message(topic, b"later", delay_level=1))

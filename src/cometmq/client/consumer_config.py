@@ -66,6 +66,10 @@ class ReadConfig:
     """Where a group begins in a queue that it has never read."""
     consume_timestamp_ms: int = 0
     """For CONSUME_FROM_TIMESTAMP: ms since 1970."""
+    enable_msg_trace: bool = False
+    """Whether the trace topic is told of every message consumed."""
+    customized_trace_topic: str | None = None
+    """Another trace topic than ``RMQ_SYS_TRACE_TOPIC``."""
 
     def __post_init__(self) -> None:
         demand_above_zero(
@@ -110,10 +114,6 @@ class PushConfig(ReadConfig):
     """Seconds that a queue which goes to another member, or a close, waits for messages in consumption."""
     handover_delay_s: float = 0.5
     """Seconds before a queue that another member may still hold is read, so that it can report how far it is."""
-    enable_msg_trace: bool = False
-    """Whether the trace topic is told of every message that the listener gets."""
-    customized_trace_topic: str | None = None
-    """Another trace topic than ``RMQ_SYS_TRACE_TOPIC``."""
     offset_store_dir: Path = field(default_factory=lambda: Path.home() / ".rocketmq_offsets")
     """Where broadcasting consumers keep their offsets: ``<clientId>/<group>/offsets.json`` below it."""
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Self
 
 from cometmq.client.assignment import Assignment
+from cometmq.client.consume_observation import ConsumeObservation
 from cometmq.client.consumer_config import LitePullConfig
 from cometmq.client.errors import ClientStateError
 from cometmq.client.expression_check import check_expressions
+from cometmq.client.hooks import ConsumeMessageContext, ConsumeMessageHook, ConsumeReturnType
 from cometmq.client.instance import ClientInstance
 from cometmq.client.membership import Membership
 from cometmq.client.offsets import Offsets
@@ -18,6 +20,7 @@ from cometmq.client.pulling import Puller
 from cometmq.client.reader import Budget, read_queue
 from cometmq.client.starting_point import starting_point
 from cometmq.client.subscription import ALL, TAG, subscription
+from cometmq.client.trace import MessageTrace
 from cometmq.errors import CometMQError
 from cometmq.message.message import MessageExt
 from cometmq.message.names import check_group
@@ -36,6 +39,7 @@ class LitePullConsumer:
     :param group: the consumer group.
     :param namesrv: ``host:port;host:port``; default ``$NAMESRV_ADDR``, else ``127.0.0.1:9876``.
     :param config: everything else.
+    :param consume_hooks: see what each poll gives, and at the next one that it is done.
     :raises ValueError: the group's name is not allowed, or an address has no port.
     """
 
@@ -46,6 +50,7 @@ class LitePullConsumer:
         *,
         config: LitePullConfig | None = None,
         instance: ClientInstance | None = None,
+        consume_hooks: Sequence[ConsumeMessageHook] = (),
     ) -> None:
         wrong = check_group(group)
         if wrong is not None:
@@ -54,6 +59,15 @@ class LitePullConsumer:
         self.config = config or LitePullConfig()
         self.instance = instance or ClientInstance(namesrv)
         self.offsets = Offsets(self.instance)
+        self.trace: MessageTrace | None = None
+        """The trace of this consumer, with ``enable_msg_trace``."""
+        if self.config.enable_msg_trace:
+            self.trace = MessageTrace(self.instance, group, "CONSUME", self.config.customized_trace_topic)
+            consume_hooks = (*consume_hooks, self.trace.consume_hook)
+        clock = self.instance.clock
+        self._observation = ConsumeObservation(group, consume_hooks, clock) if consume_hooks else None
+        self._given: ConsumeMessageContext | None = None
+        """What hooks have seen of the last poll."""
         self._puller = Puller(self.instance, group, stream=True)
         self._subscriptions: dict[str, SubscriptionData] = {}
         self._assignments: dict[MessageQueue, Assignment] = {}
@@ -88,12 +102,15 @@ class LitePullConsumer:
         if not self._running:
             return
         self._running = False
+        self._done_with_last(failed=failed)
         if self._membership is not None:
             await self._membership.stop()
         if self.config.auto_commit:
             await self._commit_quietly(processed_only=failed)
         for assignment in list(self._assignments.values()):
             await assignment.stop()
+        if self.trace is not None:
+            await self.trace.close()
         await self.instance.remove(consumer_group=self.group)
         await self.instance.release()
 
@@ -177,6 +194,7 @@ class LitePullConsumer:
         limit = max_messages or self.config.max_poll_messages
         for assignment in self._assignments.values():
             assignment.processed = assignment.position
+        self._done_with_last(failed=False)
         if self.config.auto_commit and clock.monotonic() >= self._next_commit:
             await self._commit_quietly(processed_only=True)
         deadline = clock.monotonic() + timeout_s
@@ -185,6 +203,8 @@ class LitePullConsumer:
             messages: list[MessageExt] = []
             self._collect(limit, messages)
             if messages:
+                if self._observation is not None:
+                    self._given = self._observation.begin(messages)
                 return messages
             left = deadline - clock.monotonic()
             if left <= 0:
@@ -194,6 +214,11 @@ class LitePullConsumer:
                 await self._arrived.wait()
             finally:
                 timer.cancel()
+
+    def _done_with_last(self, *, failed: bool) -> None:
+        if self._observation is not None and self._given is not None:
+            given, self._given = self._given, None
+            self._observation.end(given, ConsumeReturnType.EXCEPTION if failed else ConsumeReturnType.SUCCESS)
 
     def _collect(self, limit: int, into: list[MessageExt]) -> None:
         for queue in list(self._assignments):

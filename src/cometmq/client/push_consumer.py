@@ -9,7 +9,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, Self
 
-from cometmq.client.consume_observation import observed
+from cometmq.client.consume_observation import ConsumeObservation, observed
 from cometmq.client.consume_service import ConsumeService
 from cometmq.client.consumer_config import MessageModel, PushConfig
 from cometmq.client.errors import BrokerError, ClientStateError
@@ -83,7 +83,10 @@ class PushConsumer:
         if self.config.enable_msg_trace:
             self.trace = MessageTrace(self.instance, group, "CONSUME", self.config.customized_trace_topic)
             consume_hooks = (*consume_hooks, self.trace.consume_hook)
-        self._listener = observed(listener, group, consume_hooks, self.instance.clock) if consume_hooks else listener
+        self._listener = listener
+        if consume_hooks:
+            observation = ConsumeObservation(group, consume_hooks, self.instance.clock)
+            self._listener = observed(listener, observation)
         self._puller = Puller(self.instance, group, stream=False)
         self._subscriptions: dict[str, SubscriptionData] = {}
         self._queues: dict[MessageQueue, ProcessQueue] = {}

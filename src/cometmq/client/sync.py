@@ -282,8 +282,15 @@ class SyncPullConsumer(Face[PullConsumer]):
 class SyncLitePullConsumer(Face[LitePullConsumer]):
     """:class:`~cometmq.client.lite_pull_consumer.LitePullConsumer` for code without an event loop."""
 
-    def __init__(self, group: str, namesrv: str | None = None, *, config: LitePullConfig | None = None) -> None:
-        self._bind(lambda: LitePullConsumer(group, namesrv, config=config))
+    def __init__(
+        self,
+        group: str,
+        namesrv: str | None = None,
+        *,
+        config: LitePullConfig | None = None,
+        consume_hooks: Sequence[ConsumeMessageHook] = (),
+    ) -> None:
+        self._bind(lambda: LitePullConsumer(group, namesrv, config=config, consume_hooks=consume_hooks))
 
     start = blocking(LitePullConsumer.start)
     close = blocking(LitePullConsumer.close)
