@@ -240,8 +240,14 @@ TIMER_RETRY_SECONDS: Final = 0.5
 MAX_TIMER_DELAY_SECONDS: Final = 100 * 365 * 86_400
 """Most that ``timerMaxDelaySec`` may be set to: a hundred years."""
 
+MAX_RECALL_HANDLE_CHARS: Final = 4_096
+"""A recall handle; with the longest names of topic and broker one has about 700 characters."""
+
 TIMER_SAVE_SECONDS: Final = 1.0
 """Between two flushes of the timer log while messages come or are delivered."""
+
+TIMER_SAVE_SHARE: Final = 4
+"""The next save waits so many times as long as the last one took: a save flushes two files of each day that changed."""
 
 TIMER_SAVE_LOG_BYTES: Final = 64 * 1024 * 1024
 """So much of the log is read after a crash at most, to find what was delivered; about half a second."""

@@ -28,6 +28,7 @@ from cometmq.clock import VirtualClock
 from cometmq.idle import settle
 from cometmq.message.record import iter_records
 from cometmq.store.disk import Disk
+from cometmq.store.timer_unit import recall_key, text_hash
 
 T = TypeVar("T")
 DAY_S = 86_400
@@ -100,6 +101,29 @@ class TimerMachine(RuleBasedStateMachine):
             self.running.turn.end()
             if isinstance(told[0], Stored):
                 self.due[body] = due_ms
+        self.running.server.schedule_turn()
+        await settle()
+
+    @rule(choice=st.integers(0, 100))
+    def recall(self, choice: int) -> None:
+        now_ms = self.clock.now_ms()
+        waiting = [body for body, due_ms in self.due.items() if due_ms > now_ms]
+        if waiting:
+            self.run(self._recall(waiting[choice % len(waiting)]))
+
+    async def _recall(self, body: bytes) -> None:
+        due_ms = self.due[body]
+        told: list[Stored | SendRefusedError] = []
+        text = f"TIMER_DEL_UNIQKEY\x01{recall_key('Later', body.decode())}"
+        message = parked(InnerMessage("Later", 0, b"0", text, 0, 0, 1, bytes(8)), due_ms)
+        key = text_hash(recall_key("Later", body.decode()))
+        try:
+            self.running.timer.recall(message, due_ms, key, told.append)
+        except SendRefusedError:
+            return
+        self.running.turn.end()
+        if isinstance(told[0], Stored):
+            del self.due[body]
         self.running.server.schedule_turn()
         await settle()
 

@@ -39,6 +39,8 @@ class PendingSend(msgspec.Struct, gc=False):
     size_bytes: int
     batch_offsets: tuple[int, ...] | None = None
     """Of a batch: the log offsets of all its messages."""
+    recall_handle: str | None = None
+    """Of a message that waits: what takes it back."""
 
 
 def _json_text(text: str) -> bytes:
@@ -71,7 +73,12 @@ class SendAnswers:
         for send in sends:
             connection = send.connection
             request = send.request
-            if connection.hooked or send.batch_offsets is not None or request.serializeTypeCurrentRPC == "ROCKETMQ":
+            if (
+                connection.hooked
+                or send.batch_offsets is not None
+                or send.recall_handle is not None
+                or request.serializeTypeCurrentRPC == "ROCKETMQ"
+            ):
                 connection.respond(request, self._response(send, ResponseCode.SUCCESS))
             else:
                 header = single % (send.physical_offset, send.queue_id, send.queue_offset, request.opaque)
@@ -95,5 +102,7 @@ class SendAnswers:
     def _response(self, send: PendingSend, code: int) -> Response:
         offsets = (send.physical_offset,) if send.batch_offsets is None else send.batch_offsets
         ids = b",".join([b"%s%016X" % (self._id_prefix, offset) for offset in offsets]).decode()
-        header = SendMessageResponseHeader(msg_id=ids, queue_id=send.queue_id, queue_offset=send.queue_offset)
+        header = SendMessageResponseHeader(
+            msg_id=ids, queue_id=send.queue_id, queue_offset=send.queue_offset, recall_handle=send.recall_handle
+        )
         return Response(code, header, ext=self.ext)

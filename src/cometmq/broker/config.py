@@ -236,6 +236,9 @@ class BrokerConfig(StoreConfig):
         maximum=MAX_TIMER_DELAY_SECONDS,
         runtime=True,
     )
+    recall_message_enable: bool = option(
+        True, "Let producers take back messages that wait, by the handle from their send.", runtime=True
+    )
 
     # --- connections ----------------------------------------------------------------------------
     server_channel_max_idle_time_seconds: int = option(

@@ -35,6 +35,7 @@ from cometmq.broker.periodic import Periodic
 from cometmq.broker.pull import PullMessageProcessor
 from cometmq.broker.pull_filters import PullFilters
 from cometmq.broker.queries import QueryProcessor
+from cometmq.broker.recall import RecallMessageProcessor
 from cometmq.broker.registration import BrokerRegistration
 from cometmq.broker.reply import ReplyMessageProcessor
 from cometmq.broker.retry import SendBackProcessor
@@ -258,6 +259,7 @@ class Broker:
         consumers.register(self.processors)
         ClientManageProcessor(self.live, self.clients, self.topics, self.groups, self.filters).register(self.processors)
         LockProcessor(self.locks).register(self.processors)
+        RecallMessageProcessor(self.live, self.topics, self.timer, clock=self.clock).register(self.processors)
         self.transactions.register(self.processors)
         ReplyMessageProcessor(
             self.live, targets, self.turn, self.clients.producers, answers, self.address, clock=self.clock

@@ -1,9 +1,9 @@
 """DueMessages: the waiting messages that are in memory, in the order in which they are delivered.
 
-Two sources, each sorted: windows loaded from the timer log (arrays, 56 bytes a message) and messages
-that came since (a heap). When more is due than can be delivered at once, what is late goes on in the
-order of due times, and what falls due meanwhile is delivered beside it, so that a burst in one moment
-does not hold up all that comes after.
+Two sources: windows loaded from the timer log (sorted arrays, 56 bytes a message) and messages that came
+since (lists, one for each second; a heap for those whose second has begun). When more is due than can be
+delivered at once, what is late goes on in the order of due times, and what falls due meanwhile is
+delivered beside it, so that a burst in one moment does not hold up all that comes after.
 """
 
 from __future__ import annotations
@@ -39,6 +39,11 @@ class DueMessages:
 
     def __init__(self) -> None:
         self._heap: list[Waiting] = []
+        self._seconds: dict[int, list[Waiting]] = {}
+        self._order: list[int] = []
+        """The keys of ``_seconds``, a heap."""
+        self._begun = -(1 << 62)
+        """The last second that is in the heap."""
         self._windows: deque[Units] = deque()
         self._late: deque[Waiting] = deque()
         self._late_windows: deque[Units] = deque()
@@ -48,6 +53,7 @@ class DueMessages:
         return (
             len(self._heap)
             + len(self._late)
+            + sum(len(arrived) for arrived in self._seconds.values())
             + sum(len(units) for units in self._windows)
             + sum(len(units) for units in self._late_windows)
         )
@@ -55,18 +61,19 @@ class DueMessages:
     # --- coming ---------------------------------------------------------------------------------
     def add(self, entry: TimerEntry) -> None:
         """A message that has just come."""
-        heapq.heappush(
-            self._heap,
-            Waiting(
-                entry.due_ms,
-                entry.serial,
-                entry.key,
-                entry.topic,
-                entry.physical_offset,
-                len(entry.record),
-                IN_LOG,
-            ),
+        waiting = Waiting(
+            entry.due_ms, entry.serial, entry.key, entry.topic, entry.physical_offset, len(entry.record), IN_LOG
         )
+        second = entry.due_ms // 1000
+        if second <= self._begun:
+            heapq.heappush(self._heap, waiting)
+            return
+        arrived = self._seconds.get(second)
+        if arrived is None:
+            self._seconds[second] = [waiting]
+            heapq.heappush(self._order, second)
+        else:
+            arrived.append(waiting)
 
     def add_window(self, units: Units) -> None:
         """Messages loaded from the timer log, sorted; they are due after those of earlier windows."""
@@ -79,6 +86,9 @@ class DueMessages:
 
     def forget_from(self, due_ms: int, serial: int) -> None:
         """Leave out what came with ``serial`` or later and is due from ``due_ms`` on: it will be loaded."""
+        for second in [second for second in self._seconds if (second + 1) * 1000 > due_ms]:
+            kept = [waiting for waiting in self._seconds[second] if waiting.due_ms < due_ms or waiting.serial < serial]
+            self._seconds[second] = kept
         self._heap = [waiting for waiting in self._heap if waiting.due_ms < due_ms or waiting.serial < serial]
         heapq.heapify(self._heap)
 
@@ -105,39 +115,70 @@ class DueMessages:
         heads = []
         if self._heap:
             heads.append(self._heap[0].due_ms)
+        elif self._order:
+            first = self._order[0]
+            heads.append(min((waiting.due_ms for waiting in self._seconds[first]), default=first * 1000))
         if self._windows:
             heads.append(int(self._windows[0]["due"][0]))
         return min(heads, default=None)
 
     def take(self, now_ms: int, most: int) -> list[Waiting]:
         """Up to ``most`` messages that are due, no longer kept here; recalled ones are dropped."""
+        self._begin_seconds(now_ms // 1000)
         self._set_late_aside(now_ms - LATE_MS)
         late = bool(self._late or self._late_windows)
         taken = self._take_fresh(now_ms, most // 2 if late else most)
-        while self._late and len(taken) < most:
-            taken.append(self._late.popleft())
-        while self._late_windows and len(taken) < most:
-            units = self._late_windows[0]
-            count = most - len(taken)
-            taken += _waiting(units[:count])
-            if count >= len(units):
-                self._late_windows.popleft()
-            else:
-                self._late_windows[0] = units[count:]
+        if late:
+            self._take_late(taken, most)
         if self._recalled:
             taken = [waiting for waiting in taken if (waiting.due_ms, waiting.key) not in self._recalled]
         return taken
 
+    def _begin_seconds(self, second: int) -> None:
+        self._begun = max(self._begun, second)
+        while self._order and self._order[0] <= second:
+            self._heap += self._seconds.pop(heapq.heappop(self._order))
+            heapq.heapify(self._heap)
+
     def _set_late_aside(self, due_ms: int) -> None:
         heap = self._heap
-        while heap and heap[0].due_ms < due_ms:
+        most = len(heap) // 8 + 64
+        while heap and heap[0].due_ms < due_ms and most:
             self._late.append(heapq.heappop(heap))
+            most -= 1
+        if heap and heap[0].due_ms < due_ms:  # a burst: all at once is cheaper
+            self._late += sorted(waiting for waiting in heap if waiting.due_ms < due_ms)
+            self._heap = [waiting for waiting in heap if waiting.due_ms >= due_ms]
+            heapq.heapify(self._heap)
         while self._windows and int(self._windows[0]["due"][0]) < due_ms:
             units = self._windows.popleft()
             count = int(units["due"].searchsorted(due_ms))
             self._late_windows.append(units[:count])
             if count < len(units):
                 self._windows.appendleft(units[count:])
+
+    def _take_late(self, taken: list[Waiting], most: int) -> None:
+        """The oldest, and beside them the youngest, which would wait for all of a burst that they are behind."""
+        late = self._late
+        youngest = (most - len(taken)) // 2
+        while youngest and late and late[-1].due_ms > late[0].due_ms:
+            taken.append(late.pop())
+            youngest -= 1
+        while late and len(taken) < most:
+            taken.append(late.popleft())
+        windows = self._late_windows
+        if windows and int(windows[-1]["due"][-1]) > int(windows[0]["due"][0]):
+            units = windows.pop()
+            count = min((most - len(taken)) // 2, len(units))
+            taken += _waiting(units[len(units) - count :])
+            if count < len(units):
+                windows.append(units[: len(units) - count])
+        while windows and len(taken) < most:
+            units = windows.popleft()
+            count = most - len(taken)
+            taken += _waiting(units[:count])
+            if count < len(units):
+                windows.appendleft(units[count:])
 
     def _take_fresh(self, now_ms: int, most: int) -> list[Waiting]:
         heap, windows = self._heap, self._windows
@@ -168,6 +209,9 @@ class DueMessages:
         serials = [waiting.serial for waiting in self._late if waiting.due_ms <= due_ms]
         for units in (*self._late_windows, *self._windows):
             serials += units["serial"][units["due"] <= due_ms].tolist()
+        for second, arrived in self._seconds.items():
+            if second * 1000 <= due_ms:
+                serials += [waiting.serial for waiting in arrived if waiting.due_ms <= due_ms]
         places = [0]
         while places:
             place = places.pop()
@@ -179,6 +223,9 @@ class DueMessages:
     def all(self) -> list[tuple[int, int]]:
         """Topic hash and due time of every message here that is not recalled."""
         found = [(waiting.topic, waiting.due_ms, waiting.key) for waiting in (*self._heap, *self._late)]
+        found += [
+            (waiting.topic, waiting.due_ms, waiting.key) for arrived in self._seconds.values() for waiting in arrived
+        ]
         for units in (*self._late_windows, *self._windows):
             found += zip(units["topic"].tolist(), units["due"].tolist(), units["key"].tolist(), strict=True)
         return [(topic, due_ms) for topic, due_ms, key in found if (due_ms, key) not in self._recalled]

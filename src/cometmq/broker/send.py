@@ -13,6 +13,7 @@ from typing import Any, Final
 from cometmq.broker.answers import PendingSend, SendAnswers
 from cometmq.broker.inner_message import Detour, InnerMessage
 from cometmq.broker.live_config import LiveConfig
+from cometmq.broker.recall import recall_handle
 from cometmq.broker.send_properties import SendProperties, read_properties
 from cometmq.broker.send_targets import SendHeader, SendRefusedError, SendTarget, SendTargets
 from cometmq.broker.store_turn import StoreTurn
@@ -63,6 +64,7 @@ class SendMessageProcessor:
         self._answers = answers
         self._detours = detours
         self._cluster = f"{CLUSTER}\x01{live.current.broker_cluster_name}"
+        self._broker_name = live.current.broker_name
         self._max_body_bytes = live.current.max_message_size
         self._max_stored_bytes = live.current.mapped_file_size_commit_log - _MAX_OVERHEAD_BYTES
         self._segments_are_small = self._max_stored_bytes < self._max_body_bytes + MAX_PROPERTIES_BYTES
@@ -86,12 +88,15 @@ class SendMessageProcessor:
             if target.is_retry:
                 target, queue = self._after_retries(target, queue, request)
             properties = read_properties(header.properties or "", self._cluster)
+            handle: str | None = None
             if len(body) > self._max_body_bytes or len(properties.stored) > MAX_PROPERTIES_BYTES:
                 raise self._illegal()
             if self._segments_are_small:
                 self._check_fits(body, properties)
             if properties.detour is not None:
-                physical_offset, queue_offset = self._put_detoured(connection, target, queue, header, body, properties)
+                physical_offset, queue_offset, handle = self._put_detoured(
+                    connection, target, queue, header, body, properties
+                )
             else:
                 physical_offset, queue_offset = self._turn.put(
                     target,
@@ -116,6 +121,7 @@ class SendMessageProcessor:
                     physical_offset,
                     properties.wait,
                     len(body),
+                    recall_handle=handle,
                 )
             )
         self._turn.end_if_full()
@@ -203,8 +209,10 @@ class SendMessageProcessor:
         header: SendHeader,
         body: bytes,
         properties: SendProperties,
-    ) -> tuple[int, int]:
+    ) -> tuple[int, int, str | None]:
         """Put a message that asks for a detour where the first one that takes it says.
+
+        Returns its log offset, its queue offset, and what it can be recalled by.
 
         :raises SendRefusedError: it asks for what cannot be.
         """
@@ -226,7 +234,7 @@ class SendMessageProcessor:
                 message = parked
                 break
         stored = self._turn.put_message(message)
-        return stored.physical_offset, stored.queue_offset
+        return stored.physical_offset, stored.queue_offset, recall_handle(message, self._broker_name)
 
     def _illegal(self) -> SendRefusedError:
         return SendRefusedError(

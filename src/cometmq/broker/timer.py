@@ -19,7 +19,7 @@ from cometmq.broker.delayed_record import NotDeliverableError, delivered
 from cometmq.broker.due import IN_LOG, Waiting
 from cometmq.broker.inner_message import InnerMessage, Stored
 from cometmq.broker.send_targets import SendRefusedError
-from cometmq.broker.store_turn import StoreTurn
+from cometmq.broker.store_turn import StoreTurn, WhenStored
 from cometmq.broker.timer_intake import TimerIntake
 from cometmq.clock import Clock, TimerHandle
 from cometmq.limits import TIMER_BATCH_BYTES, TIMER_BATCH_MESSAGES, TIMER_RETRY_SECONDS
@@ -63,6 +63,21 @@ class TimerMessageService:
                 timer.cancel()
         await self._idle.wait()
         await self.intake.stop()
+
+    # --- recalls --------------------------------------------------------------------------------
+    def recall(self, message: InnerMessage, due_ms: int, key: int, when_stored: WhenStored) -> None:
+        """Put a recall; from now on its message is not delivered, unless the recall cannot be stored.
+
+        :raises SendRefusedError: it cannot be stored now.
+        """
+
+        def told(outcome: Stored | SendRefusedError) -> None:
+            if isinstance(outcome, SendRefusedError):
+                self.intake.undo_recall(due_ms, key)
+            when_stored(outcome)
+
+        self._turn.put_inner(message, told)
+        self.intake.recall(due_ms, key)
 
     # --- delivery -------------------------------------------------------------------------------
     def _set_alarm(self) -> None:
@@ -123,13 +138,15 @@ class TimerMessageService:
             prepared_transaction_offset=waiting.serial + 1,
         )
 
-    def _record(self, waiting: Waiting) -> bytes:
-        if waiting.crc != IN_LOG:
+    def _record(self, waiting: Waiting) -> bytes | memoryview:
+        record: bytes | memoryview | None
+        if waiting.crc == IN_LOG:
+            record = self._store.view(waiting.place, waiting.size)
+        else:
             record = self.intake.log.record(waiting.due_ms, waiting.place, waiting.size, waiting.crc)
-            if record is not None:
-                return record
-            _log.error("waiting message %d is damaged in the timer log; looking into the log", waiting.serial)
-        record = self.intake.logged(waiting)
+            if record is None:
+                _log.error("waiting message %d is damaged in the timer log; looking into the log", waiting.serial)
+                record = self.intake.logged(waiting)
         if record is None:
             raise RecordError("its record is damaged or gone, and the log has it no more")
         return record

@@ -21,6 +21,7 @@ from cometmq.message.properties import (
     DELAY,
     REAL_QID,
     REAL_TOPIC,
+    TIMER_DEL_UNIQKEY,
     TIMER_DELAY_MS,
     TIMER_DELAY_SEC,
     TIMER_DELIVER_MS,
@@ -62,10 +63,11 @@ class TimerDetour:
             due_ms = now_ms + due_ms * 1000
         elif name == TIMER_DELAY_MS:
             due_ms += now_ms
-        if due_ms <= now_ms:
-            return None
         max_ms = config.timer_max_delay_sec * 1000
-        if due_ms - now_ms > max_ms:
+        is_recall = f"{TIMER_DEL_UNIQKEY}\x01" in message.properties
+        if due_ms <= now_ms and not is_recall:
+            return None
+        if not now_ms < due_ms <= now_ms + max_ms:
             raise SendRefusedError(
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"timer message illegal, the delay time should not be bigger than the max delay {max_ms}ms; "

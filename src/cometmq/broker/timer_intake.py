@@ -23,6 +23,7 @@ from cometmq.limits import (
     TIMER_RETRY_SECONDS,
     TIMER_SAVE_LOG_BYTES,
     TIMER_SAVE_SECONDS,
+    TIMER_SAVE_SHARE,
     TIMER_WINDOW_MS,
     TIMER_WRITE_BYTES,
 )
@@ -79,6 +80,8 @@ class TimerIntake:
         self._load_alarm: TimerHandle | None = None
         self._save_timer: TimerHandle | None = None
         self._saved_at_s = clock.monotonic() - TIMER_SAVE_SECONDS
+        self._pause_s = TIMER_SAVE_SECONDS
+        """From one save to the next; longer where the disk is slow and the days are many."""
         self._stopped = False
         self._pinned = False
         if self.log.exists:
@@ -139,6 +142,15 @@ class TimerIntake:
         if not self._loading:
             self._horizon_ms = max(self._horizon_ms, min(self._next_ms, self._clock.now_ms() + TIMER_WINDOW_MS))
 
+    def recall(self, due_ms: int, key: int) -> None:
+        """A recall is about to be stored: its message may be in memory already, and due before that is told."""
+        if due_ms < self._horizon_ms:
+            self.due.recall(due_ms, key)
+
+    def undo_recall(self, due_ms: int, key: int) -> None:
+        """The recall was not stored."""
+        self.due.undo_recall(due_ms, key)
+
     def logged(self, waiting: Waiting) -> bytes | None:
         """The record of a waiting message, as long as the log has it."""
         unit = self._queue.unit(waiting.serial)
@@ -154,7 +166,7 @@ class TimerIntake:
     def changed(self) -> None:
         """Something came or was delivered: save within a second."""
         if self._save_timer is None and not self._stopped:
-            self._save_timer = self._clock.call_later(TIMER_SAVE_SECONDS, self._work)
+            self._save_timer = self._clock.call_later(self._pause_s, self._tick)
 
     def look(self) -> None:
         """Messages were delivered: there may be room to load more."""
@@ -167,6 +179,10 @@ class TimerIntake:
             self._load_alarm = None
         if self._next_ms < FOREVER_MS and not self._stopped:
             self._load_alarm = self._clock.call_at(self._next_ms - TIMER_AHEAD_MS, self._near)
+
+    def _tick(self) -> None:
+        self._save_timer = None
+        self._work()
 
     def _near(self) -> None:
         self._load_alarm = None
@@ -195,14 +211,14 @@ class TimerIntake:
     def _retry(self) -> None:
         if self._save_timer is not None:
             self._save_timer.cancel()
-        self._save_timer = None if self._stopped else self._clock.call_later(TIMER_RETRY_SECONDS, self._work)
+        self._save_timer = None if self._stopped else self._clock.call_later(TIMER_RETRY_SECONDS, self._tick)
 
     async def _round(self) -> None:
         position = await self._write()
         await self._load()
         if position is None:
             self.changed()
-        elif self._save_timer is not None or self._clock.monotonic() - self._saved_at_s >= TIMER_SAVE_SECONDS:
+        elif self._clock.monotonic() - self._saved_at_s >= self._pause_s:
             await self._save(position)
         elif not self._stopped:
             self.changed()
@@ -277,9 +293,11 @@ class TimerIntake:
             self._save_timer = None
         if not self.log.exists:
             return
+        began_s = self._clock.monotonic()
         await self._flushed(position.log_offset)
         await self._in_thread(partial(self.log.save, position))
         self._saved_at_s = self._clock.monotonic()
+        self._pause_s = max(TIMER_SAVE_SECONDS, TIMER_SAVE_SHARE * (self._saved_at_s - began_s))
         self._pin(position.log_offset)
         self._save_at = position.log_offset + TIMER_SAVE_LOG_BYTES
         if not position.late:

@@ -358,6 +358,20 @@ class QueryTopicConsumeByWhoRequestHeader(Header):
     topic: str
 
 
+class RecallMessageRequestHeader(Header):
+    """RECALL_MESSAGE (370)."""
+
+    topic: str
+    recall_handle: str
+    producer_group: str | None = None
+
+
+class RecallMessageResponseHeader(Header):
+    """Answer to RECALL_MESSAGE (370): the unique key of the message that was taken back."""
+
+    msg_id: str
+
+
 class ReplyMessageRequestHeader(Header):
     """PUSH_REPLY_MESSAGE_TO_CLIENT (326), broker to producer."""
 
@@ -451,6 +465,8 @@ class SendMessageResponseHeader(Header):
     queue_id: Int32
     queue_offset: Int64
     transaction_id: str | None = None
+    recall_handle: str | None = None
+    """Of a message that waits for its time: what RECALL_MESSAGE (370) takes it back by."""
 
 
 class UnregisterClientRequestHeader(Header):

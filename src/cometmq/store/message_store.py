@@ -409,6 +409,10 @@ class MessageStore:
         """Log offsets of all committed messages from the record at ``start`` on, each with that of its half message."""
         return prepared_offsets(self._log, start)
 
+    def view(self, physical_offset: int, size: int) -> memoryview | None:
+        """The bytes of a record that this process has put, unchecked; ``None`` once retention took them."""
+        return self._log.view(physical_offset, size)
+
     def offset_by_time(self, topic: str, queue_id: int, timestamp: int) -> int:
         """The offset whose message was stored nearest to ``timestamp`` (ms); 0 for an unknown or empty queue."""
         queue = self._queues.get(topic, queue_id)

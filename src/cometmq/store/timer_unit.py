@@ -100,13 +100,16 @@ def entry_of(record: bytes, serial: int, physical_offset: int) -> TimerEntry:
         raise ValueError(f"a record of {TIMER_TOPIC} without a usable property: {error}") from error
     recalls = properties.get(TIMER_DEL_UNIQKEY)
     unique_key = properties.get(UNIQ_KEY)
-    key = recalls or (recall_key(topic, unique_key) if unique_key else "")
+    if recalls is not None:  # brokers before 5.3.2 give the unique key only
+        key = recalls if recalls.startswith(f"{topic}+") else recall_key(topic, recalls)
+    else:
+        key = recall_key(topic, unique_key) if unique_key else ""
     return TimerEntry(
         due_ms,
         serial,
         text_hash(key) if key else 0,
         text_hash(topic),
-        RECALL if recalls else MESSAGE,
+        MESSAGE if recalls is None else RECALL,
         physical_offset,
         record,
     )
