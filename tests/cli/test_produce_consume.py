@@ -49,6 +49,28 @@ def test_tag_filter_and_maximum(cometmq: CommandLine) -> None:
     assert cometmq("consume", "tagged", "--from-beginning", "--max", "1").out == "red-1\n"
 
 
+def test_sql_filter() -> None:
+    with ProcessCluster(broker_keys={"enablePropertyFilter": "true"}) as cluster:
+        cometmq = CommandLine(cluster.namesrv_address)
+        cometmq("topic", "create", "amounts", "--queues", "1")
+        for amount in ("5", "50", "500"):
+            cometmq("produce", "amounts", "--property", f"amount={amount}", stdin=f"{amount}\n")
+        read = ("consume", "amounts", "--from-beginning", "--until-end", "--sql")
+        assert cometmq(*read, "amount > 5").out.split() == ["50", "500"]
+        assert cometmq(*read, "amount BETWEEN 6 AND 60", "--group", "readers").out.split() == ["50"]
+        bad = cometmq(*read, "amount > > 5")
+        assert bad.code == 1
+        assert "not '>', at character 10" in bad.err
+        assert cometmq(*read, "amount > 5", "--tag", "x").code == 2
+
+
+def test_sql_without_the_filter_at_the_broker(cometmq: CommandLine) -> None:
+    cometmq("topic", "create", "unfiltered", "--queues", "1")
+    refused = cometmq("consume", "unfiltered", "--from-beginning", "--until-end", "--sql", "amount > 5")
+    assert refused.code == 1
+    assert "does not support consumer to filter message by SQL92" in refused.err
+
+
 def test_load_and_results_as_json(cometmq: CommandLine) -> None:
     cometmq("topic", "create", "load", "--queues", "4")
     sent = cometmq("produce", "load", "--count", "1000", "--size", "64", "--batch", "50", "-o", "jsonl")

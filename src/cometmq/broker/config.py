@@ -45,6 +45,7 @@ APACHE_ONLY_KEYS: Final = frozenset(
         "consumerManageThreadPoolNums",
         "consumerManagerThreadPoolQueueCapacity",
         "debugLockEnable",
+        "enableCalcFilterBitMap",
         "destroyMapedFileIntervalForcibly",
         "endTransactionPoolQueueCapacity",
         "endTransactionThreadPoolNums",
@@ -88,7 +89,7 @@ APACHE_ONLY_KEYS: Final = frozenset(
         "writeBufferLowWaterMark",
     }
 )
-"""Keys of Apache's broker (thread pools, Netty, page cache warming) that are accepted and have no meaning here."""
+"""Keys of Apache's broker (thread pools, Netty, page cache, filter bits) that are accepted and mean nothing here."""
 
 _MILLISECONDS_OF_A_DAY: Final = 86_400_000
 

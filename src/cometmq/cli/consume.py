@@ -20,7 +20,7 @@ from cometmq.cli.rows import message_row
 from cometmq.client.consumer_config import ConsumeFromWhere, LitePullConfig
 from cometmq.client.errors import RemotingConnectError
 from cometmq.client.lite_pull_consumer import LitePullConsumer
-from cometmq.client.subscription import TAG, subscription
+from cometmq.client.subscription import ALL, SQL92, TAG, subscription
 from cometmq.message.message import MessageExt
 from cometmq.message.names import TOOLS_GROUP
 from cometmq.remoting.bodies import MessageQueue
@@ -36,6 +36,7 @@ class Wish:
     topic: str
     group: str | None
     expression: str
+    expression_type: str
     limit: int | None
     until_end: bool
     as_json: bool
@@ -48,7 +49,8 @@ class Wish:
 @click.option("--group", help="Consume as a member of this group, and keep how far it is.")
 @click.option("--from-beginning", is_flag=True, help="Start at the first message kept (a group: if it is new).")
 @click.option("--since", type=Moment(), help="Start at this time (a group: if it is new).")
-@click.option("--tag", "expression", default="*", show_default=True, help="Only these tags: 'paid || shipped'.")
+@click.option("--tag", default="*", show_default=True, help="Only these tags: 'paid || shipped'.")
+@click.option("--sql", help="Only messages with such properties: \"region = 'eu' AND amount > 100\".")
 @click.option("--max", "limit", type=click.IntRange(1), help="Stop after so many messages.")
 @click.option("--until-end", is_flag=True, help="Stop at what is stored now, instead of waiting for more.")
 @click.option(
@@ -65,7 +67,8 @@ def command(
     group: str | None,
     from_beginning: bool,
     since: int | None,
-    expression: str,
+    tag: str,
+    sql: str | None,
     limit: int | None,
     until_end: bool,
     output: str,
@@ -80,11 +83,14 @@ def command(
         demand_group_name(group)
     if from_beginning and since is not None:
         raise WrongUseError("say one of --from-beginning and --since")
+    if sql is not None and tag != ALL:
+        raise WrongUseError("say one of --tag and --sql")
+    expression, expression_type = (tag, TAG) if sql is None else (sql, SQL92)
     try:
-        subscription(topic, expression, TAG, 0)
+        subscription(topic, expression, expression_type, 0)
     except ValueError as error:
-        raise WrongUseError(f"--tag {expression}: {error}") from None
-    wish = Wish(topic, group, expression, limit, until_end, output != "raw", from_beginning, since)
+        raise WrongUseError(f"{'--tag' if sql is None else '--sql'} {expression}: {error}") from None
+    wish = Wish(topic, group, expression, expression_type, limit, until_end, output != "raw", from_beginning, since)
     received = 0
 
     async def main(stopping: Stopping) -> None:
@@ -110,7 +116,7 @@ async def _consume(namesrv: str, wish: Wish, stopping: Stopping) -> int:
     async with LitePullConsumer(wish.group or TOOLS_GROUP, namesrv, config=config) as consumer:
         ends = {queue: await consumer.offsets.max(queue) for queue in await consumer.queues(wish.topic)}
         if wish.group is not None:
-            await consumer.subscribe(wish.topic, wish.expression)
+            await consumer.subscribe(wish.topic, wish.expression, expression_type=wish.expression_type)
         else:
             await _look_on(consumer, wish)
         stopped = asyncio.create_task(stopping.wait())
@@ -143,7 +149,7 @@ def _start_of_a_new_group(wish: Wish) -> ConsumeFromWhere:
 async def _look_on(consumer: LitePullConsumer, wish: Wish) -> None:
     """Read every queue from where the user said, by default from its end."""
     queues = await consumer.queues(wish.topic)
-    await consumer.assign(queues, wish.expression)
+    await consumer.assign(queues, wish.expression, expression_type=wish.expression_type)
     for queue in queues:
         if wish.since_ms is not None:
             await consumer.seek_to_time(queue, wish.since_ms)
