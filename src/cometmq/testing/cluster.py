@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import Mapping, Sequence, Set
 from contextlib import ExitStack
@@ -16,6 +17,7 @@ from cometmq.client.instance import ClientInstance
 from cometmq.client.listener import Verdict
 from cometmq.client.subscription import ALL, TAG
 from cometmq.clock import SYSTEM_CLOCK, Clock
+from cometmq.errors import CometMQError
 from cometmq.message.hosts import parse_address
 from cometmq.namesrv.config import NamesrvConfig
 from cometmq.namesrv.server import NameServer
@@ -37,6 +39,10 @@ SMALL_STORE: Final = {
     "maxIndexNum": "200000",
 }
 """Store files of a size that tests can afford; anything may be set differently with `broker_keys`."""
+
+
+class OtherLoopError(CometMQError):
+    """A cluster was used on another event loop than the one that it runs on."""
 
 
 class Cluster:
@@ -70,6 +76,7 @@ class Cluster:
         self._ports = [free_port(HOST) for _ in range(brokers)]
         self._running: dict[int, Broker] = {}
         self._namesrv: NameServer | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._with_links = links
         self._links: list[Link] = []
         self._namesrv_links: list[Link] = []
@@ -117,7 +124,11 @@ class Cluster:
         return self._running.keys()
 
     def client_instance(self) -> ClientInstance:
-        """What a client needs to reach this cluster and go by its clock: ``Producer(group, instance=…)``."""
+        """What a client needs to reach this cluster and go by its clock: ``Producer(group, instance=…)``.
+
+        :raises OtherLoopError: on another event loop than the cluster's.
+        """
+        self._demand_own_loop()
         return ClientInstance(self.namesrv_address, clock=self.clock)
 
     def has_topic(self, topic: str) -> bool:
@@ -149,6 +160,7 @@ class Cluster:
 
     async def start(self) -> None:
         """Start the nameserver, then every broker; they are registered when this returns."""
+        self._loop = asyncio.get_running_loop()
         kv_path = str(self.data / "namesrv" / "kvConfig.json")
         self._namesrv = NameServer(
             NamesrvConfig(listen_port=0, bind_address=HOST, kv_config_path=kv_path), clock=self.clock
@@ -160,16 +172,30 @@ class Cluster:
             await self.start_broker(index)
 
     async def stop(self) -> None:
-        """Stop everything cleanly and remove the temporary directory."""
-        for index in sorted(self._running):
-            await self.stop_broker(index)
-        for link in (*self._links, *self._namesrv_links):
-            await link.stop()
-        if self._namesrv is not None:
-            await self._namesrv.stop()
-            self._namesrv = None
-        if self._temporary is not None:
-            self._temporary.cleanup()
+        """Stop everything cleanly and remove the temporary directory.
+
+        :raises OtherLoopError: on another event loop than it was started on; the directory is removed.
+        """
+        try:
+            self._demand_own_loop()
+            for index in sorted(self._running):
+                await self.stop_broker(index)
+            for link in (*self._links, *self._namesrv_links):
+                await link.stop()
+            if self._namesrv is not None:
+                await self._namesrv.stop()
+                self._namesrv = None
+        finally:
+            if self._temporary is not None:
+                self._temporary.cleanup()
+
+    def _demand_own_loop(self) -> None:
+        if self._loop is not None and self._loop is not asyncio.get_running_loop():
+            raise OtherLoopError(
+                "this cluster runs on another event loop" + (", which is closed" if self._loop.is_closed() else ""),
+                next_step="use and stop it on the loop that it was started on; pytest-asyncio: give fixtures "
+                "the loop scope of the tests (asyncio_default_fixture_loop_scope)",
+            )
 
     async def start_broker(self, index: int) -> Broker:
         """Start a stopped broker on its store and port."""
