@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import AsyncIterator
 from datetime import timedelta
 
 import pytest
 
-from cometmq.client import Message, Producer
+from cometmq.client import ConsumeResult, Message, Producer
 from cometmq.clock import VirtualClock
+from cometmq.message.names import dlq_topic
 from cometmq.testing import Cluster, ExpectationError, wait_until
 
 
@@ -71,6 +73,24 @@ async def test_a_date_far_away_is_skipped_to(clock: VirtualClock) -> None:
     assert not await wait_until(clock, lambda: len(fired) == 3, timedelta(days=19))
     assert clock.now_ms() == began_ms + 39 * 86_400_000
     assert time.monotonic() - real < 5
+
+
+async def test_sixteen_retries_and_the_dead_letter_pass_within_a_moment(
+    cluster: Cluster, producer: Producer, clock: VirtualClock
+) -> None:
+    began_ms = clock.now_ms()
+    async with cluster.inbox("orders", group="g", answer=ConsumeResult.RECONSUME_LATER) as inbox:
+        await producer.send(Message("orders", b"poison"))
+        received = await inbox.expect(17, within=timedelta(hours=5))
+        assert [message.reconsume_times for message in received] == list(range(17))
+        times_s = [(message.store_timestamp - began_ms) / 1000 for message in received]
+        pauses_s = [after - before for before, after in itertools.pairwise(times_s)]
+        assert pauses_s == [10, 30, 60, *(60 * minutes for minutes in (2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 60, 120))]
+        assert clock.monotonic() < 600, "most of the five hours was skipped"
+        async with cluster.inbox(dlq_topic("g")) as dead:
+            await dead.expect(1, within=5)
+        with pytest.raises(ExpectationError, match="messages failed too often and are in %DLQ%g"):
+            await inbox.expect(1, within=timedelta(days=1))
 
 
 async def test_a_long_sleep_is_not_skipped(clock: VirtualClock) -> None:
