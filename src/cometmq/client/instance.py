@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from cometmq.client.errors import BrokerError, ClientStateError, MasterNotFoundError, RemotingError, RouteNotFoundError
+from cometmq.client.group_member import GroupMember
 from cometmq.client.identity import new_client_id
+from cometmq.client.relayed import RelayedQuestions
 from cometmq.client.replies import Replies
 from cometmq.client.route import REFRESH_S, RouteTable, TopicRoute, namesrv_addresses
 from cometmq.clock import SYSTEM_CLOCK, Clock
@@ -19,7 +21,6 @@ from cometmq.message.names import MASTER_ID, reply_topic
 from cometmq.message.properties import PGROUP
 from cometmq.message.record import RecordError
 from cometmq.remoting.bodies import (
-    ConsumerData,
     GetConsumerStatusBody,
     HeartbeatData,
     MessageQueue,
@@ -47,23 +48,6 @@ log = logging.getLogger(__name__)
 
 CheckTransaction = Callable[[str, CheckTransactionStateRequestHeader, MessageExt], None]
 """Called with the address of the broker that asks, its header and the half message."""
-
-
-class GroupMember(Protocol):
-    """A consumer as its instance knows it."""
-
-    @property
-    def heartbeat(self) -> ConsumerData:
-        """What brokers are told about it."""
-
-    def members_changed(self) -> None:
-        """Somebody joined or left the group."""
-
-    def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
-        """An administrator has moved the group in these queues."""
-
-    def positions(self, topic: str) -> dict[MessageQueue, int]:
-        """How far this member is in its queues of a topic."""
 
 
 class ClientInstance:
@@ -103,6 +87,7 @@ class ClientInstance:
         processors.register(
             RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, NotifyConsumerIdsChangedRequestHeader, self._members_changed
         )
+        RelayedQuestions(self._consumers, self.spawn).register(processors)
         processors.register(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, ReplyMessageRequestHeader, self.replies.arrived)
         processors.register(
             RequestCode.CHECK_TRANSACTION_STATE, CheckTransactionStateRequestHeader, self._check_transaction

@@ -18,13 +18,14 @@ from cometmq.client.membership import Membership
 from cometmq.client.offsets import Offsets
 from cometmq.client.pulling import Puller
 from cometmq.client.reader import Budget, read_queue
+from cometmq.client.running_info import running_info
 from cometmq.client.starting_point import starting_point
 from cometmq.client.subscription import ALL, TAG, subscription
 from cometmq.client.trace import MessageTrace
 from cometmq.errors import CometMQError
 from cometmq.message.message import MessageExt
 from cometmq.message.names import check_group
-from cometmq.remoting.bodies import ConsumerData, MessageQueue, SubscriptionData
+from cometmq.remoting.bodies import ConsumerData, ConsumerRunningInfo, MessageQueue, SubscriptionData
 
 log = logging.getLogger(__name__)
 
@@ -92,6 +93,7 @@ class LitePullConsumer:
         self._budget = Budget(self.config.pull_threshold_bytes)
         self.instance.acquire()
         self.instance.add_consumer(self.group, self)
+        self._started_ms = self.instance.clock.now_ms()
         self._next_commit = self.instance.clock.monotonic() + self.config.auto_commit_interval_s
 
     async def close(self) -> None:
@@ -304,6 +306,13 @@ class LitePullConsumer:
             consume_from_where=self.config.consume_from_where.value,
             subscription_data_set=list(self._subscriptions.values()),
         )
+
+    def running_info(self) -> ConsumerRunningInfo:
+        """What administrators are told about it."""
+        return running_info(self.instance, self.config, self.heartbeat, self._started_ms)
+
+    async def consume_directly(self, message: MessageExt) -> None:
+        """It has no listener."""
 
     def members_changed(self) -> None:
         """Somebody joined or left the group."""

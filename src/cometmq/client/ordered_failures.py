@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from cometmq.client.activity import Activity
 from cometmq.client.consumer_config import MessageModel, PushConfig
 from cometmq.client.instance import ClientInstance
 from cometmq.client.listener import Retry, Verdict
@@ -17,9 +18,10 @@ log = logging.getLogger(__name__)
 class OrderedFailures:
     """Decides for one consumer (``ConsumeMessageOrderlyService.checkReconsumeTimes``)."""
 
-    def __init__(self, instance: ClientInstance, group: str, config: PushConfig) -> None:
+    def __init__(self, instance: ClientInstance, group: str, config: PushConfig, activity: Activity) -> None:
         self._instance = instance
         self._group = group
+        self._activity = activity
         self._limit = config.reconsume_limit
         self._broadcast = config.message_model is MessageModel.BROADCASTING
 
@@ -31,6 +33,7 @@ class OrderedFailures:
         at_once = isinstance(verdict, Retry) and verdict.delay_level < 0
         kept = []
         for message in failed:
+            self._activity.failed(message.stored_topic, 1)
             if (at_once or message.reconsume_times >= self._limit) and await self._sent_away(message):
                 continue
             kept.append(message.with_reconsume_times(message.reconsume_times + 1))

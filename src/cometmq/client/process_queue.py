@@ -44,6 +44,8 @@ class ProcessQueue:
         """Its queue is read by somebody else now: what has not begun must not be consumed any more."""
         self.running: set[ConsumeRequest] = set()
         """Requests whose listener call runs now, or whose failures are being handed back."""
+        self.pulled_count = 0
+        """Messages read so far."""
         self._begun = False
         self._config = config
         self._budget = budget
@@ -99,6 +101,7 @@ class ProcessQueue:
                 requests = [ConsumeRequest(self, part, share * len(part)) for part in parts]
             self._open.extend(requests)
             self._count += len(messages)
+            self.pulled_count += len(messages)
             taken = share * len(messages)
             self._size += taken
             self._budget.take(taken)
@@ -172,3 +175,16 @@ class ProcessQueue:
     def cached_count(self) -> int:
         """Messages read and not done."""
         return self._count
+
+    @property
+    def cached_bytes(self) -> int:
+        """Bytes read and not done."""
+        return self._size
+
+    @property
+    def cached_span(self) -> tuple[int, int]:
+        """The offsets of the first and the last message read and not done; zeros when there is none."""
+        opened = self._open
+        if not opened or opened[-1].done:
+            return (0, 0) if not opened else (opened[0].messages[0].queue_offset, self._next_offset - 1)
+        return opened[0].messages[0].queue_offset, opened[-1].messages[-1].queue_offset

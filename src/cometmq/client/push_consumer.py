@@ -9,9 +9,11 @@ from collections.abc import Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, Self
 
+from cometmq.client.activity import Activity
 from cometmq.client.consume_observation import ConsumeObservation, observed
 from cometmq.client.consume_service import ConsumeService
 from cometmq.client.consumer_config import MessageModel, PushConfig
+from cometmq.client.direct_consumption import consume_directly
 from cometmq.client.errors import BrokerError, ClientStateError
 from cometmq.client.expression_check import check_expressions
 from cometmq.client.failures import Failures
@@ -28,12 +30,20 @@ from cometmq.client.process_queue import ConsumeRequest, ProcessQueue
 from cometmq.client.pulling import Puller
 from cometmq.client.queue_locks import QueueLocks
 from cometmq.client.reader import Budget, read_queue
+from cometmq.client.running_info import process_queue_info, running_info
 from cometmq.client.starting_point import starting_point
 from cometmq.client.subscription import ALL, TAG, subscription
 from cometmq.client.trace import MessageTrace
 from cometmq.errors import CometMQError
+from cometmq.message.message import MessageExt
 from cometmq.message.names import check_group, retry_topic
-from cometmq.remoting.bodies import ConsumerData, MessageQueue, SubscriptionData
+from cometmq.remoting.bodies import (
+    ConsumeMessageDirectlyResult,
+    ConsumerData,
+    ConsumerRunningInfo,
+    MessageQueue,
+    SubscriptionData,
+)
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.deadline import within
 from cometmq.remoting.headers import UpdateConsumerOffsetRequestHeader
@@ -129,6 +139,8 @@ class PushConsumer:
         self.instance.acquire()
         self._state = "running"
         self._budget = Budget(config.pull_threshold_bytes)
+        self._started_ms = clock.now_ms()
+        self._activity = Activity(clock)
         self._service = self._new_service()
         self._failures = Failures(self.instance, self.group, config, self._service.submit)
         self._membership = Membership(
@@ -162,7 +174,7 @@ class PushConsumer:
             clock,
             lambda process_queue: self._is_ours(process_queue.queue),
             lambda process_queue: self._lock_lost(process_queue.queue),
-            OrderedFailures(self.instance, self.group, config).judge,
+            OrderedFailures(self.instance, self.group, config, self._activity).judge,
         )
 
     async def close(self) -> None:
@@ -250,6 +262,24 @@ class PushConsumer:
     def positions(self, topic: str) -> dict[MessageQueue, int]:
         """How far this member is in a topic."""
         return {queue: at for queue, at in self._done().items() if queue.topic == topic}
+
+    def running_info(self) -> ConsumerRunningInfo:
+        """What administrators are told about it."""
+        config = self.config
+        threads = config.consume_concurrency
+        info = running_info(
+            self.instance, config, self.heartbeat, self._started_ms, orderly=config.orderly, threads=threads
+        )
+        self._activity.sample(self._queues)
+        for queue, process_queue in self._queues.items():
+            locked_ms = self._started_ms if self._locks is None else self._locks.held_ms(queue)
+            info.mq_table[queue] = process_queue_info(process_queue, locked_ms, *self._activity.times(queue))
+        info.status_table |= {topic: self._activity.status(topic) for topic in sorted(self._subscriptions)}
+        return info
+
+    async def consume_directly(self, message: MessageExt) -> ConsumeMessageDirectlyResult:
+        """Consume one message because an administrator says so."""
+        return await consume_directly(self._listener, message, self.instance.clock, orderly=self.config.orderly)
 
     # --- queues come and go ---
 
@@ -359,6 +389,7 @@ class PushConsumer:
             request.process_queue.finish(request)
             return
         failed = list(failed_part(request.messages, verdict))
+        self._activity.failed(request.process_queue.queue.topic, len(failed))
         if not failed:
             request.process_queue.finish(request)
         elif self._broadcast:
@@ -380,6 +411,7 @@ class PushConsumer:
     async def _persist_now_and_then(self) -> None:
         while True:
             await self.instance.clock.sleep(self.config.persist_interval_s)
+            self._activity.sample(self._queues)
             await self._report(self._done())
 
     async def _report(self, offsets: Mapping[MessageQueue, int | None]) -> None:

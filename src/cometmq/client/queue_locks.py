@@ -60,6 +60,13 @@ class QueueLocks:
         since = self._since.get(queue)
         return since is not None and self._clock.monotonic() - since < TRUST_S
 
+    def held_ms(self, queue: MessageQueue) -> int | None:
+        """When the lock was renewed last, ms since 1970; ``None`` when it is not held."""
+        since = self._since.get(queue)
+        if since is None or not self.holds(queue):
+            return None
+        return self._clock.now_ms() - round((self._clock.monotonic() - since) * 1000)
+
     async def acquire(self, queue: MessageQueue) -> None:
         """Wait until the lock is held, however long another member holds it."""
         if self.holds(queue):

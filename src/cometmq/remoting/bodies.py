@@ -395,6 +395,56 @@ class ResetOffsetBodyForC(Body):
     offset_table: list[MessageQueueForC] = []
 
 
+class ProcessQueueInfo(Body):
+    """One queue as the consumer that reads it sees it (307); times in ms since 1970, 0 for never."""
+
+    commit_offset: int = 0
+    cached_msg_min_offset: int = 0
+    cached_msg_max_offset: int = 0
+    cached_msg_count: int = 0
+    cached_msg_size_in_mib: int = msgspec.field(default=0, name="cachedMsgSizeInMiB")
+    transaction_msg_min_offset: int = 0
+    transaction_msg_max_offset: int = 0
+    transaction_msg_count: int = 0
+    locked: bool = False
+    try_unlock_times: int = 0
+    last_lock_timestamp: int = 0
+    dropped: bool = msgspec.field(default=False, name="droped")
+    last_pull_timestamp: int = 0
+    last_consume_timestamp: int = 0
+
+
+class ConsumeStatus(Body):
+    """How fast a consumer reads and consumes one topic (307)."""
+
+    pull_rt: float = msgspec.field(default=0.0, name="pullRT")
+    pull_tps: float = msgspec.field(default=0.0, name="pullTPS")
+    consume_rt: float = msgspec.field(default=0.0, name="consumeRT")
+    consume_ok_tps: float = msgspec.field(default=0.0, name="consumeOKTPS")
+    consume_failed_tps: float = msgspec.field(default=0.0, name="consumeFailedTPS")
+    consume_failed_msgs: int = 0
+
+
+class ConsumerRunningInfo(Body):
+    """Answer of a consumer to GET_CONSUMER_RUNNING_INFO (307)."""
+
+    properties: dict[str, str] = {}
+    subscription_set: list[SubscriptionData] = []
+    mq_table: dict[MessageQueue, ProcessQueueInfo] = {}
+    status_table: dict[str, ConsumeStatus] = {}
+    jstack: str | None = None
+
+
+class ConsumeMessageDirectlyResult(Body):
+    """Answer of a consumer to CONSUME_MESSAGE_DIRECTLY (309); ``consume_result`` is one of Java's ``CMResult``."""
+
+    order: bool = False
+    auto_commit: bool = True
+    consume_result: str = "CR_SUCCESS"
+    remark: str | None = None
+    spent_time_mills: int = 0
+
+
 class ConsumerOffsetSerializeWrapper(Body):
     """All consumer offsets: ``topic@group`` → queue id → offset (43, ``consumerOffset.json``)."""
 

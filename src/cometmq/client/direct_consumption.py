@@ -1,0 +1,32 @@
+"""One message consumed because an administrator says so (``ConsumeMessageService.consumeMessageDirectly``)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import cast
+
+from cometmq.client.listener import Listener, Verdict, failed_part, is_coroutine_listener
+from cometmq.clock import Clock
+from cometmq.message.message import MessageExt
+from cometmq.remoting.bodies import ConsumeMessageDirectlyResult
+
+
+async def consume_directly(
+    listener: Listener, message: MessageExt, clock: Clock, *, orderly: bool
+) -> ConsumeMessageDirectlyResult:
+    """Call the listener with this message alone; whatever it says, the message's queue is not touched."""
+    began = clock.monotonic()
+    outcome, remark = "CR_SUCCESS", None
+    try:
+        if is_coroutine_listener(listener):
+            verdict = await cast("Callable[[Sequence[MessageExt]], Awaitable[Verdict]]", listener)([message])
+        else:
+            plain = cast("Callable[[Sequence[MessageExt]], Verdict]", listener)
+            verdict = await asyncio.to_thread(plain, [message])
+        if failed_part([message], verdict):
+            outcome = "CR_LATER"
+    except Exception as error:
+        outcome, remark = "CR_THROW_EXCEPTION", f"{type(error).__name__}: {error}"
+    spent_ms = round((clock.monotonic() - began) * 1000)
+    return ConsumeMessageDirectlyResult(order=orderly, consume_result=outcome, remark=remark, spent_time_mills=spent_ms)
