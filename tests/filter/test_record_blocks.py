@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.filter import questions
-from tests.filter.test_records import V6, as_v2, record
+from tests.filter.test_records import V4, V6, as_v2, record
 
 from cometmq.filter import FilterError, parse_selector
 from cometmq.filter.block_evaluation import block_predicate
@@ -105,6 +105,13 @@ def test_any_text_and_number(values: list[tuple[str, str]]) -> None:
         assert log.together(expression) == log.one_by_one(expression), expression
 
 
+def test_hosts_of_both_kinds() -> None:
+    hosts = [(born, stored) for born in (V4, V6) for stored in (V4, V6)]
+    log = Log([record(f"a\x01{number}", born=born, stored=at) for number in range(25) for born, at in hosts])
+    assert log.together("a >= 12") == log.one_by_one("a >= 12") == [False] * 48 + [True] * 52
+    assert log.asked_one_by_one("a >= 12") == 0
+
+
 def test_bytes_that_are_no_utf8() -> None:
     texts = [f"a\x01{number}\x02b\x01ü" for number in range(40)]
     log = Log([record(text).replace("ü".encode(), b"\xfc\xfc") for text in texts])
@@ -130,6 +137,9 @@ def test_names_longer_than_a_machine_word_and_names_that_begin_alike() -> None:
         "amount > 3000000000 OR missing > 5 OR TRUE",
         "price NOT BETWEEN -1.5 AND 7.25 AND region IS NOT NULL",
         "region AND amount = 3",
+        f"amount IN ({', '.join(repr(str(each)) for each in range(0, 2_000, 7))}, '') AND missing NOT IN ('x')",
+        f"amount NOT IN ({', '.join(repr(str(each)) for each in range(0, 2_000, 7))})",
+        "kind IN ('buy', 'a value of more than eight bytes', 'sell') AND region NOT IN ('asia', 'somewhere else')",
     ],
 )
 def test_common_selectors_need_no_record_on_its_own(expression: str) -> None:
@@ -138,7 +148,8 @@ def test_common_selectors_need_no_record_on_its_own(expression: str) -> None:
         [
             record(
                 f"region\x01{chance.choice(('eu', 'us', 'asia'))}\x02amount\x01{chance.randrange(-50, 2_500)}"
-                f"\x02kind\x01{chance.choice(('buy', 'sell', 'none'))}\x02price\x01{chance.randrange(10_000) / 1000}"
+                f"\x02kind\x01{chance.choice(('buy', 'sell', 'none', 'a value of more than eight bytes'))}"
+                f"\x02price\x01{chance.randrange(10_000) / 1000}"
             )
             for _ in range(300)
         ]

@@ -31,11 +31,13 @@ from cometmq.filter.expressions import (
     Property,
     constant_of,
 )
-from cometmq.filter.record_block import Bools, Ints, RecordBlock
+from cometmq.filter.record_block import WORD, Bools, Ints, RecordBlock, word_key
 
 Predicate = Callable[[memoryview], bool]
 REPLACEMENT: Final = "\ufffd"
 """Bytes that are no UTF-8 are read as this character: texts with it are not compared as bytes."""
+_IN_VALUES: Final = 8
+"""Texts of a list that are compared one after the other; in longer lists values are looked up."""
 _ONE_BY_ONE_BELOW: Final = 24
 """Records that are sooner looked at one by one than together."""
 
@@ -246,19 +248,32 @@ def _number(name: str, compare: Callable[[Any, Any], Any], kind: Kind, value: fl
 
 
 def _among(node: In) -> Term | None:
-    texts = [_bytes_of(value) for value in node.values]
-    if len(texts) > 8 or not all(texts):
+    texts = [text for value in node.values if (text := _bytes_of(value)) is not None]
+    if len(texts) < len(node.values):
         return None
+    short = [(len(text), *word_key(text)) for text in texts if len(text) <= WORD]
+    long = [text for text in texts if len(text) > WORD]
     key = node.operand.name.encode()
+    all_texts = frozenset(texts)
+
+    def listed(block: RecordBlock, rows: Ints) -> Told:
+        starts, lengths = _values(block, key, rows)
+        data = block.text
+        places = zip(starts.tolist(), (starts + lengths).tolist(), strict=True)
+        found = np.fromiter((data[start:end] in all_texts for start, end in places), np.bool_, len(rows))
+        return Told((lengths > 0) & ~found if node.negated else found & (lengths > 0), _valueless(lengths))
 
     def among(block: RecordBlock, rows: Ints) -> Told:
         starts, lengths = _values(block, key, rows)
+        words = block.words(starts)
         found = np.zeros(len(rows), np.bool_)
-        for text in texts:
-            found |= _equals(block, starts, lengths, text or b"")
+        for length, mask, word in short:
+            found |= (lengths == length) & (words & mask == word)
+        for text in long:
+            found |= _equals(block, starts, lengths, text)
         return Told((lengths > 0) & ~found if node.negated else found, _valueless(lengths))
 
-    return among
+    return among if len(texts) <= _IN_VALUES else listed
 
 
 def _null(node: Expression, *, wanted: bool) -> Term | None:

@@ -1,7 +1,7 @@
 """The properties of many stored records at once: found where they stand, by array operations.
 
-Records of one log file are looked at together. Of each that is regular (IPv4 hosts, lengths that add up, not
-unusually many properties) the text of the properties is copied into a row of a matrix::
+Records of one log file are looked at together. Of each that is regular (lengths that add up, not unusually
+many properties) the text of the properties is copied into a row of a matrix::
 
     0x02 name 0x01 value 0x02 name 0x01 value … 0x02 | whatever follows in the log, never looked at
 
@@ -17,6 +17,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from cometmq.message.hosts import IPV4_HOST_BYTES, IPV6_HOST_BYTES
 from cometmq.message.record import MESSAGE_MAGIC
 from cometmq.message.sysflag import BORNHOST_V6, STOREHOST_V6
 
@@ -25,17 +26,13 @@ Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
 _HEAD: Final = np.dtype(
-    {
-        "names": ["magic", "offset", "flags", "body"],
-        "formats": [">i4", ">i8", ">i4", ">u4"],  # a body of less than nothing is one that is too long
-        "offsets": [4, 28, 36, 84],
-        "itemsize": 88,
-    }
+    {"names": ["magic", "offset", "flags"], "formats": [">i4", ">i8", ">i4"], "offsets": [4, 28, 36], "itemsize": 40}
 )
-_BODY_AT: Final = 88
-_V6: Final = BORNHOST_V6 | STOREHOST_V6
+_LENGTH_AT: Final = 84
+"""Where the length of the body stands in a record with IPv4 hosts."""
+_V6_BYTES: Final = IPV6_HOST_BYTES - IPV4_HOST_BYTES
 _SEPARATOR: Final = 2
-_WORD: Final = 8
+WORD: Final = 8
 _MARGIN: Final = 24
 """Bytes of a row behind the end of its properties: a number or a name may be read past a short value."""
 _SAMPLE: Final = 20
@@ -69,10 +66,17 @@ class RecordBlock:
     def __init__(self, view: memoryview, base: int, at: Ints, sizes: Ints, topic_bytes: int) -> None:
         room = len(view)
         data = np.frombuffer(view, np.uint8)
-        heads = _words(view, at, _BODY_AT).view(_HEAD)
+        heads = _words(view, at, _HEAD.itemsize).view(_HEAD)
+        flags = heads["flags"]
         ends = at + sizes
-        regular = (heads["magic"] == MESSAGE_MAGIC) & (heads["offset"] == at + base) & (heads["flags"] & _V6 == 0)
-        begin = at + heads["body"] + (_BODY_AT + 3 + topic_bytes)
+        regular = (heads["magic"] == MESSAGE_MAGIC) & (heads["offset"] == at + base)
+        length_at = at + _LENGTH_AT
+        for v6 in (BORNHOST_V6, STOREHOST_V6):
+            longer = flags & v6 != 0
+            if longer.any():
+                length_at = np.minimum(length_at + _V6_BYTES * longer, room - 4)
+        # A body of less than nothing is one that is too long.
+        begin = length_at + _words(view, length_at, 4).view(">u4") + (4 + 3 + topic_bytes)
         regular &= begin <= ends
         begin = np.minimum(begin, ends)  # a place to read at, whatever the record says
         regular &= data[begin - (3 + topic_bytes)] == topic_bytes
@@ -93,7 +97,13 @@ class RecordBlock:
         if self.rows:
             self.data[:: self.width] = _SEPARATOR
             self.data[self._ends] = _SEPARATOR
+            self.data[-1] = 0  # behind the last separator there is always a byte
         self._columns: dict[bytes, Column] = {}
+
+    @cached_property
+    def text(self) -> bytes:
+        """The rows as bytes."""
+        return self.data.tobytes()
 
     @cached_property
     def _separators(self) -> Ints:
@@ -102,20 +112,20 @@ class RecordBlock:
 
     @cached_property
     def _initials(self) -> Bytes:
-        """The byte behind each separator; of the last byte of all, itself."""
-        initials: Bytes = self.data[np.minimum(self._separators + 1, len(self.data) - 1)]
+        """The byte behind each separator."""
+        initials: Bytes = self.data[self._separators + 1]
         return initials
 
     def words(self, at: Ints) -> npt.NDArray[np.uint64]:
         """The eight bytes from each place on; whatever is there for places behind the last row."""
-        return _words(self.data, np.minimum(at, len(self.data) - _WORD), _WORD).view("<u8")
+        return _words(self.data, np.minimum(at, len(self.data) - WORD), WORD).view("<u8")
 
     def stands_at(self, text: bytes, at: Ints) -> Bools:
         """Whether ``text`` stands at each of these places."""
-        mask, key = _key(text)
+        mask, key = word_key(text)
         found: Bools = (self.words(at) & mask) == key
-        for start in range(_WORD, len(text), _WORD):
-            mask, key = _key(text[start:])
+        for start in range(WORD, len(text), WORD):
+            mask, key = word_key(text[start:])
             left = found.nonzero()[0]
             found[left] = (self.words(at[left] + start) & mask) == key
         return found
@@ -162,7 +172,7 @@ def _words(data: memoryview | Bytes, at: Ints, width: int) -> npt.NDArray[np.voi
     return np.ndarray((places,), f"V{width}", data, strides=(1,))[at]
 
 
-def _key(text: bytes) -> tuple[np.uint64, np.uint64]:
+def word_key(text: bytes) -> tuple[np.uint64, np.uint64]:
     """Mask and value that the first eight bytes of ``text``, or fewer, have as a little-endian word."""
-    text = text[:_WORD]
+    text = text[:WORD]
     return np.uint64((1 << 8 * len(text)) - 1), np.uint64(int.from_bytes(text, "little"))
