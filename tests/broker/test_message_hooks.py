@@ -20,6 +20,7 @@ from cometmq.broker.message_hooks import (
 )
 from cometmq.clock import VirtualClock
 from cometmq.message.batch import BatchPiece, encode_batch
+from cometmq.message.ids import decode_offset_msg_id
 from cometmq.message.message_type import MessageType
 from cometmq.options import ConfigError
 from cometmq.remoting.codes import RequestCode, ResponseCode
@@ -152,13 +153,11 @@ async def test_a_consume_hook_sees_what_goes_out_and_what_comes_back(
     assert pulled.message_ids == {ids[1]: 1, ids[2]: 2}
     assert (pulled.topic, pulled.queue_id, pulled.body_bytes) == ("T", 1, len(found.body))
     assert pulled.client_host.startswith("127.0.0.1:")
-    broker.processors.register(
-        RequestCode.CONSUMER_SEND_MSG_BACK, ConsumerSendMsgBackRequestHeader, lambda *_: Response()
-    )
-    header = ConsumerSendMsgBackRequestHeader(77, "g", 3, origin_msg_id=ids[0], origin_topic="T")
+    offset = decode_offset_msg_id(ids[0])[2]
+    header = ConsumerSendMsgBackRequestHeader(offset, "g", 3, origin_msg_id=ids[0], origin_topic="T")
     assert (await wire.call(RequestCode.CONSUMER_SEND_MSG_BACK, header)).code == 0
     (returned,) = back
-    assert (returned.consumer_group, returned.topic, returned.message_ids) == ("g", "T", {ids[0]: 77})
+    assert (returned.consumer_group, returned.topic, returned.message_ids) == ("g", "T", {ids[0]: offset})
 
 
 async def test_without_hooks_answers_take_the_short_way(broker: Broker) -> None:

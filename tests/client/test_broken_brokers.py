@@ -5,6 +5,7 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -122,6 +123,45 @@ async def test_a_broker_that_stands_still_costs_one_attempt_not_the_whole_time(o
                 os.kill(other.pid, signal.SIGCONT)
     assert {result.queue.broker_name for result in results} == {"broker-a"}
     assert elapsed < 5, "after the first silence the broker is left alone"
+
+
+@pytest.mark.parametrize("how", ["killed", "stands still"])
+async def test_a_broker_that_is_back_is_found_again_at_once(own_server: Deployment, how: str) -> None:
+    more = own_server.broker.directory.parent / "broker-b"
+    settings = {**own_server.settings, "brokerName": "broker-b"}
+    config = ProducerConfig(
+        send_timeout_s=30,
+        send_msg_max_timeout_per_request_s=0.5,
+        send_latency_fault_enable=True,
+        start_detector_enable=True,
+        detect_interval_s=0.2,
+    )
+
+    async def used(producer: Producer) -> set[str]:
+        return {(await producer.send(Message("Back", b"x"))).queue.broker_name for _ in range(8)}
+
+    with ExitStack() as servers:
+        other = servers.enter_context(start_broker(own_server.broker.system, more, own_server.address, settings))
+        async with Admin(own_server.address) as admin:
+            await admin.create_topic("Back", queues=2)
+        async with Producer("back", own_server.address, config=config) as producer:
+            assert await used(producer) == {"broker-a", "broker-b"}
+            if how == "killed":
+                other.kill()
+            else:
+                os.kill(other.pid, signal.SIGSTOP)
+            await used(producer)
+            for _ in range(5):
+                assert await used(producer) == {"broker-a"}
+                await asyncio.sleep(0.2)
+            if how == "killed":
+                again = (own_server.broker.system, more, own_server.address, settings, other.port)
+                servers.enter_context(await asyncio.to_thread(start_broker, *again))
+            else:
+                os.kill(other.pid, signal.SIGCONT)
+            async with asyncio.timeout(20):
+                while await used(producer) != {"broker-a", "broker-b"}:
+                    await asyncio.sleep(0.1)
 
 
 @pytest.mark.interop

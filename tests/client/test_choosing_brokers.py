@@ -29,6 +29,18 @@ def test_a_ladder_of_ones_own() -> None:
     assert fault.available("a")
 
 
+def test_an_unreachable_broker_is_avoided_until_it_answers() -> None:
+    fault = LatencyFault(clock := VirtualClock())
+    fault.note_failure("a")
+    fault.note_unreachable("a")
+    fault.note_failure("b")
+    assert fault.least_bad({"a", "b"}) == "b"
+    clock.advance(3600)
+    assert (fault.available("a"), fault.available("b")) == (False, True)
+    fault.note_reachable("a")
+    assert fault.available("a")
+
+
 @pytest.mark.parametrize(
     ("latency_max_ms", "not_available_duration_ms"), [((1, 2), (1,)), ((2, 1), (1, 2)), ((1, 2), (2, 1)), ((-1,), (0,))]
 )

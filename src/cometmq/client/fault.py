@@ -52,6 +52,8 @@ class LatencyFault:
         self._ladder = ladder or LatencyLadder()
         self._until: dict[str, tuple[float, float]] = {}
         """brokerName -> (monotonic seconds until which it is avoided, latency in ms)."""
+        self.unreachable: set[str] = set()
+        """Brokers that are avoided until they answer again, however long that takes."""
 
     def note(self, broker_name: str, latency_ms: float) -> None:
         """Remember the time of one answer."""
@@ -63,11 +65,22 @@ class LatencyFault:
         """Remember that a send failed: the broker is isolated, with Java's tables for ten minutes."""
         self.note(broker_name, FAILURE_LATENCY_MS)
 
+    def note_unreachable(self, broker_name: str) -> None:
+        """Avoid a broker until :meth:`note_reachable`."""
+        self.unreachable.add(broker_name)
+
+    def note_reachable(self, broker_name: str) -> None:
+        """The broker answers: whatever isolated it is over."""
+        self.unreachable.discard(broker_name)
+        self._until.pop(broker_name, None)
+
     def available(self, broker_name: str) -> bool:
         """Whether the broker may be chosen now."""
+        if broker_name in self.unreachable:
+            return False
         known = self._until.get(broker_name)
         return known is None or self._clock.monotonic() >= known[0]
 
     def least_bad(self, broker_names: Collection[str]) -> str:
-        """When none is available: the one that is free again soonest, then the fastest."""
-        return min(broker_names, key=lambda name: (self._until.get(name, (0.0, 0.0)), name))
+        """When none is available: one that answers, then the one that is free again soonest, then the fastest."""
+        return min(broker_names, key=lambda name: (name in self.unreachable, self._until.get(name, (0.0, 0.0)), name))

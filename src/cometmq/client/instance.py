@@ -273,6 +273,16 @@ class ClientInstance:
             await asyncio.gather(*(self._heartbeat(address, body) for address in sorted(strangers)))
             self._introduced |= strangers
 
+    async def is_answering(self, address: str, timeout_s: float) -> bool:
+        """Whether a broker answers a heartbeat within ``timeout_s`` seconds, whatever it says."""
+        try:
+            await self.remoting.invoke(
+                address, RequestCode.HEART_BEAT, None, self._heartbeat_body(), timeout_s=timeout_s
+            )
+        except RemotingError:
+            return False
+        return True
+
     def _heartbeat_body(self) -> bytes:
         return encode_body(
             HeartbeatData(

@@ -53,6 +53,12 @@ class ProducerConfig:
     """Answers at least that slow cost the time at the same place of ``not_available_duration_ms``."""
     not_available_duration_ms: tuple[int, ...] = NOT_AVAILABLE_DURATION_MS
     """How long such a broker is avoided."""
+    start_detector_enable: bool = False
+    """Whether a broker that did not answer is avoided exactly until it answers again."""
+    detect_interval_s: float = 2.0
+    """Seconds between two looks at such brokers."""
+    detect_timeout_s: float = 0.2
+    """Seconds that such a broker has to answer."""
     max_message_bytes: int = MAX_MESSAGE_BYTES
     """Largest body, and largest batch, in bytes; brokers have a limit of their own (``maxMessageSize``)."""
     compress_over_bytes: int = 4096
@@ -73,6 +79,7 @@ class ProducerConfig:
     """Seconds that closing waits for messages on their way."""
 
     def __post_init__(self) -> None:
+        demand_above_zero(self, "detect_interval_s", "detect_timeout_s")
         demand_above_zero(self, "send_timeout_s", "max_message_bytes", "default_topic_queue_nums", "max_in_flight")
         demand_zero_or_more(
             self,

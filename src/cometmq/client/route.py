@@ -144,6 +144,10 @@ class RouteTable:
         """brokerName → broker id → address, of every route known."""
         return self._brokers
 
+    def can_write_to(self, broker_name: str) -> bool:
+        """Whether a known route has a queue of that broker to send to."""
+        return any(queue.broker_name == broker_name for route in self._routes.values() for queue in route.write_queues)
+
     def master(self, broker_name: str) -> str | None:
         """The address of the master of that name."""
         return self._brokers.get(broker_name, {}).get(MASTER_ID)

@@ -24,6 +24,7 @@ from cometmq.client.fault import LatencyFault
 from cometmq.client.hooks import CommunicationMode, SendForbiddenError, SendMessageContext
 from cometmq.client.instance import ClientInstance
 from cometmq.client.producer_config import ProducerConfig
+from cometmq.client.reachability import ReachabilityDetector
 from cometmq.client.route import queue_or_fail
 from cometmq.client.selectors import QueueSelector, RoundRobin
 from cometmq.client.send_encoding import SendEncoder
@@ -151,6 +152,10 @@ class Sender:
         self._encoder = encoder
         enabled = config.send_latency_fault_enable
         self._fault = LatencyFault(instance.clock, config.latency_ladder()) if enabled else None
+        self._detector = None
+        if self._fault is not None and config.start_detector_enable:
+            interval_s, timeout_s = config.detect_interval_s, config.detect_timeout_s
+            self._detector = ReachabilityDetector(instance, self._fault, interval_s, timeout_s)
         self._robin = RoundRobin(self._fault)
         self._attempt_s = config.send_msg_max_timeout_per_request_s
         self.in_flight = 0
@@ -273,6 +278,8 @@ class Sender:
         unsent = _certainly_unsent(error)
         if self._fault is not None and isinstance(error, ClientError | RemotingError) and (again or unsent):
             self._fault.note_failure(broker_name)
+            if self._detector is not None and broker_name and isinstance(error, RemotingError):
+                self._detector.watch(broker_name)
         if again and not unsent:
             again = sum(not _certainly_unsent(failure) for _, failure in attempts) <= delivery.retries
         if (again or unsent) and self.clock.monotonic() + self._backoff(delivery) < delivery.deadline:
