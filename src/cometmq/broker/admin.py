@@ -13,6 +13,7 @@ from cometmq.broker.admin_queues import QueueAdmin
 from cometmq.broker.admin_relay import RelayAdmin
 from cometmq.broker.admin_runtime import RuntimeAdmin
 from cometmq.broker.admin_topics import TopicAdmin
+from cometmq.broker.admin_transactions import TransactionAdmin
 from cometmq.broker.clients import ClientRegistry
 from cometmq.broker.groups import SubscriptionGroupManager
 from cometmq.broker.live_config import LiveConfig
@@ -20,6 +21,7 @@ from cometmq.broker.offsets import ConsumerOffsetManager
 from cometmq.broker.schedule import ScheduleMessageService
 from cometmq.broker.stats import BrokerStats
 from cometmq.broker.topics import TopicConfigManager
+from cometmq.broker.transactions import TransactionalMessageService
 from cometmq.clock import Clock
 from cometmq.remoting.processors import ProcessorTable
 from cometmq.store.message_store import MessageStore
@@ -37,6 +39,7 @@ def register_administration(
     store: MessageStore,
     stats: BrokerStats,
     schedule: ScheduleMessageService,
+    transactions: TransactionalMessageService,
     permission_changed: Callable[[], None],
     when_registered: Callable[[Callable[[], None]], None],
     clock: Clock,
@@ -57,4 +60,5 @@ def register_administration(
     QueueAdmin(consumers, store).register(processors)
     RelayAdmin(name, consumers, store).register(processors)
     ConfigAdmin(live, permission_changed, clock).register(processors)
-    RuntimeAdmin(live, store, stats, schedule).register(processors)
+    RuntimeAdmin(live, store, stats, schedule, transactions).register(processors)
+    TransactionAdmin(transactions.open).register(processors)

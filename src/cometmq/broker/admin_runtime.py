@@ -14,6 +14,7 @@ from typing import Final
 from cometmq.broker.live_config import LiveConfig
 from cometmq.broker.schedule import ScheduleMessageService
 from cometmq.broker.stats import BrokerStats
+from cometmq.broker.transactions import TransactionalMessageService
 from cometmq.remoting.bodies import KVTable, encode_body
 from cometmq.remoting.codes import CURRENT_VERSION, CURRENT_VERSION_NAME, RequestCode, ResponseCode
 from cometmq.remoting.headers import NoHeader, ViewBrokerStatsDataRequestHeader
@@ -41,12 +42,18 @@ class RuntimeAdmin:
     """Answers administrators about the running broker."""
 
     def __init__(
-        self, live: LiveConfig, store: MessageStore, stats: BrokerStats, schedule: ScheduleMessageService
+        self,
+        live: LiveConfig,
+        store: MessageStore,
+        stats: BrokerStats,
+        schedule: ScheduleMessageService,
+        transactions: TransactionalMessageService,
     ) -> None:
         self._live = live
         self._store = store
         self._stats = stats
         self._schedule = schedule
+        self._transactions = transactions
 
     def register(self, processors: ProcessorTable) -> None:
         """Answer the codes about the running broker."""
@@ -62,6 +69,7 @@ class RuntimeAdmin:
         table.update(self._of_store())
         for level, (offset, end) in self._schedule.offsets().items():
             table[f"scheduleMessageOffset_{level}"] = f"{offset},{end}"
+        table.update(self._transactions.runtime_info())
         table.update(dict.fromkeys(_ALWAYS_ZERO, "0"))
         return Response(body=encode_body(KVTable(table=dict(sorted(table.items())))))
 

@@ -276,6 +276,7 @@ class Broker:
             store=self.store,
             stats=self.stats,
             schedule=self.schedule,
+            transactions=self.transactions,
             permission_changed=self.topics.new_version,
             when_registered=self._when_registered,
             clock=self.clock,

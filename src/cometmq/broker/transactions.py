@@ -91,6 +91,16 @@ class TransactionalMessageService:
             self._round.cancel()
             await asyncio.gather(self._round, return_exceptions=True)
 
+    def runtime_info(self) -> dict[str, str]:
+        """What the runtime information (28) tells of transactions; all but the first count since the start."""
+        return {
+            "openTransactions": str(self.open.count),
+            "transactionsCommitted": str(self.ends.committed),
+            "transactionsRolledBack": str(self.ends.rolled_back),
+            "transactionChecksSent": str(self.checks.asked),
+            "transactionsGivenUp": str(self.checks.given_up),
+        }
+
     # --- rounds -------------------------------------------------------------------------------
     def _wait_for_round(self) -> None:
         interval_s = self._live.current.transaction_check_interval / 1000

@@ -21,6 +21,7 @@ COMMANDS: Final = {
     "topic": "List, create, describe and delete topics.",
     "group": "List and describe consumer groups, show and reset their offsets.",
     "message": "Find stored messages by id, key or offset.",
+    "transaction": "List transactions that are neither committed nor rolled back.",
     "cluster": "Show clusters and their brokers.",
     "pipeline": "Run Spark jobs over topics.",
     "demo": "Show the whole way of a message, with a crash in the middle.",

@@ -21,6 +21,8 @@ from cometmq.remoting.bodies import (
     GroupList,
     KVTable,
     MessageQueue,
+    OpenTransaction,
+    OpenTransactions,
     ProducerConnection,
     ResetOffsetBody,
     SubscriptionGroupConfig,
@@ -41,6 +43,7 @@ from cometmq.remoting.headers import (
     GetConsumerConnectionListRequestHeader,
     GetConsumerListByGroupRequestHeader,
     GetConsumeStatsRequestHeader,
+    GetOpenTransactionsRequestHeader,
     GetProducerConnectionListRequestHeader,
     GetTopicStatsInfoRequestHeader,
     QueryMessageRequestHeader,
@@ -51,6 +54,8 @@ from cometmq.remoting.headers import (
 
 TIMEOUT_S: Final = 5.0
 END_OF_TIME_MS: Final = 2**63 - 1
+OPEN_TRANSACTIONS_PAGE: Final = 500
+"""Transactions asked for at once."""
 
 
 class Admin:
@@ -90,6 +95,33 @@ class Admin:
             KVTable, broker_address, RequestCode.GET_BROKER_RUNTIME_INFO, None, "asking for runtime information"
         )
         return table.table
+
+    # --- transactions ---
+
+    async def open_transactions(
+        self, broker_address: str, *, group: str | None = None, limit: int | None = None
+    ) -> list[OpenTransaction]:
+        """The transactions of a CometMQ broker that are neither committed nor rolled back.
+
+        :param group: of this producer group only.
+        :param limit: at most so many.
+        :raises BrokerError: the broker is Apache's, which cannot tell.
+        """
+        found: list[OpenTransaction] = []
+        offset: int | None = 0
+        while offset is not None and (limit is None or len(found) < limit):
+            wanted = OPEN_TRANSACTIONS_PAGE if limit is None else min(OPEN_TRANSACTIONS_PAGE, limit - len(found))
+            header = GetOpenTransactionsRequestHeader(offset, wanted, group)
+            page = await self._ask.broker(
+                OpenTransactions,
+                broker_address,
+                RequestCode.GET_OPEN_TRANSACTIONS,
+                header,
+                "asking for open transactions",
+            )
+            found += page.transactions
+            offset = page.next_offset
+        return found
 
     # --- topics ---
 

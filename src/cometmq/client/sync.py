@@ -381,6 +381,7 @@ class SyncAdmin(Face[Admin]):
     cluster_info = blocking(Admin.cluster_info)
     masters = blocking(Admin.masters)
     runtime_info = blocking(Admin.runtime_info)
+    open_transactions = blocking(Admin.open_transactions)
     topics = blocking(Admin.topics)
     create_topic = blocking(Admin.create_topic)
     delete_topic = blocking(Admin.delete_topic)

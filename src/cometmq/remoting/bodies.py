@@ -225,6 +225,32 @@ class ConsumerConnection(Body):
     consume_from_where: str | None = None
 
 
+class OpenTransaction(Body):
+    """One transaction that is neither committed nor rolled back."""
+
+    half_offset: int
+    """Where its half message stands now in the half queue."""
+    group: str
+    topic: str
+    queue_id: int
+    uniq_key: str
+    begun: int
+    """Milliseconds since 1970."""
+    check_times: int
+    immunity_ms: int | None = None
+    """What the message itself says of the first question."""
+
+
+class OpenTransactions(Body):
+    """Answer to GET_OPEN_TRANSACTIONS (30037)."""
+
+    count: int = 0
+    """Of all groups."""
+    transactions: list[OpenTransaction] = []
+    next_offset: int | None = None
+    """Where to go on; missing at the end."""
+
+
 class ProducerConnection(Body):
     """Who produces as a group (204)."""
 

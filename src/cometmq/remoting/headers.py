@@ -226,6 +226,14 @@ class GetMinOffsetResponseHeader(Header):
     offset: Int64
 
 
+class GetOpenTransactionsRequestHeader(Header):
+    """GET_OPEN_TRANSACTIONS (30037), CometMQ's own: ``max_num`` transactions from a half queue offset on."""
+
+    offset: Int64 = 0
+    max_num: Int32 = 100
+    group: str | None = None
+
+
 class GetProducerConnectionListRequestHeader(Header):
     """GET_PRODUCER_CONNECTION_LIST (204)."""
 
