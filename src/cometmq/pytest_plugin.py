@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 if TYPE_CHECKING:
+    from cometmq.broker.controller import Broker
     from cometmq.clock import Clock
     from cometmq.testing import Cluster, SyncCluster
 
@@ -93,6 +94,12 @@ async def _cluster(request: pytest.FixtureRequest, cometmq_clock: Clock, cometmq
     async with Cluster(options["brokers"], clock=cometmq_clock, broker_keys=keys, links=links) as cluster:
         await cluster.create_topic(cometmq_topic, options["queues"])
         yield cluster
+
+
+@pytest.fixture
+def cometmq_broker(cometmq_cluster: Cluster) -> Broker:
+    """The first broker of the test's cluster: its store, topics, groups and offsets can be looked at."""
+    return cometmq_cluster.broker(0)
 
 
 @pytest.fixture

@@ -30,13 +30,14 @@ ASYNC_TESTS = """
         assert [data.write_queue_nums for data in route.queue_datas] == [3, 3]
         assert cometmq_cluster.broker(1).config.file_reserved_time == 24
 
-    async def test_default(cometmq_cluster, cometmq_topic):
-        assert len(cometmq_cluster.brokers) == 1
+    async def test_default(cometmq_cluster, cometmq_broker, cometmq_topic):
+        assert cometmq_cluster.brokers == [cometmq_broker]
         async with cometmq_cluster.inbox(cometmq_topic) as inbox:
             async with Producer("p", instance=cometmq_cluster.client_instance()) as producer:
                 await producer.send(Message(cometmq_topic, b"hello"))
             assert [message.body for message in await inbox.expect(1)] == [b"hello"]
             await inbox.expect_none(within=3600)
+        assert sum(queue.max_offset() for queue in cometmq_broker.store.queues()[cometmq_topic].values()) == 1
 
     @pytest.mark.cometmq(real_time=True)
     async def test_real_time(cometmq_cluster, cometmq_clock):
