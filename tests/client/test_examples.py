@@ -54,6 +54,12 @@ def test_the_examples_run_as_written(server: Deployment, tmp_path: Path) -> None
     assert "70: COMMIT, the broker knows: True" in transacted
     assert "70: ROLLBACK, the broker knows: True" in transacted
     assert "alice has 30, bob has 70" in transacted
+    delayed = run("delay.py", tmp_path, server.address)
+    assert re.search(r"now after 0\.\d s\nlater after [123]\.\d s", delayed), delayed
+    retried = run("retry.py", tmp_path, server.address)
+    assert "attempt 2 of bill 7\ngiven up: bill 7 of bills-" in retried
+    assert "sent: bill 7" in retried
+    assert retried.endswith("taken\n")
     assert "10000 messages in" in run("batch.py", tmp_path, server.address)
     administered = run("admin.py", tmp_path, server.address)
     assert "found again: a parcel" in administered

@@ -22,6 +22,7 @@ COMMANDS: Final = {
     "group": "List and describe consumer groups, show and reset their offsets.",
     "message": "Find stored messages by id, key or offset.",
     "transaction": "List transactions that are neither committed nor rolled back.",
+    "dlq": "List, read, export and send again what groups failed on too often.",
     "cluster": "Show clusters and their brokers.",
     "pipeline": "Run Spark jobs over topics.",
     "demo": "Show the whole way of a message, with a crash in the middle.",

@@ -1,0 +1,259 @@
+"""``cometmq dlq``: dead letters, which groups failed on too often: list, read, export, send again."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+
+from cometmq.cli.administration import administer, demand_group_name, namesrv_option
+from cometmq.cli.failures import PartlyDoneError, WrongUseError
+from cometmq.cli.moments import Moment, local_time
+from cometmq.cli.output import Column, output_option, show, tell
+from cometmq.cli.progress import Progress
+from cometmq.cli.rows import message_row
+from cometmq.client.admin import END_OF_TIME_MS, Admin
+from cometmq.client.dead_letters import Selection, dead_letter_groups, origin_topic, read_dead_letters
+from cometmq.client.resend import Ledger, Outcome, resend
+from cometmq.errors import CometMQError
+from cometmq.message.message import MessageExt
+from cometmq.message.properties import ORIGIN_MESSAGE_ID
+
+_GROUPS: Final = (
+    Column("group", "Group"),
+    Column("count", "Dead letters", right=True),
+    Column("oldest", "Oldest", time=True),
+    Column("newest", "Newest", time=True),
+)
+_LETTERS: Final = (
+    Column("stored", "Given up", time=True),
+    Column("origin_topic", "Topic"),
+    Column("tags", "Tag"),
+    Column("keys", "Keys"),
+    Column("reconsume_times", "Failures", right=True),
+    Column("offset_msg_id", "Id"),
+    Column("body", "Body", prose=True),
+)
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _selection_options(function: F) -> F:
+    for option in (
+        click.option("--end", type=Moment(), help="Given up not after this time."),
+        click.option("--begin", type=Moment(), default=0, help="Given up not before this time."),
+        click.option("--origin-topic", help="Sent to this topic."),
+        click.option("--tag", help="With this tag."),
+        click.option("--key", help="With this key."),
+    ):
+        function = option(function)
+    return function
+
+
+def _selection(
+    key: str | None,
+    tag: str | None,
+    origin_topic: str | None,
+    begin: int,
+    end: int | None,
+    ids: tuple[str, ...] = (),
+) -> Selection:
+    return Selection(key, tag, origin_topic, frozenset(ids), begin, END_OF_TIME_MS if end is None else end)
+
+
+@click.group("dlq")
+def command() -> None:
+    """List, read, export and send again what groups failed on too often."""
+
+
+@command.command("list")
+@namesrv_option
+@output_option
+def list_groups(namesrv: str, output: str) -> None:
+    """List the groups that have dead letters."""
+    rows = [
+        {
+            "group": found.group,
+            "count": found.count,
+            "oldest": local_time(found.oldest_ms),
+            "newest": local_time(found.newest_ms),
+        }
+        for found in administer(namesrv, dead_letter_groups)
+    ]
+    show(rows, _GROUPS, output, title="Dead letters")
+
+
+@command.command("read")
+@click.argument("group")
+@_selection_options
+@click.option("--max", "limit", type=click.IntRange(1), default=100, show_default=True)
+@namesrv_option
+@output_option
+def read(
+    group: str,
+    key: str | None,
+    tag: str | None,
+    origin_topic: str | None,
+    begin: int,
+    end: int | None,
+    limit: int,
+    namesrv: str,
+    output: str,
+) -> None:
+    """Show the dead letters of a group, oldest first."""
+    demand_group_name(group)
+    wanted = _selection(key, tag, origin_topic, begin, end)
+
+    async def work(admin: Admin) -> list[dict[str, Any]]:
+        return [_row(letter) async for letter in read_dead_letters(admin, group, wanted, limit)]
+
+    rows = administer(namesrv, work)
+    columns = _LETTERS if output == "table" else tuple(Column(name, name) for name in (rows[0] if rows else {}))
+    show(rows, columns, output, title=f"Dead letters of {group}")
+
+
+def _row(letter: MessageExt) -> dict[str, Any]:
+    row = message_row(letter)
+    return {
+        "group_topic": letter.stored_topic,
+        "origin_topic": origin_topic(letter),
+        "origin_msg_id": letter.properties.get(ORIGIN_MESSAGE_ID),
+        **row,
+    }
+
+
+@command.command("export")
+@click.argument("group")
+@_selection_options
+@click.option("--to", "path", type=click.Path(dir_okay=False, path_type=Path), help="File; stdout by default.")
+@namesrv_option
+def export(
+    group: str,
+    key: str | None,
+    tag: str | None,
+    origin_topic: str | None,
+    begin: int,
+    end: int | None,
+    path: Path | None,
+    namesrv: str,
+) -> None:
+    """Write the dead letters of a group as JSON lines, with everything that is stored of them."""
+    demand_group_name(group)
+    wanted = _selection(key, tag, origin_topic, begin, end)
+
+    async def work(admin: Admin) -> int:
+        count = 0
+        with path.open("w", encoding="utf-8") if path is not None else nullcontext(sys.stdout) as file:
+            async for letter in read_dead_letters(admin, group, wanted):
+                file.write(json.dumps(_whole(letter), ensure_ascii=False) + "\n")
+                count += 1
+        return count
+
+    count = administer(namesrv, work)
+    tell(f"{count} dead letters of {group} exported")
+
+
+def _whole(letter: MessageExt) -> dict[str, Any]:
+    """Everything of a stored message; the body unpacked."""
+    return {
+        "topic": letter.stored_topic,
+        "broker": letter.broker_name,
+        "queue_id": letter.queue_id,
+        "queue_offset": letter.queue_offset,
+        "offset_msg_id": letter.offset_msg_id,
+        "msg_id": letter.msg_id,
+        "flag": letter.flag,
+        "sys_flag": letter.sys_flag,
+        "born_timestamp": letter.born_timestamp,
+        "born_host": letter.born_host,
+        "store_timestamp": letter.store_timestamp,
+        "store_host": letter.store_host,
+        "reconsume_times": letter.reconsume_times,
+        "prepared_transaction_offset": letter.prepared_transaction_offset,
+        "properties": letter.properties,
+        "body_base64": base64.b64encode(letter.body).decode(),
+    }
+
+
+@command.command("resend")
+@click.argument("group")
+@click.option("--id", "ids", multiple=True, help="Only this one: its id, or that of the message; may be repeated.")
+@click.option("--all", "everything", is_flag=True, help="All that the other options leave.")
+@_selection_options
+@click.option("--rate", type=click.FloatRange(0, min_open=True), help="Messages a second at most.")
+@click.option("--ledger", type=click.Path(dir_okay=False, path_type=Path), help="Default: ./dlq-GROUP.ledger")
+@click.option("--dry-run", is_flag=True, help="Only say what would be sent.")
+@namesrv_option
+def resend_command(
+    group: str,
+    ids: tuple[str, ...],
+    everything: bool,
+    key: str | None,
+    tag: str | None,
+    origin_topic: str | None,
+    begin: int,
+    end: int | None,
+    rate: float | None,
+    ledger: Path | None,
+    dry_run: bool,
+    namesrv: str,
+) -> None:
+    """Send dead letters again to the topics where they came from, each one once.
+
+    What was sent is noted in the ledger, a file: repeat the command with the same one after it was
+    interrupted. The dead letters stay where they are until they expire.
+    """
+    demand_group_name(group)
+    wanted = _selection(key, tag, origin_topic, begin, end, ids)
+    if wanted == Selection() and not everything:
+        raise WrongUseError("nothing says which dead letters", next_step="give --id, another option, or --all")
+    outcomes: Counter[Outcome] = Counter()
+
+    async def work(admin: Admin) -> None:
+        letters = [letter async for letter in read_dead_letters(admin, group, wanted)]
+        if dry_run:
+            for letter in letters:
+                click.echo(json.dumps(_row(letter), ensure_ascii=False))
+            tell(f"{len(letters)} dead letters of {group} would be sent again")
+            return
+        with (
+            Ledger(ledger or Path(f"dlq-{group}.ledger")) as notes,
+            Progress(f"dead letters of {group}", len(letters)) as progress,
+        ):
+
+            def report(_: MessageExt, outcome: Outcome, words: str) -> None:
+                outcomes[outcome] += 1
+                progress.advance(1)
+                if words:
+                    tell(words)
+
+            await resend(admin, _each(letters), notes, report, rate=rate)
+
+    administer(namesrv, work)
+    if not dry_run:
+        _conclude(group, outcomes)
+
+
+async def _each(letters: list[MessageExt]) -> AsyncIterator[MessageExt]:
+    for letter in letters:
+        yield letter
+
+
+def _conclude(group: str, outcomes: Counter[Outcome]) -> None:
+    failed = outcomes[Outcome.FAILED]
+    done = f"{outcomes[Outcome.SENT]} dead letters of {group} sent again"
+    if outcomes[Outcome.SENT_BEFORE]:
+        done += f", {outcomes[Outcome.SENT_BEFORE]} were before"
+    if not failed:
+        tell(done)
+    elif failed == outcomes.total():
+        raise CometMQError(f"none of {failed} dead letters was sent", next_step="repeat the command when it is mended")
+    else:
+        raise PartlyDoneError(f"{done}, {failed} not", next_step="repeat the command for the others")
