@@ -226,3 +226,17 @@ def test_the_way_of_a_message_is_shown(cometmq: CommandLine) -> None:
     assert delayed["msg_type"] == "DELAY"
     assert cometmq("message", "trace", "AC01").code == 1
     assert cometmq("message", "trace", "AC01", "-o", "json").json() == []
+
+
+def test_the_commands_write_traces_too(cometmq: CommandLine) -> None:
+    (sent,) = cometmq("produce", "told", "--body", "x", "--trace", "--group", "desk", "-o", "json").json()
+    taken = cometmq("consume", "told", "--group", "counter", "--from-beginning", "--max", "1", "--trace")
+    assert taken.out == "x\n"
+    steps = cometmq("message", "trace", sent["msg_id"], "-o", "json").json()
+    assert [(step["step"], step["group"], step["result"]) for step in steps] == [
+        ("sent", "desk", "ok"),
+        ("consumed", "counter", "ok"),
+    ]
+    alone = cometmq("consume", "told", "--trace")
+    assert alone.code == 2
+    assert "--group" in alone.err

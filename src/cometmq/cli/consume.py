@@ -42,6 +42,7 @@ class Wish:
     as_json: bool
     from_beginning: bool
     since_ms: int | None
+    is_traced: bool
 
 
 @click.command("consume")
@@ -52,6 +53,7 @@ class Wish:
 @click.option("--tag", default="*", show_default=True, help="Only these tags: 'paid || shipped'.")
 @click.option("--sql", help="Only messages with such properties: \"region = 'eu' AND amount > 100\".")
 @click.option("--max", "limit", type=click.IntRange(1), help="Stop after so many messages.")
+@click.option("--trace", is_flag=True, help="With --group: tell the trace topic of each message consumed.")
 @click.option("--until-end", is_flag=True, help="Stop at what is stored now, instead of waiting for more.")
 @click.option(
     "-o",
@@ -70,6 +72,7 @@ def command(
     tag: str,
     sql: str | None,
     limit: int | None,
+    trace: bool,
     until_end: bool,
     output: str,
     namesrv: str,
@@ -83,6 +86,8 @@ def command(
         demand_group_name(group)
     if from_beginning and since is not None:
         raise WrongUseError("say one of --from-beginning and --since")
+    if trace and group is None:
+        raise WrongUseError("--trace tells of a group's consumption: name it with --group")
     if sql is not None and tag != ALL:
         raise WrongUseError("say one of --tag and --sql")
     expression, expression_type = (tag, TAG) if sql is None else (sql, SQL92)
@@ -90,7 +95,9 @@ def command(
         subscription(topic, expression, expression_type, 0)
     except ValueError as error:
         raise WrongUseError(f"{'--tag' if sql is None else '--sql'} {expression}: {error}") from None
-    wish = Wish(topic, group, expression, expression_type, limit, until_end, output != "raw", from_beginning, since)
+    wish = Wish(
+        topic, group, expression, expression_type, limit, until_end, output != "raw", from_beginning, since, trace
+    )
     received = 0
 
     async def main(stopping: Stopping) -> None:
@@ -111,6 +118,7 @@ async def _consume(namesrv: str, wish: Wish, stopping: Stopping) -> int:
         auto_commit=wish.group is not None,
         consume_from_where=_start_of_a_new_group(wish),
         consume_timestamp_ms=wish.since_ms or 0,
+        enable_msg_trace=wish.is_traced,
     )
     received = 0
     async with LitePullConsumer(wish.group or TOOLS_GROUP, namesrv, config=config) as consumer:

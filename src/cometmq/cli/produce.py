@@ -21,6 +21,7 @@ from cometmq.cli.sources import MessageForm, Pacer, from_lines, from_load
 from cometmq.client.errors import RemotingConnectError
 from cometmq.client.outcomes import PartlySentError
 from cometmq.client.producer import Producer
+from cometmq.client.producer_config import ProducerConfig
 from cometmq.client.selectors import by_sharding_key
 from cometmq.client.send_result import SendResult
 from cometmq.clock import SYSTEM_CLOCK
@@ -63,6 +64,7 @@ _SENT: Final = (
     "--batch", type=click.IntRange(1, 10_000), default=128, show_default=True, help="Messages in one request."
 )
 @click.option("--group", default=PRODUCER_GROUP, show_default=True, help="Producer group.")
+@click.option("--trace", is_flag=True, help="Tell the trace topic of each message: see cometmq message trace.")
 @namesrv_option
 @output_option
 def command(
@@ -79,6 +81,7 @@ def command(
     rate: float | None,
     batch: int,
     group: str,
+    trace: bool,
     namesrv: str,
     output: str,
 ) -> None:
@@ -103,7 +106,7 @@ def command(
     keep = output != "table" or body is not None
     sent = Sent(keep=keep, started=SYSTEM_CLOCK.monotonic())
     with Progress("Sending", count) as progress, asyncio.Runner(loop_factory=fastest_loop()) as runner:
-        runner.run(_send_all(group, namesrv, source, sharding_key, batch, sent, progress))
+        runner.run(_send_all(group, trace, namesrv, source, sharding_key, batch, sent, progress))
     if sent.rows:
         show(sent.rows, _SENT, output)
     if sent.count and not (body is not None and output == "table"):
@@ -166,6 +169,7 @@ def _size(count: int) -> str:
 
 async def _send_all(
     group: str,
+    trace: bool,
     namesrv: str,
     source: AsyncGenerator[list[Message]],
     sharding_key: str | None,
@@ -181,7 +185,8 @@ async def _send_all(
         sent.add(messages, await call)
         progress.advance(len(messages))
 
-    async with Producer(group, namesrv) as producer, aclosing(source) as lists:
+    config = ProducerConfig(enable_msg_trace=trace)
+    async with Producer(group, namesrv, config=config) as producer, aclosing(source) as lists:
         async for messages in lists:
             call = asyncio.create_task(_send(producer, messages, sharding_key, one_by_one=batch == 1))
             calls.append((messages, call))
