@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.broker.send_properties import read_properties
+from cometmq.broker.send_properties import from_map, read_properties
 from cometmq.message.ids import tags_code
 from cometmq.message.properties import decode_properties, encode_properties
 
@@ -25,6 +25,13 @@ def test_agrees_with_the_map(pieces: list[tuple[str, str]], trailing: bool) -> N
     assert read.wait is (whole.get("WAIT") != "false")
     detour = {name: value for name, value in whole.items() if name in ("DELAY", "TRAN_MSG", "WAIT")}
     assert read.detour == (None if detour.keys() <= {"WAIT"} else detour)
+
+
+@given(st.dictionaries(NAMES, VALUES, max_size=8))
+def test_a_map_that_was_read_already_gives_the_same(properties: dict[str, str]) -> None:
+    text = encode_properties(properties)
+    read, again = read_properties(text, ""), from_map(text, properties)
+    assert (again.tags_code, again.index_keys, again.stored) == (read.tags_code, read.index_keys, text.encode())
 
 
 def test_stores_no_empty_pieces() -> None:

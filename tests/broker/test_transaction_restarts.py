@@ -30,7 +30,7 @@ from tests.broker.wire import Wire
 from cometmq.broker.config import load_broker_config
 from cometmq.broker.controller import Broker
 from cometmq.broker.half_message import HALF_QUEUE, committed, op_message, put_back
-from cometmq.broker.inner_message import InnerMessage
+from cometmq.broker.inner_message import InnerMessage, inner_message
 from cometmq.clock import VirtualClock
 from cometmq.message.names import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC, TRANSACTION_GROUP
 from cometmq.message.properties import UNIQ_KEY
@@ -224,6 +224,28 @@ async def test_joined_ops_of_later_brokers_are_read(start_broker: StartBroker, c
     await broker.stop()
     broker = await start_broker()
     assert broker.transactions.open.offsets() == [1, 3]
+
+
+@pytest.mark.parametrize("copies", [1, 2])
+async def test_a_copy_of_apache_that_has_ended_ends_what_it_replaced(
+    start_broker: StartBroker, connect_to: ConnectTo, copies: int
+) -> None:
+    """Apache writes no op for what a check puts back, and its offsets may be old after a crash."""
+    broker = await start_broker()
+    wire = await connect_to(broker)
+    half = await send_half(wire, "K1", b"x")
+    other = await send_half(wire, "K2", b"y")
+    for times in range(1, copies + 1):
+        first = stored(broker, TRANS_HALF_TOPIC)[0]
+        text = f"{first.properties_text}\x02TRANSACTION_CHECK_TIMES\x01{times}"
+        await put(broker, msgspec.structs.replace(inner_message(first), properties=text))
+    last = stored(broker, TRANS_HALF_TOPIC)[-1]
+    await put(broker, committed(last), op_message(last.queue_offset, HOST, 0))
+    await broker.stop()
+    broker = await start_broker()
+    assert broker.transactions.open.offsets() == [other.queue_offset]
+    await end(await connect_to(broker), half, COMMIT)
+    assert delivered(broker) == [b"x"]
 
 
 # --- stores of Apache brokers ----------------------------------------------------------------

@@ -132,6 +132,16 @@ class Client:
             ["produce", *options({"namesrv": namesrv, "mode": mode, **more}), *series.arguments()]
         )
 
+    def start_transacting(self, namesrv: str, series: Series, group: str, **more: Any) -> Running:
+        """Send a series in transactions (Java, Go), then answer the broker until it is stopped.
+
+        `states` (commit, rollback, unknown, joined by commas) is what the local work says in turn, `answer` what
+        questions are answered with; a question is a `checked` event.
+        """
+        return self._runner.start(
+            ["transact", *options({"namesrv": namesrv, "group": group, **more}), *series.arguments()]
+        )
+
     def start_consuming(self, namesrv: str, topic: str, group: str, **more: Any) -> Running:
         """Start to consume; ends when `expect` messages came, `timeout` (s) is over, or it is stopped."""
         return self._runner.start(

@@ -10,15 +10,16 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from cometmq.broker.half_message import committed, first_offset, op_message
+from cometmq.broker.half_message import OP_READ, committed, first_offset, op_message
 from cometmq.broker.inner_message import Stored
 from cometmq.broker.open_transactions import OpenTransactions
+from cometmq.broker.send_properties import from_map
 from cometmq.broker.send_targets import SendRefusedError
 from cometmq.broker.store_turn import StoreTurn, WhenStored
 from cometmq.clock import Clock
 from cometmq.message.names import TRANS_HALF_TOPIC
 from cometmq.message.properties import PGROUP
-from cometmq.message.record import RecordError, StoredRecord, decode_record
+from cometmq.message.record import StoredRecord
 from cometmq.message.sysflag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import EndTransactionRequestHeader
@@ -55,7 +56,7 @@ class EndTransactionProcessor:
         header = request.header
         if header.commit_or_rollback not in (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):
             return None
-        half = self._half_message(header.commit_log_offset)
+        half = self._store.decoded_at(header.commit_log_offset)
         wrong = _refuse(half, header)
         if half is None or wrong is not None:
             return Response(ResponseCode.SYSTEM_ERROR, remark=wrong)
@@ -86,13 +87,6 @@ class EndTransactionProcessor:
         if response is not None:
             connection.respond(request, response)
 
-    def _half_message(self, physical_offset: int) -> StoredRecord | None:
-        data = self._store.record_at(physical_offset)
-        try:
-            return decode_record(data, check_crc=False) if data is not None else None
-        except RecordError:
-            return None
-
     def _put(self, half: StoredRecord, commits: bool, ended: WhenStored) -> None:
         """Put the committed message, then the op message, into the same turn.
 
@@ -103,8 +97,9 @@ class EndTransactionProcessor:
         if not turn.is_open:
             turn.begin()
         if commits:
-            turn.put_message(committed(half))
-        turn.put_inner(op_message(half.queue_offset, self._store_host, self._clock.now_ms()), ended)
+            message = committed(half)
+            turn.put_message(message, from_map(message.properties, half.properties))
+        turn.put_inner(op_message(half.queue_offset, self._store_host, self._clock.now_ms()), ended, OP_READ)
 
     def _ended(
         self,

@@ -15,6 +15,7 @@ import msgspec
 
 from cometmq.broker.inner_message import Detour, InnerMessage, inner_message
 from cometmq.broker.live_config import LiveConfig
+from cometmq.broker.send_properties import read_properties
 from cometmq.broker.send_targets import SendRefusedError
 from cometmq.limits import HALF_PROPERTIES_RESERVE_BYTES, MAX_OPEN_TRANSACTIONS, MAX_PROPERTIES_BYTES
 from cometmq.message.names import RETRY_PREFIX, TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC
@@ -61,6 +62,9 @@ _NOT_OF_A_HALF: Final = frozenset(
 """What a producer sends under these names means nothing for a half message, and would mislead its checks."""
 
 _OP_PROPERTIES: Final = f"TAGS{NAME_VALUE_SEPARATOR}d{PROPERTY_SEPARATOR}{WAIT}{NAME_VALUE_SEPARATOR}true"
+
+OP_READ: Final = read_properties(_OP_PROPERTIES, "")
+"""The tag of op messages, read once."""
 
 
 def half_detour(live: LiveConfig, open_now: Callable[[], int]) -> Detour:

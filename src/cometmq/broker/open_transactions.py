@@ -14,7 +14,7 @@ import msgspec
 from cometmq.broker.half_message import check_times, first_offset, immunity_ms
 from cometmq.limits import MAX_TRANSACTION_MARKS
 from cometmq.message.properties import PGROUP
-from cometmq.message.record import RecordError, StoredRecord, decode_record
+from cometmq.message.record import StoredRecord
 from cometmq.store.message_store import MessageStore, TopicQueue
 
 Settled = Callable[[], None]
@@ -98,11 +98,7 @@ class OpenTransactions:
     def record(self, offset: int) -> StoredRecord | None:
         """The half message at an offset; None when it cannot be read."""
         unit = self._halves.unit(offset)
-        data = self._store.record_at(unit[0], unit[1]) if unit is not None else None
-        try:
-            return decode_record(data) if data is not None else None
-        except RecordError:
-            return None
+        return self._store.decoded_at(unit[0]) if unit is not None else None
 
     def is_open(self, offset: int) -> bool:
         """Whether a half message stands at the offset whose transaction is open."""

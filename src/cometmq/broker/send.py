@@ -233,7 +233,7 @@ class SendMessageProcessor:
             if parked is not None:
                 message = parked
                 break
-        stored = self._turn.put_message(message)
+        stored = self._turn.put_message(message, properties)
         return stored.physical_offset, stored.queue_offset, recall_handle(message, self._broker_name)
 
     def _illegal(self) -> SendRefusedError:

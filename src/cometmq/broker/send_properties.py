@@ -6,6 +6,7 @@ stored, and writes the text that is stored: without WAIT, with CLUSTER (``SendMe
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -92,3 +93,14 @@ def read_properties(text: str, tail: str) -> SendProperties:
         wait != "false",
         detour,
     )
+
+
+def from_map(text: str, properties: Mapping[str, str]) -> SendProperties:
+    """The same of properties that were read already, to be stored as ``text``; without WAIT and detours."""
+    unique = properties.get(UNIQ_KEY)
+    keys = properties.get(KEYS)
+    index_keys: tuple[str, ...] = (unique,) if unique else ()
+    if keys:
+        index_keys += tuple([key for key in keys.split(" ") if key])
+    tag = properties.get(TAGS)
+    return SendProperties(text.encode(), tags_code(tag) if tag else 0, index_keys, True, None)

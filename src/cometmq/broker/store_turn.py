@@ -150,16 +150,18 @@ class StoreTurn:
         if self._size_bytes > MAX_TURN_BYTES:
             self.end()
 
-    def put_message(self, message: InnerMessage) -> Stored:
+    def put_message(self, message: InnerMessage, read: SendProperties | None = None) -> Stored:
         """Put a message of the broker's own making, without the checks of a send; the turn must be open.
 
         The queue comes into being when its topic has none of that number.
+
+        :param read: the tag and the keys of its properties, where they are known already.
 
         :raises SendRefusedError: properties longer than RocketMQ's limit, or nothing can be stored now.
         """
         if self.refusal is not None:
             raise self.refusal
-        properties = read_properties(message.properties, "")
+        properties = read or read_properties(message.properties, "")
         properties.stored = message.properties.encode()
         if len(properties.stored) > MAX_PROPERTIES_BYTES:
             raise SendRefusedError(
@@ -184,13 +186,15 @@ class StoreTurn:
         )
         return Stored(physical_offset, queue_offset)
 
-    def put_inner(self, message: InnerMessage, when_stored: WhenStored) -> None:
+    def put_inner(self, message: InnerMessage, when_stored: WhenStored, read: SendProperties | None = None) -> None:
         """Put a message of the broker's own making and tell ``when_stored`` what became of it.
+
+        :param read: as for :meth:`put_message`.
 
         :raises SendRefusedError: it cannot be stored now; ``when_stored`` is not called then.
         """
         self._open()
-        self._inner.append((when_stored, self.put_message(message)))
+        self._inner.append((when_stored, self.put_message(message, read)))
         self.end_if_full()
 
     def put_all(self, messages: Iterable[InnerMessage], when_stored: WhenStored) -> int:

@@ -23,7 +23,7 @@ from cometmq.message.properties import (
     TRANSACTION_CHECK_TIMES,
     UNIQ_KEY,
 )
-from cometmq.message.record import RecordError, StoredRecord, decode_record
+from cometmq.message.record import StoredRecord
 from cometmq.store.message_store import MessageStore, TopicQueue
 
 _log = logging.getLogger(__name__)
@@ -41,20 +41,24 @@ def find_open_transactions(store: MessageStore, offsets: ConsumerOffsetManager) 
     done = _done(store, ops, first_op, first_half, halves.committed)
     open_now: dict[int, Transaction | None] = {}
     logged: dict[int, int] = {}
-    was_checked = False
+    checked: list[int] = []
     for offset in range(first_half, halves.committed):
-        if done[offset - first_half]:
-            continue
+        is_done = done[offset - first_half]
+        if is_done and not open_now:
+            continue  # nothing before it that it could be a copy of
         unit = halves.unit(offset)
         data = store.record_at(unit[0], unit[1]) if unit is not None else None
         if unit is None or data is None:
             continue  # its log file is gone: nothing can be committed any more
-        open_now[offset] = None
-        logged[unit[0]] = offset
-        was_checked = was_checked or _CHECKED_MARK in data or _PUT_BACK_MARK in data
+        if not is_done:
+            open_now[offset] = None
+            logged[unit[0]] = offset
+        if _CHECKED_MARK in data or _PUT_BACK_MARK in data:
+            checked.append(offset)
     late: list[int] = []
-    if was_checked:
-        late = _drop_replaced(open_now, ((offset, _record(store, halves, offset)) for offset in list(open_now)))
+    if checked:
+        looked_at = sorted({*open_now, *checked})
+        late = _drop_replaced(open_now, ((offset, _record(store, halves, offset)) for offset in looked_at))
     for committed, prepared in _committed_since(store, halves, ops, min(logged, default=None)):
         offset = logged.get(prepared, -1)
         if offset in open_now and _came_from(store, committed, _record(store, halves, offset)):
@@ -67,20 +71,12 @@ def find_open_transactions(store: MessageStore, offsets: ConsumerOffsetManager) 
 
 def _record(store: MessageStore, queue: TopicQueue, offset: int) -> StoredRecord | None:
     unit = queue.unit(offset)
-    return _record_at(store, unit[0]) if unit is not None else None
-
-
-def _record_at(store: MessageStore, physical_offset: int) -> StoredRecord | None:
-    data = store.record_at(physical_offset)
-    try:
-        return decode_record(data, check_crc=False) if data is not None else None
-    except RecordError:
-        return None
+    return store.decoded_at(unit[0]) if unit is not None else None
 
 
 def _came_from(store: MessageStore, committed: int, half: StoredRecord | None) -> bool:
     """Whether a message is what a half message was committed to: a client may set the bit of its sysFlag, too."""
-    record = _record_at(store, committed)
+    record = store.decoded_at(committed)
     return (
         record is not None
         and half is not None
@@ -93,10 +89,10 @@ def _came_from(store: MessageStore, committed: int, half: StoredRecord | None) -
 def _drop_replaced(
     open_now: dict[int, Transaction | None], records: Iterable[tuple[int, StoredRecord | None]]
 ) -> list[int]:
-    """Take out the half messages whose copy is there too, and note of copies what they are copies of.
+    """Take out the half messages whose copy is there too, open or not, and note of copies what they are copies of.
 
     Our copies name their first half message. Apache's do not: one that was checked n times replaces the
-    same message, by key, group, producer and time, that was checked n - 1 times, if that is open too.
+    same message, by key, group, producer and time, that was checked n - 1 times, if that is there too.
     """
     standing: dict[int, int] = {}
     """First offset → offset of the newest copy so far."""
@@ -114,10 +110,10 @@ def _drop_replaced(
                 noted.first_offset = firsts[replaced.pop(0)]
         firsts[offset] = noted.first_offset
         alike.setdefault((*name, noted.check_times), []).append(offset)
-        if noted.first_offset != offset:
+        if noted.first_offset != offset and offset in open_now:
             open_now[offset] = noted
         standing[noted.first_offset] = offset
-    over = [offset for offset, first in firsts.items() if standing[first] != offset]
+    over = [offset for offset, first in firsts.items() if standing[first] != offset and offset in open_now]
     for offset in over:
         del open_now[offset]
     return over

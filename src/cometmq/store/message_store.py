@@ -27,7 +27,7 @@ import numpy.typing as npt
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.limits import MAX_PROPERTIES_BYTES
 from cometmq.message.names import check_topic
-from cometmq.message.record import CRC_MASK, MESSAGE_MAGIC
+from cometmq.message.record import CRC_MASK, MESSAGE_MAGIC, RecordError, StoredRecord, decode_record
 from cometmq.store.commit_log import CommitLog, filler
 from cometmq.store.committed_scan import prepared_offsets
 from cometmq.store.config import StoreConfig
@@ -404,6 +404,17 @@ class MessageStore:
         if view is None or (size is not None and size != len(view)):
             return None
         return self._opened.sound_record(view, physical_offset)
+
+    def decoded_at(self, physical_offset: int) -> StoredRecord | None:
+        """The record that begins at a log offset, decoded; ``None`` when none does, or a damaged one."""
+        view = self._log.record(physical_offset) if physical_offset >= 0 else None
+        if view is None:
+            return None
+        try:
+            record = decode_record(view)
+        except RecordError:
+            return None
+        return record if record.physical_offset == physical_offset else None
 
     def prepared_offsets(self, start: int) -> Iterator[tuple[int, int]]:
         """Log offsets of all committed messages from the record at ``start`` on, each with that of its half message."""

@@ -32,6 +32,8 @@ func run(arguments []string) error {
 	switch options.command {
 	case "produce":
 		return produce(options)
+	case "transact":
+		return transact(options)
 	case "consume":
 		return consume(options)
 	}

@@ -58,6 +58,7 @@ public final class Main {
             Map<String, Object> summary = switch (options.command()) {
                 case "produce" -> Produce.run(options, output);
                 case "consume" -> Consume.run(options, output, stop);
+                case "transact" -> Transact.run(options, output, stop);
                 case "admin" -> Admin.run(options, output);
                 case "mqadmin" -> MqAdmin.run(options, output);
                 default -> throw new IllegalArgumentException("no such command: " + options.command());

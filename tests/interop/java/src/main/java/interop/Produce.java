@@ -81,7 +81,7 @@ final class Produce {
         return producer;
     }
 
-    private static Message message(Options options, int index) {
+    static Message message(Options options, int index) {
         Message message = new Message(options.text("topic"), body(options, index));
         String[] tags = options.text("tags", "").split(",");
         if (!tags[0].isEmpty()) {
