@@ -126,6 +126,12 @@ class Client:
         running.wait(PATIENCE_S)
         return running.named("sent")
 
+    def request(self, namesrv: str, series: Series) -> list[str]:
+        """Send a series of requests; the bodies of the replies in order."""
+        running = self.start_producing(namesrv, series, "request")
+        running.wait(PATIENCE_S)
+        return [event["body"] for event in running.named("reply")]
+
     def start_producing(self, namesrv: str, series: Series, mode: str = "sync", **more: Any) -> Running:
         """Start to send a series; each answer is a `sent` event."""
         return self._runner.start(
@@ -261,6 +267,10 @@ def _cpp(directory: Path) -> Runner:
 
 ALL_SENDS = ("sync", "async", "oneway", "batch", "selector")
 JAVA_CONSUMES = ("push", "pull", "litepull")
+ORDERLY = ("java4", "java4-binary", "java5", "go", "cpp")
+REQUESTERS = ("java4", "java4-binary", "go")
+# The requester of java5 gets no reply over brokers of 4.9, Apache's included: it looks for itself under another id.
+REPLIERS = (*REQUESTERS, "java5")
 KINDS = {
     kind.name: kind
     for kind in (

@@ -143,7 +143,7 @@ def consume(options: argparse.Namespace) -> None:
     if options.from_ != "first":
         raise ValueError("the binding cannot set where a new group starts")
     model = MessageModel.BROADCASTING if options.model == "broadcasting" else MessageModel.CLUSTERING
-    consumer = PushConsumer(options.group, message_model=model)
+    consumer = PushConsumer(options.group, orderly=options.mode == "orderly", message_model=model)
     consumer.set_namesrv_addr(options.namesrv)
     consumer.set_instance_name(f"{os.getpid()}")
     consumer.set_thread_count(2)

@@ -42,6 +42,18 @@ func consume(o options) error {
 	if trace := o.trace(); trace != nil {
 		settings = append(settings, consumer.WithTrace(trace))
 	}
+	if o.text("mode", "push") == "orderly" {
+		settings = append(settings, consumer.WithConsumerOrder(true))
+	}
+	reply := func(*primitive.MessageExt) {}
+	if o.number("reply", 0) == 1 {
+		replier, err := newReplier(o.text("namesrv", ""))
+		if err != nil {
+			return err
+		}
+		defer replier.Shutdown()
+		reply = func(request *primitive.MessageExt) { replyTo(replier, request) }
+	}
 	client, err := rocketmq.NewPushConsumer(settings...)
 	if err != nil {
 		return err
@@ -57,6 +69,7 @@ func consume(o options) error {
 		func(_ context.Context, messages ...*primitive.MessageExt) (consumer.ConsumeResult, error) {
 			for _, message := range messages {
 				describe(message)
+				reply(message)
 			}
 			if received.Add(int64(len(messages))) >= expected {
 				select {

@@ -14,6 +14,9 @@ import (
 
 const batchMessages = 10
 
+// requestPatience is how long one request waits for its reply.
+const requestPatience = 15 * time.Second
+
 // This client sends oneway messages without the oneway flag, so the broker answers them and nobody reads the answers.
 // A connection closed with unread answers is reset, and a reset throws away what the broker has not read yet.
 const onewayDrain = 500 * time.Millisecond
@@ -115,6 +118,14 @@ func send(client rocketmq.Producer, mode string, messages []*primitive.Message, 
 				return err
 			}
 			sent(first+at, end-at, result)
+		}
+	case "request":
+		for at, message := range messages {
+			reply, err := client.Request(background, requestPatience, message)
+			if err != nil {
+				return err
+			}
+			emit("reply", map[string]any{"index": first + at, "body": string(reply.Body)})
 		}
 	case "oneway":
 		for _, message := range messages {

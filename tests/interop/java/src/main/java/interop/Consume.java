@@ -16,7 +16,9 @@ import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.client.consumer.PullStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
@@ -33,7 +35,7 @@ final class Consume {
 
     static Map<String, Object> run(Options options, Output output, StopSignal stop) throws Exception {
         return switch (options.text("mode", "push")) {
-            case "push" -> push(options, output, stop);
+            case "push", "orderly" -> push(options, output, stop);
             case "litepull" -> litePull(options, output, stop);
             case "pull" -> pull(options, output);
             default -> throw new IllegalArgumentException("unknown mode " + options.text("mode"));
@@ -57,11 +59,23 @@ final class Consume {
         consumer.setConsumeThreadMax(2);
         consumer.subscribe(options.text("topic"), wanted(options));
         AtomicInteger received = new AtomicInteger();
-        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
-            messages.forEach(output::message);
-            received.addAndGet(messages.size());
-            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
-        });
+        Replier replier = options.number("reply", 0) == 1 ? new Replier(options.text("namesrv")) : null;
+        if (options.text("mode", "push").equals("orderly")) {
+            consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
+                messages.forEach(output::message);
+                received.addAndGet(messages.size());
+                return ConsumeOrderlyStatus.SUCCESS;
+            });
+        } else {
+            consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+                messages.forEach(output::message);
+                if (replier != null) {
+                    messages.forEach(replier::reply);
+                }
+                received.addAndGet(messages.size());
+                return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+            });
+        }
         consumer.start();
         output.print("started", Map.of("clientId", consumer.buildMQClientId()));
         Set<String> assigned = new TreeSet<>();
@@ -78,6 +92,9 @@ final class Consume {
         }
         stop.waitMillis(options.number("linger-ms", LINGER_MILLIS));
         consumer.shutdown();
+        if (replier != null) {
+            replier.close();
+        }
         return Map.of("count", received.get());
     }
 

@@ -53,6 +53,13 @@ final class Produce {
                         sent(output, first + at, end - at, producer.send(messages.subList(at, end)));
                     }
                 }
+                case "request" -> {
+                    for (int at = 0; at < count; at++) {
+                        Message reply = producer.request(messages.get(at), options.number("request-timeout-ms", 15000));
+                        String body = new String(reply.getBody(), StandardCharsets.UTF_8);
+                        output.print("reply", Map.of("index", first + at, "body", body));
+                    }
+                }
                 case "selector" -> {
                     for (int at = 0; at < count; at++) {
                         SendResult result = producer.send(messages.get(at),

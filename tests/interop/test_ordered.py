@@ -1,0 +1,126 @@
+"""Orderly consumers of real clients: alone, and in one group with CometMQ's own."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+
+import pytest
+from tests.interop import probe
+from tests.interop.clients import ORDERLY, PATIENCE_S, Client, Series, queue_positions
+from tests.interop.commands import Running
+from tests.interop.systems import Deployment
+
+from cometmq.client import ConsumeFromWhere, Message, MessageExt, PushConfig
+from cometmq.client.sync import SyncProducer, SyncPushConsumer
+
+pytestmark = pytest.mark.interop
+
+GetClient = Callable[[str], Client]
+QUEUES = 4
+# Members look at their group every 20 s; the C++ client does not unlock a queue that it leaves: it rests for a minute.
+HANDOVER_S = 120.0
+# The Go client keeps the locks of queues that it gave to another member, over Apache's broker too.
+MIXED = ("java4", "java5", "cpp")
+# The C++ client never asks again for a lock that it was refused once, over Apache's broker neither.
+JOINING = ("java4", "java5", "go")
+
+
+class Ours:
+    """A member of CometMQ's own client and what it got."""
+
+    def __init__(self, cluster: Deployment, topic: str, group: str) -> None:
+        self._lock = threading.Lock()
+        self._positions: dict[int, list[int]] = defaultdict(list)
+        config = PushConfig(orderly=True, consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET)
+        self.consumer = SyncPushConsumer(group, self._listen, cluster.address, config=config)
+        self.consumer.subscribe(topic)
+        self.consumer.start()
+
+    def _listen(self, messages: Sequence[MessageExt]) -> None:
+        with self._lock:
+            for message in messages:
+                self._positions[message.queue_id].append(message.queue_offset)
+
+    @property
+    def positions(self) -> dict[int, list[int]]:
+        with self._lock:
+            return {queue: list(offsets) for queue, offsets in self._positions.items()}
+
+
+def send(cluster: Deployment, topic: str, first: int, count: int) -> None:
+    with SyncProducer("interop-ordered", cluster.address) as producer:
+        for number in range(first, first + count):
+            producer.send(Message(topic, f"{number}".encode()), sharding_key=f"key-{number % 16}")
+
+
+def total(*parts: dict[int, list[int]]) -> int:
+    return sum(len(offsets) for part in parts for offsets in part.values())
+
+
+def theirs(member: Running) -> dict[int, list[int]]:
+    return queue_positions(member.named("message"))
+
+
+def assert_in_order(*members: dict[int, list[int]]) -> None:
+    """Each queue was consumed once from its beginning, and passed from member to member as a whole."""
+    for queue in {queue for member in members for queue in member}:
+        runs = sorted((member[queue] for member in members if member.get(queue)), key=lambda run: run[0])
+        offsets = [offset for run in runs for offset in run]
+        assert offsets == list(range(len(offsets))), (queue, members)
+
+
+@pytest.mark.parametrize("name", ORDERLY)
+def test_an_orderly_consumer_gets_every_queue_in_order(
+    cluster: Deployment, clients: GetClient, topic: str, group: str, name: str
+) -> None:
+    send(cluster, topic, 0, 100)
+    messages = clients(name).consume(cluster.address, topic, group, 100, mode="orderly")
+    assert_in_order(queue_positions(messages))
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_real_members_and_ours_hand_queues_to_each_other_in_order(
+    cluster: Deployment, clients: GetClient, topic: str, group: str, name: str
+) -> None:
+    member = clients(name).start_consuming(cluster.address, topic, group, mode="orderly", timeout=200)
+    send(cluster, topic, 0, 48)
+    probe.until(lambda: total(theirs(member)) == 48, PATIENCE_S, f"{name} alone consumes everything")
+    ours = Ours(cluster, topic, group)
+    probe.until(lambda: len(ours.consumer.assignment) == QUEUES // 2, HANDOVER_S, "half of the queues are ours")
+    send(cluster, topic, 48, 48)
+    probe.until(lambda: total(theirs(member), ours.positions) == 96, HANDOVER_S, "both together consume everything")
+    member.stop()
+    send(cluster, topic, 96, 48)
+    probe.until(lambda: total(theirs(member), ours.positions) == 144, HANDOVER_S, "ours takes over")
+    assert_in_order(theirs(member), ours.positions)
+    ours.consumer.close()
+
+
+@pytest.mark.parametrize("name", JOINING)
+def test_a_real_member_takes_over_from_ours(
+    cluster: Deployment, clients: GetClient, topic: str, group: str, name: str
+) -> None:
+    ours = Ours(cluster, topic, group)
+    send(cluster, topic, 0, 48)
+    probe.until(lambda: total(ours.positions) == 48, PATIENCE_S, "ours consumes everything")
+    member = clients(name).start_consuming(cluster.address, topic, group, mode="orderly", timeout=200)
+    probe.until(lambda: len(ours.consumer.assignment) == QUEUES // 2, PATIENCE_S, "half of the queues are left")
+    ours.consumer.close()
+    send(cluster, topic, 48, 48)
+    probe.until(lambda: total(ours.positions, theirs(member)) == 96, HANDOVER_S, f"{name} takes over")
+    member.stop()
+    assert_in_order(ours.positions, theirs(member))
+
+
+def test_series_of_one_key_from_java_keep_their_order(
+    cluster: Deployment, java: Client, topic: str, group: str
+) -> None:
+    series = Series(topic, 40)
+    java.produce(cluster.address, series, mode="selector")
+    ours = Ours(cluster, topic, group)
+    probe.until(lambda: total(ours.positions) == 40, PATIENCE_S, "ours consumes everything")
+    ours.consumer.close()
+    assert_in_order(ours.positions)
+    assert sorted(map(len, ours.positions.values())) == [10, 10, 10, 10]
