@@ -160,6 +160,27 @@ MAX_LIVE_SUBSCRIPTION_CHARS: Final = 64 * 1024 * 1024
 SUBSCRIPTION_OVERHEAD_CHARS: Final = 100
 """What a subscription counts beside its text."""
 
+MAX_PRODUCERS: Final = 50_000
+"""Producers with sequences of one broker; those idle for PRODUCER_MIN_IDLE_SECONDS give way to new ones."""
+
+MAX_PRODUCER_LANES: Final = 200_000
+"""Queues of all of them, about 300 bytes each in memory and in ``comet/producers.json``."""
+
+PRODUCER_EXPIRY_SECONDS: Final = 7 * 86_400.0
+"""A producer that sent nothing for so long is forgotten (Kafka: ``transactional.id.expiration.ms``, 7 days)."""
+
+PRODUCER_MIN_IDLE_SECONDS: Final = 3_600.0
+"""A producer that sent within this time does not give way to another one."""
+
+PRODUCER_SAVE_SECONDS: Final = 30.0
+"""How often the sequences of producers are written; a restart reads the log since then, about 1 µs a record."""
+
+MAX_PRODUCER_ID_CHARS: Final = 160
+"""Name of a producer with sequences: the id of a query (36), or a name of the user's, and a partition."""
+
+MAX_PRODUCER_NOTE_CHARS: Final = 8_192
+"""What a producer has the broker keep with a queue: names of 100 brokers with their numbers of queues."""
+
 MAX_QUERY_MESSAGES: Final = 64
 """Messages found by one query by key (Apache: ``maxMsgsNumBatch``)."""
 

@@ -40,19 +40,26 @@ def rows_of(rows: Sequence[dict[str, Any]], **types: pa.DataType) -> pa.RecordBa
     return pa.RecordBatch.from_pylist(list(rows), schema)
 
 
-def sink_plan(topics: Topics, topic: str | None, producer: str = "job", **options: Any) -> SinkPlan:
+def sink_plan(topics: Topics, topic: str | None, **options: Any) -> SinkPlan:
     """What the driver would hand to its tasks."""
     given = {"namesrvAddr": topics.namesrv, "sendTimeoutMs": "20000"} | {n: str(v) for n, v in options.items()}
     if topic is not None:
         given["topic"] = topic
-    return SinkPlan(parse_sink_options(given), producer)
+    return SinkPlan(parse_sink_options(given), None)
 
 
 def sink(
-    topics: Topics, topic: str | None, batches: Iterable[pa.RecordBatch], partition: int = 0, **options: Any
+    topics: Topics,
+    topic: str | None,
+    batches: Iterable[pa.RecordBatch],
+    partition: int = 0,
+    *,
+    job: str = "job",
+    batch: int = 0,
+    **options: Any,
 ) -> SinkCommit:
     """Run one task."""
-    return write_rows(sink_plan(topics, topic, **options), TaskIdentity("job", 0, partition), batches)
+    return write_rows(sink_plan(topics, topic, **options), TaskIdentity(job, batch, partition), batches)
 
 
 def stored(topics: Topics, topic: str, queues: int) -> list[list[StoredRecord]]:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.spark.dying import DieOnce, run_stream
 from tests.spark.sinking import stored
 from tests.spark.topics import Topics
 
@@ -95,82 +93,76 @@ def test_wrong_use_is_told_in_words(
     assert bodies(topics, topic, 1) == []
 
 
-class Stream:
-    """Files of numbers, one a micro-batch, that flow through a query into a topic."""
-
-    def __init__(self, spark: Any, topics: Topics, place: Path, topic: str, **options: Any) -> None:
-        self._spark = spark
-        self._topics = topics
-        self._place = place
-        self._topic = topic
-        self._options = options
-        (place / "in").mkdir()
-
-    def add(self, first: int, count: int) -> None:
-        text = "".join(f"{number:09d}\n" for number in range(first, first + count))
-        (self._place / "fresh").write_text(text)
-        (self._place / "fresh").rename(self._place / "in" / f"{first:09d}.txt")
-
-    def run(self, change: Any = lambda frame: frame) -> Any:
-        frame = self._spark.readStream.format("text").option("maxFilesPerTrigger", 1).load(str(self._place / "in"))
-        query = (
-            change(frame.withColumnRenamed("value", "body"))
-            .writeStream.format("rocketmq")
-            .option("namesrvAddr", self._topics.namesrv)
-            .option("topic", self._topic)
-            .options(**self._options)
-            .option("checkpointLocation", str(self._place / "checkpoint"))
-            .trigger(availableNow=True)
-            .start()
-        )
-        assert query.awaitTermination(120)
-        return query
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    (tmp_path / "in").mkdir()
+    return tmp_path
 
 
-def test_a_stream_goes_on_after_a_restart(spark: Any, topics: Topics, tmp_path: Path) -> None:
+def add(place: Path, first: int, count: int) -> None:
+    """One more file, which is one more micro-batch."""
+    (place / "fresh").write_text("".join(f"{number:09d}\n" for number in range(first, first + count)))
+    (place / "fresh").rename(place / "in" / f"{first:09d}.txt")
+
+
+@pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-once"])
+def test_a_stream_goes_on_after_a_restart(spark: Any, topics: Topics, place: Path, guarantee: str) -> None:
     topic = topics.create(queues=2)
-    stream = Stream(spark, topics, tmp_path, topic)
-    stream.add(0, 700)
-    stream.add(700, 300)
-    query = stream.run()
+    add(place, 0, 700)
+    add(place, 700, 300)
+    query = run_stream(spark, topics.namesrv, topic, place, None, deliveryGuarantee=guarantee)
     assert [progress["numInputRows"] for progress in query.recentProgress] == [700, 300]
-    stream.add(1000, 500)
-    stream.run()
+    add(place, 1000, 500)
+    run_stream(spark, topics.namesrv, topic, place, None, deliveryGuarantee=guarantee)
     assert bodies(topics, topic, 2) == expected(1500)
 
 
-class FailOnce:
-    """Fails one partition half-way, the first time: by an error, or by killing its Python worker."""
-
-    def __init__(self, marker: Path, how: str, after: int = 600) -> None:
-        self.marker = str(marker)
-        self.how = how
-        self.after = after
-
-    def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
-        for batch in batches:
-            yield batch.slice(0, self.after)
-            if batch.num_rows > self.after and not os.path.exists(self.marker):
-                Path(self.marker).touch()
-                if self.how == "kill":
-                    os.kill(os.getpid(), signal.SIGKILL)
-                raise RuntimeError("a task that fails on purpose")
-            yield batch.slice(self.after)
+@pytest.mark.crash
+@pytest.mark.parametrize("how", ["error", "worker", "workers"])
+def test_a_micro_batch_whose_processes_died_is_repeated_exactly_once(
+    spark: Any, topics: Topics, place: Path, how: str
+) -> None:
+    topic = topics.create(queues=2)
+    add(place, 0, 2000)
+    add(place, 2000, 100)
+    die = DieOnce(place / "died", how)
+    with pytest.raises(Exception, match=r"on purpose|crashed|exited|EOF"):
+        run_stream(spark, topics.namesrv, topic, place, die, deliveryGuarantee="exactly-once")
+    run_stream(spark, topics.namesrv, topic, place, die, deliveryGuarantee="exactly-once")
+    assert bodies(topics, topic, 2) == expected(2100)
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize("how", ["error", "kill"])
-def test_a_failed_micro_batch_is_repeated_and_nothing_is_lost(
-    spark: Any, topics: Topics, tmp_path: Path, how: str
-) -> None:
+def test_nothing_is_lost_when_all_workers_die(spark: Any, topics: Topics, place: Path) -> None:
     topic = topics.create(queues=2)
-    stream = Stream(spark, topics, tmp_path, topic)
-    stream.add(0, 2000)
-    fail = FailOnce(tmp_path / "failed", how)
-    with pytest.raises(Exception, match=r"failed|fails"):
-        stream.run(lambda frame: frame.mapInArrow(fail, "body string"))
-    stream.run(lambda frame: frame.mapInArrow(fail, "body string"))
+    add(place, 0, 2000)
+    die = DieOnce(place / "died", "workers")
+    with pytest.raises(Exception, match=r"on purpose|crashed|exited|EOF"):
+        run_stream(spark, topics.namesrv, topic, place, die)
+    run_stream(spark, topics.namesrv, topic, place, die)
     assert sorted(set(bodies(topics, topic, 2))) == expected(2000)
+
+
+@pytest.mark.crash
+def test_a_killed_driver_leaves_every_row_once(topics: Topics, place: Path) -> None:
+    topic = topics.create(queues=2)
+    add(place, 0, 500)
+    add(place, 500, 2000)
+    command = [sys.executable, "-m", "tests.spark.dying", topics.namesrv, topic, "exactly-once", str(place)]
+    killed = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert killed.returncode != 0
+    assert (place / "died").exists()
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert bodies(topics, topic, 2) == expected(2500)
+
+
+def test_a_batch_with_an_id_can_be_run_again(spark: Any, topics: Topics) -> None:
+    topic = topics.create(queues=2)
+    options = {"deliveryGuarantee": "exactly-once", "producerId": f"load-{topic}"}
+    for _ in range(2):
+        writer(numbers(spark, 1000).select("body"), topics, topic, **options).save()
+    assert bodies(topics, topic, 2) == expected(1000)
 
 
 def test_the_example_runs_as_written(topics: Topics, tmp_path: Path) -> None:

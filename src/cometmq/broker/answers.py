@@ -99,10 +99,20 @@ class SendAnswers:
         """The offset id of a message at that place of the log."""
         return (b"%s%016X" % (self._id_prefix, physical_offset)).decode()
 
+    def original(self, queue_id: int, queue_offset: int, offsets: Iterable[int]) -> Response:
+        """The answer once more for a batch whose messages are stored at these log offsets."""
+        header = SendMessageResponseHeader(msg_id=self._ids(offsets), queue_id=queue_id, queue_offset=queue_offset)
+        return Response(0, header, ext=self.ext)
+
+    def _ids(self, offsets: Iterable[int]) -> str:
+        return b",".join([b"%s%016X" % (self._id_prefix, offset) for offset in offsets]).decode()
+
     def _response(self, send: PendingSend, code: int) -> Response:
         offsets = (send.physical_offset,) if send.batch_offsets is None else send.batch_offsets
-        ids = b",".join([b"%s%016X" % (self._id_prefix, offset) for offset in offsets]).decode()
         header = SendMessageResponseHeader(
-            msg_id=ids, queue_id=send.queue_id, queue_offset=send.queue_offset, recall_handle=send.recall_handle
+            msg_id=self._ids(offsets),
+            queue_id=send.queue_id,
+            queue_offset=send.queue_offset,
+            recall_handle=send.recall_handle,
         )
         return Response(code, header, ext=self.ext)

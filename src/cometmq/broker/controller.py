@@ -32,6 +32,7 @@ from cometmq.broker.locks import LockProcessor, RebalanceLockManager
 from cometmq.broker.message_hooks import BrokerHooks
 from cometmq.broker.offsets import ConsumerOffsetManager
 from cometmq.broker.periodic import Periodic
+from cometmq.broker.producer_sequence_log import ProducerSequenceLog
 from cometmq.broker.pull import PullMessageProcessor
 from cometmq.broker.pull_filters import PullFilters
 from cometmq.broker.queries import QueryProcessor
@@ -42,6 +43,7 @@ from cometmq.broker.retry import SendBackProcessor
 from cometmq.broker.schedule import ScheduleMessageService
 from cometmq.broker.send import SendMessageProcessor
 from cometmq.broker.send_targets import SendTargets
+from cometmq.broker.sequenced_sends import SequencedSends
 from cometmq.broker.stats import BrokerStats
 from cometmq.broker.store_turn import StoreTurn
 from cometmq.broker.table_file import TurnWriter
@@ -50,7 +52,7 @@ from cometmq.broker.timer_detour import TimerDetour
 from cometmq.broker.topics import TopicConfigManager
 from cometmq.broker.transactions import TransactionalMessageService
 from cometmq.clock import SYSTEM_CLOCK, Clock
-from cometmq.limits import CLIENT_SCAN_SECONDS, FILTER_SAVE_SECONDS, TABLE_RETRY_SECONDS
+from cometmq.limits import CLIENT_SCAN_SECONDS, FILTER_SAVE_SECONDS, PRODUCER_SAVE_SECONDS, TABLE_RETRY_SECONDS
 from cometmq.message.hosts import encode_host, format_address, own_ip
 from cometmq.remoting.client import RemotingClient
 from cometmq.remoting.codes import RequestCode
@@ -83,6 +85,7 @@ class Broker:
     transactions: TransactionalMessageService
     timer: TimerMessageService
     schedule: ScheduleMessageService
+    producers: ProducerSequenceLog
     hold: PullRequestHoldService
     server: RemotingServer
 
@@ -234,7 +237,11 @@ class Broker:
             TimerDetour(self.live, clock=self.clock),
             self.schedule.levels.detour,
         ]
-        sends = SendMessageProcessor(self.live, targets, self.store, self.turn, answers, detours)
+        self.producers = ProducerSequenceLog(
+            self.store, Path(config.store_path_root_dir) / "comet" / "producers.json", clock=self.clock
+        )
+        sequenced = SequencedSends(self.producers, self.turn, self.store, answers)
+        sends = SendMessageProcessor(self.live, targets, self.store, self.turn, answers, sequenced, detours)
         self.hold = PullRequestHoldService(self.store, clock=self.clock)
         pulls = PullMessageProcessor(
             self.live,
@@ -255,6 +262,7 @@ class Broker:
             self.live, self.topics, self.groups, self.store, self.turn, self.schedule.levels, self.stats
         ).register(self.processors)
         self.schedule.register(self.processors)
+        sequenced.register(self.processors)
         pulls.register(self.processors)
         consumers.register(self.processors)
         ClientManageProcessor(self.live, self.clients, self.topics, self.groups, self.filters).register(self.processors)
@@ -288,6 +296,8 @@ class Broker:
         self.hold.start()
         self.stats.start()
         self._stops.callback(self.stats.stop)
+        self.producers.start()
+        self._stops.push_async_callback(self.producers.stop)
         self.transactions.start()
         self._stops.push_async_callback(self.transactions.stop)
         self.schedule.start()
@@ -304,6 +314,7 @@ class Broker:
             ),
             Periodic("write filters", FILTER_SAVE_SECONDS, self.filters.save_in_background, clock=clock),
             Periodic("write delay offsets", config.flush_delay_offset_interval / 1000, self.schedule.save, clock=clock),
+            Periodic("write producer sequences", PRODUCER_SAVE_SECONDS, self.producers.save, clock=clock),
             Periodic("write tables", TABLE_RETRY_SECONDS, self._save_tables, clock=clock),
         ):
             periodic.start()

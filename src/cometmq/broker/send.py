@@ -16,6 +16,7 @@ from cometmq.broker.live_config import LiveConfig
 from cometmq.broker.recall import recall_handle
 from cometmq.broker.send_properties import SendProperties, read_properties
 from cometmq.broker.send_targets import SendHeader, SendRefusedError, SendTarget, SendTargets
+from cometmq.broker.sequenced_sends import SequencedSends
 from cometmq.broker.store_turn import StoreTurn
 from cometmq.limits import MAX_PROPERTIES_BYTES, MAX_TOPIC_CHARS
 from cometmq.message.batch import BatchError, BatchPiece, decode_batch
@@ -54,6 +55,7 @@ class SendMessageProcessor:
         store: MessageStore,
         turn: StoreTurn,
         answers: SendAnswers,
+        sequenced: SequencedSends,
         detours: Sequence[Detour] = (),
     ) -> None:
         self._live = live
@@ -62,6 +64,7 @@ class SendMessageProcessor:
         self._store = store
         self._turn = turn
         self._answers = answers
+        self._sequenced = sequenced
         self._detours = detours
         self._cluster = f"{CLUSTER}\x01{live.current.broker_cluster_name}"
         self._broker_name = live.current.broker_name
@@ -133,7 +136,12 @@ class SendMessageProcessor:
         try:
             target = self._target(connection, header)
             queue = self._queue(connection, target, header)
+            sequence = self._sequenced.take(header)
             pieces = self._read_batch(header, body)
+            if sequence is not None:
+                before = self._sequenced.stored_before(sequence, queue, pieces)
+                if before is not None:
+                    return before
             offsets = [
                 self._turn.put(
                     target,
@@ -148,6 +156,8 @@ class SendMessageProcessor:
                 )
                 for piece, properties in pieces
             ]
+            if sequence is not None:
+                self._sequenced.put(sequence, queue, offsets[0])
         except SendRefusedError as refused:
             return Response(refused.code, remark=refused.remark, ext=self._answers.ext)
         if not request.flag & FLAG_ONEWAY or connection.hooked:

@@ -145,6 +145,10 @@ class StoreTurn:
         """Answer a request once what it put is stored."""
         self._pending.append(send)
 
+    def tell(self, when_stored: WhenStored, stored: Stored) -> None:
+        """Tell a service what becomes of records that a request put at ``stored``."""
+        self._inner.append((when_stored, stored))
+
     def end_if_full(self) -> None:
         """End the turn early when it holds much."""
         if self._size_bytes > MAX_TURN_BYTES:

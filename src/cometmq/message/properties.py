@@ -48,6 +48,8 @@ TIMER_OUT_MS: Final = "TIMER_OUT_MS"
 TIMER_DEL_UNIQKEY: Final = "TIMER_DEL_UNIQKEY"
 TIMER_NAMES: Final = frozenset({TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS})
 """Each of them asks for a delivery at a time of the producer's choice."""
+PRODUCER_SEQUENCE: Final = "PRODUCER_SEQUENCE"
+"""CometMQ's own: which messages of which producer these are; see :mod:`cometmq.message.producer_sequence`."""
 INNER_MULTI_QUEUE_OFFSET: Final = "INNER_MULTI_QUEUE_OFFSET"
 TRANSACTION_CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
 """How often a broker has asked about a half message."""

@@ -176,6 +176,8 @@ class RequestCode(IntEnum):
     POLLING_INFO = 200055
     POP_ROLLBACK = 200056
     BATCH_ACK_MESSAGE = 200151
+    OPEN_PRODUCER = 20001
+    """CometMQ's own: a producer asks how far its messages are stored (``broker/producer_sequences.py``)."""
     GET_OPEN_TRANSACTIONS = 30037
     """CometMQ's own."""
 
@@ -220,6 +222,12 @@ class ResponseCode(IntEnum):
     FLOW_CONTROL = 215
     ILLEGAL_OPERATION = 604
     GO_AWAY = 1500
+    PRODUCER_FENCED = 20001
+    """CometMQ's own, for sends with a sequence: a later run of the same producer has taken over."""
+    SEQUENCE_GAP = 20002
+    """Messages before these are missing."""
+    SEQUENCE_MISMATCH = 20003
+    """Other messages are stored under the same sequence."""
 
 
 class LanguageCode(IntEnum):

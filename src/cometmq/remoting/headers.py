@@ -276,6 +276,19 @@ class NotifyConsumerIdsChangedRequestHeader(Header):
     consumer_group: str
 
 
+class OpenProducerRequestHeader(Header):
+    """OPEN_PRODUCER (20001), CometMQ's own: ``batch`` is what the producer is about to send, or to send again."""
+
+    producer: str
+    batch: Int64
+
+
+class OpenProducerResponseHeader(Header):
+    """Answer to OPEN_PRODUCER (20001); the body is a ``ProducerLanes``."""
+
+    epoch: Int64
+
+
 class PullMessageRequestHeader(Header):
     """PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361); sysFlag is a PullSysFlag."""
 

@@ -51,6 +51,7 @@ from cometmq.store.mapped_file import MappedFile
 from cometmq.store.opening import OpenedStore, open_store
 from cometmq.store.query import QueryResult, query
 from cometmq.store.record_scan import NO_QUEUE_OFFSET, ROLLBACK, LogRecord, LogScan
+from cometmq.store.record_walk import walk
 from cometmq.store.topic_queue import UNIT, TopicQueue
 from cometmq.store.topic_queues import TopicQueues
 from cometmq.store.unit_runs import UnitRun, unit_runs
@@ -415,6 +416,10 @@ class MessageStore:
         except RecordError:
             return None
         return record if record.physical_offset == physical_offset else None
+
+    def records(self, start: int, end: int) -> Iterator[tuple[int, memoryview]]:
+        """Log offset and bytes of each record from ``start``, where one begins, to ``end``; from any thread."""
+        return walk(self._log, start, end)
 
     def prepared_offsets(self, start: int) -> Iterator[tuple[int, int]]:
         """Log offsets of all committed messages from the record at ``start`` on, each with that of its half message."""

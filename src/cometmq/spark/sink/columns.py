@@ -39,12 +39,15 @@ SINK_COLUMNS: Final = (
 )
 
 SINK_BY_NAME: Final = {column.name: column for column in SINK_COLUMNS}
+DELAY_COLUMNS: Final = frozenset({"delayLevel", "delayMs", "deliverAt"})
 _KAFKA_KEY: Final = "RocketMQ has no key of a record: use shardingKey for order, keys for finding messages"
 
 
-def check_sink_schema(fields: Iterable[tuple[str, str]], *, topic_given: bool) -> None:
+def check_sink_schema(fields: Iterable[tuple[str, str]], *, topic_given: bool, only_batches: bool = False) -> None:
     """Demand that every ``(name, Spark type)`` is a column that can be sent, and that a message can be made of them.
 
+    :param topic_given: whether rows without a topic have one by option.
+    :param only_batches: whether what RocketMQ takes in batches is all that can be sent.
     :raises OptionError: naming the column and the nearest known one, the type it may have, or what is missing.
     """
     names = set()
@@ -74,5 +77,10 @@ def check_sink_schema(fields: Iterable[tuple[str, str]], *, topic_given: bool) -
         )
     if not topic_given and "topic" not in names:
         raise OptionError("no topic: neither option topic nor a column topic", next_step="give one of them")
+    if only_batches and names & DELAY_COLUMNS:
+        raise OptionError(
+            "deliveryGuarantee exactly-once sends batches only, and RocketMQ takes no delayed messages in batches",
+            next_step=f"leave out {', '.join(sorted(names & DELAY_COLUMNS))}, or use at-least-once",
+        )
     if "brokerName" in names and "queueId" not in names:
         raise OptionError("column brokerName says which broker queueId is on, and there is no queueId")

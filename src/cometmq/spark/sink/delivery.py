@@ -25,6 +25,7 @@ from cometmq.remoting.command import RemotingCommand
 from cometmq.spark.errors import SinkError, UnreachableError
 from cometmq.spark.queues import Queue
 from cometmq.spark.sink.encoding import take_apart
+from cometmq.spark.sink.guards import Guard
 from cometmq.spark.sink.options import SinkOptions
 from cometmq.spark.sink.placing import Chunk
 from cometmq.spark.sink.routes import ANSWER_SECONDS, Routes
@@ -45,6 +46,9 @@ _TEMPORARY: Final = frozenset(
 _ADVICE: Final[dict[int, str]] = {
     ResponseCode.NO_PERMISSION: "the topic or its broker does not allow writing: see cometmq topic list",
     ResponseCode.TOPIC_NOT_EXIST: "create the topic on this broker: cometmq topic create",
+    ResponseCode.PRODUCER_FENCED: "another attempt of this task has taken over, which goes on with it",
+    ResponseCode.SEQUENCE_GAP: "the broker lost messages that it had acknowledged; the repeated task sends them again",
+    ResponseCode.SEQUENCE_MISMATCH: "the rows of a repeated task must be the same, in the same order",
     ResponseCode.MESSAGE_ILLEGAL: "options maxMessageSize and maxBatchBytes must not exceed the maxMessageSize there",
 }
 
@@ -54,6 +58,7 @@ class _Sending:
     """A chunk that is not acknowledged yet."""
 
     chunk: Chunk
+    properties: str
     deadline: float
     opaque: int = 0
 
@@ -67,14 +72,17 @@ class Delivered:
     requests: int = 0
     repeated: int = 0
     """Requests that were sent again."""
+    passed_over: int = 0
+    """Messages that an earlier attempt had stored."""
 
 
 class Delivery:
     """Sends the chunks of one task; ``close`` must be called at the end."""
 
-    def __init__(self, options: SinkOptions, routes: Routes, *, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, options: SinkOptions, routes: Routes, guard: Guard, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._options = options
         self._routes = routes
+        self._guard = guard
         self._clock = clock
         self._encoder = SendEncoder(options.producer_group, 4, options.max_message_size, 0, CompressionType.ZLIB, 0)
         self._answer_s = min(ANSWER_SECONDS, options.send_timeout_s)
@@ -94,9 +102,18 @@ class Delivery:
         """
         while chunk.queue in self._in_flight:
             self._collect(chunk.queue.broker)
+        unsent = self._guard.unsent(chunk)
+        self.delivered.passed_over += len(chunk) - (0 if unsent is None else len(unsent))
+        if unsent is None:
+            return
+        properties = self._guard.properties(unsent)
+        self._submit(_Sending(unsent, properties, self._clock.monotonic() + self._options.send_timeout_s))
+
+    def _submit(self, sending: _Sending) -> None:
+        chunk = sending.chunk
         while self._in_flight and self._bytes + len(chunk.pieces) > MAX_SINK_IN_FLIGHT_BYTES:
             self._collect(next(iter(self._in_flight)).broker)
-        self._due.append(_Sending(chunk, self._clock.monotonic() + self._options.send_timeout_s))
+        self._due.append(sending)
         self._send_due()
 
     def finish(self) -> Delivered:
@@ -144,7 +161,7 @@ class Delivery:
         now = self._clock.now_ms()
         if not chunk.alone:
             code = RequestCode.SEND_BATCH_MESSAGE
-            return self._encoder.frame(code, queue, sending.opaque, bytes(chunk.pieces), "", 0, 0, now)
+            return self._encoder.frame(code, queue, sending.opaque, bytes(chunk.pieces), sending.properties, 0, 0, now)
         flag, body, properties = take_apart(bytes(chunk.pieces))
         sys_flag = 0
         if self._options.compression is not None and len(body) > self._options.compress_over:
@@ -209,7 +226,12 @@ class Delivery:
                 )
         threading.Event().wait(self._pause_s)
         self.delivered.repeated += len(sendings)
-        self._due.extend(sendings)
+        for sending in sendings:
+            unsent = self._guard.still_unsent(sending.chunk)
+            self.delivered.messages += len(sending.chunk) - (0 if unsent is None else len(unsent))
+            if unsent is not None:
+                sending.chunk = unsent
+                self._due.append(sending)
 
 
 def _told(answer: RemotingCommand) -> str:

@@ -63,16 +63,16 @@ def _low_digits() -> npt.NDArray[np.uint8]:
     return digits[np.stack([numbers >> shift & 15 for shift in (12, 8, 4, 0)], axis=1)]
 
 
-def task_identity(producer: str | None) -> TaskIdentity:
+def task_identity(producer: str | None, *, streaming: bool) -> TaskIdentity:
     """Which task of Spark this process runs now; only inside a task.
 
-    :param producer: of a batch; a stream's is the id of its query.
+    :param producer: of a batch, or what the user calls a stream; otherwise that is the id of its query.
     """
     from pyspark import TaskContext
 
     context: Any = TaskContext.get()
-    if producer is not None:
-        return TaskIdentity(producer, 0, context.partitionId())
-    query = context.getLocalProperty("sql.streaming.queryId")
+    if not streaming:
+        return TaskIdentity(producer or "", 0, context.partitionId())
+    query = producer or context.getLocalProperty("sql.streaming.queryId")
     batch = int(context.getLocalProperty("streaming.sql.batchId"))
     return TaskIdentity(query, batch, context.partitionId())

@@ -9,10 +9,13 @@ from typing import Any, Final
 
 from cometmq.limits import MAX_MESSAGE_BYTES
 from cometmq.message.names import check_topic
+from cometmq.message.producer_sequence import is_producer_id
 from cometmq.message.sysflag import CompressionType
 from cometmq.spark.errors import OptionError
 from cometmq.spark.options import DEFAULT_GROUP, canonical_options, parse_addresses, parse_count, parse_group
 
+_MAX_ID_CHARS: Final = 128
+"""Leaves room for the partition's number in the name that brokers see."""
 COMPRESSIONS: Final = {
     "none": None,
     "zlib": CompressionType.ZLIB,
@@ -25,6 +28,7 @@ class Guarantee(Enum):
     """What a writer promises of each row; see ``docs/spark.md``."""
 
     AT_LEAST_ONCE = "at-least-once"
+    EXACTLY_ONCE = "exactly-once"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,7 @@ class SinkOptions:
     topic: str | None
     producer_group: str
     guarantee: Guarantee
+    producer_id: str | None
     send_timeout_ms: int
     max_batch_bytes: int
     max_message_size: int
@@ -63,6 +68,7 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
         topic=read("topic", _topic, None),
         producer_group=read("producerGroup", parse_group, DEFAULT_GROUP),
         guarantee=read("deliveryGuarantee", _guarantee, Guarantee.AT_LEAST_ONCE),
+        producer_id=read("producerId", _producer_id, None),
         send_timeout_ms=read("sendTimeoutMs", parse_count, 120_000),
         max_batch_bytes=read("maxBatchBytes", parse_count, 1024 * 1024),
         max_message_size=read("maxMessageSize", parse_count, MAX_MESSAGE_BYTES),
@@ -73,6 +79,11 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
         raise OptionError(
             f"option maxBatchBytes is at most {MAX_MESSAGE_BYTES}, what brokers take by default",
             next_step="about 1 MB is best: larger chunks only add delay",
+        )
+    if options.guarantee is Guarantee.EXACTLY_ONCE and options.compression is not None:
+        raise OptionError(
+            "deliveryGuarantee exactly-once sends batches only, and RocketMQ has no packed messages in batches",
+            next_step="leave compressionType out",
         )
     return options
 
@@ -92,6 +103,14 @@ def _guarantee(name: str, text: str) -> Guarantee:
         ) from None
 
 
+def _producer_id(name: str, text: str) -> str:
+    if len(text) > _MAX_ID_CHARS or not is_producer_id(text):
+        raise OptionError(
+            f"option {name} has 1 to {_MAX_ID_CHARS} characters, letters, digits and . _ : % | -, unlike {text!r}"
+        )
+    return text
+
+
 def _compression(name: str, text: str) -> str:
     folded = text.strip().lower()
     if folded not in COMPRESSIONS:
@@ -100,7 +119,7 @@ def _compression(name: str, text: str) -> str:
 
 
 SINK_OPTION_NAMES: Final = (
-    *("namesrvAddr", "topic", "producerGroup", "deliveryGuarantee", "sendTimeoutMs"),
+    *("namesrvAddr", "topic", "producerGroup", "deliveryGuarantee", "producerId", "sendTimeoutMs"),
     *("maxBatchBytes", "maxMessageSize", "compressionType", "compressMsgBodyOverHowmuch"),
 )
 _ALIASES: Final = {"nameServer": "namesrvAddr", "delivery.guarantee": "deliveryGuarantee"}

@@ -53,6 +53,10 @@ class Chunk:
     def __len__(self) -> int:
         return len(self.rows)
 
+    def part(self, first: int, end: int) -> Chunk:
+        """The messages ``first <= index < end`` of this chunk."""
+        return Chunk(self.queue, self.data, self.offsets[first : end + 1], self.rows[first:end], self.alone)
+
     @property
     def pieces(self) -> memoryview:
         """The bytes of its messages."""

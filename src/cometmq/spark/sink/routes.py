@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -72,9 +73,17 @@ def _parts(topic: str, data: TopicRouteData) -> list[tuple[str, str, int]]:
 class Routes:
     """The topics that a task has sent to so far; each is looked up once."""
 
-    def __init__(self, options: SinkOptions, known: dict[str, WriteRoute]) -> None:
+    def __init__(
+        self,
+        options: SinkOptions,
+        known: dict[str, WriteRoute],
+        settle: Callable[[str, WriteRoute], WriteRoute] = lambda _, route: route,
+    ) -> None:
+        """Begin with the routes that the driver knows; ``settle`` has the last word on each."""
         self._options = options
-        self._known = dict(known)
+        self._planned = known
+        self._settle = settle
+        self._known: dict[str, WriteRoute] = {}
 
     def of(self, topic: str) -> WriteRoute:
         """The route of a topic.
@@ -83,7 +92,8 @@ class Routes:
         """
         route = self._known.get(topic)
         if route is None:
-            route = self._known[topic] = look_up(self._options, topic)
+            found = self._planned.get(topic) or look_up(self._options, topic)
+            route = self._known[topic] = self._settle(topic, found)
         return route
 
     def address_of(self, queue: Queue, *, again: bool = False) -> str:

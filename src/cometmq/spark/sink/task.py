@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import WriterCommitMessage
 
 from cometmq.spark.sink.identity import TaskIdentity
-from cometmq.spark.sink.options import SinkOptions
+from cometmq.spark.sink.options import Guarantee, SinkOptions
 from cometmq.spark.sink.routes import Routes, WriteRoute
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from cometmq.spark.sink.guards import Guard
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,9 @@ class SinkCommit(WriterCommitMessage):
     """Of bodies and properties."""
     requests: int
     repeated: int
+    """Requests that were sent again."""
+    passed_over: int = 0
+    """Messages that an earlier attempt had stored."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,7 @@ class SinkPlan:
     options: SinkOptions
     producer: str | None
     """Names the write of a batch; a stream's tasks find the id of their query themselves."""
+    streaming: bool = False
     routes: dict[str, WriteRoute] = field(default_factory=dict)
     """Routes that were looked up when the write was planned."""
 
@@ -47,9 +53,10 @@ def write_rows(plan: SinkPlan, identity: TaskIdentity, batches: Iterable[pa.Reco
     from cometmq.spark.sink.encoding import encode_rows, parts_of
     from cometmq.spark.sink.placing import Placing
 
-    routes = Routes(plan.options, plan.routes)
+    guard = _guard(plan.options, identity)
+    routes = Routes(plan.options, plan.routes, guard.settle)
     placing = Placing(plan.options, routes, identity.partition)
-    delivery = Delivery(plan.options, routes)
+    delivery = Delivery(plan.options, routes, guard)
     row = 0
     try:
         for batch in batches:
@@ -57,18 +64,30 @@ def write_rows(plan: SinkPlan, identity: TaskIdentity, batches: Iterable[pa.Reco
                 for chunk in placing.chunks(encode_rows(part, row, identity, plan.options)):
                     delivery.submit(chunk)
                 row += part.num_rows
+        guard.finish()
         done = delivery.finish()
     finally:
         delivery.close()
-    return SinkCommit(done.messages, done.bytes, done.requests, done.repeated)
+    return SinkCommit(done.messages, done.bytes, done.requests, done.repeated, done.passed_over)
+
+
+def _guard(options: SinkOptions, identity: TaskIdentity) -> Guard:
+    from cometmq.spark.sink.exactly_once import ExactlyOnce
+    from cometmq.spark.sink.guards import AtLeastOnce
+
+    if options.guarantee is Guarantee.EXACTLY_ONCE:
+        return ExactlyOnce(options, identity)
+    return AtLeastOnce()
 
 
 def summary(messages: Sequence[WriterCommitMessage | None]) -> str:
     """What the tasks of a write did, in one line."""
     commits = [message for message in messages if isinstance(message, SinkCommit)]
     repeated = sum(commit.repeated for commit in commits)
+    passed_over = sum(commit.passed_over for commit in commits)
     return (
         f"{sum(commit.messages for commit in commits)} messages, {sum(commit.bytes for commit in commits)} bytes "
         f"in {sum(commit.requests for commit in commits)} requests of {len(commits)} tasks"
         + (f", {repeated} requests sent again" if repeated else "")
+        + (f", {passed_over} messages were stored already" if passed_over else "")
     )

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from cometmq.spark.errors import OptionError
 from cometmq.spark.sink.columns import check_sink_schema
 from cometmq.spark.sink.identity import task_identity
-from cometmq.spark.sink.options import SinkOptions, parse_sink_options
+from cometmq.spark.sink.options import Guarantee, SinkOptions, parse_sink_options
 from cometmq.spark.sink.routes import look_up
 from cometmq.spark.sink.task import SinkCommit, SinkPlan, summary, write_rows
 
@@ -40,7 +40,7 @@ class RocketMQWriter(DataSourceArrowWriter):
 
         :raises SinkError: as :func:`~cometmq.spark.sink.task.write_rows`.
         """
-        return write_rows(self._plan, task_identity(self._plan.producer), iterator)
+        return write_rows(self._plan, task_identity(self._plan.producer, streaming=self._plan.streaming), iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Tell in the log what was sent."""
@@ -58,7 +58,7 @@ class RocketMQStreamWriter(DataSourceStreamArrowWriter):
 
         :raises SinkError: as :func:`~cometmq.spark.sink.task.write_rows`.
         """
-        return write_rows(self._plan, task_identity(self._plan.producer), iterator)
+        return write_rows(self._plan, task_identity(self._plan.producer, streaming=self._plan.streaming), iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 (Spark's name)
         """Tell in the log what was sent."""
@@ -74,7 +74,7 @@ def batch_writer(given: Mapping[str, str], schema: StructType, overwrite: bool) 
     if overwrite:
         raise OptionError("messages cannot be overwritten", next_step="use .mode('append')")
     options = _checked(given, schema)
-    return RocketMQWriter(_plan(options, uuid.uuid4().hex))
+    return RocketMQWriter(_plan(options, options.producer_id or uuid.uuid4().hex, streaming=False))
 
 
 def stream_writer(given: Mapping[str, str], schema: StructType, overwrite: bool) -> RocketMQStreamWriter:
@@ -86,16 +86,17 @@ def stream_writer(given: Mapping[str, str], schema: StructType, overwrite: bool)
     if overwrite:
         raise OptionError("messages cannot be overwritten", next_step="use .outputMode('append')")
     options = _checked(given, schema)
-    return RocketMQStreamWriter(_plan(options, None))
+    return RocketMQStreamWriter(_plan(options, options.producer_id, streaming=True))
 
 
 def _checked(given: Mapping[str, str], schema: StructType) -> SinkOptions:
     options = parse_sink_options(given)
     fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
-    check_sink_schema(fields, topic_given=options.topic is not None)
+    exactly = options.guarantee is Guarantee.EXACTLY_ONCE
+    check_sink_schema(fields, topic_given=options.topic is not None, only_batches=exactly)
     return options
 
 
-def _plan(options: SinkOptions, producer: str | None) -> SinkPlan:
+def _plan(options: SinkOptions, producer: str | None, *, streaming: bool) -> SinkPlan:
     routes = {} if options.topic is None else {options.topic: look_up(options, options.topic)}
-    return SinkPlan(options, producer, routes)
+    return SinkPlan(options, producer, streaming, routes)

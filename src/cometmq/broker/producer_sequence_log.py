@@ -1,0 +1,206 @@
+"""The table of producers' sequences over restarts: read from ``comet/producers.json`` and from the log behind it.
+
+The log is the truth: the first message of each sequenced request has its sequence as a property. The file only saves
+reading the whole log: it says what was known at one position of it, and is written when everything below that position
+is on the disk, so that it never knows more than a log that lost its tail. Before the first sequenced request after a
+start the log from there on is read, in a thread; until that is done such requests are answered SYSTEM_BUSY. A broker
+that never had one reads nothing: without the file, only a producer that comes makes it read the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from cometmq.broker.producer_sequences import UNKNOWN_CRC, Lane, ProducerSequences, ProducerState
+from cometmq.broker.send_targets import SendRefusedError
+from cometmq.clock import Clock
+from cometmq.durable import replace_file
+from cometmq.message.hosts import IPV4_HOST_BYTES, IPV6_HOST_BYTES
+from cometmq.message.producer_sequence import ProducerSequence, SequenceError, parse_sequence
+from cometmq.message.properties import PRODUCER_SEQUENCE
+from cometmq.message.record import RecordError, StoredRecord, decode_record
+from cometmq.message.sysflag import BORNHOST_V6
+from cometmq.remoting.codes import ResponseCode
+from cometmq.store.errors import StoreError
+from cometmq.store.message_store import MessageStore
+
+_log = logging.getLogger(__name__)
+
+_MARK: Final = f"{PRODUCER_SEQUENCE}\x01".encode()
+_VERSION: Final = 1
+
+
+class _Snapshot(msgspec.Struct):
+    """The file."""
+
+    position: int
+    """All messages below this log offset are in the table."""
+    producers: dict[str, ProducerState]
+    version: int = _VERSION
+
+
+def lane_name(topic: str, queue_id: int) -> str:
+    """How a queue is called in the table."""
+    return f"{topic}/{queue_id}"
+
+
+class ProducerSequenceLog:
+    """Keeps the table of one broker."""
+
+    def __init__(self, store: MessageStore, path: Path, *, clock: Clock) -> None:
+        self._store = store
+        self._path = path
+        self._clock = clock
+        self._table = ProducerSequences(clock=clock)
+        self._reading: asyncio.Task[None] | None = None
+        self._is_read = False
+        self._saved_at = -1
+
+    def start(self) -> None:
+        """Begin to read where producers with sequences are known, on the running loop."""
+        if self._path.exists():
+            self._read()
+
+    async def stop(self) -> None:
+        """Wait for a thread that reads."""
+        if self._reading is not None:
+            await asyncio.wait([self._reading])
+
+    def table(self) -> ProducerSequences:
+        """The table, once it is read.
+
+        :raises SendRefusedError: the log is still being read.
+        """
+        if not self._is_read:
+            self._read()
+            raise SendRefusedError(
+                ResponseCode.SYSTEM_BUSY, "the sequences of producers are being read from the log, try again"
+            )
+        return self._table
+
+    def save(self) -> None:
+        """Forget idle producers, and write the table once the disk has all that it knows."""
+        if not self._is_read:
+            return
+        self._table.expire()
+        position = self._table.known_below(self._store.max_physical_offset)
+        if position == self._saved_at:
+            return
+        content = msgspec.json.encode(_Snapshot(position, self._table.producers))
+
+        def flushed(error: StoreError | None) -> None:
+            if error is None:
+                self._write(content, position)
+
+        self._store.when_flushed(position, flushed)
+
+    def _write(self, content: bytes, position: int) -> None:
+        try:
+            replace_file(self._path, content)
+            self._saved_at = position
+        except OSError as error:
+            _log.error("cannot write %s: %s; it will be tried again", self._path, error)
+
+    # Reading ----------------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        if self._reading is None:
+            self._reading = asyncio.get_running_loop().create_task(self._read_in_thread(), name="read producers")
+
+    async def _read_in_thread(self) -> None:
+        end = self._store.max_physical_offset
+        try:
+            await asyncio.to_thread(self._read_to, end)
+        except Exception:
+            _log.exception("the sequences of producers cannot be read; it is tried again when one comes")
+            self._table = ProducerSequences(clock=self._clock)
+        else:
+            self._is_read = True
+            self.save()
+        self._reading = None
+
+    def _read_to(self, end: int) -> None:
+        snapshot = self._load()
+        start = self._store.min_physical_offset
+        if snapshot is not None and start <= snapshot.position <= end:
+            self._table.load(snapshot.producers)
+            start = snapshot.position
+        elif snapshot is not None:
+            _log.warning("%s does not belong to this log: the whole log is read instead", self._path)
+        follow = _Following(self._table)
+        for _, view in self._store.records(start, end):
+            follow.record(view)
+
+    def _load(self) -> _Snapshot | None:
+        try:
+            snapshot = msgspec.json.decode(self._path.read_bytes(), type=_Snapshot)
+        except FileNotFoundError:
+            return None
+        except (OSError, msgspec.MsgspecError) as error:
+            _log.warning("%s cannot be read (%s): the whole log is read instead", self._path, error)
+            return None
+        return snapshot if snapshot.version == _VERSION else None
+
+
+class _Following:
+    """Follows the log: the messages of one request stand one behind the other, its sequence with the first.
+
+    A crash can cut a request in two. What then stands behind its part is told from it by what all messages of one
+    request have in common: queue, producer's time and address, and the time of storing.
+    """
+
+    def __init__(self, table: ProducerSequences) -> None:
+        self._table = table
+        self._sequence: ProducerSequence | None = None
+        self._head: StoredRecord | None = None
+        self._common = b""
+        self._seen = 0
+
+    def record(self, view: memoryview) -> None:
+        """Take in the next record."""
+        sequence, head = self._sequence, self._head
+        if sequence is not None and head is not None:
+            if _common(view) == self._common and _queue_offset(view) == head.queue_offset + self._seen:
+                self._saw_one_more(sequence, head)
+                return
+            self._sequence = None
+        data = bytes(view)
+        if _MARK not in data:
+            return
+        try:
+            head = decode_record(data)
+            sequence = parse_sequence(head.properties[PRODUCER_SEQUENCE])
+        except (RecordError, SequenceError, KeyError):
+            return  # the words stand in a body, or somebody else wrote the property
+        self._sequence, self._head, self._common, self._seen = sequence, head, _common(view), 0
+        self._saw_one_more(sequence, head)
+
+    def _saw_one_more(self, sequence: ProducerSequence, head: StoredRecord) -> None:
+        self._seen += 1
+        whole = self._seen == sequence.count
+        reached = Lane(
+            sequence.first + self._seen,
+            sequence.crc if whole else UNKNOWN_CRC,
+            sequence.first,
+            head.physical_offset,
+            head.queue_offset,
+            sequence.note,
+        )
+        self._table.advance(sequence, lane_name(head.topic, head.queue_id), reached)
+        if whole:
+            self._sequence = None
+
+
+def _common(view: memoryview) -> bytes:
+    """Queue number, producer's time and address, and store time of a record."""
+    host = IPV6_HOST_BYTES if view[39] & BORNHOST_V6 else IPV4_HOST_BYTES
+    return bytes(view[12:16]) + bytes(view[40 : 56 + host])
+
+
+def _queue_offset(view: memoryview) -> int:
+    return int.from_bytes(view[20:28], "big")

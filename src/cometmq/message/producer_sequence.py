@@ -1,0 +1,92 @@
+"""Sequences of producers: how a broker knows a message again that it is sent twice (an extension of CometMQ's).
+
+A producer numbers the messages that it sends to each queue, from 0 on in each *batch* of its work. A batch request
+(SEND_BATCH_MESSAGE) whose own properties have ``PRODUCER_SEQUENCE`` carries the messages
+``first <= number < first + count``; the broker keeps the property with the first message that it stores of them.
+Text: ``1;batch;epoch;first;count;crc;producer;note``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import msgspec
+
+from cometmq.limits import MAX_BATCH_MESSAGES, MAX_PRODUCER_ID_CHARS, MAX_PRODUCER_NOTE_CHARS
+
+_VERSION: Final = "1"
+_PRODUCER: Final = re.compile(rf"[\w.:%|-]{{1,{MAX_PRODUCER_ID_CHARS}}}", re.ASCII)
+_NOTE: Final = re.compile(rf"[^\x00-\x1f;]{{0,{MAX_PRODUCER_NOTE_CHARS}}}")
+_MAX_INT64: Final = 2**63 - 1
+
+
+class SequenceError(ValueError):
+    """The text is not a sequence."""
+
+
+class ProducerSequence(msgspec.Struct, frozen=True, gc=False):
+    """Which messages of a producer one request has."""
+
+    producer: str
+    batch: int
+    """Number of the batch; numbers of messages begin anew with each."""
+    epoch: int
+    """Which run of the producer this is, as the broker said when it was opened."""
+    first: int
+    count: int
+    crc: int
+    """CRC32 of all messages of this batch and queue up to the last of these, as the producer encoded them."""
+    note: str = ""
+    """Kept by the broker for the producer; it means nothing to it."""
+
+    @property
+    def end(self) -> int:
+        """The number after the last message."""
+        return self.first + self.count
+
+    def text(self) -> str:
+        """The value of the property."""
+        numbers = f"{self.batch};{self.epoch};{self.first};{self.count};{self.crc}"
+        return f"{_VERSION};{numbers};{self.producer};{self.note}"
+
+
+class ProducerLane(msgspec.Struct, frozen=True):
+    """How far the messages of a producer are stored in one queue."""
+
+    next: int
+    """Number of the first message that is not."""
+    crc: int | None = None
+    """CRC32 of all before it; ``None`` where a crash of the broker cut a request in two."""
+    note: str = ""
+
+
+class ProducerLanes(msgspec.Struct, frozen=True):
+    """Body of the answer to OPEN_PRODUCER: the queues that have messages of the batch, by ``topic/queueId``."""
+
+    lanes: dict[str, ProducerLane]
+
+
+def is_producer_id(name: str) -> bool:
+    """Whether a producer may have that name: letters, digits and ``. _ : % | -``."""
+    return _PRODUCER.fullmatch(name) is not None
+
+
+def parse_sequence(text: str) -> ProducerSequence:
+    """Read the value of the property.
+
+    :raises SequenceError: saying what is wrong.
+    """
+    parts = text.split(";")
+    if len(parts) != 8 or parts[0] != _VERSION:
+        raise SequenceError("it is not of the form 1;batch;epoch;first;count;crc;producer;note")
+    if not all(part.isascii() and part.isdigit() and len(part) < 20 for part in parts[1:6]):
+        raise SequenceError("its numbers are not whole numbers from 0 on")
+    batch, epoch, first, count, crc = map(int, parts[1:6])
+    if max(batch, epoch, first + count) > _MAX_INT64 or not 0 < count <= MAX_BATCH_MESSAGES or crc >> 32:
+        raise SequenceError("one of its numbers is too large, or there is no message")
+    if not is_producer_id(parts[6]):
+        raise SequenceError("the producer's name has other characters than letters, digits and . _ : % | -")
+    if _NOTE.fullmatch(parts[7]) is None:
+        raise SequenceError("the note is too long or has control characters")
+    return ProducerSequence(parts[6], batch, epoch, first, count, crc, parts[7])
