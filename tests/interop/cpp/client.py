@@ -24,6 +24,7 @@ BATCH_MESSAGES = 10
 # From the last awaited message to the shutdown: the client counts a message as consumed after its listener returned.
 LINGER_MS = 150
 PRINTING = threading.Lock()
+CONSUME_SUCCESS, RECONSUME_LATER = 0, 1
 
 # In the library, but not declared by its binding.
 dll.SetProducerCompressMsgBodyOverHowmuch.argtypes = [ctypes.c_void_p, ctypes.c_int]
@@ -52,6 +53,8 @@ def message(options: argparse.Namespace, index: int) -> Message:
         built.set_keys(options.keys.replace("{i}", str(index)))
     for name, value in json.loads(options.properties).items():
         built.set_property(name, value)
+    if options.delay_level:
+        built.set_delay_time_level(options.delay_level)
     return built
 
 
@@ -151,18 +154,22 @@ def consume(options: argparse.Namespace) -> None:
     received = 0
     finished = threading.Event()
 
-    def on_message(each: RecvMessage) -> None:
+    def on_message(_: Any, handle: Any) -> int:
         nonlocal received
+        each = RecvMessage(handle)
         describe(each, options)
         received = next(count)
         if received >= options.expect:
             finished.set()
+        return RECONSUME_LATER if each.reconsume_times < options.fail else CONSUME_SUCCESS
 
     def wait_for_stop() -> None:
         sys.stdin.readline()
         finished.set()
 
-    consumer.subscribe(options.topic, on_message, options.tag)
+    # As the binding's `subscribe`, whose callbacks cannot fail: what they raise reaches the library as success.
+    ffi_check(dll.Subscribe(consumer._handle, options.topic.encode(), options.tag.encode()))
+    consumer._register_callback(on_message)
     consumer.start()
     emit("started")
     threading.Thread(target=wait_for_stop, daemon=True).start()
@@ -201,6 +208,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--body-size", type=int, default=0)
     parser.add_argument("--compress-over", type=int, default=4096)
+    parser.add_argument("--delay-level", type=int, default=0)
+    parser.add_argument("--fail", type=int, default=0)
     parser.add_argument("--expect", type=int, default=sys.maxsize)
     parser.add_argument("--timeout", type=float, default=60)
     parser.add_argument("--linger-ms", type=int, default=LINGER_MS)

@@ -34,7 +34,8 @@ func consume(o options) error {
 		consumer.WithInstance(fmt.Sprintf("%d", os.Getpid())),
 		consumer.WithConsumerModel(model),
 		consumer.WithConsumeFromWhere(from),
-		consumer.WithConsumeMessageBatchMaxSize(32),
+		consumer.WithConsumeMessageBatchMaxSize(batchSize(o)),
+		consumer.WithMaxReconsumeTimes(int32(o.number("max-reconsume-times", -1))),
 	}
 	if timestamp := o.text("timestamp", ""); timestamp != "" {
 		settings = append(settings, consumer.WithConsumeTimestamp(timestamp))
@@ -77,6 +78,9 @@ func consume(o options) error {
 				default:
 				}
 			}
+			if int(messages[0].ReconsumeTimes) < o.number("fail", 0) {
+				return consumer.ConsumeRetryLater, nil
+			}
 			return consumer.ConsumeSuccess, nil
 		})
 	if err != nil {
@@ -102,6 +106,14 @@ func consume(o options) error {
 	}
 	emit("done", map[string]any{"count": received.Load()})
 	return nil
+}
+
+// batchSize is how many messages the listener gets at once: one where some are to fail.
+func batchSize(o options) int {
+	if o.number("fail", 0) > 0 {
+		return 1
+	}
+	return 32
 }
 
 func fromWhere(o options) (consumer.ConsumeFromWhere, error) {

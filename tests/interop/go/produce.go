@@ -83,6 +83,9 @@ func message(o options, index int, mode string) *primitive.Message {
 	for name, value := range o.properties() {
 		built.WithProperty(name, value)
 	}
+	if level := o.number("delay-level", 0); level > 0 {
+		built.WithDelayTimeLevel(level)
+	}
 	if mode == "selector" {
 		built.WithShardingKey(strconv.Itoa(index))
 	}

@@ -36,6 +36,7 @@ function message(options, index) {
   if (!tags[0]) delete built.properties.TAGS;
   if (options.keys) built.keys = options.keys.replaceAll('{i}', index).split(' ');
   Object.assign(built.properties, JSON.parse(options.properties || '{}'));
+  if (options['delay-level']) built.delayTimeLevel = Number(options['delay-level']);
   return built;
 }
 
@@ -101,6 +102,7 @@ async function consume(options) {
     consumerGroup: options.group,
     isBroadcast: options.model === 'broadcasting',
     instanceName: String(process.pid),
+    ...(options['max-reconsume-times'] ? { maxReconsumeTimes: Number(options['max-reconsume-times']) } : {}),
     rebalanceInterval: 2000,
     consumeFromWhere: ConsumeFromWhere[starts[options.from || 'first']],
     ...(options.timestamp ? { consumeTimestamp: options.timestamp } : {}),
@@ -112,6 +114,7 @@ async function consume(options) {
     consumer.subscribe(options.topic, options.tag || '*', async each => {
       describe(each);
       if (++received >= expected) setTimeout(resolve, Number(options['linger-ms'] || LINGER_MS));
+      if (each.reconsumeTimes < Number(options.fail || 0)) throw new Error('it is to fail');
     });
     setTimeout(resolve, 1000 * Number(options.timeout || 60));
     process.stdin.once('data', resolve).once('end', resolve);

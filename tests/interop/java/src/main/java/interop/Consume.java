@@ -54,7 +54,8 @@ final class Consume {
         // The enum moved to another package between 4.x and 5.x; asking for its class serves both.
         var model = consumer.getMessageModel();
         consumer.setMessageModel(Enum.valueOf(model.getDeclaringClass(), options.text("model", "clustering").toUpperCase()));
-        consumer.setConsumeMessageBatchMaxSize(PULL_MESSAGES);
+        consumer.setConsumeMessageBatchMaxSize(options.number("fail", 0) > 0 ? 1 : PULL_MESSAGES);
+        consumer.setMaxReconsumeTimes((int) options.number("max-reconsume-times", -1));
         consumer.setConsumeThreadMin(2);
         consumer.setConsumeThreadMax(2);
         consumer.subscribe(options.text("topic"), wanted(options));
@@ -73,7 +74,8 @@ final class Consume {
                     messages.forEach(replier::reply);
                 }
                 received.addAndGet(messages.size());
-                return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+                return messages.get(0).getReconsumeTimes() < options.number("fail", 0)
+                    ? ConsumeConcurrentlyStatus.RECONSUME_LATER : ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
             });
         }
         consumer.start();

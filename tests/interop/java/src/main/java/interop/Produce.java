@@ -99,6 +99,9 @@ final class Produce {
             message.setKeys(keys);
         }
         options.properties().forEach(message::putUserProperty);
+        if (options.number("delay-level", 0) > 0) {
+            message.setDelayTimeLevel((int) options.number("delay-level", 0));
+        }
         return message;
     }
 

@@ -1,0 +1,122 @@
+"""SIGKILL while delayed messages fall due and failed ones are handed back: nothing is lost, nothing comes twice."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+
+import pytest
+
+from cometmq.message.record import StoredRecord, iter_records
+from cometmq.message.sysflag import PULL_SUBSCRIPTION
+from cometmq.remoting.blocking import BlockingConnection, BlockingConnectionError
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.headers import (
+    ConsumerSendMsgBackRequestHeader,
+    PullMessageRequestHeader,
+    PullMessageResponseHeader,
+    SendMessageRequestHeaderV2,
+    SendMessageResponseHeader,
+)
+from cometmq.testing import ProcessCluster
+
+pytestmark = pytest.mark.crash
+
+ROUNDS = 3
+GROUP = "crash_workers"
+SETTLED_S = 20.0
+
+
+def send(connection: BlockingConnection, topic: str, body: bytes, level: int) -> int:
+    """Send one message; where it was stored in the log."""
+    header = SendMessageRequestHeaderV2(
+        producer_group="crash",
+        topic=topic,
+        default_topic="TBW102",
+        default_topic_queue_nums=1,
+        queue_id=0,
+        sys_flag=0,
+        born_timestamp=1,
+        flag=0,
+        properties=f"UNIQ_KEY\x01{body.decode()}\x02DELAY\x01{level}",
+    )
+    answer = connection.invoke(RequestCode.SEND_MESSAGE_V2, header, body)
+    assert answer.code == 0, answer.remark
+    return int(answer.header(SendMessageResponseHeader).msg_id[-16:], 16)
+
+
+def read(address: str, topic: str) -> list[StoredRecord]:
+    """Every message in queue 0 of a topic."""
+    found: list[StoredRecord] = []
+    with BlockingConnection(address, 10) as connection:
+        while True:
+            header = PullMessageRequestHeader(
+                consumer_group="crash_reader",
+                topic=topic,
+                queue_id=0,
+                queue_offset=len(found),
+                max_msg_nums=32,
+                sys_flag=PULL_SUBSCRIPTION,
+                commit_offset=0,
+                suspend_timeout_millis=0,
+                sub_version=0,
+                subscription="*",
+                expression_type="TAG",
+            )
+            answer = connection.invoke(RequestCode.PULL_MESSAGE, header)
+            if answer.code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.TOPIC_NOT_EXIST):
+                return found
+            assert answer.code == 0, answer.remark
+            found += iter_records(answer.body, check_crc=True)
+            assert answer.header(PullMessageResponseHeader).next_begin_offset == len(found)
+
+
+def load_until_cut_off(
+    cluster: ProcessCluster, address: str, seed: int, delayed: set[bytes], failed: set[bytes]
+) -> None:
+    """Send delayed messages, and others that are handed back at once; the broker is killed in the middle."""
+    rng = random.Random(seed)
+    end = time.monotonic() + rng.uniform(1.2, 2.2)  # past the first due messages
+    with BlockingConnection(address, 10) as connection:
+        try:
+            for count in range(1_000_000):
+                if time.monotonic() > end:
+                    cluster.brokers[0].kill()
+                body = b"%d-%d" % (seed, count)
+                if count % 2:
+                    send(connection, "CrashDelayed", body, 1)
+                    delayed.add(body)
+                else:
+                    offset = send(connection, "CrashFailed", body, 0)
+                    back = ConsumerSendMsgBackRequestHeader(offset=offset, group=GROUP, delay_level=1)
+                    answer = connection.invoke(RequestCode.CONSUMER_SEND_MSG_BACK, back)
+                    assert answer.code == 0, answer.remark
+                    failed.add(body)
+        except BlockingConnectionError:
+            return
+
+
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_what_waited_at_a_kill_comes_once(flush: str) -> None:
+    delayed: set[bytes] = set()
+    failed: set[bytes] = set()
+    keys = {"flushDiskType": flush, "mappedFileSizeCommitLog": str(1 << 20), "mappedFileSizeConsumeQueue": "20000"}
+    with ProcessCluster(broker_keys=keys) as cluster:
+        address = cluster.broker_addresses[0]
+        for seed in range(ROUNDS):
+            load_until_cut_off(cluster, address, seed, delayed, failed)
+            cluster.brokers[0].start()
+        deadline = time.monotonic() + SETTLED_S
+        arrived: set[bytes] = set()
+        while not delayed <= arrived and time.monotonic() < deadline:
+            arrived = {record.body for record in read(address, "CrashDelayed")}
+        retried = read(address, f"%RETRY%{GROUP}")
+        delivered = Counter(record.body for record in read(address, "CrashDelayed"))
+    assert delayed, "nothing was sent before the kill"
+    assert delayed <= set(delivered)
+    assert max(delivered.values()) == 1
+    again = Counter(record.body for record in retried)
+    assert failed <= set(again)
+    assert max(again.values()) == 1
+    assert {record.reconsume_times for record in retried} == {1}
