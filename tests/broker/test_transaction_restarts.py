@@ -19,6 +19,7 @@ from tests.broker.transacting import (
     Half,
     delivered,
     end,
+    half_properties,
     join,
     next_checks,
     round_of_checks,
@@ -96,6 +97,22 @@ async def test_checks_are_counted_over_restarts(
     assert half is not None
     await end(wire, half, COMMIT)
     assert delivered(broker) == [b"x"]
+
+
+async def test_a_producer_whose_clock_is_years_behind_is_asked_all_the_same(
+    start_broker: StartBroker, connect_to: ConnectTo, clock: VirtualClock
+) -> None:
+    for times in ("1", "2", "3"):
+        broker = await start_broker()
+        wire = await connect_to(broker)
+        await join(wire)
+        if times == "1":
+            await wire.send(TOPIC, b"x", properties=half_properties("K1"), born_timestamp=1)
+        clock.advance(10)
+        await round_of_checks(broker)
+        ((_, message),) = await next_checks(wire)
+        assert message.properties["TRANSACTION_CHECK_TIMES"] == times
+        await broker.stop()
 
 
 async def test_a_start_reads_only_what_is_not_done_with(

@@ -28,6 +28,8 @@ class Transaction(msgspec.Struct, gc=False):
     """The queue offset of its first half message, which names it."""
     begun_ms: int
     """Milliseconds since 1970; by this broker's clock, unless the producer's is behind."""
+    stored_ms: int
+    """When its half message, or the copy that stands for it now, was stored; milliseconds since 1970."""
     immunity_ms: int | None
     check_times: int
     group: str
@@ -40,6 +42,7 @@ def describe(half: StoredRecord) -> Transaction:
     return Transaction(
         first_offset(half),
         min(half.born_timestamp, stored) if checks else stored,
+        stored,
         immunity_ms(half),
         checks,
         half.properties.get(PGROUP, ""),

@@ -104,10 +104,10 @@ class TransactionalMessageCheck:
                 table.drop(offset)
                 return
             noted = table.note(half)
-        age = self._clock.now_ms() - noted.begun_ms
+        now = self._clock.now_ms()
         immunity = config.transaction_time_out if noted.immunity_ms is None else noted.immunity_ms
-        is_expired = age > config.file_reserved_time * _HOUR_MS
-        is_young = age < immunity and not is_expired
+        is_expired = now - noted.stored_ms > config.file_reserved_time * _HOUR_MS
+        is_young = now - noted.begun_ms < immunity and not is_expired
         if is_young and newest - offset < MAX_HALF_LAG:
             return
         half = half or table.record(offset)
@@ -123,6 +123,7 @@ class TransactionalMessageCheck:
     # --- what becomes of it -------------------------------------------------------------------
     def _put_back(self, half: StoredRecord, noted: Transaction, *, asks: bool) -> None:
         copy = put_back(half, noted.first_offset, noted.check_times)
+        noted = msgspec.structs.replace(noted, stored_ms=self._clock.now_ms())
         try:
             self._replace(half, copy, partial(self._is_back, half.queue_offset, noted, asks))
         except SendRefusedError:

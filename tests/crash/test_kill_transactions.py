@@ -1,0 +1,157 @@
+"""SIGKILL while transactions begin and end: what was answered stays so, every message is delivered once at most."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+
+import pytest
+
+from cometmq.message.ids import decode_offset_msg_id
+from cometmq.message.record import iter_records
+from cometmq.message.sysflag import PULL_SUBSCRIPTION, TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
+from cometmq.remoting.blocking import BlockingConnection, BlockingConnectionError
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.headers import (
+    EndTransactionRequestHeader,
+    PullMessageRequestHeader,
+    PullMessageResponseHeader,
+    SendMessageRequestHeaderV2,
+    SendMessageResponseHeader,
+)
+from cometmq.testing import ProcessCluster
+
+pytestmark = pytest.mark.crash
+
+TOPIC = "KilledTransactions"
+GROUP = "killed"
+WRITERS = 4
+ROUNDS = 3
+
+
+class Ledger:
+    """What producers asked for and were answered; one for all threads."""
+
+    def __init__(self) -> None:
+        self.halves: dict[bytes, EndTransactionRequestHeader] = {}
+        """Body → how to commit it; of every half message that was answered."""
+        self.ended: dict[bytes, int] = {}
+        self.in_doubt: dict[bytes, int] = {}
+        """Asked for, but not answered before the kill."""
+
+
+def transact(address: str, seed: int, ledger: Ledger) -> None:
+    """Begin transactions; commit, roll back or leave open, until the broker is gone."""
+    rng = random.Random(seed)
+    try:
+        with BlockingConnection(address, 10) as connection:
+            for count in range(1_000_000):
+                body = b"%d/%d" % (seed, count)
+                end = begin(connection, body)
+                ledger.halves[body] = end
+                how = rng.choice([TRANSACTION_COMMIT, TRANSACTION_COMMIT, TRANSACTION_ROLLBACK, 0])
+                if how:
+                    ledger.in_doubt[body] = how
+                    assert connection.invoke(RequestCode.END_TRANSACTION, ending(end, how)).code == 0
+                    ledger.ended[body] = ledger.in_doubt.pop(body)
+    except BlockingConnectionError:
+        return
+
+
+def begin(connection: BlockingConnection, body: bytes) -> EndTransactionRequestHeader:
+    header = SendMessageRequestHeaderV2(
+        producer_group=GROUP,
+        topic=TOPIC,
+        default_topic="TBW102",
+        default_topic_queue_nums=1,
+        queue_id=0,
+        sys_flag=0,
+        born_timestamp=1,
+        flag=0,
+        properties=f"TRAN_MSG\x01true\x02PGROUP\x01{GROUP}\x02UNIQ_KEY\x01{body.decode()}\x02",
+    )
+    answer = connection.invoke(RequestCode.SEND_MESSAGE_V2, header, body)
+    assert answer.code == 0, answer.remark
+    stored = answer.header(SendMessageResponseHeader)
+    return EndTransactionRequestHeader(
+        producer_group=GROUP,
+        tran_state_table_offset=stored.queue_offset,
+        commit_log_offset=decode_offset_msg_id(stored.msg_id)[2],
+        commit_or_rollback=TRANSACTION_COMMIT,
+        msg_id=body.decode(),
+    )
+
+
+def ending(end: EndTransactionRequestHeader, how: int) -> EndTransactionRequestHeader:
+    return EndTransactionRequestHeader(
+        end.producer_group, end.tran_state_table_offset, end.commit_log_offset, how, end.msg_id
+    )
+
+
+def read_all(address: str) -> list[bytes]:
+    bodies: list[bytes] = []
+    with BlockingConnection(address, 10) as connection:
+        offset = 0
+        while True:
+            header = PullMessageRequestHeader(
+                consumer_group="crash_reader",
+                topic=TOPIC,
+                queue_id=0,
+                queue_offset=offset,
+                max_msg_nums=32,
+                sys_flag=PULL_SUBSCRIPTION,
+                commit_offset=0,
+                suspend_timeout_millis=0,
+                sub_version=0,
+                subscription="*",
+                expression_type="TAG",
+            )
+            answer = connection.invoke(RequestCode.PULL_MESSAGE, header)
+            if answer.code == ResponseCode.PULL_NOT_FOUND:
+                return bodies
+            assert answer.code == 0, answer.remark
+            bodies += [record.body for record in iter_records(answer.body, check_crc=True)]
+            offset = answer.header(PullMessageResponseHeader).next_begin_offset
+
+
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_transactions_survive_kills(flush: str) -> None:
+    rng = random.Random(11)
+    ledger = Ledger()
+    keys = {
+        "flushDiskType": flush,
+        "mappedFileSizeCommitLog": str(1 << 20),
+        "transactionTimeOut": "0",
+        "transactionCheckInterval": "100",
+        "transactionCheckMax": "1000000",
+    }
+    with ProcessCluster(broker_keys=keys) as cluster:
+        address = cluster.broker_addresses[0]
+        for number in range(ROUNDS):
+            seeds = range(number * WRITERS, (number + 1) * WRITERS)
+            threads = [threading.Thread(target=transact, args=(address, seed, ledger)) for seed in seeds]
+            for thread in threads:
+                thread.start()
+            time.sleep(rng.uniform(0.5, 1.2))  # the length of the load, not a wait for something
+            cluster.brokers[0].kill()
+            for thread in threads:
+                thread.join(30)
+                assert not thread.is_alive()
+            cluster.brokers[0].start()
+        before = Counter(read_all(address))
+        with BlockingConnection(address, 10) as connection:
+            for _ in range(2):
+                for end in ledger.halves.values():
+                    assert connection.invoke(RequestCode.END_TRANSACTION, end).code == 0
+        after = Counter(read_all(address))
+    assert ledger.ended, "nothing was ended before the kill"
+    committed = {body for body, how in ledger.ended.items() if how == TRANSACTION_COMMIT}
+    rolled_back = {body for body, how in ledger.ended.items() if how == TRANSACTION_ROLLBACK}
+    assert committed <= before.keys() <= committed | ledger.in_doubt.keys()
+    assert max(after.values()) == 1, "nothing is delivered twice"
+    assert not rolled_back & after.keys()
+    left = ledger.halves.keys() - committed - rolled_back
+    doubtful = {body for body, how in ledger.in_doubt.items() if how == TRANSACTION_ROLLBACK}
+    assert left - doubtful <= after.keys(), "what was open can still be committed"
