@@ -199,7 +199,10 @@ class TopicConfigManager:
         return created
 
     def create_retry(self, topic: str, *, queue_nums: int = _SINGLE_QUEUE, topic_sys_flag: int = 0) -> TopicConfig:
-        """Make a ``%RETRY%`` or ``%DLQ%`` topic unless it exists (``createTopicInSendMessageBackMethod``)."""
+        """Make a topic that the broker itself stores to (retries, dead letters, half messages) unless it exists.
+
+        (``createTopicInSendMessageBackMethod``.)
+        """
         existing = self._table.get(topic)
         if existing is not None:
             return existing
