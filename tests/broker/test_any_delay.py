@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
+import shutil
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.broker.conftest import StartBroker
-from tests.broker.wire import Wire, records
+from tests.broker.wire import Wire, records, send_header
 
 from cometmq.broker.controller import Broker
 from cometmq.clock import VirtualClock
+from cometmq.message.batch import BatchPiece, encode_batch
+from cometmq.message.names import TIMER_TOPIC
 from cometmq.message.record import StoredRecord
-from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.codes import RequestCode, ResponseCode
 
 DAY_S = 86_400
 
@@ -168,3 +172,38 @@ async def test_the_log_is_kept_until_messages_that_wait_are_in_the_timer_log_and
     assert broker.store.min_physical_offset > 0
     await clock.skip(31 * DAY_S)
     assert await bodies(wire, "Later") == [b"x"]
+
+
+async def test_a_delay_level_comes_first(wire: Wire, clock: VirtualClock) -> None:
+    await wire.send("Later", b"x", properties="DELAY\x011\x02TIMER_DELAY_SEC\x01500")
+    assert await bodies(wire, "Later") == []
+    await clock.skip(1)
+    assert await bodies(wire, "Later") == [b"x"]
+
+
+async def test_nobody_sends_to_the_topic_where_messages_wait(wire: Wire) -> None:
+    assert (await wire.send(TIMER_TOPIC, b"x")).code == ResponseCode.NO_PERMISSION
+
+
+async def test_a_batch_has_no_delay(wire: Wire) -> None:
+    body = encode_batch([BatchPiece(0, b"x", "TIMER_DELAY_SEC\x015")])
+    answer = await wire.call(RequestCode.SEND_BATCH_MESSAGE, send_header("Later", batch=True), body)
+    assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+
+
+async def test_a_store_of_apache_goes_on_where_its_timer_stood(
+    tmp_path: Path, clock: VirtualClock, start_broker: StartBroker, connect_to: Callable[[Broker], Any]
+) -> None:
+    first = await start_broker()
+    wire = await connect_to(first)
+    for seconds in (5, 50, 500):
+        await wire.send("Later", b"%d" % seconds, properties=f"TIMER_DELAY_SEC\x01{seconds}")
+    began_ms = clock.now_ms()
+    await clock.skip(10)
+    await first.stop()
+    shutil.rmtree(tmp_path / "store/comet/timer")
+    check = struct.pack(">qqqqqqq", began_ms + 10_000, 156, 3, 3, 0, 0, 0)
+    (tmp_path / "store/config/timercheck").write_bytes(check.ljust(4096, b"\0"))
+    second = await start_broker()
+    await clock.skip(1000)
+    assert await bodies(await connect_to(second), "Later") == [b"5", b"50", b"500"]

@@ -7,6 +7,8 @@ import io
 import json
 import re
 import threading
+import time
+from datetime import timedelta
 
 import pytest
 from tests.cli.conftest import CommandLine
@@ -240,3 +242,20 @@ def test_the_commands_write_traces_too(cometmq: CommandLine) -> None:
     alone = cometmq("consume", "told", "--trace")
     assert alone.code == 2
     assert "--group" in alone.err
+
+
+def test_what_waits(cometmq: CommandLine) -> None:
+    with SyncProducer("waiting", cometmq.namesrv) as producer:
+        for days in (1, 2, 200):
+            producer.send(Message("waits", b"x", delay=timedelta(days=days, seconds=-5)))
+
+    def rows() -> list[dict[str, object]]:
+        return list(cometmq("delay", "waiting", "--topic", "waits", "-o", "json").json())
+
+    deadline = time.monotonic() + 20
+    while (found := rows()) == [] or found[0]["waiting"] != 3:
+        assert time.monotonic() < deadline, found
+    (row,) = found
+    assert (row["within_hour"], row["within_day"], row["within_30_days"]) == (0, 1, 2)
+    assert str(row["last_due"]) > str(row["first_due"])
+    assert "In 30 days" in cometmq("delay", "waiting").out

@@ -7,7 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.interop.systems import Deployment
+import pytest
+from tests.interop.systems import Deployment, System
 
 from cometmq.client import LitePullConfig, ProducerConfig, PushConfig, TransactionConfig, errors
 from cometmq.client.sync import SyncAdmin
@@ -65,6 +66,15 @@ def test_the_examples_run_as_written(server: Deployment, tmp_path: Path) -> None
     assert "found again: a parcel" in administered
     assert "parcel-service has 1 to do" in administered
     assert "parcel-service has 0 to do" in administered
+
+
+def test_the_example_of_any_delay(server: Deployment, tmp_path: Path) -> None:
+    if server.broker.system is System.APACHE:  # 4.9 knows delay levels only
+        with pytest.raises(AssertionError, match="would deliver the message at once"):
+            run("any_delay.py", tmp_path, server.address)
+    else:
+        delayed = run("any_delay.py", tmp_path, server.address).splitlines()
+        assert [line.partition(":")[0] for line in delayed] == ["in a second", "in four seconds"]
 
 
 def test_the_page_of_transactions_names_every_option_with_its_default() -> None:

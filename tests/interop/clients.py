@@ -138,6 +138,12 @@ class Client:
             ["produce", *options({"namesrv": namesrv, "mode": mode, **more}), *series.arguments()]
         )
 
+    def recall(self, namesrv: str, topic: str, handle: str) -> str:
+        """Take a waiting message back (Java 5.3); the id of the message."""
+        running = self._runner.start(["recall", *options({"namesrv": namesrv, "topic": topic, "handle": handle})])
+        (done,) = [event for event in running.wait(PATIENCE_S) if event["event"] == "done"]
+        return str(done["msgId"])
+
     def start_transacting(self, namesrv: str, series: Series, group: str, **more: Any) -> Running:
         """Send a series in transactions (Java, Go), then answer the broker until it is stopped.
 

@@ -12,6 +12,7 @@ from cometmq.broker.admin_progress import ProgressAdmin
 from cometmq.broker.admin_queues import QueueAdmin
 from cometmq.broker.admin_relay import RelayAdmin
 from cometmq.broker.admin_runtime import RuntimeAdmin
+from cometmq.broker.admin_timer import TimerAdmin
 from cometmq.broker.admin_topics import TopicAdmin
 from cometmq.broker.admin_transactions import TransactionAdmin
 from cometmq.broker.clients import ClientRegistry
@@ -20,6 +21,7 @@ from cometmq.broker.live_config import LiveConfig
 from cometmq.broker.offsets import ConsumerOffsetManager
 from cometmq.broker.schedule import ScheduleMessageService
 from cometmq.broker.stats import BrokerStats
+from cometmq.broker.timer import TimerMessageService
 from cometmq.broker.topics import TopicConfigManager
 from cometmq.broker.transactions import TransactionalMessageService
 from cometmq.clock import Clock
@@ -42,6 +44,7 @@ def register_administration(
     transactions: TransactionalMessageService,
     permission_changed: Callable[[], None],
     when_registered: Callable[[Callable[[], None]], None],
+    timer: TimerMessageService,
     clock: Clock,
 ) -> None:
     """Let ``processors`` answer tools about this broker.
@@ -59,6 +62,7 @@ def register_administration(
     OffsetAdmin(name, topics, offsets, consumers, store).register(processors)
     QueueAdmin(consumers, store).register(processors)
     RelayAdmin(name, consumers, store).register(processors)
+    TimerAdmin(timer).register(processors)
     ConfigAdmin(live, permission_changed, clock).register(processors)
     RuntimeAdmin(live, store, stats, schedule, transactions).register(processors)
     TransactionAdmin(transactions.open).register(processors)

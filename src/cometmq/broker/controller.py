@@ -285,6 +285,7 @@ class Broker:
             stats=self.stats,
             schedule=self.schedule,
             transactions=self.transactions,
+            timer=self.timer,
             permission_changed=self.topics.new_version,
             when_registered=self._when_registered,
             clock=self.clock,

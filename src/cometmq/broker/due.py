@@ -220,16 +220,6 @@ class DueMessages:
                 places += (2 * place + 1, 2 * place + 2)
         return serials
 
-    def all(self) -> list[tuple[int, int]]:
-        """Topic hash and due time of every message here that is not recalled."""
-        found = [(waiting.topic, waiting.due_ms, waiting.key) for waiting in (*self._heap, *self._late)]
-        found += [
-            (waiting.topic, waiting.due_ms, waiting.key) for arrived in self._seconds.values() for waiting in arrived
-        ]
-        for units in (*self._late_windows, *self._windows):
-            found += zip(units["topic"].tolist(), units["due"].tolist(), units["key"].tolist(), strict=True)
-        return [(topic, due_ms) for topic, due_ms, key in found if (due_ms, key) not in self._recalled]
-
 
 def _waiting(units: Units) -> list[Waiting]:
     return [

@@ -30,6 +30,7 @@ from cometmq.limits import (
 from cometmq.message.names import TIMER_TOPIC
 from cometmq.store.errors import StoreError
 from cometmq.store.message_store import MessageStore
+from cometmq.store.timer_count import WaitingOfTopic
 from cometmq.store.timer_log import FOREVER_MS, TimerLog
 from cometmq.store.timer_position import TimerPosition
 from cometmq.store.timer_recovery import open_timer_log
@@ -106,14 +107,15 @@ class TimerIntake:
             serial = self._read
             self._read += 1
             record = self._store.record_at(physical_offset, size)
-            if serial in self.log.delivered:
-                continue
             try:
                 if record is None:
                     raise ValueError(f"the log has no such record at {physical_offset}")
-                self._entered(entry_of(record, serial, physical_offset))
+                entry = entry_of(record, serial, physical_offset)
             except ValueError as error:
                 _log.error("message %d of %s cannot be delivered and is passed over: %s", serial, TIMER_TOPIC, error)
+                continue
+            if not self.log.delivered.has(serial, entry.due_ms):
+                self._entered(entry)
         self.on_change()
         if self._unwritten_bytes > TIMER_WRITE_BYTES:
             self._work()
@@ -155,6 +157,15 @@ class TimerIntake:
         """The record of a waiting message, as long as the log has it."""
         unit = self._queue.unit(waiting.serial)
         return self._store.record_at(unit[0], unit[1]) if unit is not None else None
+
+    async def count_waiting(self) -> dict[str, WaitingOfTopic]:
+        """How many messages wait, by topic: those in the timer log, where every message is within a second or so.
+
+        :raises OSError: the timer log cannot be read.
+        """
+        near = self.due.due_until(FOREVER_MS)
+        counting = partial(self.log.count, self._horizon_ms, near, self._clock.now_ms())
+        return await self._in_thread(counting)
 
     # --- copying, loading, saving ---------------------------------------------------------------
     def start(self) -> None:

@@ -20,6 +20,7 @@ COMMANDS: Final = {
     "consume": "Receive messages, to a terminal or a pipe.",
     "topic": "List, create, describe and delete topics.",
     "group": "List and describe consumer groups, show and reset their offsets.",
+    "delay": "Show what waits for its time.",
     "message": "Find stored messages by id, key or offset.",
     "transaction": "List transactions that are neither committed nor rolled back.",
     "dlq": "List, read, export and send again what groups failed on too often.",

@@ -27,11 +27,13 @@ from cometmq.remoting.bodies import (
     ResetOffsetBody,
     SubscriptionGroupConfig,
     SubscriptionGroupWrapper,
+    TimerMetrics,
     TopicConfig,
     TopicConfigSerializeWrapper,
     TopicList,
     TopicRouteData,
     TopicStatsTable,
+    TopicTimerMetrics,
     encode_body,
 )
 from cometmq.remoting.codes import RequestCode, ResponseCode
@@ -122,6 +124,17 @@ class Admin:
             found += page.transactions
             offset = page.next_offset
         return found
+
+    async def waiting(self, broker_address: str) -> dict[str, TopicTimerMetrics]:
+        """The messages with a delay of their own that wait at a broker, by topic.
+
+        A broker of Apache RocketMQ 5 counts them, but does not say when they are due.
+
+        :raises BrokerError: among others code 3, of a broker before RocketMQ 5.
+        """
+        doing = "asking what waits"
+        metrics = await self._ask.broker(TimerMetrics, broker_address, RequestCode.GET_TIMER_METRICS, None, doing)
+        return metrics.timing_count
 
     # --- topics ---
 

@@ -25,7 +25,7 @@ def split_batches(messages: Sequence[Message], max_bytes: int, sizes: Sequence[i
         if (
             message.topic != opened.topic
             or message.wait_store_msg_ok != opened.wait
-            or message.delay_level
+            or message.is_delayed
             or message.properties
         ):
             if not is_batchable(message):

@@ -20,6 +20,7 @@ __all__ = [
     "BrokerError",
     "ClientError",
     "ClientStateError",
+    "DelayNotSupportedError",
     "ForkedError",
     "IllegalMessageError",
     "MasterNotFoundError",
@@ -123,6 +124,18 @@ class IllegalMessageError(ClientError):
 
     def __init__(self, message: str, next_step: str | None = None) -> None:
         super().__init__(message, code=int(ResponseCode.MESSAGE_ILLEGAL), next_step=next_step)
+
+
+class DelayNotSupportedError(ClientError):
+    """A broker before RocketMQ 5 would deliver a message with a delay of its own at once; it was not sent."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(
+            f"the broker at {address} knows delay levels only and would deliver the message at once",
+            code=int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED),
+            next_step="give the message a delay_level, or use brokers of CometMQ or RocketMQ 5",
+        )
+        self.address = address
 
 
 class SendFailedError(ClientError):

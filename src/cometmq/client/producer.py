@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Self
 
+from cometmq.client.any_delay import recall
 from cometmq.client.batching import split_batches
 from cometmq.client.errors import ClientStateError, RequestTimeoutError
 from cometmq.client.hooks import CheckForbiddenHook, CommunicationMode, SendMessageHook
@@ -361,6 +362,19 @@ class Producer:
         finally:
             await outcomes.until(0)
         return outcomes.results()
+
+    # --- taking back ---
+
+    async def recall(self, handle: str, *, timeout_s: float | None = None) -> str:
+        """Take back a message that waits for its time; returns its ``msg_id``.
+
+        :param handle: ``recall_handle`` of the result of its send.
+        :raises RecallHandleError: that is no handle.
+        :raises BrokerError: it is too late (code 604), or the broker does not recall (16; 3 before RocketMQ 5.3.2).
+        :raises RemotingError: no answer; it may be taken back. Trying again does no harm.
+        """
+        self._demand_running()
+        return await recall(self.instance, self.group, handle, timeout_s or self.config.send_timeout_s)
 
     # --- the topic ---
 

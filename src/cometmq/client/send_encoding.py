@@ -101,8 +101,11 @@ class SendEncoder:
         """
         wait = "true" if message.wait_store_msg_ok else "false"
         own = f"{UNIQ_KEY}\x01{unique_key}\x02{WAIT}\x01{wait}\x02"
-        if not (message.tags or message.keys or message.properties or message.delay_level):
+        any_delay = message.delay is not None or message.deliver_at is not None
+        if not (message.tags or message.keys or message.properties or message.delay_level or any_delay):
             return own
+        if any_delay:
+            _check_delay(message)
         reserved = message.properties.keys() & RESERVED_NAMES
         if reserved:
             raise IllegalMessageError(
@@ -203,7 +206,7 @@ class SendEncoder:
         :raises IllegalMessageError: as :meth:`properties_text`.
         """
         size = _PIECE_ROOM + len(message.body)
-        if message.tags or message.keys or message.properties or message.delay_level:
+        if message.tags or message.keys or message.properties or message.is_delayed:
             size += len(self.properties_text(message, "").encode())
         return size
 
@@ -226,10 +229,26 @@ class SendEncoder:
         return b"".join(out)
 
 
+def _check_delay(message: Message) -> None:
+    """Refuse a message that asks for two times at once, or for none that is certain.
+
+    :raises IllegalMessageError: which of it.
+    """
+    if bool(message.delay_level) + (message.delay is not None) + (message.deliver_at is not None) > 1:
+        raise IllegalMessageError(
+            "the message has more than one of delay_level, delay and deliver_at", "give it the one that you mean"
+        )
+    if message.deliver_at is not None and message.deliver_at.utcoffset() is None:
+        raise IllegalMessageError(
+            f"deliver_at {message.deliver_at.isoformat()} has no time zone",
+            "add one, as in datetime(…, tzinfo=timezone.utc), or use .astimezone() for local time",
+        )
+
+
 def is_batchable(message: Message) -> bool:
     """Whether brokers take it in a batch: neither delayed in any way nor to a retry topic."""
     return (
-        not message.delay_level
+        not message.is_delayed
         and not message.topic.startswith(RETRY_PREFIX)
         and (not message.properties or TIMER_NAMES.isdisjoint(message.properties))
     )

@@ -42,3 +42,5 @@ class SendResult(msgspec.Struct, frozen=True):
     """The broker's id: its address and the log offset, in hex."""
     queue: MessageQueue
     queue_offset: int
+    recall_handle: str | None = None
+    """Of a message with a delay of its own: what ``Producer.recall`` takes. RocketMQ gives it since 5.3.2."""

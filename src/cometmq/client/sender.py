@@ -11,9 +11,11 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from cometmq.client.any_delay import TimerBrokers, has_any_delay
 from cometmq.client.errors import (
     BrokerError,
     ClientError,
+    DelayNotSupportedError,
     IllegalMessageError,
     MasterNotFoundError,
     RemotingConnectError,
@@ -150,6 +152,7 @@ class Sender:
         self._remoting = instance.remoting
         self._routes = instance.routes
         self._encoder = encoder
+        self._timer_brokers = TimerBrokers(instance)
         enabled = config.send_latency_fault_enable
         self._fault = LatencyFault(instance.clock, config.latency_ladder()) if enabled else None
         self._detector = None
@@ -198,6 +201,8 @@ class Sender:
         address = await self._instance.master_of(queue)
         deadline = self.clock.monotonic() + self.config.send_timeout_s
         connection = await self._remoting.ready(address, deadline)
+        if has_any_delay(message):
+            await self._timer_brokers.demand(address, self.config.send_timeout_s)
         observation = self._observation
         if observation is not None:
             mode = CommunicationMode.ONEWAY
@@ -248,7 +253,8 @@ class Sender:
             offset = int(fields["queueOffset"])
             keys = delivery.unique_keys
             if len(keys) == 1:
-                results = [SendResult(status, keys[0], offset_id, stored_queue, offset)]
+                handle = fields.get("recallHandle")
+                results = [SendResult(status, keys[0], offset_id, stored_queue, offset, handle)]
             else:
                 ids = offset_id.split(",")
                 results = [
@@ -318,7 +324,7 @@ class Sender:
         delivery.queue = queue
         address = self._routes.master(queue.broker_name)
         connection = None if address is None else self._remoting.live(address)
-        if connection is None:
+        if connection is None or (has_any_delay(delivery.message) and address not in self._timer_brokers):
             self._instance.spawn(self._transmit_slowly(delivery, queue))
         else:
             self._submit(delivery, queue, connection)
@@ -381,8 +387,10 @@ class Sender:
             if self._observation is not None:
                 self._observation.begin(delivery, queue, address)
             connection = await self._remoting.ready(address, delivery.deadline)
+            if has_any_delay(delivery.message):
+                await self._timer_brokers.demand(address, delivery.deadline - self.clock.monotonic())
             self._submit(delivery, queue, connection)
-        except SendForbiddenError as error:
+        except (SendForbiddenError, DelayNotSupportedError) as error:
             self._finish(delivery, error)
         except CometMQError as error:
             self._failed(delivery, queue.broker_name, error, True)

@@ -212,6 +212,8 @@ class SyncProducer(Face[Producer]):
         """As :meth:`Producer.send_batch <cometmq.client.producer.Producer.send_batch>`, which see."""
         return self._run(self._inner.send_batch(self._all_in_span(messages), queue=queue, sharding_key=sharding_key))
 
+    recall = blocking(Producer.recall)
+
     def request(
         self,
         message: Message,

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from cometmq.client.any_delay import has_any_delay
 from cometmq.client.errors import BrokerError, IllegalMessageError, RemotingError, RouteNotFoundError
 from cometmq.client.hooks import CheckForbiddenHook, EndTransactionContext, EndTransactionHook, SendMessageHook
 from cometmq.client.instance import ClientInstance
@@ -197,6 +198,10 @@ class TransactionProducer(Producer):
     ) -> SendResult:
         if message.topic.startswith(RETRY_PREFIX):
             raise IllegalMessageError("a message to a retry topic has no transaction", "send it to the topic itself")
+        if has_any_delay(message):
+            raise IllegalMessageError(
+                "a message of a transaction has no delay", "leave out delay and deliver_at, or send it on its own"
+            )
         half = msgspec.structs.replace(message, delay_level=0)
         large = len(half.body) >= PACK_IN_THREAD_BYTES
         delivery = await self._prepare_large(half) if large else self._prepare(half)

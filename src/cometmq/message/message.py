@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import struct
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -17,6 +18,8 @@ from cometmq.message.properties import KEY_SEPARATOR, decode_properties
 from cometmq.message.record import MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_RECORD_BYTES, RecordError, body_crc
 from cometmq.message.sysflag import BORNHOST_V6, COMPRESSED, STOREHOST_V6
 
+_EPOCH: Final = datetime.datetime.fromtimestamp(0, datetime.UTC)
+_MILLISECOND: Final = datetime.timedelta(milliseconds=1)
 _SIZE_MAGIC_CRC: Final = struct.Struct(">iii")
 _INT: Final = struct.Struct(">i")
 _LONG: Final = struct.Struct(">q")
@@ -30,7 +33,9 @@ class Message(msgspec.Struct):
 
     ``tags`` is one tag, which consumers filter by; ``keys`` are what the message can be found by later;
     ``properties`` are the user's own and may not use RocketMQ's reserved names. ``delay_level`` 0 means
-    now. With ``wait_store_msg_ok`` false the broker answers before flush and replication.
+    now; ``delay``, by the broker's clock, or ``deliver_at``, with a time zone, keep the message until any
+    time, to the millisecond, at brokers of CometMQ or RocketMQ 5. With ``wait_store_msg_ok`` false the
+    broker answers before flush and replication.
     """
 
     topic: str
@@ -41,6 +46,13 @@ class Message(msgspec.Struct):
     flag: int = 0
     delay_level: int = 0
     wait_store_msg_ok: bool = True
+    delay: datetime.timedelta | None = None
+    deliver_at: datetime.datetime | None = None
+
+    @property
+    def is_delayed(self) -> bool:
+        """Whether it is to be delivered later than at once."""
+        return bool(self.delay_level) or self.delay is not None or self.deliver_at is not None
 
     def all_properties(self) -> dict[str, str]:
         """The properties as they are stored: the user's and those that RocketMQ keeps there."""
@@ -51,6 +63,10 @@ class Message(msgspec.Struct):
             stored[names.TAGS] = self.tags
         if self.delay_level:
             stored[names.DELAY] = str(self.delay_level)
+        if self.delay is not None:
+            stored[names.TIMER_DELAY_MS] = str(round(self.delay / _MILLISECOND))
+        if self.deliver_at is not None:
+            stored[names.TIMER_DELIVER_MS] = str(round((self.deliver_at - _EPOCH) / _MILLISECOND))
         stored[names.WAIT] = "true" if self.wait_store_msg_ok else "false"
         return stored
 

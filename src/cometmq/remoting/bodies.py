@@ -187,6 +187,24 @@ class KVTable(Body):
     table: dict[str, str] = {}
 
 
+class TopicTimerMetrics(Body):
+    """Messages of one topic that wait for their time (``TimerMetrics.Metric``); all but the first two are ours."""
+
+    count: int
+    time_stamp: int
+    first_due_time: int | None = None
+    last_due_time: int | None = None
+    due_within: dict[int, int] | None = None
+    """How many are due within so many seconds."""
+
+
+class TimerMetrics(Body):
+    """Answer to GET_TIMER_METRICS (61)."""
+
+    timing_count: dict[str, TopicTimerMetrics] = {}
+    data_version: DataVersion | None = None
+
+
 class TopicList(Body):
     """Names of topics."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import threading
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -39,6 +40,7 @@ class TimerDay:
         self._data_size = 0
         self._disk = disk
         self._reader = -1
+        self._opening = threading.Lock()
 
     @property
     def start_ms(self) -> int:
@@ -167,9 +169,10 @@ class TimerDay:
         return record if len(record) == size and zlib.crc32(record) == crc else None
 
     def _open_reader(self) -> int:
-        if self._reader < 0:
-            self._reader = os.open(self.data_path, os.O_RDONLY | os.O_CLOEXEC)
-        return self._reader
+        with self._opening:  # the loop's thread reads records, the worker thread tells which come soon
+            if self._reader < 0:
+                self._reader = os.open(self.data_path, os.O_RDONLY | os.O_CLOEXEC)
+            return self._reader
 
     def delete(self) -> None:
         """Remove both files."""

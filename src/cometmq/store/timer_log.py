@@ -21,7 +21,10 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from cometmq.message.message import MessageExt
+from cometmq.message.properties import REAL_TOPIC
 from cometmq.store.disk import Disk, replace_whole
+from cometmq.store.timer_count import WaitingOfTopic, count_waiting
 from cometmq.store.timer_day import DAY_MS, TimerDay, day_number_of
 from cometmq.store.timer_position import Delivered, TimerPosition, read_position
 from cometmq.store.timer_unit import UNIT_DTYPE, TimerEntry, Units, without_recalled
@@ -168,9 +171,22 @@ class TimerLog:
                     return due
         return FOREVER_MS
 
-    def waiting(self, from_ms: int, before_serial: int) -> Iterator[Units]:
-        """The messages that wait and are due from ``from_ms`` on, a day at a time (worker thread)."""
-        yield from self._undelivered(from_ms, FOREVER_MS, before_serial)
+    def count(self, from_ms: int, near: Sequence[int], now_ms: int) -> dict[str, WaitingOfTopic]:
+        """How many messages wait (worker thread): those due from ``from_ms`` on, and the ``near`` ones by serial."""
+        serials = np.array(near, np.int64)
+        waiting = (
+            part
+            for units in self._undelivered(0, FOREVER_MS, FOREVER_MS)
+            if len(part := units[(units["due"] >= from_ms) | np.isin(units["serial"], serials)])
+        )
+        return count_waiting(waiting, now_ms, self._topic_of)
+
+    def _topic_of(self, units: Units) -> str:
+        for unit in units:
+            record = self.record(int(unit["due"]), int(unit["at"]), int(unit["size"]), int(unit["crc"]))
+            if record is not None:
+                return MessageExt(record, 0).properties[REAL_TOPIC]
+        return "?"
 
     def _undelivered(self, low_ms: int, high_ms: int, before_serial: int) -> Iterator[Units]:
         for number in sorted(self._days):
@@ -185,10 +201,6 @@ class TimerLog:
         """The record that a unit leads to; ``None`` when it is not there as it was written."""
         day = self._days.get(due_ms // DAY_MS)
         return day.read(at, size, crc) if day is not None else None
-
-    def count(self) -> int:
-        """Units in the files, delivered ones of days that are not over among them."""
-        return sum(day.count for day in self._days.values())
 
     def close(self) -> None:
         """Close the files."""

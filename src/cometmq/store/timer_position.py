@@ -59,9 +59,11 @@ class Delivered:
         self.until_ms = max(position.until_ms, *found.values(), -1)
         """None of them was due later."""
 
-    def __contains__(self, serial: int) -> bool:
-        """Whether the message was found delivered; for messages behind the position."""
-        return serial in self._serials
+    def has(self, serial: int, due_ms: int) -> bool:
+        """Whether one message was delivered."""
+        position = self._position
+        before = serial < position.serial and due_ms <= position.until_ms and serial not in position.late
+        return before or serial in self._serials
 
     def left(self, units: Units) -> Units:
         """The units that were not delivered."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import struct
 from collections.abc import Iterator
 from typing import Final
 
@@ -12,10 +13,12 @@ from cometmq.message.record import decode_record
 from cometmq.message.sysflag import TRANSACTION_ROLLBACK
 from cometmq.store.message_store import MessageStore
 from cometmq.store.timer_log import TimerLog
-from cometmq.store.timer_position import Delivered
+from cometmq.store.timer_position import Delivered, TimerPosition
 
 _log = logging.getLogger(__name__)
 
+_TIMER_CHECK: Final = struct.Struct(">qqq")
+"""The time until which the wheel was read, a place in its log, the queue offset that is read next."""
 _MARK: Final = f"{TIMER_OUT_MS}\x01".encode()
 
 
@@ -25,10 +28,26 @@ def open_timer_log(store: MessageStore) -> TimerLog:
     timer_log.open(store.max_physical_offset)
     for line in timer_log.findings:
         _log.warning("%s", line)
-    if timer_log.exists or store.queue(TIMER_TOPIC, 0).max_offset():
+    apache = _position_of_apache(store) if not timer_log.exists else None
+    if apache is not None:
+        _log.warning("config/timercheck: %s was delivered by Apache RocketMQ as far as it says", TIMER_TOPIC)
+        timer_log.delivered = Delivered(apache, {})
+    elif timer_log.exists or store.queue(TIMER_TOPIC, 0).max_offset():
         found = dict(_deliveries(store, timer_log.position.log_offset))
         timer_log.delivered = Delivered(timer_log.position, found)
     return timer_log
+
+
+def _position_of_apache(store: MessageStore) -> TimerPosition | None:
+    """How far RocketMQ 5 has delivered the messages of this store, if it had any (``TimerCheckpoint``)."""
+    try:
+        content = (store.config.root / "config" / "timercheck").read_bytes()
+    except OSError:
+        return None
+    if len(content) < _TIMER_CHECK.size:
+        return None
+    last_read_ms, _, serial = _TIMER_CHECK.unpack_from(content)
+    return TimerPosition(serial=serial, until_ms=last_read_ms - 1) if serial > 0 else None
 
 
 def _deliveries(store: MessageStore, log_offset: int) -> Iterator[tuple[int, int]]:

@@ -57,6 +57,7 @@ public final class Main {
             Options options = new Options(args);
             Map<String, Object> summary = switch (options.command()) {
                 case "produce" -> Produce.run(options, output);
+                case "recall" -> Produce.recall(options);
                 case "consume" -> Consume.run(options, output, stop);
                 case "transact" -> Transact.run(options, output, stop);
                 case "admin" -> Admin.run(options, output);

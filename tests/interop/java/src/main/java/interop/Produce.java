@@ -12,6 +12,7 @@ import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageAccessor;
 import org.apache.rocketmq.common.message.MessageQueue;
 
 /** Sends a numbered series of messages by one of the client's kinds of send. */
@@ -98,11 +99,39 @@ final class Produce {
         if (!keys.isEmpty()) {
             message.setKeys(keys);
         }
-        options.properties().forEach(message::putUserProperty);
+        options.properties().forEach((name, value) -> {
+            if (name.startsWith("TIMER_")) {
+                // What setDelayTimeMs and setDeliverTimeMs of 5.x do.
+                MessageAccessor.putProperty(message, name, value);
+            } else {
+                message.putUserProperty(name, value);
+            }
+        });
         if (options.number("delay-level", 0) > 0) {
             message.setDelayTimeLevel((int) options.number("delay-level", 0));
         }
         return message;
+    }
+
+    /** Takes a message back by the handle of its send: {@code recallMessage} of the 5.3 client. */
+    static Map<String, Object> recall(Options options) throws Exception {
+        DefaultMQProducer producer = producer(options);
+        producer.start();
+        try {
+            Object id = DefaultMQProducer.class.getMethod("recallMessage", String.class, String.class)
+                .invoke(producer, options.text("topic"), options.text("handle"));
+            return Map.of("msgId", id);
+        } finally {
+            producer.shutdown();
+        }
+    }
+
+    private static Object recallHandle(SendResult result) {
+        try {
+            return SendResult.class.getMethod("getRecallHandle").invoke(result);
+        } catch (ReflectiveOperationException older) {
+            return null;
+        }
     }
 
     /** {@code prefix-index|} repeated to the wanted number of bytes, or once without a bar when no size is given. */
@@ -153,6 +182,7 @@ final class Produce {
         fields.put("queueId", result.getMessageQueue().getQueueId());
         fields.put("brokerName", result.getMessageQueue().getBrokerName());
         fields.put("queueOffset", result.getQueueOffset());
+        fields.put("recallHandle", recallHandle(result));
         output.print("sent", fields);
     }
 }

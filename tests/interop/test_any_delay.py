@@ -1,0 +1,58 @@
+"""Real clients send messages that wait for a time of their own: they come then, and recalled ones never do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+from tests.interop.clients import Client, Series
+from tests.interop.systems import Deployment
+
+pytestmark = pytest.mark.interop
+
+GetClient = Callable[[str], Client]
+
+LATE_MS = 500
+"""A busy test machine is late, too; how exact the broker is, `benchmarks/timer.py` tells."""
+
+
+def wait_for(client: Client, deployment: Deployment, topic: str, count: int) -> list[dict[str, object]]:
+    """Everything in the topic, once so many messages are there."""
+    return client.read_topic(deployment.address, topic, count)
+
+
+@pytest.mark.parametrize("name", ["java4", "java4-binary", "java5", "go", "cpp"])
+@pytest.mark.parametrize("prop", ["TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"])
+def test_every_client_sends_messages_that_wait(
+    cluster: Deployment, clients: GetClient, java: Client, topic: str, name: str, prop: str
+) -> None:
+    java.create_topic(cluster.address, cluster.broker.address, topic)
+    began_ms = int(time.time() * 1000)
+    value = {"TIMER_DELAY_SEC": 2, "TIMER_DELAY_MS": 2_000, "TIMER_DELIVER_MS": began_ms + 2_000}[prop]
+    series = Series(topic, 3, body=name, tags=("later",), keys="k{i}", properties={prop: str(value)})
+    clients(name).produce(cluster.address, series)
+    sent_ms = int(time.time() * 1000)
+    messages = wait_for(java, cluster, topic, 3)
+    assert len(messages) == 3
+    for message in messages:
+        properties = message["properties"]
+        assert isinstance(properties, dict)
+        stored_ms, due_ms = message["storeTimestamp"], int(properties["TIMER_OUT_MS"])
+        assert isinstance(stored_ms, int)
+        assert began_ms + 2_000 <= due_ms <= (began_ms if prop == "TIMER_DELIVER_MS" else sent_ms) + 2_000
+        assert due_ms <= stored_ms <= due_ms + LATE_MS
+        assert (message["tags"], properties[prop]) == ("later", str(value))
+
+
+def test_the_java_client_takes_messages_back(cluster: Deployment, clients: GetClient, java: Client, topic: str) -> None:
+    java5 = clients("java5")
+    java.create_topic(cluster.address, cluster.broker.address, topic)
+    sent = java5.produce(cluster.address, Series(topic, 4, properties={"TIMER_DELAY_MS": "5000"}))
+    for event in sent[1:3]:
+        assert java5.recall(cluster.address, topic, event["recallHandle"]) == event["msgId"]
+    messages = wait_for(java, cluster, topic, 2)
+    time_over_ms = max(int(message["storeTimestamp"]) for message in messages)  # type: ignore[call-overload]
+    again = wait_for(java, cluster, topic, 2)
+    assert sorted(str(message["msgId"]) for message in again) == sorted(sent[index]["msgId"] for index in (0, 3))
+    assert time_over_ms >= max(int(message["bornTimestamp"]) for message in again) + 5_000 - LATE_MS  # type: ignore[call-overload]
