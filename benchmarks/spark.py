@@ -1,6 +1,7 @@
-"""Measures the Spark source and the archive job. One JSON line a figure.
+"""Measures the Spark source, the sink and the archive job. One JSON line a figure.
 
     python benchmarks/spark.py [--system cometmq|apache] [--messages 1000000] [--size 1024] [--queues 8] [--rounds 3]
+                               [--only source|sink]
 
 The broker runs beside Spark on the same machine (``local[2]``), on a fresh store that is filled first with random
 bodies, one tag, one key and a unique key each. Every case is repeated and its median taken; the first round of each
@@ -21,6 +22,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,7 @@ from cometmq.spark.environment import local_session  # noqa: E402
 from cometmq.spark.fetch import Fetcher  # noqa: E402
 from cometmq.spark.options import parse_options  # noqa: E402
 from cometmq.spark.queues import OffsetRange, Queue  # noqa: E402
+from cometmq.spark.sink.options import Guarantee  # noqa: E402
 
 FIXED = "queueId int, queueOffset bigint, storeTimestamp timestamp"
 DEFAULT = [column.name for column in COLUMNS if column.default]
@@ -112,6 +115,34 @@ def measure_fetch(topics: Topics, topic: str, messages: int, queues: int, rounds
     repeat("fetch and decode all columns, without Spark", rounds, messages, run)
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024
     tell("memory of a reader", grown_mb=grown)
+
+
+def measure_sink(topics: Topics, system: System, messages: int, size: int, queues: int, rounds: int) -> None:
+    """Write a batch to a topic, every message acknowledged; reading into ``noop`` is what Spark costs alone.
+
+    Rows come from Parquet files with a body, a tag and a key.
+    """
+    spark = local_session("local[2]", "benchmark")
+    place = Path(tempfile.mkdtemp(prefix="cometmq-bench-sink-"))
+    rows = spark.range(0, messages, 1, 2).selectExpr(
+        f"substring(cast(repeat(sha2(cast(id AS string), 512), {size // 128 + 1}) AS binary), 1, {size}) AS body",
+        "concat('Tag', id % 3) AS tags",
+        "concat('key-', id) AS keys",
+    )
+    rows.write.parquet(str(place / "rows"))
+    frame = spark.read.parquet(str(place / "rows"))
+
+    def write(guarantee: str, _: int) -> None:
+        options = {"namesrvAddr": topics.namesrv, "topic": topics.create(queues), "deliveryGuarantee": guarantee}
+        frame.write.format("rocketmq").mode("append").options(**options).save()
+
+    noop = frame.write.format("noop").mode("overwrite")
+    repeat("sink, parquet read into noop", rounds, messages, lambda _: noop.save())
+    for guarantee in Guarantee:
+        if system is System.COMETMQ or guarantee is not Guarantee.EXACTLY_ONCE:
+            repeat(f"sink, {guarantee.value}", rounds, messages, partial(write, guarantee.value))
+    spark.stop()
+    shutil.rmtree(place, ignore_errors=True)
 
 
 def repeat(case: str, rounds: int, rows: int, run: Callable[[int], None]) -> None:
@@ -194,12 +225,19 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=1024)
     parser.add_argument("--queues", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", choices=["source", "sink"], help="measure only this half")
     arguments = parser.parse_args()
-    measure_decode(arguments.size)
+    if arguments.only != "sink":
+        measure_decode(arguments.size)
     place = Path(tempfile.mkdtemp(prefix="cometmq-bench-spark-"))
     try:
         with running(System(arguments.system), place) as deployment:
             topics = Topics(deployment.address, deployment.broker.address)
+            if arguments.only != "source":
+                sink = (arguments.messages, arguments.size, arguments.queues, arguments.rounds)
+                measure_sink(topics, System(arguments.system), *sink)
+            if arguments.only == "sink":
+                return
             topic = fill(topics, arguments.messages, arguments.size, arguments.queues)
             messages = arguments.messages // arguments.queues * arguments.queues
             measure_fetch(topics, topic, messages, arguments.queues, arguments.rounds)

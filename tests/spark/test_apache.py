@@ -10,12 +10,14 @@ import pytest
 from tests.interop.builds import ToolMissingError
 from tests.interop.conftest import unavailable
 from tests.interop.systems import System, deploy
+from tests.spark.sinking import rows_of, sink, stored
 from tests.spark.topics import Topics
 
 pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
 
 from cometmq.spark.archive import archive
 from cometmq.spark.archive_reader import read_archive
+from cometmq.spark.errors import SinkError
 
 pytestmark = [pytest.mark.spark, pytest.mark.interop]
 
@@ -55,3 +57,47 @@ def test_batch_stream_and_archive_agree_with_what_was_sent(spark: Any, apache: T
     archived = read_archive(spark, to)
     assert archived.select("queueId", "queueOffset").distinct().count() == 6005
     assert sorted(bytes(row.body)[:9] for row in archived.select("body").collect())[:6000] == expected
+
+
+@pytest.mark.parametrize("guarantee", ["at-least-once", "effectively-once"])
+def test_the_sink_writes_to_apache(spark: Any, apache: Topics, guarantee: str) -> None:
+    topic = apache.create(queues=3)
+    frame = spark.range(0, 5000, 1, 2).selectExpr(
+        "format_string('%09d', id) AS body",
+        "'TagA' AS tags",
+        "array(concat('key-', id)) AS keys",
+        "if(id % 2 = 0, concat('order-', id % 9), null) AS shardingKey",
+        "map('n', cast(id AS string)) AS properties",
+    )
+    options = {"namesrvAddr": apache.namesrv, "topic": topic, "deliveryGuarantee": guarantee, "producerId": topic}
+    for _ in range(2):  # as after a failure: the second time adds nothing with effectively-once
+        frame.write.format("rocketmq").mode("append").options(**options).save()
+    read = spark.read.format("rocketmq").options(namesrvAddr=apache.namesrv, topic=topic).load().collect()
+    assert len(read) == (5000 if guarantee == "effectively-once" else 10_000)
+    assert {bytes(row.body) for row in read} == {b"%09d" % number for number in range(5000)}
+    assert len({row.uniqKey for row in read}) == 5000
+    row = next(row for row in read if row.keys == "key-10")
+    assert (row.tags, row.properties["n"], row.properties["__SHARDINGKEY"]) == ("TagA", "10", "order-1")
+
+
+def test_a_task_that_dies_is_repeated_on_apache(apache: Topics) -> None:
+    topic = apache.create(queues=3)
+    bodies = [{"body": b"%06d" % number} for number in range(3000)]
+
+    def dying() -> Iterator[Any]:
+        yield rows_of(bodies[:1700])
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        sink(apache, topic, dying(), deliveryGuarantee="effectively-once")
+    sink(apache, topic, [rows_of(bodies[:1000]), rows_of(bodies[1000:])], deliveryGuarantee="effectively-once")
+    found = [[record.body for record in records] for records in stored(apache, topic, 3)]
+    assert sorted(body for queue in found for body in queue) == [row["body"] for row in bodies]
+    assert all(queue == sorted(queue) for queue in found)
+
+
+def test_apache_is_refused_where_it_cannot_keep_the_promise(apache: Topics) -> None:
+    topic = apache.create(queues=1)
+    with pytest.raises(SinkError, match=r"knows no sequences of producers.*\(use CometMQ brokers"):
+        sink(apache, topic, [rows_of([{"body": b"x"}])], deliveryGuarantee="exactly-once")
+    assert stored(apache, topic, 1) == [[]]

@@ -16,10 +16,11 @@ from tests.spark.topics import Topics
 
 from cometmq.spark.errors import OptionError, SinkError
 from cometmq.spark.sink.columns import check_sink_schema
-from cometmq.spark.sink.options import parse_sink_options
+from cometmq.spark.sink.options import Guarantee, parse_sink_options
 
 _jobs = itertools.count(1)
 EXACTLY: dict[str, Any] = {"deliveryGuarantee": "exactly-once"}
+EFFECTIVELY: dict[str, Any] = {"deliveryGuarantee": "effectively-once"}
 
 
 class DiedError(Exception):
@@ -51,34 +52,36 @@ def job() -> str:
 
 
 @given(
+    guarantee=st.sampled_from([EXACTLY, EFFECTIVELY]),
     count=st.integers(1, 2500),
     sizes=st.lists(st.integers(1, 900), min_size=4, max_size=4),
     deaths=st.lists(st.floats(0, 1), max_size=3),
     most=st.sampled_from([500, 20_000, 1_000_000]),
 )
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_however_often_a_task_dies_each_row_is_stored_once_in_order(
-    topics: Topics, count: int, sizes: list[int], deaths: list[float], most: int
+    topics: Topics, guarantee: dict[str, Any], count: int, sizes: list[int], deaths: list[float], most: int
 ) -> None:
     """Also when Spark cuts the rows differently each time."""
     topic, name = topics.create(queues=3), job()
     given_rows = rows(count)
     for death, size in zip(deaths, sizes[1:], strict=False):
         with pytest.raises(DiedError):
-            sink(topics, topic, cut(given_rows, size, int(death * count)), job=name, maxBatchBytes=most, **EXACTLY)
-    done = sink(topics, topic, cut(given_rows, sizes[0]), job=name, maxBatchBytes=most, **EXACTLY)
+            sink(topics, topic, cut(given_rows, size, int(death * count)), job=name, maxBatchBytes=most, **guarantee)
+    done = sink(topics, topic, cut(given_rows, sizes[0]), job=name, maxBatchBytes=most, **guarantee)
     found = numbers(topics, topic, 3)
     assert sorted(itertools.chain(*found)) == list(range(count))
     assert all(queue == sorted(queue) for queue in found)
     assert done.messages + done.passed_over == count
 
 
-def test_a_task_that_is_repeated_as_a_whole_stores_nothing_more(topics: Topics) -> None:
+@pytest.mark.parametrize("guarantee", [EXACTLY, EFFECTIVELY])
+def test_a_task_that_is_repeated_as_a_whole_stores_nothing_more(topics: Topics, guarantee: dict[str, Any]) -> None:
     topic, name = topics.create(queues=3), job()
-    assert sink(topics, topic, cut(rows(1000), 300), job=name, **EXACTLY).passed_over == 0
-    done = sink(topics, topic, cut(rows(1000), 700), job=name, **EXACTLY)
+    assert sink(topics, topic, cut(rows(1000), 300), job=name, **guarantee).passed_over == 0
+    done = sink(topics, topic, cut(rows(1000), 700), job=name, **guarantee)
     assert (done.messages, done.passed_over, done.requests) == (0, 1000, 0)
-    next_batch = sink(topics, topic, cut(rows(10, 1000), 10), job=name, batch=1, **EXACTLY)
+    next_batch = sink(topics, topic, cut(rows(10, 1000), 10), job=name, batch=1, **guarantee)
     assert next_batch.messages == 10
     assert sorted(itertools.chain(*numbers(topics, topic, 3))) == list(range(1010))
 
@@ -146,7 +149,7 @@ def test_queues_that_come_in_between_change_nothing(topics: Topics) -> None:
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-once"])
+@pytest.mark.parametrize("guarantee", ["at-least-once", "effectively-once", "exactly-once"])
 def test_a_broker_that_is_killed_again_and_again(tmp_path: Path, guarantee: str) -> None:
     """The task waits for it; with exactly-once nothing is doubled, whatever was under way."""
     deployment = deploy(System.COMETMQ, tmp_path)
@@ -171,11 +174,23 @@ def test_a_broker_that_is_killed_again_and_again(tmp_path: Path, guarantee: str)
         deployment.close()
 
 
+def test_a_broker_without_an_index_is_told_apart(tmp_path: Path) -> None:
+    """Effectively-once would store repeated rows twice there, and nobody would know."""
+    deployment = deploy(System.COMETMQ, tmp_path, messageIndexEnable="false")
+    try:
+        topics = Topics(deployment.address, deployment.broker.address)
+        topic = topics.create(queues=1)
+        with pytest.raises(SinkError, match=r"does not find messages by their ids.* messageIndexEnable=true"):
+            sink(topics, topic, cut(rows(3), 3), **EFFECTIVELY)
+    finally:
+        deployment.close()
+
+
 def test_what_cannot_go_in_batches_is_refused_when_planned() -> None:
     with pytest.raises(OptionError, match=r"no packed messages in batches .leave compressionType out"):
         parse_sink_options({"namesrvAddr": "a:1", "compressionType": "zlib"} | EXACTLY)
     fields = [("body", "string"), ("deliverAt", "timestamp"), ("delayLevel", "int")]
     with pytest.raises(OptionError, match="leave out delayLevel, deliverAt, or use at-least-once"):
-        check_sink_schema(fields, topic_given=True, only_batches=True)
+        check_sink_schema(fields, topic_given=True, guarantee=Guarantee.EXACTLY_ONCE)
     with pytest.raises(OptionError, match="producerId has 1 to 128 characters"):
         parse_sink_options({"namesrvAddr": "a:1", "producerId": "a b"})

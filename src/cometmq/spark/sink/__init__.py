@@ -6,6 +6,8 @@
 ``encoding``       Arrow batches → the bytes of messages, vectorised; bad rows are found here
 ``placing``        which queue a row goes to, and how rows are cut into chunks
 ``delivery``       one chunk at a time in each queue; busy and broken brokers are waited for
+``guards``         what keeps rows of a repeated task from being stored twice: ``effectively_once``,
+                   ``exactly_once``
 ``task``           one Spark task: rows in, chunks out, a commit message
 ``writers``        what Spark calls
 =================  ==============================================================================

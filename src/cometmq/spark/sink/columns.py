@@ -8,6 +8,7 @@ from typing import Final
 
 from cometmq.options import nearest
 from cometmq.spark.errors import OptionError
+from cometmq.spark.sink.options import Guarantee
 
 _TEXT: Final = ("string",)
 _BYTES: Final = ("binary", "string")
@@ -43,11 +44,13 @@ DELAY_COLUMNS: Final = frozenset({"delayLevel", "delayMs", "deliverAt"})
 _KAFKA_KEY: Final = "RocketMQ has no key of a record: use shardingKey for order, keys for finding messages"
 
 
-def check_sink_schema(fields: Iterable[tuple[str, str]], *, topic_given: bool, only_batches: bool = False) -> None:
+def check_sink_schema(
+    fields: Iterable[tuple[str, str]], *, topic_given: bool, guarantee: Guarantee = Guarantee.AT_LEAST_ONCE
+) -> None:
     """Demand that every ``(name, Spark type)`` is a column that can be sent, and that a message can be made of them.
 
     :param topic_given: whether rows without a topic have one by option.
-    :param only_batches: whether what RocketMQ takes in batches is all that can be sent.
+    :param guarantee: the stronger ones cannot follow messages that wait elsewhere first.
     :raises OptionError: naming the column and the nearest known one, the type it may have, or what is missing.
     """
     names = set()
@@ -77,9 +80,9 @@ def check_sink_schema(fields: Iterable[tuple[str, str]], *, topic_given: bool, o
         )
     if not topic_given and "topic" not in names:
         raise OptionError("no topic: neither option topic nor a column topic", next_step="give one of them")
-    if only_batches and names & DELAY_COLUMNS:
+    if guarantee is not Guarantee.AT_LEAST_ONCE and names & DELAY_COLUMNS:
         raise OptionError(
-            "deliveryGuarantee exactly-once sends batches only, and RocketMQ takes no delayed messages in batches",
+            f"deliveryGuarantee {guarantee.value} has no delayed messages, which wait under another topic first",
             next_step=f"leave out {', '.join(sorted(names & DELAY_COLUMNS))}, or use at-least-once",
         )
     if "brokerName" in names and "queueId" not in names:

@@ -32,7 +32,7 @@ from cometmq.spark.sink.routes import ANSWER_SECONDS, WriteRoute
 _PAUSE_SECONDS: Final = 0.1
 _ORDER_ADVICE: Final = (
     "a repeated task must have the same rows in the same order and the same number of tasks: sort within partitions, "
-    "leave out rand() and current_timestamp(), keep the number of cores; effectively-once has the same need"
+    "leave out rand() and current_timestamp(), keep the number of cores"
 )
 
 
@@ -136,7 +136,7 @@ class ExactlyOnce:
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             raise SinkError(
                 f"broker {broker} ({address}) knows no sequences of producers, which exactly-once needs",
-                next_step="use CometMQ brokers, or deliveryGuarantee at-least-once",
+                next_step="use CometMQ brokers, or deliveryGuarantee effectively-once",
             )
         if answer.code != ResponseCode.SUCCESS:
             raise SinkError(

@@ -28,6 +28,7 @@ class Guarantee(Enum):
     """What a writer promises of each row; see ``docs/spark.md``."""
 
     AT_LEAST_ONCE = "at-least-once"
+    EFFECTIVELY_ONCE = "effectively-once"
     EXACTLY_ONCE = "exactly-once"
 
 

@@ -64,19 +64,22 @@ def write_rows(plan: SinkPlan, identity: TaskIdentity, batches: Iterable[pa.Reco
                 for chunk in placing.chunks(encode_rows(part, row, identity, plan.options)):
                     delivery.submit(chunk)
                 row += part.num_rows
-        guard.finish()
         done = delivery.finish()
+        guard.finish()
     finally:
         delivery.close()
     return SinkCommit(done.messages, done.bytes, done.requests, done.repeated, done.passed_over)
 
 
 def _guard(options: SinkOptions, identity: TaskIdentity) -> Guard:
+    from cometmq.spark.sink.effectively_once import EffectivelyOnce
     from cometmq.spark.sink.exactly_once import ExactlyOnce
     from cometmq.spark.sink.guards import AtLeastOnce
 
     if options.guarantee is Guarantee.EXACTLY_ONCE:
         return ExactlyOnce(options, identity)
+    if options.guarantee is Guarantee.EFFECTIVELY_ONCE:
+        return EffectivelyOnce(options, identity)
     return AtLeastOnce()
 
 

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from cometmq.spark.errors import OptionError
 from cometmq.spark.sink.columns import check_sink_schema
 from cometmq.spark.sink.identity import task_identity
-from cometmq.spark.sink.options import Guarantee, SinkOptions, parse_sink_options
+from cometmq.spark.sink.options import SinkOptions, parse_sink_options
 from cometmq.spark.sink.routes import look_up
 from cometmq.spark.sink.task import SinkCommit, SinkPlan, summary, write_rows
 
@@ -92,8 +92,7 @@ def stream_writer(given: Mapping[str, str], schema: StructType, overwrite: bool)
 def _checked(given: Mapping[str, str], schema: StructType) -> SinkOptions:
     options = parse_sink_options(given)
     fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
-    exactly = options.guarantee is Guarantee.EXACTLY_ONCE
-    check_sink_schema(fields, topic_given=options.topic is not None, only_batches=exactly)
+    check_sink_schema(fields, topic_given=options.topic is not None, guarantee=options.guarantee)
     return options
 
 
