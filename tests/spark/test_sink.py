@@ -112,6 +112,7 @@ def test_a_stream_goes_on_after_a_restart(spark: Any, topics: Topics, place: Pat
     add(place, 700, 300)
     query = run_stream(spark, topics.namesrv, topic, place, None, deliveryGuarantee=guarantee)
     assert [progress["numInputRows"] for progress in query.recentProgress] == [700, 300]
+    assert [progress["sink"]["numOutputRows"] for progress in query.recentProgress] == [700, 300]
     add(place, 1000, 500)
     run_stream(spark, topics.namesrv, topic, place, None, deliveryGuarantee=guarantee)
     assert bodies(topics, topic, 2) == expected(1500)

@@ -15,6 +15,7 @@ from typing import Final
 
 from cometmq.client.send_encoding import SendEncoder
 from cometmq.clock import SYSTEM_CLOCK, Clock
+from cometmq.errors import CometMQError
 from cometmq.limits import MAX_SINK_IN_FLIGHT_BYTES
 from cometmq.message.compression import DEFAULT_LEVEL, compress
 from cometmq.message.sysflag import CompressionType, with_compression
@@ -22,7 +23,7 @@ from cometmq.remoting.blocking import BlockingConnection, BlockingConnectionErro
 from cometmq.remoting.bodies import MessageQueue
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import RemotingCommand
-from cometmq.spark.errors import SinkError, UnreachableError
+from cometmq.spark.errors import SinkError
 from cometmq.spark.queues import Queue
 from cometmq.spark.sink.encoding import take_apart
 from cometmq.spark.sink.guards import Guard
@@ -144,7 +145,7 @@ class Delivery:
                 sending.opaque = next(self._opaques)
                 connection.send(self._frame(sending))
                 self.delivered.requests += 1
-            except (BlockingConnectionError, UnreachableError) as error:
+            except CometMQError as error:  # also what a nameserver says of a broker that is away
                 self._broken(queue.broker, error.message)
 
     def _connection(self, queue: Queue) -> BlockingConnection:
