@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import shutil
 import zlib
 from collections.abc import Awaitable, Callable
@@ -264,6 +265,17 @@ async def test_a_store_that_knows_no_producers_is_not_read_at_start(broker: Brok
     saved = Path(broker.config.store_path_root_dir) / "comet" / "producers.json"
     while not saved.exists():  # once the log is flushed
         await asyncio.sleep(PAUSE_S)
+
+
+async def test_a_broker_that_stops_does_not_wait_until_its_log_is_read(
+    broker: Broker, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await wire.send("T", b"1")
+    ((_, view),) = broker.store.records(0, broker.store.max_physical_offset)
+    monkeypatch.setattr(broker.store, "records", lambda _start, _end: itertools.repeat((0, view)))
+    answer = await wire.call(RequestCode.OPEN_PRODUCER, OpenProducerRequestHeader(producer="q-0", batch=0))
+    assert answer.code == ResponseCode.SYSTEM_BUSY
+    await asyncio.wait_for(broker.stop(), 20)
 
 
 @pytest.mark.parametrize(

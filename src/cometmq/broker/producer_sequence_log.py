@@ -59,6 +59,7 @@ class ProducerSequenceLog:
         self._table = ProducerSequences(clock=clock)
         self._reading: asyncio.Task[None] | None = None
         self._is_read = False
+        self._stopping = False
         self._saved_at = -1
 
     def start(self) -> None:
@@ -67,7 +68,8 @@ class ProducerSequenceLog:
             self._read()
 
     async def stop(self) -> None:
-        """Wait for a thread that reads."""
+        """End a thread that reads."""
+        self._stopping = True
         if self._reading is not None:
             await asyncio.wait([self._reading])
 
@@ -120,7 +122,7 @@ class ProducerSequenceLog:
             _log.exception("the sequences of producers cannot be read; it is tried again when one comes")
             self._table = ProducerSequences(clock=self._clock)
         else:
-            self._is_read = True
+            self._is_read = not self._stopping
             self.save()
         self._reading = None
 
@@ -134,6 +136,8 @@ class ProducerSequenceLog:
             _log.warning("%s does not belong to this log: the whole log is read instead", self._path)
         follow = _Following(self._table)
         for _, view in self._store.records(start, end):
+            if self._stopping:
+                return
             follow.record(view)
 
     def _load(self) -> _Snapshot | None:
