@@ -11,6 +11,7 @@ from cometmq.cli.lazy_group import LazyGroup
 JOBS: Final = {
     "archive": "Archive topics, or a store's files, into Parquet, exactly once.",
     "rebuild": "Make a store's consume queues and index anew from its log.",
+    "replay": "Send messages of an archive to a topic, in order, and go on where it stopped.",
     "key-index": "Index an archive by key, and find messages that no broker has any more.",
 }
 """Each is the attribute ``command`` of a module of :mod:`cometmq.cli.jobs`."""

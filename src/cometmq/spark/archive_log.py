@@ -15,7 +15,6 @@ tells where every queue stands; a batch that would overlap or belongs to another
 
 from __future__ import annotations
 
-import fcntl
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,10 +26,10 @@ import msgspec
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.durable import replace_file
 from cometmq.spark.errors import ArchiveError
+from cometmq.spark.job_lock import locked
 from cometmq.spark.queues import OffsetRange, Offsets, Queue
 
 COMMITS: Final = "_commits"
-LOCK: Final = "_lock"
 _DIGITS: Final = 20
 
 
@@ -170,14 +169,7 @@ class ArchiveLog:
 
         :raises ArchiveError: another process holds it.
         """
-        self.root.mkdir(parents=True, exist_ok=True)
-        with (self.root / LOCK).open("a") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise ArchiveError(
-                    f"another job is writing to {self.root}", next_step="wait for it, or write to another directory"
-                ) from error
+        with locked(self.root):
             yield
 
     def demand_new(self, ranges: Iterable[OffsetRange]) -> None:

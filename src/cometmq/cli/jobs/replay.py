@@ -1,0 +1,125 @@
+"""``cometmq pipeline replay``: an archive's messages back into a topic."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from cometmq.cli.administration import namesrv_option
+from cometmq.cli.failures import DONE, PARTLY_DONE
+from cometmq.cli.moments import Moment
+from cometmq.spark.errors import OptionError
+
+if TYPE_CHECKING:
+    from cometmq.spark.replay_report import ReplayedStep, ReplayReport
+
+_directory = click.Path(path_type=Path, file_okay=False)
+
+
+@click.command("replay")
+@namesrv_option
+@click.option("--archive", required=True, type=_directory, help="Directory of the archive.")
+@click.option("--ledger", required=True, type=_directory, help="Directory that keeps how far the replay is.")
+@click.option("--topic", help="Which topic of the archive; may be left out where it holds one.")
+@click.option("--to", help="Topic to send to, which must exist; by default one of the same name.")
+@click.option("--since", type=Moment(), help="Only messages stored at or after this time.")
+@click.option("--until", type=Moment(), help="Only messages stored before this time.")
+@click.option("--key", "keys", multiple=True, help="Only messages with this key or unique key; may be repeated.")
+@click.option("--tag", "tags", multiple=True, help="Only messages with this tag; may be repeated.")
+@click.option("--where", help="Only messages that meet this Spark SQL predicate on the archive's columns.")
+@click.option("--by-key", is_flag=True, help="Choose queues anew by key, instead of keeping them.")
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Most messages a second.")
+@click.option("--keep-born-time", is_flag=True, help="Give messages their born times again; slower.")
+@click.option("--translate-groups", help="Groups, separated by commas, that go on in the new topic where they are.")
+@click.option("--groups-namesrv", help="Nameservers of the brokers where those groups are, if not --namesrv.")
+@click.option("--dry-run", is_flag=True, help="Send nothing and write nothing; tell what would be sent.")
+@click.option("--step", type=click.IntRange(1), default=200_000, show_default=True, help="Offsets of one step.")
+@click.option("--master", default="local[*]", show_default=True, help="Spark master.")
+@click.option("--report", type=click.Path(path_type=Path, dir_okay=False), help="Write the report as HTML too.")
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.pass_context
+def command(
+    ctx: click.Context,
+    namesrv: str,
+    archive: Path,
+    ledger: Path,
+    topic: str | None,
+    to: str | None,
+    since: int | None,
+    until: int | None,
+    keys: tuple[str, ...],
+    tags: tuple[str, ...],
+    where: str | None,
+    by_key: bool,
+    rate: float | None,
+    keep_born_time: bool,
+    translate_groups: str | None,
+    groups_namesrv: str | None,
+    dry_run: bool,
+    step: int,
+    master: str,
+    report: Path | None,
+    output: str,
+) -> int:
+    """Send messages of an archive to a topic, and go on where the last run stopped.
+
+    Exit codes: 0 done; 1 failed, what was sent is known and is not sent again; 2 wrong use; 3 partly done: stopped
+    early, or there are warnings.
+    """
+    from cometmq.spark.replay import replay
+    from cometmq.spark.replay_ledger import Selection
+
+    stop = threading.Event()
+    before = signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    try:
+        done = replay(
+            archive,
+            namesrv,
+            ledger,
+            topic=topic,
+            to=to,
+            selection=Selection(since, until, keys, tags, where),
+            by_key=by_key,
+            per_second=rate,
+            keep_born_time=keep_born_time,
+            translate_groups=[name.strip() for name in (translate_groups or "").split(",") if name.strip()],
+            groups_namesrv=groups_namesrv,
+            dry_run=dry_run,
+            step_offsets=step,
+            master=master,
+            on_step=_tell,
+            stop=stop,
+        )
+    except OptionError as error:
+        raise click.UsageError(str(error), ctx) from error
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    if report is not None:
+        _write_page(done, report)
+    code = DONE if done.complete else PARTLY_DONE
+    click.echo(json.dumps(done.to_dict() | {"exit_code": code}, indent=2) if output == "json" else done.render())
+    return code
+
+
+def _tell(step: ReplayedStep) -> None:
+    speed = step.total / step.seconds if step.seconds else 0.0
+    again = f" ({step.found:,} of them were there)" if step.found else ""
+    click.echo(
+        f"step {step.step}: {step.messages:,} messages{again}; {step.total:,} so far, {speed:,.0f} messages/s", err=True
+    )
+
+
+def _write_page(done: ReplayReport, path: Path) -> None:
+    from cometmq.cli.job_report import Bars, Line, write_page
+
+    names = [f"{of.broker} {of.queue_id}" for of in done.queues]
+    plots: list[Bars | Line] = [Bars("Messages by queue", names, {"messages": [of.messages for of in done.queues]})]
+    if done.steps:
+        seconds = [step.seconds for step in done.steps]
+        plots.append(Line("Progress", "seconds", seconds, {"messages": [step.total for step in done.steps]}))
+    write_page(path, f"Replay of {done.topic} to {done.to}", done.complete, done.render(), plots)

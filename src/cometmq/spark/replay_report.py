@@ -1,0 +1,127 @@
+"""What a replay did, or would do, for people and for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from cometmq.spark.queues import Queue
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedStep:
+    """One step that has just been done."""
+
+    step: int
+    messages: int
+    found: int
+    total: int
+    """Messages of this run so far."""
+    seconds: float
+    """Of this run so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueReplayed:
+    """What one queue of the topic got, or in a dry run would get."""
+
+    broker: str
+    queue_id: int
+    messages: int
+    found: int
+    """Of them sent by an earlier run that died, and found again."""
+    first: int | None
+    """New offsets: the first, and the one after the last; none in a dry run."""
+    next: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TranslatedOffset:
+    """Where a group goes on in one queue of the new topic."""
+
+    group: str
+    broker: str
+    queue_id: int
+    offset: int
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayReport:
+    """What one run of a replay did, or with ``dry_run`` would do."""
+
+    archive: str
+    topic: str
+    to: str
+    ledger: str
+    replay_id: str
+    dry_run: bool
+    finished: bool
+    """False if the run was stopped before its end."""
+    messages: int
+    found: int
+    earlier: int
+    """Messages that earlier runs with this ledger have sent."""
+    steps: tuple[ReplayedStep, ...]
+    queues: tuple[QueueReplayed, ...]
+    translated: tuple[TranslatedOffset, ...]
+    warnings: tuple[str, ...]
+    seconds: float
+
+    @property
+    def complete(self) -> bool:
+        """Whether it came to its end and nothing is to be warned of."""
+        return self.finished and not self.warnings
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain values, for JSON."""
+        return asdict(self) | {"complete": self.complete}
+
+    def render(self) -> str:
+        """A summary to read in a terminal of 100 columns."""
+        speed = self.messages / self.seconds if self.seconds else 0.0
+        if self.dry_run:
+            lines = [
+                f"would send {self.messages:,} messages of {self.topic} in {self.archive} to {self.to}; sent nothing"
+            ]
+        else:
+            lines = [
+                f"{self.messages:,} messages of {self.topic} in {self.archive} are now in {self.to}, "
+                f"{self.seconds:.1f} s ({speed:,.0f} messages/s)"
+            ]
+            if self.found:
+                lines.append(f"{self.found:,} of them had been sent by a run that died, and were not sent again")
+        if self.earlier:
+            lines.append(f"earlier runs with {self.ledger} have sent {self.earlier:,}")
+        if self.queues:
+            lines += ["", f"  {'broker':<24} {'queue':>5} {'messages':>12} {'from offset':>14} {'to before':>14}"]
+            lines += [
+                f"  {of.broker:<24} {of.queue_id:>5} {of.messages:>12,} {_number(of.first):>14} {_number(of.next):>14}"
+                for of in self.queues
+            ]
+        if self.translated:
+            verb = "would go on" if self.dry_run else "go on"
+            lines += ["", f"groups {verb} in {self.to} at:", ""]
+            lines.append(f"  {'group':<32} {'broker':<24} {'queue':>5} {'offset':>14}  note")
+            lines += [
+                f"  {of.group:<32} {of.broker:<24} {of.queue_id:>5} {of.offset:>14,}  {of.note}".rstrip()
+                for of in self.translated
+            ]
+        if not self.finished:
+            lines += ["", "stopped before the end; run it again with the same ledger to go on"]
+        lines += ["", *(f"warning: {warning}" for warning in self.warnings)] if self.warnings else []
+        return "\n".join(lines)
+
+
+def _number(value: int | None) -> str:
+    return "–" if value is None else f"{value:,}"
+
+
+def queues_replayed(
+    queues: Sequence[Queue], counts: Mapping[int, tuple[int, int, int | None, int | None]]
+) -> tuple[QueueReplayed, ...]:
+    """Queues with what they got: messages, found, first and next, by the queue's number in the plan."""
+    return tuple(
+        QueueReplayed(queues[at].broker, queues[at].queue_id, *counts[at]) for at in sorted(counts) if counts[at][0]
+    )

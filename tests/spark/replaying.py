@@ -1,0 +1,35 @@
+"""A driver of the replay job in a process of its own, which can kill itself at a named point.
+
+``python -m tests.spark.replaying NAMESRV ARCHIVE LEDGER TO POINT RATE``; POINT is ``before-commit`` (the messages of
+step 1 are sent, the step is not done) or ``never``.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+from cometmq.spark.replay_ledger import Plan, ReplayLedger
+
+STEP = 2000
+"""Offsets of a step."""
+
+
+def main(namesrv: str, archive: str, ledger: str, to: str, point: str, rate: str) -> None:
+    """Replay what is there."""
+    from cometmq.spark.replay import replay
+
+    write_done = ReplayLedger.write_done
+
+    def killing(self: ReplayLedger, plan: Plan, sent: int, found: int) -> None:
+        if point == "before-commit" and plan.step == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        write_done(self, plan, sent, found)
+
+    ReplayLedger.write_done = killing  # type: ignore[method-assign]
+    replay(archive, namesrv, ledger, to=to, step_offsets=STEP, per_second=float(rate) or None, master="local[2]")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,254 @@
+"""The replay job: messages come back as they were, in order, and not twice, whatever is killed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from tests.spark.sinking import stored
+from tests.spark.topics import Topics
+
+pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
+
+from cometmq.cli.pipeline import command
+from cometmq.message.properties import decode_properties
+from cometmq.message.record import StoredRecord
+from cometmq.message.sysflag import CompressionType, with_compression
+from cometmq.remoting.blocking import BlockingConnection
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.headers import SendMessageRequestHeaderV2
+from cometmq.spark.archive import archive
+from cometmq.spark.cluster import Cluster
+from cometmq.spark.errors import ArchiveError, OptionError
+from cometmq.spark.group_offsets import committed_offsets
+from cometmq.spark.options import parse_options
+from cometmq.spark.queues import Queue
+from cometmq.spark.replay import replay
+from cometmq.spark.replay_ledger import ReplayLedger, Selection
+from cometmq.spark.replay_messages import REPLAY_ORIGIN
+
+pytestmark = pytest.mark.spark
+
+PATIENCE_S = 240
+PACKED = with_compression(0, CompressionType.ZLIB)
+
+
+def send_packed(topics: Topics, topic: str, queue_id: int, body: bytes, properties: str) -> None:
+    """One message with a packed body and a flag of its own."""
+    header = SendMessageRequestHeaderV2(
+        producer_group="tests",
+        topic=topic,
+        default_topic="TBW102",
+        default_topic_queue_nums=4,
+        queue_id=queue_id,
+        sys_flag=PACKED,
+        born_timestamp=1_700_000_000_000,
+        flag=77,
+        properties=properties,
+        reconsume_times=0,
+        unit_mode=False,
+        batch=False,
+    )
+    with BlockingConnection(topics.broker) as connection:
+        answer = connection.invoke(RequestCode.SEND_MESSAGE_V2, header, zlib.compress(body))
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
+
+
+def said_by(record: StoredRecord) -> tuple[Any, ...]:
+    """Everything of a message that a replay promises to keep."""
+    properties = decode_properties(record.properties_text)
+    properties.pop(REPLAY_ORIGIN, None)
+    properties.pop("CLUSTER", None)  # each Apache broker writes its own
+    return record.body, record.flag, record.sys_flag & 0x701, properties
+
+
+def origins(records: list[StoredRecord]) -> list[tuple[int, int]]:
+    """Queue and offset that each message had."""
+    found = []
+    for record in records:
+        _, queue_id, offset, _, _ = decode_properties(record.properties_text)[REPLAY_ORIGIN].split("/")
+        found.append((int(queue_id), int(offset)))
+    return found
+
+
+@pytest.fixture(scope="module")
+def lake(spark: Any, topics: Topics, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """A topic of three queues with 900 messages and more of every kind, and its archive."""
+    topic = topics.create(3)
+    for queue_id in range(3):
+        for part in range(3):
+            text = f"TAGS\x01tag{part}\x02KEYS\x01key{part} k{queue_id}{part}\x02own\x01ä\x02"
+            topics.send(topic, queue_id, [b"%d/%d/%03d" % (queue_id, part, n) for n in range(100)], text)
+    send_packed(topics, topic, 1, b"packed " * 500, "KEYS\x01big\x02UNIQ_KEY\x017F00000100000000000000000000ABCD\x02")
+    topics.send(topic, 1, [b"last"], "REAL_TOPIC\x01before\x02")
+    to = tmp_path_factory.mktemp("replay") / "lake"
+    report = archive(topics.namesrv, topic, to, to.with_name("checkpoint"), max_offsets_per_trigger=700, spark=spark)
+    assert report.rows == 902
+    return topic, to
+
+
+def test_messages_come_back_as_they_were_and_once(
+    spark: Any, topics: Topics, lake: tuple[str, Path], tmp_path: Path
+) -> None:
+    topic, to = lake
+    copy = topics.create(3)
+    options = parse_options({"namesrvAddr": topics.namesrv, "topic": topic})
+    Cluster(options).commit_offsets("readers", {Queue(topic, topics.broker_name, 1): 42})
+    dry = replay(to, topics.namesrv, tmp_path / "ledger", to=copy, dry_run=True, spark=spark)
+    assert (dry.messages, [of.messages for of in dry.queues]) == (902, [300, 302, 300])
+    assert not (tmp_path / "ledger").exists()
+    assert stored(topics, copy, 3) == [[], [], []]
+
+    topics.send(copy, 1, [b"from elsewhere"] * 5)
+    steps: list[int] = []
+    report = replay(
+        to,
+        topics.namesrv,
+        tmp_path / "ledger",
+        to=copy,
+        step_offsets=500,
+        translate_groups=["readers"],
+        spark=spark,
+        on_step=lambda step: steps.append(step.messages),
+    )
+    assert (report.messages, report.found, report.complete, sum(steps)) == (902, 0, True, 902)
+    assert len(steps) > 1
+    before, after = stored(topics, topic, 3), stored(topics, copy, 3)
+    after[1] = after[1][5:]
+    assert [[said_by(record) for record in queue] for queue in after] == [
+        [said_by(record) for record in queue] for queue in before
+    ]
+    assert [origins(queue) for queue in after] == [
+        [(queue_id, offset) for offset in range(len(queue))] for queue_id, queue in enumerate(before)
+    ]
+    copied = Cluster(parse_options({"namesrvAddr": topics.namesrv, "topic": copy}))
+    placed = committed_offsets(copied, copied.queues(), "readers")
+    assert placed[Queue(copy, topics.broker_name, 1)] == 42 + 5
+    assert {of.queue_id: of.offset for of in report.translated}[1] == 47
+    mapping = spark.read.parquet(*ReplayLedger(tmp_path / "ledger").mappings())
+    assert mapping.where("toOffset = queueOffset + if(queueId = 1, 5, 0) AND toQueue = queueId").count() == 902
+
+    again = replay(to, topics.namesrv, tmp_path / "ledger", to=copy, spark=spark)
+    assert (again.messages, again.earlier) == (0, 902)
+    with pytest.raises(ArchiveError, match="is about another replay: by_key differ"):
+        replay(to, topics.namesrv, tmp_path / "ledger", to=copy, by_key=True, spark=spark)
+
+
+def test_what_is_chosen_is_spread_anew_by_key(
+    spark: Any, topics: Topics, lake: tuple[str, Path], tmp_path: Path
+) -> None:
+    _, to = lake
+    small = topics.create(2)
+    chosen = Selection(tags=("tag0", "tag1"), where="queueId < 2 AND endsWith(cast(body AS string), '7')")
+    report = replay(to, topics.namesrv, tmp_path / "one", to=small, selection=chosen, by_key=True, spark=spark)
+    assert report.messages == 40  # ten of each hundred
+    queues = stored(topics, small, 2)
+    bodies = [[record.body for record in queue] for queue in queues]
+    by_key: dict[bytes, set[int]] = {}
+    for queue_id, of_queue in enumerate(bodies):
+        for body in of_queue:
+            by_key.setdefault(body[2:3], set()).add(queue_id)
+        for source in (b"0/0", b"0/1", b"1/0", b"1/1"):
+            mine = [body for body in of_queue if body.startswith(source)]
+            assert mine == sorted(mine)
+    assert by_key == {b"0": {0}, b"1": {1}} or by_key == {b"0": {1}, b"1": {0}}, (
+        "key0 and key1 have neighbouring hashes"
+    )
+
+    keyed = replay(
+        to, topics.namesrv, tmp_path / "two", to=small, selection=Selection(keys=("big",)), by_key=True, spark=spark
+    )
+    assert keyed.messages == 1
+    nothing = Selection(since_ms=int(time.time() * 1000) + 3_600_000)
+    assert (
+        replay(to, topics.namesrv, tmp_path / "three", to=small, selection=nothing, by_key=True, spark=spark).messages
+        == 0
+    )
+
+
+def test_arguments_that_do_not_fit_are_told(spark: Any, topics: Topics, lake: tuple[str, Path], tmp_path: Path) -> None:
+    topic, to = lake
+    small = topics.create(2)
+    with pytest.raises(OptionError, match=rf"topic {small} has no queue for .*--by-key"):
+        replay(to, topics.namesrv, tmp_path / "ledger", to=small, spark=spark)
+    bad = Selection(where="nosuch = 1")
+    with pytest.raises(OptionError, match=r"predicate 'nosuch = 1' cannot be read"):
+        replay(to, topics.namesrv, tmp_path / "ledger", selection=bad, dry_run=True, spark=spark)
+    with pytest.raises(OptionError, match="groups are in topic"):
+        replay(to, topics.namesrv, tmp_path / "ledger", translate_groups=["g"], spark=spark)
+    with pytest.raises(OptionError, match="holds no archive"):
+        replay(tmp_path / "none", topics.namesrv, tmp_path / "ledger", spark=spark)
+    base = ["replay", "--namesrv", topics.namesrv, "--archive", str(to), "--ledger", str(tmp_path / "ledger")]
+    wrong = CliRunner().invoke(command, [*base, "--topic", "other", "--to", topic])
+    assert wrong.exit_code == 2
+    assert "holds nothing of topic other" in wrong.output
+
+
+def driver(topics: Topics, to: Path, ledger: Path, copy: str, point: str, rate: int) -> subprocess.Popen[bytes]:
+    """Start a driver in a process group of its own."""
+    named = [topics.namesrv, str(to), str(ledger), copy, point, str(rate)]
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.spark.replaying", *named],
+        start_new_session=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def end_group(process: subprocess.Popen[bytes]) -> None:
+    """Kill driver, JVM and Python workers of one job at once."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+
+
+@pytest.mark.crash
+@pytest.mark.timeout(3 * PATIENCE_S)
+def test_a_job_killed_at_any_point_sends_everything_once(spark: Any, topics: Topics, tmp_path: Path) -> None:
+    topic, copy = topics.fill(6000, queues=3), topics.create(3)
+    to, ledger = tmp_path / "lake", tmp_path / "ledger"
+    archive(topics.namesrv, topic, to, tmp_path / "checkpoint", spark=spark)
+    queues = [Queue(copy, topics.broker_name, number) for number in range(3)]
+    cluster = Cluster(parse_options({"namesrvAddr": topics.namesrv, "topic": copy}))
+
+    def there() -> int:
+        return sum(held.end for held in cluster.bounds(queues).values())
+
+    first = driver(topics, to, ledger, copy, "before-commit", 0)
+    try:
+        assert first.wait(PATIENCE_S) == -signal.SIGKILL
+    finally:
+        end_group(first)
+    steps = ReplayLedger(ledger).steps()
+    assert len(steps) == 1
+    assert there() > steps[0].sent, "step 1 is sent and not done"
+
+    second = driver(topics, to, ledger, copy, "never", 400)
+    try:
+        deadline = time.monotonic() + PATIENCE_S
+        begun = there()
+        while there() < begun + 100:  # in the middle of step 2
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                raise AssertionError(f"it ended before it was killed: {second.wait(0.02)}")
+            assert time.monotonic() < deadline
+    finally:
+        end_group(second)
+    assert there() < 6000
+
+    report = replay(to, topics.namesrv, ledger, to=copy, spark=spark, step_offsets=2000)
+    assert report.found > 0
+    after = stored(topics, copy, 3)
+    assert [origins(queue) for queue in after] == [[(number, offset) for offset in range(2000)] for number in range(3)]
+    assert [[record.body for record in queue] for queue in after] == [
+        [record.body for record in queue] for queue in stored(topics, topic, 3)
+    ]

@@ -1,0 +1,176 @@
+"""Parts of the replay job, without Spark: ledger, properties, and a sender whose connection breaks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.spark.sinking import stored
+from tests.spark.topics import Topics
+
+pytest.importorskip("pyarrow", reason="pyarrow is not installed (pip install cometmq[spark])")
+
+from cometmq.message.properties import decode_properties
+from cometmq.remoting.blocking import BlockingConnection, BlockingConnectionError
+from cometmq.remoting.command import RemotingCommand
+from cometmq.spark.archive_log import Commit, Covered
+from cometmq.spark.errors import ArchiveError, OptionError
+from cometmq.spark.queues import Queue
+from cometmq.spark.replay_ledger import (
+    Plan,
+    Range,
+    ReplayJob,
+    ReplayLedger,
+    Selection,
+    StepDone,
+    TargetEnd,
+    ranges_left,
+)
+from cometmq.spark.replay_messages import ACTING, REPLAY_ORIGIN, Origin, Resent, origin_of, origin_text, properties_with
+from cometmq.spark.replay_plan import same_queues
+from cometmq.spark.replay_sender import Pace, QueueSender, ReplayTask
+
+JOB = ReplayJob("/lake", "t", "127.0.0.1:9876", "copy", False, False, Selection())
+
+names = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=("Cs",)), min_size=1, max_size=8)
+values = st.text(st.characters(exclude_characters="\x02", exclude_categories=("Cs",)), min_size=1, max_size=8)
+texts = st.dictionaries(names | st.sampled_from(sorted(ACTING | {REPLAY_ORIGIN})), values, max_size=6)
+
+
+@given(texts, st.booleans())
+def test_properties_keep_all_but_what_would_act_again(properties: dict[str, str], closed: bool) -> None:
+    text = "\x02".join(f"{name}\x01{value}" for name, value in properties.items()) + ("\x02" if closed else "")
+    found = decode_properties(properties_with(text, "r/1/2/3/b"))
+    assert found.pop(REPLAY_ORIGIN) == "r/1/2/3/b"
+    properties.pop(REPLAY_ORIGIN, None)
+    assert found == {(f"REPLAYED_{name}" if name in ACTING else name): value for name, value in properties.items()}
+
+
+def test_origins_are_read_back_and_those_of_other_replays_are_not() -> None:
+    origin = Origin("broker/a", 3, 77)
+    assert origin_of("abc", origin_text("abc", origin, 1)) == origin
+    assert origin_of("abd", origin_text("abc", origin, 1)) is None
+    assert origin_of("abc", None) is None
+
+
+commits = st.lists(st.lists(st.integers(0, 30), min_size=2, max_size=2), max_size=8)
+
+
+@given(commits, st.integers(1, 40), st.integers(0, 5))
+def test_steps_take_every_offset_once_and_in_order(grown: list[list[int]], most: int, done: int) -> None:
+    reached = [0, 0]
+    archived = []
+    for sequence, growth in enumerate(grown):
+        covered = [
+            Covered("t", "b", queue_id, reached[queue_id], reached[queue_id] + more)
+            for queue_id, more in enumerate(growth)
+            if more
+        ]
+        reached = [at + more for at, more in zip(reached, growth, strict=True)]
+        archived.append(Commit(sequence, "q", sequence, 0, [*covered, Covered("other", "b", 0, 0, 9)], [], [], []))
+    steps = list(ranges_left(archived, "t", [], most))
+    finished = [StepDone(number, part, 0, 0, 0) for number, part in enumerate(steps[:done])]
+    rest = list(ranges_left(archived, "t", finished, most))
+    taken: dict[int, list[int]] = {0: [], 1: []}
+    for part in [*steps[:done], *rest]:
+        assert sum(of.end - of.first for of in part) <= most + 2
+        for of in part:
+            taken[of.queue_id] += range(of.first, of.end)
+    assert taken == {0: list(range(reached[0])), 1: list(range(reached[1]))}
+
+
+def test_a_ledger_knows_its_job_and_what_was_begun(tmp_path: Path) -> None:
+    ledger = ReplayLedger(tmp_path / "ledger")
+    plan = Plan(0, [Range("b", 0, 0, 5)], [TargetEnd("b", 0, 9)])
+    with ledger.opened(JOB, "first") as replay_id:
+        assert replay_id == "first"
+        with pytest.raises(ArchiveError, match="another job"), ReplayLedger(ledger.root).opened(JOB, "x"):
+            pass
+        assert ledger.plan_of(0) is None
+        ledger.write_plan(plan)
+    with ledger.opened(JOB, "second") as replay_id:
+        assert replay_id == "first"
+        assert (ledger.plan_of(0), ledger.steps()) == (plan, [])
+        ledger.write_done(plan, 4, 1)
+        assert [(done.sent, done.found) for done in ledger.steps()] == [(4, 1)]
+    changed = ReplayJob("/lake", "t", "127.0.0.1:9876", "elsewhere", False, False, Selection(tags=("a",)))
+    with pytest.raises(ArchiveError, match="to, selection differ"), ledger.opened(changed, "x"):
+        pass
+    (ledger.root / "job.json").write_text("{")
+    with pytest.raises(ArchiveError, match=r"job\.json is damaged"), ledger.opened(JOB, "x"):
+        pass
+
+
+def test_queues_keep_their_broker_or_take_the_only_one() -> None:
+    old = [Queue("t", "a", 0), Queue("t", "b", 0)]
+    assert same_queues(old, [Queue("c", "a", 0), Queue("c", "b", 0)]) == {old[0]: 0, old[1]: 1}
+    assert same_queues(old[1:], [Queue("c", "z", 0)]) == {old[1]: 0}
+    with pytest.raises(OptionError, match="no queue for t@a:0"):  # two brokers' queues are not mixed into one
+        same_queues(old, [Queue("c", "z", 0)])
+
+
+def resent(offset: int, replay_id: str = "r1") -> Resent:
+    """A message that stood at an offset."""
+    origin = Origin("old", 0, offset)
+    text = properties_with("TAGS\x01A\x02", origin_text(replay_id, origin, 1000 + offset))
+    return Resent(origin, 1000 + offset, offset, 0, b"%d" % offset, text.encode())
+
+
+def task(topics: Topics, topic: str, **more: Any) -> ReplayTask:
+    """What a task of one queue is told."""
+    told: dict[str, Any] = {"per_second": None, "keep_born_time": False, "timeout_ms": 20_000} | more
+    return ReplayTask(topics.namesrv, "r1", (Queue(topic, topics.broker_name, 0),), (0,), **told)
+
+
+def test_a_repeated_task_finds_what_was_sent(topics: Topics) -> None:
+    topic = topics.create(1)
+    of_one_queue = task(topics, topic)
+    first = QueueSender(of_one_queue, 0, Pace(None))
+    assert first.send([resent(3), resent(4)]) == [(Origin("old", 0, 3), 0, False), (Origin("old", 0, 4), 1, False)]
+    first.close()
+    topics.send(topic, 0, [b"foreign"])
+    other = QueueSender(ReplayTask(topics.namesrv, "r2", of_one_queue.queues, (0,), None, False, 20_000), 0, Pace(None))
+    other.send([resent(3, "r2")])
+    other.close()
+    second = QueueSender(of_one_queue, 0, Pace(None))
+    assert second.send([resent(3), resent(4), resent(5)]) == [
+        (Origin("old", 0, 3), 0, True),
+        (Origin("old", 0, 4), 1, True),
+        (Origin("old", 0, 5), 4, False),
+    ]
+    second.close()
+    assert [record.body for record in stored(topics, topic, 1)[0]] == [b"3", b"4", b"foreign", b"3", b"5"]
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+def test_a_request_of_unknown_fate_is_looked_up(topics: Topics, monkeypatch: pytest.MonkeyPatch, arrives: bool) -> None:
+    """The connection breaks after the request was stored, or before it was sent: each message is there once."""
+    topic = topics.create(1)
+    sender = QueueSender(task(topics, topic), 0, Pace(None))
+    sender.send([resent(0)])
+    broken: list[bytes] = []
+    send, receive = BlockingConnection.send, BlockingConnection.receive
+
+    def sends(self: BlockingConnection, data: bytes) -> None:
+        if not arrives and not broken:
+            broken.append(data)
+            raise BlockingConnectionError("cut")
+        send(self, data)
+
+    def receives(self: BlockingConnection, timeout_s: float | None = None) -> RemotingCommand:
+        answer = receive(self, timeout_s)
+        if arrives and not broken:
+            broken.append(b"")
+            raise BlockingConnectionError("cut")
+        return answer
+
+    monkeypatch.setattr(BlockingConnection, "send", sends)
+    monkeypatch.setattr(BlockingConnection, "receive", receives)
+    outcome = sender.send([resent(1), resent(2)])
+    sender.close()
+    assert broken
+    assert outcome == [(Origin("old", 0, 1), 1, arrives), (Origin("old", 0, 2), 2, arrives)]
+    assert [record.body for record in stored(topics, topic, 1)[0]] == [b"0", b"1", b"2"]
