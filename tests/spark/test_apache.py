@@ -18,6 +18,7 @@ pytest.importorskip("pyspark", reason="PySpark is not installed (pip install com
 from cometmq.spark.archive import archive
 from cometmq.spark.archive_reader import read_archive
 from cometmq.spark.errors import SinkError
+from cometmq.spark.replay import replay
 
 pytestmark = [pytest.mark.spark, pytest.mark.interop]
 
@@ -101,3 +102,18 @@ def test_apache_is_refused_where_it_cannot_keep_the_promise(apache: Topics) -> N
     with pytest.raises(SinkError, match=r"knows no sequences of producers.*\(use CometMQ brokers"):
         sink(apache, topic, [rows_of([{"body": b"x"}])], deliveryGuarantee="exactly-once")
     assert stored(apache, topic, 1) == [[]]
+
+
+def test_a_replay_into_apache_keeps_queues_order_and_offsets(spark: Any, apache: Topics, tmp_path: Path) -> None:
+    """Again as if the first run had been killed before its step was marked: nothing is there twice."""
+    topic, copy = apache.fill(3000, queues=3, size=300), apache.create(3)
+    archive(apache.namesrv, topic, tmp_path / "lake", tmp_path / "checkpoint", spark=spark)
+    first = replay(tmp_path / "lake", apache.namesrv, tmp_path / "ledger", to=copy, spark=spark)
+    assert (first.messages, first.found, first.complete) == (3000, 0, True)
+    for commit in (tmp_path / "ledger" / "commits").iterdir():
+        commit.unlink()  # as if it had been killed here
+    second = replay(tmp_path / "lake", apache.namesrv, tmp_path / "ledger", to=copy, spark=spark)
+    assert (second.messages, second.found) == (3000, 3000)
+    assert [[record.body for record in queue] for queue in stored(apache, copy, 3)] == [
+        [record.body for record in queue] for queue in stored(apache, topic, 3)
+    ]

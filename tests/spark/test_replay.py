@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
+import json
 import os
 import signal
 import subprocess
@@ -252,3 +254,26 @@ def test_a_job_killed_at_any_point_sends_everything_once(spark: Any, topics: Top
     assert [[record.body for record in queue] for queue in after] == [
         [record.body for record in queue] for queue in stored(topics, topic, 3)
     ]
+
+
+def test_the_command_and_the_example(topics: Topics, lake: tuple[str, Path], tmp_path: Path) -> None:
+    """As users run them: a report as JSON and as a page, progress on stderr, and the script of the documentation."""
+    _, to = lake
+    copy = topics.create(3)
+    page = tmp_path / "report.html"
+    run = [sys.executable, "-m", "cometmq", "pipeline", "replay", "--namesrv", topics.namesrv, "--archive", str(to)]
+    run += ["--ledger", str(tmp_path / "ledger"), "--to", copy, "--master", "local[1]", "--report", str(page)]
+    done = subprocess.run([*run, "--tag", "tag2", "-o", "json"], capture_output=True, timeout=PATIENCE_S, check=False)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert (report["messages"], report["complete"], report["exit_code"]) == (300, True, 0)
+    assert b"step 0: " in done.stderr
+    assert "300 messages of" in page.read_text()
+    assert ("data:image/png" in page.read_text()) == (importlib.util.find_spec("matplotlib") is not None)
+
+    script = Path(__file__).parents[2] / "examples" / "spark" / "replay.py"
+    source, target = topics.fill(100, queues=2), topics.create(2)
+    example = [sys.executable, str(script), topics.namesrv, source, target, str(tmp_path / "example")]
+    said = subprocess.run(example, capture_output=True, text=True, timeout=PATIENCE_S, check=True).stdout
+    assert "100 messages of" in said
+    assert "a second run sends 0" in said

@@ -129,7 +129,7 @@ def target_by_key(queues: int) -> Column:
     first_key = f.nullif(f.get(f.split("keys", " "), f.lit(0)), f.lit(""))
     place = f.concat_ws("/", "brokerName", "queueId", "queueOffset")
     key = f.coalesce(f.col("properties")[SHARDING_KEY], first_key, "uniqKey", place)
-    return f.udf(chosen, "int")(key)
+    return f.udf(chosen, "int", useArrow=True)(key)
 
 
 def _moment(timestamp_ms: int) -> datetime:
