@@ -35,8 +35,8 @@ from cometmq.spark.replay_sender import Pace, QueueSender, ReplayTask
 
 JOB = ReplayJob("/lake", "t", "127.0.0.1:9876", "copy", False, False, Selection())
 
-names = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=("Cs",)), min_size=1, max_size=8)
-values = st.text(st.characters(exclude_characters="\x02", exclude_categories=("Cs",)), min_size=1, max_size=8)
+names = st.text(st.characters(exclude_characters="\x01\x02", codec="utf-8"), min_size=1, max_size=8)
+values = st.text(st.characters(exclude_characters="\x02", codec="utf-8"), min_size=1, max_size=8)
 texts = st.dictionaries(names | st.sampled_from(sorted(ACTING | {REPLAY_ORIGIN})), values, max_size=6)
 
 
