@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from tests.spark.topics import Topics
 from cometmq.spark.errors import OptionError, SinkError
 from cometmq.spark.sink.columns import check_sink_schema
 from cometmq.spark.sink.options import Guarantee, parse_sink_options
+from cometmq.testing import Cluster
 
 _jobs = itertools.count(1)
 EXACTLY: dict[str, Any] = {"deliveryGuarantee": "exactly-once"}
@@ -146,6 +148,29 @@ def test_queues_that_come_in_between_change_nothing(topics: Topics) -> None:
     assert found[2:] == [[], [], []]
     sink(topics, topic, cut(rows(3000), 1000), job=name, batch=1, **EXACTLY)
     assert all(numbers(topics, topic, 5))
+
+
+async def test_rows_that_an_earlier_attempt_dealt_to_a_broker_wait_for_it() -> None:
+    """Two brokers, of which one is gone when the task is repeated: its rows do not go to the other."""
+    async with Cluster(brokers=2) as cluster:
+        await cluster.create_topic("T", queues=1)
+        topics = Topics(cluster.namesrv_address, cluster.broker(0).address)
+        await asyncio.to_thread(die_on, topics)
+        await cluster.stop_broker(1)
+        with pytest.raises(SinkError, match=r"dealt rows of topic T to broker .*, which is not registered now"):
+            await asyncio.to_thread(sink, topics, "T", [rows_of(KEYLESS)], **EXACTLY)
+        await cluster.start_broker(1)
+        await asyncio.to_thread(sink, topics, "T", [rows_of(KEYLESS)], **EXACTLY)
+        found = [cluster.broker(number).store.queue("T", 0).max_offset() for number in (0, 1)]
+        assert (sum(found), min(found) > 0) == (len(KEYLESS), True)
+
+
+KEYLESS: list[dict[str, Any]] = [{"body": b"%06d" % number} for number in range(3000)]
+
+
+def die_on(topics: Topics) -> None:
+    with pytest.raises(DiedError):
+        sink(topics, "T", cut(KEYLESS, 1000, 2500), **EXACTLY)
 
 
 @pytest.mark.crash

@@ -76,7 +76,15 @@ class ExactlyOnce:
             )
         note = notes.pop() if notes else _note_of(route)
         self._notes[topic] = note
-        return WriteRoute(tuple(_queues_of(topic, note)), route.masters)
+        queues = tuple(_queues_of(topic, note))
+        gone = {queue.broker for queue in queues} - self._epochs.keys()
+        if gone:
+            raise SinkError(
+                f"an earlier attempt dealt rows of topic {topic} to broker {', '.join(sorted(gone))}, "
+                "which is not registered now",
+                next_step="bring it back with its store, then start the query again",
+            )
+        return WriteRoute(queues, route.masters)
 
     def unsent(self, chunk: Chunk) -> Chunk | None:
         """The rows that the broker has not, after a check of those that it has.
