@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from tests.broker.conftest import small_config
+from tests.broker.conftest import StartBroker, small_config
+from tests.broker.delayed import until
 from tests.broker.test_send_failures import FailingDisk
-from tests.broker.wire import Connect
+from tests.broker.transacting import COMMIT, Half, end
+from tests.broker.wire import Connect, Wire
 
 from cometmq.broker.controller import Broker
 from cometmq.broker.inner_message import InnerMessage, Stored
 from cometmq.broker.send_targets import SendRefusedError
 from cometmq.clock import VirtualClock
 from cometmq.message.record import decode_record
+from cometmq.remoting.codes import ResponseCode
 
 MESSAGE = InnerMessage("Inner", 3, b"body", "TAGS\x01a\x02KEYS\x01k", 7, 0, 1234, bytes(8), 2)
 
@@ -72,6 +76,30 @@ async def test_a_stopping_broker_takes_none(broker: Broker) -> None:
     broker.turn.stop()
     with pytest.raises(SendRefusedError):
         broker.turn.put_inner(MESSAGE, lambda _: None)
+
+
+@pytest.mark.parametrize("waits", ["DELAY\x011", "TIMER_DELAY_MS\x011000", "TRAN_MSG\x01true\x02PGROUP\x01p"])
+async def test_what_is_taken_to_wait_fits_into_a_log_file_when_it_goes_on(
+    start_broker: StartBroker, connect_to: Callable[[Broker], Awaitable[Wire]], clock: VirtualClock, waits: str
+) -> None:
+    """The log files are so small that the largest message does not fit; the topic's name is as long as can be."""
+    size = 1024 * 1024
+    broker = await start_broker(mapped_file_size_commit_log=size)
+    wire = await connect_to(broker)
+    topic = "T" * 127
+    taken = []
+    for length in range(size - 800, size, 10):
+        answer = await wire.send(topic, bytes(length), properties=f"{waits}\x02UNIQ_KEY\x01k")
+        if answer.code == ResponseCode.SUCCESS:
+            taken.append(length)
+            if "TRAN_MSG" in waits:
+                half = Half("k", int(answer.ext_fields["queueOffset"]), int(answer.ext_fields["msgId"][16:], 16))
+                assert (await end(wire, half, COMMIT, "p")).code == ResponseCode.SUCCESS
+        else:
+            assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+    clock.advance(2)
+    await until(lambda: broker.store.queue(topic, 0).max_offset() == len(taken))
+    assert 0 < len(taken) < 80
 
 
 async def test_properties_over_the_limit_are_refused(broker: Broker) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
-from tests.broker.conftest import StartBroker
+from tests.broker.conftest import StartBroker, small_config
+from tests.broker.delayed import TurnedBackClock
 from tests.broker.transacting import (
     COMMIT,
     GROUP,
@@ -113,13 +116,35 @@ async def test_a_message_may_ask_for_more_time(broker: Broker, wire: Wire, clock
     await send_half(wire, "slow", CHECK_IMMUNITY_TIME_IN_SECONDS="300")
     await send_half(wire, "quick", CHECK_IMMUNITY_TIME_IN_SECONDS="1")
     await send_half(wire, "odd", CHECK_IMMUNITY_TIME_IN_SECONDS="soon")
+    await send_half(wire, "superscript", CHECK_IMMUNITY_TIME_IN_SECONDS="²")
+    await send_half(wire, "for ever", CHECK_IMMUNITY_TIME_IN_SECONDS="9" * 5_000)
     seen = []
     for seconds in (2, 5, 100, 100, 100):
         clock.advance(seconds)
         await round_of_checks(broker)
         seen.append(sorted(half.key for half, _ in await next_checks(wire)))
         await join(wire)
-    assert seen == [["quick"], ["odd", "quick"], ["odd", "quick"], ["odd", "quick"], ["odd", "quick", "slow"]]
+    soon = ["for ever", "odd", "quick", "superscript"]
+    assert seen == [["quick"], soon, soon, soon, [*soon[:3], "slow", "superscript"]]
+
+
+async def test_after_the_date_was_set_back_a_transaction_is_asked_about_in_time(tmp_path: Path) -> None:
+    clock = TurnedBackClock()
+    broker = Broker(small_config(tmp_path, transaction_check_interval=86_400_000), clock=clock)
+    await broker.start()
+    wire = Wire(*await asyncio.open_connection("127.0.0.1", broker.server.port))
+    await join(wire)
+    await send_half(wire, "K1")
+    clock.set_by_ms = -365 * 86_400_000
+    await round_of_checks(broker)
+    clock.advance(5.9)
+    await round_of_checks(broker)
+    assert not await next_checks(wire)
+    clock.advance(0.2)
+    await round_of_checks(broker)
+    assert len(await next_checks(wire)) == 1
+    await wire.close()
+    await broker.stop()
 
 
 async def test_a_producer_with_a_slow_clock_is_not_asked_too_early(

@@ -35,6 +35,9 @@ from cometmq.broker.inner_message import InnerMessage, inner_message
 from cometmq.clock import VirtualClock
 from cometmq.message.names import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC, TRANSACTION_GROUP
 from cometmq.message.properties import UNIQ_KEY
+from cometmq.message.sysflag import PULL_COMMIT, PULL_SUBSCRIPTION
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.headers import CloneGroupOffsetRequestHeader, UpdateConsumerOffsetRequestHeader
 
 ConnectTo = Callable[[Broker], Awaitable[Wire]]
 
@@ -141,6 +144,35 @@ async def test_a_start_reads_only_what_is_not_done_with(
     assert broker.transactions.open.count == 0
 
 
+@pytest.mark.parametrize("way", ["commit", "pull", "clone"])
+async def test_clients_do_not_say_how_far_transactions_are(
+    start_broker: StartBroker, connect_to: ConnectTo, way: str
+) -> None:
+    first = await start_broker()
+    wire = await connect_to(first)
+    half = await send_half(wire, "K1", b"open")
+    await wire.call(RequestCode.UPDATE_CONSUMER_OFFSET, offset_of("Others", TRANS_HALF_TOPIC))
+    if way == "commit":
+        await wire.call(RequestCode.UPDATE_CONSUMER_OFFSET, offset_of(TRANSACTION_GROUP, TRANS_HALF_TOPIC))
+    elif way == "pull":
+        flags = PULL_COMMIT | PULL_SUBSCRIPTION
+        await wire.pull(TRANS_HALF_TOPIC, consumer_group=TRANSACTION_GROUP, commit_offset=1, sys_flag=flags)
+    else:
+        header = CloneGroupOffsetRequestHeader(
+            src_group="Others", dest_group=TRANSACTION_GROUP, topic=TRANS_HALF_TOPIC, offline=False
+        )
+        await wire.call(RequestCode.CLONE_GROUP_OFFSET, header)
+    await first.stop()
+    second = await start_broker()
+    assert second.transactions.open.count == 1
+    assert (await end(await connect_to(second), half, COMMIT)).code == 0
+    assert delivered(second) == [b"open"]
+
+
+def offset_of(group: str, topic: str) -> UpdateConsumerOffsetRequestHeader:
+    return UpdateConsumerOffsetRequestHeader(consumer_group=group, topic=topic, queue_id=0, commit_offset=1)
+
+
 async def flushed(broker: Broker) -> None:
     """Wait until the disk has everything stored so far."""
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -165,7 +197,7 @@ async def test_offsets_past_the_end_are_not_believed(start_broker: StartBroker, 
     wire = await connect_to(broker)
     half = await send_half(wire, "K1", b"x")
     for topic in (TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC):
-        broker.offsets.commit(TRANSACTION_GROUP, topic, HALF_QUEUE, 1_000)
+        broker.offsets.note(TRANSACTION_GROUP, topic, HALF_QUEUE, 1_000)
     await broker.stop()
     broker = await start_broker()
     wire = await connect_to(broker)

@@ -28,11 +28,15 @@ import cometmq.broker.half_message
 from cometmq.broker.controller import Broker
 from cometmq.limits import MAX_PROPERTIES_BYTES
 from cometmq.message.names import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC
+from cometmq.message.record import encode_record
 from cometmq.message.sysflag import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_PREPARED
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.frame import ROCKETMQ
 
 ConnectTo = Callable[[Broker], Awaitable[Wire]]
+
+_RECORD_HEAD_BYTES = 88
+"""What stands before the body of a record with IPv4 hosts."""
 
 
 # --- half messages ---------------------------------------------------------------------------
@@ -261,6 +265,31 @@ async def test_strangers_cannot_end_a_transaction(broker: Broker, wire: Wire) ->
     for log_offset in (half.log_offset + 1, half.log_offset - 1, -1, 1 << 62, log_end):
         assert await refused(wire, Half("K1", 0, log_offset)) == NOT_FOUND
     assert broker.store.max_physical_offset == log_end
+    await end(wire, half, COMMIT)
+    assert delivered(broker) == [b"mine"]
+
+
+async def test_a_half_message_in_the_body_of_another_message_ends_nothing(broker: Broker, wire: Wire) -> None:
+    half = await send_half(wire, "K1", b"mine")
+    place = broker.store.max_physical_offset + _RECORD_HEAD_BYTES
+    forged = encode_record(
+        topic=TRANS_HALF_TOPIC,
+        queue_id=0,
+        queue_offset=half.queue_offset,
+        physical_offset=place,
+        body=b"forged",
+        properties_text=half_properties("K1", "Others", REAL_TOPIC=TOPIC, REAL_QID="0"),
+        born_timestamp=1,
+        born_host=bytes(8),
+        store_timestamp=1,
+        store_host=bytes(8),
+    )
+    await wire.send("Others", forged)
+    found = broker.store.decoded_at(place)
+    assert found is not None
+    assert found.body == b"forged"
+    assert await refused(wire, Half("K1", half.queue_offset, place), "Others") == NOT_FOUND
+    assert delivered(broker) == []
     await end(wire, half, COMMIT)
     assert delivered(broker) == [b"mine"]
 

@@ -61,6 +61,8 @@ class EndTransactionProcessor:
         if half is None or wrong is not None:
             return Response(ResponseCode.SYSTEM_ERROR, remark=wrong)
         table = self._table
+        if not table.stands_at(half.queue_offset, half.physical_offset):
+            return Response(ResponseCode.SYSTEM_ERROR, remark=_NOT_FOUND)
         offset = table.current(half.queue_offset, first_offset(half))
         if offset is None:
             return _DONE

@@ -61,6 +61,10 @@ _NOT_OF_A_HALF: Final = frozenset(
 )
 """What a producer sends under these names means nothing for a half message, and would mislead its checks."""
 
+_NUMBER_CHARS: Final = 19
+"""A number of so many digits is none of a broker's."""
+_MAX_IMMUNITY_SECONDS: Final = 10**9
+
 _OP_PROPERTIES: Final = f"TAGS{NAME_VALUE_SEPARATOR}d{PROPERTY_SEPARATOR}{WAIT}{NAME_VALUE_SEPARATOR}true"
 
 OP_READ: Final = read_properties(_OP_PROPERTIES, "")
@@ -144,7 +148,7 @@ def op_message(half_offset: int, store_host: bytes, now_ms: int) -> InnerMessage
 def op_offsets(body: bytes | memoryview) -> Iterator[int]:
     """The half queue offsets that an op message names: one, or several in those of RocketMQ 5."""
     for piece in bytes(body).split(b","):
-        if piece.isdigit():
+        if piece.isdigit() and len(piece) < _NUMBER_CHARS:
             yield int(piece)
 
 
@@ -198,28 +202,33 @@ def real_queue(half: StoredRecord) -> tuple[str, int]:
     :raises ValueError: it names none.
     """
     topic = half.properties.get(REAL_TOPIC, "")
-    queue_id = half.properties.get(REAL_QID, "")
-    if not topic or not queue_id.isdigit():
+    queue_id = _number(half, REAL_QID)
+    if not topic or queue_id is None:
         raise ValueError(f"the half message at {half.queue_offset} names no topic and queue")
-    return topic, int(queue_id)
+    return topic, queue_id
 
 
 def first_offset(half: StoredRecord) -> int:
     """The queue offset that a half message had before it was put back for the first time."""
-    text = half.properties.get(TRAN_PREPARED_QUEUE_OFFSET, "")
-    return int(text) if text.isdigit() else half.queue_offset
+    first = _number(half, TRAN_PREPARED_QUEUE_OFFSET)
+    return half.queue_offset if first is None else first
 
 
 def check_times(half: StoredRecord) -> int:
     """How often the producer was asked about it."""
-    text = half.properties.get(TRANSACTION_CHECK_TIMES, "")
-    return int(text) if text.isdigit() else 0
+    return _number(half, TRANSACTION_CHECK_TIMES) or 0
 
 
 def immunity_ms(half: StoredRecord) -> int | None:
     """How old it must be before its producer is asked, if it says so itself."""
-    text = half.properties.get(CHECK_IMMUNITY_TIME_IN_SECONDS, "")
-    return int(text) * 1000 if text.isdigit() and len(text) < 10 else None
+    seconds = _number(half, CHECK_IMMUNITY_TIME_IN_SECONDS)
+    return seconds * 1000 if seconds is not None and seconds < _MAX_IMMUNITY_SECONDS else None
+
+
+def _number(half: StoredRecord, name: str) -> int | None:
+    """A property that is a number; ``None`` for everything else, whatever a client has sent."""
+    text = half.properties.get(name, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < _NUMBER_CHARS else None
 
 
 def _with(text: str, without: frozenset[str], added: Mapping[str, str]) -> str:

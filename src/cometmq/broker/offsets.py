@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from cometmq.broker.table_file import TableFile, TableFileError
 from cometmq.limits import MAX_CONSUMER_OFFSET_TABLES
-from cometmq.message.names import check_group, check_topic
+from cometmq.message.names import TRANSACTION_GROUP, check_group, check_topic
 
 _SEPARATOR: Final = "@"
 NO_OFFSET: Final = -1
@@ -59,11 +59,16 @@ class ConsumerOffsetManager:
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
         """Note that ``group`` has come to ``offset``; going back is allowed, as in RocketMQ.
 
-        A negative offset is ignored: clients send −1 for "none yet". Returns ``False`` when the
+        A negative offset is ignored: clients send −1 for "none yet". So is what they say for
+        CID_RMQ_SYS_TRANS: open transactions would be lost. Returns ``False`` when the
         table is full and nothing was noted. Both names must have passed their checks.
         """
-        if offset < 0 or not 0 <= queue_id <= _MAX_QUEUE_ID:
+        if offset < 0 or group == TRANSACTION_GROUP or not 0 <= queue_id <= _MAX_QUEUE_ID:
             return True
+        return self.note(group, topic, queue_id, offset)
+
+    def note(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
+        """The same for the broker's own groups, which know what they say."""
         key = f"{topic}{_SEPARATOR}{group}"
         queues = self._table.get(key)
         if queues is None:

@@ -98,6 +98,14 @@ class OpenTransactions:
             return offset
         return self._copies.get(first)
 
+    def stands_at(self, offset: int, physical_offset: int) -> bool:
+        """Whether the half message at an offset is the record at that place of the log.
+
+        A record that claims so need not be true: a client may have written it, as the body of a message.
+        """
+        unit = self._halves.unit(offset)
+        return unit is not None and unit[0] == physical_offset
+
     def record(self, offset: int) -> StoredRecord | None:
         """The half message at an offset; None when it cannot be read."""
         unit = self._halves.unit(offset)

@@ -18,13 +18,11 @@ from cometmq.broker.send_properties import SendProperties, read_properties
 from cometmq.broker.send_targets import SendHeader, SendRefusedError, SendTarget, SendTargets
 from cometmq.broker.sequenced_sends import SequencedSends
 from cometmq.broker.store_turn import StoreTurn
-from cometmq.limits import MAX_PROPERTIES_BYTES, MAX_TOPIC_CHARS
+from cometmq.limits import MAX_PROPERTIES_BYTES
 from cometmq.message.batch import BatchError, BatchPiece, decode_batch
 from cometmq.message.compression import DecompressionError, decompress
-from cometmq.message.hosts import IPV4_HOST_BYTES, IPV6_HOST_BYTES
 from cometmq.message.names import RETRY_PREFIX
 from cometmq.message.properties import CLUSTER, PROPERTY_SEPARATOR
-from cometmq.message.record import MIN_RECORD_BYTES
 from cometmq.message.sysflag import COMPRESSED, COMPRESSION_TYPE_MASK, TRANSACTION_ROLLBACK
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import FLAG_ONEWAY
@@ -37,9 +35,6 @@ _TRANSACTION_FLAGS: Final = TRANSACTION_ROLLBACK
 """Both bits of a message that belongs to a transaction."""
 
 BUSY: Final = "[OVERLOAD]system busy, start flow control for a while"
-
-_MAX_OVERHEAD_BYTES: Final = MIN_RECORD_BYTES + 2 * (IPV6_HOST_BYTES - IPV4_HOST_BYTES) + MAX_TOPIC_CHARS + 8
-"""What a record adds to body and properties at most, and the filler that must fit behind it."""
 
 
 class SendMessageProcessor:
@@ -69,7 +64,7 @@ class SendMessageProcessor:
         self._cluster = f"{CLUSTER}\x01{live.current.broker_cluster_name}"
         self._broker_name = live.current.broker_name
         self._max_body_bytes = live.current.max_message_size
-        self._max_stored_bytes = live.current.mapped_file_size_commit_log - _MAX_OVERHEAD_BYTES
+        self._max_stored_bytes = turn.max_stored_bytes
         self._segments_are_small = self._max_stored_bytes < self._max_body_bytes + MAX_PROPERTIES_BYTES
 
     def register(self, processors: ProcessorTable) -> None:

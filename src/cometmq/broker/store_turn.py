@@ -20,8 +20,8 @@ from cometmq.broker.send_properties import SendProperties, read_properties
 from cometmq.broker.send_targets import SendRefusedError, SendTarget, SendTargets
 from cometmq.broker.stats import BrokerStats
 from cometmq.clock import Clock
-from cometmq.limits import MAX_PROPERTIES_BYTES, MAX_TURN_BYTES
-from cometmq.message.hosts import IPV6_HOST_BYTES
+from cometmq.limits import MAX_PROPERTIES_BYTES, MAX_TOPIC_CHARS, MAX_TURN_BYTES
+from cometmq.message.hosts import IPV4_HOST_BYTES, IPV6_HOST_BYTES
 from cometmq.message.record import MIN_RECORD_BYTES
 from cometmq.message.sysflag import BORNHOST_V6, STOREHOST_V6
 from cometmq.remoting.codes import ResponseCode
@@ -32,6 +32,9 @@ from cometmq.store.record_scan import NO_QUEUE_OFFSET
 _log = logging.getLogger(__name__)
 
 _HOST_FLAGS: Final = BORNHOST_V6 | STOREHOST_V6
+
+_MAX_OVERHEAD_BYTES: Final = MIN_RECORD_BYTES + 2 * (IPV6_HOST_BYTES - IPV4_HOST_BYTES) + MAX_TOPIC_CHARS + 8
+"""What a record adds to body and properties at most, and the filler that must fit behind it."""
 
 WhenStored = Callable[[Stored | SendRefusedError], None]
 """Told where an inner message was stored (with SYNC_FLUSH: and flushed), or why it was not."""
@@ -70,6 +73,8 @@ class StoreTurn:
         self._size_bytes = 0
         self._began_ms = 0
         self._stopping = False
+        self.max_stored_bytes: Final = store.config.mapped_file_size_commit_log - _MAX_OVERHEAD_BYTES
+        """Body and properties that fit into one log file under any topic: what is parked must fit when it goes on."""
         self.is_open = False
         """Whether ``begin`` was called in this turn."""
         self.refusal: SendRefusedError | None = None
@@ -161,7 +166,8 @@ class StoreTurn:
 
         :param read: the tag and the keys of its properties, where they are known already.
 
-        :raises SendRefusedError: properties longer than RocketMQ's limit, or nothing can be stored now.
+        :raises SendRefusedError: properties longer than RocketMQ's limit, more than fits into a log file, or
+            nothing can be stored now.
         """
         if self.refusal is not None:
             raise self.refusal
@@ -171,6 +177,12 @@ class StoreTurn:
             raise SendRefusedError(
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"the message is illegal, its properties have {len(properties.stored)} bytes, limit 32KB.",
+            )
+        if len(message.body) + len(properties.stored) > self.max_stored_bytes:
+            raise SendRefusedError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the message is illegal, body and properties have more than the {self.max_stored_bytes} bytes that "
+                "fit into one log file, with what the broker adds to messages that wait.",
             )
         target = self._targets.inner(message.topic)
         queue = target.queues.get(message.queue_id)

@@ -126,7 +126,7 @@ def _start(offsets: ConsumerOffsetManager, queue: TopicQueue) -> int:
     """
     committed = offsets.query(TRANSACTION_GROUP, queue.topic, queue.queue_id)
     if committed > queue.committed:
-        offsets.commit(TRANSACTION_GROUP, queue.topic, queue.queue_id, queue.committed)
+        offsets.note(TRANSACTION_GROUP, queue.topic, queue.queue_id, queue.committed)
     return min(max(committed, queue.min_offset()), queue.committed)
 
 
