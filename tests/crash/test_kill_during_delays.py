@@ -7,15 +7,12 @@ import time
 from collections import Counter
 
 import pytest
+from tests.crash.reading import read_queue
 
-from cometmq.message.record import StoredRecord, iter_records
-from cometmq.message.sysflag import PULL_SUBSCRIPTION
 from cometmq.remoting.blocking import BlockingConnection, BlockingConnectionError
-from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.headers import (
     ConsumerSendMsgBackRequestHeader,
-    PullMessageRequestHeader,
-    PullMessageResponseHeader,
     SendMessageRequestHeaderV2,
     SendMessageResponseHeader,
 )
@@ -44,32 +41,6 @@ def send(connection: BlockingConnection, topic: str, body: bytes, level: int) ->
     answer = connection.invoke(RequestCode.SEND_MESSAGE_V2, header, body)
     assert answer.code == 0, answer.remark
     return int(answer.header(SendMessageResponseHeader).msg_id[-16:], 16)
-
-
-def read(address: str, topic: str) -> list[StoredRecord]:
-    """Every message in queue 0 of a topic."""
-    found: list[StoredRecord] = []
-    with BlockingConnection(address, 10) as connection:
-        while True:
-            header = PullMessageRequestHeader(
-                consumer_group="crash_reader",
-                topic=topic,
-                queue_id=0,
-                queue_offset=len(found),
-                max_msg_nums=32,
-                sys_flag=PULL_SUBSCRIPTION,
-                commit_offset=0,
-                suspend_timeout_millis=0,
-                sub_version=0,
-                subscription="*",
-                expression_type="TAG",
-            )
-            answer = connection.invoke(RequestCode.PULL_MESSAGE, header)
-            if answer.code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.TOPIC_NOT_EXIST):
-                return found
-            assert answer.code == 0, answer.remark
-            found += iter_records(answer.body, check_crc=True)
-            assert answer.header(PullMessageResponseHeader).next_begin_offset == len(found)
 
 
 def load_until_cut_off(
@@ -110,9 +81,9 @@ def test_what_waited_at_a_kill_comes_once(flush: str) -> None:
         deadline = time.monotonic() + SETTLED_S
         arrived: set[bytes] = set()
         while not delayed <= arrived and time.monotonic() < deadline:
-            arrived = {record.body for record in read(address, "CrashDelayed")}
-        retried = read(address, f"%RETRY%{GROUP}")
-        delivered = Counter(record.body for record in read(address, "CrashDelayed"))
+            arrived = {record.body for record in read_queue(address, "CrashDelayed")}
+        retried = read_queue(address, f"%RETRY%{GROUP}")
+        delivered = Counter(record.body for record in read_queue(address, "CrashDelayed"))
     assert delayed, "nothing was sent before the kill"
     assert delayed <= set(delivered)
     assert max(delivered.values()) == 1

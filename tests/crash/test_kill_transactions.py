@@ -8,16 +8,14 @@ import time
 from collections import Counter
 
 import pytest
+from tests.crash.reading import read_queue
 
 from cometmq.message.ids import decode_offset_msg_id
-from cometmq.message.record import iter_records
-from cometmq.message.sysflag import PULL_SUBSCRIPTION, TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
+from cometmq.message.sysflag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from cometmq.remoting.blocking import BlockingConnection, BlockingConnectionError
-from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.headers import (
     EndTransactionRequestHeader,
-    PullMessageRequestHeader,
-    PullMessageResponseHeader,
     SendMessageRequestHeaderV2,
     SendMessageResponseHeader,
 )
@@ -91,29 +89,7 @@ def ending(end: EndTransactionRequestHeader, how: int) -> EndTransactionRequestH
 
 
 def read_all(address: str) -> list[bytes]:
-    bodies: list[bytes] = []
-    with BlockingConnection(address, 10) as connection:
-        offset = 0
-        while True:
-            header = PullMessageRequestHeader(
-                consumer_group="crash_reader",
-                topic=TOPIC,
-                queue_id=0,
-                queue_offset=offset,
-                max_msg_nums=32,
-                sys_flag=PULL_SUBSCRIPTION,
-                commit_offset=0,
-                suspend_timeout_millis=0,
-                sub_version=0,
-                subscription="*",
-                expression_type="TAG",
-            )
-            answer = connection.invoke(RequestCode.PULL_MESSAGE, header)
-            if answer.code == ResponseCode.PULL_NOT_FOUND:
-                return bodies
-            assert answer.code == 0, answer.remark
-            bodies += [record.body for record in iter_records(answer.body, check_crc=True)]
-            offset = answer.header(PullMessageResponseHeader).next_begin_offset
+    return [record.body for record in read_queue(address, TOPIC)]
 
 
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
