@@ -14,11 +14,12 @@ from tests.broker.conftest import small_config
 from tests.broker.wire import Wire
 
 from cometmq.broker.controller import Broker
-from cometmq.clock import VirtualClock
+from cometmq.clock import SYSTEM_CLOCK, VirtualClock
 from cometmq.message.record import iter_records
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.headers import RecallMessageRequestHeader
 from cometmq.store.disk import Disk
+from cometmq.testing import wait_until
 
 pytestmark = pytest.mark.crash
 
@@ -92,17 +93,23 @@ class Scenario:
         broker = Broker(small_config(self.copy), clock=self.clock)
         await broker.start()
         await self.clock.skip(4 * DAY_S)
-        queue = broker.store.queue("Later", 0)
-        found: Counter[bytes] = Counter()
-        offset = queue.min_offset()
-        while offset < queue.max_offset():
-            result = broker.store.get_message(queue, offset, 64)
-            for record in (record for chunk in result.chunks for record in iter_records(chunk)):
-                found[record.body] += 1
-                assert record.store_timestamp >= int(record.properties["TIMER_OUT_MS"])
-            offset = result.next_begin_offset
+        found = delivered(broker)
         await broker.stop()
         return found
+
+
+def delivered(broker: Broker) -> Counter[bytes]:
+    """How often each message is in its topic."""
+    queue = broker.store.queue("Later", 0)
+    found: Counter[bytes] = Counter()
+    offset = queue.min_offset()
+    while offset < queue.max_offset():
+        result = broker.store.get_message(queue, offset, 64)
+        for record in (record for chunk in result.chunks for record in iter_records(chunk)):
+            found[record.body] += 1
+            assert record.store_timestamp >= int(record.properties["TIMER_OUT_MS"])
+        offset = result.next_begin_offset
+    return found
 
 
 async def test_at_every_write_and_flush(tmp_path: Path) -> None:
@@ -121,3 +128,25 @@ async def test_at_every_write_and_flush(tmp_path: Path) -> None:
         assert acknowledged - found.keys() <= taken_back, moment
         assert not is_recalled or not found.keys() & taken_back, moment
         shutil.rmtree(tmp_path / "at")
+
+
+async def test_a_recall_far_behind_its_message_holds_when_both_are_read_after_their_time(tmp_path: Path) -> None:
+    scenario = Scenario(tmp_path, 0)
+    broker = Broker(small_config(tmp_path), clock=scenario.clock)
+    await broker.start()
+    wire = Wire(*await asyncio.open_connection("127.0.0.1", broker.server.port))
+    due_ms = scenario.clock.now_ms() + 5_000
+    first = await wire.send("Later", b"first", properties=f"UNIQ_KEY\x01first\x02TIMER_DELIVER_MS\x01{due_ms}")
+    for number in range(600):
+        await wire.send("Later", b"%d" % number, properties=f"UNIQ_KEY\x01u{number}\x02TIMER_DELIVER_MS\x01{due_ms}")
+    header = RecallMessageRequestHeader(topic="Later", recall_handle=first.ext_fields["recallHandle"])
+    assert (await wire.call(RequestCode.RECALL_MESSAGE, header)).code == 0
+    shutil.copytree(tmp_path / "store", scenario.copy / "store")
+    shutil.rmtree(scenario.copy / "store" / "comet" / "timer", ignore_errors=True)  # as before its first write
+    await wire.close()
+    await broker.stop()
+    broker = Broker(small_config(scenario.copy))  # by a clock that does not wait for the loop: all is long due
+    await broker.start()
+    assert await wait_until(SYSTEM_CLOCK, lambda: broker.store.queue("Later", 0).max_offset() >= 600, 10)
+    assert delivered(broker) == Counter(b"%d" % number for number in range(600))
+    await broker.stop()

@@ -245,3 +245,13 @@ def test_an_append_that_fails_anywhere_counts_for_nothing_and_can_be_repeated(tm
     assert serials(log) == [0, 2, 1, 3, 4]
     log.save(TimerPosition(serial=5))
     assert serials(opened(tmp_path)) == [0, 2, 1, 3, 4]
+
+
+def test_a_recall_holds_for_a_message_that_was_late_when_the_position_was_saved(tmp_path: Path) -> None:
+    log = opened(tmp_path)
+    log.append([entry(0, T0, unique="U"), entry(1, T0, unique="V"), entry(2, T0, unique="r", recalls="U")])
+    log.save(TimerPosition(serial=3, until_ms=T0, late=[0, 1]))
+    log.close()
+    log = opened(tmp_path)
+    assert serials(log) == [1]
+    log.close()

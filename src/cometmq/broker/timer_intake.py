@@ -68,6 +68,9 @@ class TimerIntake:
         position = self.log.position
         self._read = max(position.serial, self._queue.min_offset())
         """The serial of the message that is read next."""
+        self._found_until: Final = self._queue.max_offset()
+        """Below this serial messages were here at the start: all are read before any comes near, since a recall
+        may stand far behind a message that was due meanwhile."""
         self._until_ms = self.log.delivered.until_ms
         self._horizon_ms = _LONG_AGO_MS
         self._next_ms = _LONG_AGO_MS if self.log.exists else FOREVER_MS
@@ -100,6 +103,7 @@ class TimerIntake:
     def _take_in(self) -> None:
         if self._unwritten_bytes > MAX_TIMER_UNWRITTEN_BYTES or self._stopped:
             return
+        before = self._read
         self._move_horizon()
         for physical_offset, size, _ in UNIT.iter_unpack(self._queue.units(self._read, _READ_UNITS)):
             if not self._pinned:
@@ -117,7 +121,7 @@ class TimerIntake:
             if not self.log.delivered.has(serial, entry.due_ms):
                 self._entered(entry)
         self.on_change()
-        if self._unwritten_bytes > TIMER_WRITE_BYTES:
+        if self._unwritten_bytes > TIMER_WRITE_BYTES or before < self._found_until <= self._read:
             self._work()
         else:
             self.changed()
@@ -141,12 +145,12 @@ class TimerIntake:
 
     def _move_horizon(self) -> None:
         """As far as the timer log has nothing, what comes may go to memory at once."""
-        if not self._loading:
+        if not self._loading and self._read >= self._found_until:
             self._horizon_ms = max(self._horizon_ms, min(self._next_ms, self._clock.now_ms() + TIMER_WINDOW_MS))
 
     def recall(self, due_ms: int, key: int) -> None:
         """A recall is about to be stored: its message may be in memory already, and due before that is told."""
-        if due_ms < self._horizon_ms:
+        if due_ms < self._horizon_ms or self._read < self._found_until:
             self.due.recall(due_ms, key)
 
     def undo_recall(self, due_ms: int, key: int) -> None:
@@ -246,10 +250,14 @@ class TimerIntake:
                 self._unwritten = batch + self._unwritten
                 self._unwritten_bytes += size
                 raise
+            if self._queue.committed > self._read:  # there was no room for more
+                self._schedule()
         return position
 
     async def _load(self) -> None:
         """Load windows until the next is not near, or memory has enough."""
+        if self._read < self._found_until:
+            return
         while self._next_ms <= (now := self._clock.now_ms()) + TIMER_AHEAD_MS and not self._stopped:
             room = MAX_TIMER_LOADED - len(self.due)
             if room < MAX_TIMER_LOADED // 2:

@@ -192,8 +192,8 @@ class TimerLog:
         for number in sorted(self._days):
             day = self._days[number]
             if low_ms < day.start_ms + DAY_MS and day.start_ms < high_ms:
-                units = self.delivered.left(day.units(low_ms, high_ms, before_serial))
-                units = without_recalled(units)
+                # Recalls first: one counts as delivered before a message that was late is.
+                units = self.delivered.left(without_recalled(day.units(low_ms, high_ms, before_serial)))
                 if len(units):
                     yield units
 
