@@ -7,8 +7,7 @@ import asyncio
 import sys
 from collections.abc import Sequence
 
-from cometmq.client import Message, MessageExt, Producer, PushConsumer
-from cometmq.client.errors import RequestTimeoutError
+from cometmq.client import Message, MessageExt, Producer, PushConsumer, RequestTimeoutError
 
 
 async def main(namesrv: str) -> None:

@@ -10,9 +10,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from cometmq.client import Admin, ConsumeFromWhere, Message, MessageExt, Producer, PushConfig, PushConsumer
+from cometmq.client import Admin, ConsumeFromWhere, Message, MessageExt, Producer, PushConfig, PushConsumer, Retry
 from cometmq.client.dead_letters import read_dead_letters
-from cometmq.client.listener import Retry
 from cometmq.client.resend import Ledger, Outcome, resend
 
 AFTER_A_SECOND = 1

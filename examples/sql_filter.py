@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from cometmq.client import (
     Admin,
+    BrokerError,
     ConsumeFromWhere,
     Message,
     MessageExt,
@@ -16,7 +17,6 @@ from cometmq.client import (
     PushConfig,
     PushConsumer,
 )
-from cometmq.client.errors import BrokerError
 
 TOPIC = "filtered-orders"
 WANTED = "region = 'eu' AND amount > 5 AND kind IN ('buy', 'sell')"

@@ -20,6 +20,10 @@ class CometMQError(Exception):
     """
 
     def __init__(self, message: str, *, next_step: str | None = None) -> None:
-        super().__init__(message if next_step is None else f"{message} ({next_step})")
+        super().__init__(message)
         self.message = message
         self.next_step = next_step
+
+    def __str__(self) -> str:
+        """Both, for a log or a person."""
+        return self.message if self.next_step is None else f"{self.message} ({self.next_step})"

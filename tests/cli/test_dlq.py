@@ -41,7 +41,7 @@ def test_dead_letters_are_listed_and_read(cometmq: CommandLine, group: str) -> N
 
 def test_an_export_has_everything(cometmq: CommandLine, group: str, tmp_path: Path) -> None:
     printed = cometmq("dlq", "export", group, "--origin-topic", "orders")
-    assert (printed.code, printed.err.strip()) == (0, "3 dead letters of workers exported")
+    assert (printed.code, printed.err.strip()) == (0, "Dead letters of workers exported: 3")
     rows = printed.lines()
     assert {base64.b64decode(row["body_base64"]) for row in rows} == {b"\xff\x00", b"two", b"three"}
     assert {row["properties"]["RETRY_TOPIC"] for row in rows} == {"orders"}
@@ -57,9 +57,9 @@ def test_they_are_sent_again_once(cometmq: CommandLine, group: str, tmp_path: Pa
     assert not (tmp_path / "ledger").exists()
     (row,) = cometmq("dlq", "read", group, "--tag", "a", "-o", "json").json()
     one = cometmq("dlq", "resend", group, "--id", row["offset_msg_id"], *ledger)
-    assert (one.code, one.err.strip()) == (0, "1 dead letters of workers sent again")
+    assert (one.code, one.err.strip()) == (0, "Dead letters of workers sent again: 1")
     rest = cometmq("dlq", "resend", group, "--all", "--rate", "100", *ledger)
-    assert (rest.code, rest.err.strip()) == (0, "2 dead letters of workers sent again, 1 were before")
+    assert (rest.code, rest.err.strip()) == (0, "Dead letters of workers sent again: 2, before: 1")
 
 
 def test_exit_codes_tell_what_was_not_sent(cometmq: CommandLine, group: str, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ COLUMNS = (
     Column("last", "Last message", time=True),
     Column("note", "Note", prose=True),
 )
-ROW = {"broker": "broker-a", "queues": 1024, "last": "2026-01-31 12:00:00.123+00:00", "note": "all is well"}
+ROW = {"broker": "broker-a", "queues": 1024, "last": "2026-01-31T12:00:00.123+00:00", "note": "all is well"}
 
 
 def shown(
@@ -54,6 +54,18 @@ def test_titles_and_prose_give_way_first_numbers_and_names_never_break(
     text = "\n".join(lines)
     for whole in ("broker-a", "1024", "2026-01-31 12:00:00"):
         assert whole in text
+
+
+@pytest.mark.parametrize("width", range(30, 100))
+def test_no_width_cuts_a_title_or_a_value(
+    width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    columns = (*COLUMNS, Column("behind", "Dispatch behind", right=True))
+    lines = shown([ROW | {"behind": 777}], monkeypatch, capsys, width=width, columns=columns)
+    assert all(len(line) <= width for line in lines)
+    text = "\n".join(lines)
+    for whole in ("Broker", "Read", "queues", "message", "Note", "Dispatch", "behind", "broker-a", "1024", "777"):
+        assert whole in text, whole
 
 
 def test_what_does_not_fit_stands_as_records(

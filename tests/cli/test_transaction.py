@@ -8,7 +8,7 @@ import pytest
 from tests.cli.conftest import CommandLine
 
 from cometmq.client import Message, MessageExt, TransactionState
-from cometmq.client.sync_transaction import SyncTransactionProducer
+from cometmq.client.sync import SyncTransactionProducer
 
 pytestmark = pytest.mark.xdist_group("cli-administration")
 

@@ -153,6 +153,7 @@ async def test_without_the_filter_the_broker_says_so(server: Deployment, topic: 
     with pytest.raises(BrokerError) as raised:
         await consumer.start()
     assert raised.value.remark == "The broker does not support consumer to filter message by SQL92"
+    assert "enablePropertyFilter=true" in str(raised.value)
 
 
 def test_an_expression_is_needed() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import inspect
 import os
 import threading
 import time
@@ -9,7 +10,20 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from tests.interop.systems import Deployment
 
-from cometmq.client import ConsumeFromWhere, LitePullConfig, Message, MessageExt, PushConfig
+from cometmq.client import (
+    Admin,
+    ConsumeFromWhere,
+    LitePullConfig,
+    LitePullConsumer,
+    Message,
+    MessageExt,
+    Producer,
+    PullConsumer,
+    PushConfig,
+    PushConsumer,
+    TransactionProducer,
+    sync,
+)
 from cometmq.client.errors import ClientStateError, ForkedError, RouteNotFoundError
 from cometmq.client.sync import (
     SyncAdmin,
@@ -20,6 +34,14 @@ from cometmq.client.sync import (
 )
 
 FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
+CALLED_BY_OTHER_PARTS = {
+    "send_then",
+    "consume_directly",
+    "running_info",
+    "members_changed",
+    "positions",
+    "reset_offsets",
+}
 
 
 def test_everything_works_without_await(server: Deployment, group: str) -> None:
@@ -62,8 +84,19 @@ def test_everything_works_without_await(server: Deployment, group: str) -> None:
         with push:
             assert everything.wait(30)
         assert admin.consume_progress(f"{group}-push", topic).lag == 0
+        assert admin.run(lambda asynchronous: asynchronous.queues(topic)) == admin.queues(topic)
         with pytest.raises(RouteNotFoundError):
             admin.topic_route("NoSuchTopic")
+
+
+@pytest.mark.parametrize("kind", [Admin, LitePullConsumer, Producer, PullConsumer, PushConsumer, TransactionProducer])
+def test_every_class_has_a_face_with_the_same_methods(kind: type) -> None:
+    face = getattr(sync, f"Sync{kind.__name__}")
+    for name, method in inspect.getmembers(kind, inspect.isfunction):
+        if not name.startswith("_") and name not in CALLED_BY_OTHER_PARTS:
+            assert hasattr(face, name), name
+            asked, offered = (list(inspect.signature(each).parameters) for each in (method, getattr(face, name)))
+            assert offered == asked or "args" in offered, name
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")

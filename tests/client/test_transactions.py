@@ -25,7 +25,7 @@ from cometmq.client import (
 )
 from cometmq.client.errors import ClientStateError, IllegalMessageError
 from cometmq.client.hooks import EndTransactionContext
-from cometmq.client.sync_transaction import SyncTransactionProducer
+from cometmq.client.sync import SyncTransactionProducer
 from cometmq.message.properties import RETRY_TOPIC
 
 COMMIT, ROLLBACK, UNKNOWN = TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN

@@ -157,7 +157,7 @@ def export(
         return count
 
     count = administer(namesrv, work)
-    tell(f"{count} dead letters of {group} exported")
+    tell(f"Dead letters of {group} exported: {count}")
 
 
 def _whole(letter: MessageExt) -> dict[str, Any]:
@@ -221,7 +221,7 @@ def resend_command(
         if dry_run:
             for letter in letters:
                 click.echo(json.dumps(_row(letter), ensure_ascii=False))
-            tell(f"{len(letters)} dead letters of {group} would be sent again")
+            tell(f"Dead letters of {group} that would be sent again: {len(letters)}")
             return
         with (
             Ledger(ledger or Path(f"dlq-{group}.ledger")) as notes,
@@ -248,12 +248,12 @@ async def _each(letters: list[MessageExt]) -> AsyncIterator[MessageExt]:
 
 def _conclude(group: str, outcomes: Counter[Outcome]) -> None:
     failed = outcomes[Outcome.FAILED]
-    done = f"{outcomes[Outcome.SENT]} dead letters of {group} sent again"
+    done = f"Dead letters of {group} sent again: {outcomes[Outcome.SENT]}"
     if outcomes[Outcome.SENT_BEFORE]:
-        done += f", {outcomes[Outcome.SENT_BEFORE]} were before"
+        done += f", before: {outcomes[Outcome.SENT_BEFORE]}"
     if not failed:
         tell(done)
     elif failed == outcomes.total():
         raise CometMQError(f"none of {failed} dead letters was sent", next_step="repeat the command when it is mended")
     else:
-        raise PartlyDoneError(f"{done}, {failed} not", next_step="repeat the command for the others")
+        raise PartlyDoneError(f"{done}, failed: {failed}", next_step="repeat the command for the others")

@@ -21,11 +21,11 @@ COMMANDS: Final = {
     "topic": "List, create, describe and delete topics.",
     "group": "List and describe consumer groups, show and reset their offsets.",
     "delay": "Show what waits for its time.",
-    "message": "Find stored messages by id, key or offset.",
+    "message": "Find stored messages by id, key or offset, and show their way.",
     "transaction": "List transactions that are neither committed nor rolled back.",
     "dlq": "List, read, export and send again what groups failed on too often.",
     "cluster": "Show clusters and their brokers.",
-    "pipeline": "Run Spark jobs over topics.",
+    "pipeline": "Run Spark jobs over topics, archives and stores.",
     "demo": "Show the whole way of a message, with a crash in the middle.",
     "doctor": "Check this machine and say what to do.",
 }

@@ -46,8 +46,8 @@ class NotTracedError(CometMQError):
 def trace(message_id: str, trace_topic: str, begin: int, end: int | None, namesrv: str, output: str) -> None:
     """Show the way of a message: sent, stored, consumed, and how long each took.
 
-    ID is the client's (the unique key). Its producer and its consumers must have their trace switched on
-    (enableMsgTrace); what is told half a second later is not there yet.
+    ID is the client's (the unique key). Its producer and its consumers must have their trace switched on (--trace,
+    enable_msg_trace; in Java enableMsgTrace). Clients write it every half second.
     """
     last = END_OF_TIME_MS if end is None else end
 
@@ -58,7 +58,8 @@ def trace(message_id: str, trace_topic: str, begin: int, end: int | None, namesr
     if not way.is_known and output == "table":
         raise NotTracedError(
             f"{trace_topic} tells nothing of {message_id}",
-            next_step="switch on the trace of producer and consumers (enableMsgTrace), and give the client's id",
+            next_step="give the client's id, and switch on the trace of producer and consumers: --trace, "
+            "enable_msg_trace or, in Java, enableMsgTrace",
         )
     rows = rows_of(way)
     if output == "table":

@@ -11,7 +11,7 @@ def local_time(timestamp_ms: int | None) -> str | None:
     """Write milliseconds since 1970 in local time, ISO 8601 with offset; None for no time."""
     if timestamp_ms is None or timestamp_ms <= 0:
         return None
-    return datetime.fromtimestamp(timestamp_ms / 1000).astimezone().isoformat(sep=" ", timespec="milliseconds")
+    return datetime.fromtimestamp(timestamp_ms / 1000).astimezone().isoformat(timespec="milliseconds")
 
 
 class Moment(click.ParamType[int]):

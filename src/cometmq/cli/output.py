@@ -108,4 +108,4 @@ def _table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column], title: 
 
 def _cell(value: Any, column: Column) -> str:
     text = text_of(value)
-    return text[:_TO_THE_SECOND] if column.time and value else text
+    return text[:_TO_THE_SECOND].replace("T", " ") if column.time and value else text

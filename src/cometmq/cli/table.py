@@ -25,6 +25,7 @@ _GAP: Final = 2
 
 def print_table(cells: Sequence[Sequence[str]], columns: Sequence[Column], title: str, *, header: bool = True) -> None:
     """Write rows, already turned into text, to stdout."""
+    from rich.cells import cell_len
     from rich.console import Console
     from rich.text import Text
 
@@ -34,13 +35,15 @@ def print_table(cells: Sequence[Sequence[str]], columns: Sequence[Column], title
         _print(console, Text(f"{title}: none" if title else "none"))
         return
     least = [_least_width(column, [row[at] for row in cells]) for at, column in enumerate(columns)]
+    natural = [max(map(cell_len, texts)) for texts in zip((column.title for column in columns), *cells, strict=True)]
     needed = sum(least) + _GAP * (len(least) - 1)
     if not terminal:
         console = Console(width=max(PIPE_WIDTH, needed), highlight=False)
     if title:
         _print(console, Text(title, style="bold"))
     if needed <= console.width:
-        _print_rows(console, cells, columns, least, header=header)
+        widths = _widths(least, natural, columns, console.width - needed)
+        _print_rows(console, cells, columns, widths, header=header)
     else:
         _print_records(console, cells, columns)
 
@@ -54,17 +57,27 @@ def _least_width(column: Column, cells: Sequence[str]) -> int:
     return max(words, min(values, _LEAST_PROSE) if column.prose else values)
 
 
+def _widths(least: Sequence[int], natural: Sequence[int], columns: Sequence[Column], room: int) -> list[int]:
+    """Deal the room above the least widths to the columns, prose last. (rich alone would cut columns short.)"""
+    widths = list(least)
+    for at in sorted(range(len(widths)), key=lambda at: columns[at].prose):
+        more = min(max(0, natural[at] - least[at]), room)
+        widths[at] += more
+        room -= more
+    return widths
+
+
 def _print_rows(
-    console: Console, cells: Sequence[Sequence[str]], columns: Sequence[Column], least: Sequence[int], *, header: bool
+    console: Console, cells: Sequence[Sequence[str]], columns: Sequence[Column], widths: Sequence[int], *, header: bool
 ) -> None:
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, show_header=header, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    for column, width in zip(columns, least, strict=True):
+    for column, width in zip(columns, widths, strict=True):
         table.add_column(
-            column.title, justify="right" if column.right else "left", overflow="fold", min_width=width, vertical="top"
+            column.title, justify="right" if column.right else "left", overflow="fold", width=width, vertical="top"
         )
     for row in cells:
         table.add_row(*map(Text, row))

@@ -6,11 +6,11 @@ import asyncio
 import logging
 from collections.abc import Iterable
 
-from cometmq.client.errors import RemotingError, RouteNotFoundError
+from cometmq.client.errors import BrokerError, RemotingError, RouteNotFoundError
 from cometmq.client.instance import ClientInstance
 from cometmq.client.subscription import TAG
 from cometmq.remoting.bodies import CheckClientRequestBody, SubscriptionData, encode_body
-from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.codes import RequestCode, ResponseCode
 
 log = logging.getLogger(__name__)
 
@@ -38,5 +38,9 @@ async def check_expressions(instance: ClientInstance, group: str, subscriptions:
 async def _check(instance: ClientInstance, address: str, body: bytes, doing: str) -> None:
     try:
         await instance.call(address, RequestCode.CHECK_CLIENT_CONFIG, None, body, doing=doing)
+    except BrokerError as error:
+        if error.code == ResponseCode.SYSTEM_ERROR and "does not support" in (error.remark or ""):
+            error.next_step = "set enablePropertyFilter=true at the broker, or subscribe by tags"
+        raise
     except RemotingError as error:
         log.warning("%s: %s", doing, error)

@@ -5,246 +5,32 @@ Nothing is implemented twice: a method here is the method of the asynchronous cl
 
 from __future__ import annotations
 
-import asyncio
-import atexit
-import os
-import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from functools import partial
-from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from cometmq.client.admin import Admin
 from cometmq.client.consumer_config import LitePullConfig, PushConfig
-from cometmq.client.errors import ClientStateError, ForkedError
-from cometmq.client.hooks import CheckForbiddenHook, ConsumeMessageHook, SendMessageHook
+from cometmq.client.hooks import ConsumeMessageHook
 from cometmq.client.listener import Listener
 from cometmq.client.lite_pull_consumer import LitePullConsumer
-from cometmq.client.producer import REQUEST_TIMEOUT_S, Producer
-from cometmq.client.producer_config import ProducerConfig
 from cometmq.client.pull_consumer import PullConsumer
 from cometmq.client.push_consumer import PushConsumer
-from cometmq.client.selectors import QueueSelector
-from cometmq.client.send_result import SendResult
 from cometmq.client.subscription import ALL, TAG
-from cometmq.client.trace_context import TraceHeaders, with_trace_context
-from cometmq.loop import fastest_loop
-from cometmq.message.message import Message, MessageExt
+from cometmq.client.sync_face import Face, blocking
+from cometmq.client.sync_producer import SyncProducer
+from cometmq.client.sync_transaction import SyncTransactionProducer
 from cometmq.remoting.bodies import MessageQueue
 
-A = TypeVar("A")
+__all__ = [
+    "SyncAdmin",
+    "SyncLitePullConsumer",
+    "SyncProducer",
+    "SyncPullConsumer",
+    "SyncPushConsumer",
+    "SyncTransactionProducer",
+]
+
 R = TypeVar("R")
-P = ParamSpec("P")
-
-
-class _Background:
-    """The event loop that all synchronous clients of a process share, in a daemon thread."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._pid = -1
-
-    def loop(self) -> asyncio.AbstractEventLoop:
-        """The running loop; after a fork the child gets one of its own."""
-        with self._lock:
-            if self._loop is None or self._pid != os.getpid():
-                self._loop = fastest_loop()()
-                self._pid = os.getpid()
-                threading.Thread(target=self._loop.run_forever, name="cometmq-client", daemon=True).start()
-                atexit.register(self._stop, self._loop, self._pid)
-            return self._loop
-
-    @staticmethod
-    def _stop(loop: asyncio.AbstractEventLoop, pid: int) -> None:
-        if pid == os.getpid():
-            loop.call_soon_threadsafe(loop.stop)
-
-
-_BACKGROUND: Final = _Background()
-
-
-class Face(Generic[A]):
-    """A client and the loop that it lives on."""
-
-    _inner: A
-
-    def _bind(self, make: Callable[[], A]) -> None:
-        self._loop = _BACKGROUND.loop()
-        self._pid = os.getpid()
-
-        async def build() -> A:
-            return make()
-
-        self._inner = self._run(build())
-
-    def _demand_other_thread(self) -> None:
-        if self._pid != os.getpid():
-            raise ForkedError(
-                "any server", "this client belongs to the parent process", next_step="make a new client after the fork"
-            )
-        if threading.current_thread().name == "cometmq-client":
-            raise ClientStateError(
-                "a synchronous client was used on the client's own event loop, which would wait for itself",
-                next_step="use the asynchronous client in async listeners",
-            )
-
-    def _run(self, work: Coroutine[Any, Any, R]) -> R:
-        try:
-            self._demand_other_thread()
-        except (ClientStateError, ForkedError):
-            work.close()
-            raise
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
-
-    def _call(self, function: Callable[[], R]) -> R:
-        async def run() -> R:
-            return function()
-
-        return self._run(run())
-
-
-def blocking(
-    method: Callable[Concatenate[A, P], Coroutine[Any, Any, R]],
-) -> Callable[Concatenate[Face[A], P], R]:
-    """A method that waits for the asynchronous one."""
-
-    def call(self: Face[A], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return self._run(method(self._inner, *args, **kwargs))
-
-    call.__name__ = method.__name__
-    call.__doc__ = method.__doc__
-    return call
-
-
-class _Answer:
-    """One outcome, handed from the loop's thread to the one that waits."""
-
-    __slots__ = ("_arrived", "_outcome")
-
-    def __init__(self) -> None:
-        self._arrived = threading.Lock()
-        self._arrived.acquire()
-        self._outcome: SendResult | BaseException | None = None
-
-    def put(self, outcome: SendResult | BaseException) -> None:
-        self._outcome = outcome
-        self._arrived.release()
-
-    def wait(self) -> SendResult:
-        self._arrived.acquire()
-        outcome = self._outcome
-        if isinstance(outcome, SendResult):
-            return outcome
-        assert outcome is not None
-        raise outcome
-
-
-class SyncProducer(Face[Producer]):
-    """:class:`~cometmq.client.producer.Producer` for code without an event loop; any thread may send."""
-
-    def __init__(
-        self,
-        group: str,
-        namesrv: str | None = None,
-        *,
-        config: ProducerConfig | None = None,
-        send_hooks: Sequence[SendMessageHook] = (),
-        check_forbidden_hooks: Sequence[CheckForbiddenHook] = (),
-        trace_context: TraceHeaders | None = None,
-    ) -> None:
-        self._trace_context = trace_context
-        self._bind(
-            lambda: Producer(
-                group,
-                namesrv,
-                config=config,
-                send_hooks=send_hooks,
-                check_forbidden_hooks=check_forbidden_hooks,
-            )
-        )
-
-    start = blocking(Producer.start)
-    close = blocking(Producer.close)
-
-    def send(
-        self,
-        message: Message,
-        *,
-        queue: MessageQueue | None = None,
-        sharding_key: str | None = None,
-        selector: QueueSelector | None = None,
-        timeout_s: float | None = None,
-    ) -> SendResult:
-        """As :meth:`Producer.send <cometmq.client.producer.Producer.send>`, which see.
-
-        Neither a task nor a future is made: the loop's thread sends, and releases a lock on the answer.
-        """
-        self._demand_other_thread()
-        message = self._in_span(message)
-        answer = _Answer()
-        self._loop.call_soon_threadsafe(
-            partial(self._inner.send_then, message, queue, sharding_key, selector, timeout_s, answer.put)
-        )
-        return answer.wait()
-
-    def send_oneway(
-        self,
-        message: Message,
-        *,
-        queue: MessageQueue | None = None,
-        sharding_key: str | None = None,
-        selector: QueueSelector | None = None,
-    ) -> None:
-        """As :meth:`Producer.send_oneway <cometmq.client.producer.Producer.send_oneway>`, which see."""
-        message = self._in_span(message)
-        self._run(self._inner.send_oneway(message, queue=queue, sharding_key=sharding_key, selector=selector))
-
-    def send_many(
-        self, messages: Iterable[Message], *, selector: QueueSelector | None = None, max_in_flight: int | None = None
-    ) -> list[SendResult]:
-        """As :meth:`Producer.send_many <cometmq.client.producer.Producer.send_many>`, which see."""
-        todo = self._all_in_span(messages)
-        return self._run(self._inner.send_many(todo, selector=selector, max_in_flight=max_in_flight))
-
-    def send_batch(
-        self, messages: Iterable[Message], *, queue: MessageQueue | None = None, sharding_key: str | None = None
-    ) -> list[SendResult]:
-        """As :meth:`Producer.send_batch <cometmq.client.producer.Producer.send_batch>`, which see."""
-        return self._run(self._inner.send_batch(self._all_in_span(messages), queue=queue, sharding_key=sharding_key))
-
-    recall = blocking(Producer.recall)
-
-    def request(
-        self,
-        message: Message,
-        *,
-        queue: MessageQueue | None = None,
-        sharding_key: str | None = None,
-        selector: QueueSelector | None = None,
-        timeout_s: float = REQUEST_TIMEOUT_S,
-    ) -> MessageExt:
-        """As :meth:`Producer.request <cometmq.client.producer.Producer.request>`, which see."""
-        asking = self._inner.request(
-            self._in_span(message), queue=queue, sharding_key=sharding_key, selector=selector, timeout_s=timeout_s
-        )
-        return self._run(asking)
-
-    def _in_span(self, message: Message) -> Message:
-        """The message with the span of this thread, which the loop's thread knows nothing of."""
-        return message if self._trace_context is None else with_trace_context(message, self._trace_context)
-
-    def _all_in_span(self, messages: Iterable[Message]) -> Iterable[Message]:
-        return messages if self._trace_context is None else [self._in_span(message) for message in messages]
-
-    reply = blocking(Producer.reply)
-    queues = blocking(Producer.queues)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 class SyncPullConsumer(Face[PullConsumer]):
@@ -384,6 +170,7 @@ class SyncAdmin(Face[Admin]):
     masters = blocking(Admin.masters)
     runtime_info = blocking(Admin.runtime_info)
     open_transactions = blocking(Admin.open_transactions)
+    waiting = blocking(Admin.waiting)
     topics = blocking(Admin.topics)
     create_topic = blocking(Admin.create_topic)
     delete_topic = blocking(Admin.delete_topic)
@@ -411,6 +198,13 @@ class SyncAdmin(Face[Admin]):
         """Let a group go on at these offsets."""
         for queue, offset in offsets.items():
             self._run(self._inner.offsets.commit(group, queue, offset))
+
+    def run(self, work: Callable[[Admin], Coroutine[Any, Any, R]]) -> R:
+        """Wait for a coroutine that works with the asynchronous :class:`Admin`.
+
+        For what takes an ``Admin`` as its argument: ``admin.run(lambda asynchronous: way_of(asynchronous, msg_id))``.
+        """
+        return self._run(work(self._inner))
 
     def __enter__(self) -> Self:
         self._run(self._inner.__aenter__())

@@ -7,7 +7,7 @@ from typing import Any
 
 from cometmq.client.hooks import CheckForbiddenHook, EndTransactionHook, SendMessageHook
 from cometmq.client.selectors import QueueSelector
-from cometmq.client.sync import SyncProducer
+from cometmq.client.sync_producer import SyncProducer
 from cometmq.client.trace_context import TraceHeaders
 from cometmq.client.transaction import Checker, LocalTransaction, TransactionSendResult
 from cometmq.client.transaction_config import TransactionConfig

@@ -1,0 +1,65 @@
+"""The pages as a reader uses them: links and anchors lead somewhere, names can be imported, nothing is left out."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+import textwrap
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+INDEX = DOCS / "README.md"
+PAGES = [ROOT / "README.md", ROOT / "README.zh-CN.md", *sorted(DOCS.rglob("*.md"))]
+EXAMPLES = sorted(path.relative_to(ROOT / "examples").as_posix() for path in (ROOT / "examples").rglob("*.py"))
+
+
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def anchors(page: Path) -> set[str]:
+    """What GitHub makes of the headings of a page."""
+    prose = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", prose, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_lead_to_pages_and_headings_that_exist(page: Path) -> None:
+    for target, anchor in re.findall(r"\]\(([^)#:\s]*)(?:#([^)\s]+))?\)", page.read_text(encoding="utf-8")):
+        place = (page.parent / target).resolve() if target else page
+        assert place.exists(), target
+        if anchor:
+            assert anchor in anchors(place), f"{target}#{anchor}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_what_a_page_imports_from_cometmq_exists(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for statement in re.findall(r"^ *from cometmq[\w.]* import (?:\([^)]*\)|.*)$", text, re.MULTILINE):
+        (imported,) = ast.parse(textwrap.dedent(statement)).body
+        assert isinstance(imported, ast.ImportFrom)
+        assert imported.module is not None
+        module = importlib.import_module(imported.module)
+        for alias in imported.names:
+            assert hasattr(module, alias.name), statement
+
+
+def test_the_index_has_every_page_and_every_example() -> None:
+    linked = {(INDEX.parent / target).resolve() for target in re.findall(r"\]\(([^)#:]+)", INDEX.read_text("utf-8"))}
+    assert {page for page in PAGES if page != INDEX} <= linked
+    text = INDEX.read_text(encoding="utf-8")
+    for example in EXAMPLES:
+        assert f"`{example}`" in text or f"`{example.partition('/')[0]}/`" in text, example
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_every_example_is_run_by_a_test(example: str) -> None:
+    name = re.escape(example.rpartition("/")[2])
+    tests = (path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+    whole = f'"examples/{example.rpartition("/")[0]}"' if "/" in example else None
+    assert any(re.search(f'"{name}"', text) or (whole is not None and whole in text) for text in tests)
