@@ -68,6 +68,6 @@ def test_exit_codes_tell_what_was_not_sent(cometmq: CommandLine, group: str, tmp
     cometmq("topic", "delete", "orders", "--yes")
     failed = cometmq("dlq", "resend", group, "--all", *ledger)
     assert failed.code == 3, failed.err
-    assert "2 not" in failed.err
+    assert "failed: 2 (repeat" in failed.err
     assert cometmq("dlq", "resend", group, "--all", "--ledger", str(tmp_path / "other")).code == 1
     assert cometmq("dlq", "read", "../x").code == 2
