@@ -44,7 +44,9 @@ NEXT_STEPS: Final = {
     ResponseCode.REQUEST_CODE_NOT_SUPPORTED: (
         "it is a broker where a nameserver is needed, or the other way around, or too old for this request"
     ),
-    ResponseCode.MESSAGE_ILLEGAL: "make body or properties smaller, or raise the broker's maxMessageSize",
+    ResponseCode.MESSAGE_ILLEGAL: (
+        "change what these words name; limits of the broker are in its maxMessageSize and timerMaxDelaySec"
+    ),
     ResponseCode.SERVICE_NOT_AVAILABLE: "the broker is stopping, is a slave, or its disk is full; check it",
     ResponseCode.NO_PERMISSION: "check the permissions of topic, group and broker; system topics refuse clients",
     ResponseCode.TOPIC_NOT_EXIST: "create the topic, or check its name and the nameserver's address",
