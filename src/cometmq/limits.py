@@ -310,6 +310,12 @@ CACHED_LONG_FILTERS: Final = 32
 MAX_FILTER_SCAN_UNITS: Final = 2_048
 """Messages that one pull by SQL92 looks at for the first time: about 1 ms in which nobody else is served."""
 
+MAX_FILTER_WORK: Final = 2_000_000
+"""Bytes of properties that one look reads one by one, times the terms that read them: about 10 ms."""
+
+MAX_FILTER_BLOCK_WORK: Final = 400_000
+"""Properties that are looked through together, times the terms: about 10 ms; else records are read one by one."""
+
 CACHED_FILTER_BLOCKS: Final = 4_096
 """Blocks of 1,024 messages of which is known what an expression finds: 8 KB each at worst, 1 KB in general."""
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 import pytest
-from tests.broker.wire import Wire, pull_header, records
+from tests.broker.wire import Wire, pull_header, records, send_header
 
 from cometmq.broker.controller import Broker
 from cometmq.clock import VirtualClock
@@ -159,6 +159,34 @@ async def test_a_waiting_pull_is_woken_by_a_match_only(broker: Broker, wire: Wir
     assert len(broker.hold) == 1
     await producer.send("T", b"6", properties="n\x016")
     assert bodies(await wire.answer(waiting.opaque)) == [b"6"]
+
+
+async def test_a_waiting_pull_finds_its_match_in_a_burst_that_is_much_work(
+    broker: Broker, wire: Wire, connect_to: ConnectTo
+) -> None:
+    await send_numbered(wire, 1)
+    heavy = "n = 99 OR " + " OR ".join(f"q{number} = 'x'" for number in range(100))
+    header = pull_header("T", queue_offset=1, wait_ms=15_000, subscription=heavy, expression_type="SQL92")
+    waiting = wire.command(RequestCode.PULL_MESSAGE, header)
+    wire.post(waiting)
+    producer = await connect_to(broker)
+    while not len(broker.hold):
+        await asyncio.sleep(0.001)
+    much = "\x02".join(f"p{number}\x01{number}" for number in range(2_000))
+    burst = [
+        producer.command(RequestCode.SEND_MESSAGE_V2, send_header("T", properties=f"{much}\x02n\x01{number}"), b"x")
+        for number in range(100)
+    ]
+    producer.writer.write(b"".join(command.encode() for command in burst))
+    answer = await wire.answer(waiting.opaque)
+    pulls = 0
+    while answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY:
+        header.queue_offset = int(answer.ext_fields["nextBeginOffset"])
+        answer = await wire.call(RequestCode.PULL_MESSAGE, header)
+        pulls += 1
+    assert bodies(answer) == [b"x"]
+    assert answer.ext_fields["nextBeginOffset"] == "101"
+    assert 10 < pulls <= 100
 
 
 async def test_a_pull_that_waits_in_vain_is_told_how_far_it_was_looked(

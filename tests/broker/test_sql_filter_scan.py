@@ -160,3 +160,16 @@ def test_a_store_that_was_opened_again_gives_no_bytes_that_are_no_records(config
         assert pulled(store, 32, FilterScan(store)) == [at for at in expected if at != hurt]
     finally:
         store.close_now()
+
+
+def test_a_backlog_that_is_much_work_is_pulled_whole_in_parts(store: MessageStore) -> None:
+    queue = store.queue("T", 0)
+    much = b"\x02".join(b"p%d\x01%d" % (number, number) for number in range(2_000))
+    for number in range(300):
+        store.put(queue, b"", b"%b\x02n\x01%d" % (much, number % 10), 0, 0, 1, HOST, HOST, 0, 0, 0, "")
+        store.commit()
+    heavy = parse_selector("n = 3 OR " + " OR ".join(f"q{number} = 'x'" for number in range(100)))
+    scan = FilterScan(store)
+    first = store.get_message(queue, 0, 32, predicate=heavy.matches_record, choose=partial(scan.choose, heavy))
+    assert 0 < first.next_begin_offset < 10
+    assert pulled(store, 32, scan, selector=heavy) == list(range(3, 300, 10))

@@ -16,6 +16,7 @@ from tests.filter.test_records import V4, V6, as_v2, record
 from cometmq.filter import FilterError, parse_selector
 from cometmq.filter.block_evaluation import block_predicate
 from cometmq.filter.record_block import RecordBlock
+from cometmq.message.properties import encode_properties
 from cometmq.message.record import PHYSICAL_OFFSET_AT
 
 BASE = 5_000_000
@@ -178,3 +179,36 @@ def test_a_few_wide_rows_do_not_widen_all() -> None:
     assert block.rows == 99
     assert len(block.data) < 200 * 100
     assert all(log.together("a = 1"))
+
+
+MANY_TERMS = {
+    "texts": " OR ".join(f"p{number} = 'x'" for number in range(120)),
+    "numbers": " OR ".join(f"p{number} > 1" for number in range(120)),
+    "lists": " OR ".join(f"p{number} IN ({', '.join(repr(str(one)) for one in range(20))})" for number in range(60)),
+    "two properties": " OR ".join(f"p{number} = q{number}" for number in range(60)) + " OR p1 = 'x'",
+    "nulls": " AND ".join(f"a{number} IS NOT NULL" for number in range(120)),
+}
+MANY_PROPERTIES = {
+    "4 KB": {f"a{number}": "b" for number in range(600)},
+    "32 KB": {f"a{number}": "b" * 20 for number in range(1_200)},
+    "one of 32 KB": {"p1": "1" * 32_000},
+}
+
+
+@pytest.mark.parametrize("terms", MANY_TERMS)
+@pytest.mark.parametrize("properties", MANY_PROPERTIES)
+def test_what_is_much_work_is_told_in_parts(terms: str, properties: str) -> None:
+    text = MANY_TERMS[terms]
+    log = Log([record(encode_properties(MANY_PROPERTIES[properties])) for _ in range(100)])
+    expected = log.one_by_one(text)
+    matches_block = parse_selector(text).matches_block
+    told: list[bool] = []
+    parts = 0
+    while len(told) < 100:
+        at = len(told)
+        found = matches_block(log.view, BASE, log.at[at:], log.sizes[at:], len(TOPIC))
+        assert len(found)
+        told += found.tolist()
+        parts += 1
+    assert told == expected
+    assert parts > 4

@@ -84,26 +84,30 @@ class FilterScan:
         else:
             self._blocks.move_to_end(key)
         looked = 0
-        while block.end < stop:
-            hits, places = self._look(selector, queue, block.end, stop - block.end)
+        while block.end < stop and looked < MAX_FILTER_SCAN_UNITS:
+            hits, places, is_whole = self._look(selector, queue, block.end, stop - block.end)
             if not len(places):
                 break
             block.hits = np.concatenate((block.hits, hits))
             block.end += len(places)
             block.last_place = int(places[-1])
-            looked += len(places)
+            looked += len(places) if is_whole else MAX_FILTER_SCAN_UNITS
         return block, looked
 
-    def _look(self, selector: Selector, queue: TopicQueue, offset: int, count: int) -> tuple[Ints, Ints]:
-        """Queue offsets of what is wanted among some units, and the places of all of them.
+    def _look(self, selector: Selector, queue: TopicQueue, offset: int, count: int) -> tuple[Ints, Ints, bool]:
+        """Queue offsets of what is wanted among some units, the places of all of them, whether those are all asked for.
 
         Units whose records cannot be read count as wanted: the read that follows says what is wrong with them.
         """
         runs, places = self._store.unit_runs(queue, offset, count)
         wanted = np.ones(len(places), np.bool_)
         for run in runs:
-            wanted[run.numbers] = selector.matches_block(run.view, run.base, run.at, run.sizes, len(queue.topic_bytes))
-        return wanted.nonzero()[0] + offset, places
+            found = selector.matches_block(run.view, run.base, run.at, run.sizes, len(queue.topic_bytes))
+            wanted[run.numbers[: len(found)]] = found
+            if len(found) < len(run.numbers):  # the rest is too much work for now
+                end = int(run.numbers[len(found)])
+                return wanted[:end].nonzero()[0] + offset, places[:end], False
+        return wanted.nonzero()[0] + offset, places, True
 
 
 def _is_current(block: _Block, queue: TopicQueue) -> bool:

@@ -128,16 +128,18 @@ class PullRequestHoldService:
                     _log.exception("pulls of %s queue %d could not be woken", *key)
 
     def _matches(self, pull: HeldPull) -> bool:
-        """Whether there is a message for this pull among those it has not seen."""
+        """Whether there is, or may be, a message for this pull among those it has not seen."""
         wanted = pull.wanted
         if wanted.wants_all:
             return True
         header: PullMessageRequestHeader = pull.request.header
         queue = self._store.queue(header.topic, header.queue_id)
-        result = self._store.get_message(queue, pull.scanned_to, 1, tag_codes=wanted.codes, predicate=wanted.predicate)
+        result = self._store.get_message(
+            queue, pull.scanned_to, 1, tag_codes=wanted.codes, predicate=wanted.predicate, choose=wanted.choose
+        )
         if result.status is GetMessageStatus.NO_MATCHED_MESSAGE:
             pull.scanned_to = result.next_begin_offset
-            return False
+            return pull.scanned_to < queue.max_offset()  # the rest is too much for now: the client looks on
         return result.status is GetMessageStatus.FOUND
 
     def _has_grown(self, pull: HeldPull) -> bool:

@@ -32,6 +32,8 @@ from cometmq.filter.expressions import (
     constant_of,
 )
 from cometmq.filter.record_block import WORD, Bools, Ints, RecordBlock, word_key
+from cometmq.filter.records import properties_length
+from cometmq.limits import MAX_FILTER_BLOCK_WORK, MAX_FILTER_WORK
 
 Predicate = Callable[[memoryview], bool]
 REPLACEMENT: Final = "\ufffd"
@@ -68,7 +70,9 @@ def block_predicate(expression: Expression, matches: Predicate) -> BlockPredicat
     """The function that tells which of many records match.
 
     Its arguments are those of :class:`~cometmq.filter.record_block.RecordBlock`; ``matches`` decides about one.
+    It tells of fewer records, of one at least, where more would be too much work for one turn of the loop.
     """
+    heavy = weight(expression)
     terms: list[Term] = []
     whole = True
     for node in _outermost(expression):
@@ -83,15 +87,21 @@ def block_predicate(expression: Expression, matches: Predicate) -> BlockPredicat
         single: Ints = np.arange(len(at))
         if terms and len(at) >= _ONE_BY_ONE_BELOW:
             block = RecordBlock(view, base, at, sizes, topic_bytes)
-            rows, unknown = _survivors(terms, block)
-            if not whole:
-                unknown = rows
-            number_of = block.regular.nonzero()[0]
-            result[number_of[rows]] = True
-            single = np.concatenate(((~block.regular).nonzero()[0], number_of[unknown]))
+            if block.properties * heavy <= MAX_FILTER_BLOCK_WORK:
+                rows, unknown = _survivors(terms, block)
+                if not whole:
+                    unknown = rows
+                number_of = block.regular.nonzero()[0]
+                result[number_of[rows]] = True
+                single = np.sort(np.concatenate(((~block.regular).nonzero()[0], number_of[unknown])))
+        work = 0
         for number in single.tolist():
+            if work > MAX_FILTER_WORK:
+                return result[:number]
             start = int(at[number])
-            result[number] = matches(view[start : start + int(sizes[number])])
+            record = view[start : start + int(sizes[number])]
+            work += properties_length(record) * heavy
+            result[number] = matches(record)
         return result
 
     return matching
@@ -110,6 +120,17 @@ def _survivors(terms: list[Term], block: RecordBlock) -> tuple[Ints, Ints]:
             true = true | doubt
         rows = rows[true]
     return rows, rows[unknown[rows]]
+
+
+def weight(node: Expression) -> int:
+    """How many terms read a property."""
+    match node:
+        case And() | Or():
+            return sum(weight(operand) for operand in node.operands)
+        case Not():
+            return weight(node.operand)
+        case _:
+            return 1
 
 
 # --- from tree to terms -----------------------------------------------------------------------
@@ -259,7 +280,7 @@ def _among(node: In) -> Term | None:
     def listed(block: RecordBlock, rows: Ints) -> Told:
         starts, lengths = _values(block, key, rows)
         data = block.text
-        places = zip(starts.tolist(), (starts + lengths).tolist(), strict=True)
+        places = zip(starts.tolist(), (starts + np.maximum(lengths, 0)).tolist(), strict=True)
         found = np.fromiter((data[start:end] in all_texts for start, end in places), np.bool_, len(rows))
         return Told((lengths > 0) & ~found if node.negated else found & (lengths > 0), _valueless(lengths))
 

@@ -110,6 +110,11 @@ class RecordBlock:
         places: Ints = (self.data == _SEPARATOR).nonzero()[0]
         return places
 
+    @property
+    def properties(self) -> int:
+        """How many properties all rows have, and what follows them in the log."""
+        return len(self._separators)
+
     @cached_property
     def _initials(self) -> Bytes:
         """The byte behind each separator."""

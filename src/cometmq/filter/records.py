@@ -42,6 +42,14 @@ def properties_of(record: memoryview) -> bytes:
     return tail[at:]
 
 
+def properties_length(record: memoryview) -> int:
+    """How many bytes there are to read a record's properties in; 0 for what is no record."""
+    try:
+        return len(properties_of(record))
+    except (RecordError, struct.error, IndexError):
+        return 0
+
+
 def property_reader(name: str) -> Callable[[bytes], str | None]:
     """The function that finds one property in the text of :func:`properties_of`."""
     first = f"{name}{NAME_VALUE_SEPARATOR}".encode()

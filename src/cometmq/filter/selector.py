@@ -10,19 +10,21 @@ from typing import Final
 
 import msgspec
 
-from cometmq.filter.block_evaluation import REPLACEMENT, BlockPredicate, block_predicate
+from cometmq.filter.block_evaluation import REPLACEMENT, BlockPredicate, block_predicate, weight
 from cometmq.filter.errors import FilterError
 from cometmq.filter.evaluation import Compiler, Truth
 from cometmq.filter.expressions import And, Equal, Expression, Kind, Literal, Property
 from cometmq.filter.parser import parse
 from cometmq.filter.records import properties_of, property_reader
 from cometmq.limits import CACHED_FILTERS, CACHED_LONG_FILTERS, LONG_FILTER_CHARS
-from cometmq.message.properties import NAME_VALUE_SEPARATOR
+from cometmq.message.properties import NAME_VALUE_SEPARATOR, decode_properties
 
 SQL92: Final = "SQL92"
 """The expression type of these selectors (``ExpressionType.SQL92``)."""
 
 _SHORT_CHARS: Final = 64
+_READ_ONE_BY_ONE: Final = 8
+"""Terms that find their properties themselves; with more of them it is sooner to decode all."""
 
 
 class Selector(msgspec.Struct, frozen=True, eq=False):
@@ -42,7 +44,7 @@ class Selector(msgspec.Struct, frozen=True, eq=False):
     matches_record: Callable[[memoryview], bool]
     """The same for a stored record, a view of exactly its bytes; what is no record does not match."""
     matches_block: BlockPredicate
-    """The same for many records of one topic in one log file, given as for ``RecordBlock``."""
+    """The same for many records of one topic in one log file, given as for ``RecordBlock``, or the first of them."""
 
 
 def parse_selector(text: str) -> Selector:
@@ -61,8 +63,7 @@ def _compile(text: str) -> Selector | FilterError:
         expression, end = parse(text)
     except FilterError as error:
         return error
-    of_map = Compiler[Mapping[str, str]](lambda name: methodcaller("get", name))
-    evaluate = of_map.condition(expression)
+    evaluate = Compiler[Mapping[str, str]](_getter).condition(expression)
     matches_record = _matches_record(expression)
     return Selector(
         text=text,
@@ -74,6 +75,10 @@ def _compile(text: str) -> Selector | FilterError:
         matches_record=matches_record,
         matches_block=block_predicate(expression, matches_record),
     )
+
+
+def _getter(name: str) -> Callable[[Mapping[str, str]], str | None]:
+    return methodcaller("get", name)
 
 
 _parsed = lru_cache(maxsize=CACHED_FILTERS)(_compile)
@@ -93,11 +98,20 @@ def _matches_map(evaluate: Callable[[Mapping[str, str]], Truth]) -> Callable[[Ma
 def _matches_record(expression: Expression) -> Callable[[memoryview], bool]:
     """All terms of an outermost AND must be TRUE, so the first that is not decides.
 
-    Those that want a certain string are looked for as bytes before anything is evaluated.
+    Those that want a certain string are looked for as bytes before anything is evaluated. Where many terms
+    read properties, all of these are decoded once.
     """
     terms = expression.operands if isinstance(expression, And) else (expression,)
-    compiler = Compiler[bytes](property_reader)
-    conditions = [compiler.condition(term) for term in terms]
+    if weight(expression) > _READ_ONE_BY_ONE:
+        holds = Compiler[Mapping[str, str]](_getter).condition(expression)
+
+        def of_all(text: bytes) -> Truth:
+            return holds(decode_properties(text.decode("utf-8", "replace")))
+
+        conditions: list[Callable[[bytes], Truth]] = [of_all]
+    else:
+        compiler = Compiler[bytes](property_reader)
+        conditions = [compiler.condition(term) for term in terms]
     needles = [needle for needle in map(_needle, terms) if needle is not None]
 
     def matches(record: memoryview) -> bool:
