@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from tests.interop import systems  # noqa: E402
-from tests.interop.systems import Deployment, System  # noqa: E402
+from tests.interop.systems import BOTH, Deployment, System  # noqa: E402
 
 from cometmq.client import Admin, Message, MessageExt, Producer, PullConsumer  # noqa: E402
 
@@ -106,9 +106,9 @@ def main() -> None:
     parser.add_argument("--rate", type=int, default=1_000)
     parser.add_argument("--seconds", type=int, default=20)
     parser.add_argument("--messages", type=int, default=100_000)
-    parser.add_argument("--system", choices=[system.value for system in System], action="append")
+    parser.add_argument("--system", choices=[system.value for system in BOTH], action="append")
     options = parser.parse_args()
-    for name in options.system or [system.value for system in System]:
+    for name in options.system or [system.value for system in BOTH]:
         figures: list[dict[str, float]] = []
         for _ in range(options.rounds):
             with tempfile.TemporaryDirectory(prefix="cometmq-delay-") as directory:

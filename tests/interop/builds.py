@@ -18,7 +18,6 @@ from functools import cache, partial
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-APACHE_VERSION = "4.9.7"
 JAVA_MIN_VERSION = 17
 
 
@@ -83,11 +82,11 @@ def java_client(version: str) -> Path:
     return built(Build(f"java-client-{version}", _files("java"), make))
 
 
-def apache_servers() -> Path:
-    """The jars of Apache's nameserver and broker: `lib`."""
+def apache_servers(version: str) -> Path:
+    """The jars of Apache's nameserver and broker of a version: `lib`."""
     java()
-    make = partial(_maven, "apache", APACHE_VERSION, ())
-    return built(Build(f"apache-{APACHE_VERSION}", _files("apache"), make))
+    make = partial(_maven, "apache", version, ())
+    return built(Build(f"apache-{version}", _files("apache"), make))
 
 
 def go_client() -> Path:

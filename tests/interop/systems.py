@@ -45,7 +45,19 @@ class System(Enum):
     """Whose nameserver or broker it is."""
 
     APACHE = "apache"
+    """Apache RocketMQ 4.9, which CometMQ follows."""
+    APACHE5 = "apache5"
+    """Apache RocketMQ 5, for what 4.9 does not have."""
     COMETMQ = "cometmq"
+
+    @property
+    def apache_version(self) -> str | None:
+        """Which version of Apache's servers it is."""
+        return {System.APACHE: "4.9.7", System.APACHE5: "5.1.4"}.get(self)
+
+
+BOTH = (System.APACHE, System.COMETMQ)
+"""What everything of 4.9 is tried against."""
 
 
 class Server:
@@ -147,9 +159,9 @@ def start_namesrv(system: System, directory: Path, port: int | None = None) -> S
     """Start a nameserver; its files are in `directory`."""
     directory.mkdir(parents=True, exist_ok=True)
     server = Server("namesrv", system, directory, port or free_port())
-    if system is System.APACHE:
+    if system.apache_version is not None:
         configuration = _write(directory / "namesrv.conf", {"listenPort": str(server.port)})
-        server.launch(*_apache("namesrv.NamesrvStartup", "namesrv", directory, ["-c", str(configuration)]))
+        server.launch(*_apache(system.apache_version, "namesrv", directory, ["-c", str(configuration)]))
     else:
         server.launch([sys.executable, "-m", "cometmq", "namesrv", "-p", str(server.port)], {"HOME": str(directory)})
     server.wait_ready()
@@ -178,12 +190,12 @@ def start_broker(
         "storePathCommitLog": str(directory / "store" / "commitlog"),
         "brokerRole": "ASYNC_MASTER",
         "flushDiskType": "ASYNC_FLUSH",
-        **(APACHE_PATIENCE if system is System.APACHE else {}),
+        **(APACHE_PATIENCE if system.apache_version is not None else {}),
         **broker_conf,
     }
     arguments = ["-n", namesrv, "-c", str(_write(directory / "broker.conf", keys))]
-    if system is System.APACHE:
-        server.launch(*_apache("broker.BrokerStartup", "broker", directory, arguments, java_options))
+    if system.apache_version is not None:
+        server.launch(*_apache(system.apache_version, "broker", directory, arguments, java_options))
     else:
         server.launch([sys.executable, "-m", "cometmq", "broker", *arguments], {"HOME": str(directory)})
     server.wait_ready(namesrv)
@@ -227,14 +239,16 @@ def deploy(broker: System, directory: Path, namesrv: System | None = None, **bro
 
 
 def _apache(
-    main: str, name: str, directory: Path, arguments: list[str], java_options: Sequence[str] = SMALL_JAVA
+    version: str, name: str, directory: Path, arguments: list[str], java_options: Sequence[str] = SMALL_JAVA
 ) -> tuple[list[str], dict[str, str]]:
-    jars = builds.apache_servers() / "lib"
+    jars = builds.apache_servers(version) / "lib"
     home = directory / "home"
     (home / "conf").mkdir(parents=True, exist_ok=True)
-    (home / "conf" / f"logback_{name}.xml").write_text(LOGBACK.format(file=directory / f"{name}.log"))
-    command = [builds.java(), *java_options, *JAVA_OPTIONS, f"-Duser.home={home}", "-cp", f"{jars}/*"]
-    return [*command, f"org.apache.rocketmq.{main}", *arguments], {"ROCKETMQ_HOME": str(home)}
+    logback = home / "conf" / f"logback_{name}.xml"  # where 4.9 looks; 5 is told
+    logback.write_text(LOGBACK.format(file=directory / f"{name}.log"))
+    options = [*java_options, *JAVA_OPTIONS, f"-Duser.home={home}", f"-Drmq.logback.configurationFile={logback}"]
+    main = f"org.apache.rocketmq.{name}.{name.capitalize()}Startup"
+    return [builds.java(), *options, "-cp", f"{jars}/*", main, *arguments], {"ROCKETMQ_HOME": str(home)}
 
 
 def _write(path: Path, keys: Mapping[str, str]) -> Path:

@@ -11,7 +11,7 @@ from tests.interop import builds, probe, systems
 from tests.interop.clients import PATIENCE_S, Client, MqAdminFailedError, Series, seen
 from tests.interop.commands import CommandFailedError
 from tests.interop.conftest import unavailable
-from tests.interop.systems import CLUSTER_NAME, Deployment, System
+from tests.interop.systems import BOTH, CLUSTER_NAME, Deployment, System
 
 pytestmark = pytest.mark.interop
 
@@ -52,7 +52,7 @@ def test_cluster_and_topics_are_listed_across_systems(mixed: Deployment, java: C
     assert re.search(r"broker-a +\{0=.*\} +3 +3 +6", java.mqadmin(mixed.address, "topicRoute", "-l", "-t", "Listed"))
 
 
-@pytest.mark.parametrize("namesrv", list(System), ids=lambda system: f"{system.value}-namesrv")
+@pytest.mark.parametrize("namesrv", BOTH, ids=lambda system: f"{system.value}-namesrv")
 def test_a_broker_that_leaves_is_forgotten_and_comes_back(
     deploy: Callable[..., Deployment], java: Client, namesrv: System
 ) -> None:

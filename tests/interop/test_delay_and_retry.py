@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.interop import probe
 from tests.interop.clients import PATIENCE_S, Client, Series, seen
-from tests.interop.systems import Deployment, System
+from tests.interop.systems import BOTH, Deployment, System
 
 from cometmq.client import Admin, ConsumeFromWhere, Message, MessageExt, Producer, PushConfig, PushConsumer
 from cometmq.client.dead_letters import Selection, dead_letter_groups, read_dead_letters
@@ -86,7 +86,7 @@ def test_every_client_gets_failed_messages_again_until_they_are_dead_letters(
 
 
 @pytest.mark.parametrize("polite", [True, False], ids=["stopped", "killed"])
-@pytest.mark.parametrize("first", list(System), ids=lambda system: f"{system.value}-first")
+@pytest.mark.parametrize("first", BOTH, ids=lambda system: f"{system.value}-first")
 def test_a_store_with_waiting_messages_is_taken_over(
     deploy: Callable[..., Deployment], java: Client, first: System, polite: bool
 ) -> None:
@@ -120,7 +120,7 @@ def test_a_store_with_waiting_messages_is_taken_over(
         assert len(java.read_topic(deployment.address, "Waits", 15)) == 15, "nothing is delivered twice"
 
 
-@pytest.mark.parametrize("system", list(System), ids=lambda system: system.value)
+@pytest.mark.parametrize("system", BOTH, ids=lambda system: system.value)
 async def test_our_client_delays_fails_and_sends_dead_letters_again(
     deploy: Callable[..., Deployment], system: System, tmp_path: Path
 ) -> None:

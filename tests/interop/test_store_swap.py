@@ -9,7 +9,7 @@ from tests.interop import probe
 from tests.interop.clients import PATIENCE_S, Client, Series, queue_positions, seen
 from tests.interop.commands import Event
 from tests.interop.stored import contents
-from tests.interop.systems import Deployment, System
+from tests.interop.systems import BOTH, Deployment, System
 
 pytestmark = pytest.mark.interop
 
@@ -102,7 +102,7 @@ def kill_under_load(java: Client, deployment: Deployment) -> list[Event]:
 
 
 @pytest.mark.parametrize("polite", [True, False], ids=["stopped", "killed"])
-@pytest.mark.parametrize("first", list(System), ids=lambda system: f"{system.value}-first")
+@pytest.mark.parametrize("first", BOTH, ids=lambda system: f"{system.value}-first")
 def test_a_store_goes_from_one_system_to_the_other_and_back(
     deploy: Callable[..., Deployment], java: Client, first: System, polite: bool
 ) -> None:

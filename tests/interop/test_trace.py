@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import pytest
 from tests.interop.clients import PATIENCE_S, Client, Series
 from tests.interop.conftest import GetClient
-from tests.interop.systems import Deployment, System
+from tests.interop.systems import BOTH, Deployment, System
 
 from cometmq.client import (
     Admin,
@@ -48,7 +48,7 @@ async def way(address: str, msg_id: str, *, consumptions: int) -> MessageWay:
     return found
 
 
-@pytest.mark.parametrize("traced", list(System), indirect=True, ids=lambda system: system.value)
+@pytest.mark.parametrize("traced", BOTH, indirect=True, ids=lambda system: system.value)
 def test_the_trace_topic_is_there_before_the_first_trace(traced: Deployment, java: Client) -> None:
     (route,) = java.admin(traced.address, "route", topic=TRACE_TOPIC)
     (queues,) = route["value"]["queueDatas"]
@@ -82,7 +82,7 @@ async def test_traces_of_real_clients_are_read(name: str, traced: Deployment, cl
         assert re.search(r"Sub +traced", printed)
 
 
-@pytest.mark.parametrize("traced", list(System), indirect=True, ids=lambda system: system.value)
+@pytest.mark.parametrize("traced", BOTH, indirect=True, ids=lambda system: system.value)
 async def test_our_traces_are_read_by_mqadmin(traced: Deployment, java: Client) -> None:
     address = traced.address
     await asyncio.to_thread(java.create_topic, address, traced.broker.address, "Ours")

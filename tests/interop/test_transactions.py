@@ -13,7 +13,7 @@ from tests.interop import probe
 from tests.interop.clients import PATIENCE_S, Client, Series
 from tests.interop.commands import Running
 from tests.interop.conftest import _deploy, wanted_systems
-from tests.interop.systems import Deployment, System
+from tests.interop.systems import BOTH, Deployment, System
 
 pytestmark = pytest.mark.interop
 
@@ -127,7 +127,7 @@ def test_another_producer_of_the_group_answers(
 
 # --- stores that change systems --------------------------------------------------------------
 @pytest.mark.parametrize("polite", [True, False], ids=["stopped", "killed"])
-@pytest.mark.parametrize("first", list(System), ids=lambda system: f"{system.value}-first")
+@pytest.mark.parametrize("first", BOTH, ids=lambda system: f"{system.value}-first")
 def test_open_transactions_go_from_one_system_to_the_other(
     deploy: Callable[..., Deployment], java: Client, clients: GetClient, group: str, first: System, polite: bool
 ) -> None:
