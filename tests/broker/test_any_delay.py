@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 from tests.broker.conftest import StartBroker
+from tests.broker.delayed import bodies as all_bodies
 from tests.broker.wire import Wire, records, send_header
 
 from cometmq.broker.controller import Broker
+from cometmq.broker.timer_intake import TimerIntake
 from cometmq.clock import VirtualClock
 from cometmq.message.batch import BatchPiece, encode_batch
 from cometmq.message.names import TIMER_TOPIC
@@ -207,3 +209,63 @@ async def test_a_store_of_apache_goes_on_where_its_timer_stood(
     second = await start_broker()
     await clock.skip(1000)
     assert await bodies(await connect_to(second), "Later") == [b"5", b"50", b"500"]
+
+
+async def send_later(wire: Wire, body: bytes, delay_ms: int) -> None:
+    answer = await wire.send("Later", body, properties=f"TIMER_DELAY_MS\x01{delay_ms}")
+    assert answer.code == ResponseCode.SUCCESS, answer
+
+
+async def test_waiting_messages_of_a_log_that_has_lost_its_end_are_taken_all_the_same(
+    start_broker: StartBroker, connect_to: Callable[[Broker], Any], clock: VirtualClock, tmp_path: Path
+) -> None:
+    """As when the log comes from a backup, or its last files were damaged: the timer log knows more than the log."""
+    first = await start_broker()
+    wire = await connect_to(first)
+    await send_later(wire, b"kept", 3_600_000)
+    await first.stop()
+    shutil.copytree(tmp_path / "store", tmp_path / "backup")
+    second = await start_broker()
+    wire = await connect_to(second)
+    for number in range(3):
+        await send_later(wire, b"lost %d" % number, 3_600_000)
+    await second.stop()
+    shutil.rmtree(tmp_path / "backup" / "comet" / "timer")
+    shutil.copytree(tmp_path / "store" / "comet" / "timer", tmp_path / "backup" / "comet" / "timer")
+    shutil.rmtree(tmp_path / "store")
+    (tmp_path / "backup").rename(tmp_path / "store")
+    third = await start_broker()
+    wire = await connect_to(third)
+    await send_later(wire, b"new", 1_800_000)
+    await clock.skip(7_200)
+    assert {b"kept", b"new"} <= set(all_bodies(third, "Later"))
+
+
+async def test_large_messages_are_read_again_in_small_parts(
+    start_broker: StartBroker,
+    connect_to: Callable[[Broker], Any],
+    clock: VirtualClock,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first = await start_broker()
+    wire = await connect_to(first)
+    sent = [b"%d" % number + bytes(1_000_000) for number in range(20)]
+    for body in sent:
+        await send_later(wire, body, 3_600_000)
+    await first.stop()
+    shutil.rmtree(tmp_path / "store" / "comet" / "timer")
+    taken: list[int] = []
+    take_in = TimerIntake._take_in
+
+    def counted(intake: TimerIntake) -> None:
+        before = intake._read
+        take_in(intake)
+        taken.append(intake._read - before)
+
+    monkeypatch.setattr(TimerIntake, "_take_in", counted)
+    second = await start_broker()
+    await clock.skip(7_200)
+    assert all_bodies(second, "Later") == sent
+    assert sum(taken) == 20
+    assert max(taken) <= 5

@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _READ_UNITS: Final = 256
-"""Messages read in one turn; the rest waits for the next."""
+"""Messages read in one turn, fewer if they are large; the rest waits for the next."""
 _LONG_AGO_MS: Final = -(1 << 62)
 
 InFlight = Callable[[], tuple[int, list[int]]]
@@ -66,8 +66,8 @@ class TimerIntake:
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="cometmq-store-timer")
         self.log: Final[TimerLog] = open_timer_log(store)
         position = self.log.position
-        self._read = max(position.serial, self._queue.min_offset())
-        """The serial of the message that is read next."""
+        self._read = min(max(position.serial, self._queue.min_offset()), self._queue.max_offset())
+        """The serial of the message that is read next; not beyond a log that has lost its end."""
         self._found_until: Final = self._queue.max_offset()
         """Below this serial messages were here at the start: all are read before any comes near, since a recall
         may stand far behind a message that was due meanwhile."""
@@ -103,7 +103,7 @@ class TimerIntake:
     def _take_in(self) -> None:
         if self._unwritten_bytes > MAX_TIMER_UNWRITTEN_BYTES or self._stopped:
             return
-        before = self._read
+        before, unwritten = self._read, self._unwritten_bytes
         self._move_horizon()
         for physical_offset, size, _ in UNIT.iter_unpack(self._queue.units(self._read, _READ_UNITS)):
             if not self._pinned:
@@ -120,6 +120,8 @@ class TimerIntake:
                 continue
             if not self.log.delivered.has(serial, entry.due_ms):
                 self._entered(entry)
+                if self._unwritten_bytes > unwritten + TIMER_WRITE_BYTES:
+                    break
         self.on_change()
         if self._unwritten_bytes > TIMER_WRITE_BYTES or before < self._found_until <= self._read:
             self._work()
