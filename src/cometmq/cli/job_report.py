@@ -48,7 +48,21 @@ class Line:
     series: Mapping[str, Sequence[float]]
 
 
-def write_page(path: Path, title: str, good: bool, text: str, plots: Sequence[Bars | Line]) -> None:
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """A waterfall: one bar below the other, each from its begin over its length."""
+
+    title: str
+    label: str
+    names: Sequence[str]
+    begins: Sequence[float]
+    lengths: Sequence[float]
+
+
+Plot = Bars | Line | Spans
+
+
+def write_page(path: Path, title: str, good: bool, text: str, plots: Sequence[Plot]) -> None:
     """Write the page; it needs nothing beside it.
 
     :param good: whether all is as it should be, for the mark before the title.
@@ -64,7 +78,7 @@ def write_page(path: Path, title: str, good: bool, text: str, plots: Sequence[Ba
     replace_file(path, page.encode())
 
 
-def _drawn(plots: Sequence[Bars | Line]) -> str:
+def _drawn(plots: Sequence[Plot]) -> str:
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -75,21 +89,37 @@ def _drawn(plots: Sequence[Bars | Line]) -> str:
     with pyplot.rc_context(style):
         for plot in plots:
             figure, axes = pyplot.subplots(figsize=(10, 3.5), layout="constrained")
-            if isinstance(plot, Bars):
-                _draw_bars(axes, plot)
+            if isinstance(plot, Spans):
+                _draw_spans(axes, plot)
             else:
-                _draw_line(axes, plot)
+                _draw_series(axes, plot)
             axes.set_title(plot.title)
-            axes.set_ylim(0, None)
-            axes.yaxis.set_major_formatter("{x:,.0f}")
-            if len(plot.series) > 1:
-                axes.legend(frameon=False)
             picture = io.BytesIO()
             figure.savefig(picture, dpi=110)
             pyplot.close(figure)
             data = base64.b64encode(picture.getvalue()).decode()
             pictures.append(f'<img alt="{html.escape(plot.title)}" src="data:image/png;base64,{data}">')
     return "\n".join(pictures)
+
+
+def _draw_series(axes: Any, plot: Bars | Line) -> None:
+    if isinstance(plot, Bars):
+        _draw_bars(axes, plot)
+    else:
+        _draw_line(axes, plot)
+    axes.set_ylim(0, None)
+    axes.yaxis.set_major_formatter("{x:,.0f}")
+    if len(plot.series) > 1:
+        axes.legend(frameon=False)
+
+
+def _draw_spans(axes: Any, plot: Spans) -> None:
+    least = max((begin + length for begin, length in zip(plot.begins, plot.lengths, strict=True)), default=1) / 200
+    places = range(len(plot.names))
+    axes.barh(places, [max(length, least) for length in plot.lengths], left=plot.begins, color=_COLORS[0])
+    axes.set_yticks(places, plot.names)
+    axes.invert_yaxis()
+    axes.set_xlabel(plot.label)
 
 
 def _draw_bars(axes: Any, plot: Bars) -> None:

@@ -61,13 +61,16 @@ def trace(message_id: str, trace_topic: str, begin: int, end: int | None, namesr
             next_step="give the client's id, and switch on the trace of producer and consumers: --trace, "
             "enable_msg_trace or, in Java, enableMsgTrace",
         )
-    rows = rows_of(way)
     if output == "table":
-        columns = (*_COLUMNS, Column("bar", "Time"))
-        show(_with_bars(rows), columns, output, title=f"The way of {message_id}")
+        show_way(way)
     else:
         keys = ("time", *(column.key for column in _COLUMNS), "topic", "msg_type", "offset_msg_id")
-        show(rows, tuple(Column(key, key) for key in keys), output)
+        show(rows_of(way), tuple(Column(key, key) for key in keys), output)
+
+
+def show_way(way: MessageWay) -> None:
+    """Write the way of a message to stdout, one line and one bar for each step."""
+    show(_with_bars(rows_of(way)), (*_COLUMNS, Column("bar", "Time")), "table", title=f"The way of {way.msg_id}")
 
 
 def rows_of(way: MessageWay) -> list[dict[str, Any]]:

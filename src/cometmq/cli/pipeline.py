@@ -13,6 +13,7 @@ JOBS: Final = {
     "rebuild": "Make a store's consume queues and index anew from its log.",
     "replay": "Send messages of an archive to a topic, in order, and go on where it stopped.",
     "key-index": "Index an archive by key, and find messages that no broker has any more.",
+    "trace": "How long messages took to each consumer, by the clients' message traces.",
 }
 """Each is the attribute ``command`` of a module of :mod:`cometmq.cli.jobs`."""
 

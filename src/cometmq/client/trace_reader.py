@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from cometmq.client.admin import END_OF_TIME_MS, Admin
@@ -50,12 +52,17 @@ async def way_of(
     :raises RouteNotFoundError: there is no such trace topic.
     """
     found = await admin.query_message(topic, msg_id, max_messages=MAX_QUERY_MESSAGES, begin_ms=begin_ms, end_ms=end_ms)
+    return way_from(msg_id, ((message.body, message.born_host) for message in found))
+
+
+def way_from(msg_id: str, trace_messages: Iterable[tuple[bytes, str]]) -> MessageWay:
+    """What trace messages tell of a message; each is given as its body and its born host, ``ip:port``."""
     told: list[tuple[TraceRecord, str]] = [
-        (record, record.client_host or _host(message.born_host))
+        (record, record.client_host or _host(born_host))
         if isinstance(record, Pub | SubBefore)
-        else (record, _host(message.born_host))
-        for message in found
-        for record in decode_trace(message.body)
+        else (record, _host(born_host))
+        for body, born_host in trace_messages
+        for record in decode_trace(body)
         if record.msg_id == msg_id
     ]
     return MessageWay(

@@ -1,0 +1,15 @@
+"""Looks into messages from Python: python examples/spark/look_into.py NAMESRV [TRACE_TOPIC]."""
+
+import sys
+
+from cometmq.message.names import TRACE_TOPIC
+from cometmq.spark.job_source import MessageSource
+from cometmq.spark.trace import trace
+
+NAMESRV = sys.argv[1]
+TRACES = sys.argv[2] if len(sys.argv) > 2 else TRACE_TOPIC
+
+found = trace(MessageSource(NAMESRV), trace_topic=TRACES, master="local[2]")
+print(found.render())
+for of in found.latencies:
+    print(f"{of.group} had {of.consumed} of {of.messages} messages of {of.topic}, half of them within {of.p50} ms")

@@ -1,0 +1,119 @@
+"""What the jobs that look into messages share: where messages come from, the session, and errors in our words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from cometmq.spark.archive import cause_of
+from cometmq.spark.archive_log import ArchiveLog
+from cometmq.spark.archive_reader import read_archive
+from cometmq.spark.cluster import Cluster
+from cometmq.spark.columns import BY_NAME
+from cometmq.spark.environment import local_session
+from cometmq.spark.errors import OptionError, SparkSourceError
+from cometmq.spark.options import parse_options
+from cometmq.spark.queues import Queue
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+_TASKS_PER_CORE: Final = 2
+_LEAST_TASKS: Final = 4
+"""Of one shuffle; Spark's own 200 are for clusters, and on two cores cost more than a small topic itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessageSource:
+    """Where a job reads: from brokers, or from an archive of :mod:`cometmq.spark.archive`; exactly one is given."""
+
+    namesrv: str | None = None
+    archive: Path | None = None
+    begin_ms: int | None = None
+    """Only messages stored at this time or later, ms since 1970 …"""
+    end_ms: int | None = None
+    """… and before this one."""
+
+    def check(self, topics: Sequence[str]) -> None:
+        """Demand that these topics can be asked for.
+
+        :raises OptionError: a name is not allowed, none is given, or it is not said where to read.
+        """
+        if (self.namesrv is None) == (self.archive is None):
+            raise OptionError("say where to read", next_step="give nameservers or an archive, not both")
+        parse_options(self._options(topics) | {"namesrvAddr": self.namesrv or "127.0.0.1:9876"})
+
+    def read(self, spark: SparkSession, topics: Sequence[str], columns: Sequence[str]) -> DataFrame:
+        """The messages, with these columns of the source.
+
+        :raises OptionError: as :meth:`check`.
+        """
+        from pyspark.sql import functions as f
+
+        self.check(topics)
+        if self.archive is None:
+            schema = ", ".join(f"{name} {BY_NAME[name].type}" for name in columns)
+            return spark.read.format("rocketmq").options(**self._options(topics)).schema(schema).load()
+        rows = read_archive(spark, self.archive).where(f.col("topic").isin(list(topics)))
+        if self.begin_ms is not None:
+            rows = rows.where(f.col("storeTimestamp") >= f.timestamp_millis(f.lit(self.begin_ms)))
+        if self.end_ms is not None:
+            rows = rows.where(f.col("storeTimestamp") < f.timestamp_millis(f.lit(self.end_ms)))
+        return rows.select(*columns)
+
+    def queues(self, topics: Sequence[str]) -> list[Queue]:
+        """Every queue of these topics, also those that hold nothing.
+
+        :raises OptionError: as :meth:`check`, or a topic is not there.
+        """
+        self.check(topics)
+        if self.archive is None:
+            found = Cluster(parse_options(self._options(topics))).queues()
+        else:
+            found = [Queue(of.topic, of.broker, of.queue_id) for of in ArchiveLog(self.archive).queues()]
+        if missing := set(topics) - {queue.topic for queue in found}:
+            raise OptionError(
+                f"{self} has no topic {', '.join(sorted(missing))}",
+                next_step="cometmq topic list shows the topics of a cluster, an archive names them in its directories",
+            )
+        return sorted(queue for queue in found if queue.topic in topics)
+
+    def __str__(self) -> str:
+        """Where it reads, for a report."""
+        return str(self.archive) if self.namesrv is None else self.namesrv
+
+    def _options(self, topics: Sequence[str]) -> dict[str, str]:
+        options = {"subscribe": ",".join(topics)}
+        if self.namesrv is not None:
+            options["namesrvAddr"] = self.namesrv
+        if self.begin_ms is not None:
+            options["startingTimestamp"] = str(self.begin_ms)
+        if self.end_ms is not None:
+            options["endingTimestamp"] = str(self.end_ms)
+        return options
+
+
+@contextmanager
+def job_session(spark: SparkSession | None, master: str, name: str) -> Iterator[SparkSession]:
+    """The session that was given, or a new one on ``master`` that is stopped at the end.
+
+    :raises SparkSourceError: what went wrong in Spark within the block, in one sentence.
+    """
+    from_outside = spark is not None
+    session = spark or local_session(master, name)
+    if not from_outside:
+        tasks = max(_LEAST_TASKS, session.sparkContext.defaultParallelism * _TASKS_PER_CORE)
+        session.conf.set("spark.sql.shuffle.partitions", str(tasks))
+    from pyspark.errors import PySparkException
+
+    try:
+        yield session
+    except PySparkException as error:
+        raise SparkSourceError(cause_of(str(error))) from error
+    finally:
+        if not from_outside:
+            session.stop()

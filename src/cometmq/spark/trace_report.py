@@ -1,0 +1,102 @@
+"""What the trace job found, for people and for programs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import msgspec
+
+from cometmq.client.trace_reader import MessageWay
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """How messages of one topic came to one consumer group; all times in ms."""
+
+    topic: str
+    group: str
+    messages: int
+    consumed: int
+    """Of them consumed with success at least once."""
+    retried: int
+    """Of them given to the group more than once."""
+    wait_p50: int | None
+    """Acknowledged to the producer → first call of a listener."""
+    wait_p99: int | None
+    p50: int | None
+    """Sent → end of the first call that succeeded; none where no call did."""
+    p90: int | None
+    p99: int | None
+    max: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class SlowConsumer:
+    """A consumer, by group and host, with what its calls took for each message, in ms."""
+
+    group: str
+    host: str
+    calls: int
+    failed: int
+    p50: int
+    p99: int
+    max: int
+
+
+@dataclass(frozen=True, slots=True)
+class TraceReport:
+    """Latencies and slow consumers that a trace topic tells of."""
+
+    source: str
+    trace_topic: str
+    messages: int
+    unconsumed: int
+    """Messages sent that no trace tells a consumption of."""
+    latencies: tuple[Latency, ...]
+    """By messages, most first."""
+    slow: tuple[SlowConsumer, ...]
+    """By p99, slowest first."""
+    histogram: tuple[tuple[int, int], ...]
+    """End to end: (least ms of a bucket that ends before twice that, messages)."""
+    written_to: str | None
+    """Directory of the joined rows."""
+    way: MessageWay | None
+    """Of the one message that was asked for."""
+    seconds: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain values, for JSON."""
+        return asdict(self) | {"way": msgspec.to_builtins(self.way)}
+
+    def render(self) -> str:
+        """A summary to read in a terminal of 100 columns."""
+        lines = [
+            f"{self.messages:,} messages in {self.trace_topic} of {self.source}, {self.unconsumed:,} of them with no "
+            f"consumption told; {self.seconds:.1f} s"
+        ]
+        if self.latencies:
+            lines += ["", "sent to consumed, ms:", ""]
+            lines.append(
+                f"  {'topic':<20} {'group':<18} {'messages':>9} {'retried':>7} {'wait p50':>8} {'p50':>6} {'p90':>6} "
+                f"{'p99':>7} {'max':>7}"
+            )
+            lines += [
+                f"  {of.topic:<20} {of.group:<18} {of.messages:>9,} {of.retried:>7,} {_ms(of.wait_p50):>8} "
+                f"{_ms(of.p50):>6} {_ms(of.p90):>6} {_ms(of.p99):>7} {_ms(of.max):>7}"
+                for of in self.latencies
+            ]
+        if self.slow:
+            lines += ["", "slowest consumers, ms of a call for each message:", ""]
+            lines.append(f"  {'group':<24} {'host':<24} {'calls':>10} {'failed':>8} {'p50':>7} {'p99':>8} {'max':>8}")
+            lines += [
+                f"  {of.group:<24} {of.host:<24} {of.calls:>10,} {of.failed:>8,} {of.p50:>7,} {of.p99:>8,} {of.max:>8,}"
+                for of in self.slow
+            ]
+        if self.written_to is not None:
+            lines += ["", f"joined rows are in {self.written_to}"]
+        return "\n".join(lines)
+
+
+def _ms(value: int | None) -> str:
+    return "–" if value is None else f"{value:,}"
