@@ -153,7 +153,7 @@ async def test_offsets_outside_the_queue_are_brought_back_into_it(root: Path, cl
     broker = await started(root, clock)
     put(broker, b"a", 1)
     await broker.stop()
-    (root / "config" / "delayOffset.json").write_text('{"offsetTable":{1:99,"x":1,7:-5}}')
+    (root / "config" / "delayOffset.json").write_text('{"offsetTable":{1:99,"x":1,"2":1e400,7:-5}}')
     broker = await started(root, clock)
     put(broker, b"b", 1)
     await clock.run_for(1)

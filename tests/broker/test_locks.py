@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Sequence
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -13,9 +15,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from tests.broker.wire import Connect, Wire
 
 import cometmq.broker.locks
-from cometmq.broker.locks import RebalanceLockManager
+from cometmq.broker.locks import LockProcessor, RebalanceLockManager
 from cometmq.clock import VirtualClock
-from cometmq.limits import LOCK_SECONDS
+from cometmq.limits import LOCK_SECONDS, MAX_LOCK_REQUEST_QUEUES
 from cometmq.remoting.bodies import LockBatchRequestBody, LockBatchResponseBody, MessageQueue, decode_body, encode_body
 from cometmq.remoting.codes import RequestCode, ResponseCode
 
@@ -140,6 +142,25 @@ async def test_locks_are_bounded_and_those_held_can_still_be_renewed(
     assert await lock(wire, "one", QUEUES[:3]) == set(QUEUES[:3])
     clock.advance(LOCK_SECONDS + 20)  # the scan of expired locks is among what falls due
     assert await lock(wire, "two", QUEUES[1:]) == set(QUEUES[1:])
+
+
+async def test_the_answer_to_the_largest_request_is_not_written_queue_by_queue(wire: Wire) -> None:
+    many = [MessageQueue("T" * 100, "broker-a", number) for number in range(MAX_LOCK_REQUEST_QUEUES)]
+    assert await lock(wire, "one", many) == set(many)
+    calls = 0
+
+    def count(_frame: FrameType, event: str, _arg: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    processor = LockProcessor(RebalanceLockManager(clock=VirtualClock()))
+    body = asked("one", many)
+    sys.setprofile(count)
+    try:
+        processor.lock(None, None, body)  # type: ignore[arg-type]
+    finally:
+        sys.setprofile(None)
+    assert calls < 12 * len(many)
 
 
 class LocksMachine(RuleBasedStateMachine):

@@ -55,7 +55,7 @@ class DelayOffsets:
         for level, offset in table.items():
             try:
                 offsets[int(level)] = int(offset)
-            except (TypeError, ValueError):
+            except (OverflowError, TypeError, ValueError):
                 findings.append(f"delayOffset.json: entry {level!r} left out")
         self._saved = offsets
         exact = self._load_exact()
