@@ -55,6 +55,7 @@ async def test_a_message_is_delivered_at_its_millisecond(broker: Broker, wire: W
         ("TIMER_DELAY_SEC\x012\x02TIMER_DELAY_MS\x0120\x02TIMER_DELIVER_MS\x0199", 2_000),
         ("TIMER_DELAY_MS\x0120\x02TIMER_DELIVER_MS\x0199", 20),
         (f"TIMER_DELAY_SEC\x01{400 * DAY_S}", 400 * DAY_S * 1000),
+        ("MY_TIMER_OUT_MS\x011\x02TIMER_DELAY_MS\x0120", 20),
     ],
 )
 async def test_which_property_counts(broker: Broker, wire: Wire, clock: VirtualClock, text: str, delay_ms: int) -> None:

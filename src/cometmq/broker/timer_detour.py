@@ -50,7 +50,8 @@ class TimerDetour:
         name = next((name for name in (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS) if name in wanted), None)
         if name is None or _LEVEL.fullmatch(wanted.get(DELAY, "")) is not None:
             return None
-        if f"{TIMER_OUT_MS}\x01" in message.properties:
+        text = "\x02" + message.properties
+        if f"\x02{TIMER_OUT_MS}\x01" in text:
             return None  # it has waited before and is sent on, or again
         config = self._live.current
         if not config.timer_wheel_enable:
@@ -64,7 +65,7 @@ class TimerDetour:
         elif name == TIMER_DELAY_MS:
             due_ms += now_ms
         max_ms = config.timer_max_delay_sec * 1000
-        is_recall = f"{TIMER_DEL_UNIQKEY}\x01" in message.properties
+        is_recall = f"\x02{TIMER_DEL_UNIQKEY}\x01" in text
         if due_ms <= now_ms and not is_recall:
             return None
         if not now_ms < due_ms <= now_ms + max_ms:
