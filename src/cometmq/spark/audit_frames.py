@@ -1,0 +1,147 @@
+"""What the parties of an audit say, as Spark frames: one row a message, and counts per queue and minute.
+
+Columns of a party: ``brokerName``, ``queueId``, ``queueOffset``, ``uniqKey``, ``bornTimestamp``, ``storeTimestamp``;
+the archive's has ``archivedTimestamp``, the time of the commit that brought the message, too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from cometmq.message.trace_record import FIELD_SEPARATOR, RECORD_SEPARATOR
+from cometmq.spark.archive_log import ArchiveLog
+from cometmq.spark.archive_reader import ARCHIVE_DDL
+from cometmq.spark.cluster import Bounds
+from cometmq.spark.queues import Queue, offsets_to_json
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+QUEUE: Final = ("brokerName", "queueId")
+PLACE: Final = ("brokerName", "queueId", "minute")
+_SCHEMA: Final = (
+    "brokerName string, queueId int, queueOffset bigint, uniqKey string, bornTimestamp timestamp, "
+    "storeTimestamp timestamp"
+)
+_COLUMNS: Final = [field.split()[0] for field in _SCHEMA.split(", ")]
+
+
+def stored_frame(spark: SparkSession, namesrv: str, topic: str, bounds: Mapping[Queue, Bounds]) -> DataFrame:
+    """The messages that brokers hold within ``bounds``; what they turn out not to hold is left out."""
+    first = offsets_to_json({queue: held.first for queue, held in bounds.items()})
+    end = offsets_to_json({queue: held.end for queue, held in bounds.items()})
+    return (
+        spark.read.format("rocketmq")
+        .option("namesrvAddr", namesrv)
+        .option("topic", topic)
+        .option("startingOffsets", json.dumps(first))
+        .option("endingOffsets", json.dumps(end))
+        .option("failOnDataLoss", "false")
+        .schema(_SCHEMA)
+        .load()
+    )
+
+
+def archived_frame(spark: SparkSession, log: ArchiveLog, topic: str) -> DataFrame:
+    """The messages of a topic in an archive."""
+    from pyspark.sql import functions as f
+
+    files = [(commit.committed_ms, file) for commit in log.commits() for file in commit.files if file.topic == topic]
+    if not files:
+        return spark.createDataFrame([], f"{_SCHEMA}, archivedTimestamp timestamp")
+    paths = [str(log.root / file.path) for _, file in files]
+    times = spark.createDataFrame(
+        [(file.path.rpartition("/")[2], committed_ms) for committed_ms, file in files], "file string, committed bigint"
+    )
+    rows = spark.read.schema(ARCHIVE_DDL).parquet(*paths).select(*_COLUMNS, f.col("_metadata.file_name").alias("file"))
+    return rows.join(f.broadcast(times), "file", "left").select(
+        *_COLUMNS, f.timestamp_millis("committed").alias("archivedTimestamp")
+    )
+
+
+def produced_frame(spark: SparkSession, namesrv: str, trace_topic: str, topic: str) -> DataFrame:
+    """What producers told the trace topic they had sent: ``uniqKey`` and the first ``producedTimestamp``."""
+    from pyspark.sql import functions as f
+
+    bodies = (
+        spark.read.format("rocketmq")
+        .option("namesrvAddr", namesrv)
+        .option("topic", trace_topic)
+        .option("failOnDataLoss", "false")
+        .schema("body binary")
+        .load()
+    )
+    records = bodies.select(f.explode(f.split(f.decode("body", "UTF-8"), RECORD_SEPARATOR)).alias("record"))
+    fields = records.select(f.split("record", FIELD_SEPARATOR).alias("at"))
+    return (
+        fields.where((f.get("at", f.lit(0)) == "Pub") & (f.get("at", f.lit(4)) == topic))
+        .where(f.get("at", f.lit(13)) == "true")
+        .groupBy(f.get("at", f.lit(5)).alias("uniqKey"))
+        .agg(f.min(f.timestamp_millis(f.get("at", f.lit(1)).cast("bigint"))).alias("producedTimestamp"))
+    )
+
+
+def minutes_of(
+    spark: SparkSession, stored: DataFrame, archived: DataFrame | None, limits: list[tuple[str, int, int, int, int]]
+) -> DataFrame:
+    """Counts per queue and minute of store time, of both parties in one pass.
+
+    :param limits: for each queue its broker and number, the offsets ``first`` and ``end`` between which both parties
+        should have the same, and the offset up to which all groups have consumed.
+    """
+    from pyspark.sql import functions as f
+
+    every = stored.select(*_COLUMNS, f.lit(True).alias("isStored"))
+    if archived is not None:
+        every = every.unionByName(archived.select(*_COLUMNS, f.lit(False).alias("isStored")))
+    known = spark.createDataFrame(
+        limits, "brokerName string, queueId int, bothFrom bigint, bothTo bigint, consumedTo bigint"
+    )
+    is_stored = f.col("isStored")
+    both = (f.col("queueOffset") >= f.col("bothFrom")) & (f.col("queueOffset") < f.col("bothTo"))
+    content = f.xxhash64("queueOffset", "uniqKey", "storeTimestamp")
+
+    def offset(which: Column, pick: Any) -> Column:
+        chosen: Column = pick(f.when(which, f.col("queueOffset")))
+        return chosen
+
+    return (
+        every.join(f.broadcast(known), list(QUEUE), "left")
+        .withColumn("minute", f.date_trunc("minute", "storeTimestamp"))
+        .groupBy(*PLACE)
+        .agg(
+            f.count_if(is_stored).alias("stored"),
+            f.count_if(~is_stored).alias("archived"),
+            f.count_if(is_stored & both).alias("storedBoth"),
+            f.count_if(~is_stored & both).alias("archivedBoth"),
+            f.bit_xor(f.when(is_stored & both, content)).alias("storedContent"),
+            f.bit_xor(f.when(~is_stored & both, content)).alias("archivedContent"),
+            f.count_if(is_stored & (f.col("queueOffset") < f.col("consumedTo"))).alias("consumed"),
+            offset(is_stored, f.min).alias("storedFirst"),
+            offset(is_stored, f.max).alias("storedLast"),
+            offset(~is_stored, f.min).alias("archivedFirst"),
+            offset(~is_stored, f.max).alias("archivedLast"),
+        )
+    )
+
+
+def gaps_in(frame: DataFrame, queues: list[tuple[str, int]], most: int) -> list[tuple[str, int, int, int]]:
+    """The first stretches of offsets that a party lacks between others, as broker, queue, first, end."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
+    chosen: Column = f.lit(False)
+    for broker, queue_id in queues:
+        chosen = chosen | ((f.col("brokerName") == broker) & (f.col("queueId") == queue_id))
+    before = f.lag("queueOffset").over(Window.partitionBy(*QUEUE).orderBy("queueOffset"))
+    rows = (
+        frame.where(chosen)
+        .withColumn("before", before)
+        .where("queueOffset > before + 1")
+        .orderBy(*QUEUE, "queueOffset")
+        .limit(most)
+        .collect()
+    )
+    return [(row["brokerName"], row["queueId"], row["before"] + 1, row["queueOffset"]) for row in rows]

@@ -1,0 +1,164 @@
+"""The audit job: it agrees with what is right, and names what is not."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from tests.spark.topics import Topics
+
+pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
+
+from cometmq.cli.pipeline import command
+from cometmq.message.trace_record import Pub, encode_trace
+from cometmq.spark.archive import archive
+from cometmq.spark.archive_log import ArchiveLog
+from cometmq.spark.audit import audit
+from cometmq.spark.audit_report import AuditReport
+from cometmq.spark.cluster import Cluster
+from cometmq.spark.errors import ArchiveError, OptionError
+from cometmq.spark.options import parse_options
+from cometmq.spark.queues import Queue
+from cometmq.spark.replay import replay
+
+pytestmark = pytest.mark.spark
+
+
+def commit(topics: Topics, group: str, topic: str, offsets: dict[int, int]) -> None:
+    """Let a group have consumed so far."""
+    cluster = Cluster(parse_options({"namesrvAddr": topics.namesrv, "topic": topic}))
+    cluster.commit_offsets(group, {Queue(topic, topics.broker_name, number): at for number, at in offsets.items()})
+
+
+def told(report: AuditReport) -> str:
+    """All that differs."""
+    return "\n".join(found.what for found in report.disagreements)
+
+
+def sent(topic: str, key: str, *, success: bool = True) -> str:
+    """What a producer tells the trace topic of one message."""
+    return encode_trace(
+        Pub(
+            time_ms=int(time.time() * 1000),
+            region="DefaultRegion",
+            group="producers",
+            topic=topic,
+            msg_id=key,
+            tags=None,
+            keys=None,
+            store_host="127.0.0.1:10911",
+            body_bytes=1,
+            cost_ms=1,
+            msg_type=0,
+            offset_msg_id="",
+            success=success,
+        )
+    )
+
+
+def test_archive_audit_replay_audit_agree(spark: Any, topics: Topics, tmp_path: Path) -> None:
+    """The whole way once: nothing differs, and numbers are those that were sent."""
+    topic, copy, trace = topics.create(2), topics.create(2), topics.create(1)
+    for number in range(8):
+        topics.send(topic, number % 2, [b"%d" % number], f"UNIQ_KEY\x01KEY{number}\x02")
+    topics.send(topic, 1, [b"more"] * 300)
+    records = [sent(topic, f"KEY{number}") for number in range(8)]
+    records += [sent(topic, "FAILED", success=False), sent("other", "ELSEWHERE")]
+    topics.send(trace, 0, ["".join(records[:6]).encode(), "".join(records[6:]).encode()])
+    commit(topics, "readers", topic, {0: 4, 1: 100})
+    lake = tmp_path / "lake"
+    archive(topics.namesrv, topic, lake, tmp_path / "checkpoint", spark=spark)
+    first = audit(
+        topics.namesrv,
+        topic,
+        archive=lake,
+        groups=["readers"],
+        trace_topic=trace,
+        detail=tmp_path / "detail",
+        spark=spark,
+    )
+    assert told(first) == ""
+    assert first.agrees
+    assert (first.produced, first.notes) == (8, ())
+    assert [(of.stored, of.archived, of.end, of.archived_to, dict(of.consumed)) for of in first.queues] == [
+        (4, 4, 4, 4, {"readers": 4}),
+        (304, 304, 304, 304, {"readers": 100}),
+    ]
+    assert (sum(span.stored for span in first.spans), sum(span.consumed for span in first.spans)) == (308, 104)
+    assert [of.way for of in first.lateness] == ["born → stored", "stored → archived"]
+    assert all(0 <= of.median_ms <= of.p99_ms <= of.longest_ms for of in first.lateness)
+    assert "group readers: 204 messages behind, in 2 queues" in first.render()
+    detail = spark.read.parquet(str(tmp_path / "detail"))
+    assert detail.groupBy().sum("stored", "archived", "archivedBoth").collect()[0][:] == (308, 308, 308)
+
+    replay(lake, topics.namesrv, tmp_path / "ledger", to=copy, translate_groups=["readers"], spark=spark)
+    second = audit(topics.namesrv, copy, groups=["readers"], spark=spark)
+    assert told(second) == ""
+    assert [(of.stored, dict(of.consumed)) for of in second.queues] == [(4, {"readers": 4}), (304, {"readers": 100})]
+    assert second.produced is None
+
+
+def test_what_differs_is_named(spark: Any, topics: Topics, tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    topic, trace = topics.create(2), topics.create(1)
+    topics.send(topic, 0, [b"once"] * 20)
+    topics.send(topic, 1, [b"twice", b"twice"], "UNIQ_KEY\x01TWICE\x02")
+    topics.send(trace, 0, [(sent(topic, "TWICE") + sent(topic, "LOST")).encode()])
+    lake = tmp_path / "lake"
+    archive(topics.namesrv, topic, lake, tmp_path / "checkpoint", spark=spark)
+    log = ArchiveLog(lake)
+    path = lake / next(file.path for file in log.files() if file.queue_id == 0)
+    whole = pq.read_table(path)
+    pq.write_table(whole.filter([at not in (3, 4) for at in range(20)]), path)  # a file that lost two rows
+    path = lake / next(file.path for file in log.files() if file.queue_id == 1)
+    twice = pq.read_table(path)
+    pq.write_table(twice.take([0, 1, 1]), path)  # and one that has a row twice
+    topics.send(topic, 1, [b"later"])
+    commit(topics, "ahead", topic, {0: 25, 1: 2})
+
+    report = audit(topics.namesrv, topic, archive=lake, groups=["ahead"], trace_topic=trace, spark=spark)
+    words = told(report)
+    zero, one = (str(Queue(topic, topics.broker_name, number)) for number in range(2))
+    assert f"{zero}: group ahead has consumed up to 25, and the queue ends at 20" in words
+    assert f"{zero}: the archive's log counts 20 messages, its files hold 18" in words
+    assert f"{zero}: offsets 3 to 5 are missing in the archive" in words
+    assert ": 20 stored and 18 archived, not the same" in words
+    assert f"{one}: the archive's log counts 2 messages, its files hold 3" in words
+    assert f"{one}: offset 1 is in the archive 2 times" in words
+    assert "1 unique keys are stored more than once (1 copies): TWICE" in words
+    assert "1 messages that producers had acknowledged are neither stored nor archived: LOST" in words
+    assert report.notes == ("1 messages are not archived yet",)
+    assert "✘" in report.render()
+    assert "→ " in report.render()
+
+
+def test_a_topic_made_anew_does_not_go_with_its_archive(spark: Any, topics: Topics, tmp_path: Path) -> None:
+    from cometmq.remoting.blocking import BlockingConnection
+    from cometmq.remoting.codes import RequestCode
+    from cometmq.remoting.headers import DeleteTopicRequestHeader
+
+    topic = topics.fill(50, queues=1)
+    lake = tmp_path / "lake"
+    archive(topics.namesrv, topic, lake, tmp_path / "checkpoint", spark=spark)
+    with BlockingConnection(topics.broker) as connection:
+        assert connection.invoke(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicRequestHeader(topic)).code == 0
+    topics.create(1, name=topic)
+    topics.send(topic, 0, [b"new"] * 10)
+    words = told(audit(topics.namesrv, topic, archive=lake, spark=spark))
+    assert "the archive goes up to 50, and the queue ends at 10" in words
+    assert "not the same" in words, "equal offsets, other messages"
+
+
+def test_arguments_that_do_not_fit_are_told(topics: Topics, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="topic nosuch does not exist"):
+        audit(topics.namesrv, "nosuch")
+    topic = topics.create(1)
+    with pytest.raises(ArchiveError, match=f"holds no archive of topic {topic}"):
+        audit(topics.namesrv, topic, archive=tmp_path)
+    wrong = CliRunner().invoke(command, ["audit", "--namesrv", topics.namesrv, "--topic", "nosuch"])
+    assert wrong.exit_code == 2
+    assert "does not exist" in wrong.output
