@@ -17,6 +17,7 @@ pytest.importorskip("pyspark", reason="PySpark is not installed (pip install com
 
 from cometmq.spark.archive import archive
 from cometmq.spark.archive_reader import read_archive
+from cometmq.spark.audit import audit
 from cometmq.spark.errors import SinkError
 from cometmq.spark.replay import replay
 
@@ -104,7 +105,9 @@ def test_apache_is_refused_where_it_cannot_keep_the_promise(apache: Topics) -> N
     assert stored(apache, topic, 1) == [[]]
 
 
-def test_a_replay_into_apache_keeps_queues_order_and_offsets(spark: Any, apache: Topics, tmp_path: Path) -> None:
+def test_a_replay_into_apache_keeps_queues_and_order_and_an_audit_agrees(
+    spark: Any, apache: Topics, tmp_path: Path
+) -> None:
     """Again as if the first run had been killed before its step was marked: nothing is there twice."""
     topic, copy = apache.fill(3000, queues=3, size=300), apache.create(3)
     archive(apache.namesrv, topic, tmp_path / "lake", tmp_path / "checkpoint", spark=spark)
@@ -117,3 +120,9 @@ def test_a_replay_into_apache_keeps_queues_order_and_offsets(spark: Any, apache:
     assert [[record.body for record in queue] for queue in stored(apache, copy, 3)] == [
         [record.body for record in queue] for queue in stored(apache, topic, 3)
     ]
+    for audited in (
+        audit(apache.namesrv, topic, archive=tmp_path / "lake", spark=spark),
+        audit(apache.namesrv, copy, spark=spark),
+    ):
+        assert audited.disagreements == ()
+        assert sum(of.stored or 0 for of in audited.queues) == 3000

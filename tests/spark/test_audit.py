@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -25,6 +28,8 @@ from cometmq.spark.queues import Queue
 from cometmq.spark.replay import replay
 
 pytestmark = pytest.mark.spark
+
+PATIENCE_S = 240
 
 
 def commit(topics: Topics, group: str, topic: str, offsets: dict[int, int]) -> None:
@@ -162,3 +167,18 @@ def test_arguments_that_do_not_fit_are_told(topics: Topics, tmp_path: Path) -> N
     wrong = CliRunner().invoke(command, ["audit", "--namesrv", topics.namesrv, "--topic", "nosuch"])
     assert wrong.exit_code == 2
     assert "does not exist" in wrong.output
+
+
+def test_the_command_says_by_its_exit_code_whether_it_agrees(topics: Topics, tmp_path: Path) -> None:
+    topic = topics.create(1)
+    topics.send(topic, 0, [b"twice", b"twice"], "UNIQ_KEY\x01TWICE\x02")
+    page = tmp_path / "audit.html"
+    run = [sys.executable, "-m", "cometmq", "pipeline", "audit", "--namesrv", topics.namesrv, "--topic", topic]
+    run += ["--master", "local[1]", "--report", str(page), "-o", "json"]
+    done = subprocess.run(run, capture_output=True, timeout=PATIENCE_S, check=False)
+    assert done.returncode == 3, done.stderr
+    report = json.loads(done.stdout)
+    assert (report["agrees"], report["exit_code"], len(report["disagreements"])) == (False, 3, 1)
+    assert "counting 2 stored" in done.stderr.decode()
+    assert f"Audit of {topic}" in page.read_text()
+    assert "TWICE" in page.read_text()
