@@ -99,6 +99,9 @@ def test_archive_audit_replay_audit_agree(spark: Any, topics: Topics, tmp_path: 
     detail = spark.read.parquet(str(tmp_path / "detail"))
     assert detail.groupBy().sum("stored", "archived", "archivedBoth").collect()[0][:] == (308, 308, 308)
 
+    latest = detail.selectExpr("max(storedLateMs)", "max(archivedLateMs)").collect()[0]
+    assert latest[:] == tuple(of.longest_ms for of in first.lateness)
+
     replay(lake, topics.namesrv, tmp_path / "ledger", to=copy, translate_groups=["readers"], spark=spark)
     second = audit(topics.namesrv, copy, groups=["readers"], spark=spark)
     assert told(second) == ""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.message.names import TRACE_TOPIC
 from cometmq.spark.archive_log import ArchiveLog, QueueTotals
-from cometmq.spark.audit_frames import QUEUE, archived_frame, gaps_in, minutes_of, produced_frame, stored_frame
+from cometmq.spark.audit_frames import QUEUE, archived_frame, gaps_in, minutes_of, produced_frame, stored_frame, took
 from cometmq.spark.audit_report import AuditReport, Disagreement, Lateness, QueueAudit, Span, moment
 from cometmq.spark.cluster import Cluster
 from cometmq.spark.environment import local_session
@@ -243,10 +243,9 @@ class _Audit:
             ways.append(("stored → archived", archived, "storeTimestamp", "archivedTimestamp"))
         found = []
         for way, frame, begin, end in ways:
-            took = f"unix_millis({end}) - unix_millis({begin})"
-            row = frame.selectExpr(f"percentile_approx({took}, array(0.5, 0.99)) AS q", f"max({took}) AS m").collect()[
-                0
-            ]
+            late = took(begin, end)
+            row = frame.selectExpr(f"percentile_approx({late}, array(0.5, 0.99)) AS q", f"max({late}) AS m").first()
+            assert row is not None
             if row["m"] is not None:
                 found.append(Lateness(way, int(row["q"][0]), int(row["q"][1]), int(row["m"])))
         return tuple(found)

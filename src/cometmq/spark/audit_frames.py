@@ -86,16 +86,17 @@ def produced_frame(spark: SparkSession, namesrv: str, trace_topic: str, topic: s
 def minutes_of(
     spark: SparkSession, stored: DataFrame, archived: DataFrame | None, limits: list[tuple[str, int, int, int, int]]
 ) -> DataFrame:
-    """Counts per queue and minute of store time, of both parties in one pass.
+    """Counts, and the greatest lateness, per queue and minute of store time, of both parties in one pass.
 
     :param limits: for each queue its broker and number, the offsets ``first`` and ``end`` between which both parties
         should have the same, and the offset up to which all groups have consumed.
     """
     from pyspark.sql import functions as f
 
-    every = stored.select(*_COLUMNS, f.lit(True).alias("isStored"))
+    nothing = f.lit(None).cast("timestamp").alias("archivedTimestamp")
+    every = stored.select(*_COLUMNS, nothing, f.lit(True).alias("isStored"))
     if archived is not None:
-        every = every.unionByName(archived.select(*_COLUMNS, f.lit(False).alias("isStored")))
+        every = every.unionByName(archived.select(*_COLUMNS, "archivedTimestamp", f.lit(False).alias("isStored")))
     known = spark.createDataFrame(
         limits, "brokerName string, queueId int, bothFrom bigint, bothTo bigint, consumedTo bigint"
     )
@@ -119,12 +120,19 @@ def minutes_of(
             f.bit_xor(f.when(is_stored & both, content)).alias("storedContent"),
             f.bit_xor(f.when(~is_stored & both, content)).alias("archivedContent"),
             f.count_if(is_stored & (f.col("queueOffset") < f.col("consumedTo"))).alias("consumed"),
+            f.max(f.when(is_stored, f.expr(took("bornTimestamp", "storeTimestamp")))).alias("storedLateMs"),
+            f.max(f.expr(took("storeTimestamp", "archivedTimestamp"))).alias("archivedLateMs"),
             offset(is_stored, f.min).alias("storedFirst"),
             offset(is_stored, f.max).alias("storedLast"),
             offset(~is_stored, f.min).alias("archivedFirst"),
             offset(~is_stored, f.max).alias("archivedLast"),
         )
     )
+
+
+def took(begin: str, end: str) -> str:
+    """The time between two columns, ms, as Spark SQL."""
+    return f"unix_millis({end}) - unix_millis({begin})"
 
 
 def gaps_in(frame: DataFrame, queues: list[tuple[str, int]], most: int) -> list[tuple[str, int, int, int]]:

@@ -98,7 +98,7 @@ class StepDone(msgspec.Struct, frozen=True):
     ranges: list[Range]
     sent: int
     found: int
-    """Messages that a run which died had sent already."""
+    """Messages that were there already, after a run that died or a request that was not answered."""
     committed_ms: int
 
 

@@ -30,7 +30,7 @@ class QueueReplayed:
     queue_id: int
     messages: int
     found: int
-    """Of them sent by an earlier run that died, and found again."""
+    """Of them there already, after a run that died or a request that was not answered."""
     first: int | None
     """New offsets: the first, and the one after the last; none in a dry run."""
     next: int | None
@@ -91,7 +91,10 @@ class ReplayReport:
                 f"{self.seconds:.1f} s ({speed:,.0f} messages/s)"
             ]
             if self.found:
-                lines.append(f"{self.found:,} of them had been sent by a run that died, and were not sent again")
+                lines.append(
+                    f"{self.found:,} of them were there already, after a run or a request that failed, "
+                    "and were not sent again"
+                )
         if self.earlier:
             lines.append(f"earlier runs with {self.ledger} have sent {self.earlier:,}")
         if self.queues:
