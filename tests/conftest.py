@@ -9,6 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
+
+# How long one example takes says more of the machine than of the code; pytest's timeout bounds every test.
+settings.register_profile("cometmq", deadline=None)
+settings.load_profile("cometmq")
 
 GOLDEN = Path(__file__).parent / "golden"
 
