@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import shutil
 import struct
@@ -10,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.broker.conftest import StartBroker
+from tests.broker.conftest import StartBroker, small_config
 from tests.broker.delayed import bodies as all_bodies
+from tests.broker.test_send_failures import FailingDisk
 from tests.broker.wire import Wire, records, send_header
 
 from cometmq.broker.controller import Broker
@@ -270,3 +273,27 @@ async def test_large_messages_are_read_again_in_small_parts(
     assert all_bodies(second, "Later") == sent
     assert sum(taken) == 20
     assert max(taken) <= 5
+
+
+async def test_the_runtime_information_tells_how_far_the_delivery_is_behind(
+    tmp_path: Path, clock: VirtualClock, connect_to: Callable[[Broker], Any]
+) -> None:
+    disk = FailingDisk()
+    broker = Broker(small_config(tmp_path), clock=clock, disk=disk)
+    await broker.start()
+    wire = await connect_to(broker)
+
+    async def behind() -> tuple[str, str]:
+        table = json.loads((await wire.call(RequestCode.GET_BROKER_RUNTIME_INFO)).body)["table"]
+        return table["timerReadBehind"], table["timerOffsetBehind"]
+
+    await wire.send("Later", b"x", properties="TIMER_DELAY_SEC\x015")
+    await clock.run_for(1)
+    assert await behind() == ("0", "0")
+    disk.write_error = errno.ENOSPC
+    await clock.run_for(10)
+    assert await behind() == ("6", "0")
+    disk.write_error = None
+    await clock.run_for(1)
+    assert await behind() == ("0", "0")
+    await broker.stop()

@@ -86,6 +86,12 @@ def test_nameserver_that_is_no_address(tmp_path: Path) -> None:
         load_broker_config(path)
 
 
+def test_keys_of_the_timer_of_rocketmq_5_that_mean_nothing_here_are_accepted(tmp_path: Path) -> None:
+    text = "timerWheelEnable=true\ntimerPrecisionMs=1000\ntimerRollWindowSlot=172800\nmappedFileSizeTimerLog=1048576\n"
+    config, warnings = load_broker_config(write(tmp_path / "broker.conf", text))
+    assert (config.timer_wheel_enable, warnings) == (True, [])
+
+
 def test_command_line_wins(tmp_path: Path) -> None:
     path = write(tmp_path / "broker.conf", "listenPort=1\nbrokerName=b\n")
     config, _ = load_broker_config(path, listen_port=2)

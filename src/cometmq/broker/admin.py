@@ -64,5 +64,5 @@ def register_administration(
     RelayAdmin(name, consumers, store).register(processors)
     TimerAdmin(timer).register(processors)
     ConfigAdmin(live, permission_changed, clock).register(processors)
-    RuntimeAdmin(live, store, stats, schedule, transactions).register(processors)
+    RuntimeAdmin(live, store, stats, schedule, transactions, timer).register(processors)
     TransactionAdmin(transactions.open).register(processors)

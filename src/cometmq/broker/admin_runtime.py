@@ -14,6 +14,7 @@ from typing import Final
 from cometmq.broker.live_config import LiveConfig
 from cometmq.broker.schedule import ScheduleMessageService
 from cometmq.broker.stats import BrokerStats
+from cometmq.broker.timer import TimerMessageService
 from cometmq.broker.transactions import TransactionalMessageService
 from cometmq.remoting.bodies import KVTable, encode_body
 from cometmq.remoting.codes import CURRENT_VERSION, CURRENT_VERSION_NAME, RequestCode, ResponseCode
@@ -48,12 +49,14 @@ class RuntimeAdmin:
         stats: BrokerStats,
         schedule: ScheduleMessageService,
         transactions: TransactionalMessageService,
+        timer: TimerMessageService,
     ) -> None:
         self._live = live
         self._store = store
         self._stats = stats
         self._schedule = schedule
         self._transactions = transactions
+        self._timer = timer
 
     def register(self, processors: ProcessorTable) -> None:
         """Answer the codes about the running broker."""
@@ -70,6 +73,7 @@ class RuntimeAdmin:
         for level, (offset, end) in self._schedule.offsets().items():
             table[f"scheduleMessageOffset_{level}"] = f"{offset},{end}"
         table.update(self._transactions.runtime_info())
+        table.update(self._timer.runtime_info())
         table.update(dict.fromkeys(_ALWAYS_ZERO, "0"))
         return Response(body=encode_body(KVTable(table=dict(sorted(table.items())))))
 

@@ -64,6 +64,16 @@ class TimerMessageService:
         await self._idle.wait()
         await self.intake.stop()
 
+    def runtime_info(self) -> dict[str, str]:
+        """What the runtime information (28) tells of waiting messages, as Apache means it.
+
+        By how many seconds the delivery is behind, and how many messages were not looked at yet.
+        """
+        now_ms = self._clock.now_ms()
+        due_ms = self.intake.due.next_due()
+        behind_ms = max(now_ms - due_ms, 0) if due_ms is not None else 0
+        return {"timerReadBehind": str(behind_ms // 1000), "timerOffsetBehind": str(self.intake.unread)}
+
     # --- recalls --------------------------------------------------------------------------------
     def recall(self, message: InnerMessage, due_ms: int, key: int, when_stored: WhenStored) -> None:
         """Put a recall; from now on its message is not delivered, unless the recall cannot be stored.

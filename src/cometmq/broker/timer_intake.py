@@ -164,6 +164,11 @@ class TimerIntake:
         unit = self._queue.unit(waiting.serial)
         return self._store.record_at(unit[0], unit[1]) if unit is not None else None
 
+    @property
+    def unread(self) -> int:
+        """How many messages of the topic are not read yet."""
+        return self._queue.committed - self._read
+
     async def count_waiting(self) -> dict[str, WaitingOfTopic]:
         """How many messages wait, by topic: those in the timer log, where every message is within a second or so.
 
