@@ -15,6 +15,7 @@ JOBS: Final = {
     "audit": "Compare what was produced, stored, consumed and archived.",
     "key-index": "Index an archive by key, and find messages that no broker has any more.",
     "trace": "How long messages took to each consumer, by the clients' message traces.",
+    "skew": "Hot keys, uneven queues, and how many queues topics should have.",
 }
 """Each is the attribute ``command`` of a module of :mod:`cometmq.cli.jobs`."""
 
