@@ -16,6 +16,7 @@ JOBS: Final = {
     "key-index": "Index an archive by key, and find messages that no broker has any more.",
     "trace": "How long messages took to each consumer, by the clients' message traces.",
     "skew": "Hot keys, uneven queues, and how many queues topics should have.",
+    "dlq": "Why messages die: dead letters counted, and sent again.",
 }
 """Each is the attribute ``command`` of a module of :mod:`cometmq.cli.jobs`."""
 

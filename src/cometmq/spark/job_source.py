@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from cometmq.client.admin import Admin
 from cometmq.spark.archive import cause_of
 from cometmq.spark.archive_log import ArchiveLog
 from cometmq.spark.archive_reader import read_archive
@@ -82,6 +84,17 @@ class MessageSource:
             )
         return sorted(queue for queue in found if queue.topic in topics)
 
+    def topics(self, prefix: str) -> list[str]:
+        """The topics whose names begin with ``prefix``, sorted.
+
+        :raises CometMQError: no nameserver answers.
+        """
+        if self.archive is not None:
+            names = {of.topic for of in ArchiveLog(self.archive).queues()}
+        else:
+            names = set(asyncio.run(_topics_of(self.namesrv or "")))
+        return sorted(name for name in names if name.startswith(prefix))
+
     def __str__(self) -> str:
         """Where it reads, for a report."""
         return str(self.archive) if self.namesrv is None else self.namesrv
@@ -95,6 +108,11 @@ class MessageSource:
         if self.end_ms is not None:
             options["endingTimestamp"] = str(self.end_ms)
         return options
+
+
+async def _topics_of(namesrv: str) -> list[str]:
+    async with Admin(namesrv) as admin:
+        return await admin.topics()
 
 
 @contextmanager

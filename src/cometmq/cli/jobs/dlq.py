@@ -1,0 +1,115 @@
+"""``cometmq pipeline dlq``: why messages die, and another try for those that are chosen."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from cometmq.cli.failures import DONE, FAILED, PARTLY_DONE
+from cometmq.cli.jobs.reading import hand_out, reading_options, source_of, tell_step
+from cometmq.spark.errors import OptionError
+
+if TYPE_CHECKING:
+    from cometmq.cli.job_report import Plot
+    from cometmq.spark.dead_letters_report import DeadLetterReport
+
+
+@click.command("dlq")
+@reading_options
+@click.option("--group", "groups", multiple=True, help="A consumer group; all with dead letters by default.")
+@click.option("--key", help="Only dead letters with this key.")
+@click.option("--tag", help="Only dead letters with this tag.")
+@click.option("--origin-topic", help="Only dead letters that were sent to this topic.")
+@click.option("--reason", metavar="PROPERTY", help="Count by this property too, in which the application tells why.")
+@click.option("--top", type=click.IntRange(1, 10_000), default=20, show_default=True, help="Topics, tags, keys named.")
+@click.option("--resend", is_flag=True, help="Then send these dead letters again, each one once; needs --group.")
+@click.option("--dry-run", is_flag=True, help="With --resend: only say how many would be sent.")
+@click.option(
+    "--ledgers",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=".",
+    show_default=True,
+    help="With --resend: directory of dlq-GROUP.ledger, which tells what was sent.",
+)
+@click.option("--rate", type=click.FloatRange(0, min_open=True), help="With --resend: messages a second at most.")
+@click.pass_context
+def command(
+    ctx: click.Context,
+    namesrv: str,
+    archive: Path | None,
+    since: int | None,
+    until: int | None,
+    master: str,
+    report: Path | None,
+    output: str,
+    groups: tuple[str, ...],
+    key: str | None,
+    tag: str | None,
+    origin_topic: str | None,
+    reason: str | None,
+    top: int,
+    resend: bool,
+    dry_run: bool,
+    ledgers: Path,
+    rate: float | None,
+) -> int:
+    """Count dead letters by group, topic of origin, tag, key and time, and send them again.
+
+    Exit codes: 0 done; 1 failed, or no dead letter could be sent again; 2 wrong use; 3 some could not be sent again.
+    """
+    from cometmq.client.admin import END_OF_TIME_MS
+    from cometmq.client.dead_letters import Selection
+    from cometmq.spark.dead_letters import dead_letters, send_again
+
+    if resend and (archive is not None or not groups):
+        raise click.UsageError("--resend needs --group, and brokers that hold the dead letters, no --archive", ctx)
+    if not resend and (dry_run or rate is not None):
+        raise click.UsageError("--dry-run and --rate say how to --resend", ctx)
+    wanted = Selection(
+        key=key,
+        tag=tag,
+        origin_topic=origin_topic,
+        begin_ms=since or 0,
+        end_ms=END_OF_TIME_MS if until is None else until - 1,
+    )
+    try:
+        done = dead_letters(
+            source_of(namesrv, archive, since, until),
+            groups,
+            selection=wanted,
+            reason=reason,
+            top=top,
+            master=master,
+            on_step=tell_step,
+        )
+    except OptionError as error:
+        raise click.UsageError(str(error), ctx) from error
+    if resend:
+        resent = send_again(namesrv, groups, wanted, ledgers=ledgers, rate=rate, dry_run=dry_run, on_step=tell_step)
+        done = dataclasses.replace(done, resent=resent, dry_run=dry_run)
+    hand_out(done, output, report, f"Dead letters in {done.source}", _plots(done) if report else ())
+    if not done.failed:
+        return DONE
+    return PARTLY_DONE if any(of.sent or of.sent_before for of in done.resent) else FAILED
+
+
+def _plots(done: DeadLetterReport) -> list[Plot]:
+    from cometmq.cli.job_report import Bars, Line
+
+    plots: list[Plot] = []
+    if done.over_time:
+        first = done.over_time[0][0]
+        hours = [(at - first) / 3_600_000 for at, _ in done.over_time]
+        counts = {"dead letters": [count for _, count in done.over_time]}
+        plots.append(Line("Dead letters over time", "hours since the first", hours, counts))
+    for title, found in (("topic of origin", done.topics), ("tag", done.tags), ("reason", done.reasons)):
+        if found:
+            names = [of.value[:24] or "–" for of in found]
+            plots.append(Bars(f"By {title}", names, {"dead letters": [of.letters for of in found]}))
+    if done.groups:
+        names = [of.group[:24] for of in done.groups[:20]]
+        plots.append(Bars("By group", names, {"dead letters": [of.letters for of in done.groups[:20]]}))
+    return plots
