@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 _MODULES: Final = ("pyspark", "pyarrow", "pandas")
+_LOCAL_SHUFFLE_PARTITIONS: Final = 8
+"""Spark's 200 are meant for clusters: on one machine each empty one costs milliseconds, and an audit took a minute."""
 
 
 class SparkMissingError(SparkSourceError):
@@ -48,8 +50,11 @@ def local_session(master: str = "local[*]", app_name: str = "cometmq") -> SparkS
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_SUBMIT_OPTS", f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}")
+    builder = SparkSession.builder
+    if master.startswith("local"):
+        builder = builder.config("spark.sql.shuffle.partitions", str(_LOCAL_SHUFFLE_PARTITIONS))
     session = (
-        SparkSession.builder.master(master)
+        builder.master(master)
         .appName(app_name)
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
