@@ -73,10 +73,24 @@ async def test_pulls_read_a_queue_from_any_offset(server: Deployment, topic: str
         assert [message.body for message in split_records(raw.body)] == [b"1", b"2"]
 
 
+async def test_offsets_that_a_group_commits_side_by_side_are_all_kept(
+    server: Deployment, topic: str, group: str
+) -> None:
+    async with Admin(server.address) as admin:
+        await admin.create_topic(topic, queues=64)
+    for number in range(10):
+        async with PullConsumer(f"{group}-{number}", server.address) as consumer:
+            queues = await consumer.queues(topic)
+            assert len(queues) == 64
+            await asyncio.gather(*(consumer.commit(queue, 7) for queue in queues))
+            assert [await consumer.committed(queue) for queue in queues] == [7] * len(queues)
+
+
 async def test_a_waiting_pull_gets_the_message_that_arrives(server: Deployment, topic: str, group: str) -> None:
     async with Producer("p", server.address) as producer, PullConsumer(group, server.address) as consumer:
         queue = (await consumer.queues(topic))[0]
         await producer.send(Message(topic, b"first"), queue=queue)
+        assert (await consumer.pull(queue, 0, wait_s=15)).max_offset == 1
         waiting = asyncio.create_task(consumer.pull(queue, 1, wait_s=15))
         await asyncio.sleep(0)
         await producer.send(Message(topic, b"second"), queue=queue)

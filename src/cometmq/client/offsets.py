@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 from cometmq.client.instance import ClientInstance
@@ -33,6 +34,9 @@ class Offsets:
     def __init__(self, instance: ClientInstance, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
         self._instance = instance
         self._timeout_s = timeout_s
+        self._tables: set[tuple[str, str, str]] = set()
+        """Group, topic and broker of the tables of offsets that a broker certainly has."""
+        self._beginning: dict[tuple[str, str, str], asyncio.Lock] = {}
 
     async def min(self, queue: MessageQueue) -> int:
         """The first offset that is still there."""
@@ -77,7 +81,21 @@ class Offsets:
         )
 
     async def commit(self, group: str, queue: MessageQueue, offset: int) -> None:
-        """Let a group go on at ``offset``; returns when the broker has confirmed it."""
+        """Let a group go on at ``offset``; returns when the broker has confirmed it.
+
+        The first ones of a group in a topic go to a broker one at a time: Apache's makes the group's table
+        of offsets when it has none, and of two requests that find none in two threads one is forgotten
+        (``ConsumerOffsetManager.commitOffset``).
+        """
+        table = (group, queue.topic, queue.broker_name)
+        if table in self._tables:
+            await self._commit(group, queue, offset)
+            return
+        async with self._beginning.setdefault(table, asyncio.Lock()):
+            await self._commit(group, queue, offset)
+            self._tables.add(table)
+
+    async def _commit(self, group: str, queue: MessageQueue, offset: int) -> None:
         header = UpdateConsumerOffsetRequestHeader(group, queue.topic, queue.queue_id, offset)
         await self._ask(queue, RequestCode.UPDATE_CONSUMER_OFFSET, header, "committing an offset")
 

@@ -44,9 +44,7 @@ from cometmq.remoting.bodies import (
     MessageQueue,
     SubscriptionData,
 )
-from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.deadline import within
-from cometmq.remoting.headers import UpdateConsumerOffsetRequestHeader
 
 log = logging.getLogger(__name__)
 
@@ -426,13 +424,10 @@ class PushConsumer:
         await asyncio.gather(*(self._report_one(queue, offset) for queue, offset in ours.items()))
 
     async def _report_one(self, queue: MessageQueue, offset: int) -> None:
-        header = UpdateConsumerOffsetRequestHeader(self.group, queue.topic, queue.queue_id, offset)
         # One at a time: a broker with several threads may handle two reports in the wrong order.
         async with self._reporting.setdefault(queue, asyncio.Lock()):
             try:
-                address = await self.instance.master_of(queue)
-                doing = "reporting an offset"
-                await self.instance.call(address, RequestCode.UPDATE_CONSUMER_OFFSET, header, doing=doing)
+                await self.offsets.commit(self.group, queue, offset)
             except CometMQError as error:
                 log.warning("the offset of %s in %s is not reported: %s", self.group, queue, error)
 
