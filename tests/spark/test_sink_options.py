@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from cometmq.message.sysflag import CompressionType
 from cometmq.spark.errors import OptionError
-from cometmq.spark.sink.columns import SINK_COLUMNS, check_sink_schema
-from cometmq.spark.sink.options import SINK_OPTION_NAMES, Guarantee, SinkOptions, parse_sink_options
+from cometmq.spark.sink.columns import check_sink_schema
+from cometmq.spark.sink.options import Guarantee, SinkOptions, parse_sink_options
 
 BASE = {"namesrvaddr": "127.0.0.1:9876", "topic": "orders"}
 
@@ -75,18 +73,3 @@ def test_a_topic_must_come_from_somewhere() -> None:
     with pytest.raises(OptionError, match="neither option topic nor a column topic"):
         check_sink_schema([("body", "binary")], topic_given=False)
     check_sink_schema([("body", "binary"), ("topic", "string")], topic_given=False)
-
-
-DOCS = Path(__file__).parents[2] / "docs" / "spark.md"
-
-
-def test_every_option_and_guarantee_is_documented() -> None:
-    text = DOCS.read_text(encoding="utf-8")
-    names = [*SINK_OPTION_NAMES, *(kind.value for kind in Guarantee)]
-    assert [name for name in names if f"`{name}`" not in text] == []
-
-
-def test_every_column_is_documented_with_its_types() -> None:
-    lines = DOCS.read_text(encoding="utf-8").splitlines()
-    for column in SINK_COLUMNS:
-        assert f"| `{column.name}` | {' or '.join(column.types)} | {column.doc} |" in lines

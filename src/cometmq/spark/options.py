@@ -23,6 +23,8 @@ _CODES: Final = {-2: EARLIEST, -1: LATEST}
 """What Kafka users write for earliest and latest inside JSON."""
 
 DEFAULT_GROUP: Final = "cometmq_spark"
+MAX_TRIGGER_DELAY_SECONDS: Final = 900.0
+"""As in Spark's Kafka connector."""
 
 Start = str | dict[str, Any]
 """``earliest``, ``latest``, or offsets nested by topic, broker and queue; a level may be one word for all below it."""
@@ -93,7 +95,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         max_offsets_per_trigger=read("maxOffsetsPerTrigger", parse_count, None),
         max_bytes_per_trigger=read("maxBytesPerTrigger", _bytes, None),
         min_offsets_per_trigger=read("minOffsetsPerTrigger", parse_count, 1),
-        max_trigger_delay_s=read("maxTriggerDelay", _duration_s, 900.0),
+        max_trigger_delay_s=read("maxTriggerDelay", _duration_s, MAX_TRIGGER_DELAY_SECONDS),
         tags=read("tags", _tags, frozenset()),
         sql_filter=values.get("sqlFilter", ""),
         commit_group=read("commitGroup", parse_group, None),
@@ -143,11 +145,13 @@ def demand_batch(options: SourceOptions) -> None:
         raise OptionError("a batch cannot begin at the latest offsets", next_step="use earliest, JSON or a timestamp")
     if options.ending_offsets == EARLIEST:
         raise OptionError("a batch cannot end at the earliest offsets", next_step="use latest, JSON or a timestamp")
-    for name, limit in (
-        ("maxOffsetsPerTrigger", options.max_offsets_per_trigger),
-        ("maxBytesPerTrigger", options.max_bytes_per_trigger),
+    for name, is_given in (
+        ("maxOffsetsPerTrigger", options.max_offsets_per_trigger is not None),
+        ("maxBytesPerTrigger", options.max_bytes_per_trigger is not None),
+        ("minOffsetsPerTrigger", options.min_offsets_per_trigger != 1),
+        ("maxTriggerDelay", options.max_trigger_delay_s != MAX_TRIGGER_DELAY_SECONDS),
     ):
-        if limit is not None:
+        if is_given:
             raise OptionError(f"{name} is for streams", next_step="use endingOffsets to read less")
     if options.commit_group is not None:
         raise OptionError("commitGroup is for streams", next_step="a batch has no progress to show to a group")

@@ -25,7 +25,7 @@ COMPRESSIONS: Final = {
 
 
 class Guarantee(Enum):
-    """What a writer promises of each row; see ``docs/spark.md``."""
+    """What a writer promises of each row; see ``docs/spark-sink.md``."""
 
     AT_LEAST_ONCE = "at-least-once"
     EFFECTIVELY_ONCE = "effectively-once"
@@ -34,7 +34,7 @@ class Guarantee(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """What a writer was asked for; every field is one option (see ``docs/spark.md``)."""
+    """What a writer was asked for; every field is one option (see ``docs/spark-sink.md``)."""
 
     namesrv_addr: tuple[str, ...]
     topic: str | None
