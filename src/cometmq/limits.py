@@ -285,6 +285,15 @@ MAX_TIMER_LOADED: Final = 1_000_000
 MAX_TIMER_UNWRITTEN_BYTES: Final = 64 * 1024 * 1024
 """Waiting messages read from the log and not yet in the timer log: more are not read until it can be written."""
 
+MAX_LISTED_WAITING: Final = 1_000
+"""Waiting messages in one answer to GET_WAITING_MESSAGES; about 200 bytes each, and one read of the disk."""
+
+MAX_LISTED_WAITING_BYTES: Final = 16 * 1024 * 1024
+"""Records read for one such answer, if more than one: what is shown of a message stands behind its body."""
+
+MAX_SEARCHED_WAITING: Final = 1_000_000
+"""Waiting messages looked through for one such answer: about 0.1 s, in which the timer log does nothing else."""
+
 TIMER_WRITE_BYTES: Final = 4 * 1024 * 1024
 """From so many bytes on waiting messages are copied into the timer log at once."""
 

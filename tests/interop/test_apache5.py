@@ -14,6 +14,7 @@ from tests.interop.systems import Deployment, System
 
 from cometmq.client import (
     Admin,
+    BrokerError,
     Message,
     MessageExt,
     Producer,
@@ -22,6 +23,7 @@ from cometmq.client import (
     TransactionProducer,
     TransactionState,
 )
+from cometmq.remoting.codes import ResponseCode
 
 pytestmark = pytest.mark.interop
 
@@ -69,6 +71,9 @@ async def test_our_messages_wait_there_and_come_when_due(apache5: Deployment) ->
         for number in range(3):
             await producer.send(Message("Waits", b"%d" % number, delay=timedelta(seconds=2)))
         await becomes(admin, broker, "Waits", 4)
+        with pytest.raises(BrokerError) as refused:
+            await admin.waiting_messages(broker)
+        assert refused.value.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
         messages = await read(apache5.address, "Waits", 3)
         await becomes(admin, broker, "Waits", 1)
     assert sorted(message.body for message in messages) == [b"0", b"1", b"2"]

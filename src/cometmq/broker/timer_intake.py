@@ -14,6 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final, TypeVar
 
+import numpy as np
+import numpy.typing as npt
+
 from cometmq.broker.due import DueMessages, Waiting
 from cometmq.clock import Clock, TimerHandle
 from cometmq.limits import (
@@ -31,10 +34,11 @@ from cometmq.message.names import TIMER_TOPIC
 from cometmq.store.errors import StoreError
 from cometmq.store.message_store import MessageStore
 from cometmq.store.timer_count import WaitingOfTopic
+from cometmq.store.timer_list import Listed, Place, Wanted, list_waiting
 from cometmq.store.timer_log import FOREVER_MS, TimerLog
 from cometmq.store.timer_position import TimerPosition
 from cometmq.store.timer_recovery import open_timer_log
-from cometmq.store.timer_unit import RECALL, TimerEntry, entry_of
+from cometmq.store.timer_unit import RECALL, TimerEntry, Units, entry_of, text_hash
 from cometmq.store.topic_queue import UNIT
 
 _log = logging.getLogger(__name__)
@@ -177,6 +181,21 @@ class TimerIntake:
         near = self.due.due_until(FOREVER_MS)
         counting = partial(self.log.count, self._horizon_ms, near, self._clock.now_ms())
         return await self._in_thread(counting)
+
+    async def list_waiting(self, wanted: Wanted, topic: str | None) -> tuple[list[Listed], Place | None]:
+        """The first waiting messages that are wanted, and where to go on; see :meth:`count_waiting`.
+
+        :param topic: only those that will stand in this topic.
+        :raises OSError: the timer log cannot be read.
+        """
+        horizon_ms, near = self._horizon_ms, np.array(self.due.due_until(wanted.end_ms), np.int64)
+        of_topic = text_hash(topic) if topic is not None else None
+
+        def chosen(units: Units) -> npt.NDArray[np.bool_]:
+            found: npt.NDArray[np.bool_] = (units["due"] >= horizon_ms) | np.isin(units["serial"], near)
+            return found if of_topic is None else found & (units["topic"] == of_topic)
+
+        return await self._in_thread(partial(list_waiting, self.log, wanted, chosen))
 
     # --- copying, loading, saving ---------------------------------------------------------------
     def start(self) -> None:

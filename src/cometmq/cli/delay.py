@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import Any, Final
 
 import click
 
-from cometmq.cli.administration import administer, gathered, namesrv_option
-from cometmq.cli.failures import DONE, PARTLY_DONE
-from cometmq.cli.moments import local_time
+from cometmq.cli.administration import administer, demand_topic_name, gathered, namesrv_option
+from cometmq.cli.failures import DONE, PARTLY_DONE, WrongUseError
+from cometmq.cli.moments import Moment, local_time
 from cometmq.cli.output import Column, output_option, show
-from cometmq.client.admin import Admin
+from cometmq.client.admin import END_OF_TIME_MS, Admin
 from cometmq.client.errors import BrokerError, RemotingError
+from cometmq.errors import CometMQError
+from cometmq.remoting.bodies import WaitingMessage
 from cometmq.remoting.codes import ResponseCode
 
 _WITHIN: Final = {"minute": 60, "hour": 3_600, "day": 86_400, "30_days": 2_592_000}
@@ -26,6 +29,18 @@ _WAITING: Final = (
     Column("within_day", "In 1 day", right=True),
     Column("within_30_days", "In 30 days", right=True),
     Column("state", "State", prose=True),
+)
+
+
+_LIST: Final = (
+    Column("broker", "Broker"),
+    Column("due", "Due", time=True),
+    Column("topic", "Topic", prose=True),
+    Column("queue_id", "Queue", right=True),
+    Column("msg_id", "Message"),
+    Column("position", "Position", right=True),
+    Column("size", "Bytes", right=True),
+    Column("born", "Born", time=True),
 )
 
 
@@ -51,6 +66,69 @@ def waiting(topic: str | None, namesrv: str, output: str) -> int:
     rows = [row for rows in administer(namesrv, work) for row in rows]
     show(rows, _WAITING, output, title="Waiting messages")
     return DONE if all(row["state"] == "ok" for row in rows) else PARTLY_DONE
+
+
+@command.command("list")
+@click.option("-t", "--topic", help="Only those that will stand in this topic.")
+@click.option("--begin", type=Moment(), default=0, help="Only what is due from then on.")
+@click.option("--end", type=Moment(), default=END_OF_TIME_MS, help="Only what is due before this.")
+@click.option("--limit", type=click.IntRange(1), default=1000, show_default=True, help="At most so many.")
+@namesrv_option
+@output_option
+def list_waiting(topic: str | None, begin: int, end: int, limit: int, namesrv: str, output: str) -> None:
+    """List the messages that wait, those first that are due first.
+
+    The position is the queue offset in rmq_sys_wheel_timer. What was just sent is here after about a second.
+    """
+    if topic is not None:
+        demand_topic_name(topic)
+    if end <= begin:
+        raise WrongUseError("--end is not after --begin")
+
+    async def work(admin: Admin) -> list[dict[str, Any]]:
+        masters = await admin.masters()
+        found = await gathered(
+            {
+                name: _of_broker(name, admin.waiting_messages(at, topic=topic, begin_ms=begin, end_ms=end, limit=limit))
+                for name, at in masters.items()
+            }
+        )
+        ordered = sorted(
+            ((name, message) for name, messages in found.items() for message in messages),
+            key=lambda named: (named[1].due, named[0], named[1].position),
+        )
+        return [_row(name, message) for name, message in ordered[:limit]]
+
+    show(administer(namesrv, work), _LIST, output, title="Waiting messages")
+
+
+async def _of_broker(name: str, asking: Awaitable[list[WaitingMessage]]) -> list[WaitingMessage]:
+    """What waits at one broker.
+
+    :raises CometMQError: it is not CometMQ's.
+    """
+    try:
+        return await asking
+    except BrokerError as error:
+        if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            raise CometMQError(
+                f"broker {name} cannot list what waits",
+                next_step="only brokers of CometMQ can; cometmq delay waiting counts at those of RocketMQ 5 too",
+            ) from error
+        raise
+
+
+def _row(broker: str, message: WaitingMessage) -> dict[str, Any]:
+    return {
+        "broker": broker,
+        "due": local_time(message.due),
+        "topic": message.topic,
+        "queue_id": message.queue_id,
+        "msg_id": message.uniq_key,
+        "position": message.position,
+        "size": message.size,
+        "born": local_time(message.born),
+    }
 
 
 async def _rows(admin: Admin, broker: str, address: str, topic: str | None) -> list[dict[str, Any]]:

@@ -34,6 +34,8 @@ from cometmq.remoting.bodies import (
     TopicRouteData,
     TopicStatsTable,
     TopicTimerMetrics,
+    WaitingMessage,
+    WaitingMessages,
     encode_body,
 )
 from cometmq.remoting.codes import RequestCode, ResponseCode
@@ -48,6 +50,7 @@ from cometmq.remoting.headers import (
     GetOpenTransactionsRequestHeader,
     GetProducerConnectionListRequestHeader,
     GetTopicStatsInfoRequestHeader,
+    GetWaitingMessagesRequestHeader,
     QueryMessageRequestHeader,
     QueryTopicConsumeByWhoRequestHeader,
     ResetOffsetRequestHeader,
@@ -58,6 +61,8 @@ TIMEOUT_S: Final = 5.0
 END_OF_TIME_MS: Final = 2**63 - 1
 OPEN_TRANSACTIONS_PAGE: Final = 500
 """Transactions asked for at once."""
+WAITING_MESSAGES_PAGE: Final = 1_000
+"""Waiting messages asked for at once."""
 
 
 class Admin:
@@ -135,6 +140,39 @@ class Admin:
         doing = "asking what waits"
         metrics = await self._ask.broker(TimerMetrics, broker_address, RequestCode.GET_TIMER_METRICS, None, doing)
         return metrics.timing_count
+
+    async def waiting_messages(
+        self,
+        broker_address: str,
+        *,
+        topic: str | None = None,
+        begin_ms: int = 0,
+        end_ms: int = END_OF_TIME_MS,
+        limit: int | None = None,
+    ) -> list[WaitingMessage]:
+        """The messages with a delay of their own that wait at a CometMQ broker, in the order in which they are due.
+
+        :param topic: only those that will stand in this topic.
+        :param begin_ms: only those that are due from then on …
+        :param end_ms: … and before this.
+        :param limit: at most so many.
+        :raises BrokerError: the broker is Apache's, which cannot tell.
+        """
+        found: list[WaitingMessage] = []
+        place: tuple[int, int] | None = (begin_ms, 0)
+        while place is not None and (limit is None or len(found) < limit):
+            wanted = WAITING_MESSAGES_PAGE if limit is None else min(WAITING_MESSAGES_PAGE, limit - len(found))
+            header = GetWaitingMessagesRequestHeader(*place, end_ms, topic, wanted)
+            page = await self._ask.broker(
+                WaitingMessages,
+                broker_address,
+                RequestCode.GET_WAITING_MESSAGES,
+                header,
+                "asking which messages wait",
+            )
+            found += page.messages
+            place = None if page.next_due is None else (page.next_due, page.next_position or 0)
+        return found
 
     # --- topics ---
 

@@ -269,6 +269,32 @@ class OpenTransactions(Body):
     """Where to go on; missing at the end."""
 
 
+class WaitingMessage(Body):
+    """One message with a delay of its own that waits."""
+
+    topic: str
+    """Where it will stand; ``?`` when its record is damaged."""
+    queue_id: int
+    due: int
+    """Milliseconds since 1970."""
+    uniq_key: str
+    position: int
+    """Its queue offset in ``rmq_sys_wheel_timer``."""
+    size: int
+    """Bytes of its record."""
+    born: int
+    """Milliseconds since 1970."""
+
+
+class WaitingMessages(Body):
+    """Answer to GET_WAITING_MESSAGES (30038), in the order of due times."""
+
+    messages: list[WaitingMessage] = []
+    next_due: int | None = None
+    """Where to go on, with the next field; missing at the end."""
+    next_position: int | None = None
+
+
 class ProducerConnection(Body):
     """Who produces as a group (204)."""
 

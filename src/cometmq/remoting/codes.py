@@ -180,6 +180,8 @@ class RequestCode(IntEnum):
     """CometMQ's own: a producer asks how far its messages are stored (``broker/producer_sequences.py``)."""
     GET_OPEN_TRANSACTIONS = 30037
     """CometMQ's own."""
+    GET_WAITING_MESSAGES = 30038
+    """CometMQ's own."""
 
 
 class ResponseCode(IntEnum):

@@ -252,6 +252,17 @@ class GetTopicsByClusterRequestHeader(Header):
     cluster: str
 
 
+class GetWaitingMessagesRequestHeader(Header):
+    """GET_WAITING_MESSAGES (30038), CometMQ's own: ``max_num`` messages from a due time and a position on."""
+
+    begin_time: Int64 = 0
+    position: Int64 = 0
+    end_time: Int64 = 2**63 - 1
+    """Only what is due before this."""
+    topic: str | None = None
+    max_num: Int32 = 100
+
+
 class GetTopicConfigRequestHeader(Header):
     """GET_TOPIC_CONFIG (351), of 5.x."""
 

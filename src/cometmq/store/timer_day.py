@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from cometmq.store.disk import Disk
-from cometmq.store.timer_unit import UNIT_BYTES, UNIT_DTYPE, TimerEntry, Units, sound_units
+from cometmq.store.timer_unit import UNIT_BYTES, UNIT_DTYPE, Chosen, TimerEntry, Units, sound_units
 
 DAY_MS: Final = 86_400_000
 _EPOCH: Final = datetime.date(1970, 1, 1)
@@ -131,6 +132,14 @@ class TimerDay:
             due = units["due"]
             found.append(units[(due >= low_ms) & (due < high_ms) & (units["serial"] < before_serial)])
         return np.concatenate(found) if found else np.empty(0, UNIT_DTYPE)
+
+    def dues(self, low_ms: int, high_ms: int, chosen: Chosen) -> npt.NDArray[np.int64]:
+        """The due times of all units chosen from ``low_ms`` to before ``high_ms``, in no order; 8 bytes each."""
+        found = [np.empty(0, np.int64)]
+        for units in self._blocks():
+            due = units["due"]
+            found.append(due[(due >= low_ms) & (due < high_ms) & chosen(units)])
+        return np.concatenate(found)
 
     def first_due(self, from_ms: int, before_serial: int) -> int | None:
         """The earliest due time of a unit from ``from_ms`` on, ``None`` for none."""

@@ -27,7 +27,7 @@ from cometmq.store.disk import Disk, replace_whole
 from cometmq.store.timer_count import WaitingOfTopic, count_waiting
 from cometmq.store.timer_day import DAY_MS, TimerDay, day_number_of
 from cometmq.store.timer_position import Delivered, TimerPosition, read_position
-from cometmq.store.timer_unit import UNIT_DTYPE, TimerEntry, Units, without_recalled
+from cometmq.store.timer_unit import UNIT_DTYPE, Chosen, TimerEntry, Units, without_recalled
 
 FOREVER_MS: Final = 1 << 62
 """Later than anything is due."""
@@ -180,6 +180,32 @@ class TimerLog:
             if len(part := units[(units["due"] >= from_ms) | np.isin(units["serial"], serials)])
         )
         return count_waiting(waiting, now_ms, self._topic_of)
+
+    def reach(self, low_ms: int, high_ms: int, most: int, chosen: Chosen) -> tuple[int, int]:
+        """How far to look from ``low_ms`` on, at most to ``high_ms``, to find about ``most`` messages (worker thread).
+
+        Nothing is due between the end of one day that has any and the next, so one day at most is read.
+
+        :return: the moment, and how many units were looked at to find it.
+        """
+        for number in sorted(self._days):
+            day = self._days[number]
+            end_ms = day.start_ms + DAY_MS
+            if end_ms <= low_ms:
+                continue
+            if day.start_ms >= high_ms:
+                break
+            dues = day.dues(low_ms, high_ms, chosen)
+            if len(dues) > most:
+                end_ms = max(int(np.partition(dues, most)[most]), int(dues.min()) + 1)
+            return min(end_ms, high_ms), day.count
+        return high_ms, 0
+
+    def waiting(self, low_ms: int, high_ms: int) -> Units:
+        """The messages due from ``low_ms`` to before ``high_ms`` in the order of due times, those included that
+        were delivered since the store was opened (worker thread)."""
+        parts = [_sorted(units) for units in self._undelivered(low_ms, high_ms, FOREVER_MS)]
+        return np.concatenate(parts) if parts else np.empty(0, UNIT_DTYPE)
 
     def _topic_of(self, units: Units) -> str:
         for unit in units:

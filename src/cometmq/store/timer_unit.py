@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import struct
 import zlib
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -46,6 +47,9 @@ _CHECK: Final = struct.Struct("<I")
 
 Units = npt.NDArray[Any]
 """Of shape ``(n,)`` and ``UNIT_DTYPE``."""
+
+Chosen = Callable[[Units], npt.NDArray[np.bool_]]
+"""Which of some units are meant."""
 
 
 class TimerEntry(msgspec.Struct, frozen=True, gc=False):

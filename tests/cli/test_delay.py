@@ -1,0 +1,52 @@
+"""cometmq delay."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from tests.cli.conftest import CommandLine, until
+
+from cometmq.client import Message
+from cometmq.client.sync import SyncProducer
+
+pytestmark = pytest.mark.xdist_group("cli-administration")
+
+
+def test_waiting_messages_are_counted_and_listed(cometmq: CommandLine) -> None:
+    tomorrow = datetime.now(UTC).replace(microsecond=0) + timedelta(days=1)
+    with SyncProducer("later", cometmq.namesrv) as producer:
+        sent = {
+            hours: producer.send(Message("reminders", b"x", deliver_at=tomorrow + timedelta(hours=hours)))
+            for hours in (2, 0, 1)
+        }
+        other = producer.send(Message("alarms", b"x", delay=timedelta(days=9)))
+    until(lambda: len(cometmq("delay", "list", "-o", "json").json()) == 4, "all are in the timer log", 60)
+
+    counts = {row["topic"]: row["waiting"] for row in cometmq("delay", "waiting", "-o", "json").json()}
+    assert counts == {"reminders": 3, "alarms": 1}
+    rows = cometmq("delay", "list", "-o", "jsonl").lines()
+    assert [row["msg_id"] for row in rows] == [*(sent[hours].msg_id for hours in (0, 1, 2)), other.msg_id]
+    assert datetime.fromisoformat(rows[0]["due"]) == tomorrow
+    assert (rows[0]["topic"], rows[0]["queue_id"]) == ("reminders", sent[0].queue.queue_id)
+    assert [row["position"] for row in rows] == [1, 2, 0, 3]
+
+    begin, end = tomorrow.isoformat(), (tomorrow + timedelta(hours=2)).isoformat()
+    chosen = cometmq("delay", "list", "--topic", "reminders", "--begin", begin, "--end", end, "-o", "json").json()
+    assert [row["position"] for row in chosen] == [1, 2]
+    assert [row["position"] for row in cometmq("delay", "list", "--limit", "1", "-o", "json").json()] == [1]
+    assert other.msg_id in cometmq("delay", "list", "--topic", "alarms").out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--topic", "no topic"], "no topic"),
+        (["--begin", "2031-01-02", "--end", "2031-01-01"], "--end is not after --begin"),
+        (["--limit", "0"], "--limit"),
+    ],
+)
+def test_wrong_use_is_told(offline: CommandLine, arguments: list[str], told: str) -> None:
+    wrong = offline("delay", "list", *arguments)
+    assert wrong.code == 2
+    assert told in wrong.err
