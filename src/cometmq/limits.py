@@ -42,6 +42,13 @@ SERVER_IDLE_SECONDS: Final = 120.0
 FRAME_SECONDS: Final = 30.0
 """Time for one frame to arrive whole once begun, so that slow writers cannot hold memory."""
 
+TURN_SECONDS: Final = 0.002
+"""Work of one turn of a server after which connections with more to ask wait for the next: what others wait at most
+for a client that sends a thousand requests at once."""
+
+FRAMES_PER_LOOK: Final = 16
+"""Frames of one connection handled between two looks at the clock, and so what each gets in every turn at least."""
+
 MAX_UNFINISHED_BYTES: Final = 256 * 1024 * 1024
 """Frames of all connections of one server that have not arrived whole; beyond it the largest is cut off."""
 

@@ -12,7 +12,7 @@ from cometmq.broker.clients import ClientRegistry
 from cometmq.clock import VirtualClock
 from cometmq.limits import CLIENT_EXPIRY_SECONDS
 from cometmq.remoting.bodies import ConsumerData, SubscriptionData
-from cometmq.remoting.server import ServerConnection
+from cometmq.remoting.server_connection import ServerConnection
 
 GROUPS = st.sampled_from(["g", "h"])
 CLIENTS = st.integers(0, 3)

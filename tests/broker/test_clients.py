@@ -19,7 +19,7 @@ from cometmq.fastjson import loads
 from cometmq.remoting.bodies import ConsumerData, HeartbeatData, ProducerData, SubscriptionData, encode_body
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import GetConsumerListByGroupRequestHeader, UnregisterClientRequestHeader
-from cometmq.remoting.server import ServerConnection
+from cometmq.remoting.server_connection import ServerConnection
 
 StartBroker = Callable[..., Awaitable[Broker]]
 ConnectTo = Callable[[Broker], Awaitable[Wire]]

@@ -20,7 +20,8 @@ from cometmq.remoting.client_errors import (
 from cometmq.remoting.command import RemotingCommand
 from cometmq.remoting.headers import GetMaxOffsetRequestHeader, GetMaxOffsetResponseHeader, NoHeader
 from cometmq.remoting.processors import ProcessorTable, Request, Response
-from cometmq.remoting.server import RemotingServer, ServerConnection
+from cometmq.remoting.server import RemotingServer
+from cometmq.remoting.server_connection import ServerConnection
 
 from .conftest import Until
 

@@ -26,7 +26,8 @@ from cometmq.remoting.headers import (
     UnregisterClientRequestHeader,
 )
 from cometmq.remoting.processors import ProcessorTable, Request, Response
-from cometmq.remoting.server import RemotingServer, ServerConnection
+from cometmq.remoting.server import RemotingServer
+from cometmq.remoting.server_connection import ServerConnection
 
 COMMIT, ROLLBACK, UNKNOWN = TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN
 GROUP = "bank"

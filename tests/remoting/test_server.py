@@ -10,20 +10,22 @@ from typing import Any, cast
 
 import pytest
 
-import cometmq.remoting.server
+import cometmq.remoting.server_connection
 from cometmq.clock import VirtualClock
-from cometmq.limits import WRITE_HIGH_WATER_BYTES
+from cometmq.limits import TURN_SECONDS, WRITE_HIGH_WATER_BYTES
 from cometmq.remoting.command import RemotingCommand, decode_command
 from cometmq.remoting.frame import ROCKETMQ, FrameDecoder
 from cometmq.remoting.headers import GetMaxOffsetRequestHeader, GetMaxOffsetResponseHeader, NoHeader
 from cometmq.remoting.processors import ProcessorTable, Request, Response, RpcRejectedError
-from cometmq.remoting.server import InvokeError, RemotingServer, ServerConnection
+from cometmq.remoting.server import RemotingServer
+from cometmq.remoting.server_connection import InvokeError, ServerConnection
 
 BIG = b"x" * 1_000_000
 
 
 class Service:
-    """A few codes: 30 answers, 31 fails, 32 answers big, 33 answers at the end of the turn, 34 keeps the connection."""
+    """A few codes: 30 answers, 31 fails, 32 answers big, 33 answers at the end of the turn, 34 keeps the connection,
+    35 takes a quarter of a turn."""
 
     def __init__(self) -> None:
         self.clock = VirtualClock()
@@ -33,10 +35,12 @@ class Service:
         self.table.register(32, NoHeader, self.answer_big)
         self.table.register(33, NoHeader, self.answer_at_end_of_turn)
         self.table.register(34, NoHeader, self.keep)
+        self.table.register(35, NoHeader, self.work)
         self.server = RemotingServer(self.table, clock=self.clock, idle_timeout_s=120, frame_timeout_s=30)
         self.server.turn_hooks.append(self.end_turn)
         self.waiting: list[tuple[ServerConnection, Request[Any]]] = []
         self.turns: list[int] = []
+        self.worked: list[ServerConnection] = []
         self.big_answers = 0
         self.kept: list[ServerConnection] = []
         self.closed: list[ServerConnection] = []
@@ -60,6 +64,11 @@ class Service:
             for conn, request in self.waiting:
                 conn.respond(request, Response())
             self.waiting.clear()
+
+    def work(self, conn: ServerConnection, request: Request[NoHeader], body: bytes) -> Response:
+        self.worked.append(conn)
+        self.clock.advance(TURN_SECONDS / 4)
+        return Response()
 
     def keep(self, conn: ServerConnection, request: Request[NoHeader], body: bytes) -> Response:
         self.kept.append(conn)
@@ -197,6 +206,44 @@ async def test_requests_that_arrive_together_are_committed_together(service: Ser
     await raw.close()
 
 
+async def test_a_client_that_asks_a_thousand_times_at_once_makes_nobody_wait(service: Service) -> None:
+    greedy, other = await Raw.connect(service), await Raw.connect(service)
+    greedy.writer.write(b"".join(RemotingCommand(code=35, opaque=n).encode() for n in range(1000)))
+    await eventually(lambda: service.worked)
+    assert (await other.ask(max_offset(1))).code == 0
+    assert len(service.worked) < 1000
+    answers = [await greedy.next() for _ in range(1000)]
+    assert [answer.opaque for answer in answers if answer] == list(range(1000))
+    assert (await greedy.ask(max_offset(7))).opaque == 7, "it is read again afterwards"
+    await greedy.close()
+    await other.close()
+
+
+async def test_clients_that_ask_a_thousand_times_at_once_take_turns(service: Service) -> None:
+    raws = [await Raw.connect(service) for _ in range(3)]
+    for raw in raws:
+        raw.writer.write(b"".join(RemotingCommand(code=35, opaque=n).encode() for n in range(400)))
+    for raw in raws:
+        assert [answer.opaque for answer in [await raw.next() for _ in range(400)] if answer] == list(range(400))
+    last = {conn: len(service.worked) - service.worked[::-1].index(conn) for conn in service.worked}
+    assert len(last) == 3
+    assert min(last.values()) > 3 * 400 - 3 * 100, "all three end at nearly the same time"
+    for raw in raws:
+        await raw.close()
+
+
+@pytest.mark.parametrize("answer", ["small", "big"])
+async def test_a_client_that_goes_while_its_requests_wait_harms_nobody(service: Service, answer: str) -> None:
+    raw, other = await Raw.connect(service), await Raw.connect(service)
+    more = RemotingCommand(code=32).encode() if answer == "big" else b""
+    raw.writer.write((RemotingCommand(code=35).encode() * 20 + more) * 20)
+    await eventually(lambda: service.worked)
+    cast(asyncio.Transport, raw.writer.transport).abort()
+    assert (await other.ask(max_offset(1))).code == 0
+    await eventually(lambda: len(service.server.connections) == 1)
+    await other.close()
+
+
 async def test_a_client_that_does_not_read_is_not_read_either(service: Service) -> None:
     raw = await Raw.connect(service)
     transport = cast(asyncio.Transport, raw.writer.transport)
@@ -248,7 +295,7 @@ async def test_a_frame_that_never_ends_is_given_up(service: Service) -> None:
 async def test_unfinished_frames_are_bounded_in_all_and_the_largest_goes_first(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cometmq.remoting.server, "MAX_UNFINISHED_BYTES", 500_000)
+    monkeypatch.setattr(cometmq.remoting.server_connection, "MAX_UNFINISHED_BYTES", 500_000)
     server = service.server
     whole = max_offset(1, body=bytes(100_000)).encode()
     honest = await Raw.connect(service)

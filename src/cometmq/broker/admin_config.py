@@ -20,7 +20,7 @@ from cometmq.remoting.bodies import DataVersion, encode_body
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import GetBrokerConfigResponseHeader, NoHeader
 from cometmq.remoting.processors import ProcessorTable, Request, Response
-from cometmq.remoting.server import ServerConnection
+from cometmq.remoting.server_connection import ServerConnection
 
 _log = logging.getLogger(__name__)
 

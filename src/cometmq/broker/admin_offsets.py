@@ -35,7 +35,7 @@ from cometmq.remoting.headers import (
     ResetOffsetRequestHeader,
 )
 from cometmq.remoting.processors import ProcessorTable, Request, Response
-from cometmq.remoting.server import InvokeError, ServerConnection
+from cometmq.remoting.server_connection import InvokeError, ServerConnection
 from cometmq.store.message_store import MessageStore
 
 _log = logging.getLogger(__name__)

@@ -31,7 +31,7 @@ from cometmq.remoting.headers import (
     QueryConsumeTimeSpanRequestHeader,
 )
 from cometmq.remoting.processors import ProcessorTable, Request, Response
-from cometmq.remoting.server import ServerConnection
+from cometmq.remoting.server_connection import ServerConnection
 from cometmq.store.message_store import MessageStore
 
 

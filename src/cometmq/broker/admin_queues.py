@@ -15,7 +15,7 @@ from cometmq.remoting.bodies import ConsumeQueueData, QueryConsumeQueueResponseB
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import QueryConsumeQueueRequestHeader
 from cometmq.remoting.processors import ProcessorTable, Request, Response
-from cometmq.remoting.server import ServerConnection
+from cometmq.remoting.server_connection import ServerConnection
 from cometmq.store.message_store import MessageStore
 
 _NO_FILTER_DATA: Final = "null"

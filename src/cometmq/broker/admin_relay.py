@@ -19,7 +19,7 @@ from cometmq.remoting.headers import (
     Header,
 )
 from cometmq.remoting.processors import ProcessorTable, Request, Response
-from cometmq.remoting.server import InvokeError, ServerConnection
+from cometmq.remoting.server_connection import InvokeError, ServerConnection
 from cometmq.store.message_store import MessageStore
 
 RELAY_TIMEOUT_S: Final = 10.0

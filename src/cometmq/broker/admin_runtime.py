@@ -20,7 +20,7 @@ from cometmq.remoting.bodies import KVTable, encode_body
 from cometmq.remoting.codes import CURRENT_VERSION, CURRENT_VERSION_NAME, RequestCode, ResponseCode
 from cometmq.remoting.headers import NoHeader, ViewBrokerStatsDataRequestHeader
 from cometmq.remoting.processors import ProcessorTable, Request, Response
-from cometmq.remoting.server import ServerConnection
+from cometmq.remoting.server_connection import ServerConnection
 from cometmq.store.disk import Disk
 from cometmq.store.message_store import MessageStore
 

@@ -28,7 +28,7 @@ from cometmq.remoting.bodies import (
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import GetWaitingMessagesRequestHeader, NoHeader
 from cometmq.remoting.processors import ProcessorTable, Request, Response
-from cometmq.remoting.server import ServerConnection
+from cometmq.remoting.server_connection import ServerConnection
 from cometmq.store.timer_count import WaitingOfTopic
 from cometmq.store.timer_list import Listed, Wanted
 

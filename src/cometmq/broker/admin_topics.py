@@ -34,7 +34,7 @@ from cometmq.remoting.headers import (
     QueryTopicConsumeByWhoRequestHeader,
 )
 from cometmq.remoting.processors import ProcessorTable, Request, Response
-from cometmq.remoting.server import ServerConnection
+from cometmq.remoting.server_connection import ServerConnection
 from cometmq.store.message_store import MessageStore
 
 _log = logging.getLogger(__name__)

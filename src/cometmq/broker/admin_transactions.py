@@ -11,7 +11,7 @@ from cometmq.remoting.bodies import OpenTransaction, encode_body
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.headers import GetOpenTransactionsRequestHeader
 from cometmq.remoting.processors import ProcessorTable, Request, Response
-from cometmq.remoting.server import ServerConnection
+from cometmq.remoting.server_connection import ServerConnection
 
 
 class TransactionAdmin:

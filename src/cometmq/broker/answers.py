@@ -17,7 +17,7 @@ from cometmq.remoting.codes import CURRENT_VERSION, ResponseCode
 from cometmq.remoting.command import FLAG_RESPONSE
 from cometmq.remoting.headers import SendMessageResponseHeader
 from cometmq.remoting.processors import SERVER_LANGUAGE, Request, Response
-from cometmq.remoting.server import ServerConnection
+from cometmq.remoting.server_connection import ServerConnection
 
 _VARIABLE_BYTES: Final = 96
 """Room for the offset, queue id, queue offset and opaque of an answer, as decimal text, signs included."""

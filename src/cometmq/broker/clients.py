@@ -20,7 +20,7 @@ from cometmq.limits import (
     SUBSCRIPTION_OVERHEAD_CHARS,
 )
 from cometmq.remoting.bodies import ConsumerData, HeartbeatData, SubscriptionData
-from cometmq.remoting.server import ServerConnection
+from cometmq.remoting.server_connection import ServerConnection
 
 BROADCASTING: Final = "BROADCASTING"
 

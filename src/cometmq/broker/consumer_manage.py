@@ -18,7 +18,7 @@ from cometmq.remoting.headers import (
     UpdateConsumerOffsetRequestHeader,
 )
 from cometmq.remoting.processors import ProcessorTable, Request, Response
-from cometmq.remoting.server import ServerConnection
+from cometmq.remoting.server_connection import ServerConnection
 from cometmq.store.message_store import MessageStore
 from cometmq.store.topic_queue import UNIT
 

@@ -24,7 +24,7 @@ from cometmq.message.sysflag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import EndTransactionRequestHeader
 from cometmq.remoting.processors import ProcessorTable, Request, Response
-from cometmq.remoting.server import ServerConnection
+from cometmq.remoting.server_connection import ServerConnection
 from cometmq.store.message_store import MessageStore
 
 _DONE: Final = Response()

@@ -32,7 +32,7 @@ from cometmq.remoting.headers import (
     UnregisterClientRequestHeader,
 )
 from cometmq.remoting.processors import ProcessorTable, Request, Response
-from cometmq.remoting.server import ServerConnection
+from cometmq.remoting.server_connection import ServerConnection
 
 _log = logging.getLogger(__name__)
 

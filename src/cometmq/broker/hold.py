@@ -19,7 +19,7 @@ from cometmq.clock import Clock, TimerHandle
 from cometmq.limits import MAX_HELD_PULL_CHARS, MAX_HELD_PULLS, MAX_HELD_PULLS_OF_CONNECTION
 from cometmq.remoting.headers import PullMessageRequestHeader
 from cometmq.remoting.processors import Request, Response
-from cometmq.remoting.server import ServerConnection
+from cometmq.remoting.server_connection import ServerConnection
 from cometmq.store.message_store import GetMessageStatus, MessageStore, TopicQueue
 
 _log = logging.getLogger(__name__)

@@ -31,7 +31,7 @@ from cometmq.remoting.bodies import (
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import NoHeader
 from cometmq.remoting.processors import ProcessorTable, Request, Response
-from cometmq.remoting.server import ServerConnection
+from cometmq.remoting.server_connection import ServerConnection
 
 _log = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from cometmq.remoting.headers import (
     ViewMessageRequestHeader,
 )
 from cometmq.remoting.processors import ProcessorTable, Request, Response
-from cometmq.remoting.server import ServerConnection
+from cometmq.remoting.server_connection import ServerConnection
 from cometmq.store.message_store import MessageStore, TopicQueue
 
 _NO_TIME: Final = -1

@@ -31,7 +31,7 @@ from cometmq.message.recall_handle import RecallHandle, RecallHandleError
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import RecallMessageRequestHeader, RecallMessageResponseHeader
 from cometmq.remoting.processors import ProcessorTable, Request, Response
-from cometmq.remoting.server import ServerConnection
+from cometmq.remoting.server_connection import ServerConnection
 from cometmq.store.timer_unit import recall_key, text_hash
 
 RECALL_TAG: Final = "_RECALL_TAG_"

@@ -31,7 +31,7 @@ from cometmq.remoting.headers import (
     SendMessageResponseHeader,
 )
 from cometmq.remoting.processors import ProcessorTable, Request, Response
-from cometmq.remoting.server import InvokeError, ServerConnection
+from cometmq.remoting.server_connection import InvokeError, ServerConnection
 
 _log = logging.getLogger(__name__)
 

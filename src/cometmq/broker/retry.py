@@ -29,7 +29,7 @@ from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import FLAG_ONEWAY
 from cometmq.remoting.headers import ConsumerSendMsgBackRequestHeader
 from cometmq.remoting.processors import ProcessorTable, Request, Response
-from cometmq.remoting.server import ServerConnection
+from cometmq.remoting.server_connection import ServerConnection
 from cometmq.store.message_store import MessageStore
 
 FIRST_RETRY_LEVEL: Final = 3

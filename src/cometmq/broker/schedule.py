@@ -18,7 +18,7 @@ from cometmq.message.names import SCHEDULE_TOPIC
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.headers import NoHeader
 from cometmq.remoting.processors import ProcessorTable, Request, Response
-from cometmq.remoting.server import ServerConnection
+from cometmq.remoting.server_connection import ServerConnection
 from cometmq.store.errors import StoreError
 from cometmq.store.message_store import MessageStore
 

@@ -28,7 +28,7 @@ from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import FLAG_ONEWAY
 from cometmq.remoting.headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
 from cometmq.remoting.processors import ProcessorTable, Request, Response
-from cometmq.remoting.server import ServerConnection
+from cometmq.remoting.server_connection import ServerConnection
 from cometmq.store.message_store import MessageStore, TopicQueue
 
 _TRANSACTION_FLAGS: Final = TRANSACTION_ROLLBACK

@@ -11,7 +11,7 @@ from cometmq.broker.send_targets import SendHeader
 from cometmq.clock import Clock, TimerHandle
 from cometmq.limits import MAX_UNFLUSHED_CONNECTION_BYTES, MAX_UNFLUSHED_TOTAL_BYTES
 from cometmq.remoting.codes import ResponseCode
-from cometmq.remoting.server import ServerConnection
+from cometmq.remoting.server_connection import ServerConnection
 from cometmq.store.errors import StoreError
 from cometmq.store.message_store import MessageStore
 

@@ -32,7 +32,7 @@ from cometmq.remoting.bodies import encode_body
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import OpenProducerRequestHeader, OpenProducerResponseHeader, SendMessageResponseHeader
 from cometmq.remoting.processors import ProcessorTable, Request, Response
-from cometmq.remoting.server import ServerConnection
+from cometmq.remoting.server_connection import ServerConnection
 from cometmq.store.message_store import MessageStore, TopicQueue
 
 Pieces = list[tuple[BatchPiece, SendProperties]]

@@ -16,7 +16,7 @@ from cometmq.remoting.headers import (
     PutKVConfigRequestHeader,
 )
 from cometmq.remoting.processors import ProcessorTable, Request, Response
-from cometmq.remoting.server import ServerConnection
+from cometmq.remoting.server_connection import ServerConnection
 
 
 class ConfigurationRequests:

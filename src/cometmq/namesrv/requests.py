@@ -38,7 +38,7 @@ from cometmq.remoting.headers import (
 )
 from cometmq.remoting.processors import ProcessorTable, Request, Response
 from cometmq.remoting.register_body import decode_registration
-from cometmq.remoting.server import ServerConnection
+from cometmq.remoting.server_connection import ServerConnection
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,8 @@ from cometmq.namesrv.requests import NamesrvRequests
 from cometmq.namesrv.routes import RouteTable
 from cometmq.namesrv.settings import Settings
 from cometmq.remoting.processors import ProcessorTable
-from cometmq.remoting.server import RemotingServer, ServerConnection
+from cometmq.remoting.server import RemotingServer
+from cometmq.remoting.server_connection import ServerConnection
 
 log = logging.getLogger(__name__)
 

@@ -1,0 +1,310 @@
+"""One client's connection to a server: frames in, answers out, and questions that the server asks the client.
+
+A client that does not read its answers is not read either: above a high-water mark of unsent bytes its frames
+stay undecoded until it has caught up. A client that asks for more than fits into a turn is not read until its
+next turn, so that nobody waits for one client's thousand frames.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from cometmq.errors import CometMQError
+from cometmq.limits import (
+    FRAMES_PER_LOOK,
+    MAX_PENDING_INVOKES,
+    MAX_UNFINISHED_BYTES,
+    WRITE_HIGH_WATER_BYTES,
+    WRITE_LOW_WATER_BYTES,
+)
+from cometmq.message.hosts import encode_host, format_address
+from cometmq.remoting.command import FLAG_ONEWAY, RemotingCommand, decode_command, request_command
+from cometmq.remoting.frame import Frame, FrameDecoder, FrameError
+from cometmq.remoting.headers import Header
+from cometmq.remoting.processors import Buffer, Request, Response, encode_response
+
+if TYPE_CHECKING:
+    from cometmq.remoting.server import RemotingServer
+
+log = logging.getLogger(__name__)
+
+_JOIN_BYTES: Final = 64 * 1024
+
+
+class InvokeError(CometMQError):
+    """A client did not answer a request that the server sent it."""
+
+
+class ServerConnection(asyncio.Protocol):
+    """One client's connection."""
+
+    __slots__ = (
+        "_decoder",
+        "_draining",
+        "_opaque",
+        "_out",
+        "_out_bytes",
+        "_paused",
+        "_pending",
+        "_server",
+        "_transport",
+        "_waits_for_turn",
+        "closed",
+        "frame_sweeps",
+        "on_close",
+        "peer_bytes",
+        "peer_ip",
+        "peer_port",
+        "quiet_sweeps",
+        "remote_address",
+        "unfinished_bytes",
+    )
+
+    def __init__(self, server: RemotingServer) -> None:
+        self._server = server
+        self._decoder = FrameDecoder(server.max_frame_bytes)
+        self._transport: asyncio.Transport | None = None
+        self._out: list[Buffer] = []
+        self._out_bytes = 0
+        self._paused = False
+        self._draining = False
+        self._waits_for_turn = False
+        self._pending: dict[int, asyncio.Future[RemotingCommand]] = {}
+        self._opaque = 0
+        self.unfinished_bytes = 0
+        """Bytes of the frame under way."""
+        self.closed = False
+        self.quiet_sweeps = 0
+        """Sweeps since bytes arrived last: the hot path reads no clock."""
+        self.frame_sweeps = -1
+        """Sweeps since the frame under way began, -1 when none is."""
+        self.on_close: list[Callable[[ServerConnection], None]] = []
+        self.peer_ip = "0.0.0.0"
+        self.peer_port = 0
+        self.peer_bytes = b""
+        self.remote_address = ""
+
+    # --- asyncio.Protocol ---------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Remember the peer; refuse it when there are too many."""
+        # uvloop's transports implement asyncio.Transport without inheriting from it.
+        self._transport = transport = cast(asyncio.Transport, transport)
+        peer = transport.get_extra_info("peername") or ("0.0.0.0", 0)
+        self.peer_ip, self.peer_port = str(peer[0]).removeprefix("::ffff:"), int(peer[1])
+        self.peer_bytes = encode_host(self.peer_ip, self.peer_port)
+        self.remote_address = format_address(self.peer_ip, self.peer_port)
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        transport.set_write_buffer_limits(WRITE_HIGH_WATER_BYTES, WRITE_LOW_WATER_BYTES)
+        self._server.opened(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell everyone who asked to be told."""
+        self.closed = True
+        self._out.clear()
+        self._server.unfinished_bytes -= self.unfinished_bytes
+        self.unfinished_bytes = 0
+        for future in self._pending.values():
+            if not future.done():
+                future.set_exception(InvokeError(f"{self.remote_address} closed its connection"))
+        self._pending.clear()
+        self._server.lost(self)
+        for callback in self.on_close:
+            callback(self)
+
+    def pause_writing(self) -> None:
+        """The client is slow: stop reading from it."""
+        self._paused = True
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """The client has caught up: go on with what it asked meanwhile."""
+        self._paused = False
+        if self._transport is not None and not self.closed and not self._waits_for_turn:
+            self._transport.resume_reading()
+            self._drain()
+
+    def data_received(self, data: bytes) -> None:
+        """Handle the whole frames among what has arrived."""
+        self.quiet_sweeps = 0
+        self._decoder.push(data)
+        self._drain()
+
+    # --- requests -----------------------------------------------------------------------------
+
+    def _drain(self) -> None:
+        if self._draining or self._waits_for_turn:
+            return
+        self._draining = True
+        server = self._server
+        decoder = self._decoder
+        server.schedule_turn()
+        look = FRAMES_PER_LOOK
+        try:
+            while not self._paused and self._out_bytes < WRITE_HIGH_WATER_BYTES and not self.closed:
+                if not look:
+                    if server.turn_is_over():
+                        self._wait_for_turn()
+                        break
+                    look = FRAMES_PER_LOOK
+                look -= 1
+                frame = decoder.next()
+                if frame is None:
+                    self._count_unfinished(decoder.pending)
+                    break
+                self.frame_sweeps = -1
+                server.handle(self, frame)
+            else:
+                self.frame_sweeps = -1
+        except FrameError as error:
+            log.warning("closing %s: %s", self.remote_address, error)
+            self.close()
+        finally:
+            self._draining = False
+
+    def _count_unfinished(self, pending: int) -> None:
+        """Keep account of the bytes of a frame that has not arrived whole."""
+        if not pending:
+            self.frame_sweeps = -1
+        elif self.frame_sweeps < 0:
+            self.frame_sweeps = 0
+        if pending != self.unfinished_bytes:
+            server = self._server
+            server.unfinished_bytes += pending - self.unfinished_bytes
+            self.unfinished_bytes = pending
+            if server.unfinished_bytes > MAX_UNFINISHED_BYTES:
+                server.cut_off_largest()
+
+    def _wait_for_turn(self) -> None:
+        """The turn's time is used up: others first, and no more bytes of this client until then."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        self._waits_for_turn = True
+        self._transport.pause_reading()
+        self._server.resume_soon(self)
+
+    def accept_response(self, frame: Frame) -> None:
+        """An answer to something that the server asked; one that nobody waits for is dropped."""
+        command = decode_command(frame)
+        future = self._pending.pop(command.opaque, None)
+        if future is not None and not future.done():
+            future.set_result(command)
+
+    # --- answers ------------------------------------------------------------------------------
+
+    @property
+    def hooked(self) -> bool:
+        """Whether somebody looks at answers, so that they must go through :meth:`respond`."""
+        return bool(self._server.hooks)
+
+    def respond(self, request: Request[Any], response: Response) -> None:
+        """Answer ``request``, at once or any time later; nothing is sent for a oneway one."""
+        for hook in self._server.hooks:
+            try:
+                hook.after(self.remote_address, request, response)
+            except Exception:
+                log.exception("hook %r failed on an answer to %s", hook, self.remote_address)
+        if not request.flag & FLAG_ONEWAY:
+            self.write(*encode_response(request.serialize_type, request.opaque, response))
+
+    def write(self, *chunks: Buffer) -> None:
+        """Queue bytes; all of a turn leave by one write at its end."""
+        if self.closed:
+            return
+        if not self._out:
+            self._server.wrote(self)
+        if len(chunks) == 1:
+            self._out.append(chunks[0])
+            self._out_bytes += len(chunks[0])
+        else:
+            self._out += chunks
+            self._out_bytes += sum(map(len, chunks))
+
+    def flush(self) -> None:
+        """Hand the queued bytes to the transport."""
+        out = self._out
+        if not out or self._transport is None:
+            return
+        self._out = []
+        size = self._out_bytes
+        self._out_bytes = 0
+        if self.closed or self._transport.is_closing():
+            return
+        if len(out) == 1:
+            self._transport.write(out[0])
+        elif size <= _JOIN_BYTES:
+            self._transport.write(b"".join(out))
+        else:
+            self._transport.writelines(out)
+        if self._decoder.pending and not self._paused and not self._waits_for_turn:
+            self._server.resume_soon(self)
+
+    def resume(self) -> None:
+        """Go on with frames that waited for unsent answers or for this turn."""
+        if self.closed or self._transport is None:
+            return
+        waited, self._waits_for_turn = self._waits_for_turn, False
+        if not self._paused:
+            if waited:
+                self._transport.resume_reading()
+            self._drain()
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the client has not read so much that nothing more should be sent before it has."""
+        return self._paused or self._out_bytes >= WRITE_HIGH_WATER_BYTES
+
+    def send_oneway(self, code: int, header: Header | None, body: bytes = b"") -> None:
+        """Send the client a request that it does not answer; one that is behind with reading does not get it."""
+        if self.is_behind:
+            log.debug("code %d is not sent to %s, which does not read", code, self.remote_address)
+            return
+        self.write(request_command(code, self._next_opaque(), header, body, flag=FLAG_ONEWAY))
+
+    async def invoke(
+        self, code: int, header: Header | None, body: bytes = b"", timeout_s: float = 10.0
+    ) -> RemotingCommand:
+        """Send the client a request and wait for its answer.
+
+        :raises InvokeError: it closes the connection, or does not answer within ``timeout_s`` seconds.
+        """
+        if self.closed or self.is_behind or len(self._pending) >= MAX_PENDING_INVOKES:
+            raise InvokeError(f"{self.remote_address} cannot be asked now")
+        opaque = self._next_opaque()
+        future: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()
+        self._pending[opaque] = future
+
+        def expire() -> None:
+            if not future.done():
+                future.set_exception(InvokeError(f"{self.remote_address} did not answer within {timeout_s:g} s"))
+
+        timer = self._server.clock.call_later(timeout_s, expire)
+        try:
+            self.write(request_command(code, opaque, header, body))
+            return await future
+        finally:
+            timer.cancel()
+            self._pending.pop(opaque, None)
+
+    def _next_opaque(self) -> int:
+        self._opaque = (self._opaque + 1) & 0x7FFFFFFF
+        return self._opaque
+
+    def close(self) -> None:
+        """Send what is queued, then close."""
+        self.flush()
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once."""
+        self.frame_sweeps = -1
+        if self._transport is not None:
+            self._transport.abort()
