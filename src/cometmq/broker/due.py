@@ -9,7 +9,9 @@ delivered beside it, so that a burst in one moment does not hold up all that com
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left
 from collections import deque
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from cometmq.store.timer_unit import TimerEntry, Units
@@ -32,6 +34,10 @@ class Waiting(NamedTuple):
     """Byte in its day's data file, or log offset."""
     size: int
     crc: int
+
+
+_DUE: Final = attrgetter("due_ms")
+_SERIAL: Final = attrgetter("serial")
 
 
 class DueMessages:
@@ -142,14 +148,16 @@ class DueMessages:
 
     def _set_late_aside(self, due_ms: int) -> None:
         heap = self._heap
-        most = len(heap) // 8 + 64
+        most = len(heap) // 64 + 64
         while heap and heap[0].due_ms < due_ms and most:
             self._late.append(heapq.heappop(heap))
             most -= 1
         if heap and heap[0].due_ms < due_ms:  # a burst: all at once is cheaper
-            self._late += sorted(waiting for waiting in heap if waiting.due_ms < due_ms)
-            self._heap = [waiting for waiting in heap if waiting.due_ms >= due_ms]
-            heapq.heapify(self._heap)
+            heap.sort(key=_SERIAL)
+            heap.sort(key=_DUE)
+            count = bisect_left(heap, due_ms, key=_DUE)
+            self._late += heap[:count]
+            self._heap = heap[count:]  # sorted, and so a heap
         while self._windows and int(self._windows[0]["due"][0]) < due_ms:
             units = self._windows.popleft()
             count = int(units["due"].searchsorted(due_ms))
@@ -212,12 +220,8 @@ class DueMessages:
         for second, arrived in self._seconds.items():
             if second * 1000 <= due_ms:
                 serials += [waiting.serial for waiting in arrived if waiting.due_ms <= due_ms]
-        places = [0]
-        while places:
-            place = places.pop()
-            if place < len(self._heap) and self._heap[place].due_ms <= due_ms:
-                serials.append(self._heap[place].serial)
-                places += (2 * place + 1, 2 * place + 2)
+        # Of seconds that have begun nearly all are due: looking at all is cheaper than walking down the heap.
+        serials += [waiting.serial for waiting in self._heap if waiting.due_ms <= due_ms]
         return serials
 
 
