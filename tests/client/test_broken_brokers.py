@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -114,7 +115,7 @@ async def test_a_broker_that_stands_still_costs_one_attempt_not_the_whole_time(o
         async with Producer("paused", own_server.address, config=config) as producer:
             names = {(await producer.send(Message("Paused", b"x"))).queue.broker_name for _ in range(8)}
             assert names == {"broker-a", "broker-b"}
-            os.kill(other.pid, signal.SIGSTOP)
+            stand_still(other.pid)
             try:
                 began = asyncio.get_running_loop().time()
                 results = [await producer.send(Message("Paused", b"y")) for _ in range(16)]
@@ -123,6 +124,14 @@ async def test_a_broker_that_stands_still_costs_one_attempt_not_the_whole_time(o
                 os.kill(other.pid, signal.SIGCONT)
     assert {result.queue.broker_name for result in results} == {"broker-a"}
     assert elapsed < 5, "after the first silence the broker is left alone"
+
+
+def stand_still(process_id: int) -> None:
+    """Stop a process, and wait until the last of its threads stands: until then one may still answer."""
+    os.kill(process_id, signal.SIGSTOP)
+    tasks = Path(f"/proc/{process_id}/task")
+    while any(task.joinpath("stat").read_text().rpartition(")")[2].split()[0] != "T" for task in tasks.iterdir()):
+        time.sleep(0.001)
 
 
 @pytest.mark.parametrize("how", ["killed", "stands still"])
@@ -149,7 +158,7 @@ async def test_a_broker_that_is_back_is_found_again_at_once(own_server: Deployme
             if how == "killed":
                 other.kill()
             else:
-                os.kill(other.pid, signal.SIGSTOP)
+                stand_still(other.pid)
             await used(producer)
             for _ in range(5):
                 assert await used(producer) == {"broker-a"}

@@ -133,7 +133,10 @@ class Client:
         return [event["body"] for event in running.named("reply")]
 
     def start_producing(self, namesrv: str, series: Series, mode: str = "sync", **more: Any) -> Running:
-        """Start to send a series; each answer is a `sent` event."""
+        """Start to send a series; each answer is a `sent` event.
+
+        With `trace=1` (Java, Go) the client stays until it is stopped: ended at once it drops traces that wait.
+        """
         return self._runner.start(
             ["produce", *options({"namesrv": namesrv, "mode": mode, **more}), *series.arguments()]
         )

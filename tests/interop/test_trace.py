@@ -62,9 +62,10 @@ async def test_traces_of_real_clients_are_read(name: str, traced: Deployment, cl
     client, address = clients(name), traced.address
     await asyncio.to_thread(java.create_topic, address, traced.broker.address, "Traced")
     series = Series("Traced", 3, tags=("t",), keys="k{i}")
-    sent = await asyncio.to_thread(client.produce, address, series, trace=1)
-    await asyncio.to_thread(client.consume, address, "Traced", "traced", 3, trace=1, linger_ms=2000)
-    for event in sent:
+    producing = client.start_producing(address, series, trace=1)
+    await asyncio.to_thread(producing.wait_until, lambda: len(producing.named("sent")) == 3, PATIENCE_S, "3 were sent")
+    consuming = client.start_consuming(address, "Traced", "traced", trace=1)
+    for event in producing.named("sent"):
         found = await way(address, event["msgId"], consumptions=told)
         ((pub, host),) = found.sends
         assert (pub.topic, pub.group, pub.tags) == ("Traced", "interop-producer", "t")
@@ -80,6 +81,8 @@ async def test_traces_of_real_clients_are_read(name: str, traced: Deployment, cl
         printed = await asyncio.to_thread(java.mqadmin, address, "queryMsgTraceById", "-i", event["msgId"])
         assert re.search(r"Pub +interop-producer", printed)
         assert re.search(r"Sub +traced", printed)
+    for running in (producing, consuming):
+        await asyncio.to_thread(running.stop)
 
 
 @pytest.mark.parametrize("traced", BOTH, indirect=True, ids=lambda system: system.value)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"crypto/sha256"
 	"fmt"
@@ -90,15 +89,10 @@ func consume(o options) error {
 		return err
 	}
 	emit("started", map[string]any{})
-	stop := make(chan struct{})
-	go func() {
-		bufio.NewReader(os.Stdin).ReadString('\n')
-		close(stop)
-	}()
 	select {
 	case <-enough:
 		time.Sleep(time.Duration(o.number("linger-ms", lingerMs)) * time.Millisecond)
-	case <-stop:
+	case <-stopAsked():
 	case <-time.After(time.Duration(o.number("timeout", 60)) * time.Second):
 	}
 	if err := client.Shutdown(); err != nil {

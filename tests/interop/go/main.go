@@ -2,6 +2,7 @@
 package main
 
 import (
+	"bufio"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -22,6 +23,16 @@ func emit(event string, fields map[string]any) {
 	printing.Lock()
 	defer printing.Unlock()
 	fmt.Println(string(line))
+}
+
+// stopAsked is closed by a line, or the end, of standard input.
+func stopAsked() <-chan struct{} {
+	asked := make(chan struct{})
+	go func() {
+		_, _ = bufio.NewReader(os.Stdin).ReadString('\n')
+		close(asked)
+	}()
+	return asked
 }
 
 func run(arguments []string) error {

@@ -21,9 +21,6 @@ const requestPatience = 15 * time.Second
 // A connection closed with unread answers is reset, and a reset throws away what the broker has not read yet.
 const onewayDrain = 500 * time.Millisecond
 
-// A shutdown of this client throws away the traces that wait.
-const traceDrain = time.Second
-
 // modulo picks the queue by the message's number, which travels in its sharding key.
 type modulo struct{}
 
@@ -66,7 +63,11 @@ func produce(o options) error {
 		return err
 	}
 	if o.number("trace", 0) == 1 {
-		time.Sleep(traceDrain)
+		// A shutdown of this client throws away the traces that wait: one who wants them says when they are there.
+		select {
+		case <-stopAsked():
+		case <-time.After(time.Duration(o.number("timeout", 60)) * time.Second):
+		}
 	}
 	emit("done", map[string]any{"count": count})
 	return nil

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"os"
@@ -74,13 +73,8 @@ func transact(o options) error {
 		})
 	}
 	emit("waiting", map[string]any{"count": count})
-	asked := make(chan struct{})
-	go func() {
-		_, _ = bufio.NewReader(os.Stdin).ReadString('\n')
-		close(asked)
-	}()
 	select {
-	case <-asked:
+	case <-stopAsked():
 	case <-time.After(time.Duration(o.number("timeout", 60)) * time.Second):
 	}
 	if err := client.Shutdown(); err != nil {

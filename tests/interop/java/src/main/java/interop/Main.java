@@ -56,7 +56,7 @@ public final class Main {
         try {
             Options options = new Options(args);
             Map<String, Object> summary = switch (options.command()) {
-                case "produce" -> Produce.run(options, output);
+                case "produce" -> Produce.run(options, output, stop);
                 case "recall" -> Produce.recall(options);
                 case "consume" -> Consume.run(options, output, stop);
                 case "transact" -> Transact.run(options, output, stop);

@@ -22,7 +22,7 @@ final class Produce {
     private Produce() {
     }
 
-    static Map<String, Object> run(Options options, Output output) throws Exception {
+    static Map<String, Object> run(Options options, Output output, StopSignal stop) throws Exception {
         int count = (int) options.number("count", 1);
         int first = (int) options.number("first", 0);
         DefaultMQProducer producer = producer(options);
@@ -69,6 +69,10 @@ final class Produce {
                     }
                 }
                 default -> throw new IllegalArgumentException("unknown mode " + options.text("mode"));
+            }
+            if (options.number("trace", 0) == 1) {
+                // A shutdown waits half a second for the traces at most: one who wants them all says when they are there.
+                stop.waitMillis(TimeUnit.SECONDS.toMillis(options.number("timeout", 60)));
             }
         } finally {
             producer.shutdown();
