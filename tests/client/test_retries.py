@@ -11,9 +11,12 @@ from typing import Any
 import pytest
 
 from cometmq.client import ConsumeFromWhere, Message, MessageModel, Producer, PushConfig, PushConsumer
+from cometmq.client.instance import ClientInstance
 from cometmq.clock import VirtualClock
 from cometmq.message.message import MessageExt
 from cometmq.message.names import dlq_topic
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.command import RemotingCommand
 from cometmq.testing import Cluster
 
 FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
@@ -86,6 +89,35 @@ async def test_the_group_may_want_fewer_retries(cluster: Cluster, clock: Virtual
         await clock.run_for(15)
     assert [times for body, times, _ in worker.seen if body == b"poison"] == [0, 1]
     assert dead_letters(cluster) == 1
+
+
+class HandingBack:
+    """Counts the messages that are being handed back."""
+
+    def __init__(self) -> None:
+        self.now = self.most = self.all = 0
+
+    def before(self, peer: str, request: RemotingCommand) -> None:
+        if request.code == RequestCode.CONSUMER_SEND_MSG_BACK:
+            self.now, self.all = self.now + 1, self.all + 1
+            self.most = max(self.most, self.now)
+
+    def after(self, peer: str, request: RemotingCommand, response: RemotingCommand) -> None:
+        if request.code == RequestCode.CONSUMER_SEND_MSG_BACK:
+            self.now -= 1
+
+
+async def test_no_more_failures_go_back_at_a_time_than_listeners_run(cluster: Cluster, clock: VirtualClock) -> None:
+    async with Producer("application", instance=cluster.client_instance()) as producer:
+        await producer.send_batch([Message("orders", b"poison") for _ in range(200)])
+    handing_back = HandingBack()
+    instance = ClientInstance(cluster.namesrv_address, hooks=[handing_back], clock=clock)
+    config = PushConfig(consume_from_where=FIRST, consume_concurrency=5)
+    consumer = PushConsumer("workers", Worker(clock), config=config, instance=instance)
+    consumer.subscribe("orders")
+    async with consumer:
+        await clock.run_for(5)
+    assert (handing_back.most, handing_back.all) == (5, 201)
 
 
 async def test_what_the_broker_does_not_take_back_goes_to_the_retry_topic_by_a_send(

@@ -95,7 +95,7 @@ class PushConfig(ReadConfig):
     consume_batch_size: int = 1
     """Messages handed to the listener at once, at most."""
     consume_concurrency: int = 20
-    """Listener calls at a time; plain functions run in as many threads."""
+    """Listener calls at a time; plain functions run in as many threads. So many failed messages go back at a time."""
     pull_span_for_queue: int = 100_000
     """How far the first and the last message in consumption may be apart in one queue (Java: 2000)."""
     orderly: bool = False

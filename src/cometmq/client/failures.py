@@ -7,6 +7,7 @@ group's retry topic; when that fails too, the message is consumed again here aft
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -39,6 +40,8 @@ class Failures:
         self._group = group
         self._config = config
         self._submit = submit
+        self._room = asyncio.Semaphore(config.consume_concurrency)
+        """As in Java, where the thread that consumed a message hands it back: no more at a time than are consumed."""
         self._under_way: set[ConsumeRequest] = set()
         """Requests of which messages are being handed back now."""
 
@@ -88,18 +91,19 @@ class Failures:
 
     async def _taken(self, message: MessageExt, delay_level: int) -> bool:
         """Whether the broker has taken a message back, in either way."""
-        try:
-            await self.send_back(message, delay_level)
-        except CometMQError as error:
-            log.warning("%s is not taken back and goes to the retry topic: %s", message.msg_id, error)
-        else:
+        async with self._room:
+            try:
+                await self.send_back(message, delay_level)
+            except CometMQError as error:
+                log.warning("%s is not taken back and goes to the retry topic: %s", message.msg_id, error)
+            else:
+                return True
+            try:
+                await self.send_again(message, delay_level)
+            except CometMQError as error:
+                log.warning("%s stays here for another attempt: %s", message.msg_id, error)
+                return False
             return True
-        try:
-            await self.send_again(message, delay_level)
-        except CometMQError as error:
-            log.warning("%s stays here for another attempt: %s", message.msg_id, error)
-            return False
-        return True
 
     async def send_back(self, message: MessageExt, delay_level: int) -> None:
         """Ask the broker that has the message to store it once more.
