@@ -1,0 +1,81 @@
+"""scripts/test: which failures are the tests' last word, and which were for want of time."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+MARKERS = """
+[tool.pytest.ini_options]
+addopts = "--strict-markers -p no:cometmq"
+markers = ["interop: i", "crash: c", "spark: s"]
+"""
+FAILS_ONCE = """
+import pathlib, pytest
+
+@pytest.mark.interop
+def test_is_slow_beside_others(request):
+    mark = pathlib.Path(__file__).with_name(request.node.name)
+    was_here = mark.exists()
+    mark.touch()
+    assert was_here
+
+@pytest.mark.interop
+def test_passes():
+    pass
+"""
+FAILS = """
+import pytest
+
+@pytest.mark.crash
+@pytest.mark.parametrize("number", range(%d))
+def test_fails(number):
+    assert number < 0
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A project whose test command is this one's."""
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "tests").mkdir()
+    shutil.copy(ROOT / "scripts" / "test", tmp_path / "scripts")
+    (tmp_path / "pyproject.toml").write_text(MARKERS)
+    return tmp_path
+
+
+def run_tests(project: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "scripts/test", "--only-tests"]
+    return subprocess.run(command, cwd=project, capture_output=True, text=True, check=False, timeout=120)
+
+
+def test_a_test_that_passes_only_alone_is_named_and_counted_once(project: Path) -> None:
+    (project / "tests" / "test_once.py").write_text(FAILS_ONCE)
+    done = run_tests(project)
+    assert done.returncode == 0, done.stdout
+    assert "PASSED ONLY ALONE, look into them: tests.test_once.test_is_slow_beside_others" in done.stdout
+    assert "= 2 passed in" in done.stdout
+
+
+@pytest.mark.parametrize(("number", "runs"), [(3, 2), (4, 1)])
+def test_a_test_that_fails_alone_too_or_beside_many_others_fails(project: Path, number: int, runs: int) -> None:
+    (project / "tests" / "test_fails.py").write_text(FAILS % number)
+    done = run_tests(project)
+    assert done.returncode == 1
+    assert done.stdout.count("── crash tests …") == runs
+    assert "FAILED parts: crash tests" in done.stdout
+    assert f"= {number} failed in" in done.stdout
+    assert "PASSED ONLY ALONE" not in done.stdout
+
+
+def test_a_failure_of_a_test_that_runs_alone_anyway_is_final(project: Path) -> None:
+    (project / "tests" / "test_once.py").write_text(FAILS_ONCE.replace("@pytest.mark.interop", ""))
+    done = run_tests(project)
+    assert done.returncode == 1
+    assert "FAILED parts: tests" in done.stdout
+    assert "= 1 failed, 1 passed in" in done.stdout
