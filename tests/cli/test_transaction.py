@@ -1,14 +1,15 @@
-"""cometmq transaction list."""
+"""cometmq transaction."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from tests.cli.conftest import CommandLine
+from tests.cli.conftest import CommandLine, until
 
 from cometmq.client import Message, MessageExt, TransactionState
 from cometmq.client.sync import SyncTransactionProducer
+from cometmq.testing import ProcessCluster
 
 pytestmark = pytest.mark.xdist_group("cli-administration")
 
@@ -47,3 +48,35 @@ def test_wrong_use_is_told(cometmq: CommandLine) -> None:
     wrong = cometmq("transaction", "list", "--group", "no group")
     assert wrong.code == 2
     assert "no group" in wrong.err
+
+
+def test_a_transaction_that_was_given_up_is_resumed() -> None:
+    soon = {"transactionCheckMax": "1", "transactionTimeOut": "0", "transactionCheckInterval": "200"}
+    knows: list[str] = []
+
+    def check_later(message: MessageExt) -> TransactionState:
+        return TransactionState.COMMIT if message.msg_id in knows else TransactionState.UNKNOWN
+
+    with (
+        ProcessCluster(broker_keys=soon) as running,
+        SyncTransactionProducer("bank", execute, check_later, running.namesrv_address) as producer,
+    ):
+        cometmq = CommandLine(running.namesrv_address)
+        sent = producer.send_in_transaction(Message("transfers", b"paid"), TransactionState.UNKNOWN)
+        read = ("consume", "TRANS_CHECK_MAX_TIME_TOPIC", "--from-beginning", "--until-end", "-o", "jsonl")
+
+        def is_given_up() -> bool:
+            kept = cometmq(*read)
+            return kept.code == 0 and [row["msg_id"] for row in kept.lines()] == [sent.msg_id]
+
+        until(is_given_up, "it is given up", 60)
+        knows.append(sent.msg_id)
+        partly = cometmq("transaction", "resume", sent.msg_id, "nonsense")
+        assert partly.code == 3
+        assert f"{sent.msg_id}: its producers will be asked" in partly.err
+        assert "nonsense: not an offset message id" in partly.err
+        paid = ("consume", "transfers", "--from-beginning", "--until-end")
+        until(lambda: cometmq(*paid).out == "paid\n", "it is committed", 60)
+        over = cometmq("transaction", "resume", sent.msg_id)
+        assert over.code == 1
+        assert "resumed before" in over.err

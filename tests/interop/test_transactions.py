@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Callable, Iterator
 
@@ -14,6 +15,8 @@ from tests.interop.clients import PATIENCE_S, Client, Series
 from tests.interop.commands import Running
 from tests.interop.conftest import _deploy, wanted_systems
 from tests.interop.systems import BOTH, Deployment, System
+
+from cometmq.client import Admin, Message, MessageExt, PullConsumer, TransactionProducer, TransactionState
 
 pytestmark = pytest.mark.interop
 
@@ -123,6 +126,49 @@ def test_another_producer_of_the_group_answers(
     second.stop()
     assert delivered(java, quick.address, topic, 2) == bodies(series, 0, 1)
     assert asked_about(second) == {event["msgId"] for event in first.named("sent")}
+
+
+# --- what was given up -----------------------------------------------------------------------
+@pytest.mark.parametrize("system", BOTH, ids=lambda system: system.value)
+async def test_a_transaction_that_was_given_up_is_resumed(
+    deploy: Callable[..., Deployment], java: Client, system: System
+) -> None:
+    """By Java's administration client at our broker, and by ours at Apache's."""
+    deployment = deploy(system, **QUICK, transactionCheckMax="1")
+    address, kept_in = deployment.address, "TRANS_CHECK_MAX_TIME_TOPIC"
+    knows: list[str] = []
+
+    def check(message: MessageExt) -> TransactionState:
+        return TransactionState.COMMIT if message.msg_id in knows else TransactionState.UNKNOWN
+
+    async with (
+        Admin(address) as admin,
+        PullConsumer("reader", address) as consumer,
+        TransactionProducer("bank", lambda *_: TransactionState.UNKNOWN, check, address) as producer,
+    ):
+
+        async def only_message(topic: str) -> MessageExt:
+            async with asyncio.timeout(PATIENCE_S):
+                while not probe.topic_routed(address, topic):
+                    await asyncio.sleep(0.1)
+                (queue,) = await consumer.queues(topic)
+                while not (result := await consumer.pull(queue, 0, wait_s=10.0)).messages:
+                    pass
+            return result.messages[0]
+
+        await admin.create_topic("ResumedTx", queues=1)
+        sent = await producer.send_in_transaction(Message("ResumedTx", b"paid"), None)
+        kept = await only_message(kept_in)
+        assert kept.msg_id == sent.msg_id
+        knows.append(kept.msg_id)
+        if system is System.COMETMQ:
+            named = {"topic": kept_in, "id": kept.offset_msg_id}
+            (answer,) = await asyncio.to_thread(lambda: java.admin(address, "resume-check", **named))
+            assert answer["value"] is True
+        else:
+            await admin.resume_transaction(kept.offset_msg_id)
+        paid = await only_message("ResumedTx")
+        assert (paid.msg_id, paid.body) == (sent.msg_id, b"paid")
 
 
 # --- stores that change systems --------------------------------------------------------------

@@ -172,6 +172,20 @@ def given_up(half: StoredRecord) -> InnerMessage:
     return msgspec.structs.replace(inner_message(half), topic=TRANS_CHECK_MAX_TIME_TOPIC)
 
 
+def resumed(record: StoredRecord) -> InnerMessage:
+    """A message that was given up as a half message again, which nobody was asked about."""
+    return msgspec.structs.replace(
+        inner_message(record),
+        topic=TRANS_HALF_TOPIC,
+        queue_id=HALF_QUEUE,
+        properties=_with(
+            record.properties_text,
+            frozenset({TRANSACTION_CHECK_TIMES, TRAN_PREPARED_QUEUE_OFFSET}),
+            {TRANSACTION_CHECK_TIMES: "0"},
+        ),
+    )
+
+
 def check_body(half: StoredRecord) -> bytes:
     """The record that a producer is asked about, with the real topic and queue.
 

@@ -17,10 +17,11 @@ from typing import Final
 import msgspec
 
 from cometmq.broker.clients import ProducerManager
-from cometmq.broker.half_message import check_body, given_up, op_message, put_back
+from cometmq.broker.half_message import check_body, given_up, put_back
 from cometmq.broker.inner_message import InnerMessage, Stored
 from cometmq.broker.live_config import LiveConfig
 from cometmq.broker.open_transactions import OpenTransactions, Transaction
+from cometmq.broker.replace_half import replace_half
 from cometmq.broker.send_targets import SendRefusedError
 from cometmq.broker.store_turn import StoreTurn
 from cometmq.broker.topics import TopicConfigManager
@@ -137,24 +138,11 @@ class TransactionalMessageCheck:
         self._replace(half, given_up(half), partial(self._is_given_up, half.queue_offset))
 
     def _replace(self, half: StoredRecord, message: InnerMessage, stored: _WhenReplaced) -> None:
-        """Put what replaces a half message, then the op message for it, into one turn.
+        def done(outcome: Stored | SendRefusedError) -> None:
+            if isinstance(outcome, Stored):
+                stored(outcome)
 
-        The replacement goes first: a crash between the two leaves both, never neither.
-        """
-        offset = half.queue_offset
-        turn = self._turn
-        if not turn.is_open:
-            turn.begin()
-        place = turn.put_message(message)
-        self._table.begin_change(offset)
-
-        def told(outcome: Stored | SendRefusedError) -> None:
-            if isinstance(outcome, SendRefusedError):
-                self._table.unchanged(offset)
-            else:
-                stored(place)
-
-        turn.put_inner(op_message(offset, self._store_host, self._clock.now_ms()), told)
+        replace_half(self._table, self._turn, half, message, self._store_host, self._clock.now_ms(), done)
 
     def _is_back(self, offset: int, noted: Transaction, asks: bool, copy: Stored) -> None:
         self._table.replaced(offset, copy.queue_offset, noted)

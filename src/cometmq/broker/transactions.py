@@ -16,6 +16,7 @@ from cometmq.broker.half_message import HALF_QUEUE, half_detour, op_message
 from cometmq.broker.live_config import LiveConfig
 from cometmq.broker.offsets import ConsumerOffsetManager
 from cometmq.broker.periodic import Periodic
+from cometmq.broker.resume_check import ResumeCheckProcessor
 from cometmq.broker.send_targets import SendRefusedError
 from cometmq.broker.store_turn import StoreTurn
 from cometmq.broker.topics import TopicConfigManager
@@ -54,6 +55,7 @@ class TransactionalMessageService:
         self.open, self._late_ops = find_open_transactions(store, offsets)
         self.ends = EndTransactionProcessor(self.open, store, turn, store_host, clock=clock)
         self.checks = TransactionalMessageCheck(live, self.open, topics, producers, turn, store_host, clock=clock)
+        self.resumes = ResumeCheckProcessor(self.open, store, turn, store_host, clock=clock)
         self.detour: Final = half_detour(live, lambda: self.open.count)
         """Parks half messages."""
         topics.create_retry(TRANS_HALF_TOPIC)
@@ -66,8 +68,9 @@ class TransactionalMessageService:
         self._round: asyncio.Task[None] | None = None
 
     def register(self, processors: ProcessorTable) -> None:
-        """Answer producers."""
+        """Answer producers, and administrators who want them to be asked again."""
         self.ends.register(processors)
+        self.resumes.register(processors)
 
     def start(self) -> None:
         """Write what the last crash left out, and begin to ask about open transactions."""

@@ -1,4 +1,4 @@
-"""``cometmq transaction``: transactions that are neither committed nor rolled back."""
+"""``cometmq transaction``: transactions that are neither committed nor rolled back, and those that were given up."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from typing import Any, Final
 import click
 
 from cometmq.cli.administration import administer, demand_group_name, gathered, namesrv_option
+from cometmq.cli.failures import DONE, PARTLY_DONE
 from cometmq.cli.moments import local_time
-from cometmq.cli.output import Column, output_option, show
+from cometmq.cli.output import Column, output_option, show, tell
 from cometmq.client.admin import Admin
-from cometmq.client.errors import BrokerError
+from cometmq.client.errors import BrokerError, RouteNotFoundError
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.errors import CometMQError
+from cometmq.message.names import TRANS_CHECK_MAX_TIME_TOPIC
 from cometmq.remoting.bodies import OpenTransaction
 from cometmq.remoting.codes import ResponseCode
 
@@ -30,7 +32,7 @@ _LIST: Final = (
 
 @click.group("transaction")
 def command() -> None:
-    """List transactions that are neither committed nor rolled back."""
+    """List transactions that are neither committed nor rolled back, and resume those that were given up."""
 
 
 @command.command("list")
@@ -52,6 +54,46 @@ def list_open(group: str | None, limit: int, namesrv: str, output: str) -> None:
         return [_row(name, transaction, now) for name, listed in sorted(found.items()) for transaction in listed]
 
     show(administer(namesrv, work), _LIST, output, title="Open transactions")
+
+
+@command.command("resume")
+@click.argument("ids", nargs=-1, required=True, metavar="ID…")
+@namesrv_option
+def resume(ids: tuple[str, ...], namesrv: str) -> int:
+    """Let producers be asked anew about transactions that were given up.
+
+    ID is the id of the transaction, or the offset id of its message in TRANS_CHECK_MAX_TIME_TOPIC. Resuming
+    one that is open only sets its number of questions back.
+    """
+
+    async def work(admin: Admin) -> list[str]:
+        failed = []
+        for one in ids:
+            try:
+                await admin.resume_transaction(await _offset_id(admin, one))
+                tell(f"{one}: its producers will be asked")
+            except (ValueError, BrokerError, RouteNotFoundError) as error:
+                failed.append(f"{one}: {error}")
+        return failed
+
+    failed = administer(namesrv, work)
+    for sentence in failed:
+        tell(sentence)
+    if len(failed) == len(ids):
+        raise CometMQError(
+            "no transaction was resumed",
+            next_step=f"cometmq consume {TRANS_CHECK_MAX_TIME_TOPIC} --from-beginning --until-end -o jsonl shows them",
+        )
+    return PARTLY_DONE if failed else DONE
+
+
+async def _offset_id(admin: Admin, name: str) -> str:
+    """The offset id of the newest message that was given up under a transaction id; any other name as it is."""
+    try:
+        found = await admin.query_message(TRANS_CHECK_MAX_TIME_TOPIC, name, max_messages=64, unique_key=True)
+    except RouteNotFoundError:  # nothing was ever given up here
+        found = []
+    return found[-1].offset_msg_id if found else name
 
 
 async def _of_broker(admin: Admin, name: str, address: str, group: str | None, limit: int) -> list[OpenTransaction]:

@@ -54,6 +54,7 @@ from cometmq.remoting.headers import (
     QueryMessageRequestHeader,
     QueryTopicConsumeByWhoRequestHeader,
     ResetOffsetRequestHeader,
+    ResumeCheckHalfMessageRequestHeader,
     ViewMessageRequestHeader,
 )
 
@@ -129,6 +130,21 @@ class Admin:
             found += page.transactions
             offset = page.next_offset
         return found
+
+    async def resume_transaction(self, offset_msg_id: str) -> None:
+        """Let producers be asked anew about a transaction that was given up, or that is open.
+
+        :param offset_msg_id: of its message in ``TRANS_CHECK_MAX_TIME_TOPIC``, or of a half message.
+        :raises ValueError: it is no offset id.
+        :raises BrokerError: there is no such message, or its transaction is over (Apache's broker begins it anew).
+        """
+        ip, port, _ = decode_offset_msg_id(offset_msg_id)
+        await self._ask.call(
+            format_address(ip, port),
+            RequestCode.RESUME_CHECK_HALF_MESSAGE,
+            ResumeCheckHalfMessageRequestHeader(offset_msg_id),
+            doing=f"resuming the transaction of {offset_msg_id}",
+        )
 
     async def waiting(self, broker_address: str) -> dict[str, TopicTimerMetrics]:
         """The messages with a delay of their own that wait at a broker, by topic.

@@ -52,6 +52,7 @@ final class Admin {
                 output.message(admin.viewMessage(options.text("topic"), options.text("id")));
                 yield null;
             }
+            case "resume-check" -> admin.resumeCheckHalfMessage(options.text("topic"), options.text("id"));
             case "offsets" -> offsets(admin, options);
             case "route" -> json(admin.examineTopicRouteInfo(options.text("topic")));
             case "cluster" -> json(admin.examineBrokerClusterInfo());
