@@ -15,16 +15,21 @@ from cometmq.message.properties import RESERVED_NAMES, decode_properties
 from cometmq.message.sysflag import CompressionType
 from cometmq.remoting.bodies import MessageQueue
 from cometmq.remoting.codes import RequestCode
-from cometmq.remoting.command import decode_command
-from cometmq.remoting.headers import SendMessageRequestHeaderV2
+from cometmq.remoting.command import RemotingCommand, decode_command
+from cometmq.remoting.headers import SendMessageRequestHeaderV2, to_ext
+from cometmq.remoting.signing import Credentials
 
 QUEUE = MessageQueue("Topic", "broker-a", 3)
 text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x01\x02"), min_size=1, max_size=20)
 names = text.filter(lambda name: name not in RESERVED_NAMES)
 
 
-def encoder(compression: CompressionType = CompressionType.ZLIB, max_bytes: int = 4 << 20) -> SendEncoder:
-    return SendEncoder('group "quoted"', 4, max_bytes, 4096, compression, 5)
+def encoder(
+    compression: CompressionType = CompressionType.ZLIB,
+    max_bytes: int = 4 << 20,
+    credentials: Credentials | None = None,
+) -> SendEncoder:
+    return SendEncoder('group "quoted"', 4, max_bytes, 4096, compression, 5, credentials)
 
 
 @given(
@@ -49,6 +54,26 @@ def test_a_frame_says_what_its_typed_header_says(
         "UNIQ_KEY": "AB" * 16,
         "WAIT": "true",
     }
+
+
+@given(
+    st.dictionaries(names, text, max_size=3),
+    st.binary(min_size=1, max_size=50),
+    st.none() | text,
+    st.sampled_from([RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE]),
+)
+def test_a_signed_frame_is_the_signed_typed_header(
+    properties: dict[str, str], body: bytes, token: str | None, code: RequestCode
+) -> None:
+    credentials = Credentials('account "quoted"', "sécret", token)
+    encoding = encoder(credentials=credentials)
+    properties_text = encoding.properties_text(Message("Topic", body, properties=properties), "AB" * 16)
+    for born in (1_700_000_000_000, 1_700_000_000_001):
+        frame = encoding.frame(code, QUEUE, 77, body, properties_text, 5, 6, born)
+        header = encoding.header(code, QUEUE, properties_text, 5, 6, born)
+        expected = RemotingCommand(code=code, opaque=77, ext_fields=to_ext(header), body=body)
+        credentials.sign(expected)
+        assert decode_command(frame) == expected
 
 
 @pytest.mark.parametrize("kind", [CompressionType.ZLIB, CompressionType.LZ4, CompressionType.ZSTD])

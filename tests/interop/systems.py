@@ -155,13 +155,15 @@ class Server:
         self.close()
 
 
-def start_namesrv(system: System, directory: Path, port: int | None = None) -> Server:
+def start_namesrv(
+    system: System, directory: Path, port: int | None = None, java_options: Sequence[str] = SMALL_JAVA
+) -> Server:
     """Start a nameserver; its files are in `directory`."""
     directory.mkdir(parents=True, exist_ok=True)
     server = Server("namesrv", system, directory, port or free_port())
     if system.apache_version is not None:
         configuration = _write(directory / "namesrv.conf", {"listenPort": str(server.port)})
-        server.launch(*_apache(system.apache_version, "namesrv", directory, ["-c", str(configuration)]))
+        server.launch(*_apache(system.apache_version, "namesrv", directory, ["-c", str(configuration)], java_options))
     else:
         server.launch([sys.executable, "-m", "cometmq", "namesrv", "-p", str(server.port)], {"HOME": str(directory)})
     server.wait_ready()
@@ -229,11 +231,17 @@ class Deployment:
         self.namesrv.close()
 
 
-def deploy(broker: System, directory: Path, namesrv: System | None = None, **broker_conf: str) -> Deployment:
+def deploy(
+    broker: System,
+    directory: Path,
+    namesrv: System | None = None,
+    java_options: Sequence[str] = SMALL_JAVA,
+    **broker_conf: str,
+) -> Deployment:
     """Start a nameserver (of the same system unless told) and a broker."""
     with ExitStack() as undo:
-        names = undo.enter_context(start_namesrv(namesrv or broker, directory / "namesrv"))
-        server = start_broker(broker, directory / "broker", names.address, broker_conf)
+        names = undo.enter_context(start_namesrv(namesrv or broker, directory / "namesrv", None, java_options))
+        server = start_broker(broker, directory / "broker", names.address, broker_conf, None, java_options)
         undo.pop_all()
     return Deployment(names, server, broker_conf)
 

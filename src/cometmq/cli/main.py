@@ -11,6 +11,7 @@ import click
 from cometmq import __version__
 from cometmq.cli.failures import guarded
 from cometmq.cli.lazy_group import LazyGroup
+from cometmq.cli.tools_file import adopt_tools_file
 
 COMMANDS: Final = {
     "serve": "Run a nameserver and brokers on this machine.",
@@ -49,4 +50,5 @@ def root() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit with its code."""
+    adopt_tools_file()
     sys.exit(guarded(lambda: root.main(arguments, prog_name="cometmq", standalone_mode=False)))

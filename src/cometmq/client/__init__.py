@@ -3,6 +3,7 @@
 from cometmq.client.admin import Admin
 from cometmq.client.consumer_config import ConsumeFromWhere, LitePullConfig, MessageModel, PushConfig
 from cometmq.client.errors import (
+    AccessDeniedError,
     BrokerError,
     ClientError,
     ClientStateError,
@@ -51,8 +52,12 @@ from cometmq.client.transaction_producer import TransactionProducer
 from cometmq.message.message import Message, MessageExt
 from cometmq.message.recall_handle import RecallHandleError
 from cometmq.remoting.bodies import MessageQueue
+from cometmq.remoting.security import Security, SecurityConfigError
+from cometmq.remoting.signing import Credentials
+from cometmq.remoting.tls import Tls, TlsError
 
 __all__ = [
+    "AccessDeniedError",
     "Admin",
     "BrokerError",
     "CheckForbiddenContext",
@@ -67,6 +72,7 @@ __all__ = [
     "ConsumeProgress",
     "ConsumeResult",
     "ConsumeReturnType",
+    "Credentials",
     "DelayNotSupportedError",
     "EndTransactionContext",
     "EndTransactionHook",
@@ -99,6 +105,8 @@ __all__ = [
     "RequestTimeoutError",
     "Retry",
     "RouteNotFoundError",
+    "Security",
+    "SecurityConfigError",
     "SendFailedError",
     "SendForbiddenError",
     "SendMessageContext",
@@ -106,6 +114,8 @@ __all__ = [
     "SendResult",
     "SendStatus",
     "Suspend",
+    "Tls",
+    "TlsError",
     "TransactionConfig",
     "TransactionProducer",
     "TransactionSendResult",

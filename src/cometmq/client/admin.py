@@ -57,6 +57,7 @@ from cometmq.remoting.headers import (
     ResumeCheckHalfMessageRequestHeader,
     ViewMessageRequestHeader,
 )
+from cometmq.remoting.security import Security
 
 TIMEOUT_S: Final = 5.0
 END_OF_TIME_MS: Final = 2**63 - 1
@@ -71,12 +72,18 @@ class Admin:
 
     :param namesrv: ``host:port;host:port``; default ``$NAMESRV_ADDR``, else ``127.0.0.1:9876``.
     :param timeout_s: seconds for each request.
+    :param security: credentials and TLS of its own instance; default: what the environment says.
     """
 
     def __init__(
-        self, namesrv: str | None = None, *, instance: ClientInstance | None = None, timeout_s: float = TIMEOUT_S
+        self,
+        namesrv: str | None = None,
+        *,
+        instance: ClientInstance | None = None,
+        timeout_s: float = TIMEOUT_S,
+        security: Security | None = None,
     ) -> None:
-        self.instance = instance or ClientInstance(namesrv)
+        self.instance = ClientInstance.given_or_new(instance, namesrv, security)
         self.offsets = Offsets(self.instance, timeout_s)
         self._ask = AdminRequests(self.instance, timeout_s)
 

@@ -6,7 +6,7 @@ know GET_TIMER_CHECK_POINT (60), so each broker is asked for it once before it g
 
 from __future__ import annotations
 
-from cometmq.client.errors import BrokerError, DelayNotSupportedError
+from cometmq.client.errors import DelayNotSupportedError, refusal
 from cometmq.client.instance import ClientInstance
 from cometmq.message.message import Message
 from cometmq.message.recall_handle import RecallHandle
@@ -54,5 +54,5 @@ async def recall(instance: ClientInstance, group: str, handle: str, timeout_s: f
     header = RecallMessageRequestHeader(topic=waiting.topic, recall_handle=handle, producer_group=group)
     answer = await instance.remoting.invoke(address, RequestCode.RECALL_MESSAGE, header, timeout_s=timeout_s)
     if answer.code != ResponseCode.SUCCESS:
-        raise BrokerError(address, answer.code, answer.remark, f"recalling {waiting.unique_key}")
+        raise refusal(address, answer.code, answer.remark, f"recalling {waiting.unique_key}")
     return answer.header(RecallMessageResponseHeader).msg_id

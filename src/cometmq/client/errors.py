@@ -15,8 +15,10 @@ from cometmq.remoting.client_errors import (
     RemotingTooMuchRequestError,
 )
 from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.denials import denial_step
 
 __all__ = [
+    "AccessDeniedError",
     "BrokerError",
     "ClientError",
     "ClientStateError",
@@ -87,6 +89,20 @@ class BrokerError(ClientError):
         )
         self.address = address
         self.remark = remark
+
+
+class AccessDeniedError(BrokerError):
+    """A server with an ACL refused: no or wrong credentials, or no permission. Asking again is of no use."""
+
+    def __init__(self, address: str, code: int, remark: str | None, doing: str) -> None:
+        super().__init__(address, code, remark, doing)
+        self.next_step = denial_step(code, remark)
+
+
+def refusal(address: str, code: int, remark: str | None, doing: str) -> BrokerError:
+    """What an answer with an error ``code`` means; ``doing`` is what it was the answer to."""
+    kind = BrokerError if denial_step(code, remark) is None else AccessDeniedError
+    return kind(address, code, remark, doing)
 
 
 class RouteNotFoundError(ClientError):

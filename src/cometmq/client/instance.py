@@ -9,7 +9,14 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Self
 
-from cometmq.client.errors import BrokerError, ClientStateError, MasterNotFoundError, RemotingError, RouteNotFoundError
+from cometmq.client.errors import (
+    BrokerError,
+    ClientStateError,
+    MasterNotFoundError,
+    RemotingError,
+    RouteNotFoundError,
+    refusal,
+)
 from cometmq.client.group_member import GroupMember
 from cometmq.client.identity import new_client_id
 from cometmq.client.relayed import RelayedQuestions
@@ -43,6 +50,7 @@ from cometmq.remoting.headers import (
     UnregisterClientRequestHeader,
 )
 from cometmq.remoting.processors import ProcessorTable, Request, Response
+from cometmq.remoting.security import Security
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +67,9 @@ class ClientInstance:
     :param namesrv: ``host:port;host:port``; default ``$NAMESRV_ADDR``, else ``127.0.0.1:9876``.
     :param client_id: unique among all clients of the cluster; made up by default.
     :param hooks: see every request and its answer.
+    :param security: credentials and TLS; default: what the environment says, see ``docs/security.md``.
+    :raises SecurityConfigError: the environment cannot be followed.
+    :raises TlsError: a file that TLS needs cannot be used.
     """
 
     def __init__(
@@ -67,12 +78,14 @@ class ClientInstance:
         *,
         client_id: str | None = None,
         hooks: Sequence[ClientRpcHook] = (),
+        security: Security | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
+        security = Security.from_environment() if security is None else security
         self.client_id = client_id or new_client_id()
         self.clock = clock
         processors = ProcessorTable()
-        self.remoting = RemotingClient(processors=processors, hooks=hooks, clock=clock)
+        self.remoting = RemotingClient(processors=processors, hooks=hooks, security=security, clock=clock)
         self.routes = RouteTable(self.remoting, namesrv_addresses(namesrv), clock)
         self._producers: set[str] = set()
         self._consumers: dict[str, GroupMember] = {}
@@ -96,6 +109,25 @@ class ClientInstance:
         processors.register(
             RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, GetConsumerStatusRequestHeader, self._positions
         )
+
+    @classmethod
+    def given_or_new(
+        cls,
+        instance: ClientInstance | None,
+        namesrv: str | None,
+        security: Security | None,
+        *,
+        client_id: str | None = None,
+    ) -> ClientInstance:
+        """The instance that a producer or consumer was given, else one of its own.
+
+        :raises ValueError: there is one, with a security of its own, and another security is asked for.
+        """
+        if instance is None:
+            return cls(namesrv, client_id=client_id, security=security)
+        if security is not None:
+            raise ValueError("give security to the ClientInstance that is shared, not to what shares it")
+        return instance
 
     async def __aenter__(self) -> Self:
         self.acquire()
@@ -170,7 +202,7 @@ class ClientInstance:
         :raises BrokerError: it is not.
         """
         if answer.code != ResponseCode.SUCCESS:
-            raise BrokerError(address, answer.code, answer.remark, doing)
+            raise refusal(address, answer.code, answer.remark, doing)
         return answer
 
     async def master_of(self, queue: MessageQueue) -> str:

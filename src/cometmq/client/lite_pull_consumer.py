@@ -26,6 +26,7 @@ from cometmq.errors import CometMQError
 from cometmq.message.message import MessageExt
 from cometmq.message.names import check_group
 from cometmq.remoting.bodies import ConsumerData, ConsumerRunningInfo, MessageQueue, SubscriptionData
+from cometmq.remoting.security import Security
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +42,7 @@ class LitePullConsumer:
     :param namesrv: ``host:port;host:port``; default ``$NAMESRV_ADDR``, else ``127.0.0.1:9876``.
     :param config: everything else.
     :param consume_hooks: see what each poll gives, and at the next one that it is done.
+    :param security: credentials and TLS of its own instance; default: what the environment says.
     :raises ValueError: the group's name is not allowed, or an address has no port.
     """
 
@@ -52,13 +54,14 @@ class LitePullConsumer:
         config: LitePullConfig | None = None,
         instance: ClientInstance | None = None,
         consume_hooks: Sequence[ConsumeMessageHook] = (),
+        security: Security | None = None,
     ) -> None:
         wrong = check_group(group)
         if wrong is not None:
             raise ValueError(wrong)
         self.group = group
         self.config = config or LitePullConfig()
-        self.instance = instance or ClientInstance(namesrv)
+        self.instance = ClientInstance.given_or_new(instance, namesrv, security)
         self.offsets = Offsets(self.instance)
         self.trace: MessageTrace | None = None
         """The trace of this consumer, with ``enable_msg_trace``."""

@@ -28,6 +28,7 @@ from cometmq.message.names import check_group
 from cometmq.remoting.bodies import MessageQueue
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.deadline import within
+from cometmq.remoting.security import Security
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +64,7 @@ class Producer:
     :param check_forbidden_hooks: may refuse a message.
     :param trace_context: gives each message the W3C headers of the current span, see
         :mod:`cometmq.client.trace_context`.
+    :param security: credentials and TLS of its own instance; default: what the environment says.
     :raises ValueError: the group's name is not allowed, or an address has no port.
     """
 
@@ -76,13 +78,14 @@ class Producer:
         send_hooks: Sequence[SendMessageHook] = (),
         check_forbidden_hooks: Sequence[CheckForbiddenHook] = (),
         trace_context: TraceHeaders | None = None,
+        security: Security | None = None,
     ) -> None:
         wrong = check_group(group)
         if wrong is not None:
             raise ValueError(wrong)
         self.group = group
         self.config = config or ProducerConfig()
-        self.instance = instance or ClientInstance(namesrv)
+        self.instance = ClientInstance.given_or_new(instance, namesrv, security)
         self._encoder = SendEncoder(
             group,
             self.config.default_topic_queue_nums,
@@ -90,6 +93,7 @@ class Producer:
             self.config.compress_over_bytes,
             self.config.compression,
             self.config.compression_level,
+            self.instance.remoting.credentials,
         )
         self.trace: MessageTrace | None = None
         """The trace of this producer, with ``enable_msg_trace``."""

@@ -11,6 +11,7 @@ from cometmq.client.pulling import PULL_TIMEOUT_S, Puller, PullResult, RawPull, 
 from cometmq.client.subscription import ALL, TAG, subscription
 from cometmq.message.names import check_group
 from cometmq.remoting.bodies import MessageQueue, SubscriptionData
+from cometmq.remoting.security import Security
 
 
 class PullConsumer:
@@ -20,15 +21,23 @@ class PullConsumer:
 
     :param group: the group whose offsets ``commit`` and ``committed`` mean.
     :param namesrv: ``host:port;host:port``; default ``$NAMESRV_ADDR``, else ``127.0.0.1:9876``.
+    :param security: credentials and TLS of its own instance; default: what the environment says.
     :raises ValueError: the group's name is not allowed, or an address has no port.
     """
 
-    def __init__(self, group: str, namesrv: str | None = None, *, instance: ClientInstance | None = None) -> None:
+    def __init__(
+        self,
+        group: str,
+        namesrv: str | None = None,
+        *,
+        instance: ClientInstance | None = None,
+        security: Security | None = None,
+    ) -> None:
         wrong = check_group(group)
         if wrong is not None:
             raise ValueError(wrong)
         self.group = group
-        self.instance = instance or ClientInstance(namesrv)
+        self.instance = ClientInstance.given_or_new(instance, namesrv, security)
         self.offsets = Offsets(self.instance)
         self._puller = Puller(self.instance, group, stream=True)
         self._subscriptions: dict[tuple[str, str, str], SubscriptionData] = {}

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from cometmq.client.errors import BrokerError, RouteNotFoundError
+from cometmq.client.errors import RouteNotFoundError, refusal
 from cometmq.client.instance import ClientInstance
 from cometmq.client.subscription import wanted
 from cometmq.message.message import MessageExt, split_records
@@ -116,7 +116,7 @@ class Puller:
         status = _STATUS.get(answer.code)
         if status is None:
             doing = f"pulling {queue.topic}/{queue.broker_name}/{queue.queue_id} from offset {offset}"
-            raise BrokerError(address, answer.code, answer.remark, doing)
+            raise refusal(address, answer.code, answer.remark, doing)
         fields = answer.header(PullMessageResponseHeader)
         if fields.suggest_which_broker_id != MASTER_ID or queue in self._suggested:
             self._suggested[queue] = fields.suggest_which_broker_id

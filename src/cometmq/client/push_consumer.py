@@ -45,6 +45,7 @@ from cometmq.remoting.bodies import (
     SubscriptionData,
 )
 from cometmq.remoting.deadline import within
+from cometmq.remoting.security import Security
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +64,7 @@ class PushConsumer:
     :param config: everything else.
     :param instance: connections to share with others; by default it makes its own.
     :param consume_hooks: see every listener call, see :mod:`cometmq.client.hooks`.
+    :param security: credentials and TLS of its own instance; default: what the environment says.
     :raises ValueError: the group's name is not allowed, or an address has no port.
     """
 
@@ -75,6 +77,7 @@ class PushConsumer:
         config: PushConfig | None = None,
         instance: ClientInstance | None = None,
         consume_hooks: Sequence[ConsumeMessageHook] = (),
+        security: Security | None = None,
     ) -> None:
         wrong = check_group(group)
         if wrong is not None:
@@ -84,7 +87,7 @@ class PushConsumer:
         self._broadcast = self.config.message_model is MessageModel.BROADCASTING
         # The offsets of a broadcasting consumer are found again by its client id, so that must not change.
         client_id = new_client_id("DEFAULT") if self._broadcast else None
-        self.instance = instance or ClientInstance(namesrv, client_id=client_id)
+        self.instance = ClientInstance.given_or_new(instance, namesrv, security, client_id=client_id)
         self.offsets = Offsets(self.instance)
         self.trace: MessageTrace | None = None
         """The trace of this consumer, with ``enable_msg_trace``."""

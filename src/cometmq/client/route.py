@@ -17,6 +17,7 @@ from cometmq.client.errors import (
     MasterNotFoundError,
     RemotingError,
     RouteNotFoundError,
+    refusal,
 )
 from cometmq.clock import Clock
 from cometmq.limits import MAX_ROUTE_QUEUES
@@ -268,7 +269,7 @@ class RouteTable:
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             raise RouteNotFoundError(topic, f"{address} does not know it")
         if answer.code != ResponseCode.SUCCESS:
-            raise BrokerError(address, answer.code, answer.remark, f"asking for the route of {topic}")
+            raise refusal(address, answer.code, answer.remark, f"asking for the route of {topic}")
         data = decode_body(TopicRouteData, answer.body)
         if queue_nums is not None:
             for queues in data.queue_datas:

@@ -1,7 +1,8 @@
 """From a message to the frame that sends it, with everything that does not change per queue made ready.
 
 Headers are JSON, ``{"code":310,"extFields":{…letters of SendMessageRequestHeaderV2…},…}``. Properties
-follow RocketMQ's text form, escaped as JSON; the unique key is hex and needs no escaping.
+follow RocketMQ's text form, escaped as JSON; the unique key is hex and needs no escaping. What is signed is
+the values in the order of their names: capitals first, then the letters, which are in order already.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from cometmq.remoting.bodies import MessageQueue
 from cometmq.remoting.codes import CURRENT_VERSION, RequestCode
 from cometmq.remoting.frame import JSON
 from cometmq.remoting.headers import SendMessageRequestHeaderV2
+from cometmq.remoting.signing import Credentials, signed_text
 
 _json: Final = msgspec.json.Encoder().encode
 _WORDS: Final = struct.Struct(">iI")
@@ -45,6 +47,7 @@ class SendEncoder:
     :param compress_over_bytes: bodies larger than this are packed.
     :param compression: how they are packed.
     :param compression_level: the packing library's level.
+    :param credentials: sign every frame.
     """
 
     def __init__(
@@ -55,6 +58,7 @@ class SendEncoder:
         compress_over_bytes: int,
         compression: CompressionType,
         compression_level: int,
+        credentials: Credentials | None = None,
     ) -> None:
         self._group = group
         self._queue_nums = default_topic_queue_nums
@@ -62,7 +66,10 @@ class SendEncoder:
         self._compress_over = compress_over_bytes
         self._compression = compression
         self._level = compression_level
+        self._credentials = credentials
         self._heads: dict[tuple[int, MessageQueue], bytes] = {}
+        self._signed_parts: dict[tuple[int, MessageQueue], tuple[bytes, bytes]] = {}
+        """With credentials: what is signed before the letter f, and after i."""
         self._topics: set[str] = set()
 
     # --- one message ---
@@ -147,6 +154,13 @@ class SendEncoder:
     ) -> bytes:
         """The whole frame of a send to ``queue``; ``born_timestamp`` in ms."""
         head = self._heads.get((code, queue)) or self._head(code, queue)
+        if self._credentials is not None:
+            first, last = self._signed_parts[code, queue]
+            parts = (first, sys_flag, born_timestamp, flag, properties_text.encode(), last, body)
+            head = b'%b"Signature":"%b",' % (
+                head,
+                self._credentials.signature(b"%b%d%d%d%b%b%b" % parts).encode(),
+            )
         header = b'%b"f":"%d","g":"%d","h":"%d","i":%b},"flag":%d,"opaque":%d,%b' % (
             head,
             sys_flag,
@@ -173,10 +187,15 @@ class SendEncoder:
             "m": batch,
             "n": queue.broker_name,
         }
-        head = b'{"code":%d,"extFields":%b,' % (code, _json(fields)[:-1])
         if len(self._heads) > 10_000:
             self._heads.clear()
-        self._heads[code, queue] = head
+            self._signed_parts.clear()
+        if self._credentials is not None:
+            before = {**self._credentials.fields, **{name: value for name, value in fields.items() if name < "f"}}
+            after = {name: value for name, value in fields.items() if name > "i"}
+            self._signed_parts[code, queue] = signed_text(before, b""), signed_text(after, b"")
+            fields |= self._credentials.fields
+        head = self._heads[code, queue] = b'{"code":%d,"extFields":%b,' % (code, _json(fields)[:-1])
         return head
 
     def header(

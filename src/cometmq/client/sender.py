@@ -13,7 +13,7 @@ from typing import Final
 
 from cometmq.client.any_delay import TimerBrokers, has_any_delay
 from cometmq.client.errors import (
-    BrokerError,
+    AccessDeniedError,
     ClientError,
     DelayNotSupportedError,
     IllegalMessageError,
@@ -21,6 +21,7 @@ from cometmq.client.errors import (
     RemotingConnectError,
     RemotingError,
     SendFailedError,
+    refusal,
 )
 from cometmq.client.fault import LatencyFault
 from cometmq.client.hooks import CommunicationMode, SendForbiddenError, SendMessageContext
@@ -229,13 +230,9 @@ class Sender:
             if status is not None:
                 self._stored(delivery, queue, status, answer)
                 return
-            error: CometMQError = BrokerError(
-                self._routes.master(queue.broker_name) or queue.broker_name,
-                answer.code,
-                answer.remark,
-                f"sending to topic {queue.topic}",
-            )
-            again = answer.code in self.config.retry_response_codes
+            address = self._routes.master(queue.broker_name) or queue.broker_name
+            error: CometMQError = refusal(address, answer.code, answer.remark, f"sending to topic {queue.topic}")
+            again = answer.code in self.config.retry_response_codes and not isinstance(error, AccessDeniedError)
         else:
             error, again = answer, True
         self._failed(delivery, queue.broker_name, error, again)

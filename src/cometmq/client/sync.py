@@ -20,6 +20,7 @@ from cometmq.client.sync_face import Face, blocking
 from cometmq.client.sync_producer import SyncProducer
 from cometmq.client.sync_transaction import SyncTransactionProducer
 from cometmq.remoting.bodies import MessageQueue
+from cometmq.remoting.security import Security
 
 __all__ = [
     "SyncAdmin",
@@ -36,8 +37,8 @@ R = TypeVar("R")
 class SyncPullConsumer(Face[PullConsumer]):
     """:class:`~cometmq.client.pull_consumer.PullConsumer` for code without an event loop."""
 
-    def __init__(self, group: str, namesrv: str | None = None) -> None:
-        self._bind(lambda: PullConsumer(group, namesrv))
+    def __init__(self, group: str, namesrv: str | None = None, *, security: Security | None = None) -> None:
+        self._bind(lambda: PullConsumer(group, namesrv, security=security))
 
     start = blocking(PullConsumer.start)
     close = blocking(PullConsumer.close)
@@ -77,8 +78,11 @@ class SyncLitePullConsumer(Face[LitePullConsumer]):
         *,
         config: LitePullConfig | None = None,
         consume_hooks: Sequence[ConsumeMessageHook] = (),
+        security: Security | None = None,
     ) -> None:
-        self._bind(lambda: LitePullConsumer(group, namesrv, config=config, consume_hooks=consume_hooks))
+        self._bind(
+            lambda: LitePullConsumer(group, namesrv, config=config, consume_hooks=consume_hooks, security=security)
+        )
 
     start = blocking(LitePullConsumer.start)
     close = blocking(LitePullConsumer.close)
@@ -133,8 +137,13 @@ class SyncPushConsumer(Face[PushConsumer]):
         *,
         config: PushConfig | None = None,
         consume_hooks: Sequence[ConsumeMessageHook] = (),
+        security: Security | None = None,
     ) -> None:
-        self._bind(lambda: PushConsumer(group, listener, namesrv, config=config, consume_hooks=consume_hooks))
+        self._bind(
+            lambda: PushConsumer(
+                group, listener, namesrv, config=config, consume_hooks=consume_hooks, security=security
+            )
+        )
 
     start = blocking(PushConsumer.start)
     close = blocking(PushConsumer.close)
@@ -163,8 +172,8 @@ class SyncPushConsumer(Face[PushConsumer]):
 class SyncAdmin(Face[Admin]):
     """:class:`~cometmq.client.admin.Admin` for code without an event loop."""
 
-    def __init__(self, namesrv: str | None = None) -> None:
-        self._bind(lambda: Admin(namesrv))
+    def __init__(self, namesrv: str | None = None, *, security: Security | None = None) -> None:
+        self._bind(lambda: Admin(namesrv, security=security))
 
     cluster_info = blocking(Admin.cluster_info)
     masters = blocking(Admin.masters)

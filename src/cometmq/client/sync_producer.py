@@ -16,6 +16,7 @@ from cometmq.client.sync_face import Face, blocking
 from cometmq.client.trace_context import TraceHeaders, with_trace_context
 from cometmq.message.message import Message, MessageExt
 from cometmq.remoting.bodies import MessageQueue
+from cometmq.remoting.security import Security
 
 
 class _Answer:
@@ -53,6 +54,7 @@ class SyncProducer(Face[Producer]):
         send_hooks: Sequence[SendMessageHook] = (),
         check_forbidden_hooks: Sequence[CheckForbiddenHook] = (),
         trace_context: TraceHeaders | None = None,
+        security: Security | None = None,
     ) -> None:
         self._trace_context = trace_context
         self._bind(
@@ -62,6 +64,7 @@ class SyncProducer(Face[Producer]):
                 config=config,
                 send_hooks=send_hooks,
                 check_forbidden_hooks=check_forbidden_hooks,
+                security=security,
             )
         )
 

@@ -14,6 +14,7 @@ from cometmq.client.transaction_config import TransactionConfig
 from cometmq.client.transaction_producer import TransactionProducer
 from cometmq.message.message import Message
 from cometmq.remoting.bodies import MessageQueue
+from cometmq.remoting.security import Security
 
 
 class SyncTransactionProducer(SyncProducer):
@@ -37,6 +38,7 @@ class SyncTransactionProducer(SyncProducer):
         check_forbidden_hooks: Sequence[CheckForbiddenHook] = (),
         end_transaction_hooks: Sequence[EndTransactionHook] = (),
         trace_context: TraceHeaders | None = None,
+        security: Security | None = None,
     ) -> None:
         self._trace_context = trace_context
         self._bind(
@@ -50,6 +52,7 @@ class SyncTransactionProducer(SyncProducer):
                 send_hooks=send_hooks,
                 check_forbidden_hooks=check_forbidden_hooks,
                 end_transaction_hooks=end_transaction_hooks,
+                security=security,
             )
         )
 

@@ -65,6 +65,7 @@ class TraceDispatcher:
             config.compress_over_bytes,
             config.compression,
             config.compression_level,
+            instance.remoting.credentials,
         )
         self._timeout_s = config.send_timeout_s
         self._encoder = encoder

@@ -36,6 +36,7 @@ from cometmq.message.names import AUTO_CREATE_TOPIC, RETRY_PREFIX
 from cometmq.message.properties import CHECK_IMMUNITY_TIME_IN_SECONDS, PGROUP, TRAN_MSG
 from cometmq.message.sysflag import TRANSACTION_PREPARED
 from cometmq.remoting.bodies import MessageQueue
+from cometmq.remoting.security import Security
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +75,7 @@ class TransactionProducer(Producer):
         check_forbidden_hooks: Sequence[CheckForbiddenHook] = (),
         end_transaction_hooks: Sequence[EndTransactionHook] = (),
         trace_context: TraceHeaders | None = None,
+        security: Security | None = None,
     ) -> None:
         config = config or TransactionConfig()
         super().__init__(
@@ -84,6 +86,7 @@ class TransactionProducer(Producer):
             send_hooks=send_hooks,
             check_forbidden_hooks=check_forbidden_hooks,
             trace_context=trace_context,
+            security=security,
         )
         if self.trace is not None:
             end_transaction_hooks = (*end_transaction_hooks, self._trace_end)

@@ -7,11 +7,13 @@ import socket
 from collections.abc import Mapping
 from typing import Self
 
-from cometmq.errors import CometMQError, reason_of
+from cometmq.errors import CometMQError
 from cometmq.message.hosts import parse_address
 from cometmq.remoting.command import FLAG_ONEWAY, RemotingCommand, decode_command
 from cometmq.remoting.frame import FrameDecoder
 from cometmq.remoting.headers import Header, to_ext
+from cometmq.remoting.security import PLAIN, Security
+from cometmq.remoting.tls import trouble_of
 
 _READ_BYTES = 256 * 1024
 
@@ -25,22 +27,28 @@ class BlockingConnection:
 
     :param address: ``host:port``.
     :param timeout_s: for connecting, and for each answer unless ``invoke`` says otherwise.
+    :param security: signs every request, and says whether the connection uses TLS.
     :raises BlockingConnectionError: the peer cannot be reached.
+    :raises TlsError: a file that TLS needs cannot be used.
     """
 
-    def __init__(self, address: str, timeout_s: float = 5.0) -> None:
+    def __init__(self, address: str, timeout_s: float = 5.0, security: Security = PLAIN) -> None:
         self.address = address
+        self.security = security
         self._timeout_s = timeout_s
         self._opaques = itertools.count(1)
         self._decoder = FrameDecoder()
+        self._heard = False
+        host, port = parse_address(address)
+        tls = None if security.tls is None else security.tls.context()
         try:
-            self._socket = socket.create_connection(parse_address(address), timeout_s)
+            self._socket = socket.create_connection((host, port), timeout_s)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if tls is not None:
+                self._socket = tls.wrap_socket(self._socket, server_hostname=host)
         except OSError as error:
-            raise BlockingConnectionError(
-                f"cannot connect to {address}: {reason_of(error)}",
-                next_step="is the server running, and is this its address?",
-            ) from error
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            message, next_step = trouble_of(address, error, tls=tls is not None)
+            raise BlockingConnectionError(message, next_step=next_step) from error
 
     def __enter__(self) -> Self:
         return self
@@ -57,7 +65,7 @@ class BlockingConnection:
         try:
             self._socket.sendall(data)
         except OSError as error:
-            raise BlockingConnectionError(f"{self.address} closed the connection: {error}") from error
+            raise self._ended(f"{self.address} closed the connection: {error}") from error
 
     def receive(self, timeout_s: float | None = None) -> RemotingCommand:
         """The next frame that arrives, whatever it is.
@@ -71,11 +79,16 @@ class BlockingConnection:
             except TimeoutError as error:
                 raise BlockingConnectionError(f"{self.address} did not answer in time") from error
             except OSError as error:
-                raise BlockingConnectionError(f"the connection to {self.address} broke: {error}") from error
+                raise self._ended(f"the connection to {self.address} broke: {error}") from error
             if not data:
-                raise BlockingConnectionError(f"{self.address} closed the connection")
+                raise self._ended(f"{self.address} closed the connection")
+            self._heard = True
             self._decoder.push(data)
         return decode_command(frame)
+
+    def _ended(self, message: str) -> BlockingConnectionError:
+        next_step = None if self._heard else "it may take connections with TLS only"
+        return BlockingConnectionError(message, next_step=next_step)
 
     def invoke(
         self,
@@ -92,7 +105,7 @@ class BlockingConnection:
         :raises BlockingConnectionError: there is no answer within the time.
         """
         opaque = next(self._opaques)
-        self.send(self._command(code, opaque, header, body, ext, 0).encode())
+        self.send(self.frame(code, opaque, header, body, ext=ext))
         while True:
             answer = self.receive(timeout_s)
             if answer.is_response and answer.opaque == opaque:
@@ -102,11 +115,22 @@ class BlockingConnection:
         self, code: int, header: Header | None = None, body: bytes = b"", *, ext: Mapping[str, str] | None = None
     ) -> None:
         """Send a request that is not answered."""
-        self.send(self._command(code, next(self._opaques), header, body, ext, FLAG_ONEWAY).encode())
+        self.send(self.frame(code, next(self._opaques), header, body, ext=ext, flag=FLAG_ONEWAY))
 
-    def _command(
-        self, code: int, opaque: int, header: Header | None, body: bytes, ext: Mapping[str, str] | None, flag: int
-    ) -> RemotingCommand:
+    def frame(
+        self,
+        code: int,
+        opaque: int,
+        header: Header | None = None,
+        body: bytes = b"",
+        *,
+        ext: Mapping[str, str] | None = None,
+        flag: int = 0,
+    ) -> bytes:
+        """A request as this connection sends it: signed, where there are credentials."""
         fields = {} if header is None else to_ext(header)
         fields.update(ext or {})
-        return RemotingCommand(code=code, opaque=opaque, flag=flag, ext_fields=fields, body=body)
+        command = RemotingCommand(code=code, opaque=opaque, flag=flag, ext_fields=fields, body=body)
+        if self.security.credentials is not None:
+            self.security.credentials.sign(command)
+        return command.encode()

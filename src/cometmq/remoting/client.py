@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from cometmq.clock import SYSTEM_CLOCK, Clock
-from cometmq.errors import reason_of
 from cometmq.message.hosts import parse_address
 from cometmq.remoting.client_connection import Answer, ClientConnection
 from cometmq.remoting.client_errors import (
@@ -24,11 +23,15 @@ from cometmq.remoting.command import FLAG_ONEWAY, RemotingCommand
 from cometmq.remoting.deadline import within
 from cometmq.remoting.headers import Header, to_ext
 from cometmq.remoting.processors import ProcessorTable
+from cometmq.remoting.security import PLAIN, Security
+from cometmq.remoting.tls import trouble_of
 
 log = logging.getLogger(__name__)
 
 DEFAULT_TIMEOUT_S: Final = 3.0
 CONNECT_TIMEOUT_S: Final = 3.0
+TLS_CLOSE_S: Final = 1.0
+"""How long a server may take to answer the end of TLS."""
 MAX_IN_FLIGHT: Final = 4096
 """Requests of one connection that may wait for answers; bounds the memory that a slow server can cost."""
 
@@ -37,7 +40,7 @@ class ClientRpcHook(Protocol):
     """Sees every request before it leaves and every answer before it is handed on."""
 
     def before(self, peer: str, request: RemotingCommand) -> None:
-        """May change ``request.ext_fields`` (signatures do); raise to refuse the call."""
+        """May change ``request.ext_fields``; raise to refuse the call."""
 
     def after(self, peer: str, request: RemotingCommand, response: RemotingCommand) -> None:
         """Look at the answer."""
@@ -50,9 +53,11 @@ class RemotingClient:
     :class:`ForkedError`. Timeouts are total: connecting, waiting for room and the answer together.
 
     :param processors: answers what servers ask of this client.
-    :param hooks: see every request and answer, and may sign or refuse requests.
+    :param hooks: see every request and answer, and may change or refuse requests.
+    :param security: signs every request after the hooks have seen it, and says whether connections use TLS.
     :param connect_timeout_s: seconds that opening one connection may take.
     :param max_in_flight: requests of one connection that may wait for answers.
+    :raises TlsError: a file that TLS needs cannot be used.
     """
 
     def __init__(
@@ -60,11 +65,14 @@ class RemotingClient:
         *,
         processors: ProcessorTable | None = None,
         hooks: Sequence[ClientRpcHook] = (),
+        security: Security = PLAIN,
         clock: Clock = SYSTEM_CLOCK,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         max_in_flight: int = MAX_IN_FLIGHT,
     ) -> None:
         self.hooks = tuple(hooks)
+        self.credentials = security.credentials
+        self._tls = None if security.tls is None else security.tls.context()
         self.clock = clock
         self.on_open: list[Callable[[str], None]] = []
         """Called with the address of every connection that was opened."""
@@ -142,13 +150,15 @@ class RemotingClient:
     def request(
         self, address: str, code: int, header: Header | None, body: bytes, ext: dict[str, str] | None
     ) -> RemotingCommand:
-        """A request as it will be sent to ``address``, seen by the hooks."""
+        """A request as it will be sent to ``address``: seen by the hooks, and signed."""
         fields = {} if header is None else to_ext(header)
         if ext:
             fields.update(ext)
         command = RemotingCommand(code=code, opaque=self.next_opaque(), ext_fields=fields, body=body)
         for hook in self.hooks:
             hook.before(address, command)
+        if self.credentials is not None:
+            self.credentials.sign(command)
         return command
 
     def look_back(self, address: str, request: RemotingCommand, response: RemotingCommand) -> None:
@@ -189,9 +199,17 @@ class RemotingClient:
         self._closed = True
         for task in list(self._connecting.values()):
             task.cancel()
-        for connection in list(self._connections.values()):
+        connections = list(self._connections.values())
+        for connection in connections:
             connection.close()
         await asyncio.sleep(0)  # lets the transports close their sockets before the loop may end
+        if self._tls is not None and connections:  # TLS takes leave of the server first
+            try:
+                await within(self.clock, TLS_CLOSE_S, asyncio.gather(*(connection.gone for connection in connections)))
+            except TimeoutError:
+                for connection in connections:
+                    connection.abort("this client was closed")
+                await asyncio.sleep(0)
 
     async def _connect(self, address: str, deadline: float) -> ClientConnection:
         if self._closed:
@@ -222,7 +240,7 @@ class RemotingClient:
         except ValueError as error:
             raise RemotingConnectError(address, str(error), next_step="write addresses as host:port") from error
         connection = ClientConnection(address, self.clock, self._max_in_flight, self.processors, self._lost)
-        attempt = loop.create_connection(lambda: connection, host, port)
+        attempt = loop.create_connection(lambda: connection, host, port, ssl=self._tls)
         try:
             await within(self.clock, self._connect_timeout_s, attempt)
         except TimeoutError:
@@ -232,11 +250,8 @@ class RemotingClient:
                 next_step="check the address and the firewalls between",
             ) from None
         except OSError as error:
-            raise RemotingConnectError(
-                address,
-                f"cannot connect to {address}: {reason_of(error)}",
-                next_step="check that the server runs and its address",
-            ) from error
+            message, next_step = trouble_of(address, error, tls=self._tls is not None)
+            raise RemotingConnectError(address, message, next_step=next_step) from error
         self._connections[address] = connection
         for listener in self.on_open:
             listener(address)

@@ -42,6 +42,7 @@ SWEEP_S: Final = 0.1
 """Least time between two looks for overdue requests, and so how late a time-out may be noticed."""
 
 SERVER_GONE_STEP: Final = "check that the server runs and can be reached"
+NEVER_HEARD_STEP: Final = f"{SERVER_GONE_STEP}; it may take connections with TLS only"
 
 
 class ClientConnection(asyncio.Protocol):
@@ -57,6 +58,8 @@ class ClientConnection(asyncio.Protocol):
     ) -> None:
         self.address = address
         self.closed = False
+        self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when the socket is closed too."""
         self._clock = clock
         self._max_in_flight = max_in_flight
         self._processors = processors
@@ -69,7 +72,7 @@ class ClientConnection(asyncio.Protocol):
         self._out: list[bytes] = []
         self._paused = False
         self._room_waiters: deque[asyncio.Future[None]] = deque()
-        self._last_heard = 0.0
+        self._opened_at = self._last_heard = 0.0
         self._sweeper: TimerHandle | None = None
         self._sweep_at = math.inf
         """When overdue requests are looked for next, in monotonic seconds."""
@@ -84,11 +87,13 @@ class ClientConnection(asyncio.Protocol):
         if sock is not None:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._transport = transport
-        self._last_heard = self._clock.monotonic()
+        self._opened_at = self._last_heard = self._clock.monotonic()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End every request that waits."""
         self._end(exc, str(exc) if exc is not None else "the server closed it")
+        if not self.gone.done():
+            self.gone.set_result(None)
 
     def pause_writing(self) -> None:
         """The server reads more slowly than we write: let nobody submit more."""
@@ -290,9 +295,10 @@ class ClientConnection(asyncio.Protocol):
         if self._sweeper is not None:
             self._sweeper.cancel()
         pending, self._pending = self._pending, {}
+        next_step = SERVER_GONE_STEP if self._last_heard > self._opened_at else NEVER_HEARD_STEP
         for _, _, on_answer in pending.values():
             error = RemotingSendError(
-                self.address, f"the connection to {self.address} ended: {why}", next_step=SERVER_GONE_STEP
+                self.address, f"the connection to {self.address} ended: {why}", next_step=next_step
             )
             error.__cause__ = cause
             on_answer(error)

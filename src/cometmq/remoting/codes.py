@@ -11,6 +11,9 @@ CURRENT_VERSION: Final = 409
 CURRENT_VERSION_NAME: Final = "V4_9_8"
 """The name of that version (``MQVersion``)."""
 
+LAST_VERSION_WITHOUT_SIGNED_QUERY_FLAG: Final = 399
+"""V4_9_3: brokers of 5.x leave ``_UNIQUE_KEY_QUERY`` out when they check signatures of clients up to here."""
+
 STANDARD_JSON_VERSION: Final = 401
 """V4_9_4: clients from here on read routes written as strict JSON."""
 

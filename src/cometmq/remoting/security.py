@@ -1,0 +1,127 @@
+"""What a client proves itself by and protects its connections with: credentials and TLS, from code or environment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from cometmq.errors import CometMQError, reason_of
+from cometmq.remoting.signing import Credentials
+from cometmq.remoting.tls import Tls
+
+ACCESS_KEY_VARIABLE: Final = "ROCKETMQ_ACCESS_KEY"
+SECRET_KEY_VARIABLE: Final = "ROCKETMQ_SECRET_KEY"
+SECURITY_TOKEN_VARIABLE: Final = "ROCKETMQ_SECURITY_TOKEN"
+CREDENTIALS_FILE_VARIABLE: Final = "ROCKETMQ_CREDENTIALS_FILE"
+TLS_VARIABLE: Final = "ROCKETMQ_TLS_ENABLE"
+_TLS_PATHS: Final = {
+    "trust_cert_path": "ROCKETMQ_TLS_TRUST_CERT_PATH",
+    "cert_path": "ROCKETMQ_TLS_CERT_PATH",
+    "key_path": "ROCKETMQ_TLS_KEY_PATH",
+    "key_password": "ROCKETMQ_TLS_KEY_PASSWORD",
+}
+_AUTH_SERVER_VARIABLE: Final = "ROCKETMQ_TLS_AUTH_SERVER"
+_CHECK_HOST_VARIABLE: Final = "ROCKETMQ_TLS_CHECK_HOST"
+_FLAGS: Final = {"true": True, "false": False}
+
+
+class SecurityConfigError(CometMQError):
+    """Credentials or TLS are asked for in a way that cannot be followed; no message shows a secret."""
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """Who a client is, and how it talks; ``Security()`` is nobody, in plain text.
+
+    :param credentials: sign every request, for servers with an ACL.
+    :param tls: protects every connection, to nameservers and brokers.
+    """
+
+    credentials: Credentials | None = None
+    tls: Tls | None = None
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> Security:
+        """What the variables ``ROCKETMQ_…`` say (see ``docs/security.md``).
+
+        :raises SecurityConfigError: they contradict each other, or a file that they name cannot be used.
+        """
+        given = os.environ if environment is None else environment
+        return cls(_credentials(given), _tls(given))
+
+
+PLAIN: Final = Security()
+"""No credentials, no TLS."""
+
+
+def read_credentials(path: Path) -> Credentials:
+    """The credentials in a file of the form of RocketMQ's ``tools.yml``, with ``securityToken`` as a third key.
+
+    :raises SecurityConfigError: it cannot be read, or one of the keys is missing.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = reason_of(error) if isinstance(error, OSError) else "it is not UTF-8"
+        raise SecurityConfigError(
+            f"the credentials in {path} cannot be read: {reason}", next_step="give the path of a file like tools.yml"
+        ) from error
+    found: dict[str, str] = {}
+    for line in lines:
+        name, colon, value = line.partition(":")
+        if colon and not line.lstrip().startswith("#"):
+            found[name.strip()] = _plain(value)
+    if not found.get("accessKey") or not found.get("secretKey"):
+        raise SecurityConfigError(
+            f"{path} has no accessKey or no secretKey", next_step="write both, each as a line NAME: VALUE"
+        )
+    return Credentials(found["accessKey"], found["secretKey"], found.get("securityToken") or None)
+
+
+def _plain(value: str) -> str:
+    """A YAML scalar of one line: quoted, or up to a comment."""
+    value = value.strip()
+    if value[:1] in ("'", '"'):
+        return value[1:].partition(value[0])[0]
+    return value.partition(" #")[0].rstrip()
+
+
+def _credentials(given: Mapping[str, str]) -> Credentials | None:
+    path = given.get(CREDENTIALS_FILE_VARIABLE)
+    access_key, secret_key = given.get(ACCESS_KEY_VARIABLE), given.get(SECRET_KEY_VARIABLE)
+    if path and (access_key or secret_key):
+        raise SecurityConfigError(
+            f"${CREDENTIALS_FILE_VARIABLE} and ${ACCESS_KEY_VARIABLE} or ${SECRET_KEY_VARIABLE} exclude each other",
+            next_step="unset one of them",
+        )
+    if path:
+        return read_credentials(Path(path))
+    if not access_key and not secret_key:
+        return None
+    if not access_key or not secret_key:
+        absent = SECRET_KEY_VARIABLE if access_key else ACCESS_KEY_VARIABLE
+        raise SecurityConfigError(f"${absent} is missing", next_step="set both keys, or neither")
+    return Credentials(access_key, secret_key, given.get(SECURITY_TOKEN_VARIABLE) or None)
+
+
+def _tls(given: Mapping[str, str]) -> Tls | None:
+    if not _flag(given, TLS_VARIABLE, default=False):
+        return None
+    paths = {name: given.get(variable) or None for name, variable in _TLS_PATHS.items()}
+    return Tls(
+        **paths,
+        auth_server=_flag(given, _AUTH_SERVER_VARIABLE, default=True),
+        check_host=_flag(given, _CHECK_HOST_VARIABLE, default=True),
+    )
+
+
+def _flag(given: Mapping[str, str], variable: str, *, default: bool) -> bool:
+    text = given.get(variable, "").strip().lower()
+    if not text:
+        return default
+    if text not in _FLAGS:
+        raise SecurityConfigError(f"${variable} is true or false, not {text!r}")
+    return _FLAGS[text]
