@@ -1,0 +1,136 @@
+"""The jobs on a Spark standalone cluster of real processes with three brokers; workers are killed half-way."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.interop.probe import until
+from tests.spark.standalone import PATIENCE_S, Driver, Standalone, driving, with_py_files
+from tests.spark.topics import Topics
+
+pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
+
+import cometmq
+from cometmq.spark.archive_log import ArchiveLog
+from cometmq.spark.cluster import Cluster as Brokers
+from cometmq.spark.options import parse_options
+from cometmq.testing import SyncCluster
+
+pytestmark = [pytest.mark.spark, pytest.mark.crash, pytest.mark.timeout(3 * PATIENCE_S)]
+
+BROKERS = 3
+QUEUES = 2
+"""Of a topic, on each broker."""
+MESSAGES = 12_000
+
+
+@pytest.fixture(scope="module")
+def brokers() -> Iterator[SyncCluster]:
+    """Three brokers."""
+    with SyncCluster(BROKERS) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def topic(brokers: SyncCluster) -> str:
+    """A topic on all of them; every body is different."""
+    brokers.create_topic("orders", QUEUES)
+    each = MESSAGES // (BROKERS * QUEUES)
+    for at, broker in enumerate(brokers.cluster.brokers):
+        topics = Topics(brokers.namesrv_address, broker.address)
+        for queue_id in range(QUEUES):
+            place = at * QUEUES + queue_id
+            topics.send("orders", queue_id, [b"%09d" % (place * each + n) + bytes(91) for n in range(each)])
+    return "orders"
+
+
+@pytest.fixture(scope="module")
+def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+    """A master and two workers."""
+    if shutil.which("java") is None:
+        pytest.skip("Spark needs Java 17 or later, and there is no java on the PATH")
+    with Standalone(tmp_path_factory.mktemp("standalone")) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def driver(spark_cluster: Standalone, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
+    """A driver program on it."""
+    with driving(spark_cluster, tmp_path_factory.mktemp("driver")) as driver:
+        yield driver
+
+
+def ends(brokers: SyncCluster, topic: str) -> int:
+    """Messages that a topic has taken, on all brokers."""
+    found = Brokers(parse_options({"namesrvAddr": brokers.namesrv_address, "topic": topic}))
+    return sum(held.end for held in found.bounds(found.queues()).values())
+
+
+def test_executors_get_cometmq_as_a_zip(
+    spark_cluster: Standalone, brokers: SyncCluster, topic: str, tmp_path: Path
+) -> None:
+    """``--py-files``, with Pythons that have everything but CometMQ."""
+    package = shutil.make_archive(str(tmp_path / "cometmq"), "zip", Path(cometmq.__file__).parent.parent)
+    with with_py_files(spark_cluster, tmp_path / "driver", package) as driver:
+        driver.call("register")
+        found = driver.call("read", namesrv=brokers.namesrv_address, topic=topic)
+    assert sum(found["counts"]) == MESSAGES
+    assert all("cometmq.zip" in package for package in found["packages"]), found["packages"]
+
+
+def test_executors_read_all_brokers(driver: Driver, brokers: SyncCluster, topic: str, tmp_path: Path) -> None:
+    found = driver.call("read", namesrv=brokers.namesrv_address, topic=topic)
+    assert found["counts"] == [MESSAGES // BROKERS] * BROKERS
+    assert found["executors"] == 2
+    streamed = driver.call("stream_to_parquet", namesrv=brokers.namesrv_address, topic=topic, place=str(tmp_path))
+    assert streamed == MESSAGES
+
+
+@pytest.mark.parametrize("guarantee", ["at-least-once", "effectively-once", "exactly-once"])
+def test_the_sink_writes_every_row_once(driver: Driver, brokers: SyncCluster, topic: str, guarantee: str) -> None:
+    brokers.create_topic(guarantee, QUEUES)
+    driver.call("sink", namesrv=brokers.namesrv_address, topic=topic, to=guarantee, guarantee=guarantee)
+    assert driver.call("count", namesrv=brokers.namesrv_address, topic=guarantee) == [MESSAGES, MESSAGES]
+
+
+def test_an_archive_whose_worker_is_killed_agrees_with_its_topic(
+    driver: Driver, spark_cluster: Standalone, brokers: SyncCluster, topic: str, tmp_path: Path
+) -> None:
+    """The audit looks at every message; replay and skew read what was archived, or sent, on the cluster too."""
+    lake, namesrv = str(tmp_path / "lake"), brokers.namesrv_address
+    log = ArchiveLog(lake)
+    checkpoint = str(tmp_path / "checkpoint")
+    driver.start("archive", namesrv=namesrv, topic=topic, to=lake, checkpoint=checkpoint, most=1500)
+    until(lambda: len(log.sequences()) >= 2, PATIENCE_S, "two batches are committed")
+    spark_cluster.kill_worker()
+    committed = len(log.sequences())
+    report: dict[str, Any] = driver.result()
+    assert len(log.sequences()) > committed, "it was over before the worker was killed"
+    assert (report["rows"], report["complete"]) == (MESSAGES, True)
+    spark_cluster.start_worker()
+
+    assert driver.call("audit", namesrv=namesrv, topic=topic, archive=lake) == []
+    brokers.create_topic("again", QUEUES)
+    sent = driver.call("replay", namesrv=namesrv, archive=lake, ledger=str(tmp_path / "ledger"), to="again")
+    assert sent == MESSAGES
+    assert driver.call("count", namesrv=namesrv, topic="again") == [MESSAGES, MESSAGES]
+    queues = driver.call("skew", namesrv=namesrv, topic="again")
+    assert queues == [MESSAGES // (BROKERS * QUEUES)] * (BROKERS * QUEUES)
+
+
+def test_an_exactly_once_stream_whose_worker_is_killed(
+    driver: Driver, spark_cluster: Standalone, brokers: SyncCluster, topic: str, tmp_path: Path
+) -> None:
+    brokers.create_topic("copied", QUEUES)
+    checkpoint = str(tmp_path / "checkpoint")
+    driver.start("stream_sink", namesrv=brokers.namesrv_address, topic=topic, to="copied", checkpoint=checkpoint)
+    until(lambda: ends(brokers, "copied") > MESSAGES // 4, PATIENCE_S, "a quarter is copied")
+    spark_cluster.kill_worker()
+    assert ends(brokers, "copied") < MESSAGES, "it was over before the worker was killed"
+    driver.result()
+    assert driver.call("count", namesrv=brokers.namesrv_address, topic="copied") == [MESSAGES, MESSAGES]
+    spark_cluster.start_worker()
