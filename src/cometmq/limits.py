@@ -243,6 +243,9 @@ FILTER_SAVE_SECONDS: Final = 10.0
 TABLE_RETRY_SECONDS: Final = 10.0
 """How often a table that could not be written, on a full disk, is tried again."""
 
+MAX_DELAY_LEVELS: Final = 256
+"""Levels of ``messageDelayLevel``: each is a queue with a file of 6 MB, and is delivered by itself. Apache's has 18."""
+
 DELAY_BATCH_MESSAGES: Final = 128
 """Delayed messages delivered in one turn of the loop, about 2 ms of work: others are answered in between."""
 

@@ -50,8 +50,9 @@ def test_unknown_key_is_named_with_the_nearest_known_one(tmp_path: Path) -> None
         ("flushDiskType=SOMETIMES", "ASYNC_FLUSH or SYNC_FLUSH"),
         ("brokerRole=SLAVE", "ASYNC_MASTER"),
         ("brokerPermission=7", "a whole number from 0 to 6"),
-        ("messageDelayLevel=1s 5x", "delays such as 10s 5m 2h 1d"),
-        ("messageDelayLevel=", "delays such as 10s 5m 2h 1d"),
+        ("messageDelayLevel=1s 5x", "at most 256 delays such as 10s 5m 2h 1d"),
+        ("messageDelayLevel=", "at most 256 delays such as 10s 5m 2h 1d"),
+        ("messageDelayLevel=" + "1s " * 256 + "1s", "at most 256 delays such as 10s 5m 2h 1d"),
         ("deleteWhen=04;24", "hours from 0 to 23, separated by ;"),
         ("deleteWhen=never", "hours from 0 to 23, separated by ;"),
     ],
@@ -61,6 +62,11 @@ def test_bad_value_is_an_error_with_file_line_and_range(tmp_path: Path, line: st
     with pytest.raises(ConfigError) as caught:
         load_broker_config(path)
     assert caught.value.message == f"{path}:2: {line}: allowed is {allowed}"
+
+
+def test_as_many_delay_levels_as_allowed(tmp_path: Path) -> None:
+    config, _ = load_broker_config(write(tmp_path / "broker.conf", "messageDelayLevel=" + "2s " * 256 + "\n"))
+    assert config.delays_ms == (2_000,) * 256
 
 
 def test_delays_and_hours_are_read_as_apache_writes_them(tmp_path: Path) -> None:

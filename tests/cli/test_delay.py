@@ -38,6 +38,27 @@ def test_waiting_messages_are_counted_and_listed(cometmq: CommandLine) -> None:
     assert other.msg_id in cometmq("delay", "list", "--topic", "alarms").out
 
 
+def test_what_produce_sends_waits_as_long_as_it_says(cometmq: CommandLine) -> None:
+    before = datetime.now(UTC)
+    assert cometmq("produce", "delayed", "--delay", "1d2h30m", stdin="a\nb\n").code == 0
+    after = datetime.now(UTC)
+    assert cometmq("produce", "delayed", "--deliver-at", "2031-01-01T09:00:00.500+00:00", "--body", "x").code == 0
+    told = cometmq("produce", "delayed", "--delay", "1h", "--json", stdin='{"body": "y", "tags": "t"}\n')
+    assert told.code == 0, told.err
+    listed = ("delay", "list", "--topic", "delayed", "-o", "json")
+    until(lambda: len(cometmq(*listed).json()) == 4, "all are in the timer log", 60)
+    dues = [datetime.fromisoformat(row["due"]) for row in cometmq(*listed).json()]
+    assert dues[3] == datetime(2031, 1, 1, 9, 0, 0, 500_000, UTC)
+    delay, patience = timedelta(days=1, hours=2, minutes=30), timedelta(seconds=1)
+    assert all(before + delay - patience <= due <= after + delay + patience for due in dues[1:3])
+    assert cometmq("produce", "levels", "--delay-level", "1", "--body", "x").code == 0
+    come = ("consume", "levels", "--from-beginning", "--max", "1", "-o", "jsonl")
+    (message,) = cometmq(*come).lines()
+    born, stored = (datetime.fromisoformat(message[name]) for name in ("born", "stored"))
+    assert stored - born >= timedelta(seconds=0.99)
+    assert message["properties"]["DELAY"] == "1"
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [

@@ -140,6 +140,12 @@ def test_broken_pipe_is_no_failure(cometmq: CommandLine) -> None:
     [
         (("produce", "t", "--body", "b", "--count", "3"), "one of --body"),
         (("produce", "t", "--body", "b", "--property", "x"), "name=value"),
+        (("produce", "t", "--body", "b", "--delay", "1s", "--delay-level", "3"), "one of --delay"),
+        (("produce", "t", "--body", "b", "--delay", "soon"), "soon is no duration; write 90s"),
+        (("produce", "t", "--body", "b", "--delay", "1s 2"), "is no duration"),
+        (("produce", "t", "--body", "b", "--delay", ""), "is no duration"),
+        (("produce", "t", "--body", "b", "--deliver-at", "9" * 18), "after the year 9999"),
+        (("produce", "t", "--body", "b", "--delay-level", "0"), "--delay-level"),
         (("produce", "a/b", "--body", "b"), "topic name"),
         (("produce", "t", "--body", "b", "--group", "bad group"), "group name"),
         (("consume", "t", "--from-beginning", "--since", "2026-01-01"), "one of --from-beginning"),

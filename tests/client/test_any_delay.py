@@ -6,6 +6,7 @@ import asyncio
 import datetime
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -90,15 +91,26 @@ async def test_every_way_to_send(cluster: Cluster, producer: Producer) -> None:
     assert await stored(cluster, "t") == [b"0", b"1", b"2", b"3", b"4", b"5", b"batch 1", b"batch 2"]
 
 
+TWO_TIMES: list[dict[str, Any]] = [
+    {"delay": timedelta(1), "deliver_at": datetime.datetime(2099, 1, 1, tzinfo=datetime.UTC)},
+    {"delay": timedelta(1), "delay_level": 3},
+    {"deliver_at": datetime.datetime(2099, 1, 1, tzinfo=datetime.UTC), "delay_level": 3},
+]
+NO_TIME_ZONE: dict[str, Any] = {"deliver_at": datetime.datetime(2099, 1, 1)}  # noqa: DTZ001 - that is the point
+
+
 @pytest.mark.parametrize(
-    "message",
-    [
-        Message("t", b"x", deliver_at=datetime.datetime(2099, 1, 1)),  # noqa: DTZ001 - that is the point
-        Message("t", b"x", delay=timedelta(1), deliver_at=datetime.datetime(2099, 1, 1, tzinfo=datetime.UTC)),
-        Message("t", b"x", delay=timedelta(1), delay_level=3),
-    ],
+    ("wrong", "told"),
+    [*((times, "give it the one that you mean") for times in TWO_TIMES), (NO_TIME_ZONE, "has no time zone: add one")],
 )
-async def test_what_is_refused_before_it_is_sent(cluster: Cluster, producer: Producer, message: Message) -> None:
+async def test_a_delay_that_cannot_be_is_told_when_the_message_is_made_and_before_it_is_sent(
+    cluster: Cluster, producer: Producer, wrong: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(ValueError, match=told):
+        Message("t", b"x", **wrong)
+    message = Message("t", b"x")
+    for name, value in wrong.items():
+        setattr(message, name, value)
     with pytest.raises(IllegalMessageError) as refused:
         await producer.send(message)
     assert refused.value.next_step

@@ -1,10 +1,18 @@
-"""Points in time as people write and read them on the command line."""
+"""Points in time and durations as people write and read them on the command line."""
 
 from __future__ import annotations
 
-from datetime import datetime
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Final
 
 import click
+
+EPOCH: Final = datetime.fromtimestamp(0, UTC)
+"""Midnight of 1970-01-01, from which milliseconds are counted."""
+
+_UNITS: Final = {"d": "days", "h": "hours", "m": "minutes", "s": "seconds", "ms": "milliseconds"}
+_PART: Final = re.compile(r"(\d{1,7}(?:\.\d{1,9})?)(ms|d|h|m|s)")
 
 
 def local_time(timestamp_ms: int | None) -> str | None:
@@ -32,3 +40,18 @@ class Moment(click.ParamType[int]):
         if moment_ms < 0:
             self.fail(f"{value} is before 1970", param, ctx)
         return moment_ms
+
+
+class Duration(click.ParamType[timedelta]):
+    """A length of time such as 90s, 1h30m, 2d or 500ms."""
+
+    name = "duration"
+
+    def convert(self, value: str | timedelta, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
+        """Parse one value."""
+        if isinstance(value, timedelta):
+            return value
+        parts = _PART.findall(value)
+        if not parts or "".join(number + unit for number, unit in parts) != value:
+            self.fail(f"{value} is no duration; write 90s, 1h30m, 2d or 500ms", param, ctx)
+        return sum((timedelta(**{_UNITS[unit]: float(number)}) for number, unit in parts), timedelta())

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -15,6 +16,7 @@ import click
 
 from cometmq.cli.administration import demand_group_name, demand_topic_name, explained, namesrv_option
 from cometmq.cli.failures import PartlyDoneError, WrongUseError
+from cometmq.cli.moments import EPOCH, Duration, Moment
 from cometmq.cli.output import Column, output_option, show, tell
 from cometmq.cli.progress import Progress
 from cometmq.cli.sources import MessageForm, Pacer, from_lines, from_load
@@ -55,6 +57,9 @@ _SENT: Final = (
 @click.option("--key", "keys", multiple=True, help="Key of every message; repeatable.")
 @click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="Property; repeatable.")
 @click.option("--sharding-key", help="Send all to the queue that this text stands for, in order.")
+@click.option("--delay", type=Duration(), help="Deliver so long after they were sent: 90s, 1h30m, 2d, 500ms.")
+@click.option("--deliver-at", type=Moment(), help="Deliver at this time.")
+@click.option("--delay-level", type=click.IntRange(1), help="Deliver after this level of messageDelayLevel.")
 @click.option("--count", type=click.IntRange(1), help="Send a load of so many made-up messages.")
 @click.option(
     "--size", type=click.IntRange(0, 4 * 1024 * 1024), default=128, show_default=True, help="Bytes of each of them."
@@ -76,6 +81,9 @@ def command(
     keys: tuple[str, ...],
     properties: tuple[str, ...],
     sharding_key: str | None,
+    delay: timedelta | None,
+    deliver_at: int | None,
+    delay_level: int | None,
     count: int | None,
     size: int,
     rate: float | None,
@@ -93,7 +101,13 @@ def command(
     demand_group_name(group)
     if sum(given is not None for given in (body, path, count)) > 1:
         raise WrongUseError("say one of --body, --file and --count")
-    form = MessageForm(topic, tag, keys, _pairs(properties), as_json)
+    if sum(given is not None for given in (delay, deliver_at, delay_level)) > 1:
+        raise WrongUseError("say one of --delay, --deliver-at and --delay-level")
+    try:
+        due = None if deliver_at is None else EPOCH + timedelta(milliseconds=deliver_at)
+    except OverflowError:
+        raise WrongUseError(f"--deliver-at {deliver_at} is after the year 9999") from None
+    form = MessageForm(topic, tag, keys, _pairs(properties), as_json, delay_level or 0, delay, due)
     pacer = Pacer(rate, SYSTEM_CLOCK)
     if count is not None:
         source = from_load(form, count, size, batch, pacer)

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import IO, Any, Final
 
 from cometmq.cli.failures import WrongUseError
@@ -30,10 +31,25 @@ class MessageForm:
     keys: tuple[str, ...]
     properties: dict[str, str]
     as_json: bool
+    delay_level: int = 0
+    delay: timedelta | None = None
+    deliver_at: datetime | None = None
 
     def message(self, body: bytes) -> Message:
         """Make a message with this body."""
-        return Message(self.topic, body, tags=self.tag, keys=self.keys, properties=self.properties)
+        return self._message(body, self.tag, self.keys, self.properties)
+
+    def _message(self, body: bytes, tag: str | None, keys: tuple[str, ...], properties: dict[str, str]) -> Message:
+        return Message(
+            self.topic,
+            body,
+            tags=tag,
+            keys=keys,
+            properties=properties,
+            delay_level=self.delay_level,
+            delay=self.delay,
+            deliver_at=self.deliver_at,
+        )
 
     def parse(self, line: bytes, number: int) -> Message:
         """Make a message of one line.
@@ -47,12 +63,11 @@ class MessageForm:
             body = told["body"]
             keys = told.get("keys") or self.keys
             properties = {str(name): str(value) for name, value in (told.get("properties") or {}).items()}
-            return Message(
-                self.topic,
+            return self._message(
                 body.encode() if isinstance(body, str) else json.dumps(body, ensure_ascii=False).encode(),
-                tags=told.get("tags") or self.tag,
-                keys=(keys,) if isinstance(keys, str) else tuple(map(str, keys)),
-                properties=self.properties | properties,
+                told.get("tags") or self.tag,
+                (keys,) if isinstance(keys, str) else tuple(map(str, keys)),
+                self.properties | properties,
             )
         except (ValueError, KeyError, AttributeError, TypeError):
             raise WrongUseError(

@@ -25,6 +25,11 @@ def reply_to(request: MessageExt, body: bytes) -> tuple[Message, str]:
 
     :raises IllegalMessageError: nobody waits for a reply to this message.
     """
+    if not isinstance(request, MessageExt):
+        raise IllegalMessageError(
+            f"an object of type {type(request).__name__} is no consumed request",
+            "reply to one message of those that the listener got",
+        )
     asked = request.properties
     missing = [name for name in (CLUSTER, CORRELATION_ID, REPLY_TO_CLIENT) if name not in asked]
     if missing:

@@ -249,19 +249,15 @@ class SendEncoder:
 
 
 def _check_delay(message: Message) -> None:
-    """Refuse a message that asks for two times at once, or for none that is certain.
+    """Look again at what may have been changed since the message was made.
 
-    :raises IllegalMessageError: which of it.
+    :raises IllegalMessageError: it asks for two times at once, or for none that is certain.
     """
-    if bool(message.delay_level) + (message.delay is not None) + (message.deliver_at is not None) > 1:
-        raise IllegalMessageError(
-            "the message has more than one of delay_level, delay and deliver_at", "give it the one that you mean"
-        )
-    if message.deliver_at is not None and message.deliver_at.utcoffset() is None:
-        raise IllegalMessageError(
-            f"deliver_at {message.deliver_at.isoformat()} has no time zone",
-            "add one, as in datetime(…, tzinfo=timezone.utc), or use .astimezone() for local time",
-        )
+    try:
+        message.check_delay()
+    except ValueError as error:
+        reason, _, next_step = str(error).partition(": ")
+        raise IllegalMessageError(reason, next_step) from None
 
 
 def is_batchable(message: Message) -> bool:

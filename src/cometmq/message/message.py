@@ -36,6 +36,8 @@ class Message(msgspec.Struct):
     now; ``delay``, by the broker's clock, or ``deliver_at``, with a time zone, keep the message until any
     time, to the millisecond, at brokers of CometMQ or RocketMQ 5. With ``wait_store_msg_ok`` false the
     broker answers before flush and replication.
+
+    :raises ValueError: more than one of ``delay_level``, ``delay`` and ``deliver_at``, or no time zone.
     """
 
     topic: str
@@ -48,6 +50,25 @@ class Message(msgspec.Struct):
     wait_store_msg_ok: bool = True
     delay: datetime.timedelta | None = None
     deliver_at: datetime.datetime | None = None
+
+    def __post_init__(self) -> None:
+        if self.delay is not None or self.deliver_at is not None:
+            self.check_delay()
+
+    def check_delay(self) -> None:
+        """See whether it asks for one time, and for one that is certain.
+
+        :raises ValueError: what is wrong, and what to do.
+        """
+        if bool(self.delay_level) + (self.delay is not None) + (self.deliver_at is not None) > 1:
+            raise ValueError(
+                "the message has more than one of delay_level, delay and deliver_at: give it the one that you mean"
+            )
+        if self.deliver_at is not None and self.deliver_at.utcoffset() is None:
+            raise ValueError(
+                f"deliver_at {self.deliver_at.isoformat()} has no time zone: add one, as in "
+                "datetime(…, tzinfo=timezone.utc), or use .astimezone() for local time"
+            )
 
     @property
     def is_delayed(self) -> bool:

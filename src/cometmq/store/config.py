@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Final
 
+from cometmq.limits import MAX_DELAY_LEVELS
 from cometmq.options import option
 
 ASYNC_FLUSH: Final = "ASYNC_FLUSH"
@@ -39,8 +40,8 @@ class StoreConfig:
     message_delay_level: str = option(
         "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
         "the delays, from level 1 on",
-        pattern=r"[0-9]{1,9}[smhd](\s+[0-9]{1,9}[smhd])*",
-        form="delays such as 10s 5m 2h 1d",
+        pattern=rf"[0-9]{{1,9}}[smhd](\s+[0-9]{{1,9}}[smhd]){{0,{MAX_DELAY_LEVELS - 1}}}",
+        form=f"at most {MAX_DELAY_LEVELS} delays such as 10s 5m 2h 1d",
     )
     file_reserved_time: int = option(72, "hours that log files are kept", runtime=True)
     delete_when: str = option(
