@@ -1,0 +1,240 @@
+"""The two systems that benchmarks/spark.py compares: each with its broker, its topics and its connector in one Spark.
+
+Kafka runs as one JVM in KRaft mode (1 GB heap), CometMQ as a nameserver and a broker; both are started on fresh
+directories and stopped again. Kafka's jars come from Maven Central by package name, once, into the cache of the
+interop tests.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from tests.interop import builds, probe
+from tests.interop.systems import System, deploy
+from tests.spark.topics import Topics
+
+from cometmq.spark.cluster import Cluster
+from cometmq.spark.options import parse_options
+from cometmq.testing import free_port
+
+POM: Final = Path(__file__).with_name("kafka") / "pom.xml"
+CONNECTOR_JARS: Final = ("spark-sql-kafka-*", "spark-token-provider-kafka-*", "kafka-clients-*", "commons-pool2-*")
+CLUSTER_ID: Final = "MkU3OEVBNTcwNTJENDM2Qg"
+START_TIMEOUT_S: Final = 60.0
+STOP_TIMEOUT_S: Final = 20.0
+JAVA_OPTIONS: Final = ("-Xms1g", "-Xmx1g")
+
+
+class Side(Protocol):
+    """One system as the cases see it."""
+
+    name: str
+    place: str
+    """Names of the columns for a message's queue, offset and time."""
+
+    def create(self, queues: int) -> str:
+        """A new topic."""
+
+    def stored(self, topic: str) -> int:
+        """Messages that the broker has in a topic."""
+
+    def write(self, frame: Any, topic: str) -> None:
+        """Write rows of ``body``, ``tags`` and ``keys`` to a topic, every message acknowledged."""
+
+    def read(self, spark: Any, topic: str, *, columns: bool = True) -> Any:
+        """A topic as a DataFrame, with all columns or only queue, offset and time."""
+
+    def stream(self, spark: Any, topic: str, most: int | None, *, latest: bool = False) -> Any:
+        """A topic as a stream of all columns, with at most so many messages in a batch."""
+
+    def send(self, topic: str, queue_id: int) -> None:
+        """One small message, stored when this returns."""
+
+    def close(self) -> None:
+        """Stop the broker."""
+
+
+class CometSide:
+    """CometMQ and its source and sink."""
+
+    name = "CometMQ"
+    place = "queueId int, queueOffset bigint, storeTimestamp timestamp"
+
+    def __init__(self, directory: Path) -> None:
+        self.deployment = deploy(System.COMETMQ, directory)
+        self.topics = Topics(self.deployment.address, self.deployment.broker.address)
+        self.store = directory / "broker" / "store"
+
+    @property
+    def broker_pid(self) -> int:
+        """The process of the broker."""
+        return self.deployment.broker.pid
+
+    def create(self, queues: int) -> str:
+        """A new topic."""
+        return self.topics.create(queues)
+
+    def stored(self, topic: str) -> int:
+        """Messages that the broker has in a topic."""
+        cluster = Cluster(parse_options({"namesrvAddr": self.deployment.address, "topic": topic}))
+        return sum(held.end - held.first for held in cluster.bounds(cluster.queues()).values())
+
+    def write(self, frame: Any, topic: str, guarantee: str = "at-least-once") -> None:
+        """Write rows to a topic with a guarantee."""
+        writer = frame.write.format("rocketmq").mode("append").option("deliveryGuarantee", guarantee)
+        writer.options(namesrvAddr=self.deployment.address, topic=topic).save()
+
+    def read(self, spark: Any, topic: str, *, columns: bool = True) -> Any:
+        """A topic as a DataFrame; a schema is what projects."""
+        reader = spark.read.format("rocketmq").options(namesrvAddr=self.deployment.address, topic=topic)
+        return (reader if columns else reader.schema(self.place)).load()
+
+    def stream(self, spark: Any, topic: str, most: int | None, *, latest: bool = False) -> Any:
+        """A topic as a stream."""
+        reader = spark.readStream.format("rocketmq").options(namesrvAddr=self.deployment.address, topic=topic)
+        reader = reader.option("startingOffsets", "latest" if latest else "earliest")
+        return (reader if most is None else reader.option("maxOffsetsPerTrigger", most)).load()
+
+    def send(self, topic: str, queue_id: int) -> None:
+        """One small message."""
+        self.topics.send(topic, queue_id, [b"x"])
+
+    def close(self) -> None:
+        """Stop nameserver and broker."""
+        self.deployment.close()
+
+
+def kafka_jars() -> Path:
+    """The jars of Kafka's broker and of Spark's connector."""
+    builds.java()
+
+    def make(target: Path) -> None:
+        command = [builds.tool("mvn"), "-q", "-B", "-f", str(POM), f"-Doutput.directory={target}"]
+        done = subprocess.run([*command, "dependency:copy-dependencies"], capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"maven did not bring Kafka:\n{done.stdout[-3000:]}")
+
+    return builds.built(builds.Build("kafka", (POM,), make)) / "lib"
+
+
+def connector_class_path() -> str:
+    """What Spark's JVM needs for Kafka."""
+    return ":".join(str(jar) for pattern in CONNECTOR_JARS for jar in sorted(kafka_jars().glob(pattern)))
+
+
+class KafkaSide:
+    """Apache Kafka and Spark's own connector; topics are made and asked through the Java client in Spark's JVM."""
+
+    name = "Kafka"
+    place = "partition, offset, timestamp"
+
+    def __init__(self, directory: Path, jvm: Any) -> None:
+        self._jvm = jvm
+        self._numbers = 0
+        directory.mkdir(parents=True)
+        port, controller = free_port(), free_port()
+        self._address = f"127.0.0.1:{port}"
+        keys = {
+            "process.roles": "broker,controller",
+            "node.id": 1,
+            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+            "listeners": f"PLAINTEXT://{self._address},CONTROLLER://127.0.0.1:{controller}",
+            "controller.listener.names": "CONTROLLER",
+            "log.dirs": directory / "data",
+            "offsets.topic.replication.factor": 1,
+            "transaction.state.log.replication.factor": 1,
+            "transaction.state.log.min.isr": 1,
+        }
+        settings = directory / "server.properties"
+        settings.write_text("".join(f"{key}={value}\n" for key, value in keys.items()))
+        java = [builds.java(), *JAVA_OPTIONS, "-cp", f"{kafka_jars()}/*"]
+        with (directory / "kafka.out").open("wb") as output:
+            run: Any = {"stdout": output, "stderr": subprocess.STDOUT, "cwd": directory}
+            subprocess.run(
+                [*java, "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", settings], check=True, **run
+            )
+            self._process = subprocess.Popen([*java, "kafka.Kafka", str(settings)], start_new_session=True, **run)
+        probe.until(lambda: probe.port_open(self._address), START_TIMEOUT_S, "Kafka is ready")
+        client = jvm.java.util.Properties()
+        client.setProperty("bootstrap.servers", self._address)
+        for role in ("key", "value"):
+            for kind in ("serializer", "deserializer"):
+                name = f"org.apache.kafka.common.serialization.ByteArray{kind.capitalize()}"
+                client.setProperty(f"{role}.{kind}", name)
+        clients = jvm.org.apache.kafka.clients
+        self._admin = clients.admin.AdminClient.create(client)
+        self._producer = clients.producer.KafkaProducer(client)
+        self._consumer = clients.consumer.KafkaConsumer(client)
+
+    @property
+    def broker_pid(self) -> int:
+        """The process of the broker."""
+        return self._process.pid
+
+    def create(self, queues: int) -> str:
+        """A new topic."""
+        self._numbers += 1
+        name = f"bench-{self._numbers}"
+        new = self._jvm.org.apache.kafka.clients.admin.NewTopic(name, queues, 1)
+        self._admin.createTopics(self._list([new])).all().get()
+        return name
+
+    def _list(self, items: Sequence[Any]) -> Any:
+        found = self._jvm.java.util.ArrayList()
+        for item in items:
+            found.add(item)
+        return found
+
+    def stored(self, topic: str) -> int:
+        """Messages that the broker has in a topic."""
+        kind = self._jvm.org.apache.kafka.common.TopicPartition
+        parts = self._list([kind(topic, part.partition()) for part in self._consumer.partitionsFor(topic)])
+        first, end = self._consumer.beginningOffsets(parts), self._consumer.endOffsets(parts)
+        return int(sum(end.values()) - sum(first.values()))
+
+    def write(self, frame: Any, topic: str) -> None:
+        """Write rows to a topic; ``acks=all`` is the client's default."""
+        rows = frame.selectExpr("keys AS key", "body AS value")
+        rows.write.format("kafka").options(**{"kafka.bootstrap.servers": self._address, "topic": topic}).save()
+
+    def read(self, spark: Any, topic: str, *, columns: bool = True) -> Any:
+        """A topic as a DataFrame."""
+        reader = spark.read.format("kafka").options(**{"kafka.bootstrap.servers": self._address, "subscribe": topic})
+        frame = reader.load()
+        return frame if columns else frame.select(*self.place.split(", "))
+
+    def stream(self, spark: Any, topic: str, most: int | None, *, latest: bool = False) -> Any:
+        """A topic as a stream."""
+        reader = spark.readStream.format("kafka")
+        reader = reader.options(**{"kafka.bootstrap.servers": self._address, "subscribe": topic})
+        reader = reader.option("startingOffsets", "latest" if latest else "earliest")
+        return (reader if most is None else reader.option("maxOffsetsPerTrigger", most)).load()
+
+    def send(self, topic: str, queue_id: int) -> None:
+        """One small message."""
+        record = self._jvm.org.apache.kafka.clients.producer.ProducerRecord(topic, queue_id, None, b"x")
+        self._producer.send(record).get()
+
+    def close(self) -> None:
+        """Stop the broker."""
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def prepare_class_path() -> None:
+    """Let the session that is made next know Kafka's connector."""
+    os.environ["PYSPARK_SUBMIT_ARGS"] = f"--driver-memory 2g --driver-class-path {connector_class_path()} pyspark-shell"
+
+
+def remove(directory: Path) -> None:
+    """Remove what a round has written."""
+    shutil.rmtree(directory, ignore_errors=True)
