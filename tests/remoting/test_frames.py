@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -93,6 +94,45 @@ def test_commands_survive_any_cut_of_the_stream(sent: list[RemotingCommand], dat
         frames += decoder.feed(stream[begin:end])
     assert [decode_command(frame) for frame in frames] == sent
     assert decoder.pending == 0
+
+
+@given(
+    st.lists(st.tuples(st.binary(min_size=0, max_size=40), st.integers(0, 200_000)), min_size=1, max_size=4),
+    st.lists(st.integers(1, 90_000), max_size=12),
+    st.booleans(),
+)
+def test_large_frames_survive_any_cut_of_the_stream(
+    sent: list[tuple[bytes, int]], cuts: list[int], ask_each_time: bool
+) -> None:
+    frames = [Frame(JSON, header, bytes([n]) * size) for n, (header, size) in enumerate(sent)]
+    stream = b"".join(encode_frame(JSON, frame.header, len(frame.body)) + frame.body for frame in frames)
+    decoder = FrameDecoder()
+    got = []
+    at = 0
+    for size in [*cuts, len(stream)]:
+        decoder.push(stream[at : at + size])
+        at += size
+        while ask_each_time and (frame := decoder.next()) is not None:
+            got.append(frame)
+        assert decoder.pending == min(at, len(stream)) - sum(8 + len(f.header) + len(f.body) for f in got)
+    while (frame := decoder.next()) is not None:
+        got.append(frame)
+    assert got == frames
+    assert decoder.pending == 0
+
+
+def test_a_large_frame_in_crumbs_takes_no_more_memory_than_its_bytes() -> None:
+    stream = encode_frame(JSON, b"{}", 300_000) + bytes(300_000)
+    decoder = FrameDecoder()
+    tracemalloc.start()
+    try:
+        for at in range(0, len(stream) - 1, 10):
+            decoder.push(stream[at : at + 10])
+            assert decoder.next() is None or at + 10 >= len(stream)
+        held = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert held < 3 * len(stream)
 
 
 @pytest.mark.parametrize(

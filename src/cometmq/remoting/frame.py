@@ -23,6 +23,10 @@ ROCKETMQ: Final = 1
 
 _WORDS: Final = struct.Struct(">iI")
 _HEADER_LENGTH_MASK: Final = 0xFFFFFF
+_LARGE_FRAME_BYTES: Final = 64 * 1024
+"""From this size on the pieces of a frame are kept as they came, and its body is put together by one copy."""
+_SMALL_PIECE_BYTES: Final = 16 * 1024
+"""Pieces below this size are joined at once, so that a frame in crumbs takes no more memory than its bytes."""
 
 
 class FrameError(CometMQError):
@@ -49,22 +53,25 @@ class FrameDecoder:
     bytes give the same frames however they were cut. At most one frame beyond the last piece is kept.
     """
 
-    __slots__ = ("_at", "_data", "_max_frame_bytes", "_need")
+    __slots__ = ("_at", "_data", "_large", "_max_frame_bytes", "_need")
 
     def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
         self._max_frame_bytes = max_frame_bytes
         self._data: bytes | bytearray = b""
         self._at = 0
         self._need = 4
+        self._large: _LargeFrame | None = None
 
     @property
     def pending(self) -> int:
         """Bytes held that do not make a whole frame yet, or were not asked for."""
-        return len(self._data) - self._at
+        return len(self._data) - self._at + (0 if self._large is None else self._large.held)
 
     def push(self, data: bytes) -> None:
         """Take the next bytes of the stream."""
-        if self._at == len(self._data):
+        if self._large is not None:
+            self._large.push(data)
+        elif self._at == len(self._data):
             self._data = data
             self._at = 0
         elif isinstance(self._data, bytearray):
@@ -86,6 +93,8 @@ class FrameDecoder:
         :raises FrameError: a length over the limit or negative, a header longer than its frame, or an
             unknown serialize type.
         """
+        if self._large is not None:
+            return self._next_large(self._large)
         data = self._data
         at = self._at
         available = len(data) - at
@@ -103,7 +112,11 @@ class FrameDecoder:
         if serialize_type > ROCKETMQ:
             raise FrameError(f"unknown serialize type {serialize_type}")
         if available < 4 + total:
-            self._need = 4 + total
+            if total >= _LARGE_FRAME_BYTES and available >= 8 + header_length:
+                self._large = _LargeFrame(bytes(memoryview(data)[at:]), 4 + total, 8 + header_length)
+                self._data, self._at = b"", 0
+            else:
+                self._need = 4 + total
             return None
         self._need = 4
         header_at = at + 8
@@ -113,6 +126,13 @@ class FrameDecoder:
         if isinstance(data, bytes):
             return Frame(serialize_type, data[header_at:body_at], data[body_at:end])
         return Frame(serialize_type, bytes(data[header_at:body_at]), bytes(data[body_at:end]))
+
+    def _next_large(self, large: _LargeFrame) -> Frame | None:
+        if large.held < large.size:
+            return None
+        frame, self._data = large.take()
+        self._at, self._need, self._large = 0, 4, None
+        return frame
 
     def _check_total(self, total: int) -> None:
         if not 4 <= total <= self._max_frame_bytes:
@@ -125,3 +145,35 @@ class FrameDecoder:
         while (frame := self.next()) is not None:
             frames.append(frame)
         return frames
+
+
+class _LargeFrame:
+    """A frame whose header is here, and whose body comes in many pieces."""
+
+    __slots__ = ("_body_at", "_pieces", "held", "size")
+
+    def __init__(self, first: bytes, size: int, body_at: int) -> None:
+        self.size = size
+        self.held = len(first)
+        self._body_at = body_at
+        self._pieces: list[bytes | bytearray] = [first]
+
+    def push(self, data: bytes) -> None:
+        last = self._pieces[-1]
+        if self.held >= self.size:  # what follows the frame stays with its last piece
+            self._pieces[-1] = last + data
+        elif len(data) >= _SMALL_PIECE_BYTES:
+            self._pieces.append(data)
+        elif isinstance(last, bytearray):
+            last += data
+        else:
+            self._pieces.append(bytearray(data))
+        self.held += len(data)
+
+    def take(self) -> tuple[Frame, bytes]:
+        """The frame, once all of it is held, and what follows it."""
+        first, *middle, last = self._pieces
+        end = len(last) - (self.held - self.size)
+        mark = _WORDS.unpack_from(first)[1]
+        body = b"".join((memoryview(first)[self._body_at :], *middle, memoryview(last)[:end]))
+        return Frame(mark >> 24, bytes(first[8 : self._body_at]), body), bytes(last[end:])
