@@ -333,10 +333,10 @@ MAX_FILTER_WORK: Final = 2_000_000
 """Bytes of properties that one look reads one by one, times the terms that read them: about 10 ms."""
 
 MAX_FILTER_BLOCK_WORK: Final = 400_000
-"""Properties that are looked through together, times the terms: about 10 ms; else records are read one by one."""
+"""Properties that are looked through together, times the terms: about 10 ms; what is more waits for the next look."""
 
 CACHED_FILTER_BLOCKS: Final = 4_096
-"""Blocks of 1,024 messages of which is known what an expression finds: 8 KB each at worst, 1 KB in general."""
+"""Blocks of 2,048 messages of which is known what an expression finds: 5 KB each at worst, 1 KB in general."""
 
 # --- Message trace --------------------------------------------------------------------------------
 MAX_WAITING_TRACES: Final = 2_048

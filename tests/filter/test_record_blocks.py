@@ -113,6 +113,79 @@ def test_hosts_of_both_kinds() -> None:
     assert log.asked_one_by_one("a >= 12") == 0
 
 
+@pytest.mark.parametrize("length", [1, 6, 7, 8, 9, 14, 15, 16, 17])
+def test_texts_of_every_length_end_where_they_end(length: int) -> None:
+    text = "abcdefghijklmnopqr"[:length]
+    others = (text + "x", text[:-1] + "X", text[:-1] or "y", text + "\x01", "Z" + text[1:])
+    log = Log([record(f"a\x01{one}\x02b\x01{number}") for number in range(8) for one in (text, *others)])
+    for expression in (f"a = '{text}'", f"a <> '{text}'", f"a IN ('{text}', 'q')", f"a NOT IN ('{text}', 'q')"):
+        assert log.together(expression) == log.one_by_one(expression)
+        assert log.asked_one_by_one(expression) == 0
+
+
+def test_a_text_with_a_separator_is_no_value() -> None:
+    log = Log([record("a\x011\x02b\x01x")] * 40)
+    for expression in ("a = '1\x02b'", "a = '1\x02'", "a <> '1\x02b'", "a IN ('1\x02', '1\x02b\x01x')"):
+        assert log.together(expression) == log.one_by_one(expression)
+
+
+NUMBERS = [
+    *(sign + "1234567890123456789"[:digits] for sign in ("", "-") for digits in range(20)),
+    *("0", "-0", "0000007", "-000008", "00000000000009", "99999999", "-9999999", "2147483647", "-2147483648"),
+    *(
+        "1-",
+        "1/2",
+        "1:2",
+        "12 ",
+        " 12",
+        "1\x01",
+        "\x7f1",
+        "\x8012",
+        "1\xff",
+        "--1",
+        "+1",
+        "1.",
+        ".5",
+        "-.5",
+        "1e3",
+        "7L",
+    ),
+]
+
+
+@pytest.mark.parametrize("bound", ["-0", "7", "1234567", "99999999", "3000000000", "-12", "7.5", "123456789012345.5"])
+def test_numbers_however_they_are_written(bound: str) -> None:
+    log = Log([record(f"pad\x01{'p' * number}\x02n\x01{one}\x02z\x01") for number, one in enumerate(NUMBERS)])
+    for symbol in ("=", "<>", "<", "<=", ">", ">="):
+        assert log.together(f"n {symbol} {bound}") == log.one_by_one(f"n {symbol} {bound}")
+
+
+def test_what_few_rows_pass_is_told_of_these_alone() -> None:
+    chance = random.Random(11)
+
+    def number() -> str:
+        return chance.choice(("+1", "x", "", "12345678901")) if chance.random() < 0.2 else str(chance.randrange(-9, 9))
+
+    log = Log(
+        [
+            record(
+                f"k\x01{chance.choice('abcdefgh')}\x02n\x01{number()}\x02m\x01{number()}"
+                + "\x02k\x01a" * (each % 9 == 0)
+            )
+            for each in range(400)
+        ]
+    )
+    for expression in (
+        "n > 0 AND m < 3 AND k = 'a' AND missing IS NULL",
+        "m <> 5 AND n >= 2 AND n < 4 AND k IN ('a', 'b')",
+        "k = 'a' AND k = 'b' AND n > 1",
+        "n = 3 AND (m = 2 OR k = 'c') AND k <> 'd'",
+        "n = 3 AND m = n",
+        "missing = 'x' AND n > 0",
+    ):
+        assert log.together(expression) == log.one_by_one(expression)
+
+
 def test_bytes_that_are_no_utf8() -> None:
     texts = [f"a\x01{number}\x02b\x01ü" for number in range(40)]
     log = Log([record(text).replace("ü".encode(), b"\xfc\xfc") for text in texts])
@@ -176,8 +249,8 @@ def test_a_few_wide_rows_do_not_widen_all() -> None:
     records = [record("a\x011\x02pad\x01" + "p" * (20_000 if number == 7 else 10)) for number in range(100)]
     log = Log(records)
     block = RecordBlock(log.view, BASE, log.at, log.sizes, len(TOPIC))
-    assert block.rows == 99
-    assert len(block.data) < 200 * 100
+    assert block.rows.count == 99
+    assert len(block.rows.data) < 200 * 100
     assert all(log.together("a = 1"))
 
 
@@ -212,3 +285,13 @@ def test_what_is_much_work_is_told_in_parts(terms: str, properties: str) -> None
         parts += 1
     assert told == expected
     assert parts > 4
+
+
+def test_what_is_too_much_for_one_look_is_looked_at_together_in_parts() -> None:
+    records = [record("".join(f"a{name}\x01{number}\x02" for name in range(50))) for number in range(1_000)]
+    log = Log(records)
+    text = " OR ".join(f"a{name} = 7" for name in range(40))
+    found = log.together(text)
+    assert 24 <= len(found) < 1_000
+    assert found == log.one_by_one(text)[: len(found)]
+    assert log.asked_one_by_one(text) == 0

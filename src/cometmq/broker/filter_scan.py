@@ -9,6 +9,8 @@ deleted topic that is made again begins anew. (Apache's broker saves work by the
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_left
 from collections import OrderedDict
 from typing import Final
 
@@ -20,11 +22,10 @@ from cometmq.filter import Selector
 from cometmq.limits import CACHED_FILTER_BLOCKS, MAX_FILTER_SCAN_UNITS
 from cometmq.store.message_store import MessageStore, TopicQueue
 
-BLOCK_UNITS: Final = 1_024
-"""Enough for array operations, and no longer than about half a millisecond to look at."""
+BLOCK_UNITS: Final = 2_048
+"""Enough for array operations, and no longer than about a millisecond to look at."""
 
 Ints = npt.NDArray[np.int64]
-_NONE: Final[Ints] = np.empty(0, np.int64)
 
 
 class _Block(msgspec.Struct):
@@ -34,8 +35,8 @@ class _Block(msgspec.Struct):
     end: int
     last_place: int
     """Log offset of the record before ``end``."""
-    hits: Ints
-    """Queue offsets, ascending."""
+    hits: array[int]
+    """What is wanted, ascending, counted from the first unit that ever was in the block: two bytes each."""
 
 
 class FilterScan:
@@ -45,29 +46,29 @@ class FilterScan:
         self._store = store
         self._blocks: OrderedDict[tuple[str | bytes, str, int, int], _Block] = OrderedDict()
 
-    def choose(self, selector: Selector, queue: TopicQueue, offset: int, end: int, most: int) -> tuple[Ints, int]:
+    def choose(self, selector: Selector, queue: TopicQueue, offset: int, end: int, most: int) -> tuple[list[int], int]:
         """The first ``most`` messages that a selector wants from ``offset`` up to ``end``, and where to look on.
 
         Ends sooner when it has looked at so many messages for the first time that others would have to wait.
         """
-        found = []
-        count = looked_at = 0
+        found: list[int] = []
+        looked_at = 0
         at = offset
-        while at < end and count <= most and looked_at < MAX_FILTER_SCAN_UNITS:
+        while at < end and looked_at < MAX_FILTER_SCAN_UNITS:
             block, looked = self._block(selector, queue, at)
             looked_at += looked
             until = min(block.end, end)
             if until <= at:
                 break
-            low, high = block.hits.searchsorted((at, until))
-            if high > low:
-                found.append(block.hits[low:high])
-                count += int(high - low)
+            first = at - at % BLOCK_UNITS
+            low = bisect_left(block.hits, at - first)
+            high = bisect_left(block.hits, until - first, low)
+            room = most - len(found)
+            found += [first + hit for hit in block.hits[low : min(high, low + room)]]
+            if high - low > room:
+                return found, first + block.hits[low + room]
             at = until
-        hits = _NONE if not found else found[0] if len(found) == 1 else np.concatenate(found)
-        if count > most:
-            return hits[:most], int(hits[most])
-        return hits, at
+        return found, at
 
     def _block(self, selector: Selector, queue: TopicQueue, at: int) -> tuple[_Block, int]:
         """The block that holds ``at``, looked at up to its end or the end of the queue; how much was looked at now."""
@@ -76,8 +77,8 @@ class FilterScan:
         stop = min((number + 1) * BLOCK_UNITS, queue.max_offset())
         block = self._blocks.get(key)
         if block is None or not block.begin <= at <= block.end or not _is_current(block, queue):
-            block = _Block(at - at % BLOCK_UNITS, 0, 0, _NONE)
-            block.begin = block.end = max(block.begin, queue.min_offset())
+            begin = max(number * BLOCK_UNITS, queue.min_offset())
+            block = _Block(begin, begin, 0, array("H"))
             self._blocks[key] = block
             if len(self._blocks) > CACHED_FILTER_BLOCKS:
                 self._blocks.popitem(last=False)
@@ -88,14 +89,14 @@ class FilterScan:
             hits, places, is_whole = self._look(selector, queue, block.end, stop - block.end)
             if not len(places):
                 break
-            block.hits = np.concatenate((block.hits, hits))
+            block.hits.frombytes((hits + (block.end - number * BLOCK_UNITS)).astype(np.uint16).tobytes())
             block.end += len(places)
             block.last_place = int(places[-1])
             looked += len(places) if is_whole else MAX_FILTER_SCAN_UNITS
         return block, looked
 
     def _look(self, selector: Selector, queue: TopicQueue, offset: int, count: int) -> tuple[Ints, Ints, bool]:
-        """Queue offsets of what is wanted among some units, the places of all of them, whether those are all asked for.
+        """What is wanted among some units, counted from the first, the places of all, whether those are all asked for.
 
         Units whose records cannot be read count as wanted: the read that follows says what is wrong with them.
         """
@@ -106,8 +107,8 @@ class FilterScan:
             wanted[run.numbers[: len(found)]] = found
             if len(found) < len(run.numbers):  # the rest is too much work for now
                 end = int(run.numbers[len(found)])
-                return wanted[:end].nonzero()[0] + offset, places[:end], False
-        return wanted.nonzero()[0] + offset, places, True
+                return wanted[:end].nonzero()[0], places[:end], False
+        return wanted.nonzero()[0], places, True
 
 
 def _is_current(block: _Block, queue: TopicQueue) -> bool:

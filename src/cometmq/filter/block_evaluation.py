@@ -1,69 +1,31 @@
 """Selectors over many records at once; for the rest, record by record, as :mod:`cometmq.filter.evaluation` says.
 
-A term that compares a property with a constant is evaluated for all rows of a
-:class:`~cometmq.filter.record_block.RecordBlock` by array operations. It says where it is TRUE, and which rows
-it cannot tell: values that are written in an unusual way, or that raise an error in Java. Those rows are
-evaluated one by one, all of the expression, so that nothing has to be known here about nulls and errors but
-one thing: a record matches only if every term of the outermost AND is TRUE.
+Of the outermost AND each term is told for all rows of a block, those that leave few rows first; what is left
+goes on in a narrower block. Rows of which a term cannot tell are evaluated one by one, all of the expression, so
+that nothing has to be known here about nulls and errors but one thing: a record matches only if every term of the
+outermost AND is TRUE.
 """
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
-from cometmq.filter.block_numbers import INT32_DIGITS, INT64_DIGITS, doubles, whole_numbers
-from cometmq.filter.expressions import (
-    And,
-    BooleanCast,
-    Equal,
-    Expression,
-    In,
-    IsNull,
-    Kind,
-    Literal,
-    Not,
-    Or,
-    Ordering,
-    Property,
-    constant_of,
-)
-from cometmq.filter.record_block import WORD, Bools, Ints, RecordBlock, word_key
+from cometmq.filter.block_numbers import Bools, Ints
+from cometmq.filter.block_terms import Term, term_of
+from cometmq.filter.expressions import And, Equal, Expression, In, Kind, Not, Or, Ordering, constant_of
+from cometmq.filter.property_rows import PropertyRows
+from cometmq.filter.record_block import RecordBlock
 from cometmq.filter.records import properties_length
 from cometmq.limits import MAX_FILTER_BLOCK_WORK, MAX_FILTER_WORK
 
 Predicate = Callable[[memoryview], bool]
-REPLACEMENT: Final = "\ufffd"
-"""Bytes that are no UTF-8 are read as this character: texts with it are not compared as bytes."""
-_IN_VALUES: Final = 8
-"""Texts of a list that are compared one after the other; in longer lists values are looked up."""
+BlockPredicate = Callable[[memoryview, int, Ints, Ints, int], Bools]
+
 _ONE_BY_ONE_BELOW: Final = 24
 """Records that are sooner looked at one by one than together."""
-
-_OPERATORS: Final[dict[str, Callable[[Any, Any], Any]]] = {
-    ">": operator.gt,
-    ">=": operator.ge,
-    "<": operator.lt,
-    "<=": operator.le,
-    "=": operator.eq,
-    "<>": operator.ne,
-}
-_MIRRORED: Final = {">": "<", ">=": "<=", "<": ">", "<=": ">="}
-_OPPOSITE: Final = {">": "<=", ">=": "<", "<": ">=", "<=": ">"}
-
-
-class Told(NamedTuple):
-    """For some rows: where a term is TRUE, and where that is not known (``None``: it is known everywhere)."""
-
-    true: Bools
-    unknown: Bools | None = None
-
-
-Term = Callable[[RecordBlock, Ints], Told]
-BlockPredicate = Callable[[memoryview, int, Ints, Ints, int], Bools]
 
 
 def block_predicate(expression: Expression, matches: Predicate) -> BlockPredicate:
@@ -73,27 +35,30 @@ def block_predicate(expression: Expression, matches: Predicate) -> BlockPredicat
     It tells of fewer records, of one at least, where more would be too much work for one turn of the loop.
     """
     heavy = weight(expression)
-    terms: list[Term] = []
-    whole = True
-    for node in _outermost(expression):
-        term = _term(node)
-        if term is None:
-            whole = False  # rows that pass all other terms are looked at one by one
-        else:
-            terms.append(term)
+    told = [term_of(node) for node in sorted(_outermost(expression), key=_passes)]
+    terms = [term for term in told if term is not None]
+    whole = len(terms) == len(told)  # else rows that pass all terms are looked at one by one
 
     def matching(view: memoryview, base: int, at: Ints, sizes: Ints, topic_bytes: int) -> Bools:
         result = np.zeros(len(at), np.bool_)
         single: Ints = np.arange(len(at))
         if terms and len(at) >= _ONE_BY_ONE_BELOW:
             block = RecordBlock(view, base, at, sizes, topic_bytes)
-            if block.properties * heavy <= MAX_FILTER_BLOCK_WORK:
-                rows, unknown = _survivors(terms, block)
-                if not whole:
-                    unknown = rows
-                number_of = block.regular.nonzero()[0]
-                result[number_of[rows]] = True
-                single = np.sort(np.concatenate(((~block.regular).nonzero()[0], number_of[unknown])))
+            together = block.rows.properties * heavy
+            if together > MAX_FILTER_BLOCK_WORK:
+                fewer = len(at) * MAX_FILTER_BLOCK_WORK // together
+                if fewer >= _ONE_BY_ONE_BELOW:
+                    return matching(view, base, at[:fewer], sizes[:fewer], topic_bytes)
+            else:
+                rows, unknown = _survivors(terms, block.rows)
+                if block.rows.count == len(at):
+                    result[rows] = True
+                    single = unknown if whole else rows
+                else:
+                    number_of = block.regular.nonzero()[0]
+                    result[number_of[rows]] = True
+                    unsure = number_of[unknown if whole else rows]
+                    single = np.sort(np.concatenate(((~block.regular).nonzero()[0], unsure)))
         work = 0
         for number in single.tolist():
             if work > MAX_FILTER_WORK:
@@ -107,19 +72,25 @@ def block_predicate(expression: Expression, matches: Predicate) -> BlockPredicat
     return matching
 
 
-def _survivors(terms: list[Term], block: RecordBlock) -> tuple[Ints, Ints]:
+def _survivors(terms: list[Term], rows: PropertyRows) -> tuple[Ints, Ints]:
     """The rows for which no term is known not to be TRUE, and those of them for which one is not known."""
-    rows = np.arange(block.rows)
-    unknown = np.zeros(block.rows, np.bool_)
+    numbers = np.arange(rows.count)
+    passed = np.ones(rows.count, np.bool_)
+    unknown = np.zeros(rows.count, np.bool_)
     for term in terms:
-        if not len(rows):
-            break
-        true, doubt = term(block, rows)
+        if not rows.has_columns(term.names):
+            left = passed.nonzero()[0]
+            if not len(left):
+                break
+            if 2 * len(left) <= rows.count:
+                rows = rows.narrowed(left)
+                numbers, passed, unknown = numbers[left], passed[left], unknown[left]
+        true, doubt = term.tell(rows)
         if doubt is not None:
-            unknown[rows[doubt]] = True
+            unknown |= doubt
             true = true | doubt
-        rows = rows[true]
-    return rows, rows[unknown[rows]]
+        passed &= true
+    return numbers[passed], numbers[passed & unknown]
 
 
 def weight(node: Expression) -> int:
@@ -133,212 +104,22 @@ def weight(node: Expression) -> int:
             return 1
 
 
-# --- from tree to terms -----------------------------------------------------------------------
 def _outermost(node: Expression) -> list[Expression]:
-    """The terms of the outermost AND; those that compare texts, which is quick, come first."""
+    """The terms of the outermost AND."""
     if not isinstance(node, And):
         return [node]
-    terms = [term for operand in node.operands for term in _outermost(operand)]
-    return sorted(terms, key=lambda term: not (isinstance(term, In) or _compares_text(term)))
+    return [term for operand in node.operands for term in _outermost(operand)]
 
 
-def _compares_text(node: Expression) -> bool:
-    constant = constant_of(node.right) if isinstance(node, Equal) else None
-    return constant is not None and constant.kind is Kind.STRING
-
-
-def _term(node: Expression) -> Term | None:
-    """The term of a node, ``None`` for one that is not told by array operations."""
+def _passes(node: Expression) -> int:
+    """How many rows pass a term, by its kind; of those that pass about as many the quicker ones come first."""
     match node:
-        case Or() | And():
-            operands = [_term(operand) for operand in node.operands]
-            known = [operand for operand in operands if operand is not None]
-            if len(known) < len(operands):
-                return None
-            return _any_of(known) if isinstance(node, Or) else _all_of(known)
-        case Not():
-            return _negated(node.operand)
         case Equal():
-            return _compared("=", node.left, node.right)
-        case Ordering():
-            return _compared(node.operator, node.left, node.right)
+            constant = constant_of(node.right)
+            return 0 if constant is not None and constant.kind is Kind.STRING else 2
         case In():
-            return _among(node)
-        case IsNull():
-            return _null(node.operand, wanted=True)
-        case BooleanCast():
-            return lambda _block, rows: Told(np.zeros(len(rows), np.bool_))
-        case Literal():
-            always = node.value is True
-            return lambda _block, rows: Told(np.full(len(rows), always))
-        case _:
-            return None
-
-
-def _negated(node: Expression) -> Term | None:
-    """NOT of the terms of which null and FALSE are easily told apart."""
-    match node:
-        case Equal():
-            return _compared("<>", node.left, node.right)
+            return 4 if node.negated else 1
         case Ordering():
-            return _compared(_OPPOSITE[node.operator], node.left, node.right)
-        case IsNull():
-            return _null(node.operand, wanted=False)
+            return 3
         case _:
-            return None
-
-
-def _any_of(operands: list[Term]) -> Term:
-    def any_of(block: RecordBlock, rows: Ints) -> Told:
-        true = np.zeros(len(rows), np.bool_)
-        unknown = np.zeros(len(rows), np.bool_)
-        for operand in operands:
-            told = operand(block, rows)
-            true |= told.true & ~unknown  # what comes before it may have raised an error
-            if told.unknown is not None:
-                unknown |= told.unknown & ~true
-        return Told(true, unknown)
-
-    return any_of
-
-
-def _all_of(operands: list[Term]) -> Term:
-    """AND inside of OR: a null before an error does not hide it, so any doubt is kept."""
-
-    def all_of(block: RecordBlock, rows: Ints) -> Told:
-        true = np.ones(len(rows), np.bool_)
-        unknown = np.zeros(len(rows), np.bool_)
-        for operand in operands:
-            told = operand(block, rows)
-            true &= told.true
-            if told.unknown is not None:
-                unknown |= told.unknown
-        return Told(true & ~unknown, unknown)
-
-    return all_of
-
-
-# --- terms ------------------------------------------------------------------------------------
-def _compared(symbol: str, left: Expression, right: Expression) -> Term | None:
-    if isinstance(right, Property) and symbol in _MIRRORED:
-        left, right, symbol = right, left, _MIRRORED[symbol]
-    constant = constant_of(right)
-    if not isinstance(left, Property) or constant is None or isinstance(constant.value, bool | None):
-        return None
-    if isinstance(constant.value, str):
-        return _text(left.name, constant.value, wanted=symbol == "=")
-    return _number(left.name, _OPERATORS[symbol], constant.kind, constant.value)
-
-
-def _text(name: str, value: str, *, wanted: bool) -> Term | None:
-    text = _bytes_of(value)
-    if text is None:
-        return None
-    key = name.encode()
-
-    def compared(block: RecordBlock, rows: Ints) -> Told:
-        starts, lengths = _values(block, key, rows)
-        equal = _equals(block, starts, lengths, text)
-        return Told(equal if wanted else (lengths > 0) & ~equal, _valueless(lengths))
-
-    return compared
-
-
-def _number(name: str, compare: Callable[[Any, Any], Any], kind: Kind, value: float) -> Term:
-    key = name.encode()
-    digits = INT32_DIGITS if kind is Kind.INTEGER else INT64_DIGITS
-
-    def compared(block: RecordBlock, rows: Ints) -> Told:
-        starts, lengths = _values(block, key, rows)
-        there = lengths >= 0
-        everywhere = bool(there.all())
-        if not everywhere:
-            starts, lengths = starts[there], lengths[there]
-        if kind is Kind.DOUBLE:
-            reals, odd = doubles(block.data, starts, lengths)
-            true = compare(reals, value)
-        else:
-            numbers, odd = whole_numbers(block.data, starts, lengths, digits)
-            true = compare(numbers, value)
-        true &= ~odd
-        if everywhere:
-            return Told(true, odd if odd.any() else None)
-        return Told(_spread(true, there), _spread(odd, there) if odd.any() else None)
-
-    return compared
-
-
-def _among(node: In) -> Term | None:
-    texts = [text for value in node.values if (text := _bytes_of(value)) is not None]
-    if len(texts) < len(node.values):
-        return None
-    short = [(len(text), *word_key(text)) for text in texts if len(text) <= WORD]
-    long = [text for text in texts if len(text) > WORD]
-    key = node.operand.name.encode()
-    all_texts = frozenset(texts)
-
-    def listed(block: RecordBlock, rows: Ints) -> Told:
-        starts, lengths = _values(block, key, rows)
-        data = block.text
-        places = zip(starts.tolist(), (starts + np.maximum(lengths, 0)).tolist(), strict=True)
-        found = np.fromiter((data[start:end] in all_texts for start, end in places), np.bool_, len(rows))
-        return Told((lengths > 0) & ~found if node.negated else found & (lengths > 0), _valueless(lengths))
-
-    def among(block: RecordBlock, rows: Ints) -> Told:
-        starts, lengths = _values(block, key, rows)
-        words = block.words(starts)
-        found = np.zeros(len(rows), np.bool_)
-        for length, mask, word in short:
-            found |= (lengths == length) & (words & mask == word)
-        for text in long:
-            found |= _equals(block, starts, lengths, text)
-        return Told((lengths > 0) & ~found if node.negated else found, _valueless(lengths))
-
-    return among if len(texts) <= _IN_VALUES else listed
-
-
-def _null(node: Expression, *, wanted: bool) -> Term | None:
-    if not isinstance(node, Property):
-        return None
-    key = node.name.encode()
-
-    def null(block: RecordBlock, rows: Ints) -> Told:
-        _, lengths = _values(block, key, rows)
-        return Told((lengths < 0) if wanted else (lengths > 0), _valueless(lengths))
-
-    return null
-
-
-def _bytes_of(value: str) -> bytes | None:
-    """A text that has one form in bytes only and can be a value; others are left to be compared one by one."""
-    if not value or REPLACEMENT in value:
-        return None
-    try:
-        return value.encode()
-    except UnicodeEncodeError:  # half a surrogate pair
-        return None
-
-
-def _values(block: RecordBlock, name: bytes, rows: Ints) -> tuple[Ints, Ints]:
-    column = block.column(name)
-    if len(rows) == block.rows:
-        return column.starts, column.lengths
-    return column.starts[rows], column.lengths[rows]
-
-
-def _equals(block: RecordBlock, starts: Ints, lengths: Ints, text: bytes) -> Bools:
-    found: Bools = lengths == len(text)
-    candidates = found.nonzero()[0]
-    found[candidates] = block.stands_at(text, starts[candidates])
-    return found
-
-
-def _valueless(lengths: Ints) -> Bools | None:
-    empty: Bools = lengths == 0
-    return empty if empty.any() else None
-
-
-def _spread(some: Bools, there: Bools) -> Bools:
-    result = np.zeros(len(there), np.bool_)
-    result[there] = some
-    return result
+            return 5

@@ -7,7 +7,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from cometmq.filter.record_block import Bools, Bytes, Ints
+Bools = npt.NDArray[np.bool_]
+Ints = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
+Words = npt.NDArray[np.uint64]
 
 INT32_DIGITS: Final = 9
 INT64_DIGITS: Final = 18
@@ -18,6 +21,49 @@ _POWERS: Final = 10.0 ** np.arange(_DOUBLE_CHARS)
 _MINUS: Final = 45
 _ZERO: Final = 48
 _POINT: Final = (46 - _ZERO) & 0xFF
+
+
+def _each(byte: int) -> np.uint64:
+    return np.uint64(byte * 0x0101010101010101)
+
+
+_BYTE: Final = np.uint64(8)
+_LOW_BYTE: Final = np.uint64(0xFF)
+_MINUS_BYTE: Final = np.uint64(_MINUS)
+_SEPARATORS: Final = _each(2)
+_ONES: Final = _each(1)
+_HIGHS: Final = _each(0x80)
+_FIRST_HIGH: Final = np.uint64(0x80)
+_ZEROS: Final = _each(_ZERO)
+_ABOVE_NINE: Final = _each(0x80 - 10)
+"""Added to a byte below 0x80 it makes the highest bit of those above 9."""
+_SEVEN: Final = np.uint64(7)
+_TOP: Final = np.uint64(56)
+_BITS_LEFT: Final = np.uint64(0x4038302820181008)
+"""Times 1 << 8n: 64 - 8n in the highest byte."""
+_PAIRS: Final = (np.uint64(0x0F0F0F0F0F0F0F0F), np.uint64(10 * 2**8 + 1), np.uint64(8))
+_FOURS: Final = (np.uint64(0x00FF00FF00FF00FF), np.uint64(100 * 2**16 + 1), np.uint64(16))
+_EIGHTS: Final = (np.uint64(0x0000FFFF0000FFFF), np.uint64(10_000 * 2**32 + 1), np.uint64(32))
+
+
+def short_numbers(words: Words) -> tuple[Ints, Bools]:
+    """The values of ``-?[0-9]+`` with a separator (0x02) behind them, all in eight bytes, and which are none.
+
+    Eight digits are one little-endian word, and neighbours of them are added up in three steps.
+    """
+    negative = words & _LOW_BYTE == _MINUS_BYTE
+    signed = bool(negative.any())
+    if signed:
+        words = np.where(negative, words >> _BYTE, words)
+    marked = words ^ _SEPARATORS
+    marked = (marked - _ONES) & ~marked & _HIGHS  # its lowest bit tells where the first separator is
+    first = marked & (~marked + np.uint64(1))
+    digits = (words ^ _ZEROS) << ((first >> _SEVEN) * _BITS_LEFT >> _TOP)
+    odd = (first <= _FIRST_HIGH) | ((digits | digits + _ABOVE_NINE) & _HIGHS != 0)
+    for mask, factor, shift in (_PAIRS, _FOURS, _EIGHTS):
+        digits = (digits & mask) * factor >> shift
+    values = digits.view(np.int64)
+    return np.where(negative, -values, values) if signed else values, odd
 
 
 def whole_numbers(data: Bytes, starts: Ints, lengths: Ints, digits: int) -> tuple[Ints, Bools]:

@@ -10,7 +10,8 @@ from typing import Final
 
 import msgspec
 
-from cometmq.filter.block_evaluation import REPLACEMENT, BlockPredicate, block_predicate, weight
+from cometmq.filter.block_evaluation import BlockPredicate, block_predicate, weight
+from cometmq.filter.block_terms import REPLACEMENT
 from cometmq.filter.errors import FilterError
 from cometmq.filter.evaluation import Compiler, Truth
 from cometmq.filter.expressions import And, Equal, Expression, Kind, Literal, Property

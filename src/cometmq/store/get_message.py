@@ -12,7 +12,6 @@ from typing import Final
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from cometmq.store.commit_log import CommitLog
 from cometmq.store.config import CQ_UNIT_BYTES
@@ -57,7 +56,7 @@ class GetResult(msgspec.Struct):
 
 
 Predicate = Callable[[memoryview], bool]
-Chooser = Callable[[TopicQueue, int, int, int], tuple[npt.NDArray[np.int64], int]]
+Chooser = Callable[[TopicQueue, int, int, int], tuple[list[int], int]]
 """Called with a queue, an offset, the offset to stop at, and how many messages are wanted at most; gives the offsets
 of those, ascending, and the offset to look on from. No predicate looks at them again."""
 
@@ -88,8 +87,8 @@ def get_message(
         predicate = None
         raw = queue.units(offset, CHOOSE_UNITS_MAX)
         hits, next_offset = choose(queue, offset, offset + len(raw) // CQ_UNIT_BYTES, max_messages)
-        positions = hits.tolist()
-        units = np.frombuffer(raw, UNIT_DTYPE)[hits - offset].tolist()
+        positions = hits
+        units = [UNIT.unpack_from(raw, (hit - offset) * CQ_UNIT_BYTES) for hit in hits]
     else:
         raw = queue.units(offset, max(FILTER_SCAN_UNITS_MIN, max_messages))
         positions, units, next_offset = _matching(raw, offset, tag_codes, max_messages)

@@ -37,6 +37,8 @@ def unit_runs(log: CommitLog, queue: TopicQueue, offset: int, count: int) -> tup
     starts: Ints = units["offset"].astype(np.int64)
     sizes: Ints = units["size"].astype(np.int64)
     ends = starts + sizes
+    if len(starts) and (run := _only_run(log, starts, sizes, ends)):
+        return [run], starts
     readable = (starts >= log.min_offset) & (ends <= log.position) & (sizes >= MIN_RECORD_BYTES) & (sizes != BLANK_SIZE)
     numbers = readable.nonzero()[0]
     runs: list[UnitRun] = []
@@ -50,3 +52,13 @@ def unit_runs(log: CommitLog, queue: TopicQueue, offset: int, count: int) -> tup
         runs.append(UnitRun(mine, segment.view, segment.start, starts[mine] - segment.start, sizes[mine]))
         numbers = numbers[~inside]
     return runs, starts
+
+
+def _only_run(log: CommitLog, starts: Ints, sizes: Ints, ends: Ints) -> UnitRun | None:
+    """The run of all units, ``None`` when there are more, or units whose records cannot be read."""
+    segment = log.segment_at(int(starts[0]))
+    if segment is None or int(sizes.min()) < MIN_RECORD_BYTES or int(sizes.max()) == BLANK_SIZE:
+        return None
+    if int(starts.min()) < max(segment.start, log.min_offset) or int(ends.max()) > min(segment.end, log.position):
+        return None
+    return UnitRun(np.arange(len(starts)), segment.view, segment.start, starts - segment.start, sizes)

@@ -1,0 +1,212 @@
+"""Rows of property texts, one record each, looked through together by array operations.
+
+A row has the same width as all others; what stands before its text is zero::
+
+    0 … 0x02 name 0x01 value 0x02 name 0x01 value … 0x02 | whatever follows, never looked at
+
+so that a property begins at each 0x02 before the row's end, and its value ends at the next one.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from cometmq.filter.block_numbers import Bools, Bytes, Ints, Words, doubles, short_numbers, whole_numbers
+
+SEPARATOR: Final = 2
+MARGIN: Final = 24
+"""Bytes of a row behind the end of its text: a number or a name may be read past a short value."""
+_WORD: Final = 8
+_LOW_BYTE: Final = np.uint64(0xFF)
+_END: Final = np.uint64(SEPARATOR)
+
+
+class Text(NamedTuple):
+    """Bytes to be compared with, as the little-endian words that they are compared by."""
+
+    text: bytes
+    words: tuple[tuple[np.uint64, np.uint64], ...]
+    """Mask and value of every eight bytes; the last may be fewer."""
+
+    @classmethod
+    def of(cls, text: bytes) -> Text:
+        """Make one."""
+        parts = (text[at : at + _WORD] for at in range(0, len(text), _WORD))
+        return cls(
+            text, tuple((np.uint64((1 << 8 * len(one)) - 1), np.uint64(int.from_bytes(one, "little"))) for one in parts)
+        )
+
+    @classmethod
+    def name(cls, name: str) -> Text:
+        """A property's name, and what ends it."""
+        return cls.of(name.encode() + b"\x01")
+
+
+class PropertyRows:
+    """Some rows.
+
+    :param data: the rows, one behind the other; separators stand where each text begins and ends.
+    :param width: bytes of each, at least :data:`MARGIN` behind the end of its text.
+    :param ends: where in ``data`` each text ends.
+    """
+
+    def __init__(self, data: Bytes, width: int, ends: Ints) -> None:
+        self.data = data
+        self.width = width
+        self.count = len(ends)
+        """How many there are."""
+        self._ends = ends
+        if self.count:
+            data[-MARGIN + 1 :] = 0  # behind the last separator a word can be read, of nothing
+        self._marks: Bools = data == SEPARATOR
+        self._columns: dict[bytes, Column] = {}
+
+    @cached_property
+    def text(self) -> bytes:
+        """The rows as bytes."""
+        return self.data.tobytes()
+
+    @property
+    def properties(self) -> int:
+        """How many properties all rows have, and what follows them."""
+        return int(np.count_nonzero(self._marks))
+
+    @cached_property
+    def separators(self) -> Ints:
+        """Where all separators are."""
+        places: Ints = self._marks.nonzero()[0]
+        return places
+
+    def narrowed(self, rows: Ints) -> PropertyRows:
+        """Some of these rows."""
+        data = self.data.reshape(self.count, self.width)[rows].reshape(-1)
+        return PropertyRows(data, self.width, self._ends[rows] + (np.arange(len(rows)) - rows) * self.width)
+
+    def has_columns(self, names: frozenset[bytes]) -> bool:
+        """Whether the values of all these properties have been found."""
+        return self._columns.keys() >= names
+
+    def column(self, name: Text) -> Column:
+        """The values of one property; of several in one row the last."""
+        column = self._columns.get(name.text)
+        if column is None:
+            column = self._columns[name.text] = self._find(name)
+        return column
+
+    def words(self, at: Ints) -> Words:
+        """The eight bytes from each place on, which must not be in the last row's margin."""
+        return copies(self.data, at, _WORD).view("<u8")
+
+    def stands_at(self, text: Text, at: Ints, words: Words | None = None) -> Bools:
+        """Whether ``text`` stands at each of these places; ``words`` if they have been read."""
+        mask, key = text.words[0]
+        found: Bools = (self.words(at) if words is None else words) & mask == key
+        for number, (mask, key) in enumerate(text.words[1:], 1):
+            left = found.nonzero()[0]
+            places = np.minimum(at[left] + number * _WORD, len(self.data) - _WORD)
+            found[left] = self.words(places) & mask == key
+        return found
+
+    def _find(self, name: Text) -> Column:
+        at = (self._marks[:-1] & (self.data[1:] == name.text[0])).nonzero()[0]
+        at = at[self.stands_at(name, at + 1)]
+        row = at // self.width
+        inside = at < self._ends[row]
+        if not inside.all():
+            at, row = at[inside], row[inside]
+        starts = at + (1 + len(name.text))
+        if len(row) == self.count and (row[1:] > row[:-1]).all():
+            return Column(self, starts, None)
+        all_starts = np.full(self.count, len(self.data) - _WORD)
+        all_starts[row] = starts
+        there = np.zeros(self.count, np.bool_)
+        there[row] = True
+        return Column(self, all_starts, there)
+
+
+class Column:
+    """One property in all rows.
+
+    :param starts: where its value begins; where there is none, eight bytes of nothing.
+    :param there: which rows have it, ``None`` when all do.
+    """
+
+    def __init__(self, rows: PropertyRows, starts: Ints, there: Bools | None) -> None:
+        self._rows = rows
+        self.starts = starts
+        self.there = there
+        self.words = rows.words(starts)
+        """The first eight bytes of each value, and of what follows it."""
+        self._numbers: dict[int, tuple[npt.NDArray[np.int64 | np.float64], Bools | None]] = {}
+
+    @cached_property
+    def valueless(self) -> Bools | None:
+        """Rows to be read on their own: a property without a value counts as absent."""
+        empty: Bools = self.words & _LOW_BYTE == _END
+        return empty if empty.any() else None
+
+    @cached_property
+    def lengths(self) -> Ints:
+        """How long the values are; 0 where there is none."""
+        lengths = self._lengths(self.starts)
+        return lengths if self.there is None else np.where(self.there, lengths, 0)
+
+    def valued(self, rows: Bools) -> Bools:
+        """Those of some rows that have the property, with a value."""
+        if self.there is not None:
+            rows = rows & self.there
+        return rows if self.valueless is None else rows & ~self.valueless
+
+    def is_text(self, text: Text) -> Bools:
+        """Where the value is ``text``, which ends with a separator."""
+        return self._rows.stands_at(text, self.starts, self.words)
+
+    def whole_numbers(self, digits: int) -> tuple[npt.NDArray[np.int64 | np.float64], Bools | None]:
+        """The values as numbers of up to so many digits, and which rows have one that is written otherwise."""
+        found = self._numbers.get(digits)
+        if found is None:
+            values, odd = self._short_numbers
+            left = odd.nonzero()[0]
+            if len(left):
+                values, odd = values.copy(), odd.copy()
+                starts = self.starts[left]
+                values[left], odd[left] = whole_numbers(self._rows.data, starts, self._lengths(starts), digits)
+            found = self._numbers[digits] = values, odd if odd.any() else None
+        return found
+
+    def doubles(self) -> tuple[npt.NDArray[np.int64 | np.float64], Bools | None]:
+        """The same for numbers with a point."""
+        found = self._numbers.get(0)
+        if found is None:
+            whole, odd = self._short_numbers
+            values = whole.astype(np.float64)
+            left = odd.nonzero()[0]
+            if len(left):
+                odd = odd.copy()
+                starts = self.starts[left]
+                values[left], odd[left] = doubles(self._rows.data, starts, self._lengths(starts))
+            found = self._numbers[0] = values, odd if odd.any() else None
+        return found
+
+    @cached_property
+    def _short_numbers(self) -> tuple[Ints, Bools]:
+        values, odd = short_numbers(self.words)
+        return values, odd if self.there is None else odd & self.there
+
+    def _lengths(self, starts: Ints) -> Ints:
+        separators = self._rows.separators
+        # Behind the last separator there is no value, but the place of those that are not there.
+        following = np.minimum(separators.searchsorted(starts), len(separators) - 1)
+        return separators[following] - starts
+
+
+def copies(data: memoryview | Bytes, at: Ints, width: int) -> npt.NDArray[np.void]:
+    """``width`` bytes from each place on, one copy after the other."""
+    if not len(at):
+        return np.empty(0, f"V{width}")
+    places = len(data) - width + 1
+    return np.ndarray((places,), f"V{width}", data, strides=(1,))[at]
