@@ -8,7 +8,7 @@ PY := $(VENV)/bin/python
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-6s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: ## produce, consume, kill a broker, archive with Spark, compare every count
+demo: ## produce, consume, kill a broker; archive, audit, replay with Spark; compare every count
 	@scripts/setup demo
 	@$(PY) -m cometmq demo --report demo-report
 

@@ -110,7 +110,7 @@ def _draw_series(axes: Any, plot: Bars | Line) -> None:
     axes.set_ylim(0, None)
     axes.yaxis.set_major_formatter("{x:,.0f}")
     if len(plot.series) > 1:
-        axes.legend(frameon=False)
+        axes.legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 1), ncols=len(plot.series))
 
 
 def _draw_spans(axes: Any, plot: Spans) -> None:

@@ -18,6 +18,8 @@ _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 _MODULES: Final = ("pyspark", "pyarrow", "pandas")
 _LOCAL_SHUFFLE_PARTITIONS: Final = 8
 """Spark's 200 are meant for clusters: on one machine each empty one costs milliseconds, and an audit took a minute."""
+_BRIEF: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""A JVM that compiles quickly rather than well, and collects garbage in one thread."""
 
 
 class SparkMissingError(SparkSourceError):
@@ -40,16 +42,18 @@ def demand_spark() -> None:
         )
 
 
-def local_session(master: str = "local[*]", app_name: str = "cometmq") -> SparkSession:
+def local_session(master: str = "local[*]", app_name: str = "cometmq", *, brief: bool = False) -> SparkSession:
     """Make a quiet session whose workers run this Python.
 
+    :param brief: it lives for a minute or two, on little data: the JVM does not pay for speed that comes later.
     :raises SparkMissingError: as :func:`demand_spark`.
     """
     demand_spark()
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("SPARK_SUBMIT_OPTS", f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}")
+    options = f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", f"{options} {_BRIEF}" if brief else options)
     builder = SparkSession.builder
     if master.startswith("local"):
         builder = builder.config("spark.sql.shuffle.partitions", str(_LOCAL_SHUFFLE_PARTITIONS))

@@ -41,8 +41,8 @@ def command(messages: int, producers: int, consumers: int, rate: float, report: 
     """Show the whole way of a message, with a crash in the middle.
 
     Producers send orders that change their state, a group consumes them, the broker is killed and started again,
-    Spark archives the topic; then everything acknowledged, stored, consumed and archived is compared. Exit code 0
-    only if it agrees.
+    Spark archives the topic, audits it, replays the archive into another topic and audits that; then everything
+    acknowledged, stored, consumed, archived and replayed is compared. Exit code 0 only if it agrees.
     """
     from cometmq.cli.demo.stage import Plan, Stage
 
@@ -56,7 +56,7 @@ def command(messages: int, producers: int, consumers: int, rate: float, report: 
     from cometmq.cli.demo.compare import compare
     from cometmq.cli.demo.report import render, save
 
-    verdict = compare(messages, seen.acked, seen.stored, seen.consumed, seen.archived)
+    verdict = compare(messages, seen.acked, seen.stored, seen.consumed, seen.archived, seen.lake, seen.copied)
     plot = plan.directory / "demo.png" if importlib.util.find_spec("matplotlib") else None
     if plot is not None:
         from cometmq.cli.demo.plot import draw
@@ -121,7 +121,7 @@ class Watcher:
         now = SYSTEM_CLOCK.monotonic()
         line = (
             f"{progress.act}: {progress.acked:,} acknowledged, {progress.consumed:,} consumed, "
-            f"{progress.archived:,} archived of {self._plan.messages:,}"
+            f"{progress.archived:,} archived, {progress.replayed:,} replayed of {self._plan.messages:,}"
         )
         pause = STILL_SECONDS if line == self._line else PLAIN_SECONDS
         if progress.act != self._act or now - self._told_at >= pause:
@@ -130,7 +130,7 @@ class Watcher:
 
 
 class _Bars:
-    """Three bars and what is going on."""
+    """Four bars and what is going on."""
 
     def __init__(self, total: int) -> None:
         from rich.console import Console
@@ -147,12 +147,12 @@ class _Bars:
             transient=True,
         )
         self._tasks = [
-            self.bar.add_task(name, total=total, act="") for name in ("acknowledged", "consumed", "archived")
+            self.bar.add_task(name, total=total, act="")
+            for name in ("acknowledged", "consumed", "archived", "replayed")
         ]
 
     def show(self, progress: Progress) -> None:
-        acts = (progress.act, "", "")
-        for task, done, act in zip(
-            self._tasks, (progress.acked, progress.consumed, progress.archived), acts, strict=True
-        ):
+        counts = (progress.acked, progress.consumed, progress.archived, progress.replayed)
+        acts = (progress.act, "", "", "")
+        for task, done, act in zip(self._tasks, counts, acts, strict=True):
             self.bar.update(task, completed=done, act=act)

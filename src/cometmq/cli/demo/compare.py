@@ -1,4 +1,4 @@
-"""Compares what was acknowledged, stored, consumed and archived, queue by queue and event by event."""
+"""Compares what was acknowledged, stored, consumed, archived and replayed, queue by queue and event by event."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from cometmq.cli.demo.lake import Lake
 from cometmq.cli.demo.ledger import Rows
 from cometmq.cli.demo.orders import STEPS
 
@@ -30,11 +31,16 @@ class QueueCounts:
     """Records that the group received, each once."""
     archived: int
     """Records in the archive, each once."""
+    replayed: int
+    """Records that the replay has sent from the archive to the queue of the same number of another topic."""
+    copied: int
+    """Records in that queue, told by the broker."""
 
     @property
     def agrees(self) -> bool:
         """Whether the counts tell the same."""
-        return self.acknowledged + self.copies == self.stored == self.consumed == self.archived
+        parties = {self.stored, self.consumed, self.archived, self.replayed, self.copied}
+        return parties == {self.acknowledged + self.copies}
 
 
 @dataclass(frozen=True)
@@ -57,8 +63,20 @@ class Comparison:
         return sum(getattr(counts, name) for counts in self.queues)
 
 
-def compare(expected_events: int, acked: Rows, stored: Mapping[int, int], consumed: Rows, archived: Rows) -> Comparison:
-    """Compare the ledgers; `stored` is the number of records by queue id, as the broker tells it."""
+def compare(
+    expected_events: int,
+    acked: Rows,
+    stored: Mapping[int, int],
+    consumed: Rows,
+    archived: Rows,
+    lake: Lake,
+    copied: Mapping[int, int],
+) -> Comparison:
+    """Compare the ledgers with what Spark found.
+
+    `stored` and `copied` are the numbers of records by queue id of the topic and of the one that the archive was
+    replayed to, as the broker tells them.
+    """
     received, received_first = np.unique(_places(consumed), return_index=True)
     kept, kept_first = np.unique(_places(archived), return_index=True)
     confirmed = np.unique(acked["event"])
@@ -79,24 +97,34 @@ def compare(expected_events: int, acked: Rows, stored: Mapping[int, int], consum
     if len(received) == len(kept) and not differences:
         note(int((events_archived != events_consumed).sum()), "records have another event in the archive")
     note(_out_of_order(archived[kept_first]), "changes of orders stand before an earlier change")
+    note(len(lake.unlike), "queues of the replay hold other messages than the archive")
     queues = tuple(
-        _counts(queue, acked, stored.get(queue, 0), received, archived[kept_first])
-        for queue in sorted({*stored, *acked["queue"].tolist(), *archived["queue"].tolist()})
+        QueueCounts(
+            queue,
+            *_acknowledged(acked, archived[kept_first], queue),
+            stored=stored.get(queue, 0),
+            consumed=int(((received >> _OFFSET_BITS) == queue).sum()),
+            archived=int((archived["queue"][kept_first] == queue).sum()),
+            replayed=lake.replayed.get(queue, 0),
+            copied=copied.get(queue, 0),
+        )
+        for queue in sorted({*stored, *copied, *acked["queue"].tolist(), *archived["queue"].tolist()})
     )
     note(sum(not counts.agrees for counts in queues), "queues have counts that differ")
+    for audited, counted in ((lake.of_archive, stored), (lake.of_copy, copied)):
+        note(_unlike(audited.stored, counted), "queues have another count in their audit")
+        differences += audited.disagreements
     return Comparison(queues, len(consumed) - len(received), tuple(differences))
 
 
-def _counts(queue: int, acked: Rows, stored: int, received: NDArray[np.int64], archived: Rows) -> QueueCounts:
-    here = archived[archived["queue"] == queue]
-    return QueueCounts(
-        queue=queue,
-        acknowledged=len(np.unique(acked["event"][acked["queue"] == queue])),
-        copies=len(here) - len(np.unique(here["event"])),
-        stored=stored,
-        consumed=int(((received >> _OFFSET_BITS) == queue).sum()),
-        archived=len(here),
-    )
+def _acknowledged(acked: Rows, archived: Rows, queue: int) -> tuple[int, int]:
+    """Events of a queue that were acknowledged, and records there that an earlier attempt left."""
+    here = archived["event"][archived["queue"] == queue]
+    return len(np.unique(acked["event"][acked["queue"] == queue])), len(here) - len(np.unique(here))
+
+
+def _unlike(counts: Mapping[int, int], others: Mapping[int, int]) -> int:
+    return sum(counts.get(queue, 0) != others.get(queue, 0) for queue in counts.keys() | others.keys())
 
 
 def _places(rows: Rows) -> NDArray[np.int64]:

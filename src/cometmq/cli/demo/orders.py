@@ -15,6 +15,8 @@ import msgspec
 from cometmq.message.message import Message
 
 TOPIC: Final = "orders"
+COPY: Final = "orders-again"
+"""Where the archive is replayed to."""
 GROUP: Final = "order-desk"
 DELIVERED: Final = ("created", "paid", "shipped", "delivered")
 CANCELLED_EARLY: Final = ("created", "cancelled")

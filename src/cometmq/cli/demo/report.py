@@ -1,4 +1,4 @@
-"""The report of the demo: for the terminal, as text, and as JSON."""
+"""The report of the demo: for the terminal, as text, as JSON and, by :mod:`~.page`, as a page."""
 
 from __future__ import annotations
 
@@ -14,14 +14,25 @@ from rich.table import Table
 from rich.text import Text
 
 from cometmq.cli.demo.compare import Comparison
+from cometmq.cli.demo.lake import Audited
 from cometmq.cli.demo.ledger import Rows
 from cometmq.cli.demo.stage import Observed, Plan
 
 BARS: Final = " ▁▂▃▄▅▆▇█"
 SPARK_COLUMNS: Final = 64
 TEXT_COLUMNS: Final = 100
-
-_COLUMNS: Final = ("acknowledged", "copies", "stored", "consumed", "archived")
+PAGES: Final = {"audit.html": "audit of the archive", "replay.html": "replay", "audit-copy.html": "audit of the copy"}
+"""The pages that the jobs of Spark have written, and what they are."""
+COUNTS: Final = {
+    "acknowledged": "Acked",
+    "copies": "+ copies",
+    "stored": "Stored",
+    "consumed": "Consumed",
+    "archived": "Archived",
+    "replayed": "Replayed",
+    "copied": "In copy",
+}
+"""The counts of a queue, and how they are headed."""
 
 
 def rate_over_time(rows: Rows, began_ms: int, ended_ms: int, bins: int) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -45,34 +56,46 @@ def render(plan: Plan, seen: Observed, verdict: Comparison, plot: Path | None) -
     """Everything a person wants to know, in one piece."""
     parts: list[RenderableType] = [_counts(verdict), _timeline(seen), _facts(plan, seen, verdict)]
     if verdict.agrees:
-        sentence = (
-            f"✔ All counts agree: {verdict.total('acknowledged'):,} changes of orders, none lost, none made up, "
-            "every order's changes in order."
-        )
+        sentence = f"✔ {verdict_of(verdict)}"
         parts.append(Panel(Text(sentence, style="bold green"), box=box.ROUNDED, border_style="green"))
     else:
-        text = Text("✘ The counts do not agree:\n" + "\n".join(f"  {line}" for line in verdict.differences))
+        text = Text(f"✘ {verdict_of(verdict)}\n" + "\n".join(f"  {line}" for line in verdict.differences))
         text.stylize("bold red")
         parts.append(Panel(text, box=box.ROUNDED, border_style="red"))
-    parts.append(Text(f"In {plan.directory}: report.txt, report.json, archive/" + (f", {plot.name}" if plot else "")))
+    pictures = [] if plot is None else [plot.name]
+    pages = ", ".join(("report.html", *PAGES, "report.txt", "report.json", *pictures))
+    parts.append(Text(f"In {plan.directory}:\n  {pages}, archive/"))
     return Group(*parts)
 
 
+def verdict_of(verdict: Comparison) -> str:
+    """The verdict in a sentence."""
+    if not verdict.agrees:
+        return "The counts do not agree:"
+    return (
+        f"All counts agree: {verdict.total('acknowledged'):,} changes of orders, none lost, none made up, "
+        "every order's changes in order; both audits agree."
+    )
+
+
 def save(plan: Plan, seen: Observed, verdict: Comparison, plot: Path | None) -> None:
-    """Write report.txt and report.json."""
+    """Write report.html, report.txt and report.json."""
+    from cometmq.cli.demo.page import write_page
+
+    write_page(plan, seen, verdict, plot)
     with (plan.directory / "report.txt").open("w", encoding="utf-8") as out:
         Console(file=out, width=TEXT_COLUMNS).print(render(plan, seen, verdict, plot))
-    facts = {
+    told = {
         "agrees": verdict.agrees,
         "differences": verdict.differences,
         "messages": plan.messages,
         "redelivered": verdict.redelivered,
         "retries": seen.retries,
-        "seconds": {name: round(seconds, 2) for name, seconds in seen.seconds.items()},
+        "seconds": {name: round(seconds, 2) for name, seconds in (seen.seconds | seen.lake.seconds).items()},
         "consumed_by": seen.consumed_by,
-        "queues": [{name: getattr(counts, name) for name in ("queue", *_COLUMNS)} for counts in verdict.queues],
+        "queues": [{name: getattr(counts, name) for name in ("queue", *COUNTS)} for counts in verdict.queues],
     }
-    (plan.directory / "report.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    (plan.directory / "report.json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
 
 
 def _counts(verdict: Comparison) -> Table:
@@ -80,12 +103,12 @@ def _counts(verdict: Comparison) -> Table:
         title="Messages by queue", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, show_footer=True
     )
     table.add_column("Queue", justify="right", footer="all")
-    for name, title in zip(_COLUMNS, ("Acknowledged", "+ copies", "Stored", "Consumed", "Archived"), strict=True):
+    for name, title in COUNTS.items():
         table.add_column(title, justify="right", footer=f"{verdict.total(name):,}")
     table.add_column("", footer="✔" if verdict.agrees else "✘")
     for counts in verdict.queues:
         mark = Text("✔", style="green") if counts.agrees else Text("✘", style="bold red")
-        table.add_row(str(counts.queue), *(f"{getattr(counts, name):,}" for name in _COLUMNS), mark)
+        table.add_row(str(counts.queue), *(f"{getattr(counts, name):,}" for name in COUNTS), mark)
     return table
 
 
@@ -111,18 +134,33 @@ def _timeline(seen: Observed) -> RenderableType:
     return line
 
 
-def _facts(plan: Plan, seen: Observed, verdict: Comparison) -> Table:
-    table = Table.grid(padding=(0, 2))
-    seconds = seen.seconds
+def facts(plan: Plan, seen: Observed, verdict: Comparison) -> list[tuple[str, str]]:
+    """What happened, step by step."""
+    seconds, spark = seen.seconds, seen.lake.seconds
     stream = max(seconds["stream"], 1e-9)
-    rows = verdict.total("archived")
     shares = " + ".join(f"{share:,}" for share in seen.consumed_by)
-    for name, fact in (
+    megabytes = seen.lake.archive_bytes / 1e6
+    return [
         ("Produced", f"{plan.messages:,} messages by {plan.producers} processes, {plan.messages / stream:,.0f}/s"),
         ("Crash", f"SIGKILL under load; ready again {seen.recovery_seconds:.2f} s after its start"),
         ("Repeated", f"{seen.retries:,} batches sent again; {verdict.total('copies'):,} records stored twice by that"),
         ("Consumed", f"by {plan.consumers} processes ({shares}); {verdict.redelivered:,} delivered again"),
-        ("Archived", f"{rows:,} rows of Parquet, {seen.archive['bytes'] / 1e6:,.1f} MB, in {seconds['archive']:.1f} s"),
-    ):
+        (
+            "Archived",
+            f"{verdict.total('archived'):,} rows of Parquet, {megabytes:,.1f} MB, in {spark['archive']:.1f} s",
+        ),
+        ("Audited", f"broker, group and archive, in {spark['audit']:.1f} s: {_said(seen.lake.of_archive)}"),
+        ("Replayed", f"{verdict.total('replayed'):,} messages to another topic, in {spark['replay']:.1f} s"),
+        ("Audited", f"that topic, every body compared, in {spark['audit again']:.1f} s: {_said(seen.lake.of_copy)}"),
+    ]
+
+
+def _facts(plan: Plan, seen: Observed, verdict: Comparison) -> Table:
+    table = Table.grid(padding=(0, 2))
+    for name, fact in facts(plan, seen, verdict):
         table.add_row(Text(f"  {name}", style="bold"), fact)
     return table
+
+
+def _said(audited: Audited) -> str:
+    return "it agrees" if audited.agrees else f"{len(audited.disagreements)} disagreements"

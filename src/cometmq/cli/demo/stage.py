@@ -1,27 +1,25 @@
-"""Runs the demo: starts the cluster and the workers, kills the broker, archives, collects the ledgers."""
+"""Runs the demo: starts the cluster and the workers, kills the broker, lets Spark run, collects the ledgers."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import shutil
-import sys
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
-from cometmq.cli.demo import consumer, producer
+from cometmq.cli.demo import consumer, lake, producer
+from cometmq.cli.demo.lake import Lake
 from cometmq.cli.demo.ledger import Rows, load, read_archive
-from cometmq.cli.demo.orders import GROUP, TOPIC
-from cometmq.cli.demo.worker import Told
+from cometmq.cli.demo.orders import COPY, GROUP, TOPIC
+from cometmq.cli.demo.process import Worker
 from cometmq.client.admin import Admin
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.errors import CometMQError
-from cometmq.spark.archive_log import ArchiveLog
 from cometmq.testing.processes import ProcessCluster
 
 T = TypeVar("T")
@@ -31,10 +29,9 @@ DOWN_SECONDS: Final = 1.0
 """How long the broker stays away after it was killed."""
 KILL_AT: Final = 0.45
 """Share of the stream after which it is killed."""
-ARCHIVE_COMMITS: Final = 3
-"""Commits of the archive, so that its progress shows."""
+COMMITS: Final = 3
+"""Commits of the archive and steps of the replay, so that their progress shows."""
 CATCH_UP_SECONDS: Final = 60.0
-WATCH_SECONDS: Final = 0.5
 LOOK_SECONDS: Final = 0.1
 STORE_KEYS: Final = {
     "mappedFileSizeCommitLog": str(64 * 1024 * 1024),
@@ -67,6 +64,7 @@ class Progress:
     acked: int = 0
     consumed: int = 0
     archived: int = 0
+    replayed: int = 0
     retries: int = 0
 
 
@@ -78,88 +76,16 @@ class Observed:
     consumed: Rows
     archived: Rows
     stored: dict[int, int]
+    copied: dict[int, int]
+    """Records by queue of the topic that the archive was replayed to, as the broker tells it."""
+    lake: Lake
     began_ms: int
     killed_ms: int
     back_ms: int
     recovery_seconds: float
     retries: int
     consumed_by: list[int]
-    archive: dict[str, Any]
     seconds: dict[str, float] = field(default_factory=dict)
-
-
-class Worker:
-    """One producer or consumer process."""
-
-    def __init__(self, name: str, module: str, task: msgspec.Struct, ledger: Path) -> None:
-        self.name = name
-        self.ledger = ledger
-        self.told = Told(0)
-        self._module = module
-        self._task = task
-        self._process: asyncio.subprocess.Process | None = None
-        self._reader: asyncio.Task[None] | None = None
-        self._errors = ledger.with_suffix(".log")
-
-    async def start(self) -> None:
-        """Start the process and listen to what it tells."""
-        with self._errors.open("wb") as errors:
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                self._module,
-                msgspec.json.encode(self._task).decode(),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=errors,
-            )
-        self._reader = asyncio.create_task(self._read(self._process))
-
-    async def finished(self) -> None:
-        """Wait until it has ended.
-
-        :raises CometMQError: it ended with an error, or without its ledger.
-        """
-        assert self._process is not None
-        assert self._reader is not None
-        await self._reader
-        if await self._process.wait() != 0 or not self.ledger.exists():
-            raise self._failure()
-
-    def demand_alive(self) -> None:
-        """Demand that it has not failed.
-
-        :raises CometMQError: it has.
-        """
-        if self._process is not None and self._process.returncode not in (None, 0):
-            raise self._failure()
-
-    def _failure(self) -> CometMQError:
-        said = self._errors.read_text(errors="replace").strip().splitlines()
-        words = said[-1].removeprefix("cometmq: ") if said else "it said nothing"
-        return CometMQError(f"{self.name} failed: {words}", next_step=f"{self._errors} has all it said")
-
-    def stop(self) -> None:
-        """Ask it to stop."""
-        if self._process is not None and self._process.returncode is None:
-            self._process.terminate()
-
-    def kill(self) -> None:
-        """End it at once, if it still runs."""
-        if self._process is not None and self._process.returncode is None:
-            self._process.kill()
-
-    async def gone(self) -> None:
-        """Wait until a killed process is gone and everything about it is closed."""
-        if self._process is not None:
-            await self._process.wait()
-        if self._reader is not None:
-            await asyncio.gather(self._reader, return_exceptions=True)
-
-    async def _read(self, process: asyncio.subprocess.Process) -> None:
-        assert process.stdout is not None
-        while line := await process.stdout.readline():
-            self.told = msgspec.json.decode(line, type=Told)
 
 
 class Stage:
@@ -174,6 +100,7 @@ class Stage:
         self._seconds: dict[str, float] = {}
         self._producers: list[Worker] = []
         self._consumers: list[Worker] = []
+        self._spark: Worker | None = None
 
     async def run(self) -> Observed:
         """Run all acts; processes that are left over at a failure are killed."""
@@ -186,7 +113,8 @@ class Stage:
             self._act("starting nameserver and broker")
             await self._timed("start", asyncio.to_thread(cluster.start))
             admin = await stack.enter_async_context(Admin(cluster.namesrv_address))
-            await admin.create_topic(TOPIC, queues=QUEUES)
+            for topic in (TOPIC, COPY):
+                await admin.create_topic(topic, queues=QUEUES)
             stack.push_async_callback(self._kill_workers)
             return await self._play(cluster, admin)
 
@@ -203,32 +131,38 @@ class Stage:
         finally:
             stream.cancel()
             await asyncio.gather(stream, return_exceptions=True)
-        self._act("consumers catch up, Spark archives")
-        archive, _ = await asyncio.gather(
-            self._timed("archive", self._archive(cluster.namesrv_address)),
-            self._timed("catch up", self._caught_up(admin)),
-        )
+        self._act("consumers catch up")
+        await self._timed("catch up", self._caught_up(admin))
         for worker in self._consumers:
             worker.stop()
         await self._all_finished(self._consumers)
+        await self._timed("spark", self._run_spark(cluster.namesrv_address))
         self._act("comparing")
-        stored = (await admin.topic_stats(TOPIC)).offset_table
+        stored = await self._stored(admin, TOPIC)
+        copied = await self._stored(admin, COPY)
         await asyncio.to_thread(cluster.stop)
-        acked = load([worker.ledger for worker in self._producers])
+        found = msgspec.json.decode((self._work / "lake.json").read_bytes(), type=Lake)
         return Observed(
-            acked=acked,
+            acked=load([worker.ledger for worker in self._producers]),
             consumed=load([worker.ledger for worker in self._consumers]),
             archived=await asyncio.to_thread(read_archive, self._archive_to),
-            stored={queue.queue_id: offsets.max_offset - offsets.min_offset for queue, offsets in stored.items()},
+            stored=stored,
+            copied=copied,
+            lake=found,
             began_ms=began_ms,
             killed_ms=killed_ms,
             back_ms=back_ms,
             recovery_seconds=self._seconds["recovery"],
             retries=self.progress.retries,
             consumed_by=[worker.told.done for worker in self._consumers],
-            archive=archive,
             seconds=self._seconds,
         )
+
+    @staticmethod
+    async def _stored(admin: Admin, topic: str) -> dict[int, int]:
+        """Records by queue, as the broker tells it."""
+        table = (await admin.topic_stats(topic)).offset_table
+        return {queue.queue_id: offsets.max_offset - offsets.min_offset for queue, offsets in table.items()}
 
     async def _crash(self, cluster: ProcessCluster) -> tuple[int, int]:
         """Kill the broker in the middle of the stream and start it again; return both times."""
@@ -255,46 +189,31 @@ class Stage:
         for worker in (*self._consumers, *self._producers):
             await worker.start()
 
-    async def _archive(self, namesrv: str) -> dict[str, Any]:
-        """Archive the topic by the command that users have, and return its report."""
-        command = (
-            *("pipeline", "archive", "--namesrv", namesrv, "--topic", TOPIC, "-o", "json"),
-            *("--to", str(self._archive_to), "--checkpoint", str(self._work / "checkpoint")),
-            *("--max-offsets", str(self.plan.messages // ARCHIVE_COMMITS + 1_000)),
+    async def _run_spark(self, namesrv: str) -> None:
+        """Let Spark archive, audit, replay and audit again, in a process of its own."""
+        found = self._work / "lake.json"
+        task = lake.Task(
+            namesrv,
+            archive=str(self._archive_to),
+            pages=str(self.plan.directory),
+            work=str(self._work),
+            per_commit=self.plan.messages // COMMITS + 1_000,
+            found=str(found),
         )
-        log = self._work / "archive.log"
-        with log.open("wb") as errors:
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "cometmq", *command),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=errors,
-            )
-        watching = asyncio.create_task(self._watch_archive())
-        try:
-            out, _ = await process.communicate()
-        except asyncio.CancelledError:
-            process.terminate()
-            await process.wait()
-            raise
-        finally:
-            watching.cancel()
-        if process.returncode != 0:
-            said = log.read_text(errors="replace").strip().splitlines()
-            words = said[-1].removeprefix("cometmq: ") if said else "it said nothing"
-            raise CometMQError(f"the archive job failed: {words}", next_step=f"{log} has all it said")
-        report: dict[str, Any] = json.loads(out)
-        self.progress.archived = report["total_rows"]
-        self._changed()
-        return report
+        spark = self._spark = Worker("Spark", lake.__name__, task, found)
+        await spark.start()
+        finished = asyncio.create_task(spark.finished())
 
-    async def _watch_archive(self) -> None:
-        """Show what the archive has committed."""
-        log = ArchiveLog(self._archive_to)
-        while True:
-            self.progress.archived = sum(queue.rows for queue in log.queues())
-            self._changed()
-            await SYSTEM_CLOCK.sleep(WATCH_SECONDS)
+        def is_over() -> bool:
+            self.progress.act = spark.told.act or self.progress.act
+            return finished.done()
+
+        try:
+            await self._until(is_over)
+            await finished
+        finally:
+            finished.cancel()
+            await asyncio.gather(finished, return_exceptions=True)
 
     async def _caught_up(self, admin: Admin) -> None:
         """Wait until the group has consumed and committed everything."""
@@ -328,7 +247,7 @@ class Stage:
             self._seconds[what] = SYSTEM_CLOCK.monotonic() - began
 
     async def _kill_workers(self) -> None:
-        workers = (*self._producers, *self._consumers)
+        workers = [*self._producers, *self._consumers, *filter(None, (self._spark,))]
         for worker in workers:
             worker.kill()
         await asyncio.gather(*(worker.gone() for worker in workers), return_exceptions=True)
@@ -342,4 +261,6 @@ class Stage:
         progress.acked = sum(worker.told.done for worker in self._producers)
         progress.consumed = sum(worker.told.done for worker in self._consumers)
         progress.retries = sum(worker.told.retries for worker in self._producers)
+        if self._spark is not None:
+            progress.archived, progress.replayed = self._spark.told.archived, self._spark.told.replayed
         self._watch(progress)

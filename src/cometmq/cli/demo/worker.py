@@ -1,4 +1,4 @@
-"""What producer and consumer processes of the demo share: how they tell the stage of their progress."""
+"""What the worker processes of the demo share: how they tell the stage of their progress."""
 
 from __future__ import annotations
 
@@ -15,8 +15,12 @@ TELL_SECONDS: Final = 0.2
 class Told(msgspec.Struct):
     """One line that a worker prints: how many messages it has handled, and how many attempts failed."""
 
-    done: int
+    done: int = 0
     retries: int = 0
+    act: str = ""
+    """What it is doing, where it does one thing after the other."""
+    archived: int = 0
+    replayed: int = 0
 
 
 class Teller:

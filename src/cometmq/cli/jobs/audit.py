@@ -66,13 +66,14 @@ def command(
     except OptionError as error:
         raise click.UsageError(str(error), ctx) from error
     if report is not None:
-        _write_page(found, report)
+        write_audit_page(found, report)
     code = DONE if found.agrees else PARTLY_DONE
     click.echo(json.dumps(found.to_dict() | {"exit_code": code}, indent=2) if output == "json" else found.render())
     return code
 
 
-def _write_page(found: AuditReport, path: Path) -> None:
+def write_audit_page(found: AuditReport, path: Path) -> None:
+    """Write the report of an audit as HTML."""
     from cometmq.cli.job_report import Bars, Line, write_page
 
     names = [f"{of.broker} {of.queue_id}" for of in found.queues]

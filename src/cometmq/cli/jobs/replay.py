@@ -100,7 +100,7 @@ def command(
     finally:
         signal.signal(signal.SIGTERM, before)
     if report is not None:
-        _write_page(done, report)
+        write_replay_page(done, report)
     code = DONE if done.complete else PARTLY_DONE
     click.echo(json.dumps(done.to_dict() | {"exit_code": code}, indent=2) if output == "json" else done.render())
     return code
@@ -114,7 +114,8 @@ def _tell(step: ReplayedStep) -> None:
     )
 
 
-def _write_page(done: ReplayReport, path: Path) -> None:
+def write_replay_page(done: ReplayReport, path: Path) -> None:
+    """Write the report of a replay as HTML."""
     from cometmq.cli.job_report import Bars, Line, write_page
 
     names = [f"{of.broker} {of.queue_id}" for of in done.queues]
