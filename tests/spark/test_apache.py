@@ -18,7 +18,11 @@ pytest.importorskip("pyspark", reason="PySpark is not installed (pip install com
 from cometmq.spark.archive import archive
 from cometmq.spark.archive_reader import read_archive
 from cometmq.spark.audit import audit
+from cometmq.spark.cluster import Cluster
 from cometmq.spark.errors import SinkError
+from cometmq.spark.options import parse_options
+from cometmq.spark.queues import OffsetRange
+from cometmq.spark.record_sizes import sized
 from cometmq.spark.replay import replay
 
 pytestmark = [pytest.mark.spark, pytest.mark.interop]
@@ -59,6 +63,18 @@ def test_batch_stream_and_archive_agree_with_what_was_sent(spark: Any, apache: T
     archived = read_archive(spark, to)
     assert archived.select("queueId", "queueOffset").distinct().count() == 6005
     assert sorted(bytes(row.body)[:9] for row in archived.select("body").collect())[:6000] == expected
+
+
+def test_apache_tells_how_large_messages_are(apache: Topics) -> None:
+    """Without a message being read: its consume queues know."""
+    topic = apache.create(queues=2)
+    apache.send(topic, 0, [bytes(100)] * 40)
+    apache.send(topic, 1, [bytes(10_000)] * 40)
+    cluster = Cluster(parse_options({"namesrvAddr": apache.namesrv, "topic": topic}))
+    small, large = sized(cluster, [OffsetRange(queue, 0, 40) for queue in cluster.queues()])[::3]
+    assert small.mean_bytes == pytest.approx(250, abs=60)
+    assert large.mean_bytes == pytest.approx(10_150, abs=60)
+    assert cluster.record_sizes([(large.part.queue, 1000, 16)]) == [None]
 
 
 @pytest.mark.parametrize("guarantee", ["at-least-once", "effectively-once"])

@@ -22,7 +22,8 @@ from pyspark.sql.datasource import (
 )
 
 from cometmq.spark.errors import OptionError
-from cometmq.spark.planning import SMALL_PARTITION, dealt, limited, partition_count
+from cometmq.spark.options import MAX_PARTITION_BYTES
+from cometmq.spark.planning import SMALL_PARTITION, SizedRange, dealt, limited, partition_count
 from cometmq.spark.pushdown import asked_for_filters, window_of
 from cometmq.spark.queues import (
     OffsetRange,
@@ -54,15 +55,21 @@ def test_other_json_is_refused(wrong: object) -> None:
         offsets_from_json(wrong)  # type: ignore[arg-type]
 
 
-@given(RANGES, st.integers(1, 20))
-def test_partitions_hold_every_offset_once_and_in_order(ranges: list[OffsetRange], count: int) -> None:
-    partitions = dealt(ranges, count)
+@given(RANGES, st.lists(st.floats(91, 4 << 20), min_size=12, max_size=12), st.integers(1, 20))
+def test_partitions_hold_every_offset_once_and_in_order(
+    ranges: list[OffsetRange], means: list[float], count: int
+) -> None:
+    """And about as many bytes each, but for one message."""
+    pieces = [SizedRange(part, mean) for part, mean in zip(ranges, means, strict=False)]
+    partitions = dealt(pieces, count)
     flat = [(part.queue, offset) for piece in partitions for part in piece for offset in range(part.first, part.end)]
     assert flat == [(part.queue, offset) for part in ranges for offset in range(part.first, part.end)]
     assert len(partitions) <= count
     assert all(total(piece) for piece in partitions)
     if partitions:
-        assert max(total(piece) for piece in partitions) <= 1.3 * total(ranges) / count + 2
+        of_queue = {piece.part.queue: piece.mean_bytes for piece in pieces}
+        sizes = [sum(len(part) * of_queue[part.queue] for part in piece) for piece in partitions]
+        assert max(sizes) <= 1.3 * sum(sizes) / count + 2 * max(means)
 
 
 @given(OFFSETS, st.data(), st.integers(1, 10_000))
@@ -79,11 +86,22 @@ def test_a_limit_is_kept_and_starves_no_queue(start: dict[Queue, int], data: st.
     ("messages", "at_least", "expected"), [(0, 1, 1), (100, 1, 1), (SMALL_PARTITION, 1, 1), (100, 7, 7)]
 )
 def test_small_batches_are_one_partition(messages: int, at_least: int, expected: int) -> None:
-    assert partition_count(messages, at_least) == expected
+    assert partition_count(messages, 100.0 * messages, at_least, MAX_PARTITION_BYTES) == expected
 
 
-def test_large_batches_are_cut() -> None:
-    assert partition_count(100_000_000, 1) == 400
+@pytest.mark.parametrize(
+    ("messages", "mean_bytes", "expected"), [(100_000_000, 100, 400), (100_000_000, 1342, 1000), (1000, 1 << 22, 32)]
+)
+def test_large_batches_are_cut_by_messages_or_by_bytes(messages: int, mean_bytes: int, expected: int) -> None:
+    assert partition_count(messages, messages * mean_bytes, 1, MAX_PARTITION_BYTES) == expected
+
+
+def test_parts_of_a_queue_are_joined_again() -> None:
+    """Where a queue was looked at in several places, a partition still reads it in one go."""
+    queue = Queue("a", "x", 0)
+    pieces = [SizedRange(OffsetRange(queue, at, at + 10), mean) for at, mean in ((0, 100.0), (10, 300.0))]
+    assert dealt(pieces, 1) == [[OffsetRange(queue, 0, 20)]]
+    assert dealt(pieces, 2) == [[OffsetRange(queue, 0, 13)], [OffsetRange(queue, 13, 20)]]
 
 
 MOMENT = datetime(2024, 1, 1, tzinfo=UTC)

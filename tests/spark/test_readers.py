@@ -25,8 +25,9 @@ from cometmq.remoting.headers import QueryConsumerOffsetRequestHeader, QueryCons
 from cometmq.spark.cluster import Cluster
 from cometmq.spark.errors import DataLossError, OptionError, SparkSourceError, UnreachableError
 from cometmq.spark.options import SourceOptions
-from cometmq.spark.queues import OffsetRange
+from cometmq.spark.queues import OffsetRange, Queue
 from cometmq.spark.readers import FilteringReader, RangePartition, RocketMQReader
+from cometmq.spark.record_sizes import sized
 from cometmq.spark.stream_reader import RocketMQStreamReader
 
 PLACE = StructType([StructField("queueId", IntegerType()), StructField("queueOffset", LongType())])
@@ -271,6 +272,41 @@ def test_min_partitions_cut_a_queue(topics: Topics, options: MakeOptions) -> Non
     partitions = reader.partitions()
     assert len(partitions) == 5
     assert rows(reader, partitions) == everything(100)
+
+
+def test_partitions_are_cut_by_bytes(topics: Topics, options: MakeOptions) -> None:
+    """A few large messages weigh as much as many small ones, in other queues and within one."""
+    topic = topics.create(queues=2)
+    topics.send(topic, 0, [bytes(100)] * 1400 + [bytes(5_000)] * 600)
+    topics.send(topic, 1, [bytes(100)] * 2000)
+    reader = RocketMQReader(options(topic, maxPartitionBytes="256k"), PLACE)
+    partitions = reader.partitions()
+    assert sorted(rows(reader, partitions)) == [(0, n) for n in range(2000)] + [(1, n) for n in range(2000)]
+    bytes_of = [
+        sum(5_150 if part.queue.queue_id == 0 and at >= 1400 else 240 for part in of.ranges for at in _offsets(part))
+        for of in partitions
+        if isinstance(of, RangePartition)
+    ]
+    assert sum(bytes_of) / len(bytes_of) > 0.6 * (256 << 10), bytes_of
+    assert max(bytes_of) < 2.2 * (256 << 10), "where sizes change within a part that was looked at"
+
+
+def _offsets(part: OffsetRange) -> range:
+    return range(part.first, part.end)
+
+
+def test_a_broker_that_does_not_tell_sizes_is_cut_by_messages(topics: Topics, options: MakeOptions) -> None:
+    """What it holds may have gone since: only the cut is another one then."""
+    topic = topics.fill(100, queues=1)
+    cluster = Cluster(options(topic))
+    (queue,) = cluster.queues()
+    assert cluster.record_sizes([(queue, 50, 16), (queue, 1 << 40, 16), (Queue("none", queue.broker, 0), 0, 1)]) == [
+        pytest.approx(250, abs=60),
+        None,
+        None,
+    ]
+    known, unknown = sized(cluster, [OffsetRange(queue, 0, 10), OffsetRange(queue, 1000, 1010)])
+    assert known.mean_bytes == unknown.mean_bytes
 
 
 def test_many_queues_share_a_partition(topics: Topics, options: MakeOptions) -> None:

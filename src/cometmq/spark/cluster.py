@@ -18,6 +18,7 @@ from cometmq.remoting.blocking import BlockingConnection, BlockingConnectionErro
 from cometmq.remoting.bodies import (
     ConsumerData,
     HeartbeatData,
+    QueryConsumeQueueResponseBody,
     SubscriptionData,
     TopicList,
     TopicRouteData,
@@ -34,6 +35,7 @@ from cometmq.remoting.headers import (
     Header,
     PullMessageRequestHeader,
     PullMessageResponseHeader,
+    QueryConsumeQueueRequestHeader,
     SearchOffsetRequestHeader,
     UnregisterClientRequestHeader,
     UpdateConsumerOffsetRequestHeader,
@@ -47,7 +49,7 @@ from cometmq.spark.queues import Queue
 _ANSWER_SECONDS: Final = 10.0
 _PAUSE_SECONDS: Final = 0.2
 _SAMPLE: Final = 32
-"""Messages looked at for the mean size of a queue's: as many as every broker answers at once."""
+"""Messages looked at for the mean size of a queue's."""
 
 log = logging.getLogger("cometmq.spark")
 
@@ -198,18 +200,42 @@ class Cluster:
             for queue, first, end in zip(members, answers[::2], answers[1::2], strict=True)
         }
 
+    def record_sizes(self, places: Sequence[tuple[Queue, int, int]]) -> list[float | None]:
+        """Mean bytes of some stored records from each place on: queue, offset, how many are looked at.
+
+        ``None`` where the broker does not tell: it holds nothing there, or does not answer the question.
+
+        :raises UnreachableError: a broker does not answer at all until ``pollTimeoutMs`` is over.
+        """
+        by_broker: dict[str, list[int]] = {}
+        for at, (queue, _, _) in enumerate(places):
+            by_broker.setdefault(queue.broker, []).append(at)
+        found: list[float | None] = [None] * len(places)
+        for members in by_broker.values():
+            requests: list[tuple[int, Header]] = [
+                (
+                    RequestCode.QUERY_CONSUME_QUEUE,
+                    QueryConsumeQueueRequestHeader(queue.topic, queue.queue_id, at, count),
+                )
+                for queue, at, count in (places[member] for member in members)
+            ]
+            answers = self._ask_broker(places[members[0]][0], requests, self._options.poll_timeout_s)
+            for member, answer in zip(members, answers, strict=True):
+                if answer.code == ResponseCode.SUCCESS and answer.body:
+                    units = decode_body(QueryConsumeQueueResponseBody, answer.body).queue_data
+                    if units:
+                        found[member] = max(sum(unit.physic_size for unit in units) / len(units), 1.0)
+        return found
+
     def mean_sizes(self, start: Mapping[Queue, int], bounds: Mapping[Queue, Bounds]) -> dict[Queue, float]:
         """Bytes of a stored record, for each queue that holds any: the mean of some from ``start`` on."""
-        from cometmq.spark.decode import Records
-
-        found = {}
-        for queue, held in bounds.items():
-            if start.get(queue, held.first) < held.end:
-                header = pull_header(queue, start.get(queue, held.first), _SAMPLE, self._options.consumer_group)
-                (answer,) = self._ask_broker(queue, [(RequestCode.PULL_MESSAGE, header)])
-                if answer.code == ResponseCode.SUCCESS:
-                    found[queue] = float(Records(answer.body).sizes.mean())
-        return found
+        places = [
+            (queue, start.get(queue, held.first), _SAMPLE)
+            for queue, held in bounds.items()
+            if start.get(queue, held.first) < held.end
+        ]
+        means = zip(places, self.record_sizes(places), strict=True)
+        return {queue: mean for (queue, _, _), mean in means if mean is not None}
 
     def commit_offsets(self, group: str, offsets: Mapping[Queue, int]) -> None:
         """Write offsets into a consumer group, which comes into being with its first heartbeat.

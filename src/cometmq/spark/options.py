@@ -23,6 +23,8 @@ _CODES: Final = {-2: EARLIEST, -1: LATEST}
 """What Kafka users write for earliest and latest inside JSON."""
 
 DEFAULT_GROUP: Final = "cometmq_spark"
+MAX_PARTITION_BYTES: Final = 128 * 1024 * 1024
+"""As Spark cuts files (``spark.sql.files.maxPartitionBytes``)."""
 MAX_TRIGGER_DELAY_SECONDS: Final = 900.0
 """As in Spark's Kafka connector."""
 
@@ -55,6 +57,7 @@ class SourceOptions:
     commit_group: str | None
     from_slaves: bool
     min_partitions: int
+    max_partition_bytes: int
     consumer_group: str
     pull_batch_size: int
     poll_timeout_ms: int
@@ -101,6 +104,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         commit_group=read("commitGroup", parse_group, None),
         from_slaves=read("readFrom", _read_from, False),
         min_partitions=read("minPartitions", parse_count, 1),
+        max_partition_bytes=read("maxPartitionBytes", _bytes, MAX_PARTITION_BYTES),
         consumer_group=read("consumerGroup", parse_group, DEFAULT_GROUP),
         pull_batch_size=read("pullBatchSize", parse_count, 1024),
         poll_timeout_ms=read("pollTimeoutMs", parse_count, 120_000),
@@ -347,7 +351,7 @@ def parse_bad_bodies(name: str, text: str) -> bool:
 OPTION_NAMES: Final = (
     *("namesrvAddr", "topic", "subscribe", "subscribePattern"),
     *("startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp"),
-    *("failOnDataLoss", "maxOffsetsPerTrigger", "minPartitions", "consumerGroup"),
+    *("failOnDataLoss", "maxOffsetsPerTrigger", "minPartitions", "maxPartitionBytes", "consumerGroup"),
     *("maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"),
     *("tags", "sqlFilter", "commitGroup", "readFrom"),
     *("pullBatchSize", "pollTimeoutMs", "includeBody", "badBodies"),

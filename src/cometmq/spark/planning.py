@@ -4,16 +4,33 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
 from typing import Final
 
-from cometmq.spark.queues import OffsetRange, Offsets, Queue, total
+from cometmq.spark.queues import OffsetRange, Offsets, Queue
 
 SMALL_PARTITION: Final = 20_000
 """Offsets worth a Spark partition: at 300 k rows/s they take twice the 30 ms that a partition costs."""
+SMALL_PARTITION_BYTES: Final = 32 * 1024 * 1024
+"""The same for large messages."""
 LARGE_PARTITION: Final = 250_000
 """Offsets from which a partition is cut in any case, so that a failed task repeats little."""
 _SLIVER: Final = 0.1
-"""A cut that would leave less than this share of a partition's rows in a piece moves to the end of the piece."""
+"""A cut that would leave less than this share of a partition's bytes in a piece moves to the end of the piece."""
+
+
+@dataclass(frozen=True, slots=True)
+class SizedRange:
+    """Messages of a queue, and how large a stored record is there, about."""
+
+    part: OffsetRange
+    mean_bytes: float
+
+    @property
+    def size(self) -> float:
+        """Bytes of all its records."""
+        return len(self.part) * self.mean_bytes
 
 
 def limited(start: Offsets, end: Offsets, most: int) -> Offsets:
@@ -47,36 +64,46 @@ def limited_bytes(start: Offsets, end: Offsets, mean_sizes: Mapping[Queue, float
     }
 
 
-def partition_count(messages: int, at_least: int) -> int:
-    """How many Spark partitions a batch is worth: one if small, all cores if not, more if it is very large."""
-    wanted = -(-messages // SMALL_PARTITION)
-    most = max(os.cpu_count() or 1, -(-messages // LARGE_PARTITION))
-    return max(min(wanted, most), at_least, 1)
+def partition_count(messages: int, size: float, at_least: int, most_bytes: int) -> int:
+    """How many Spark partitions a batch is worth: one if small, all cores if not, more if it is very large.
+
+    :param size: bytes of all its records, about.
+    :param most_bytes: bytes of one partition (``maxPartitionBytes``).
+    """
+    wanted = max(-(-messages // SMALL_PARTITION), ceil(size / SMALL_PARTITION_BYTES))
+    return max(min(wanted, os.cpu_count() or 1), -(-messages // LARGE_PARTITION), ceil(size / most_bytes), at_least, 1)
 
 
-def dealt(ranges: Sequence[OffsetRange], count: int) -> list[list[OffsetRange]]:
-    """Deal ranges out to at most ``count`` partitions of about equal size, in order.
+def dealt(pieces: Sequence[SizedRange], count: int) -> list[list[OffsetRange]]:
+    """Deal ranges out to at most ``count`` partitions of about as many bytes each, in order.
 
     Many small queues share a partition, and a large queue is cut over several.
     """
-    left = [part for part in ranges if len(part)]
-    messages = total(left)
-    if not messages:
+    left = [piece for piece in pieces if len(piece.part)]
+    if not left:
         return []
-    share = -(-messages // count)
-    sliver = int(share * _SLIVER)
+    undealt = sum(piece.size for piece in left)
+    room = share = undealt / count
     partitions: list[list[OffsetRange]] = [[]]
-    room = share
-    for part in left:
-        first = part.first
-        while first < part.end:
-            if room <= sliver and len(partitions) < count:
+    for piece in left:
+        first = piece.part.first
+        while first < piece.part.end:
+            if room <= share * _SLIVER and len(partitions) < count:
+                room = share = undealt / (count - len(partitions))
                 partitions.append([])
-                room = share
-            taken = part.end - first
-            if taken > room + sliver and len(partitions) < count:
-                taken = max(room, 1)
-            partitions[-1].append(OffsetRange(part.queue, first, first + taken))
+            taken = piece.part.end - first
+            if taken * piece.mean_bytes > room + share * _SLIVER and len(partitions) < count:
+                taken = max(int(room / piece.mean_bytes), 1)
+            _append(partitions[-1], OffsetRange(piece.part.queue, first, first + taken))
             first += taken
-            room -= taken
+            room -= taken * piece.mean_bytes
+            undealt -= taken * piece.mean_bytes
     return partitions
+
+
+def _append(partition: list[OffsetRange], part: OffsetRange) -> None:
+    """Add a range, joined to the one before it where that is of the same queue."""
+    if partition and partition[-1].queue == part.queue and partition[-1].end == part.first:
+        partition[-1] = OffsetRange(part.queue, partition[-1].first, part.end)
+    else:
+        partition.append(part)

@@ -25,6 +25,7 @@ from cometmq.spark.options import (
 from cometmq.spark.planning import dealt, partition_count
 from cometmq.spark.pushdown import Window, window_of
 from cometmq.spark.queues import OffsetRange, Offsets, Queue, total
+from cometmq.spark.record_sizes import sized
 
 log = logging.getLogger("cometmq.spark")
 
@@ -51,9 +52,15 @@ def read_ranges(options: SourceOptions, schema: StructType, ranges: Sequence[Off
         yield from decode(records, arrow, broker_name=chunk.queue.broker, fail_on_bad_body=options.fail_on_bad_body)
 
 
-def partitions_of(ranges: Sequence[OffsetRange], at_least: int) -> list[RangePartition]:
-    """Deal ranges out to Spark partitions."""
-    return [RangePartition(tuple(part)) for part in dealt(ranges, partition_count(total(ranges), at_least))]
+def partitions_of(options: SourceOptions, cluster: Cluster, ranges: Sequence[OffsetRange]) -> list[RangePartition]:
+    """Deal ranges out to Spark partitions.
+
+    :raises UnreachableError: a broker does not tell how large their messages are.
+    """
+    pieces = sized(cluster, ranges)
+    size = sum(piece.size for piece in pieces)
+    count = partition_count(total(ranges), size, options.min_partitions, options.max_partition_bytes)
+    return [RangePartition(tuple(part)) for part in dealt(pieces, count)]
 
 
 def resolve_start(options: SourceOptions, cluster: Cluster, bounds: dict[Queue, Bounds], default: Start) -> Offsets:
@@ -162,7 +169,7 @@ class RocketMQReader(DataSourceReader):
         end = resolve_end(self._options, cluster, bounds)
         start, end = self._window.narrowed(start, end, lambda time_ms: cluster.offsets_at(bounds, time_ms))
         ranges = [OffsetRange(queue, start[queue], end[queue]) for queue in queues if self._window.holds(queue)]
-        return list(partitions_of(ranges, self._options.min_partitions))
+        return list(partitions_of(self._options, cluster, ranges))
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Pull and decode one partition."""

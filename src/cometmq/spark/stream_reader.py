@@ -154,7 +154,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Deal a batch out to Spark partitions."""
         _is_initial(end)
-        return partitions_of(self.ranges(end), self._options.min_partitions)
+        return partitions_of(self._options, self._cluster, self.ranges(end))
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Pull and decode one partition."""
