@@ -97,6 +97,9 @@ MAX_CONSUME_QUEUE_UNITS: Final = 1_000
 """Units of a consume queue in one answer to QUERY_CONSUME_QUEUE (321); about 100 bytes each as JSON."""
 
 # --- Spark ------------------------------------------------------------------------------------
+SPARK_TASK_BYTES: Final = 512 * 1024 * 1024
+"""What a Python worker of Spark needs at most, whatever a topic holds: imports 150 MB, records on their way 100 MB, row
+groups of an archive 100 MB, unpacked bodies 64 MiB, and room. Not an order to anybody: tests measure it."""
 MAX_SPARK_BATCH_BODY_BYTES: Final = 64 * 1024 * 1024
 """Unpacked bodies in one Arrow batch; what goes beyond begins the next, so that bombs cannot fill an executor."""
 

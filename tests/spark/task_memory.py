@@ -1,0 +1,74 @@
+"""The work of one Spark task in a process of its own, which tells its peak memory.
+
+``python -m tests.spark.task_memory KIND NAMESRV TOPIC ROWS PLACE``: ``read`` and ``archive`` take ROWS messages from
+each queue, ``sink`` writes as many; prints bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+BODY_BYTES = 4096
+ROWS_OF_BATCH = 1000
+
+
+def read(namesrv: str, topic: str, rows: int, place: Path) -> None:
+    """A task of ``spark.read`` with every column."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    from cometmq.spark.columns import COLUMNS, arrow_schema
+    from cometmq.spark.readers import read_ranges
+
+    options, ranges = _ranges(namesrv, topic, rows)
+    columns = [column.name for column in COLUMNS if column.default]
+    for _ in read_ranges(options, from_arrow_schema(arrow_schema(columns)), ranges):
+        pass
+
+
+def archive(namesrv: str, topic: str, rows: int, place: Path) -> None:
+    """A task of the archive job."""
+    from cometmq.spark.archive_writer import write_ranges
+
+    options, ranges = _ranges(namesrv, topic, rows)
+    for _ in write_ranges(options, ranges, place):
+        pass
+
+
+def sink(namesrv: str, topic: str, rows: int, place: Path) -> None:
+    """A task of the sink."""
+    import pyarrow as pa
+
+    from cometmq.spark.sink.identity import TaskIdentity
+    from cometmq.spark.sink.options import parse_sink_options
+    from cometmq.spark.sink.task import SinkPlan, write_rows
+
+    def batches() -> Iterator[Any]:
+        for _ in range(rows // ROWS_OF_BATCH):
+            yield pa.RecordBatch.from_pydict({"body": [os.urandom(BODY_BYTES) for _ in range(ROWS_OF_BATCH)]})
+
+    options = {"namesrvAddr": namesrv, "topic": topic, "deliveryGuarantee": "exactly-once"}
+    write_rows(SinkPlan(parse_sink_options(options), None), TaskIdentity(f"memory-{rows}", 0, 0), batches())
+
+
+def _ranges(namesrv: str, topic: str, rows: int) -> tuple[Any, Any]:
+    from cometmq.spark.cluster import Cluster
+    from cometmq.spark.options import parse_options
+    from cometmq.spark.queues import OffsetRange
+
+    options = parse_options({"namesrvAddr": namesrv, "topic": topic})
+    return options, [OffsetRange(queue, 0, rows) for queue in Cluster(options).queues()]
+
+
+def main(kind: str, namesrv: str, topic: str, rows: str, place: str) -> None:
+    """Do it once."""
+    globals()[kind](namesrv, topic, int(rows), Path(place))
+    (peak,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    print(int(peak.split()[1]) * 1024)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
