@@ -24,6 +24,7 @@ from cometmq.message.batch import BatchPiece, encode_batch
 from cometmq.message.names import TIMER_TOPIC
 from cometmq.message.record import StoredRecord
 from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.headers import RecallMessageRequestHeader
 
 DAY_S = 86_400
 
@@ -220,29 +221,81 @@ async def send_later(wire: Wire, body: bytes, delay_ms: int) -> None:
     assert answer.code == ResponseCode.SUCCESS, answer
 
 
-async def test_waiting_messages_of_a_log_that_has_lost_its_end_are_taken_all_the_same(
+def back_to(store: Path, backup: Path) -> None:
+    """The log as it was once, beside the timer log as it is."""
+    shutil.rmtree(backup / "comet" / "timer")
+    shutil.copytree(store / "comet" / "timer", backup / "comet" / "timer")
+    shutil.rmtree(store)
+    shutil.copytree(backup, store)
+
+
+async def test_waiting_messages_that_a_log_from_a_backup_does_not_have_come_all_the_same(
     start_broker: StartBroker, connect_to: Callable[[Broker], Any], clock: VirtualClock, tmp_path: Path
 ) -> None:
-    """As when the log comes from a backup, or its last files were damaged: the timer log knows more than the log."""
+    """The timer log knows more than the log; new messages get the queue offsets that the lost ones had."""
+    store, backup = tmp_path / "store", tmp_path / "backup"
     first = await start_broker()
-    wire = await connect_to(first)
-    await send_later(wire, b"kept", 3_600_000)
+    await send_later(await connect_to(first), b"kept", 3_600_000)
     await first.stop()
-    shutil.copytree(tmp_path / "store", tmp_path / "backup")
+    shutil.copytree(store, backup)
     second = await start_broker()
     wire = await connect_to(second)
     for number in range(3):
-        await send_later(wire, b"lost %d" % number, 3_600_000)
+        await send_later(wire, b"lost %d" % number, 3_600_000 + number)
+    recalled = await wire.send("Later", b"no", properties="UNIQ_KEY\x01K\x02TIMER_DELAY_MS\x013600000")
     await second.stop()
-    shutil.rmtree(tmp_path / "backup" / "comet" / "timer")
-    shutil.copytree(tmp_path / "store" / "comet" / "timer", tmp_path / "backup" / "comet" / "timer")
-    shutil.rmtree(tmp_path / "store")
-    (tmp_path / "backup").rename(tmp_path / "store")
+    back_to(store, backup)
     third = await start_broker()
     wire = await connect_to(third)
     await send_later(wire, b"new", 1_800_000)
+    await send_later(wire, b"newer", 5_400_000)
+    header = RecallMessageRequestHeader(topic="Later", recall_handle=recalled.ext_fields["recallHandle"])
+    assert (await wire.call(RequestCode.RECALL_MESSAGE, header)).code == ResponseCode.SUCCESS
+    await clock.skip(3_000)
+    assert all_bodies(third, "Later") == [b"new"]
+    await third.stop()
+    fourth = await start_broker()
     await clock.skip(7_200)
-    assert {b"kept", b"new"} <= set(all_bodies(third, "Later"))
+    expected = [b"kept", b"lost 0", b"lost 1", b"lost 2", b"new", b"newer"]
+    assert sorted(all_bodies(fourth, "Later")) == expected
+    assert (await page_of_waiting(await connect_to(fourth)))["messages"] == []
+    await fourth.stop()
+    assert sorted(all_bodies(await start_broker(), "Later")) == expected
+
+
+async def page_of_waiting(wire: Wire) -> dict[str, Any]:
+    answer = await wire.call(RequestCode.GET_WAITING_MESSAGES)
+    body: dict[str, Any] = json.loads(answer.body)
+    return body
+
+
+async def test_what_was_delivered_behind_the_end_of_a_damaged_log_is_delivered_again(
+    start_broker: StartBroker, connect_to: Callable[[Broker], Any], clock: VirtualClock, tmp_path: Path
+) -> None:
+    first = await start_broker()
+    wire = await connect_to(first)
+    for seconds in (10, 20, 30, 4_000):
+        await send_later(wire, b"%d" % seconds, seconds * 1000)
+    await clock.run_for(11)
+    await wire.send("Other", b"x")
+    damaged_from = first.store.max_physical_offset
+    await clock.run_for(10)
+    await send_later(wire, b"60", 39_000)
+    await clock.run_for(2)
+    assert all_bodies(first, "Later") == [b"10", b"20"]
+    await first.stop()
+    (log,) = (tmp_path / "store/commitlog").iterdir()
+    with log.open("r+b") as file:
+        file.seek(damaged_from)
+        file.write(bytes(log.stat().st_size - damaged_from))
+    (tmp_path / "store/abort").touch()
+    second = await start_broker()
+    assert second.store.max_physical_offset == damaged_from
+    await clock.run_for(1)
+    assert all_bodies(second, "Later") == [b"10", b"20"], "once in what is left of the log"
+    await send_later(await connect_to(second), b"50", 27_000)
+    await clock.skip(5_000)
+    assert all_bodies(second, "Later") == [b"10", b"20", b"30", b"50", b"60", b"4000"]
 
 
 async def test_large_messages_are_read_again_in_small_parts(

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from cometmq.message.record import decode_record, encode_record
 from cometmq.store.disk import Disk
+from cometmq.store.errors import StoreError
 from cometmq.store.timer_day import DAY_MS
 from cometmq.store.timer_log import FOREVER_MS, TimerLog
-from cometmq.store.timer_position import TimerPosition
+from cometmq.store.timer_position import RENUMBERED, LogEnd, TimerPosition
 from cometmq.store.timer_unit import MESSAGE, RECALL, UNIT_BYTES, TimerEntry, entry_of, recall_key, text_hash
 
 HOST = bytes((127, 0, 0, 1, 0, 0, 0x2A, 0x9F))
@@ -42,9 +43,12 @@ def entry(serial: int, due_ms: int, *, topic: str = "Later", unique: str = "", r
     return entry_of(record, serial, serial * 1000)
 
 
-def opened(root: Path, disk: Disk | None = None) -> TimerLog:
+WHOLE = LogEnd(1 << 40, 1 << 40, 1 << 40)
+
+
+def opened(root: Path, disk: Disk | None = None, end: LogEnd = WHOLE) -> TimerLog:
     log = TimerLog(root / "timer", disk or Disk())
-    log.open(1 << 40)
+    log.open(end)
     return log
 
 
@@ -146,6 +150,20 @@ def test_days_that_are_over_are_deleted(tmp_path: Path) -> None:
     log.save(TimerPosition(serial=2, until_ms=T0 + DAY_MS - 1))
     assert [path.name for path in (tmp_path / "timer").glob("*.data")] == ["2024-10-05.data"]
     assert serials(log) == [1]
+    assert opened(tmp_path).findings == []
+
+
+def test_a_day_that_a_crash_left_behind_is_deleted_at_the_next_start(tmp_path: Path) -> None:
+    log = opened(tmp_path)
+    log.append([entry(0, T0), entry(1, T0 + DAY_MS)])
+    log.save(TimerPosition(serial=2))
+    first = {path: path.read_bytes() for path in (tmp_path / "timer").glob("2024-10-04*")}
+    log.save(TimerPosition(serial=2, until_ms=T0 + DAY_MS - 1))
+    for path, content in first.items():
+        path.write_bytes(content)
+    again = opened(tmp_path)
+    assert (serials(again), again.findings) == ([1], [])
+    assert not any(path.exists() for path in first)
 
 
 @pytest.mark.parametrize("cut", [1, UNIT_BYTES - 1, UNIT_BYTES, UNIT_BYTES + 7])
@@ -255,3 +273,78 @@ def test_a_recall_holds_for_a_message_that_was_late_when_the_position_was_saved(
     log = opened(tmp_path)
     assert serials(log) == [1]
     log.close()
+
+
+def lost(serial: int, times: int = 1) -> int:
+    """The serial of a message that the log has lost, at the so manieth loss."""
+    return serial + times * RENUMBERED
+
+
+def test_messages_that_the_log_has_lost_are_kept_beside_those_that_get_their_serials(tmp_path: Path) -> None:
+    log = opened(tmp_path)
+    log.append([entry(serial, T0 + serial * DAY_MS // 2) for serial in range(6)])
+    log.save(TimerPosition(serial=6, log_offset=100, until_ms=T0 + DAY_MS, late=[1]))
+    log.close()
+    log = opened(tmp_path, end=LogEnd(100, 4, T0))
+    assert "number 4 on are in the log no more" in log.findings[0]
+    assert log.position.serial == 4
+    assert serials(log, before=4) == [1, 3, lost(4), lost(5)]
+    log.append([entry(4, T0 + 2 * DAY_MS), entry(5, T0 + 7 * DAY_MS)])
+    assert serials(log, before=4) == [1, 3, lost(4), lost(5)]
+    assert serials(log, before=6) == [1, 3, 4, lost(4), lost(5), 5]
+    log.save(TimerPosition(serial=6, log_offset=200, until_ms=T0 + 2 * DAY_MS, late=[1, lost(4)]))
+    log.close()
+    log = opened(tmp_path, end=LogEnd(200, 5, T0))
+    assert serials(log, before=5) == [1, lost(4), lost(5), lost(5, 2)]
+    log.save(TimerPosition(serial=5, log_offset=300, until_ms=T0 + 3 * DAY_MS))
+    assert serials(log) == [lost(5, 2)]
+    log.close()
+    log = opened(tmp_path)
+    assert log.findings == []
+    assert serials(log) == [lost(5, 2)]
+
+
+def test_a_late_message_that_the_log_has_lost_is_still_late(tmp_path: Path) -> None:
+    log = opened(tmp_path)
+    log.append([entry(serial, T0 + serial) for serial in range(6)])
+    log.save(TimerPosition(serial=6, log_offset=100, until_ms=T0 + 5, late=[2, 4]))
+    log.close()
+    for _ in range(2):
+        log = opened(tmp_path, end=LogEnd(100, 3, T0))
+        assert serials(log, before=3) == [2, lost(4)]
+        log.close()
+
+
+def test_what_was_delivered_behind_the_end_of_the_log_is_given_again(tmp_path: Path) -> None:
+    log = opened(tmp_path)
+    log.append([entry(serial, T0 + serial) for serial in range(6)])
+    log.save(TimerPosition(serial=6, log_offset=100, until_ms=T0 + 5, late=[1]))
+    log.close()
+    log = opened(tmp_path, end=LogEnd(60, 6, T0 + 2))
+    assert "ends at 60; what fell due after that end is delivered again" in log.findings[0]
+    assert serials(log) == [1, 3, 4, 5]
+
+
+def test_lost_messages_are_kept_without_a_position_too(tmp_path: Path) -> None:
+    log = opened(tmp_path)
+    log.append([entry(serial, T0 + serial) for serial in range(6)])
+    log.save(TimerPosition(serial=6, log_offset=100, until_ms=T0))
+    log.close()
+    (tmp_path / "timer/position.json").unlink()
+    log = opened(tmp_path, end=LogEnd(60, 4, T0))
+    log.append([entry(serial, T0 + serial) for serial in range(4)])
+    assert serials(log) == [0, 1, 2, 3, lost(4), lost(5)]
+
+
+def test_a_loss_that_cannot_be_written_down_stops_the_start(tmp_path: Path) -> None:
+    disk = NoRoom()
+    log = opened(tmp_path, disk)
+    log.append([entry(serial, T0 + serial) for serial in range(6)])
+    log.save(TimerPosition(serial=6, log_offset=100))
+    log.close()
+    before = (tmp_path / "timer/position.json").read_bytes()
+    disk.writes_left = 0
+    with pytest.raises(StoreError, match=r"position\.json cannot be written: No space"):
+        opened(tmp_path, disk, LogEnd(60, 4, T0))
+    assert (tmp_path / "timer/position.json").read_bytes() == before
+    assert serials(opened(tmp_path, end=LogEnd(60, 4, T0)), before=4) == [0, 1, 2, 3, lost(4), lost(5)]

@@ -70,8 +70,8 @@ class TimerIntake:
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="cometmq-store-timer")
         self.log: Final[TimerLog] = open_timer_log(store)
         position = self.log.position
-        self._read = min(max(position.serial, self._queue.min_offset()), self._queue.max_offset())
-        """The serial of the message that is read next; not beyond a log that has lost its end."""
+        self._read = max(position.serial, self._queue.min_offset())
+        """The serial of the message that is read next."""
         self._found_until: Final = self._queue.max_offset()
         """Below this serial messages were here at the start: all are read before any comes near, since a recall
         may stand far behind a message that was due meanwhile."""

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cometmq.store.disk import Disk
+from cometmq.store.timer_position import RENUMBERED
 from cometmq.store.timer_unit import UNIT_BYTES, UNIT_DTYPE, Chosen, TimerEntry, Units, sound_units
 
 DAY_MS: Final = 86_400_000
@@ -38,6 +39,8 @@ class TimerDay:
         """Units written."""
         self.dirty = False
         """Whether anything was written since the last flush."""
+        self.lost: list[tuple[int, int, int]] = []
+        """Of the first so many units, those with this serial or a later one have so much added to it."""
         self._data_size = 0
         self._disk = disk
         self._reader = -1
@@ -130,7 +133,7 @@ class TimerDay:
         found = []
         for units in self._blocks():
             due = units["due"]
-            found.append(units[(due >= low_ms) & (due < high_ms) & (units["serial"] < before_serial)])
+            found.append(units[(due >= low_ms) & (due < high_ms) & _appended(units, before_serial)])
         return np.concatenate(found) if found else np.empty(0, UNIT_DTYPE)
 
     def dues(self, low_ms: int, high_ms: int, chosen: Chosen) -> npt.NDArray[np.int64]:
@@ -145,7 +148,7 @@ class TimerDay:
         """The earliest due time of a unit from ``from_ms`` on, ``None`` for none."""
         earliest = None
         for units in self._blocks():
-            due = units["due"][(units["due"] >= from_ms) & (units["serial"] < before_serial)]
+            due = units["due"][(units["due"] >= from_ms) & _appended(units, before_serial)]
             if len(due):
                 first = int(due.min())
                 earliest = first if earliest is None else min(earliest, first)
@@ -160,8 +163,19 @@ class TimerDay:
                 units = np.frombuffer(file.read(min(left, _READ_UNITS) * UNIT_BYTES), UNIT_DTYPE)
                 if not len(units):
                     return
+                yield self._renumbered(units, self.count - left) if self.lost else units
                 left -= len(units)
-                yield units
+
+    def _renumbered(self, units: Units, first: int) -> Units:
+        units = units.copy()
+        for count, serial, added in self.lost:
+            serials = units["serial"][: max(count - first, 0)]
+            serials[(serials >= serial) & (serials < RENUMBERED)] += added
+        return units
+
+    def last_serial(self) -> int:
+        """The greatest serial as the units say it; −1 for none."""
+        return max((int(units["serial"].max()) for units in self._blocks()), default=-1)
 
     def will_need(self, units: Units) -> None:
         """Tell the kernel that the records of ``units`` are read soon, so that reading them does not wait."""
@@ -194,6 +208,12 @@ class TimerDay:
         if self._reader >= 0:
             os.close(self._reader)
             self._reader = -1
+
+
+def _appended(units: Units, before_serial: int) -> npt.NDArray[np.bool_]:
+    """Which units were appended before a serial; those that the log has lost were."""
+    appended: npt.NDArray[np.bool_] = (units["serial"] < before_serial) | (units["serial"] >= RENUMBERED)
+    return appended
 
 
 def day_number_of(path: Path) -> int | None:

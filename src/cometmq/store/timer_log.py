@@ -24,9 +24,10 @@ import numpy as np
 from cometmq.message.message import MessageExt
 from cometmq.message.properties import REAL_TOPIC
 from cometmq.store.disk import Disk, replace_whole
+from cometmq.store.errors import StoreError
 from cometmq.store.timer_count import WaitingOfTopic, count_waiting
 from cometmq.store.timer_day import DAY_MS, TimerDay, day_number_of
-from cometmq.store.timer_position import Delivered, TimerPosition, read_position
+from cometmq.store.timer_position import Delivered, LogEnd, TimerPosition, after_loss, read_position
 from cometmq.store.timer_unit import UNIT_DTYPE, Chosen, TimerEntry, Units, without_recalled
 
 FOREVER_MS: Final = 1 << 62
@@ -66,8 +67,14 @@ class TimerLog:
         return self._directory / "position.json"
 
     # --- opening --------------------------------------------------------------------------------
-    def open(self, log_end: int) -> None:
-        """Find the files and how far they can be trusted; ``log_end`` is the end of the CommitLog."""
+    def open(self, end: LogEnd) -> None:
+        """Find the files and how far they can be trusted.
+
+        When the log ends before what is known of it (it comes from a backup, or its last files were damaged), the
+        messages that it has lost are kept, and those delivered after its end are given again.
+
+        :raises StoreError: the log has lost its end, and that cannot be written down.
+        """
         if not self.exists:
             return
         position = read_position(self._position_path)
@@ -75,12 +82,13 @@ class TimerLog:
         if position is None:
             if numbers:
                 self.findings.append("comet/timer/position.json: missing or damaged; the whole log is read instead")
-        elif position.log_offset > log_end:
+        elif position.log_offset > end.offset:
             self.findings.append(
-                f"comet/timer: knows the log up to {position.log_offset}, but it ends at {log_end}; "
-                "messages may be delivered twice"
+                f"comet/timer: knows the log up to {position.log_offset}, but it ends at {end.offset}; "
+                "what fell due after that end is delivered again"
             )
-            position = msgspec.structs.replace(position, log_offset=log_end)
+            until_ms = min(position.until_ms, end.stored_ms)
+            position = msgspec.structs.replace(position, log_offset=end.offset, until_ms=until_ms)
         for number in sorted(numbers | (position.days.keys() if position is not None else set())):
             day = TimerDay(self._directory, number, self._disk)
             wrong = day.recover(position.days.get(number, 0) if position is not None else None)
@@ -88,8 +96,41 @@ class TimerLog:
                 self.findings.append(wrong)
             if day.count:
                 self._days[number] = day
+            elif position is not None and number not in position.days and _is_over(number, position):
+                day.delete()  # a crash came between the position and that
+        known = position.serial if position is not None else 1 + self._last_serial()
         self.position = position or TimerPosition()
+        if known > end.serial:
+            self._keep_lost(end.serial)
+        self._number_lost()
         self.delivered = Delivered(self.position, {})
+
+    def _last_serial(self) -> int:
+        return max((day.last_serial() for day in self._days.values()), default=-1)
+
+    def _keep_lost(self, serial: int) -> None:
+        """Write down, before a new message can get one of these serials, that the log has lost those from there on."""
+        days = {day.number: day.count for day in self._days.values()}
+        self.position = after_loss(msgspec.structs.replace(self.position, days=days), serial)
+        self.findings.append(
+            f"comet/timer: waiting messages from number {serial} on are in the log no more; they are kept"
+        )
+        try:
+            replace_whole(self._position_path, msgspec.json.encode(self.position), self._disk)
+        except OSError as error:
+            raise StoreError(
+                f"comet/timer/position.json cannot be written: {error.strerror}",
+                next_step="see that the disk has room and can be written; until then the broker does not start, "
+                "since new waiting messages would be taken for those that the log has lost",
+            ) from error
+
+    def _number_lost(self) -> None:
+        for day in self._days.values():
+            day.lost = [
+                (lost.days[day.number], lost.serial, lost.added)
+                for lost in self.position.lost
+                if day.number in lost.days
+            ]
 
     # --- writing (worker thread) ------------------------------------------------------------------
     def append(self, entries: Sequence[TimerEntry]) -> None:
@@ -126,13 +167,17 @@ class TimerLog:
         for day in self._days.values():
             if day.dirty:
                 day.flush()
-        position = msgspec.structs.replace(position, days={day.number: day.count for day in self._days.values()})
+        over = [number for number in self._days if _is_over(number, position)]
+        days = {number: day.count for number, day in self._days.items() if number not in over}
+        lost = [
+            msgspec.structs.replace(one, days={number: one.days[number] for number in one.days if number in days})
+            for one in self.position.lost
+        ]
+        position = msgspec.structs.replace(position, days=days, lost=lost)
         replace_whole(self._position_path, msgspec.json.encode(position), self._disk)
         self.position = position
-        if not position.late:
-            over = [number for number in self._days if (number + 1) * DAY_MS <= position.until_ms + 1]
-            for number in over:
-                self._days.pop(number).delete()
+        for number in over:
+            self._days.pop(number).delete()
 
     # --- reading --------------------------------------------------------------------------------
     def load(self, low_ms: int, high_ms: int, before_serial: int, most: int) -> Loaded:
@@ -232,6 +277,11 @@ class TimerLog:
         """Close the files."""
         for day in self._days.values():
             day.close()
+
+
+def _is_over(number: int, position: TimerPosition) -> bool:
+    """Whether all that was due on a day is delivered."""
+    return not position.late and (number + 1) * DAY_MS <= position.until_ms + 1
 
 
 def _sorted(units: Units) -> Units:

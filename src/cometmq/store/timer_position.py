@@ -20,6 +20,31 @@ from cometmq.store.timer_unit import Units
 _VERSION: Final = 1
 
 
+RENUMBERED: Final = 1 << 48
+"""Serials from here on are of messages whose place in their queue the log has lost: new messages have got theirs."""
+
+
+class LogEnd(msgspec.Struct, frozen=True):
+    """Where the log of a store ends when it is opened."""
+
+    offset: int
+    serial: int
+    """The queue offset that the next waiting message gets."""
+    stored_ms: int
+    """When its last record was stored; −1 for an empty log."""
+
+
+class Lost(msgspec.Struct, frozen=True):
+    """Messages that only the timer log has, since the log lost its end."""
+
+    serial: int
+    """Those with this serial or a later one …"""
+    days: dict[int, int]
+    """… among the first so many units of each day …"""
+    added: int
+    """… have a serial that is greater by so much than their unit says."""
+
+
 class TimerPosition(msgspec.Struct, frozen=True):
     """One moment of the timer log and of its deliveries."""
 
@@ -33,7 +58,20 @@ class TimerPosition(msgspec.Struct, frozen=True):
     """… but for these."""
     days: dict[int, int] = {}
     """How many units the index of each day has, by the day's number since 1970."""
+    lost: list[Lost] = []
+    """One for each time that the log had lost messages below ``serial``, oldest first."""
     version: int = _VERSION
+
+
+def after_loss(position: TimerPosition, serial: int) -> TimerPosition:
+    """The position when the log has no message from ``serial`` on any more, and will give these serials again."""
+    added = RENUMBERED + (position.lost[-1].added if position.lost else 0)
+    return msgspec.structs.replace(
+        position,
+        serial=min(position.serial, serial),
+        late=[late + added if serial <= late < RENUMBERED else late for late in position.late],
+        lost=[*position.lost, Lost(serial, position.days, added)],
+    )
 
 
 def read_position(path: Path) -> TimerPosition | None:
@@ -68,7 +106,8 @@ class Delivered:
     def left(self, units: Units) -> Units:
         """The units that were not delivered."""
         serial = units["serial"]
-        before = (serial < self._position.serial) & (units["due"] <= self._position.until_ms)
+        written = (serial < self._position.serial) | (serial >= RENUMBERED)
+        before = written & (units["due"] <= self._position.until_ms)
         if len(self._late):
             before &= ~np.isin(serial, self._late)
         if len(self._found):

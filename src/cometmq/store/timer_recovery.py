@@ -13,7 +13,7 @@ from cometmq.message.record import decode_record
 from cometmq.message.sysflag import TRANSACTION_ROLLBACK
 from cometmq.store.message_store import MessageStore
 from cometmq.store.timer_log import TimerLog
-from cometmq.store.timer_position import Delivered, TimerPosition
+from cometmq.store.timer_position import Delivered, LogEnd, TimerPosition
 
 _log = logging.getLogger(__name__)
 
@@ -23,9 +23,12 @@ _MARK: Final = f"{TIMER_OUT_MS}\x01".encode()
 
 
 def open_timer_log(store: MessageStore) -> TimerLog:
-    """The timer log in ``comet/timer`` below the store's directory; what was noticed is logged."""
+    """The timer log in ``comet/timer`` below the store's directory; what was noticed is logged.
+
+    :raises StoreError: as :meth:`TimerLog.open`.
+    """
     timer_log = TimerLog(store.config.root / "comet" / "timer", store.disk)
-    timer_log.open(store.max_physical_offset)
+    timer_log.open(_end(store))
     for line in timer_log.findings:
         _log.warning("%s", line)
     apache = _position_of_apache(store) if not timer_log.exists else None
@@ -36,6 +39,12 @@ def open_timer_log(store: MessageStore) -> TimerLog:
         found = dict(_deliveries(store, timer_log.position.log_offset))
         timer_log.delivered = Delivered(timer_log.position, found)
     return timer_log
+
+
+def _end(store: MessageStore) -> LogEnd:
+    last = store.decoded_at(store.last_record[0]) if store.last_record[0] >= 0 else None
+    serial = store.queue(TIMER_TOPIC, 0).max_offset()
+    return LogEnd(store.max_physical_offset, serial, last.store_timestamp if last is not None else -1)
 
 
 def _position_of_apache(store: MessageStore) -> TimerPosition | None:
