@@ -8,6 +8,7 @@ the name, and of two pieces with one name the later wins.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Any, Final
 
@@ -15,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from cometmq.spark.slices import Bytes, Positions, buffers_of, slices, text
+from cometmq.spark.slices import Bytes, Positions, buffers_of, slices, text, windows
 
 _NAME_END: Final = 1
 _PIECE_END: Final = 2
@@ -60,16 +61,21 @@ class PropertyTexts:
             starts, middles, ends = starts[good], middles[good], ends[good]
         return starts, middles, ends, firsts
 
+    @cached_property
+    def _rows(self) -> Positions:
+        """The record of each piece."""
+        return np.repeat(np.arange(self._count), np.diff(self._pieces[3]))
+
     def values_of(self, name: str) -> Any:
         """One property of each record as strings, null where it has none."""
-        starts, middles, ends, firsts = self._pieces
-        wanted = np.frombuffer(name.encode(), np.uint8)
+        starts, middles, ends, _ = self._pieces
+        wanted = name.encode()
         same = np.flatnonzero(middles - starts == len(wanted))
-        for at, byte in enumerate(wanted):
-            same = same[self._bytes[starts[same] + at] == byte]
+        for at, kind, word in _words(wanted):
+            same = same[windows(self._bytes, kind)[starts[same] + at] == word]
         begin = np.zeros(self._count, np.int64)
         length = np.zeros(self._count, np.int64)
-        rows = np.searchsorted(firsts, same, side="right") - 1
+        rows = self._rows[same]
         begin[rows] = middles[same] + 1  # the last of equal names stays
         length[rows] = ends[same] - middles[same] - 1
         return text(slices(self._bytes, begin, length, length == 0))
@@ -85,6 +91,16 @@ class PropertyTexts:
             middles, ends = middles[keep], ends[keep]
         values = slices(self._bytes, middles + 1, ends - middles - 1)
         return pa.MapArray.from_arrays(pa.array(firsts.astype(np.int32)), text(names), text(values), type=kind)
+
+
+def _words(name: bytes) -> Iterator[tuple[int, str, Any]]:
+    """A name cut into numbers of 8, 4, 2 and 1 bytes: where each stands, its type and its value."""
+    at = 0
+    while at < len(name):
+        size = next(size for size in (8, 4, 2, 1) if size <= len(name) - at)
+        kind = f"u{size}"
+        yield at, kind, np.frombuffer(name, kind, 1, at)[0]
+        at += size
 
 
 def _without_repeats(names: Any, firsts: Positions) -> npt.NDArray[np.bool_] | None:
