@@ -96,6 +96,11 @@ def test_everything_of_a_record_is_kept(spark: Any, topics: Topics, places: tupl
     assert made == stored
 
 
+def sequence_of(log: ArchiveLog) -> int:
+    last = log.last()
+    return -1 if last is None else last.sequence
+
+
 def driver(topics: Topics, topic: str, places: tuple[Path, Path], point: str, batch: int) -> subprocess.Popen[bytes]:
     """Start a driver in a process group of its own."""
     to, checkpoint = map(str, places)
@@ -129,7 +134,7 @@ def test_a_driver_killed_at_any_point_loses_and_doubles_nothing(
         assert first.wait(PATIENCE_S) == -signal.SIGKILL
     finally:
         end_group(first)
-    assert log.sequences() == [0]
+    assert sequence_of(log) == 0
     assert len(log.vacuum(dry_run=True)) > 0, "files of the batch that was not committed"
     assert read_archive(spark, to).count() == MOST, "they are not seen"
 
@@ -138,12 +143,12 @@ def test_a_driver_killed_at_any_point_loses_and_doubles_nothing(
         assert second.wait(PATIENCE_S) == -signal.SIGKILL
     finally:
         end_group(second)
-    assert log.sequences() == [0, 1, 2]
+    assert sequence_of(log) == 2
 
     third = driver(topics, topic, places, "never", 0)
     try:
         deadline = time.monotonic() + PATIENCE_S
-        while len(log.sequences()) < 4:  # killed wherever it is, after its first commit
+        while sequence_of(log) < 3:  # killed wherever it is, after its first commit
             with contextlib.suppress(subprocess.TimeoutExpired):
                 raise AssertionError(f"it ended before it was killed: {third.wait(0.05)}")
             assert time.monotonic() < deadline

@@ -1,58 +1,61 @@
-"""The commit log of an archive: whole commits, no overlap, one writer, vacuum. No Spark, no broker."""
+"""The log of an archive: whole commits in every format, no overlap, one writer, vacuum. No Spark, no broker."""
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
+
+from tests.spark.lake_files import AT_MS, BATCH, HOUR_MS, QUEUES, append, cover, stored, written
+
 from cometmq.clock import VirtualClock
-from cometmq.spark.archive_log import ArchiveLog, Covered, DataFile, QueueTotals, part_path
-from cometmq.spark.errors import ArchiveError
+from cometmq.spark import archive_table
+from cometmq.spark.archive_commit import QueueTotals, part_path
+from cometmq.spark.archive_log import ArchiveLog
+from cometmq.spark.archive_table import FORMATS, TableFormat
+from cometmq.spark.errors import ArchiveError, OptionError
 from cometmq.spark.queues import Queue
 
 ORDERS = Queue("orders", "broker-a", 0)
 OTHER = Queue("orders", "broker-a", 1)
+PATIENCE_S = 120
+
+
+@pytest.fixture(params=FORMATS)
+def log(request: pytest.FixtureRequest, tmp_path: Path) -> ArchiveLog:
+    """A new archive, in each format."""
+    return ArchiveLog(tmp_path / "lake", TableFormat(request.param), clock=VirtualClock(start_ms=1000))
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> ArchiveLog:
+def parquet(tmp_path: Path) -> ArchiveLog:
+    """A new archive of Parquet files alone."""
     return ArchiveLog(tmp_path / "lake", clock=VirtualClock(start_ms=1000))
 
 
-def written(log: ArchiveLog, queue: Queue, first: int, end: int, rows: int | None = None) -> DataFile:
-    """A file as an executor leaves it."""
-    path = part_path(queue, "2024-01-01-00", first, end)
-    place = log.root / path
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_bytes(b"PAR1")
-    count = end - first if rows is None else rows
-    return DataFile(path, *queue, first, end, count, 4, 0, 0, 0)
-
-
-def cover(queue: Queue, first: int, end: int) -> Covered:
-    return Covered(queue.topic, queue.broker, queue.queue_id, first, end)
-
-
-def add(log: ArchiveLog, batch: int, queue: Queue, first: int, end: int, query: str = "q") -> bool:
-    file = written(log, queue, first, end)
-    return log.append(query, batch, [cover(queue, first, end)], [file]) is not None
+def sequence_of(log: ArchiveLog) -> int:
+    last = log.last()
+    return -1 if last is None else last.sequence
 
 
 def test_commits_add_up(log: ArchiveLog) -> None:
     assert log.last() is None
-    assert add(log, 0, ORDERS, 5, 10)
-    assert add(log, 1, OTHER, 0, 3)
-    assert add(log, 2, ORDERS, 10, 11)
+    assert append(log, 0, ORDERS, 5, 10)
+    assert append(log, 1, OTHER, 0, 3)
+    assert append(log, 2, ORDERS, 10, 11)
     assert log.queues() == [QueueTotals(*ORDERS, 5, 11, 6), QueueTotals(*OTHER, 0, 3, 3)]
     assert log.next_offsets() == {ORDERS: 11, OTHER: 3}
-    assert [file.path for file in log.files()] == [
+    assert sorted(file.path for file in log.files()) == [
         "topic=orders/hour=2024-01-01-00/part-broker-a-0-00000000000000000005-00000000000000000010.parquet",
-        "topic=orders/hour=2024-01-01-00/part-broker-a-1-00000000000000000000-00000000000000000003.parquet",
         "topic=orders/hour=2024-01-01-00/part-broker-a-0-00000000000000000010-00000000000000000011.parquet",
+        "topic=orders/hour=2024-01-01-00/part-broker-a-1-00000000000000000000-00000000000000000003.parquet",
     ]
     last = log.last()
     assert last is not None
@@ -60,21 +63,21 @@ def test_commits_add_up(log: ArchiveLog) -> None:
 
 
 def test_a_batch_is_committed_once(log: ArchiveLog) -> None:
-    assert add(log, 0, ORDERS, 0, 10)
+    assert append(log, 0, ORDERS, 0, 10)
     assert log.holds("q", 0)
-    assert not add(log, 0, ORDERS, 0, 10)
+    assert not append(log, 0, ORDERS, 0, 10)
     assert log.queues() == [QueueTotals(*ORDERS, 0, 10, 10)]
 
 
 def test_what_is_archived_cannot_be_added_by_another_query(log: ArchiveLog) -> None:
-    add(log, 0, ORDERS, 0, 10)
+    append(log, 0, ORDERS, 0, 10)
     with pytest.raises(ArchiveError, match="archived up to offset 10, and this batch would add it again from 9"):
-        add(log, 0, ORDERS, 9, 12, query="another")
-    assert log.sequences() == [0]
+        append(log, 0, ORDERS, 9, 12, query="another")
+    assert sequence_of(log) == 0
 
 
 def test_pieces_of_a_queue_are_one_range(log: ArchiveLog) -> None:
-    files = [written(log, ORDERS, 0, 5), written(log, ORDERS, 5, 9)]
+    files = [*written(log.root, ORDERS, 0, 5), *written(log.root, ORDERS, 5, 9)]
     commit = log.append("q", 0, [cover(ORDERS, 5, 9), cover(ORDERS, 0, 5)], files)
     assert commit is not None
     assert commit.covered == [cover(ORDERS, 0, 9)]
@@ -82,44 +85,47 @@ def test_pieces_of_a_queue_are_one_range(log: ArchiveLog) -> None:
 
 
 def test_what_was_skipped_is_remembered(log: ArchiveLog) -> None:
-    add(log, 0, ORDERS, 0, 5)
-    files = [written(log, ORDERS, 8, 10)]
+    append(log, 0, ORDERS, 0, 5)
+    files = written(log.root, ORDERS, 8, 10)
     commit = log.append("q", 1, [cover(ORDERS, 8, 12)], files, [cover(ORDERS, 10, 12)])
     assert commit is not None
     assert commit.gaps == ["orders@broker-a:0 [5, 8)", "orders@broker-a:0 [10, 12)"]
 
 
 def test_a_file_that_the_driver_cannot_see_is_refused(log: ArchiveLog) -> None:
-    file = written(log, ORDERS, 0, 5)
+    [file] = written(log.root, ORDERS, 0, 5)
     (log.root / file.path).unlink()
     with pytest.raises(ArchiveError, match="must be the same for driver and executors"):
         log.append("q", 0, [cover(ORDERS, 0, 5)], [file])
 
 
-def test_a_commit_that_did_not_get_its_name_is_none(log: ArchiveLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    add(log, 0, ORDERS, 0, 5)
+def test_a_commit_that_did_not_get_its_name_is_none(parquet: ArchiveLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = parquet
+    append(log, 0, ORDERS, 0, 5)
+    files = written(log.root, ORDERS, 5, 9)
 
     def crash(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Path, "replace", crash)
     with pytest.raises(KeyboardInterrupt):
-        add(log, 1, ORDERS, 5, 9)
+        log.append("q", 1, [cover(ORDERS, 5, 9)], files)
     monkeypatch.undo()
-    assert log.sequences() == [0]
-    assert add(log, 1, ORDERS, 5, 9)
+    assert sequence_of(log) == 0
+    assert append(log, 1, ORDERS, 5, 9)
 
 
-def test_a_damaged_commit_is_named(log: ArchiveLog) -> None:
-    add(log, 0, ORDERS, 0, 5)
+def test_a_damaged_commit_is_named(parquet: ArchiveLog) -> None:
+    log = parquet
+    append(log, 0, ORDERS, 0, 5)
     (log.root / "_commits" / f"{0:020d}.json").write_text("{")
     with pytest.raises(ArchiveError, match=r"00000000000000000000\.json is damaged"):
         log.last()
 
 
 def test_vacuum_removes_only_what_no_commit_names(log: ArchiveLog) -> None:
-    add(log, 0, ORDERS, 0, 5)
-    orphan = written(log, ORDERS, 5, 6)
+    append(log, 0, ORDERS, 0, 5)
+    [orphan] = written(log.root, ORDERS, 5, 6)
     aside = log.root / "topic=orders/hour=2024-01-01-00/.abc.tmp"
     aside.write_bytes(b"")
     expected = sorted([str(aside.relative_to(log.root)), orphan.path])
@@ -130,13 +136,94 @@ def test_vacuum_removes_only_what_no_commit_names(log: ArchiveLog) -> None:
     assert (log.root / log.files()[0].path).exists()
 
 
-def test_names_of_topics_and_brokers_never_become_paths(log: ArchiveLog) -> None:
+def test_files_are_told_as_they_were_written(log: ArchiveLog) -> None:
+    files = written(log.root, QUEUES[1], 0, 10, AT_MS + HOUR_MS - 5)
+    assert len(files) == 2, "an hour ends among them"
+    commit = log.append("q", 0, [cover(QUEUES[1], 0, 10)], files)
+    assert commit is not None
+    assert sorted(log.files(), key=lambda file: file.path) == sorted(commit.files, key=lambda file: file.path)
+    assert {file.committed_ms for file in commit.files} == {1000}
+
+
+def test_a_batch_without_messages_is_committed_too(log: ArchiveLog) -> None:
+    assert log.append("q", 0, [cover(ORDERS, 0, 5)], []) is not None
+    assert log.append("q", 1, [cover(ORDERS, 5, 9)], []) is not None
+    assert (log.queues(), log.files()) == ([QueueTotals(*ORDERS, 0, 9, 0)], [])
+    assert log.last_batch_of("q") == 1
+    assert log.last_batch_of("other") is None
+
+
+def test_the_format_is_found_and_another_is_refused(log: ArchiveLog) -> None:
+    append(log, 0, ORDERS, 0, 5)
+    assert ArchiveLog(log.root).queues() == log.queues()
+    for name in FORMATS:
+        if name != log.format:
+            with pytest.raises(ArchiveError, match=f"holds an archive of format {log.format}, not {name}"):
+                ArchiveLog(log.root, TableFormat(name))
+    with pytest.raises(OptionError, match="no format 'orc'"):
+        ArchiveLog(log.root, TableFormat("orc"))
+
+
+@pytest.mark.parametrize(("name", "package"), [("delta", "deltalake"), ("iceberg", "pyiceberg.catalog")])
+def test_a_package_that_is_missing_is_named(
+    name: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(
+        ArchiveError, match=rf"{package.partition('.')[0]} is not installed .*pip install 'cometmq\[{name}\]'"
+    ):
+        ArchiveLog(tmp_path, TableFormat(name))
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_writer_that_dies_at_the_commit(log: ArchiveLog, after: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the transaction nothing is there; behind it a repeated batch is known."""
+    append(log, 0, ORDERS, 0, 5)
+    table = type(archive_table.table_at(log.root, None))
+    commit = table.commit
+
+    def dying(self: Any, *given: Any) -> None:
+        if after:
+            commit(self, *given)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(table, "commit", dying)
+    with pytest.raises(KeyboardInterrupt):
+        append(log, 1, ORDERS, 5, 9)
+    monkeypatch.undo()
+    assert sum(file.rows for file in log.files()) == (9 if after else 5)
+    again = ArchiveLog(log.root)
+    assert append(again, 1, ORDERS, 5, 9) is not after
+    assert again.queues() == [QueueTotals(*ORDERS, 0, 9, 9)]
+    assert stored(log.root) == {ORDERS: list(range(9))}
+
+
+@pytest.mark.crash
+@pytest.mark.timeout(3 * PATIENCE_S)
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_writer_killed_at_every_step_loses_and_doubles_nothing(name: str, tmp_path: Path) -> None:
+    batches = 6
+    root = tmp_path / "lake"
+    command = [sys.executable, "-m", "tests.spark.lake_files", str(root), name, str(batches)]
+    for point in ("writing", "before", "after", "never"):
+        writer = subprocess.run([*command, point], timeout=PATIENCE_S, check=False)
+        assert writer.returncode == (0 if point == "never" else -signal.SIGKILL)
+        assert stored(root)[QUEUES[0]] == list(range(len(stored(root)[QUEUES[1]]))), "whole batches"
+    assert stored(root) == {queue: list(range(batches * BATCH)) for queue in QUEUES}
+    log = ArchiveLog(root)
+    assert log.queues() == [QueueTotals(*queue, 0, batches * BATCH, batches * BATCH) for queue in sorted(QUEUES)]
+    log.vacuum()
+    assert stored(root) == {queue: list(range(batches * BATCH)) for queue in QUEUES}
+
+
+def test_names_of_topics_and_brokers_never_become_paths() -> None:
     path = part_path(Queue("../%DLQ%x", "../b/c", 0), "h", 0, 1)
     assert path.count("/") == 2
     assert ".." + os.sep not in path.split("part-")[1]
 
 
-def test_one_writer_at_a_time_and_a_killed_one_leaves_no_lock(log: ArchiveLog) -> None:
+def test_one_writer_at_a_time_and_a_killed_one_leaves_no_lock(parquet: ArchiveLog) -> None:
+    log = parquet
     holder = subprocess.Popen(
         [
             sys.executable,

@@ -11,7 +11,7 @@ import pytest
 import cometmq.spark.archive as archive_module
 from cometmq.cli.failures import guarded
 from cometmq.cli.pipeline import command
-from cometmq.spark.archive_log import QueueTotals
+from cometmq.spark.archive_commit import QueueTotals
 from cometmq.spark.archive_report import ArchiveReport
 
 REPORT = ArchiveReport(

@@ -85,8 +85,8 @@ def test_two_lives_of_a_topic_are_not_mixed(tmp_path: Path) -> None:
     [stretch] = stretches(options)
     covered = [made.covered for made in write_stretch(options, stretch, tmp_path / "lake", archived) if made.covered]
     assert [(part.queue_id, part.first, part.end) for part in covered] == [(0, 2, 3), (1, 0, 3), (2, 0, 3)]
-    lives = job._by_queue(next(iter(StoreScan(options).records(stretch))), "b")
-    twice = {queue: [records, records] for queue, records in lives}
+    lives = next(iter(StoreScan(options).records(stretch))).by_queue()
+    twice = {Queue(topic, "b", queue_id): [records, records] for topic, queue_id, records in lives}
     with pytest.raises(ArchiveError, match="earlier life"):
         list(job._write(options, twice, tmp_path / "other"))
 

@@ -16,7 +16,7 @@ pytest.importorskip("pyarrow", reason="pyarrow is not installed (pip install com
 from cometmq.message.properties import decode_properties
 from cometmq.remoting.blocking import BlockingConnection, BlockingConnectionError
 from cometmq.remoting.command import RemotingCommand
-from cometmq.spark.archive_log import Commit, Covered
+from cometmq.spark.archive_commit import QueueTotals
 from cometmq.spark.errors import ArchiveError, OptionError
 from cometmq.spark.queues import Queue
 from cometmq.spark.replay_ledger import (
@@ -56,24 +56,20 @@ def test_origins_are_read_back_and_those_of_other_replays_are_not() -> None:
     assert origin_of("abc", None) is None
 
 
-commits = st.lists(st.lists(st.integers(0, 30), min_size=2, max_size=2), max_size=8)
+ends = st.lists(st.integers(0, 200), min_size=2, max_size=2)
 
 
-@given(commits, st.integers(1, 40), st.integers(0, 5))
-def test_steps_take_every_offset_once_and_in_order(grown: list[list[int]], most: int, done: int) -> None:
-    reached = [0, 0]
-    archived = []
-    for sequence, growth in enumerate(grown):
-        covered = [
-            Covered("t", "b", queue_id, reached[queue_id], reached[queue_id] + more)
-            for queue_id, more in enumerate(growth)
-            if more
-        ]
-        reached = [at + more for at, more in zip(reached, growth, strict=True)]
-        archived.append(Commit(sequence, "q", sequence, 0, [*covered, Covered("other", "b", 0, 0, 9)], [], [], []))
+@given(ends, ends, st.integers(1, 40), st.integers(0, 5))
+def test_steps_take_every_offset_once_and_in_order(reached: list[int], more: list[int], most: int, done: int) -> None:
+    def totals(reached: list[int]) -> list[QueueTotals]:
+        mine = [QueueTotals("t", "b", queue_id, 0, end, end) for queue_id, end in enumerate(reached)]
+        return [*mine, QueueTotals("other", "b", 0, 0, 9, 9)]
+
+    archived = totals(reached)
     steps = list(ranges_left(archived, "t", [], most))
     finished = [StepDone(number, part, 0, 0, 0) for number, part in enumerate(steps[:done])]
-    rest = list(ranges_left(archived, "t", finished, most))
+    reached = [before + growth for before, growth in zip(reached, more, strict=True)]
+    rest = list(ranges_left(totals(reached), "t", finished, most))
     taken: dict[int, list[int]] = {0: [], 1: []}
     for part in [*steps[:done], *rest]:
         assert sum(of.end - of.first for of in part) <= most + 2

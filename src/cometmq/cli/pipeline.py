@@ -9,7 +9,7 @@ import click
 from cometmq.cli.lazy_group import LazyGroup
 
 JOBS: Final = {
-    "archive": "Archive topics, or a store's files, into Parquet, exactly once.",
+    "archive": "Archive topics, or a store's files, into Parquet, Delta Lake or Iceberg, exactly once.",
     "rebuild": "Make a store's consume queues and index anew from its log.",
     "replay": "Send messages of an archive to a topic, in order, and go on where it stopped.",
     "audit": "Compare what was produced, stored, consumed and archived.",

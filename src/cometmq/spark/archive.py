@@ -1,4 +1,4 @@
-"""The archive job: topics → Parquet, exactly once, going on where it stopped.
+"""The archive job: topics → a table of Parquet files, Delta Lake or Iceberg, exactly once, going on where it stopped.
 
 A streaming query plans offsets (kept in Spark's checkpoint), its tasks write files (:mod:`~.archive_writer`), and
 the driver commits them (:mod:`~.archive_log`). Whatever point a crash comes at:
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from cometmq.errors import CometMQError
 from cometmq.spark.archive_log import ArchiveLog
 from cometmq.spark.archive_report import ArchivedBatch, ArchiveReport, ArchiveRun
+from cometmq.spark.archive_table import TableFormat, format_of
 from cometmq.spark.archive_writer import FORMAT, PATH_OPTION, ArchiveWriterSource, from_rows
 from cometmq.spark.checkpoint import last_committed_batch, query_id_of
 from cometmq.spark.environment import local_session
@@ -41,6 +42,7 @@ def archive(
     to: str | Path,
     checkpoint: str | Path,
     *,
+    table_format: TableFormat | str | None = None,
     trigger: str = AVAILABLE_NOW,
     starting_offsets: str = "earliest",
     max_offsets_per_trigger: int | None = 1_000_000,
@@ -57,6 +59,8 @@ def archive(
     :param to: directory that driver and executors share.
     :param checkpoint: directory of Spark's checkpoint; where it is new and the archive is not, the job goes on
         where the archive ends.
+    :param table_format: of an archive that is not there yet: ``parquet``, ``delta`` or ``iceberg``, or more in a
+        :class:`~cometmq.spark.archive_table.TableFormat`.
     :param trigger: ``availableNow`` to stop at what is there now, or an interval such as ``30s`` to go on until
         ``stop`` is set or Ctrl-C comes.
     :param starting_offsets: for queues that are not in the archive yet.
@@ -78,8 +82,7 @@ def archive(
         del given["startingOffsets"]
     parse_options(given)
     timing = _timing(trigger)
-    root = Path(to).absolute()
-    log = ArchiveLog(root)
+    log = ArchiveLog(to, format_of(table_format))
     with log.locked():
         continuation = _continuation(log, checkpoint)
         if continuation:

@@ -1,31 +1,36 @@
-"""Reads an archive back: only files that a commit names; and makes the stored records of its rows again."""
+"""Reads an archive of any format back: what its table names; and makes the stored records of its rows again."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from cometmq.message.hosts import encode_host, parse_address
 from cometmq.message.record import encode_record
+from cometmq.spark.archive_commit import DataFile
 from cometmq.spark.archive_log import ArchiveLog
-from cometmq.spark.columns import COLUMNS, DERIVED
+from cometmq.spark.columns import ARCHIVE_DDL
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-ARCHIVE_DDL: Final = ", ".join(f"{column.name} {column.type}" for column in COLUMNS if column.name not in DERIVED)
-"""The columns of an archive's files."""
-
 
 def read_archive(spark: SparkSession, directory: str | Path) -> DataFrame:
-    """Return the messages of an archive as a DataFrame with every column of the source.
+    """Return the messages of an archive, whatever its format, as a DataFrame with every column of the source.
 
     It shows what was committed when it was called; later commits need another call.
+
+    :raises ArchiveError: the package of the archive's format is not installed.
     """
     log = ArchiveLog(directory)
-    paths = [str(log.root.absolute() / file.path) for file in log.files()]
+    return read_files(spark, log.root, log.files())
+
+
+def read_files(spark: SparkSession, root: Path, files: Iterable[DataFile]) -> DataFrame:
+    """Return the messages in some files of the archive at ``root``."""
+    paths = [str(root / file.path) for file in files]
     if not paths:
         return spark.createDataFrame([], ARCHIVE_DDL)
     return spark.read.schema(ARCHIVE_DDL).parquet(*paths)

@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 
 from cometmq.clock import SYSTEM_CLOCK
-from cometmq.spark.archive_log import ArchiveLog, Commit, QueueTotals
+from cometmq.spark.archive_commit import Commit, QueueTotals
+from cometmq.spark.archive_log import ArchiveLog
 
 
 @dataclass(frozen=True, slots=True)

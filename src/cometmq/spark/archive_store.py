@@ -11,16 +11,19 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from cometmq.spark.archive_log import ArchiveLog, Covered
+from cometmq.spark.archive_commit import Covered
+from cometmq.spark.archive_log import ArchiveLog
 from cometmq.spark.archive_report import ArchivedBatch, ArchiveReport, ArchiveRun
-from cometmq.spark.archive_writer import ARCHIVE_COLUMNS, PATH_OPTION, Manifest, QueueWriter, from_rows
-from cometmq.spark.columns import arrow_schema
+from cometmq.spark.archive_table import TableFormat, format_of
+from cometmq.spark.archive_writer import PATH_OPTION, Manifest, QueueWriter, from_rows
+from cometmq.spark.columns import ARCHIVE_COLUMNS, arrow_schema
 from cometmq.spark.decode import Records, decode
 from cometmq.spark.environment import local_session
 from cometmq.spark.errors import ArchiveError, OptionError
@@ -47,6 +50,7 @@ def archive_store(
     *,
     broker_name: str,
     topics: str | Sequence[str] = (),
+    table_format: TableFormat | str | None = None,
     options: Mapping[str, str] | None = None,
     spark: SparkSession | None = None,
     master: str = "local[*]",
@@ -59,6 +63,8 @@ def archive_store(
     :param to: directory that driver and executors share; an archive of these queues is gone on with.
     :param broker_name: whose store it is; an archive made from the broker itself has the same queues then.
     :param topics: their names; without any all ordinary topics, or ``subscribePattern`` in ``options``.
+    :param table_format: of an archive that is not there yet: ``parquet``, ``delta`` or ``iceberg``, or more in a
+        :class:`~cometmq.spark.archive_table.TableFormat`.
     :param options: more options of the store reader.
     :param on_batch: called after each commit; ``stop``, when set, ends the run after the commit under way.
     :raises OptionError: an argument is wrong.
@@ -72,7 +78,7 @@ def archive_store(
     if not broker_name:
         raise OptionError("the broker's name is missing", next_step="no file says whose store it is; see broker.conf")
     count = len(stretches(parse_store_options(given)))
-    log = ArchiveLog(Path(to).absolute())
+    log = ArchiveLog(to, format_of(table_format))
     with log.locked():
         run = ArchiveRun(log, on_batch)
         session = spark or local_session(master, "cometmq archive")
@@ -119,6 +125,14 @@ class ArchiveStoreSource(DataSource):
         return ArchiveStoreReader(parse_store_options(given), first, end, self.options[PATH_OPTION])
 
 
+@dataclass
+class StretchPartition(InputPartition):
+    """One stretch of the log, and how far each queue is archived."""
+
+    stretch: Stretch
+    archived: Offsets
+
+
 class ArchiveStoreReader(DataSourceReader):
     """Writes some stretches of a log into the archive; its rows are what was written."""
 
@@ -128,14 +142,14 @@ class ArchiveStoreReader(DataSourceReader):
         self._root = root
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Choose the stretches of this commit."""
-        return stretches(self._options)[self._part]
+        """Choose the stretches of this commit, with how far the archive is."""
+        archived = ArchiveLog(self._root).next_offsets()
+        return [StretchPartition(stretch, archived) for stretch in stretches(self._options)[self._part]]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[str]]:
         """Write the files of one stretch."""
-        if isinstance(partition, Stretch):
-            archived = ArchiveLog(self._root).next_offsets()
-            for manifest in write_stretch(self._options, partition, Path(self._root), archived):
+        if isinstance(partition, StretchPartition):
+            for manifest in write_stretch(self._options, partition.stretch, Path(self._root), partition.archived):
                 yield manifest.to_row()
 
 
@@ -144,7 +158,8 @@ def write_stretch(options: StoreOptions, stretch: Stretch, root: Path, archived:
     gathered: dict[Queue, list[Records]] = {}
     size = 0
     for records in StoreScan(options).records(stretch):
-        for queue, part in _by_queue(records, options.broker_name):
+        for topic, queue_id, part in records.by_queue():
+            queue = Queue(topic, options.broker_name, queue_id)
             offsets = part.queue_offsets
             new = offsets >= archived.get(queue, 0)
             if new.any():
@@ -154,14 +169,6 @@ def write_stretch(options: StoreOptions, stretch: Stretch, root: Path, archived:
             yield from _write(options, gathered, root)
             gathered, size = {}, 0
     yield from _write(options, gathered, root)
-
-
-def _by_queue(records: Records, broker: str) -> Iterator[tuple[Queue, Records]]:
-    topics = records.topics().dictionary_encode()
-    places = topics.indices.to_numpy().astype(np.int64) << 32 | records.queue_ids.astype(np.int64)
-    names = topics.dictionary.to_pylist()
-    for place in np.unique(places).tolist():
-        yield Queue(names[place >> 32], broker, place & 0xFFFFFFFF), records.rows(places == place)
 
 
 def _write(options: StoreOptions, gathered: Mapping[Queue, list[Records]], root: Path) -> Iterator[Manifest]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import groupby, pairwise
 from pathlib import Path
@@ -18,11 +19,12 @@ import msgspec
 from pyspark.sql.datasource import DataSource, InputPartition
 
 from cometmq.durable import flush_directory
-from cometmq.spark.archive_log import ArchiveLog, Covered, DataFile, part_path
-from cometmq.spark.columns import COLUMNS, DERIVED, arrow_schema
+from cometmq.spark.archive_commit import Covered, DataFile, part_path
+from cometmq.spark.archive_log import ArchiveLog
+from cometmq.spark.columns import ARCHIVE_COLUMNS, arrow_schema
 from cometmq.spark.errors import OptionError
 from cometmq.spark.options import SourceOptions, parse_options
-from cometmq.spark.queues import OffsetRange, Queue
+from cometmq.spark.queues import OffsetRange, Offsets, Queue
 from cometmq.spark.readers import RangePartition
 from cometmq.spark.stream_reader import RocketMQStreamReader
 
@@ -31,8 +33,6 @@ if TYPE_CHECKING:
 
 FORMAT: Final = "rocketmq_archive"
 PATH_OPTION: Final = "archivePath"
-ARCHIVE_COLUMNS: Final = tuple(column.name for column in COLUMNS if column.name not in DERIVED)
-"""Every column that says something of its own, so that a record can be made again byte by byte."""
 
 _HOUR_MS: Final = 3_600_000
 _ROW_GROUP_BYTES: Final = 32 * 1024 * 1024
@@ -44,7 +44,7 @@ _DICTIONARY: Final = (
     *("preparedTransactionOffset", "properties.key_value.key"),
 )
 """Columns of few distinct values; building a dictionary for the others would be in vain."""
-_STATISTICS: Final = ("queueId", "queueOffset", "keys", "uniqKey", "tags", "bornTimestamp", "storeTimestamp")
+_STATISTICS: Final = ("topic", "queueId", "queueOffset", "keys", "uniqKey", "tags", "bornTimestamp", "storeTimestamp")
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -62,6 +62,14 @@ class Manifest(msgspec.Struct, frozen=True):
 def from_rows(rows: Iterable[Any]) -> list[Manifest]:
     """Decode collected rows."""
     return [msgspec.json.decode(row[0], type=Manifest) for row in rows]
+
+
+@dataclass
+class ArchivePartition(InputPartition):
+    """Ranges of one task, and how far their queues are archived: nothing below is written again."""
+
+    ranges: tuple[OffsetRange, ...]
+    archived: Offsets
 
 
 class ArchiveWriterSource(DataSource):
@@ -91,20 +99,26 @@ class ArchiveStreamReader(RocketMQStreamReader):
         super().__init__(options, schema)
         self._root = root
 
-    def read(self, partition: InputPartition) -> Iterator[tuple[str]]:
-        """Write one partition, unless its batch is committed: then Spark repeats it after a crash, in vain."""
-        from pyspark import TaskContext
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Deal a batch out, with how far the archive is: of a batch that Spark repeats in vain nothing is read."""
+        archived = ArchiveLog(self._root).next_offsets()
+        dealt = super().partitions(start, end)
+        return [
+            ArchivePartition(part.ranges, {of.queue: archived[of.queue] for of in part.ranges if of.queue in archived})
+            for part in dealt
+            if isinstance(part, RangePartition)
+        ]
 
-        assert isinstance(partition, RangePartition)
-        context = TaskContext.get()
-        query_id = context and context.getLocalProperty("sql.streaming.queryId")
-        batch_id = context and context.getLocalProperty("streaming.sql.batchId")
-        log = ArchiveLog(self._root)
-        if query_id and batch_id and log.holds(query_id, int(batch_id)):
-            return
-        log.demand_new(partition.ranges)
-        for manifest in write_ranges(self._options, partition.ranges, Path(self._root)):
-            yield manifest.to_row()
+    def read(self, partition: InputPartition) -> Iterator[tuple[str]]:
+        """Write one partition; ranges that are archived are only told, for the driver to judge."""
+        if isinstance(partition, ArchivePartition):
+            archived, ranges = partition.archived, partition.ranges
+            new = [part for part in ranges if part.first >= archived.get(part.queue, part.first)]
+            for manifest in write_ranges(self._options, new, Path(self._root)):
+                yield manifest.to_row()
+            for part in ranges:
+                if part not in new:
+                    yield Manifest(covered=_covered(part)).to_row()
 
 
 def write_ranges(options: SourceOptions, ranges: Sequence[OffsetRange], root: Path) -> Iterator[Manifest]:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.message.names import TRACE_TOPIC
-from cometmq.spark.archive_log import ArchiveLog, QueueTotals
+from cometmq.spark.archive_commit import QueueTotals
+from cometmq.spark.archive_log import ArchiveLog
 from cometmq.spark.audit_frames import QUEUE, archived_frame, gaps_in, minutes_of, produced_frame, stored_frame, took
 from cometmq.spark.audit_report import AuditReport, Disagreement, Lateness, QueueAudit, Span, moment
 from cometmq.spark.cluster import Cluster
@@ -80,7 +81,7 @@ def _log_of(directory: Path, topic: str) -> ArchiveLog:
     if not any(of.topic == topic for of in log.queues()):
         raise ArchiveError(f"{directory} holds no archive of topic {topic}", next_step="cometmq pipeline archive")
     for file in log.files():
-        if file.topic == topic and not (directory / file.path).is_file():
+        if file.topic == topic and not (log.root / file.path).is_file():
             raise ArchiveError(f"the archive {directory} has lost {file.path}", next_step="restore it from a backup")
     return log
 
@@ -122,7 +123,7 @@ class _Audit:
         self._totals: dict[Queue, QueueTotals] = {}
         if log is not None:
             mine = [of for of in log.queues() if of.topic == topic]
-            self._totals = {Queue(of.topic, of.broker, of.queue_id): of for of in mine}
+            self._totals = {of.queue: of for of in mine}
         self._bounds = cluster.bounds(queues)
         self._found: list[Disagreement] = []
         self._notes: list[str] = []

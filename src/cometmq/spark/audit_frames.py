@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.message.trace_record import FIELD_SEPARATOR, RECORD_SEPARATOR
 from cometmq.spark.archive_log import ArchiveLog
-from cometmq.spark.archive_reader import ARCHIVE_DDL
+from cometmq.spark.archive_reader import read_files
 from cometmq.spark.cluster import Bounds
 from cometmq.spark.queues import Queue, offsets_to_json
 
@@ -48,14 +48,13 @@ def archived_frame(spark: SparkSession, log: ArchiveLog, topic: str) -> DataFram
     """The messages of a topic in an archive."""
     from pyspark.sql import functions as f
 
-    files = [(commit.committed_ms, file) for commit in log.commits() for file in commit.files if file.topic == topic]
+    files = [file for file in log.files() if file.topic == topic]
     if not files:
         return spark.createDataFrame([], f"{_SCHEMA}, archivedTimestamp timestamp")
-    paths = [str(log.root / file.path) for _, file in files]
     times = spark.createDataFrame(
-        [(file.path.rpartition("/")[2], committed_ms) for committed_ms, file in files], "file string, committed bigint"
+        [(file.path.rpartition("/")[2], file.committed_ms or None) for file in files], "file string, committed bigint"
     )
-    rows = spark.read.schema(ARCHIVE_DDL).parquet(*paths).select(*_COLUMNS, f.col("_metadata.file_name").alias("file"))
+    rows = read_files(spark, log.root, files).select(*_COLUMNS, f.col("_metadata.file_name").alias("file"))
     return rows.join(f.broadcast(times), "file", "left").select(
         *_COLUMNS, f.timestamp_millis("committed").alias("archivedTimestamp")
     )

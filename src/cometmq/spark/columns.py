@@ -65,6 +65,12 @@ DERIVED: Final = frozenset({"delayLevel", "deliverTimestamp", "transactionType",
 
 BY_NAME: Final = {column.name: column for column in COLUMNS}
 
+ARCHIVE_COLUMNS: Final = tuple(column.name for column in COLUMNS if column.name not in DERIVED)
+"""Every column that says something of its own, so that a record can be made again byte by byte."""
+
+ARCHIVE_DDL: Final = ", ".join(f"{name} {BY_NAME[name].type}" for name in ARCHIVE_COLUMNS)
+"""The columns of an archive's files, in Spark's words."""
+
 
 def default_ddl(*, body: bool = True) -> str:
     """Spark DDL of the columns that a read has unasked, without the body if ``body`` is false."""

@@ -198,6 +198,16 @@ class Records:
             at = int(self.starts[int(np.argmin(good))])
             raise RecordError(f"the record at byte {at} {what}")
 
+    def by_queue(self) -> Iterator[tuple[str, int, Records]]:
+        """Topic, queue id and records of each queue, queue by queue."""
+        if not len(self):
+            return
+        topics = self.topics().dictionary_encode()
+        names: list[str] = topics.dictionary.to_pylist()
+        places = topics.indices.to_numpy().astype(np.int64) << 32 | self.queue_ids.astype(np.int64)
+        for place in np.unique(places).tolist():
+            yield names[place >> 32], place & 0xFFFFFFFF, self.rows(places == place)
+
     # Columns --------------------------------------------------------------------------------------
 
     def column(self, name: str, kind: Any) -> Any:

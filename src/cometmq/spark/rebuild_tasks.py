@@ -75,15 +75,9 @@ class Compared(msgspec.Struct, frozen=True):
 def by_queue(records: Records, known: frozenset[str] | None) -> Iterator[tuple[QueueKey, Records]]:
     """Records that belong into a queue, queue by queue; those of deleted topics are left out."""
     placed = records.rows((records.sys_flags & NO_QUEUE_OFFSET) == 0)
-    if not len(placed):
-        return
-    topics = placed.topics().dictionary_encode()
-    names: list[str] = topics.dictionary.to_pylist()
-    places = topics.indices.to_numpy().astype(np.int64) << 32 | placed.queue_ids.astype(np.int64)
-    for place in np.unique(places).tolist():
-        topic = names[place >> 32]
+    for topic, queue_id, part in placed.by_queue():
         if known is None or topic in known or topic in SYSTEM_TOPICS:
-            yield (topic, place & 0xFFFFFFFF), placed.rows(places == place)
+            yield (topic, queue_id), part
 
 
 def lives(stretch: Stretch, known: frozenset[str] | None, bad: BadRecords) -> list[Seen]:

@@ -20,7 +20,7 @@ from cometmq.clock import SYSTEM_CLOCK
 from cometmq.message.names import DLQ_PREFIX, RETRY_PREFIX
 from cometmq.spark.archive import cause_of
 from cometmq.spark.archive_log import ArchiveLog
-from cometmq.spark.archive_reader import ARCHIVE_DDL
+from cometmq.spark.archive_reader import read_files
 from cometmq.spark.cluster import Cluster
 from cometmq.spark.environment import local_session
 from cometmq.spark.errors import ArchiveError, OptionError, SparkSourceError
@@ -88,7 +88,7 @@ def replay(
     :raises ArchiveError: another job holds the ledger, or it is about another replay.
     :raises SparkSourceError: messages could not be sent; what was done stays.
     """
-    log = ArchiveLog(Path(archive).absolute())
+    log = ArchiveLog(archive)
     topic = topic or _only_topic(log)
     to = to or topic
     if to.startswith((RETRY_PREFIX, DLQ_PREFIX)):
@@ -160,7 +160,7 @@ class _Run:
         steps = self._ledger.steps()
         ranges = [
             Range(part.broker, part.queue_id, part.first, part.end)
-            for left in ranges_left(self._log.commits(), self._job.topic, steps, self._step_offsets)
+            for left in ranges_left(self._log.queues(), self._job.topic, steps, self._step_offsets)
             for part in left
         ]
         counted = {}
@@ -183,12 +183,12 @@ class _Run:
             number = len(earlier)
             done: list[ReplayedStep] = []
             finished = True
-            left = ranges_left(self._log.commits(), self._job.topic, earlier, self._step_offsets)
+            left = ranges_left(self._log.queues(), self._job.topic, earlier, self._step_offsets)
             begun = self._ledger.plan_of(number)
             if begun is not None:
                 self._step(spark, replay_id, begun, done)
                 number += 1
-                left = ranges_left(self._log.commits(), self._job.topic, self._ledger.steps(), self._step_offsets)
+                left = ranges_left(self._log.queues(), self._job.topic, self._ledger.steps(), self._step_offsets)
             for ranges in left:
                 if stop is not None and stop.is_set():
                     finished = False
@@ -275,7 +275,7 @@ class _Run:
         files = files_of(self._files, self._job.topic, ranges, self._job.selection)
         if not files:
             return None
-        frame = spark.read.schema(ARCHIVE_DDL).parquet(*(str(self._log.root / file.path) for file in files))
+        frame = read_files(spark, self._log.root, files)
         chosen = within(select(frame, self._job.topic, self._job.selection), ranges)
         target = target_by_key(len(self._queues)) if self._kept is None else target_by_queue(self._kept)
         return chosen.select("*", target.alias("target")).selectExpr("target", *SENT_COLUMNS)

@@ -23,7 +23,7 @@ import msgspec
 
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.durable import replace_file
-from cometmq.spark.archive_log import Commit, Covered
+from cometmq.spark.archive_commit import QueueTotals
 from cometmq.spark.errors import ArchiveError
 from cometmq.spark.job_lock import locked
 from cometmq.spark.queues import Offsets, Queue
@@ -174,37 +174,24 @@ def _read(path: Path, kind: type[T]) -> T:
         raise ArchiveError(f"{path} is damaged: {error}", next_step="restore it from a backup") from error
 
 
-def ranges_left(commits: Iterable[Commit], topic: str, done: Iterable[StepDone], most: int) -> Iterator[list[Range]]:
+def ranges_left(
+    queues: Iterable[QueueTotals], topic: str, done: Iterable[StepDone], most: int
+) -> Iterator[list[Range]]:
     """Cut what an archive holds of a topic, and what no step has sent yet, into steps of about ``most`` offsets.
 
-    The order is that of the commits, and within a queue that of offsets.
+    Each step takes an equal share of every queue, in the order of offsets.
     """
     reached: Offsets = {}
     for step in done:
         for sent in step.ranges:
             reached[Queue(topic, sent.broker, sent.queue_id)] = sent.end
-    waiting: dict[Queue, tuple[int, int]] = {}
-    for commit in commits:
-        for part in commit.covered:
-            if part.topic == topic:
-                _wait(waiting, reached, part)
-        if sum(end - first for first, end in waiting.values()) >= most:
-            yield from _cut(waiting, most)
-            waiting = {}
+    waiting = {of.queue: (max(of.first, reached.get(of.queue, 0)), of.next) for of in queues if of.topic == topic}
+    waiting = {queue: (first, end) for queue, (first, end) in waiting.items() if first < end}
     if waiting:
         yield from _cut(waiting, most)
 
 
-def _wait(waiting: dict[Queue, tuple[int, int]], reached: Offsets, part: Covered) -> None:
-    queue = Queue(part.topic, part.broker, part.queue_id)
-    first = max(part.first, reached.get(queue, 0))
-    if first < part.end:
-        begun = waiting.get(queue)
-        waiting[queue] = (first if begun is None else begun[0], part.end)
-
-
 def _cut(waiting: dict[Queue, tuple[int, int]], most: int) -> Iterator[list[Range]]:
-    """Each step takes an equal share of every queue."""
     total = sum(end - first for first, end in waiting.values())
     steps = -(-total // most)
     for step in range(steps):

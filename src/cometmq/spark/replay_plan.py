@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.message.ids import index_hash, java_hash
 from cometmq.message.properties import SHARDING_KEY
-from cometmq.spark.archive_log import DataFile
+from cometmq.spark.archive_commit import DataFile
 from cometmq.spark.errors import OptionError
 from cometmq.spark.queues import Queue
 from cometmq.spark.replay_ledger import Range, Selection

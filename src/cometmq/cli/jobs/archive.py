@@ -1,4 +1,4 @@
-"""``cometmq pipeline archive``: topics, or a store's files, into Parquet."""
+"""``cometmq pipeline archive``: topics, or a store's files, into Parquet, Delta Lake or Iceberg."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import click
 
 from cometmq.cli.administration import namesrv_option
 from cometmq.cli.failures import DONE, PARTLY_DONE
+from cometmq.spark.archive_table import FORMATS, ICEBERG, TableFormat
 from cometmq.spark.errors import OptionError
 
 if TYPE_CHECKING:
@@ -23,6 +24,14 @@ if TYPE_CHECKING:
 @click.option("--topic", "topics", multiple=True, help="A topic; may be given several times.")
 @click.option("--pattern", help="A regular expression that whole topic names match, instead of --topic.")
 @click.option("--to", required=True, type=click.Path(path_type=Path, file_okay=False), help="Directory of the archive.")
+@click.option(
+    "--format",
+    "table_format",
+    type=click.Choice(FORMATS),
+    help="Format of an archive that is not there yet.  [default: parquet]",
+)
+@click.option("--catalog", help="With --format iceberg: a catalog that pyiceberg is configured for.")
+@click.option("--table", help="With --format iceberg: namespace and name of the table.  [default: cometmq.archive]")
 @click.option("--checkpoint", type=click.Path(path_type=Path, file_okay=False), help="Directory of the checkpoint.")
 @click.option(
     "--store",
@@ -48,6 +57,9 @@ def command(
     topics: tuple[str, ...],
     pattern: str | None,
     to: Path,
+    table_format: str | None,
+    catalog: str | None,
+    table: str | None,
     checkpoint: Path | None,
     store: Path | None,
     broker_name: str,
@@ -59,7 +71,7 @@ def command(
     vacuum: bool,
     output: str,
 ) -> int:
-    """Archive topics into Parquet files, exactly once, and go on where the last run stopped.
+    """Archive topics into Parquet, Delta Lake or Iceberg, exactly once, and go on where the last run stopped.
 
     Exit codes: 0 done; 1 failed, what was committed stays; 2 wrong use; 3 partly done: stopped early, messages were
     gone before they were read (with --option failOnDataLoss=false), or bodies could not be unpacked.
@@ -71,6 +83,9 @@ def command(
     options = _options(settings) | ({} if pattern is None else {"subscribePattern": pattern})
     if store is None and not topics and not options.keys() & {"topic", "subscribe", "subscribePattern"}:
         raise click.UsageError("say what to archive: topics with --topic, or all that match with --pattern", ctx)
+    wanted = None
+    if table_format or catalog or table:
+        wanted = TableFormat(table_format or ICEBERG, catalog, table)
     stop = threading.Event()
     before = signal.signal(signal.SIGTERM, lambda *_: stop.set())
     try:
@@ -80,6 +95,7 @@ def command(
                 to,
                 broker_name=broker_name,
                 topics=topics,
+                table_format=wanted,
                 options=options,
                 master=master,
                 on_batch=_tell,
@@ -93,6 +109,7 @@ def command(
                 topics,
                 to,
                 checkpoint,
+                table_format=wanted,
                 trigger=trigger,
                 starting_offsets=starting_offsets,
                 max_offsets_per_trigger=max_offsets,

@@ -26,7 +26,7 @@ def command(
 ) -> None:
     """Index an archive by key, or find the messages of a key that no broker may have any more.
 
-    Each run adds the commits that are new in the archive. Looking up needs no Spark.
+    Each run adds what is new in the archive. Looking up needs no Spark.
     """
     from cometmq.spark.key_index import build_key_index, find_by_key
 
@@ -35,7 +35,7 @@ def command(
         click.echo(
             "nothing new in the archive"
             if done is None
-            else f"indexed {done.messages:,} messages under {done.keys:,} keys (commits {done.first} to {done.last})"
+            else f"indexed {done.messages:,} messages under {done.keys:,} keys"
         )
         return
     if topic is None:

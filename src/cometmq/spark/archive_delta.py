@@ -1,0 +1,174 @@
+"""An archive's table as Delta Lake, by the package ``deltalake``: no JVM, no jars.
+
+A commit is one version of the Delta log: the files that it adds (with their rows, partition values and smallest and
+largest values) and removes, the transaction ``<query id>: <batch id>`` by which Delta's own writers know a batch
+again, and ``cometmq.commit``, all else that the commit says, in its ``commitInfo``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
+
+import msgspec
+
+from cometmq.spark.archive_commit import APPENDED, Commit, DataFile, file_named, hour_of
+from cometmq.spark.archive_table import DELTA, DELTA_LOG
+from cometmq.spark.columns import ARCHIVE_COLUMNS, arrow_schema
+from cometmq.spark.errors import ArchiveError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PARTITIONS: Final = ["topic", "hour"]
+_INFO: Final = "cometmq.commit"
+_LOOKED_AT: Final = (1, 100, None)
+"""Versions looked at for the last commit of an archive job: the last is one, unless somebody else wrote behind it."""
+
+
+class DeltaArchive:
+    """The Delta table in a directory."""
+
+    format = DELTA
+
+    def __init__(self, root: Path) -> None:
+        """Take note of the directory.
+
+        :raises ArchiveError: deltalake is not installed.
+        """
+        self._root = root
+        try:
+            import deltalake
+        except ImportError as error:
+            raise ArchiveError(
+                f"the archive {root} is a Delta table, and the package deltalake is not installed",
+                next_step="pip install 'cometmq[delta]'",
+            ) from error
+        self._delta: Any = deltalake
+
+    def last(self) -> Commit | None:
+        """Read it from the version that an archive job has written last.
+
+        :raises ArchiveError: no version that is still there was written by one.
+        """
+        table = self._open()
+        if table is None:
+            return None
+        for most in _LOOKED_AT:
+            for version in table.history(most):
+                if _INFO in version:
+                    return msgspec.json.decode(version[_INFO], type=Commit)
+        raise ArchiveError(
+            f"the Delta table {self._root} tells of no archive job any more",
+            next_step="its log was cut behind the last one; archive into another directory",
+        )
+
+    def batch_of(self, query_id: str) -> int | None:
+        """Look the query up among the table's transactions."""
+        table = self._open()
+        found: int | None = None if table is None else table.transaction_version(query_id)
+        return found
+
+    def files(self) -> list[DataFile]:
+        """Read them from the table's last version."""
+        import pyarrow as pa
+
+        table = self._open()
+        if table is None:
+            return []
+        rows: list[dict[str, Any]] = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+        return sorted((_file(row) for row in rows), key=lambda file: (file.committed_ms, file.path))
+
+    def commit(self, commit: Commit, removed: Sequence[DataFile]) -> None:
+        """Write the next version; whoever wrote it first wins."""
+        from deltalake.exceptions import DeltaError
+        from deltalake.transaction import CommitProperties, RemoveAction, Transaction, create_table_with_add_actions
+
+        moves = commit.kind == APPENDED
+        actions: list[Any] = [_added(file, moves) for file in commit.files]
+        actions += [
+            RemoveAction(file.path, moves, commit.committed_ms, file.bytes, _partition(file)) for file in removed
+        ]
+        info = msgspec.structs.replace(commit, files=[], removed=[])
+        properties = CommitProperties(
+            custom_metadata={_INFO: msgspec.json.encode(info).decode()},
+            app_transactions=[Transaction(commit.query_id, commit.batch_id, commit.committed_ms)],
+            max_commit_retries=0,
+        )
+        schema = self._delta.Schema.from_arrow(table_schema())
+        table = self._open()
+        try:
+            if table is None:
+                create_table_with_add_actions(
+                    str(self._root), schema, actions, "error", PARTITIONS, "archive", commit_properties=properties
+                )
+            else:
+                table.create_write_transaction(actions, "append", schema, PARTITIONS, commit_properties=properties)
+        except DeltaError as error:
+            raise ArchiveError(
+                f"version {0 if table is None else table.version() + 1} of the Delta table {self._root} could not be "
+                f"written: {error}",
+                next_step="if somebody else wrote to it, run it again; nothing was committed",
+            ) from error
+
+    def removed_since(self, time_ms: int) -> set[str]:
+        """Read the removals in the log's files that are so young."""
+        found = set()
+        for path in sorted((self._root / DELTA_LOG).glob("[0-9]*.json")):
+            if path.stat().st_mtime * 1000 >= time_ms:
+                for line in path.read_bytes().splitlines():
+                    action = json.loads(line).get("remove")
+                    if action is not None and action.get("deletionTimestamp", time_ms) >= time_ms:
+                        found.add(unquote(action["path"]))
+        return found
+
+    def _open(self) -> Any:
+        return self._delta.DeltaTable(str(self._root)) if (self._root / DELTA_LOG).is_dir() else None
+
+
+def table_schema() -> pa.Schema:
+    """The columns of an archive's files, and the hour that only their directory says."""
+    import pyarrow as pa
+
+    return arrow_schema(ARCHIVE_COLUMNS).append(pa.field("hour", pa.string()))
+
+
+def _partition(file: DataFile) -> dict[str, str | None]:
+    return {"topic": file.topic, "hour": hour_of(file.path)}
+
+
+def _added(file: DataFile, moves: bool) -> Any:
+    from deltalake.transaction import AddAction
+
+    place = {"brokerName": file.broker, "queueId": file.queue_id}
+    stats = {
+        "numRecords": file.rows,
+        "minValues": place | {"queueOffset": file.first, "storeTimestamp": _moment(file.min_store_ms)},
+        "maxValues": place | {"queueOffset": file.end - 1, "storeTimestamp": _moment(file.max_store_ms)},
+        "nullCount": {"body": file.bad_bodies},
+    }
+    return AddAction(file.path, file.bytes, _partition(file), file.committed_ms, moves, json.dumps(stats))
+
+
+def _moment(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{time_ms % 1000:03d}Z"
+
+
+def _file(row: dict[str, Any]) -> DataFile:
+    times = tuple(_milliseconds(row[f"{edge}.storeTimestamp"]) for edge in ("min", "max"))
+    return file_named(
+        unquote(row["path"]),
+        row["num_records"],
+        row["size_bytes"],
+        (times[0], times[1]),
+        row["null_count.body"] or 0,
+        row["modification_time"],
+    )
+
+
+def _milliseconds(moment: datetime) -> int:
+    return round(moment.timestamp() * 1000)

@@ -1,0 +1,157 @@
+"""Archives as Delta and Iceberg tables: the same bytes, once, for our jobs and for other readers of the table."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from tests.spark.sinking import stored
+from tests.spark.test_archive import demand_exactly
+from tests.spark.test_replay import said_by, send_packed
+from tests.spark.test_store_reader import write_store
+from tests.spark.topics import Topics
+
+pytest.importorskip("deltalake", reason="deltalake is not installed (pip install cometmq[delta])")
+pytest.importorskip("pyiceberg", reason="pyiceberg is not installed (pip install cometmq[iceberg])")
+
+from cometmq.cli.pipeline import command
+from cometmq.spark.archive import archive
+from cometmq.spark.archive_delta import DeltaArchive
+from cometmq.spark.archive_iceberg import IcebergArchive
+from cometmq.spark.archive_log import ArchiveLog
+from cometmq.spark.archive_reader import read_archive, record_of
+from cometmq.spark.archive_store import archive_store
+from cometmq.spark.archive_table import TableFormat
+from cometmq.spark.audit import audit
+from cometmq.spark.errors import ArchiveError, OptionError, SparkSourceError
+from cometmq.spark.key_index import build_key_index, find_by_key
+from cometmq.spark.replay import replay
+
+pytestmark = pytest.mark.spark
+
+TABLES: dict[str, Any] = {"delta": DeltaArchive, "iceberg": IcebergArchive}
+
+
+def rows_by_the_library(root: Path, name: str) -> Any:
+    """What the format's own package reads."""
+    if name == "delta":
+        from deltalake import DeltaTable
+
+        return DeltaTable(str(root)).to_pyarrow_table()
+    from pyiceberg.catalog import load_catalog
+
+    own = {"type": "sql", "uri": f"sqlite:///{root}/_catalog.db", "warehouse": f"file://{root}"}
+    return load_catalog("archive", **own).load_table("cometmq.archive").scan().to_arrow()
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_store_of_apache_comes_back_byte_for_byte(spark: Any, golden: Path, tmp_path: Path, name: str) -> None:
+    source = golden / "stores" / "clean"
+    with tarfile.open(source / "store.tar.gz") as packed:
+        packed.extractall(tmp_path, filter="data")
+    with gzip.open(source / "manifest.jsonl.gz", "rt", encoding="utf-8") as lines:
+        served = [line for line in map(json.loads, lines) if line["kind"] == "message"]
+    topics = sorted({line["topic"] for line in served})
+    lake = tmp_path / "lake"
+    done = archive_store(tmp_path / "store", lake, broker_name="b", topics=topics, table_format=name, spark=spark)
+    assert (done.rows, done.complete) == (len(served), True)
+    rows = [row.asDict() for row in read_archive(spark, lake).collect()]
+    assert sorted(hashlib.sha256(record_of(row)).hexdigest() for row in rows) == sorted(
+        line["recordSha256"] for line in served
+    )
+    others = rows_by_the_library(lake, name)
+    assert sorted(others["physicalOffset"].to_pylist()) == sorted(row["physicalOffset"] for row in rows)
+    assert set(others["topic"].to_pylist()) == set(topics)
+    again = archive_store(tmp_path / "store", lake, broker_name="b", topics=topics, spark=spark)
+    assert (again.rows, again.total_rows) == (0, len(served))
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_reader_of_archives_reads_it(spark: Any, topics: Topics, tmp_path: Path, name: str) -> None:
+    topic, copy, lake = topics.create(2), topics.create(2), tmp_path / "lake"
+    topics.send(topic, 0, [b"%03d" % number for number in range(50)], "TAGS\x01a\x02KEYS\x01k1 k2\x02own\x01ä\x02")
+    archive(topics.namesrv, topic, lake, tmp_path / "checkpoint", table_format=name, spark=spark)
+    send_packed(topics, topic, 1, b"packed " * 500, "KEYS\x01big\x02UNIQ_KEY\x017F00000100000000000000000000ABCD\x02")
+    second = archive(topics.namesrv, topic, lake, tmp_path / "checkpoint", spark=spark)
+    assert (second.rows, second.total_rows) == (1, 51)
+    demand_exactly(spark, lake, topic, {0: 50, 1: 1})
+    assert {file.committed_ms > 0 for file in ArchiveLog(lake).files()} == {True}
+
+    assert replay(lake, topics.namesrv, tmp_path / "ledger", to=copy, spark=spark).messages == 51
+    before, after = stored(topics, topic, 2), stored(topics, copy, 2)
+    assert [[said_by(record) for record in queue] for queue in after] == [
+        [said_by(record) for record in queue] for queue in before
+    ]
+    build_key_index(lake, tmp_path / "index", spark=spark)
+    [found] = find_by_key(lake, tmp_path / "index", topic, "big")
+    assert found.body == b"packed " * 500
+    if name == "iceberg":  # an audit takes many queries, and sees no more of a table than the others
+        report = audit(topics.namesrv, topic, archive=lake, allow_duplicates=True, spark=spark)
+        assert report.disagreements == ()
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("name", TABLES)
+def test_a_driver_that_dies_at_the_transaction(
+    spark: Any, topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, after: bool
+) -> None:
+    """Spark repeats the batch; behind the transaction its tasks and the driver pass over it."""
+    topic, lake = topics.fill(300, queues=2), tmp_path / "lake"
+    commit = TABLES[name].commit
+
+    def dying(*given: Any) -> None:
+        if after:
+            commit(*given)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(TABLES[name], "commit", dying)
+    with pytest.raises(SparkSourceError, match="could not be committed"):
+        archive(topics.namesrv, topic, lake, tmp_path / "checkpoint", table_format=name, spark=spark)
+    monkeypatch.undo()
+    topics.send(topic, 0, [b"more"] * 5)
+    done = archive(topics.namesrv, topic, lake, tmp_path / "checkpoint", table_format=name, spark=spark)
+    assert done.rows == (5 if after else 305)
+    demand_exactly(spark, lake, topic, {0: 155, 1: 150})
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_the_command_makes_a_table_and_goes_on_with_it(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr("cometmq.spark.archive_store.local_session", lambda *_: spark)
+    monkeypatch.setattr(spark, "stop", lambda: None)
+    write_store(tmp_path / "store", 30, body=lambda number: b"x")
+    words = ["archive", "--store", str(tmp_path / "store"), "--to", str(tmp_path / "lake"), "--broker-name", "b"]
+    done = CliRunner().invoke(command, [*words, "--format", name], standalone_mode=False)
+    assert (done.exception, done.return_value) == (None, 0)
+    assert rows_by_the_library(tmp_path / "lake", name).num_rows == 30
+    again = CliRunner().invoke(command, [*words, "-o", "json"], standalone_mode=False)
+    assert json.loads(again.stdout)["total_rows"] == 30
+    other = CliRunner().invoke(command, [*words, "--format", "parquet"], standalone_mode=False)
+    assert isinstance(other.exception, ArchiveError)
+
+
+def test_a_catalog_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: Any) -> None:
+    """A catalog that pyiceberg is configured for by the environment has the table; the directory remembers which."""
+    monkeypatch.setenv("PYICEBERG_CATALOG__SITE__TYPE", "sql")
+    monkeypatch.setenv("PYICEBERG_CATALOG__SITE__URI", f"sqlite:///{tmp_path}/site.db")
+    monkeypatch.setenv("PYICEBERG_CATALOG__SITE__WAREHOUSE", f"file://{tmp_path}/warehouse")
+    write_store(tmp_path / "store", 30, body=lambda number: b"x")
+    wanted = TableFormat("iceberg", "site", "lake.orders")
+    archive_store(tmp_path / "store", tmp_path / "lake", broker_name="b", table_format=wanted, spark=spark)
+    assert not (tmp_path / "lake" / "_catalog.db").exists()
+    assert sum(of.rows for of in ArchiveLog(tmp_path / "lake").queues()) == 30
+    with pytest.raises(ArchiveError, match=r"is table lake\.orders of site, not lake\.other of site"):
+        ArchiveLog(tmp_path / "lake", TableFormat("iceberg", "site", "lake.other"))
+    with pytest.raises(ArchiveError, match=r"has a table lake\.orders already"):
+        archive_store(tmp_path / "store", tmp_path / "second", broker_name="b", table_format=wanted, spark=spark)
+    with pytest.raises(OptionError, match="which table of catalog site"):
+        ArchiveLog(tmp_path / "third", TableFormat("iceberg", "site"))
+    with pytest.raises(OptionError, match="not for delta"):
+        ArchiveLog(tmp_path / "third", TableFormat("delta", table="a.b"))
