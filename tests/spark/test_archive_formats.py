@@ -27,9 +27,8 @@ from cometmq.spark.archive_iceberg import IcebergArchive
 from cometmq.spark.archive_log import ArchiveLog
 from cometmq.spark.archive_reader import read_archive, record_of
 from cometmq.spark.archive_store import archive_store
-from cometmq.spark.archive_table import TableFormat
 from cometmq.spark.audit import audit
-from cometmq.spark.errors import ArchiveError, OptionError, SparkSourceError
+from cometmq.spark.errors import ArchiveError, SparkSourceError
 from cometmq.spark.key_index import build_key_index, find_by_key
 from cometmq.spark.replay import replay
 
@@ -135,23 +134,3 @@ def test_the_command_makes_a_table_and_goes_on_with_it(
     assert json.loads(again.stdout)["total_rows"] == 30
     other = CliRunner().invoke(command, [*words, "--format", "parquet"], standalone_mode=False)
     assert isinstance(other.exception, ArchiveError)
-
-
-def test_a_catalog_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: Any) -> None:
-    """A catalog that pyiceberg is configured for by the environment has the table; the directory remembers which."""
-    monkeypatch.setenv("PYICEBERG_CATALOG__SITE__TYPE", "sql")
-    monkeypatch.setenv("PYICEBERG_CATALOG__SITE__URI", f"sqlite:///{tmp_path}/site.db")
-    monkeypatch.setenv("PYICEBERG_CATALOG__SITE__WAREHOUSE", f"file://{tmp_path}/warehouse")
-    write_store(tmp_path / "store", 30, body=lambda number: b"x")
-    wanted = TableFormat("iceberg", "site", "lake.orders")
-    archive_store(tmp_path / "store", tmp_path / "lake", broker_name="b", table_format=wanted, spark=spark)
-    assert not (tmp_path / "lake" / "_catalog.db").exists()
-    assert sum(of.rows for of in ArchiveLog(tmp_path / "lake").queues()) == 30
-    with pytest.raises(ArchiveError, match=r"is table lake\.orders of site, not lake\.other of site"):
-        ArchiveLog(tmp_path / "lake", TableFormat("iceberg", "site", "lake.other"))
-    with pytest.raises(ArchiveError, match=r"has a table lake\.orders already"):
-        archive_store(tmp_path / "store", tmp_path / "second", broker_name="b", table_format=wanted, spark=spark)
-    with pytest.raises(OptionError, match="which table of catalog site"):
-        ArchiveLog(tmp_path / "third", TableFormat("iceberg", "site"))
-    with pytest.raises(OptionError, match="not for delta"):
-        ArchiveLog(tmp_path / "third", TableFormat("delta", table="a.b"))

@@ -175,6 +175,32 @@ def test_a_package_that_is_missing_is_named(
         ArchiveLog(tmp_path, TableFormat(name))
 
 
+def test_a_catalog_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A catalog that pyiceberg is configured for has the table, and the directory remembers which."""
+    import pyiceberg.catalog
+    from pyiceberg.utils.config import Config
+
+    monkeypatch.setenv("PYICEBERG_CATALOG__SITE__TYPE", "sql")
+    monkeypatch.setenv("PYICEBERG_CATALOG__SITE__URI", f"sqlite:///{tmp_path}/site.db")
+    monkeypatch.setattr(pyiceberg.catalog, "_ENV_CONFIG", Config())  # which it reads when it is imported
+    wanted = TableFormat("iceberg", "site", "lake.orders")
+    log = ArchiveLog(tmp_path / "lake", wanted)
+    append(log, 0, ORDERS, 0, 30)
+    assert not (log.root / "_catalog.db").exists()
+    assert pyiceberg.catalog.load_catalog("site").load_table("lake.orders").scan().to_arrow().num_rows == 30
+    assert ArchiveLog(log.root).queues() == ArchiveLog(log.root, wanted).queues() == [QueueTotals(*ORDERS, 0, 30, 30)]
+    with pytest.raises(ArchiveError, match=r"is table lake\.orders of site, not lake\.other of site"):
+        ArchiveLog(log.root, TableFormat("iceberg", "site", "lake.other"))
+    with pytest.raises(ArchiveError, match=r"has a table lake\.orders already"):
+        append(ArchiveLog(tmp_path / "second", wanted), 0, ORDERS, 0, 5)
+    with pytest.raises(ArchiveError, match="no catalog of the name nosuch"):
+        append(ArchiveLog(tmp_path / "third", TableFormat("iceberg", "nosuch", "a.b")), 0, ORDERS, 0, 5)
+    with pytest.raises(OptionError, match="which table of catalog site"):
+        ArchiveLog(tmp_path / "third", TableFormat("iceberg", "site"))
+    with pytest.raises(OptionError, match="not for delta"):
+        ArchiveLog(tmp_path / "third", TableFormat("delta", table="a.b"))
+
+
 @pytest.mark.parametrize("after", [False, True])
 def test_a_writer_that_dies_at_the_commit(log: ArchiveLog, after: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the transaction nothing is there; behind it a repeated batch is known."""

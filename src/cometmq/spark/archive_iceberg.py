@@ -172,7 +172,13 @@ class IcebergArchive:
     @cached_property
     def _catalog(self) -> Any:
         if self._pointer.catalog is not None:
-            return self._load_catalog(self._pointer.catalog)
+            try:
+                return self._load_catalog(self._pointer.catalog)
+            except ValueError as error:
+                raise ArchiveError(
+                    f"pyiceberg is configured for no catalog of the name {self._pointer.catalog}: {error}",
+                    next_step="describe it in ~/.pyiceberg.yaml, on driver and executors",
+                ) from error
         own = {"type": "sql", "uri": f"sqlite:///{self._root / OWN_CATALOG}", "warehouse": f"file://{self._root}"}
         return self._load_catalog("archive", **own)
 
