@@ -51,7 +51,7 @@ def test_a_run_indexes_only_what_is_new(spark: Any, lake: tuple[Path, Path], tmp
 
 def test_a_run_that_died_counts_for_nothing(spark: Any, lake: tuple[Path, Path]) -> None:
     build_key_index(*lake, spark=spark)
-    for done in lake[1].glob("commits=*/_SUCCESS"):
+    for done in lake[1].glob("run=*/_indexed.json"):
         done.unlink()
     with pytest.raises(ArchiveError, match="key-index"):
         find_by_key(*lake, "T", "k1")
