@@ -54,6 +54,8 @@ def read_properties(text: str, tail: str) -> SendProperties:
     untidy = False
     detour: dict[str, str] | None = None
     pieces = text.split("\x02")
+    if not pieces[-1]:
+        pieces.pop()  # behind the last separator, which Java and Spark's sink write
     for piece in pieces:
         name, _, value = piece.partition("\x01")
         if name == KEYS:
