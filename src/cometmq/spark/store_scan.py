@@ -25,9 +25,12 @@ from cometmq.spark.store_files import LogFile
 from cometmq.store.mapped_file import first_data
 from cometmq.store.record_scan import is_stored_topic
 
-CHUNK_BYTES: Final = 8 * 1024 * 1024
-"""Bytes of records that are checked and decoded together; one record may be larger."""
+CHUNK_BYTES: Final = 32 * 1024 * 1024
+"""Bytes of records that are checked together; one record may be larger. An archive decodes those of each queue by
+themselves, so a quarter of this size took a third more time."""
 _HEAD: Final = struct.Struct(">ii")
+_LINK: Final = struct.Struct(">ii20xq")
+"""Size, magic and log offset."""
 _PHYSICAL_OFFSET: Final = struct.Struct(">q")
 
 
@@ -72,14 +75,14 @@ def _follow(view: mmap.mmap, base: int, at: int, limit: int) -> tuple[list[int],
     """Follow sizes from ``at`` on; return where records begin (counted from ``at``), where it ended, and why."""
     starts: list[int] = []
     first, length = at, len(view)
-    head_at, offset_at = _HEAD.unpack_from, _PHYSICAL_OFFSET.unpack_from
+    link_at = _LINK.unpack_from
     while at < limit:
-        if length - at < 36:
+        if length - at < _LINK.size:
             return starts, at, None if _is_filler(view, at) else "the file ends within it"
-        size, magic = head_at(view, at)
+        size, magic, log_offset = link_at(view, at)
         if magic != MESSAGE_MAGIC and magic != MESSAGE_MAGIC_V2:
             return starts, at, None if _is_filler(view, at) else "it has the magic of no record"
-        if offset_at(view, at + 28)[0] != base + at:
+        if log_offset != base + at:
             return starts, at, "it does not name its own place in the log"
         if not 0 < size <= length - at:
             return starts, at, f"it claims {size} bytes"
