@@ -1,6 +1,6 @@
 """SQL92 pulls at the broker beside Apache RocketMQ 4.9.7: messages scanned a second, three terms, 10 % match.
 
-    python benchmarks/filter_broker.py [--rounds 5] [--messages 300000]
+    python benchmarks/filter_broker.py [--rounds 5] [--messages 300000] [--cases 1,2,3,4,5] [--systems apache,cometmq]
 
 Each system runs alone on its own store; messages of 1 KB with seven properties lie in four queues and are pulled
 32 at a time, as Java's consumers do. Before each drain a drain with another expression warms the JVM. Every drain
@@ -18,7 +18,7 @@ import shutil
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,8 +88,8 @@ def drain(broker: Server, case: Case, number: int) -> dict[str, Any]:
     return {"per_s": result["per_s"], "cpu_s_per_million": used / result["messages"] * 1e6}
 
 
-def measure(system: System, rounds: int, messages: int) -> Iterator[tuple[Case, dict[str, Any]]]:
-    """All cases of one system."""
+def measure(system: System, cases: Sequence[Case], rounds: int, messages: int) -> Iterator[tuple[Case, dict[str, Any]]]:
+    """Some cases of one system."""
     directory = Path(tempfile.mkdtemp(prefix="cometmq-bench-"))
     settings = {"flushDiskType": "ASYNC_FLUSH", "enablePropertyFilter": "true"}
     try:
@@ -101,7 +101,7 @@ def measure(system: System, rounds: int, messages: int) -> Iterator[tuple[Case, 
         ):
             fill(broker, messages)
             number = 0
-            for case in CASES:
+            for case in cases:
                 for turn in range(WARM_DRAINS + rounds):
                     number += 1
                     result = drain(broker, case, number)
@@ -111,19 +111,34 @@ def measure(system: System, rounds: int, messages: int) -> Iterator[tuple[Case, 
         shutil.rmtree(directory, ignore_errors=True)
 
 
+def numbered(text: str) -> list[Case]:
+    """The cases of numbers such as ``4,5``."""
+    return [CASES[int(number) - 1] for number in text.split(",")]
+
+
 def main() -> None:
-    """Both systems, then the table of medians."""
+    """Each system, then the table of medians."""
+    rows = "; ".join(f"{number}: {case.name}" for number, case in enumerate(CASES, 1))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--messages", type=int, default=300_000)
+    parser.add_argument("--cases", type=numbered, default=list(CASES), help=f"rows of the table: {rows}")
+    parser.add_argument("--systems", default="apache,cometmq", help="one of these or both")
     options = parser.parse_args()
+    chosen = [System(name) for name in options.systems.split(",")]
     figures: dict[tuple[str, System], list[dict[str, Any]]] = {}
-    for system in (System.APACHE, System.COMETMQ):
-        for case, result in measure(system, options.rounds, options.messages):
+    for system in chosen:
+        for case, result in measure(system, options.cases, options.rounds, options.messages):
             figures.setdefault((case.name, system), []).append(result)
             print(json.dumps({"system": system.value, "case": case.name} | result), flush=True)
+    if set(chosen) == {System.APACHE, System.COMETMQ}:
+        print_table(options.cases, figures)
+
+
+def print_table(cases: Sequence[Case], figures: dict[tuple[str, System], list[dict[str, Any]]]) -> None:
+    """Medians of both systems, in Markdown."""
     print("\n| case | Apache | CometMQ | ratio | CPU s per million, Apache | CometMQ |\n|---|---|---|---|---|---|")
-    for case in CASES:
+    for case in cases:
         (theirs, their_cpu), (ours, our_cpu) = (
             (
                 statistics.median(result["per_s"] for result in figures[case.name, system]),

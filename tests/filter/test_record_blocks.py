@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import struct
 from collections.abc import Sequence
@@ -243,6 +244,19 @@ def test_what_is_no_record_is_no_match() -> None:
     log.view = memoryview(bytes(data))
     for expression in ("a >= 0", "a IS NULL", "a = '5'"):
         assert log.together(expression) == log.one_by_one(expression)
+
+
+def test_a_block_leaves_no_memory_to_the_garbage_collector() -> None:
+    log = Log([record(f"a\x01{number % 7}\x02b\x01{number}.5\x02c\x01x{number}") for number in range(500)])
+    expressions = [parse_selector("a = '3' AND b > 12.5 AND c IN ('x9', 'y')"), parse_selector("a < 3 OR c IS NULL")]
+    gc.disable()
+    try:
+        gc.collect()
+        for selector in expressions:
+            selector.matches_block(log.view, BASE, log.at, log.sizes, len(TOPIC))
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
 
 
 def test_a_few_wide_rows_do_not_widen_all() -> None:

@@ -25,6 +25,9 @@ from cometmq.store.message_store import MessageStore, TopicQueue
 BLOCK_UNITS: Final = 2_048
 """Enough for array operations, and no longer than about a millisecond to look at."""
 
+_KEPT_MEMORY_BYTES: Final = 2 * 1024 * 1024
+"""As much as all arrays of one look at a block of common messages take."""
+
 Ints = npt.NDArray[np.int64]
 
 
@@ -44,6 +47,9 @@ class FilterScan:
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
+        # After memory of this size has been freed, glibc takes smaller arrays from memory that it keeps, and keeps
+        # twice as much. Else every look would get its pages from the system anew, which clears each of them.
+        np.empty(_KEPT_MEMORY_BYTES, np.uint8)
         self._blocks: OrderedDict[tuple[str | bytes, str, int, int], _Block] = OrderedDict()
 
     def choose(self, selector: Selector, queue: TopicQueue, offset: int, end: int, most: int) -> tuple[list[int], int]:

@@ -28,7 +28,8 @@ from cometmq.filter.expressions import (
     Property,
     constant_of,
 )
-from cometmq.filter.property_rows import SEPARATOR, PropertyRows, Text
+from cometmq.filter.marked_text import SEPARATOR, Text
+from cometmq.filter.property_rows import PropertyRows
 
 REPLACEMENT: Final = "\ufffd"
 """Bytes that are no UTF-8 are read as this character: texts with it are not compared as bytes."""

@@ -10,40 +10,18 @@ so that a property begins at each 0x02 before the row's end, and its value ends 
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from cometmq.filter.block_numbers import Bools, Bytes, Ints, Words, doubles, short_numbers, whole_numbers
+from cometmq.filter.block_numbers import Bools, Bytes, Ints, doubles, short_numbers, whole_numbers
+from cometmq.filter.marked_text import SEPARATOR, WORD, MarkedText, Text
 
-SEPARATOR: Final = 2
 MARGIN: Final = 24
 """Bytes of a row behind the end of its text: a number or a name may be read past a short value."""
-_WORD: Final = 8
 _LOW_BYTE: Final = np.uint64(0xFF)
 _END: Final = np.uint64(SEPARATOR)
-
-
-class Text(NamedTuple):
-    """Bytes to be compared with, as the little-endian words that they are compared by."""
-
-    text: bytes
-    words: tuple[tuple[np.uint64, np.uint64], ...]
-    """Mask and value of every eight bytes; the last may be fewer."""
-
-    @classmethod
-    def of(cls, text: bytes) -> Text:
-        """Make one."""
-        parts = (text[at : at + _WORD] for at in range(0, len(text), _WORD))
-        return cls(
-            text, tuple((np.uint64((1 << 8 * len(one)) - 1), np.uint64(int.from_bytes(one, "little"))) for one in parts)
-        )
-
-    @classmethod
-    def name(cls, name: str) -> Text:
-        """A property's name, and what ends it."""
-        return cls.of(name.encode() + b"\x01")
 
 
 class PropertyRows:
@@ -62,7 +40,7 @@ class PropertyRows:
         self._ends = ends
         if self.count:
             data[-MARGIN + 1 :] = 0  # behind the last separator a word can be read, of nothing
-        self._marks: Bools = data == SEPARATOR
+        self._text = MarkedText(data)
         self._columns: dict[bytes, Column] = {}
 
     @cached_property
@@ -73,13 +51,7 @@ class PropertyRows:
     @property
     def properties(self) -> int:
         """How many properties all rows have, and what follows them."""
-        return int(np.count_nonzero(self._marks))
-
-    @cached_property
-    def separators(self) -> Ints:
-        """Where all separators are."""
-        places: Ints = self._marks.nonzero()[0]
-        return places
+        return int(np.count_nonzero(self._text.marks))
 
     def narrowed(self, rows: Ints) -> PropertyRows:
         """Some of these rows."""
@@ -97,63 +69,42 @@ class PropertyRows:
             column = self._columns[name.text] = self._find(name)
         return column
 
-    def words(self, at: Ints) -> Words:
-        """The eight bytes from each place on, which must not be in the last row's margin."""
-        return copies(self.data, at, _WORD).view("<u8")
-
-    def stands_at(self, text: Text, at: Ints, words: Words | None = None) -> Bools:
-        """Whether ``text`` stands at each of these places; ``words`` if they have been read."""
-        mask, key = text.words[0]
-        found: Bools = (self.words(at) if words is None else words) & mask == key
-        for number, (mask, key) in enumerate(text.words[1:], 1):
-            left = found.nonzero()[0]
-            places = np.minimum(at[left] + number * _WORD, len(self.data) - _WORD)
-            found[left] = self.words(places) & mask == key
-        return found
-
     def _find(self, name: Text) -> Column:
-        at = (self._marks[:-1] & (self.data[1:] == name.text[0])).nonzero()[0]
-        at = at[self.stands_at(name, at + 1)]
+        at = self._text.behind_separators(name)
         row = at // self.width
         inside = at < self._ends[row]
         if not inside.all():
             at, row = at[inside], row[inside]
         starts = at + (1 + len(name.text))
         if len(row) == self.count and (row[1:] > row[:-1]).all():
-            return Column(self, starts, None)
-        all_starts = np.full(self.count, len(self.data) - _WORD)
+            return Column(self._text, starts, None)
+        all_starts = np.full(self.count, len(self.data) - WORD)
         all_starts[row] = starts
         there = np.zeros(self.count, np.bool_)
         there[row] = True
-        return Column(self, all_starts, there)
+        return Column(self._text, all_starts, there)
 
 
 class Column:
     """One property in all rows.
 
+    :param text: the rows.
     :param starts: where its value begins; where there is none, eight bytes of nothing.
     :param there: which rows have it, ``None`` when all do.
     """
 
-    def __init__(self, rows: PropertyRows, starts: Ints, there: Bools | None) -> None:
-        self._rows = rows
+    def __init__(self, text: MarkedText, starts: Ints, there: Bools | None) -> None:
+        self._text = text
         self.starts = starts
         self.there = there
-        self.words = rows.words(starts)
-        """The first eight bytes of each value, and of what follows it."""
+        self._words = text.words(starts)
         self._numbers: dict[int, tuple[npt.NDArray[np.int64 | np.float64], Bools | None]] = {}
 
     @cached_property
     def valueless(self) -> Bools | None:
         """Rows to be read on their own: a property without a value counts as absent."""
-        empty: Bools = self.words & _LOW_BYTE == _END
+        empty: Bools = self._words & _LOW_BYTE == _END
         return empty if empty.any() else None
-
-    @cached_property
-    def lengths(self) -> Ints:
-        """How long the values are; 0 where there is none."""
-        lengths = self._lengths(self.starts)
-        return lengths if self.there is None else np.where(self.there, lengths, 0)
 
     def valued(self, rows: Bools) -> Bools:
         """Those of some rows that have the property, with a value."""
@@ -161,9 +112,15 @@ class Column:
             rows = rows & self.there
         return rows if self.valueless is None else rows & ~self.valueless
 
+    @cached_property
+    def lengths(self) -> Ints:
+        """How long the values are; 0 where there is none."""
+        lengths = self._text.lengths(self.starts)
+        return lengths if self.there is None else np.where(self.there, lengths, 0)
+
     def is_text(self, text: Text) -> Bools:
         """Where the value is ``text``, which ends with a separator."""
-        return self._rows.stands_at(text, self.starts, self.words)
+        return self._text.stands_at(text, self.starts, self._words)
 
     def whole_numbers(self, digits: int) -> tuple[npt.NDArray[np.int64 | np.float64], Bools | None]:
         """The values as numbers of up to so many digits, and which rows have one that is written otherwise."""
@@ -174,7 +131,8 @@ class Column:
             if len(left):
                 values, odd = values.copy(), odd.copy()
                 starts = self.starts[left]
-                values[left], odd[left] = whole_numbers(self._rows.data, starts, self._lengths(starts), digits)
+                lengths = self._text.lengths(starts)
+                values[left], odd[left] = whole_numbers(self._text.data, starts, lengths, digits)
             found = self._numbers[digits] = values, odd if odd.any() else None
         return found
 
@@ -188,25 +146,11 @@ class Column:
             if len(left):
                 odd = odd.copy()
                 starts = self.starts[left]
-                values[left], odd[left] = doubles(self._rows.data, starts, self._lengths(starts))
+                values[left], odd[left] = doubles(self._text.data, starts, self._text.lengths(starts))
             found = self._numbers[0] = values, odd if odd.any() else None
         return found
 
     @cached_property
     def _short_numbers(self) -> tuple[Ints, Bools]:
-        values, odd = short_numbers(self.words)
+        values, odd = short_numbers(self._words)
         return values, odd if self.there is None else odd & self.there
-
-    def _lengths(self, starts: Ints) -> Ints:
-        separators = self._rows.separators
-        # Behind the last separator there is no value, but the place of those that are not there.
-        following = np.minimum(separators.searchsorted(starts), len(separators) - 1)
-        return separators[following] - starts
-
-
-def copies(data: memoryview | Bytes, at: Ints, width: int) -> npt.NDArray[np.void]:
-    """``width`` bytes from each place on, one copy after the other."""
-    if not len(at):
-        return np.empty(0, f"V{width}")
-    places = len(data) - width + 1
-    return np.ndarray((places,), f"V{width}", data, strides=(1,))[at]

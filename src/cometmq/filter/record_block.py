@@ -12,7 +12,8 @@ from typing import Final
 import numpy as np
 
 from cometmq.filter.block_numbers import Bools, Bytes, Ints
-from cometmq.filter.property_rows import MARGIN, SEPARATOR, PropertyRows, copies
+from cometmq.filter.marked_text import SEPARATOR, copies
+from cometmq.filter.property_rows import MARGIN, PropertyRows
 from cometmq.message.hosts import IPV4_HOST_BYTES, IPV6_HOST_BYTES
 from cometmq.message.record import MESSAGE_MAGIC
 from cometmq.message.sysflag import BORNHOST_V6, STOREHOST_V6
