@@ -137,17 +137,19 @@ class SendMessageProcessor:
                 before = self._sequenced.stored_before(sequence, queue, pieces)
                 if before is not None:
                     return before
+            put, sys_flag, born_timestamp = self._turn.put, header.sys_flag | target.sys_flag, header.born_timestamp
+            born_host, reconsume_times = connection.peer_bytes, header.reconsume_times or 0
             offsets = [
-                self._turn.put(
+                put(
                     target,
                     queue,
                     piece.body,
                     properties,
                     piece.flag,
-                    header.sys_flag | target.sys_flag,
-                    header.born_timestamp,
-                    connection.peer_bytes,
-                    header.reconsume_times or 0,
+                    sys_flag,
+                    born_timestamp,
+                    born_host,
+                    reconsume_times,
                 )
                 for piece, properties in pieces
             ]

@@ -26,7 +26,7 @@ class BatchError(CometMQError):
     """The body is not a batch."""
 
 
-class BatchPiece(msgspec.Struct, frozen=True):
+class BatchPiece(msgspec.Struct, frozen=True, gc=False):
     """One message of a batch."""
 
     flag: int
@@ -56,24 +56,25 @@ def decode_batch(body: bytes, *, max_messages: int = MAX_BATCH_MESSAGES) -> list
     :raises BatchError: lengths that do not add up, text that is not UTF-8, or too many messages.
     """
     pieces: list[BatchPiece] = []
-    at = 0
-    while at < len(body):
+    at, length = 0, len(body)
+    head_at, short_at, head_bytes = _HEAD.unpack_from, _SHORT.unpack_from, _HEAD.size
+    while at < length:
         if len(pieces) == max_messages:
             raise BatchError(f"a batch has at most {max_messages} messages")
-        if len(body) - at < PIECE_OVERHEAD_BYTES:
-            raise BatchError(f"{len(body) - at} bytes are too few for message {len(pieces)} of the batch")
-        size, _, _, flag, body_length = _HEAD.unpack_from(body, at)
-        body_at = at + _HEAD.size
-        properties_at = body_at + body_length + 2
+        if length - at < PIECE_OVERHEAD_BYTES:
+            raise BatchError(f"{length - at} bytes are too few for message {len(pieces)} of the batch")
+        size, _, _, flag, body_length = head_at(body, at)
+        body_at = at + head_bytes
+        body_end = body_at + body_length
         end = at + size
-        if body_length < 0 or properties_at > end or end > len(body):
+        if body_length < 0 or body_end + 2 > end or end > length:
             raise BatchError(f"the lengths of message {len(pieces)} of the batch do not fit")
-        if properties_at + _SHORT.unpack_from(body, properties_at - 2)[0] != end:
+        if body_end + 2 + short_at(body, body_end)[0] != end:
             raise BatchError(f"the lengths of message {len(pieces)} of the batch do not add up")
         try:
-            properties_text = str(body[properties_at:end], "utf-8")
+            properties_text = body[body_end + 2 : end].decode()
         except UnicodeDecodeError as error:
             raise BatchError(f"the properties of message {len(pieces)} of the batch are not UTF-8") from error
-        pieces.append(BatchPiece(flag, body[body_at : body_at + body_length], properties_text))
+        pieces.append(BatchPiece(flag, body[body_at:body_end], properties_text))
         at = end
     return pieces
