@@ -69,8 +69,8 @@ FILES = 4
 STREAM_BATCH = 200_000
 ARCHIVE_BATCH = 1_000_000
 IDLE_QUEUES = 16
-IDLE_BATCHES = 20
-IDLE_WARM = 15
+IDLE_BATCHES = 15
+IDLE_WARM = 5
 Check = Callable[[], int]
 """Counts the rows of a run that is over."""
 

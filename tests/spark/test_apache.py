@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,9 @@ from cometmq.spark.archive import archive
 from cometmq.spark.archive_reader import read_archive
 from cometmq.spark.audit import audit
 from cometmq.spark.cluster import Cluster
+from cometmq.spark.delay import delay
 from cometmq.spark.errors import SinkError
+from cometmq.spark.job_source import MessageSource
 from cometmq.spark.options import parse_options
 from cometmq.spark.queues import OffsetRange
 from cometmq.spark.record_sizes import sized
@@ -142,3 +145,42 @@ def test_a_replay_into_apache_keeps_queues_and_order_and_an_audit_agrees(
     ):
         assert audited.disagreements == ()
         assert sum(of.stored or 0 for of in audited.queues) == 3000
+
+
+def test_delays_of_apache_are_measured_and_what_waits_is_seen(spark: Any, apache: Topics) -> None:
+    topic = apache.create(queues=1)
+    for number in range(3):
+        apache.send_one(topic, 0, b"soon", f"DELAY\x011\x02UNIQ_KEY\x01{topic}{number}")
+    apache.send_one(topic, 0, b"later", "DELAY\x0118")
+    apache.await_messages(topic, 0, 3)
+    report = delay(MessageSource(apache.namesrv), [topic], spark=spark)
+    assert (report.delivered, report.by_born, report.waiting, report.stuck) == (3, 0, 1, 0)
+    assert [(of.name, of.messages, of.early) for of in report.levels] == [("1", 3, 0)]
+    [waits] = report.waiting_topics
+    assert waits.first_due_ms - report.at_ms > 7_000_000
+
+
+def test_any_delays_of_apache_5_are_measured_too(spark: Any, tmp_path: Path) -> None:
+    try:
+        running = deploy(System.APACHE5, tmp_path)
+    except ToolMissingError as problem:
+        unavailable(problem)
+    try:
+        apache5 = Topics(running.address, running.broker.address)
+        topic = apache5.create(queues=1)
+        due_ms = time.time_ns() // 1_000_000 + 2500
+        for number in range(3):
+            apache5.send_one(topic, 0, b"soon", f"TIMER_DELIVER_MS\x01{due_ms}\x02UNIQ_KEY\x01{topic}{number}")
+        apache5.send_one(topic, 0, b"later", "TIMER_DELAY_SEC\x0186400")
+        apache5.send_one(topic, 0, b"level", "DELAY\x011")
+        apache5.await_messages(topic, 0, 4)
+        report = delay(MessageSource(apache5.namesrv), [topic], spark=spark)
+    finally:
+        running.close()
+    # It lets nobody read what waits with any delay, and only counts it.
+    assert (report.delivered, report.by_born, report.waiting, report.is_stuck) == (4, 0, 0, False)
+    assert any("rmq_sys_wheel_timer" in note for note in report.notes)
+    assert {of.name: of.messages for of in report.levels} == {"any": 3, "1": 1}
+    [of_any] = [of for of in report.levels if of.name == "any"]
+    assert of_any.p50 > -1000  # it rounds down to the second before
+    assert [(of.topic, of.messages) for of in report.timer_counts] == [(topic, 1)]

@@ -29,7 +29,7 @@ from cometmq.remoting.headers import (
 )
 
 BATCH = 500
-ROUTE_TIMEOUT_S = 20.0
+ROUTE_TIMEOUT_S = 60.0
 
 _numbers = itertools.count(1)
 
@@ -120,6 +120,31 @@ class Topics:
                     first = answer.header(SendMessageResponseHeader).queue_offset
             self._await(connection, topic, queue_id, first + len(bodies))
         return first
+
+    def send_one(self, topic: str, queue_id: int, body: bytes, properties: str) -> None:
+        """One message, alone: what waits for its time cannot go in a batch."""
+        header = SendMessageRequestHeaderV2(
+            producer_group="tests",
+            topic=topic,
+            default_topic="TBW102",
+            default_topic_queue_nums=4,
+            queue_id=queue_id,
+            sys_flag=0,
+            born_timestamp=time.time_ns() // 1_000_000,
+            flag=0,
+            properties=properties,
+            reconsume_times=0,
+            unit_mode=False,
+            batch=False,
+        )
+        with BlockingConnection(self.broker, 20.0) as connection:
+            answer = connection.invoke(RequestCode.SEND_MESSAGE_V2, header, body)
+            assert answer.code == ResponseCode.SUCCESS, answer.remark
+
+    def await_messages(self, topic: str, queue_id: int, end: int) -> None:
+        """Wait until a queue holds so many messages that can be pulled."""
+        with BlockingConnection(self.broker, 20.0) as connection:
+            self._await(connection, topic, queue_id, end)
 
     def _await(self, connection: BlockingConnection, topic: str, queue_id: int, end: int) -> None:
         """Wait until the messages can be pulled: Apache appends to the ConsumeQueue a little later."""

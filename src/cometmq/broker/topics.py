@@ -28,6 +28,7 @@ from cometmq.message.names import (
     SCHEDULE_TOPIC,
     SELF_TEST_TOPIC,
     SYSTEM_TOPICS,
+    TIMER_TOPIC,
     check_topic,
     reply_topic,
 )
@@ -137,6 +138,7 @@ class TopicConfigManager:
             _topic(BENCHMARK_TOPIC, _BENCHMARK_QUEUES),
             _topic(OFFSET_MOVED_EVENT, _SINGLE_QUEUE),
             _topic(SCHEDULE_TOPIC, _SCHEDULE_QUEUES),
+            _topic(TIMER_TOPIC, _SINGLE_QUEUE),
             _topic(reply_topic(config.broker_cluster_name), _SINGLE_QUEUE),
             _topic(
                 config.broker_cluster_name,

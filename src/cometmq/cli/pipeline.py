@@ -15,6 +15,7 @@ JOBS: Final = {
     "audit": "Compare what was produced, stored, consumed and archived.",
     "key-index": "Index an archive by key, and find messages that no broker has any more.",
     "trace": "How long messages took to each consumer, by the clients' message traces.",
+    "delay": "How exact delayed messages were, what waits until when, and what is stuck.",
     "skew": "Hot keys, uneven queues, and how many queues topics should have.",
     "dlq": "Why messages die: dead letters counted, and sent again.",
 }

@@ -13,6 +13,7 @@ from cometmq.message.hosts import format_address
 from cometmq.message.ids import decode_offset_msg_id
 from cometmq.message.message import MessageExt, split_records
 from cometmq.message.names import AUTO_CREATE_TOPIC, check_group, check_topic
+from cometmq.properties_file import parse_properties
 from cometmq.remoting.bodies import (
     ClusterInfo,
     ConsumerConnection,
@@ -111,6 +112,12 @@ class Admin:
         )
         return table.table
 
+    async def broker_config(self, broker_address: str) -> dict[str, str]:
+        """The configuration of a broker, by the keys of ``broker.conf``."""
+        code = RequestCode.GET_BROKER_CONFIG
+        text = await self._ask.call(broker_address, code, doing="asking for the configuration")
+        return {key: value for _, key, value in parse_properties(text.decode("utf-8", "replace"))}
+
     # --- transactions ---
 
     async def open_transactions(
@@ -196,6 +203,15 @@ class Admin:
             found += page.messages
             place = None if page.next_due is None else (page.next_due, page.next_position or 0)
         return found
+
+    async def timer_check_point(self, broker_address: str) -> int:
+        """Until when (ms since 1970) a broker has delivered the messages with a delay of their own.
+
+        :raises BrokerError: among others code 3, of a broker before RocketMQ 5.
+        """
+        code = RequestCode.GET_TIMER_CHECK_POINT
+        answer = await self._ask.call(broker_address, code, doing="asking how far the timer is")
+        return int.from_bytes(answer[:8], "big", signed=True)
 
     # --- topics ---
 

@@ -280,9 +280,9 @@ class Records:
         raw = windows(self._bytes, "u8")[at]  # native order: only equality matters, and the bytes stay
         if (raw == raw[0]).all():
             return constant(_host_text(raw[:1].tobytes()), len(self))
-        hosts = pa.array(raw).dictionary_encode()
-        names = pa.array([_host_text(host.tobytes()) for host in hosts.dictionary.to_numpy()], pa.string())
-        return names.take(hosts.indices)
+        distinct, which = np.unique(raw, return_inverse=True)
+        names = pa.array([_host_text(host.tobytes()) for host in distinct], pa.string())
+        return names.take(pa.array(which))
 
 
 def _host_text(stored: bytes) -> str:

@@ -20,11 +20,6 @@ _LOCAL_SHUFFLE_PARTITIONS: Final = 8
 """Spark's 200 are meant for clusters: on one machine each empty one costs milliseconds, and an audit took a minute."""
 _BRIEF: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """A JVM that compiles quickly rather than well, and collects garbage in one thread."""
-_LOCAL_CHECKPOINTS: Final = (
-    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-)
-"""Writes aside and renames like Spark's default, which starts a program for the permissions of every file it writes:
-tens of milliseconds of every micro-batch."""
 
 
 class SparkMissingError(SparkSourceError):
@@ -62,7 +57,6 @@ def local_session(master: str = "local[*]", app_name: str = "cometmq", *, brief:
     builder = SparkSession.builder
     if master.startswith("local"):
         builder = builder.config("spark.sql.shuffle.partitions", str(_LOCAL_SHUFFLE_PARTITIONS))
-        builder = builder.config("spark.sql.streaming.checkpointFileManagerClass", _LOCAL_CHECKPOINTS)
     session = (
         builder.master(master)
         .appName(app_name)

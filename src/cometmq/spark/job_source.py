@@ -19,6 +19,7 @@ from cometmq.spark.environment import local_session
 from cometmq.spark.errors import OptionError, SparkSourceError
 from cometmq.spark.options import parse_options
 from cometmq.spark.queues import Queue
+from cometmq.spark.store_files import ConsumeQueues
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -31,10 +32,17 @@ _LEAST_TASKS: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class MessageSource:
-    """Where a job reads: from brokers, or from an archive of :mod:`cometmq.spark.archive`; exactly one is given."""
+    """Where a job reads: from brokers, from an archive of :mod:`cometmq.spark.archive`, or from the files of a store.
+
+    Exactly one of the three is given.
+    """
 
     namesrv: str | None = None
     archive: Path | None = None
+    store: Path | None = None
+    """Directory that holds ``commitlog/``."""
+    broker_name: str = ""
+    """Whose store that is, which none of its files says."""
     begin_ms: int | None = None
     """Only messages stored at this time or later, ms since 1970 …"""
     end_ms: int | None = None
@@ -45,8 +53,8 @@ class MessageSource:
 
         :raises OptionError: a name is not allowed, none is given, or it is not said where to read.
         """
-        if (self.namesrv is None) == (self.archive is None):
-            raise OptionError("say where to read", next_step="give nameservers or an archive, not both")
+        if [self.namesrv, self.archive, self.store].count(None) != 2:
+            raise OptionError("say where to read", next_step="give nameservers, an archive or a store, and only one")
         parse_options(self._options(topics) | {"namesrvAddr": self.namesrv or "127.0.0.1:9876"})
 
     def read(self, spark: SparkSession, topics: Sequence[str], columns: Sequence[str]) -> DataFrame:
@@ -58,8 +66,12 @@ class MessageSource:
 
         self.check(topics)
         if self.archive is None:
+            options, kind = self._options(topics), "rocketmq"
+            if self.store is not None:
+                options |= {"path": str(self.store.absolute()), "brokerName": self.broker_name}
+                kind = "rocketmq_store"
             schema = ", ".join(f"{name} {BY_NAME[name].type}" for name in columns)
-            return spark.read.format("rocketmq").options(**self._options(topics)).schema(schema).load()
+            return spark.read.format(kind).options(**options).schema(schema).load()
         rows = read_archive(spark, self.archive).where(f.col("topic").isin(list(topics)))
         if self.begin_ms is not None:
             rows = rows.where(f.col("storeTimestamp") >= f.timestamp_millis(f.lit(self.begin_ms)))
@@ -73,10 +85,10 @@ class MessageSource:
         :raises OptionError: as :meth:`check`, or a topic is not there.
         """
         self.check(topics)
-        if self.archive is None:
+        if self.namesrv is not None:
             found = Cluster(parse_options(self._options(topics))).queues()
         else:
-            found = [Queue(of.topic, of.broker, of.queue_id) for of in ArchiveLog(self.archive).queues()]
+            found = self._queues_in_files()
         if missing := set(topics) - {queue.topic for queue in found}:
             raise OptionError(
                 f"{self} has no topic {', '.join(sorted(missing))}",
@@ -88,16 +100,29 @@ class MessageSource:
         """The topics whose names begin with ``prefix``, sorted.
 
         :raises CometMQError: no nameserver answers.
+        :raises OptionError: the store does not say.
         """
-        if self.archive is not None:
-            names = {of.topic for of in ArchiveLog(self.archive).queues()}
+        if self.namesrv is not None:
+            names = set(asyncio.run(_topics_of(self.namesrv)))
         else:
-            names = set(asyncio.run(_topics_of(self.namesrv or "")))
+            names = {queue.topic for queue in self._queues_in_files()}
         return sorted(name for name in names if name.startswith(prefix))
+
+    def _queues_in_files(self) -> list[Queue]:
+        if self.archive is not None:
+            return [Queue(of.topic, of.broker, of.queue_id) for of in ArchiveLog(self.archive).queues()]
+        assert self.store is not None, "check() demands one of the three"
+        queues = ConsumeQueues(self.store)
+        if not queues.present:
+            raise OptionError(
+                f"the store {self.store} has no consume queues, which say what topics it has",
+                next_step="make them in a copy of it: cometmq pipeline rebuild --store DIR",
+            )
+        return [Queue(topic, self.broker_name, queue_id) for topic, queue_id in queues.named()]
 
     def __str__(self) -> str:
         """Where it reads, for a report."""
-        return str(self.archive) if self.namesrv is None else self.namesrv
+        return self.namesrv or str(self.archive or self.store)
 
     def _options(self, topics: Sequence[str]) -> dict[str, str]:
         options = {"subscribe": ",".join(topics)}

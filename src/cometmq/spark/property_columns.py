@@ -8,7 +8,6 @@ the name, and of two pieces with one name the later wins.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cached_property
 from typing import Any, Final
 
@@ -16,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from cometmq.spark.slices import Bytes, Positions, buffers_of, slices, text, windows
+from cometmq.spark.slices import Bytes, Positions, buffers_of, slices, text
 
 _NAME_END: Final = 1
 _PIECE_END: Final = 2
@@ -61,21 +60,16 @@ class PropertyTexts:
             starts, middles, ends = starts[good], middles[good], ends[good]
         return starts, middles, ends, firsts
 
-    @cached_property
-    def _rows(self) -> Positions:
-        """The record of each piece."""
-        return np.repeat(np.arange(self._count), np.diff(self._pieces[3]))
-
     def values_of(self, name: str) -> Any:
         """One property of each record as strings, null where it has none."""
-        starts, middles, ends, _ = self._pieces
-        wanted = name.encode()
+        starts, middles, ends, firsts = self._pieces
+        wanted = np.frombuffer(name.encode(), np.uint8)
         same = np.flatnonzero(middles - starts == len(wanted))
-        for at, kind, word in _words(wanted):
-            same = same[windows(self._bytes, kind)[starts[same] + at] == word]
+        for at, byte in enumerate(wanted):
+            same = same[self._bytes[starts[same] + at] == byte]
         begin = np.zeros(self._count, np.int64)
         length = np.zeros(self._count, np.int64)
-        rows = self._rows[same]
+        rows = np.searchsorted(firsts, same, side="right") - 1
         begin[rows] = middles[same] + 1  # the last of equal names stays
         length[rows] = ends[same] - middles[same] - 1
         return text(slices(self._bytes, begin, length, length == 0))
@@ -91,16 +85,6 @@ class PropertyTexts:
             middles, ends = middles[keep], ends[keep]
         values = slices(self._bytes, middles + 1, ends - middles - 1)
         return pa.MapArray.from_arrays(pa.array(firsts.astype(np.int32)), text(names), text(values), type=kind)
-
-
-def _words(name: bytes) -> Iterator[tuple[int, str, Any]]:
-    """A name cut into numbers of 8, 4, 2 and 1 bytes: where each stands, its type and its value."""
-    at = 0
-    while at < len(name):
-        size = next(size for size in (8, 4, 2, 1) if size <= len(name) - at)
-        kind = f"u{size}"
-        yield at, kind, np.frombuffer(name, kind, 1, at)[0]
-        at += size
 
 
 def _without_repeats(names: Any, firsts: Positions) -> npt.NDArray[np.bool_] | None:

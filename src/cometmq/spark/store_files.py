@@ -6,6 +6,7 @@ The log's files are named by the offset of their first byte; so are the files of
 
 from __future__ import annotations
 
+import struct
 from bisect import bisect_right
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +15,14 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from cometmq.message.record import decode_record
 from cometmq.spark.errors import StoreReadError
 from cometmq.spark.slices import Positions
 from cometmq.store.config import CQ_UNIT_BYTES
 from cometmq.store.load import Findings, offset_of_name
 from cometmq.store.opening import known_topics
 
+_SIZE: Final = struct.Struct(">i")
 _UNIT: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 
 
@@ -87,6 +90,14 @@ class QueueUnits:
                 wrong[inside] = (unit["size"] != 0) & (unit["offset"] != log_offsets[inside])
         return wrong
 
+    def last_record(self) -> int | None:
+        """The log offset of the queue's last message, ``None`` for an empty queue."""
+        for units in reversed(self._units):
+            filled = int(np.count_nonzero(units["size"]))
+            if filled:
+                return int(units["offset"][filled - 1])
+        return None
+
     def record_from(self, log_offset: int) -> int | None:
         """The log offset of the queue's first message at or behind ``log_offset``."""
         for units in self._units:
@@ -117,19 +128,41 @@ class ConsumeQueues:
             self._known[key] = QueueUnits(directory) if directory.is_dir() else None
         return self._known[key]
 
-    def largest(self, count: int) -> list[QueueUnits]:
-        """The queues with most files and bytes, at most ``count``."""
+    def named(self) -> list[tuple[str, int]]:
+        """Topic and id of every queue, sorted."""
         if not self.present:
             return []
-        sizes = [
-            (sum(file.stat().st_size for file in queue.iterdir()), topic.name, queue.name)
+        return sorted(
+            (topic.name, int(queue.name))
             for topic in self._root.iterdir()
             if topic.is_dir()
             for queue in topic.iterdir()
             if queue.is_dir() and queue.name.isdecimal()
+        )
+
+    def largest(self, count: int) -> list[QueueUnits]:
+        """The queues with most files and bytes, at most ``count``."""
+        sizes = [
+            (sum(file.stat().st_size for file in (self._root / topic / str(queue_id)).iterdir()), topic, queue_id)
+            for topic, queue_id in self.named()
         ]
-        chosen = [self.units(topic, int(queue_id)) for _, topic, queue_id in sorted(sizes, reverse=True)[:count]]
+        chosen = [self.units(topic, queue_id) for _, topic, queue_id in sorted(sizes, reverse=True)[:count]]
         return [units for units in chosen if units is not None]
+
+
+def newest_store_time(directory: str | Path) -> int | None:
+    """When the last message that a consume queue knows was stored, ms since 1970; ``None`` for an empty store."""
+    queues = ConsumeQueues(directory)
+    known = (queues.units(topic, queue_id) for topic, queue_id in queues.named())
+    newest = max((at for units in known if units is not None and (at := units.last_record()) is not None), default=None)
+    for file in log_files(directory):
+        if newest is not None and file.start <= newest < file.end:
+            with Path(file.path).open("rb") as log:
+                log.seek(newest - file.start)
+                (size,) = _SIZE.unpack(log.read(_SIZE.size))
+                log.seek(newest - file.start)
+                return decode_record(log.read(size), check_crc=False).store_timestamp
+    return None
 
 
 def boundaries(file: LogFile, parts: int, queues: list[QueueUnits]) -> list[int]:

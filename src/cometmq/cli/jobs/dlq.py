@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from cometmq.cli.failures import DONE, FAILED, PARTLY_DONE
-from cometmq.cli.jobs.reading import hand_out, reading_options, source_of, tell_step
-from cometmq.spark.errors import OptionError
+from cometmq.cli.jobs.reading import Reading, end, reading_options, tell_step, wrong_use
 
 if TYPE_CHECKING:
     from cometmq.cli.job_report import Plot
@@ -35,16 +34,8 @@ if TYPE_CHECKING:
     help="With --resend: directory of dlq-GROUP.ledger, which tells what was sent.",
 )
 @click.option("--rate", type=click.FloatRange(0, min_open=True), help="With --resend: messages a second at most.")
-@click.pass_context
 def command(
-    ctx: click.Context,
-    namesrv: str,
-    archive: Path | None,
-    since: int | None,
-    until: int | None,
-    master: str,
-    report: Path | None,
-    output: str,
+    reading: Reading,
     groups: tuple[str, ...],
     key: str | None,
     tag: str | None,
@@ -64,36 +55,39 @@ def command(
     from cometmq.client.dead_letters import Selection
     from cometmq.spark.dead_letters import dead_letters, send_again
 
-    if resend and (archive is not None or not groups):
-        raise click.UsageError("--resend needs --group, and brokers that hold the dead letters, no --archive", ctx)
+    source = reading.source
+    if resend and (source.namesrv is None or not groups):
+        raise click.UsageError(
+            "--resend needs --group, and brokers that hold the dead letters, no --archive or --store"
+        )
     if not resend and (dry_run or rate is not None):
-        raise click.UsageError("--dry-run and --rate say how to --resend", ctx)
+        raise click.UsageError("--dry-run and --rate say how to --resend")
     wanted = Selection(
         key=key,
         tag=tag,
         origin_topic=origin_topic,
-        begin_ms=since or 0,
-        end_ms=END_OF_TIME_MS if until is None else until - 1,
+        begin_ms=reading.since or 0,
+        end_ms=END_OF_TIME_MS if reading.until is None else reading.until - 1,
     )
-    try:
+    with wrong_use():
         done = dead_letters(
-            source_of(namesrv, archive, since, until),
+            source,
             groups,
             selection=wanted,
             reason=reason,
             top=top,
-            master=master,
+            master=reading.master,
             on_step=tell_step,
         )
-    except OptionError as error:
-        raise click.UsageError(str(error), ctx) from error
     if resend:
-        resent = send_again(namesrv, groups, wanted, ledgers=ledgers, rate=rate, dry_run=dry_run, on_step=tell_step)
+        resent = send_again(
+            reading.namesrv, groups, wanted, ledgers=ledgers, rate=rate, dry_run=dry_run, on_step=tell_step
+        )
         done = dataclasses.replace(done, resent=resent, dry_run=dry_run)
-    hand_out(done, output, report, f"Dead letters in {done.source}", _plots(done) if report else ())
-    if not done.failed:
-        return DONE
-    return PARTLY_DONE if any(of.sent or of.sent_before for of in done.resent) else FAILED
+    code = DONE
+    if done.failed:
+        code = PARTLY_DONE if any(of.sent or of.sent_before for of in done.resent) else FAILED
+    return end(reading, done, f"Dead letters in {done.source}", _plots, code)
 
 
 def _plots(done: DeadLetterReport) -> list[Plot]:

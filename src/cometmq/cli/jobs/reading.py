@@ -1,15 +1,19 @@
-"""The options of every job that looks into messages: where they are, which, and the forms of its report."""
+"""What every job that looks into messages shares: the options that say where and which, and how it ends."""
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
 
 from cometmq.cli.administration import namesrv_option
+from cometmq.cli.failures import DONE
 from cometmq.cli.moments import Moment
 
 if TYPE_CHECKING:
@@ -17,6 +21,7 @@ if TYPE_CHECKING:
     from cometmq.spark.job_source import MessageSource
 
 F = TypeVar("F", bound=Callable[..., Any])
+_directory = click.Path(path_type=Path, file_okay=False, exists=True)
 
 
 class Report(Protocol):
@@ -29,35 +34,61 @@ class Report(Protocol):
         """For a program."""
 
 
+R = TypeVar("R", bound=Report)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What those options said."""
+
+    namesrv: str
+    archive: Path | None
+    store: Path | None
+    broker_name: str
+    since: int | None
+    """ms since 1970, as is ``until``."""
+    until: int | None
+    master: str
+    page: Path | None
+    """Where the report goes as HTML too."""
+    output: str
+
+    @property
+    def source(self) -> MessageSource:
+        """Where to read; archive and store win over nameservers, which have a default."""
+        from cometmq.spark.job_source import MessageSource
+
+        namesrv = self.namesrv if self.archive is None and self.store is None else None
+        return MessageSource(namesrv, self.archive, self.store, self.broker_name, self.since, self.until)
+
+
 def reading_options(command: F) -> F:
-    """``--namesrv``, ``--archive``, ``--since``, ``--until``, ``--master``, ``--report`` and ``-o``."""
+    """Give a command the options of :class:`Reading`, which it gets as its argument ``reading``."""
     options = (
         namesrv_option,
-        click.option(
-            "--archive",
-            type=click.Path(path_type=Path, file_okay=False, exists=True),
-            help="Read this archive, instead of asking brokers.",
-        ),
+        click.option("--archive", type=_directory, help="Read this archive, instead of asking brokers."),
+        click.option("--store", type=_directory, help="Read the files of this store, instead of asking brokers."),
+        click.option("--broker-name", default="", help="With --store: whose store it is, for the report."),
         click.option("--since", type=Moment(), help="Only what was stored at or after this time."),
         click.option("--until", type=Moment(), help="Only what was stored before this time."),
         click.option("--master", default="local[*]", show_default=True, help="Spark master."),
         click.option(
             "--report",
+            "page",
             type=click.Path(path_type=Path, dir_okay=False),
             help="Write the report as HTML too.",
         ),
         click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True),
     )
+
+    @functools.wraps(command)
+    def packed(*args: Any, **named: Any) -> Any:
+        said = {name: named.pop(name) for name in Reading.__dataclass_fields__}
+        return command(*args, reading=Reading(**said), **named)
+
     for option in reversed(options):
-        command = option(command)
-    return command
-
-
-def source_of(namesrv: str, archive: Path | None, since: int | None, until: int | None) -> MessageSource:
-    """Where to read; an archive wins, since nameservers have a default."""
-    from cometmq.spark.job_source import MessageSource
-
-    return MessageSource(namesrv if archive is None else None, archive, since, until)
+        packed = option(packed)
+    return packed  # type: ignore[return-value]
 
 
 def tell_step(step: str) -> None:
@@ -65,11 +96,31 @@ def tell_step(step: str) -> None:
     click.echo(f"{step} …", err=True)
 
 
-def hand_out(done: Report, output: str, page: Path | None, title: str, plots: Sequence[Plot]) -> None:
-    """Write the report to stdout, and as a page where that is asked for."""
-    if page is not None:
+@contextmanager
+def wrong_use() -> Iterator[None]:
+    """Take what a job calls a wrong argument for a wrong use of its command.
+
+    :raises click.UsageError: for every ``OptionError`` within the block.
+    """
+    from cometmq.spark.errors import OptionError
+
+    try:
+        yield
+    except OptionError as error:
+        raise click.UsageError(str(error), click.get_current_context()) from error
+
+
+def end(reading: Reading, done: R, title: str, plots: Callable[[R], Sequence[Plot]], code: int = DONE) -> int:
+    """End a command: its report to stdout, and as a page where that is asked for; returns its exit code.
+
+    :param plots: draws the report; called for a page only.
+    :param code: anything but 0 gets the page the mark of something that needs a look.
+    """
+    if reading.page is not None:
         from cometmq.cli.job_report import write_page
 
-        write_page(page, title, True, done.render(), plots)
-        tell_step(f"the report is in {page}")
-    click.echo(json.dumps(done.to_dict(), indent=2) if output == "json" else done.render())
+        write_page(reading.page, title, code == DONE, done.render(), plots(done))
+        tell_step(f"the report is in {reading.page}")
+    told = json.dumps(done.to_dict() | {"exit_code": code}, indent=2) if reading.output == "json" else done.render()
+    click.echo(told)
+    return code

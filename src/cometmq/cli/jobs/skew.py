@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from cometmq.cli.failures import DONE
-from cometmq.cli.jobs.reading import hand_out, reading_options, source_of, tell_step
-from cometmq.spark.errors import OptionError
+from cometmq.cli.jobs.reading import Reading, end, reading_options, tell_step, wrong_use
 from cometmq.spark.queue_balance import HANDLED_PER_S
 from cometmq.spark.skew_report import BY, TOP
 
@@ -31,16 +28,8 @@ if TYPE_CHECKING:
     show_default=True,
     help="Messages a second that a consumer gets through of one queue.",
 )
-@click.pass_context
 def command(
-    ctx: click.Context,
-    namesrv: str,
-    archive: Path | None,
-    since: int | None,
-    until: int | None,
-    master: str,
-    report: Path | None,
-    output: str,
+    reading: Reading,
     topics: tuple[str, ...],
     by: str,
     top: int,
@@ -53,21 +42,18 @@ def command(
     """
     from cometmq.spark.skew import skew
 
-    try:
+    with wrong_use():
         done = skew(
-            source_of(namesrv, archive, since, until),
+            reading.source,
             topics,
             by=by,
             consumers=consumers,
             handled_per_s=handled,
             top=top,
-            master=master,
+            master=reading.master,
             on_step=tell_step,
         )
-    except OptionError as error:
-        raise click.UsageError(str(error), ctx) from error
-    hand_out(done, output, report, f"Skew of {', '.join(topics)}", _plots(done) if report else ())
-    return DONE
+    return end(reading, done, f"Skew of {', '.join(topics)}", _plots)
 
 
 def _plots(done: SkewReport) -> list[Plot]:

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from cometmq.cli.failures import DONE, FAILED
-from cometmq.cli.jobs.reading import hand_out, reading_options, source_of, tell_step
+from cometmq.cli.jobs.reading import Reading, end, reading_options, tell_step, wrong_use
 from cometmq.cli.message_trace import rows_of, show_way
 from cometmq.message.names import TRACE_TOPIC
-from cometmq.spark.errors import OptionError
 
 if TYPE_CHECKING:
     from cometmq.cli.job_report import Plot
@@ -27,16 +26,8 @@ _DRAWN: Final = 12
 @click.option("--to", type=click.Path(path_type=Path, file_okay=False), help="Write the joined rows here, as Parquet.")
 @click.option("--message", "message_id", metavar="ID", help="Show the way of this message too, by the client's id.")
 @click.option("--top", type=click.IntRange(1, 1000), default=10, show_default=True, help="How many slow consumers.")
-@click.pass_context
 def command(
-    ctx: click.Context,
-    namesrv: str,
-    archive: Path | None,
-    since: int | None,
-    until: int | None,
-    master: str,
-    report: Path | None,
-    output: str,
+    reading: Reading,
     trace_topic: str,
     to: Path | None,
     message_id: str | None,
@@ -48,25 +39,23 @@ def command(
     """
     from cometmq.spark.trace import trace
 
-    try:
+    with wrong_use():
         done = trace(
-            source_of(namesrv, archive, since, until),
+            reading.source,
             trace_topic=trace_topic,
             to=to,
             message_id=message_id,
             top=top,
-            master=master,
+            master=reading.master,
             on_step=tell_step,
         )
-    except OptionError as error:
-        raise click.UsageError(str(error), ctx) from error
-    hand_out(done, output, report, f"Message traces of {done.source}", _plots(done) if report else ())
-    if done.way is None or done.way.is_known:
-        if done.way is not None and output == "table":
-            show_way(done.way)
-        return DONE
-    tell_step(f"{trace_topic} tells nothing of {message_id}")
-    return FAILED
+    found = done.way is None or done.way.is_known
+    code = end(reading, done, f"Message traces of {done.source}", _plots, DONE if found else FAILED)
+    if not found:
+        tell_step(f"{trace_topic} tells nothing of {message_id}")
+    elif done.way is not None and reading.output == "table":
+        show_way(done.way)
+    return code
 
 
 def _plots(done: TraceReport) -> list[Plot]:
