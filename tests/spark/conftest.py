@@ -50,6 +50,35 @@ def options(deployment: Deployment) -> MakeOptions:
     return make
 
 
+MOST_ROWS = 100
+"""Rows that a job may bring to the driver at once here: of queues, groups, tasks and files, never of messages."""
+
+
+@pytest.fixture(autouse=True)
+def jobs_collect_nothing_that_grows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In every test of this room: what the package's own code brings to the driver is a few rows."""
+    try:
+        from pyspark.sql.classic.dataframe import DataFrame
+    except ImportError:
+        return
+
+    def watched(name: str) -> Callable[..., Any]:
+        collect = getattr(DataFrame, name)
+
+        def collect_few(frame: Any, *arguments: Any, **named: Any) -> Any:
+            rows = collect(frame, *arguments, **named)
+            asks = sys._getframe(1).f_globals["__name__"]
+            if asks.startswith("cometmq."):
+                assert name == "collect", f"{asks} calls {name}, which these tests do not count"
+                assert len(rows) <= MOST_ROWS, f"{asks} has collected {len(rows)} rows"
+            return rows
+
+        return collect_few
+
+    for name in ("collect", "toPandas", "toArrow", "toLocalIterator"):
+        monkeypatch.setattr(DataFrame, name, watched(name))
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     """One local Spark session with two cores."""

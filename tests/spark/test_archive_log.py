@@ -87,7 +87,8 @@ def test_pieces_of_a_queue_are_one_range(log: ArchiveLog) -> None:
 def test_what_was_skipped_is_remembered(log: ArchiveLog) -> None:
     append(log, 0, ORDERS, 0, 5)
     files = written(log.root, ORDERS, 8, 10)
-    commit = log.append("q", 1, [cover(ORDERS, 8, 12)], files, [cover(ORDERS, 10, 12)])
+    lost = [cover(ORDERS, 11, 12), cover(ORDERS, 10, 11)]
+    commit = log.append("q", 1, [cover(ORDERS, 8, 12)], files, lost)
     assert commit is not None
     assert commit.gaps == ["orders@broker-a:0 [5, 8)", "orders@broker-a:0 [10, 12)"]
 

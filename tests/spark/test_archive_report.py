@@ -11,8 +11,9 @@ import pytest
 import cometmq.spark.archive as archive_module
 from cometmq.cli.failures import guarded
 from cometmq.cli.pipeline import command
-from cometmq.spark.archive_commit import QueueTotals
-from cometmq.spark.archive_report import ArchiveReport
+from cometmq.spark.archive_commit import Commit, DataFile, QueueTotals
+from cometmq.spark.archive_log import ArchiveLog
+from cometmq.spark.archive_report import ArchivedBatch, ArchiveReport, ArchiveRun
 
 REPORT = ArchiveReport(
     directory="/lake",
@@ -31,6 +32,24 @@ def test_it_is_complete_when_nothing_is_missing() -> None:
     assert REPORT.complete
     assert not dataclasses.replace(REPORT, finished=False).complete
     assert not dataclasses.replace(REPORT, warnings=("x",)).complete
+
+
+def test_a_run_of_months_is_summed_up(tmp_path: Path) -> None:
+    """Commits are told as they come, and not kept."""
+    told: list[ArchivedBatch] = []
+    run = ArchiveRun(ArchiveLog(tmp_path), told.append)
+    file = DataFile("x", "orders", "broker-a", 0, 0, 10, 10, 1000, 0, 0, 1)
+    for number in range(300):
+        run.committed(Commit(number, "q", number, 0, [], [file, file], [], [f"gap {number}"]))
+    report = run.report(finished=True)
+    assert (report.rows, report.bytes, report.files, report.batches) == (6000, 600_000, 600, 300)
+    assert (told[-1].total_rows, told[-1].bytes, told[-1].files) == (6000, 2000, 2)
+    assert report.warnings[0] == "messages gap 0 were gone before they were read"
+    assert report.warnings[-2:] == (
+        "200 more gaps: see gaps in the archive's commits",
+        "600 bodies could not be unpacked; they are kept as stored in column storedBody",
+    )
+    assert len(report.warnings) == 102
 
 
 def test_the_text_has_totals_queues_and_warnings() -> None:

@@ -61,6 +61,9 @@ def test_offsets_beyond_the_end_are_data_loss(topics: Topics, options: MakeOptio
         offsets(options(topic), OffsetRange(queue, 50, 150))
     tolerant = options(topic, failOnDataLoss="false")
     assert len(offsets(tolerant, OffsetRange(queue, 50, 150))) == 50
+    fetcher = Fetcher(tolerant)
+    assert len(list(fetcher.fetch([OffsetRange(queue, 50, 9_000)]))) == 1
+    assert fetcher.lost == [OffsetRange(queue, 100, 9_000)], "what is gone is one stretch, however long"
 
 
 def test_a_deleted_topic_is_data_loss(topics: Topics, options: MakeOptions) -> None:

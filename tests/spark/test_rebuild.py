@@ -68,7 +68,9 @@ def contents(directory: Path) -> dict[str, bytes]:
     return found | {f"index {number}": path.read_bytes() for number, path in enumerate(index)}
 
 
-def test_queues_and_index_are_those_of_the_broker(spark: Any, tmp_path: Path) -> None:
+def test_queues_and_index_are_those_of_the_broker(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the log is looked through in several jobs."""
+    monkeypatch.setattr(job, "STRETCHES_OF_JOB", 2)
     fill(tmp_path, 3000)
     before = contents(tmp_path)
     shutil.rmtree(tmp_path / "consumequeue")

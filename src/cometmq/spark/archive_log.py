@@ -111,7 +111,7 @@ class ArchiveLog:
                 msgspec.structs.replace(file, committed_ms=now) for file in sorted(files, key=lambda file: file.path)
             ],
             queues=queues,
-            gaps=[*gaps, *map(told, lost)],
+            gaps=[*gaps, *map(told, merged(lost))],
         )
         self._table.commit(commit, [])
         return commit

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -80,45 +80,56 @@ class ArchiveReport:
         return "\n".join(lines)
 
 
+_MOST_GAPS: Final = 100
+"""Gaps that a report names; a run may go on for months."""
+
+
 class ArchiveRun:
-    """What one run has committed so far; ``on_batch`` is told of each commit."""
+    """What one run has committed so far, as sums; ``on_batch`` is told of each commit."""
 
     def __init__(self, log: ArchiveLog, on_batch: Callable[[ArchivedBatch], None] | None = None) -> None:
         self._log = log
         self._on_batch = on_batch
         self._began = SYSTEM_CLOCK.monotonic()
-        self._commits: list[Commit] = []
+        self._rows = self._bytes = self._files = self._batches = self._bad_bodies = self._gap_count = 0
+        self._gaps: list[str] = []
 
     def committed(self, commit: Commit) -> None:
         """Take note of a commit."""
-        self._commits.append(commit)
+        size = sum(file.bytes for file in commit.files)
+        self._batches += 1
+        self._rows += commit.rows
+        self._bytes += size
+        self._files += len(commit.files)
+        self._bad_bodies += sum(file.bad_bodies for file in commit.files)
+        self._gap_count += len(commit.gaps)
+        self._gaps += commit.gaps[: _MOST_GAPS - len(self._gaps)]
         if self._on_batch is not None:
             self._on_batch(
                 ArchivedBatch(
                     batch_id=commit.batch_id,
                     rows=commit.rows,
-                    bytes=sum(file.bytes for file in commit.files),
+                    bytes=size,
                     files=len(commit.files),
-                    total_rows=sum(done.rows for done in self._commits),
+                    total_rows=self._rows,
                     seconds=SYSTEM_CLOCK.monotonic() - self._began,
                 )
             )
 
     def report(self, *, finished: bool) -> ArchiveReport:
         """Sum the run up."""
-        files = [file for commit in self._commits for file in commit.files]
-        bad = sum(file.bad_bodies for file in files)
-        warnings = [
-            f"messages {gap} were gone before they were read" for commit in self._commits for gap in commit.gaps
-        ]
-        if bad:
-            warnings.append(f"{bad} bodies could not be unpacked; they are kept as stored in column storedBody")
+        warnings = [f"messages {gap} were gone before they were read" for gap in self._gaps]
+        if self._gap_count > len(self._gaps):
+            warnings.append(f"{self._gap_count - len(self._gaps):,} more gaps: see gaps in the archive's commits")
+        if self._bad_bodies:
+            told = f"{self._bad_bodies} bodies could not be unpacked; they are kept as stored in column storedBody"
+            warnings.append(told)
         return ArchiveReport(
             directory=str(self._log.root),
-            rows=sum(file.rows for file in files),
-            bytes=sum(file.bytes for file in files),
-            files=len(files),
-            batches=len(self._commits),
+            rows=self._rows,
+            bytes=self._bytes,
+            files=self._files,
+            batches=self._batches,
             seconds=SYSTEM_CLOCK.monotonic() - self._began,
             finished=finished,
             warnings=tuple(warnings),

@@ -29,7 +29,7 @@ from cometmq.spark.connections import borrowed, send_request
 from cometmq.spark.decode import Records
 from cometmq.spark.errors import DataLossError, SparkSourceError, UnreachableError
 from cometmq.spark.options import SourceOptions
-from cometmq.spark.queues import OffsetRange, Queue
+from cometmq.spark.queues import OffsetRange, Queue, joined
 
 CHUNK_BYTES: Final = 4 * 1024 * 1024
 """Bytes handed on at a time; Arrow batches of 2 to 10 MB cross to the JVM fastest."""
@@ -83,7 +83,7 @@ class Fetcher:
         self._clock = clock
         self._pause = threading.Event()
         self.lost: list[OffsetRange] = []
-        """What was skipped since its messages were gone (only without ``failOnDataLoss``)."""
+        """What was skipped since its messages were gone (only without ``failOnDataLoss``), neighbours joined."""
 
     def fetch(self, ranges: Sequence[OffsetRange]) -> Iterator[Chunk]:
         """Yield the records of ``ranges``, in order, in chunks of about ``CHUNK_BYTES``.
@@ -211,7 +211,7 @@ class Fetcher:
                 next_step="option failOnDataLoss=false goes on without them",
             )
         log.warning("messages %s are skipped: %s", gone, why)
-        self.lost.append(gone)
+        self.lost = joined([*self.lost, gone])
         segment.at = gone.end
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Final
 
-from cometmq.spark.queues import OffsetRange, Offsets, Queue
+from cometmq.spark.queues import OffsetRange, Offsets, Queue, joined
 
 SMALL_PARTITION: Final = 20_000
 """Offsets worth a Spark partition: at 300 k rows/s they take twice the 30 ms that a partition costs."""
@@ -75,7 +75,7 @@ def partition_count(messages: int, size: float, at_least: int, most_bytes: int) 
 
 
 def dealt(pieces: Sequence[SizedRange], count: int) -> list[list[OffsetRange]]:
-    """Deal ranges out to at most ``count`` partitions of about as many bytes each, in order.
+    """Deal ranges, which are sorted, out to at most ``count`` partitions of about as many bytes each.
 
     Many small queues share a partition, and a large queue is cut over several.
     """
@@ -94,16 +94,8 @@ def dealt(pieces: Sequence[SizedRange], count: int) -> list[list[OffsetRange]]:
             taken = piece.part.end - first
             if taken * piece.mean_bytes > room + share * _SLIVER and len(partitions) < count:
                 taken = max(int(room / piece.mean_bytes), 1)
-            _append(partitions[-1], OffsetRange(piece.part.queue, first, first + taken))
+            partitions[-1].append(OffsetRange(piece.part.queue, first, first + taken))
             first += taken
             room -= taken * piece.mean_bytes
             undealt -= taken * piece.mean_bytes
-    return partitions
-
-
-def _append(partition: list[OffsetRange], part: OffsetRange) -> None:
-    """Add a range, joined to the one before it where that is of the same queue."""
-    if partition and partition[-1].queue == part.queue and partition[-1].end == part.first:
-        partition[-1] = OffsetRange(part.queue, partition[-1].first, part.end)
-    else:
-        partition.append(part)
+    return [joined(partition) for partition in partitions]

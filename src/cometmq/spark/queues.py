@@ -87,3 +87,13 @@ def lag_of(progress: Mapping[str, Any]) -> int:
 def total(ranges: Iterable[OffsetRange]) -> int:
     """Offsets in all of the ranges."""
     return sum(len(part) for part in ranges)
+
+
+def joined(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
+    """Ranges in the order of queues and offsets, those that follow each other made one."""
+    found: list[OffsetRange] = []
+    for part in sorted(ranges, key=lambda part: (part.queue, part.first)):
+        if found and found[-1].queue == part.queue and found[-1].end == part.first:
+            part = OffsetRange(part.queue, found.pop().first, part.end)
+        found.append(part)
+    return found

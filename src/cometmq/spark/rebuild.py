@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 
 FORMAT: Final = "rocketmq_rebuild"
 _WORK: Final = "work"
+STRETCHES_OF_JOB: Final = 256
+"""Stretches of the log that one Spark job looks through: the driver gets a row for each queue in each, for 32 GiB."""
 WORKSHOP: Final = "comet/rebuild"
 """Where new files are made, below the store."""
 _DIRECTORIES: Final = ("consumequeue", "index")
@@ -105,6 +107,10 @@ class _Work(msgspec.Struct, frozen=True):
     layout: Layout
     known: list[str] | None
     live_from: list[tuple[str, int, int]]
+    first: int
+    """Stretches of the log from this one …"""
+    end: int
+    """… to before this one."""
 
     def packed(self) -> str:
         return base64.b64encode(zlib.compress(msgspec.json.encode(self))).decode("ascii")
@@ -151,20 +157,27 @@ def rebuild(
         session.dataSource.register(RebuildSource)
         named = None if known is None else sorted(known)
 
-        def run(kind: str, below: Path, live_from: Mapping[QueueKey, int]) -> list[dict[str, Any]]:
+        def run(
+            kind: str, below: Path, live_from: Mapping[QueueKey, int], at_once: int = STRETCHES_OF_JOB
+        ) -> Iterator[list[dict[str, Any]]]:
             table = [(topic, queue_id, at) for (topic, queue_id), at in live_from.items()]
-            work = _Work(kind, str(below), layout, named, table)
-            rows = session.read.format(FORMAT).options(**given, **{_WORK: work.packed()}).load().collect()
-            return [json.loads(row[0]) for row in rows]
+            for first in range(0, parts, at_once):
+                work = _Work(kind, str(below), layout, named, table, first, first + at_once)
+                rows = session.read.format(FORMAT).options(**given, **{_WORK: work.packed()}).load().collect()
+                yield [json.loads(row[0]) for row in rows]
 
         on_step(f"looking through {parts} stretches of the log")
-        queues = _last_lives(msgspec.convert(run("lives", root, {}), list[Seen]))
+        queues: dict[QueueKey, _Life] = {}
+        for rows in run("lives", root, {}):
+            _follow(queues, msgspec.convert(rows, list[Seen]))
         live_from = {key: life.begins_at for key, life in queues.items()}
         messages = sum(life.count for life in queues.values())
         if dry_run:
             on_step(f"comparing {messages:,} messages of {len(queues)} queues")
-            compared = _summed(msgspec.convert(run("compare", root, live_from), list[Compared]))
-            wrong = [part for part in compared if part.differ]
+            compared: dict[QueueKey, Compared] = {}
+            for rows in run("compare", root, live_from):
+                _add(compared, msgspec.convert(rows, list[Compared]))
+            wrong = [compared[key] for key in sorted(compared) if compared[key].differ]
             return RebuildReport(
                 str(root),
                 True,
@@ -180,7 +193,9 @@ def rebuild(
         for name in _DIRECTORIES:
             (workshop / name).mkdir(parents=True)
         on_step(f"writing units of {messages:,} messages of {len(queues)} queues, and the index")
-        indexed = sum(row["indexed"] for row in run("units", workshop, live_from))
+        indexed = sum(
+            row["indexed"] for rows in run("units", workshop, live_from, at_once=max(parts, 1)) for row in rows
+        )
         for (topic, queue_id), life in queues.items():
             fill_blank(workshop / "consumequeue", topic, queue_id, life.first, BLANK_UNIT, layout.queue_file_bytes)
         on_step("putting the new files in place")
@@ -202,9 +217,8 @@ class _Life:
     count: int
 
 
-def _last_lives(seen: Iterable[Seen]) -> dict[QueueKey, _Life]:
-    """Follow each queue through the stretches, in the order of the log."""
-    found: dict[QueueKey, _Life] = {}
+def _follow(found: dict[QueueKey, _Life], seen: Iterable[Seen]) -> None:
+    """Follow each queue through some more stretches, in the order of the log."""
     for part in sorted(seen, key=lambda part: part.begins_at):
         key = (part.topic, part.queue_id)
         life = found.get(key)
@@ -216,16 +230,13 @@ def _last_lives(seen: Iterable[Seen]) -> dict[QueueKey, _Life]:
         else:
             life.last = part.last
             life.count += part.count
-    return found
 
 
-def _summed(compared: Iterable[Compared]) -> list[Compared]:
-    sums: dict[QueueKey, Compared] = {}
+def _add(sums: dict[QueueKey, Compared], compared: Iterable[Compared]) -> None:
     for part in compared:
         key = (part.topic, part.queue_id)
         before = sums.get(key, Compared(*key, 0, 0))
         sums[key] = Compared(*key, before.units + part.units, before.differ + part.differ)
-    return [sums[key] for key in sorted(sums)]
 
 
 def _put_in_place(root: Path, workshop: Path) -> None:
@@ -267,7 +278,7 @@ class RebuildReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """One task for each stretch, and where units are written one for the index, which takes longest."""
-        tasks = [_Task(stretch) for stretch in stretches(self._options)]
+        tasks = [_Task(stretch) for stretch in stretches(self._options)[self._work.first : self._work.end]]
         return [_Task(None), *tasks] if self._work.kind == "units" else tasks
 
     def read(self, partition: InputPartition) -> Iterator[tuple[str]]:
