@@ -50,7 +50,7 @@ def options(deployment: Deployment) -> MakeOptions:
     return make
 
 
-MOST_ROWS = 100
+MOST_ROWS = 500
 """Rows that a job may bring to the driver at once here: of queues, groups, tasks and files, never of messages."""
 
 

@@ -1,0 +1,147 @@
+"""What goes wrong while a query runs: expired messages, a broker that is killed, bodies that cannot be unpacked, a full
+disk. Each is told in words or healed, and nothing is lost or doubled in silence."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.interop.probe import until
+from tests.spark.topics import Topics
+
+pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
+
+import pyarrow.parquet as pq
+
+from cometmq.message.sysflag import COMPRESSED
+from cometmq.remoting.blocking import BlockingConnection
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.headers import SendMessageRequestHeaderV2
+from cometmq.spark.archive import archive
+from cometmq.spark.archive_reader import read_archive
+from cometmq.spark.archive_writer import write_ranges
+from cometmq.spark.cluster import Cluster
+from cometmq.spark.decode import Records
+from cometmq.spark.errors import BadBodyError, DataLossError, SparkSourceError
+from cometmq.spark.fetch import Fetcher
+from cometmq.spark.options import SourceOptions, parse_options
+from cometmq.spark.queues import OffsetRange, Queue
+from cometmq.testing import ProcessCluster, SyncCluster
+
+PATIENCE_S = 60.0
+
+
+def source_of(namesrv: str, topic: str, **more: str) -> SourceOptions:
+    return parse_options({"namesrvAddr": namesrv, "topic": topic, "pollTimeoutMs": "60000"} | more)
+
+
+def offsets(fetcher: Fetcher, part: OffsetRange) -> list[int]:
+    return [offset for chunk in fetcher.fetch([part]) for offset in Records(chunk.data).queue_offsets.tolist()]
+
+
+def test_messages_that_expired_after_a_batch_was_planned() -> None:
+    """They are named; without failOnDataLoss what is left is read, and what is not is known."""
+    hours = ";".join(f"{hour:02d}" for hour in range(24))
+    keys = {"mappedFileSizeCommitLog": "65536", "fileReservedTime": "0", "deleteWhen": hours}
+    with SyncCluster(broker_keys=keys | {"cleanResourceInterval": "100", "flushIntervalCommitLog": "50"}) as cluster:
+        cluster.create_topic("orders", 1)
+        topics = Topics(cluster.namesrv_address, cluster.run(lambda inner: inner.broker(0).address))
+        topics.send("orders", 0, [bytes(100)] * 2000)
+        options = source_of(cluster.namesrv_address, "orders")
+        brokers = Cluster(options)
+        (queue,) = brokers.queues()
+        planned = OffsetRange(queue, 0, 2000)
+        until(lambda: brokers.bounds([queue])[queue].first > 1000, PATIENCE_S, "the first half has expired")
+        with pytest.raises(DataLossError, match=r"\[0, .*cannot be read: they were deleted .*failOnDataLoss"):
+            offsets(Fetcher(options), planned)
+        tolerant = Fetcher(source_of(cluster.namesrv_address, "orders", failOnDataLoss="false"))
+        found = offsets(tolerant, planned)
+        assert found == list(range(found[0], 2000))
+        assert tolerant.lost == [OffsetRange(queue, 0, found[0])]
+
+
+@pytest.mark.crash
+def test_a_broker_that_is_killed_while_it_is_read(tmp_path: Path) -> None:
+    with ProcessCluster(data=tmp_path) as cluster:
+        topics = Topics(cluster.namesrv_address, cluster.broker_addresses[0])
+        topic = topics.create(queues=1)
+        topics.send(topic, 0, [bytes(2000)] * 20_000)
+        options = source_of(cluster.namesrv_address, topic)
+        (queue,) = Cluster(options).queues()
+        chunks = Fetcher(options).fetch([OffsetRange(queue, 0, 20_000)])
+        found = Records(next(chunks).data).queue_offsets.tolist()
+        cluster.kill_broker(0)
+        cluster.start_broker(0)
+        for chunk in chunks:
+            found += Records(chunk.data).queue_offsets.tolist()
+        assert found == list(range(20_000))
+
+
+def send_garbage(topics: Topics, topic: str) -> None:
+    """A body that says that it is packed, and is not."""
+    header = SendMessageRequestHeaderV2(
+        producer_group="tests",
+        topic=topic,
+        default_topic="TBW102",
+        default_topic_queue_nums=4,
+        queue_id=0,
+        sys_flag=COMPRESSED,
+        born_timestamp=time.time_ns() // 1_000_000,
+        flag=0,
+        properties="",
+        reconsume_times=0,
+        unit_mode=False,
+        batch=False,
+    )
+    with BlockingConnection(topics.broker) as connection:
+        answer = connection.invoke(RequestCode.SEND_MESSAGE_V2, header, b"no zlib at all")
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
+
+
+def test_a_body_that_cannot_be_unpacked(topics: Topics, tmp_path: Path) -> None:
+    """A task of the archive stops and says what to do; told so, it keeps the body as it was stored, and counts it."""
+    topic = topics.fill(50, queues=1)
+    send_garbage(topics, topic)
+    part = OffsetRange(Queue(topic, topics.broker_name, 0), 0, 51)
+    with pytest.raises(BadBodyError, match=r"queue offset 50 .*badBodies"):
+        list(write_ranges(source_of(topics.namesrv, topic), [part], tmp_path))
+    found = list(write_ranges(source_of(topics.namesrv, topic, badBodies="null"), [part], tmp_path))
+    (file,) = (manifest.file for manifest in found if manifest.file is not None)
+    assert (file.rows, file.bad_bodies) == (51, 1)
+    last = pq.read_table(tmp_path / file.path, columns=["body", "storedBody"]).slice(50).to_pylist()
+    assert last == [{"body": None, "storedBody": b"no zlib at all"}]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A real file system of 1 MiB."""
+    path = tmp_path / "disk"
+    path.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(path)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"a tmpfs cannot be mounted here: {mounted.stderr.decode().strip()}")
+    yield path
+    subprocess.run(["umount", "-l", str(path)], check=True)
+
+
+@pytest.mark.spark
+def test_a_full_disk_under_the_archive(spark: Any, topics: Topics, small_disk: Path, tmp_path: Path) -> None:
+    """What was committed stays; with room the same command goes on, and every message is there once."""
+    topic = topics.create(queues=1)
+    topics.send(topic, 0, [os.urandom(100_000) for _ in range(30)])
+    to, checkpoint = small_disk / "lake", tmp_path / "checkpoint"
+    options = {"maxBytesPerTrigger": "400k"}
+    with pytest.raises(SparkSourceError, match=r"No space left on device"):
+        archive(topics.namesrv, topic, to, checkpoint, spark=spark, options=options)
+    subprocess.run(["mount", "-o", "remount,size=16m", str(small_disk)], check=True)
+    report = archive(topics.namesrv, topic, to, checkpoint, spark=spark, options=options)
+    assert (report.finished, report.total_rows) == (True, 30)
+    rows = read_archive(spark, to).select("queueOffset").collect()
+    assert sorted(row.queueOffset for row in rows) == list(range(30))
