@@ -34,6 +34,7 @@ accounts:
   groupPerms:
   - billing=SUB
   - cometmq_spark=SUB
+  - cometmq_replay=SUB
 """
 
 

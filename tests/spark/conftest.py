@@ -11,6 +11,7 @@ import shutil
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -80,7 +81,13 @@ def jobs_collect_nothing_that_grows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[Any]:
+def event_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the session writes what its web page would show."""
+    return tmp_path_factory.mktemp("event-log")
+
+
+@pytest.fixture(scope="session")
+def spark(event_log: Path) -> Iterator[Any]:
     """One local Spark session with two cores."""
     if shutil.which("java") is None:
         pytest.skip("Spark needs Java 17 or later, and there is no java on the PATH")
@@ -103,6 +110,9 @@ def spark() -> Iterator[Any]:
             .config("spark.driver.bindAddress", "127.0.0.1")
             .config("spark.sql.session.timeZone", "UTC")
             .config("spark.driver.memory", "1g")
+            .config("spark.eventLog.enabled", "true")
+            .config("spark.eventLog.dir", event_log.as_uri())
+            .config("spark.eventLog.compress", "false")
             .getOrCreate()
         )
     session.sparkContext.setLogLevel("ERROR")

@@ -89,6 +89,7 @@ class Cluster:
 
     def __init__(self, options: SourceOptions, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._options = options
+        self.access = options.access
         self._clock = clock
         self._timeout_s = min(_ANSWER_SECONDS, options.poll_timeout_s)
         self._addresses: dict[str, str] = {}
@@ -115,7 +116,7 @@ class Cluster:
                 if answer.code != ResponseCode.TOPIC_NOT_EXIST:
                     found.extend(self._route(topic, decode_body(TopicRouteData, demand_success(answer).body)))
 
-        ask_namesrv(self._options.namesrv_addr, self._timeout_s, look)
+        ask_namesrv(self._options.namesrv_addr, self.access, self._timeout_s, look)
         return sorted(found)
 
     def _matching(self, connection: BlockingConnection) -> Sequence[str]:
@@ -278,7 +279,7 @@ class Cluster:
                 ],
             )
         )
-        with borrowed(self.address_of(members[0]), self._timeout_s) as connection:
+        with borrowed(self.address_of(members[0]), self.access, self._timeout_s) as connection:
             demand_success(connection.invoke(RequestCode.HEART_BEAT, body=body))
             leave = UnregisterClientRequestHeader(client_id=client_id, consumer_group=group)
             demand_success(connection.invoke(RequestCode.UNREGISTER_CLIENT, leave))
@@ -342,7 +343,7 @@ class Cluster:
         give_up_at = self._clock.monotonic() + patience_s
         for attempt in count():
             try:
-                with borrowed(self.address_of(queue), self._timeout_s) as connection:
+                with borrowed(self.address_of(queue), self.access, self._timeout_s) as connection:
                     return invoke_all(connection, requests)
             except (BlockingConnectionError, UnreachableError) as error:
                 self.forget(queue.broker)

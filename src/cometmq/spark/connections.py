@@ -1,7 +1,8 @@
 """Connections that outlive a task: Spark reuses its Python workers, so a module-level cache saves most connects.
 
-A connection belongs to one borrower at a time. It goes back to the cache only after every request on it was
-answered; after any error it is closed. One that lay idle for ``IDLE_SECONDS`` is closed when the next is borrowed.
+A connection belongs to one borrower at a time, and to the credentials and TLS that it was opened with. It goes back
+to the cache only after every request on it was answered; after any error it is closed. One that lay idle for
+``IDLE_SECONDS`` is closed when the next is borrowed.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from typing import Final
 
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.remoting.blocking import BlockingConnection
-from cometmq.remoting.command import RemotingCommand, request_command
+from cometmq.remoting.command import RemotingCommand
 from cometmq.remoting.headers import Header
+from cometmq.remoting.security import Security
+from cometmq.spark.access import Access
 
 IDLE_SECONDS: Final = 60.0
 """Well below the 120 s after which servers close idle connections."""
@@ -27,13 +30,13 @@ _opaques = itertools.count(1 << 20)
 
 
 class _Cache:
-    """Idle connections by address, with the time they came back."""
+    """Idle connections by address and security, with the time they came back."""
 
     def __init__(self) -> None:
-        self._idle: dict[str, list[tuple[float, BlockingConnection]]] = {}
+        self._idle: dict[tuple[str, Security], list[tuple[float, BlockingConnection]]] = {}
         self._pid = os.getpid()
 
-    def take(self, address: str, timeout_s: float) -> BlockingConnection:
+    def take(self, address: str, security: Security, timeout_s: float) -> BlockingConnection:
         if self._pid != os.getpid():  # a fork shares the sockets of its parent; they are not ours
             self._idle, self._pid = {}, os.getpid()
         now = SYSTEM_CLOCK.monotonic()
@@ -43,24 +46,26 @@ class _Cache:
                 if now - since >= IDLE_SECONDS:
                     connection.close()
             self._idle[known] = fresh
-        if self._idle.get(address):
-            return self._idle[address].pop()[1]
-        return BlockingConnection(address, timeout_s)
+        if self._idle.get((address, security)):
+            return self._idle[address, security].pop()[1]
+        return BlockingConnection(address, timeout_s, security)
 
     def put(self, connection: BlockingConnection) -> None:
-        self._idle.setdefault(connection.address, []).append((SYSTEM_CLOCK.monotonic(), connection))
+        key = (connection.address, connection.security)
+        self._idle.setdefault(key, []).append((SYSTEM_CLOCK.monotonic(), connection))
 
 
 _cache = _Cache()
 
 
 @contextmanager
-def borrowed(address: str, timeout_s: float) -> Iterator[BlockingConnection]:
+def borrowed(address: str, access: Access, timeout_s: float) -> Iterator[BlockingConnection]:
     """Lend a connection for the length of the block; what the block leaves by an error is closed.
 
     :raises BlockingConnectionError: the address cannot be reached.
+    :raises CometMQError: files or variables for credentials or TLS are not here.
     """
-    connection = _cache.take(address, timeout_s)
+    connection = _cache.take(address, access.security(), timeout_s)
     try:
         yield connection
     except BaseException:
@@ -72,7 +77,7 @@ def borrowed(address: str, timeout_s: float) -> Iterator[BlockingConnection]:
 def send_request(connection: BlockingConnection, code: int, header: Header | None) -> int:
     """Send a request without waiting; return the opaque that its answer will carry."""
     opaque = next(_opaques)
-    connection.send(request_command(code, opaque, header))
+    connection.send(connection.frame(code, opaque, header))
     return opaque
 
 

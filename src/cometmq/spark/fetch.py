@@ -23,6 +23,7 @@ from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.remoting.blocking import BlockingConnection, BlockingConnectionError
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import RemotingCommand
+from cometmq.remoting.denials import denial_step
 from cometmq.remoting.headers import PullMessageResponseHeader
 from cometmq.spark.cluster import Cluster, pull_header
 from cometmq.spark.connections import borrowed, send_request
@@ -115,7 +116,7 @@ class Fetcher:
         while waiting or active:
             queue = (active or waiting)[0].queue
             try:
-                with borrowed(self._cluster.address_of(queue), self._answer_s) as connection:
+                with borrowed(self._cluster.address_of(queue), self._options.access, self._answer_s) as connection:
                     for queue, data in self._exchange(connection, waiting, active):
                         yield queue, data
                         progress_at = self._clock.monotonic()
@@ -181,7 +182,8 @@ class Fetcher:
             return
         if answer.code not in _PULL_CODES:
             raise SparkSourceError(
-                f"pulling {segment.queue} at {segment.at} was refused with code {answer.code}: {answer.remark}"
+                f"pulling {segment.queue} at {segment.at} was refused with code {answer.code}: {answer.remark}",
+                next_step=denial_step(answer.code, answer.remark),
             )
         after = answer.header(PullMessageResponseHeader).next_begin_offset
         if answer.code == ResponseCode.SUCCESS:

@@ -33,7 +33,7 @@ def committed_offsets(cluster: Cluster, queues: Sequence[Queue], group: str) -> 
             )
             for queue in members
         ]
-        with borrowed(cluster.address_of(members[0]), _ANSWER_SECONDS) as connection:
+        with borrowed(cluster.address_of(members[0]), cluster.access, _ANSWER_SECONDS) as connection:
             answers = invoke_all(connection, requests)
         for queue, answer in zip(members, answers, strict=True):
             if answer.code != ResponseCode.QUERY_NOT_FOUND:

@@ -15,6 +15,7 @@ from typing import Any, Final
 from cometmq.message.hosts import parse_address
 from cometmq.message.names import check_group, check_topic
 from cometmq.options import nearest
+from cometmq.spark.access import ACCESS_OPTION_NAMES, SECRET_OPTION_NAMES, Access, parse_access
 from cometmq.spark.errors import OptionError
 
 EARLIEST: Final = "earliest"
@@ -63,6 +64,7 @@ class SourceOptions:
     poll_timeout_ms: int
     include_body: bool
     fail_on_bad_body: bool
+    access: Access
 
     @property
     def poll_timeout_s(self) -> float:
@@ -110,6 +112,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         poll_timeout_ms=read("pollTimeoutMs", parse_count, 120_000),
         include_body=read("includeBody", parse_flag, True),
         fail_on_bad_body=read("badBodies", parse_bad_bodies, True),
+        access=parse_access(values),
     )
     if options.starting_offsets is not None and options.starting_timestamp is not None:
         raise OptionError("startingOffsets and startingTimestamp exclude each other")
@@ -135,7 +138,8 @@ def canonical_options(owner: str, given: Mapping[str, str], known: Mapping[str, 
                 next_step=f"did you mean {near}?" if near else f"it has {', '.join(dict.fromkeys(known.values()))}",
             )
         if canonical in values and values[canonical] != value:
-            raise OptionError(f"option {canonical} is given twice, as {values[canonical]!r} and {value!r}")
+            both = "" if canonical in SECRET_OPTION_NAMES else f", as {values[canonical]!r} and {value!r}"
+            raise OptionError(f"option {canonical} is given twice{both}")
         values[canonical] = value
     return values
 
@@ -355,6 +359,7 @@ OPTION_NAMES: Final = (
     *("maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"),
     *("tags", "sqlFilter", "commitGroup", "readFrom"),
     *("pullBatchSize", "pollTimeoutMs", "includeBody", "badBodies"),
+    *ACCESS_OPTION_NAMES,
 )
 _ALIASES: Final = {"nameServer": "namesrvAddr", "pull.batch.size": "pullBatchSize"}
 _FOLDED: Final = {name.lower(): name for name in OPTION_NAMES} | {a.lower(): name for a, name in _ALIASES.items()}

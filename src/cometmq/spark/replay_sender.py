@@ -22,7 +22,9 @@ from cometmq.remoting.blocking import BlockingConnection, BlockingConnectionErro
 from cometmq.remoting.bodies import MessageQueue
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import RemotingCommand
+from cometmq.remoting.denials import denial_step
 from cometmq.remoting.headers import SendMessageResponseHeader
+from cometmq.spark.access import Access
 from cometmq.spark.cluster import Cluster
 from cometmq.spark.decode import Records
 from cometmq.spark.errors import DataLossError, SinkError, UnreachableError
@@ -197,7 +199,9 @@ class QueueSender:
         self._clock = clock
         self._found: dict[Origin, int] = {}
         self._routes = Routes(parse_sink_options({"namesrvAddr": task.namesrv, "topic": self._queue.topic}), {})
-        self._encoder = SendEncoder(GROUP, 4, MAX_MESSAGE_BYTES, 0, CompressionType.ZLIB, 0)
+        self._security = Access().security()
+        credentials = self._security.credentials
+        self._encoder = SendEncoder(GROUP, 4, MAX_MESSAGE_BYTES, 0, CompressionType.ZLIB, 0, credentials)
         self._opaques = itertools.count(1)
         self._connection: BlockingConnection | None = None
         self._moved = False
@@ -265,13 +269,14 @@ class QueueSender:
             return f"broker {self._queue.broker} answers {told}"
         raise SinkError(
             f"broker {self._queue.broker} refuses {len(left)} messages to {self._queue}: {told}",
-            next_step=_ADVICE.get(answer.code),
+            next_step=denial_step(answer.code, answer.remark) or _ADVICE.get(answer.code),
         )
 
     def _exchange(self, left: list[Resent]) -> RemotingCommand:
         if self._connection is None:
             address = self._routes.address_of(self._queue, again=self._moved)
-            self._connection = BlockingConnection(address, min(_ANSWER_SECONDS, self._task.timeout_ms / 1000))
+            timeout_s = min(_ANSWER_SECONDS, self._task.timeout_ms / 1000)
+            self._connection = BlockingConnection(address, timeout_s, self._security)
         opaque = next(self._opaques)
         self._connection.send(self._frame(left, opaque))
         while True:

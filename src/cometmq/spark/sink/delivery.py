@@ -23,6 +23,7 @@ from cometmq.remoting.blocking import BlockingConnection, BlockingConnectionErro
 from cometmq.remoting.bodies import MessageQueue
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import RemotingCommand
+from cometmq.remoting.denials import denial_step
 from cometmq.spark.errors import SinkError
 from cometmq.spark.queues import Queue
 from cometmq.spark.sink.encoding import take_apart
@@ -85,7 +86,9 @@ class Delivery:
         self._routes = routes
         self._guard = guard
         self._clock = clock
-        self._encoder = SendEncoder(options.producer_group, 4, options.max_message_size, 0, CompressionType.ZLIB, 0)
+        self._security = options.access.security()
+        group, largest, credentials = options.producer_group, options.max_message_size, self._security.credentials
+        self._encoder = SendEncoder(group, 4, largest, 0, CompressionType.ZLIB, 0, credentials)
         self._answer_s = min(ANSWER_SECONDS, options.send_timeout_s)
         self._opaques = itertools.count(1)
         self._connections: dict[str, BlockingConnection] = {}
@@ -152,7 +155,7 @@ class Delivery:
         connection = self._connections.get(queue.broker)
         if connection is None:
             address = self._routes.address_of(queue, again=queue.broker in self._moved)
-            connection = self._connections[queue.broker] = BlockingConnection(address, self._answer_s)
+            connection = self._connections[queue.broker] = BlockingConnection(address, self._answer_s, self._security)
             self._moved.discard(queue.broker)
         return connection
 
@@ -198,7 +201,7 @@ class Delivery:
         else:
             raise SinkError(
                 f"broker {broker} refuses {_named(chunk)}: {_told(answer)}",
-                next_step=_ADVICE.get(answer.code),
+                next_step=denial_step(answer.code, answer.remark) or _ADVICE.get(answer.code),
             )
 
     def _take_back(self, sending: _Sending) -> None:

@@ -17,6 +17,7 @@ from cometmq.message.properties import UNIQ_KEY
 from cometmq.message.record import iter_records
 from cometmq.remoting.blocking import BlockingConnectionError
 from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.denials import denial_step
 from cometmq.remoting.headers import QueryMessageRequestHeader
 from cometmq.spark.connections import borrowed
 from cometmq.spark.errors import SinkError
@@ -45,6 +46,7 @@ class EffectivelyOnce:
         self._options = options
         self._identity = identity
         self._clock = clock
+        self._answer_s = min(ANSWER_SECONDS, options.send_timeout_s)
         self._masters: dict[str, str] = {}
         self._is_new: set[Queue] = set()
         self._last_of: dict[str, Chunk] = {}
@@ -122,13 +124,15 @@ class EffectivelyOnce:
         give_up_at = self._clock.monotonic() + self._options.send_timeout_s
         for attempt in itertools.count():
             try:
-                with borrowed(self._masters[queue.broker], min(ANSWER_SECONDS, self._options.send_timeout_s)) as link:
+                with borrowed(self._masters[queue.broker], self._options.access, self._answer_s) as link:
                     answer = link.invoke(RequestCode.QUERY_MESSAGE, header)
                 if answer.code == ResponseCode.QUERY_NOT_FOUND:
                     return False
                 if answer.code == ResponseCode.SUCCESS:
                     return any(record.properties.get(UNIQ_KEY) == message_id for record in iter_records(answer.body))
                 reason = f"code {answer.code}: {answer.remark}"
+                if advice := denial_step(answer.code, answer.remark):
+                    raise SinkError(f"broker {queue.broker} does not say what is stored: {reason}", next_step=advice)
             except BlockingConnectionError as error:
                 reason = error.message
             if attempt and self._clock.monotonic() > give_up_at:

@@ -20,6 +20,7 @@ from cometmq.remoting.blocking import BlockingConnectionError
 from cometmq.remoting.bodies import decode_body
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import RemotingCommand
+from cometmq.remoting.denials import denial_step
 from cometmq.remoting.headers import OpenProducerRequestHeader, OpenProducerResponseHeader
 from cometmq.spark.connections import borrowed
 from cometmq.spark.errors import SinkError
@@ -54,6 +55,7 @@ class ExactlyOnce:
         self._batch = identity.batch
         self._producer = f"{identity.producer}.{identity.partition}"
         self._clock = clock
+        self._answer_s = min(ANSWER_SECONDS, options.send_timeout_s)
         self._epochs: dict[str, int] = {}
         self._known: dict[Queue, ProducerLane] = {}
         self._lanes: dict[Queue, _Lane] = {}
@@ -152,7 +154,7 @@ class ExactlyOnce:
                 next_step="a later run has taken over, or the checkpoint is older than what the broker has seen: "
                 "stop the other run, or use a new checkpoint and a new producerId"
                 if answer.code == ResponseCode.PRODUCER_FENCED
-                else None,
+                else denial_step(answer.code, answer.remark),
             )
         self._epochs[broker] = answer.header(OpenProducerResponseHeader).epoch
         for name, lane in decode_body(ProducerLanes, answer.body).lanes.items():
@@ -165,7 +167,7 @@ class ExactlyOnce:
         give_up_at = self._clock.monotonic() + self._options.send_timeout_s
         for attempt in itertools.count():
             try:
-                with borrowed(address, min(ANSWER_SECONDS, self._options.send_timeout_s)) as connection:
+                with borrowed(address, self._options.access, self._answer_s) as connection:
                     answer = connection.invoke(RequestCode.OPEN_PRODUCER, header)
                 if answer.code != ResponseCode.SYSTEM_BUSY:
                     return answer

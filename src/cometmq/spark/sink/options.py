@@ -11,6 +11,7 @@ from cometmq.limits import MAX_MESSAGE_BYTES
 from cometmq.message.names import check_topic
 from cometmq.message.producer_sequence import is_producer_id
 from cometmq.message.sysflag import CompressionType
+from cometmq.spark.access import ACCESS_OPTION_NAMES, Access, parse_access
 from cometmq.spark.errors import OptionError
 from cometmq.spark.options import DEFAULT_GROUP, canonical_options, parse_addresses, parse_count, parse_group
 
@@ -46,6 +47,7 @@ class SinkOptions:
     max_message_size: int
     compression: CompressionType | None
     compress_over: int
+    access: Access
 
     @property
     def send_timeout_s(self) -> float:
@@ -75,6 +77,7 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
         max_message_size=read("maxMessageSize", parse_count, MAX_MESSAGE_BYTES),
         compression=COMPRESSIONS[read("compressionType", _compression, "none")],
         compress_over=read("compressMsgBodyOverHowmuch", parse_count, 4096),
+        access=parse_access(values),
     )
     if options.max_batch_bytes > MAX_MESSAGE_BYTES:
         raise OptionError(
@@ -122,6 +125,7 @@ def _compression(name: str, text: str) -> str:
 SINK_OPTION_NAMES: Final = (
     *("namesrvAddr", "topic", "producerGroup", "deliveryGuarantee", "producerId", "sendTimeoutMs"),
     *("maxBatchBytes", "maxMessageSize", "compressionType", "compressMsgBodyOverHowmuch"),
+    *ACCESS_OPTION_NAMES,
 )
 _ALIASES: Final = {"nameServer": "namesrvAddr", "delivery.guarantee": "deliveryGuarantee"}
 _FOLDED: Final = {name.lower(): name for name in SINK_OPTION_NAMES} | {a.lower(): name for a, name in _ALIASES.items()}

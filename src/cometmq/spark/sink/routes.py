@@ -43,7 +43,7 @@ def look_up(options: SinkOptions, topic: str) -> WriteRoute:
         header = GetRouteInfoRequestHeader(topic, accept_standard_json_only=True)
         return connection.invoke(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
 
-    answer = ask_namesrv(options.namesrv_addr, min(ANSWER_SECONDS, options.send_timeout_s), ask)
+    answer = ask_namesrv(options.namesrv_addr, options.access, min(ANSWER_SECONDS, options.send_timeout_s), ask)
     if answer.code == ResponseCode.TOPIC_NOT_EXIST:
         raise SinkError(
             f"topic {topic} does not exist", next_step=f"create it: cometmq topic create {topic}, or see its spelling"

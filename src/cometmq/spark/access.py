@@ -1,0 +1,147 @@
+"""Who a query is at the servers, and how it talks to them: the options for credentials and TLS of source and sink.
+
+They travel with their reader or writer to the executors, where files and variables are looked at when a connection is
+opened. So a secret that is named by file or variable never leaves the machines where these are. What stands in an
+option itself is shown by no ``repr`` and no error, and Spark hides it in plans by its name (``spark.redaction.regex``).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from cometmq.errors import reason_of
+from cometmq.remoting.security import Security, read_credentials
+from cometmq.remoting.signing import Credentials
+from cometmq.remoting.tls import Tls
+from cometmq.spark.errors import OptionError
+
+_SECRETS: Final = ("secretKey", "secretKeyEnv", "secretKeyFile")
+_TLS: Final = (
+    *("tlsTrustCertPath", "tlsCertPath", "tlsKeyPath", "tlsKeyPassword", "tlsKeyPasswordFile"),
+    *("tlsAuthServer", "tlsCheckHost"),
+)
+ACCESS_OPTION_NAMES: Final = ("accessKey", *_SECRETS, "securityToken", "credentialsFile", "useTLS", *_TLS)
+SECRET_OPTION_NAMES: Final = frozenset({"secretKey", "securityToken", "tlsKeyPassword"})
+"""Options whose values nobody may see."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Credentials and TLS as options say; ``Access()`` is what the environment of each process says."""
+
+    access_key: str | None = None
+    secret_key: str | None = field(default=None, repr=False)
+    secret_key_env: str | None = None
+    secret_key_file: str | None = None
+    security_token: str | None = field(default=None, repr=False)
+    credentials_file: str | None = None
+    use_tls: bool | None = None
+    tls: Tls | None = None
+    tls_key_password_file: str | None = None
+
+    def security(self) -> Security:
+        """What connections of this process are to use now.
+
+        :raises OptionError: a file or variable that an option names is not here.
+        :raises SecurityConfigError: the environment, or a file of credentials, cannot be followed.
+        """
+        credentials, tls = self._credentials(), self._tls()
+        if credentials is not None and self.use_tls is not None:
+            return Security(credentials, tls)
+        outside = Security.from_environment()
+        return Security(credentials or outside.credentials, outside.tls if self.use_tls is None else tls)
+
+    def _credentials(self) -> Credentials | None:
+        if self.credentials_file is not None:
+            return read_credentials(Path(self.credentials_file))
+        if self.access_key is None:
+            return None
+        if self.secret_key is not None:
+            secret = self.secret_key
+        elif self.secret_key_env is not None:
+            secret = os.environ.get(self.secret_key_env, "")
+            if not secret:
+                raise OptionError(
+                    f"option secretKeyEnv: there is no variable {self.secret_key_env}",
+                    next_step=f"executors get it by spark.executorEnv.{self.secret_key_env}, "
+                    "the driver where it is started",
+                )
+        else:
+            secret = _content("secretKeyFile", self.secret_key_file or "")
+        return Credentials(self.access_key, secret, self.security_token)
+
+    def _tls(self) -> Tls | None:
+        if self.tls is None or self.tls_key_password_file is None:
+            return self.tls
+        return replace(self.tls, key_password=_content("tlsKeyPasswordFile", self.tls_key_password_file))
+
+
+def _content(option: str, path: str) -> str:
+    try:
+        text = Path(path).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = reason_of(error) if isinstance(error, OSError) else "it is not UTF-8"
+        raise OptionError(
+            f"option {option}: {path} cannot be read: {reason}",
+            next_step="driver and executors need the file at this path (spark.files, or a mounted secret)",
+        ) from error
+    if not text:
+        raise OptionError(f"option {option}: {path} is empty")
+    return text
+
+
+def parse_access(values: Mapping[str, str]) -> Access:
+    """Read these options out of all.
+
+    :raises OptionError: some contradict each other or miss another; no message shows a secret.
+    """
+    given = {name: value for name in ACCESS_OPTION_NAMES if (value := values.get(name, "").strip())}
+    if empty := [name for name in ACCESS_OPTION_NAMES if name in values and name not in given]:
+        raise OptionError(f"option {empty[0]} is empty")
+    secrets = [name for name in _SECRETS if name in given]
+    if "credentialsFile" in given and ({"accessKey", "securityToken", *secrets} & given.keys()):
+        raise OptionError("credentialsFile has everything; leave accessKey and the secret out")
+    if len(secrets) > 1:
+        raise OptionError(f"options {' and '.join(secrets)} exclude each other")
+    if ("accessKey" in given) != bool(secrets):
+        raise OptionError(
+            f"option {secrets[0] if secrets else 'accessKey'} is of no use alone",
+            next_step="give accessKey, and one of secretKeyFile, secretKeyEnv and secretKey",
+        )
+    if "securityToken" in given and not secrets:
+        raise OptionError("option securityToken is of no use alone", next_step="give accessKey and its secret too")
+    use_tls = _flag(given, "useTLS")
+    if not use_tls and (lonely := [name for name in _TLS if name in given]):
+        raise OptionError(f"option {lonely[0]} is of no use without TLS", next_step="give useTLS=true too")
+    if "tlsKeyPassword" in given and "tlsKeyPasswordFile" in given:
+        raise OptionError("options tlsKeyPassword and tlsKeyPasswordFile exclude each other")
+    tls = Tls(
+        trust_cert_path=given.get("tlsTrustCertPath"),
+        cert_path=given.get("tlsCertPath"),
+        key_path=given.get("tlsKeyPath"),
+        key_password=given.get("tlsKeyPassword"),
+        auth_server=_flag(given, "tlsAuthServer") is not False,
+        check_host=_flag(given, "tlsCheckHost") is not False,
+    )
+    return Access(
+        access_key=given.get("accessKey"),
+        secret_key=given.get("secretKey"),
+        secret_key_env=given.get("secretKeyEnv"),
+        secret_key_file=given.get("secretKeyFile"),
+        security_token=given.get("securityToken"),
+        credentials_file=given.get("credentialsFile"),
+        use_tls=use_tls,
+        tls=tls if use_tls else None,
+        tls_key_password_file=given.get("tlsKeyPasswordFile"),
+    )
+
+
+def _flag(given: Mapping[str, str], name: str) -> bool | None:
+    text = given.get(name, "").lower()
+    if text not in ("", "true", "false"):
+        raise OptionError(f"option {name} is true or false, not {given[name]!r}")
+    return {"true": True, "false": False}.get(text)

@@ -1,0 +1,117 @@
+"""Options for credentials and TLS: what they mean, what contradicts itself, and that no secret is told."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from pathlib import Path
+
+import pytest
+
+from cometmq.client import Credentials, Security, SecurityConfigError, Tls
+from cometmq.spark.access import SECRET_OPTION_NAMES, Access, parse_access
+from cometmq.spark.errors import OptionError
+from cometmq.spark.options import parse_options
+from cometmq.spark.sink.options import parse_sink_options
+
+SECRET = "zq7-very-secret"
+BASE = {"namesrvAddr": "a:1", "topic": "orders"}
+
+
+@pytest.fixture(autouse=True)
+def nothing_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ROCKETMQ_ACCESS_KEY", "ROCKETMQ_SECRET_KEY", "ROCKETMQ_CREDENTIALS_FILE", "ROCKETMQ_TLS_ENABLE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_source_and_sink_have_them_under_any_case() -> None:
+    given = {"accesskey": "sales", "SECRETKEY": SECRET, "securitytoken": "t", "useTls": "true", "tlsCheckHost": "False"}
+    expected = Security(Credentials("sales", SECRET, "t"), Tls(check_host=False))
+    for options in (parse_options(BASE | given), parse_sink_options(BASE | given)):
+        assert options.access.security() == expected
+        assert SECRET not in repr(options)
+        assert pickle.loads(pickle.dumps(options)) == options
+
+
+def test_a_secret_may_stand_in_a_file_or_a_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "secret"
+    by_file = parse_access({"accessKey": "sales", "secretKeyFile": str(file)})
+    by_variable = parse_access({"accessKey": "sales", "secretKeyEnv": "SALES_SECRET"})
+    with pytest.raises(OptionError, match=r"secretKeyFile: .*secret cannot be read: no such file"):
+        by_file.security()
+    with pytest.raises(OptionError, match="there is no variable SALES_SECRET") as missing:
+        by_variable.security()
+    assert "spark.executorEnv.SALES_SECRET" in str(missing.value)
+    for secret in (SECRET, "another-secret"):  # a secret that was changed counts from the next connection on
+        file.write_text(f"{secret}\n")
+        monkeypatch.setenv("SALES_SECRET", secret)
+        assert by_file.security() == by_variable.security() == Security(Credentials("sales", secret))
+        assert secret.encode() not in pickle.dumps((by_file, by_variable))
+    file.write_text(" \n")
+    with pytest.raises(OptionError, match="is empty"):
+        by_file.security()
+
+
+def test_a_file_has_both_keys(tmp_path: Path) -> None:
+    file = tmp_path / "tools.yml"
+    file.write_text(f"accessKey: sales\nsecretKey: {SECRET}\n")
+    access = parse_access({"credentialsFile": str(file)})
+    assert access.security() == Security(Credentials("sales", SECRET))
+    file.write_text("accessKey: sales\n")
+    with pytest.raises(SecurityConfigError, match="no secretKey"):
+        access.security()
+
+
+def test_the_key_of_a_certificate_is_opened_by_a_password_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text(SECRET)
+    paths = {"tlsTrustCertPath": "ca.pem", "tlsCertPath": "own.pem", "tlsKeyPath": "own.key"}
+    access = parse_access({"useTLS": "true", **paths, "tlsKeyPasswordFile": str(file)})
+    assert access.security() == Security(tls=Tls("ca.pem", "own.pem", "own.key", SECRET))
+    assert parse_access({"useTLS": "true", **paths, "tlsKeyPassword": SECRET}).security() == access.security()
+    assert SECRET not in repr(access.security())
+
+
+def test_what_options_leave_open_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROCKETMQ_ACCESS_KEY", "operators")
+    monkeypatch.setenv("ROCKETMQ_SECRET_KEY", SECRET)
+    monkeypatch.setenv("ROCKETMQ_TLS_ENABLE", "true")
+    outside = Credentials("operators", SECRET)
+    own = {"accessKey": "sales", "secretKey": "s"}
+    assert Access().security() == Security(outside, Tls())
+    assert parse_access(own).security() == Security(Credentials("sales", "s"), Tls())
+    assert parse_access({"useTLS": "false"}).security() == Security(outside)
+    assert parse_access({"useTLS": "true", "tlsAuthServer": "false"}).security().tls == Tls(auth_server=False)
+    monkeypatch.delenv("ROCKETMQ_SECRET_KEY")
+    assert parse_access(own | {"useTLS": "false"}).security() == Security(Credentials("sales", "s"))
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"accessKey": "sales"}, "accessKey is of no use alone"),
+        ({"secretKey": SECRET}, "secretKey is of no use alone"),
+        ({"secretKeyEnv": "S"}, "secretKeyEnv is of no use alone"),
+        ({"securityToken": SECRET}, "securityToken is of no use alone"),
+        ({"accessKey": "sales", "secretKey": SECRET, "secretKeyFile": "f"}, "secretKey and secretKeyFile exclude"),
+        ({"credentialsFile": "f", "secretKey": SECRET}, "leave accessKey and the secret out"),
+        ({"accessKey": "sales", "secretKey": " "}, "secretKey is empty"),
+        ({"useTLS": "yes"}, "useTLS is true or false"),
+        ({"tlsKeyPassword": SECRET}, "tlsKeyPassword is of no use without TLS"),
+        ({"useTLS": "false", "tlsCheckHost": "true"}, "tlsCheckHost is of no use without TLS"),
+        ({"useTLS": "true", "tlsKeyPassword": SECRET, "tlsKeyPasswordFile": "f"}, "exclude each other"),
+        ({"accessKey": "a", "secretKey": SECRET, "SecretKey": "another-secret"}, "secretKey is given twice"),
+        ({"secretkeys": SECRET}, "did you mean secretKey"),
+    ],
+)
+def test_what_contradicts_itself_is_refused_without_the_secret(given: dict[str, str], words: str) -> None:
+    for parse in (parse_options, parse_sink_options):
+        with pytest.raises(OptionError, match=words) as refused:
+            parse(BASE | given)
+        assert SECRET not in str(refused.value)
+        assert "another-secret" not in str(refused.value)
+
+
+def test_spark_knows_the_names_of_secret_options() -> None:
+    """The default of ``spark.redaction.regex``, by which Spark hides values in plans and in its web page."""
+    assert all(re.search("(?i)secret|password|token|access[.]?key", name) for name in SECRET_OPTION_NAMES)
