@@ -1,0 +1,192 @@
+"""Avro bodies: one binary datum each, without a file's header, by fastavro.
+
+Types are those of Spark's own ``from_avro``; unions of several types and schemas that contain themselves, for which
+Spark has no fitting type, are refused.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from cometmq.spark.bodies.codec import decoded, encoded
+from cometmq.spark.bodies.modes import FAILFAST, PERMISSIVE
+from cometmq.spark.errors import OptionError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+    from pyspark.sql.types import DataType
+
+Schema = str | Path | Mapping[str, Any]
+"""A schema as JSON, as what JSON says, or the path of its file (``.avsc``)."""
+
+_PLAIN: Final = {
+    "boolean": "BooleanType",
+    "int": "IntegerType",
+    "long": "LongType",
+    "float": "FloatType",
+    "double": "DoubleType",
+    "bytes": "BinaryType",
+    "string": "StringType",
+    "enum": "StringType",
+    "fixed": "BinaryType",
+}
+_LOGICAL: Final = {
+    "date": "DateType",
+    "timestamp-millis": "TimestampType",
+    "timestamp-micros": "TimestampType",
+    "local-timestamp-millis": "TimestampNTZType",
+    "local-timestamp-micros": "TimestampNTZType",
+}
+_BASE_ONLY: Final = ("time-millis", "time-micros", "duration", "uuid")
+"""Logical types that Spark has no type for: their values are those of the types beneath."""
+
+
+def from_avro(
+    body: Column | str,
+    schema: Schema,
+    *,
+    writer_schema: Schema | None = None,
+    mode: str = PERMISSIVE,
+    with_reason: bool = False,
+) -> Column:
+    """Decode bodies.
+
+    :param schema: what is wanted.
+    :param writer_schema: what the bodies were written with, where that is another one; Avro resolves the difference.
+    :param mode: PERMISSIVE: a body that is not of the schema gives null; FAILFAST: it fails the query.
+    :param with_reason: gives ``struct<value, reason>``: why the value is null.
+    :raises OptionError: a schema, or the mode, cannot be used.
+    """
+    codec = AvroCodec(_text(schema), None if writer_schema is None else _text(writer_schema))
+    return decoded(codec, body, called="from_avro", mode=mode, with_reason=with_reason)
+
+
+def to_avro(value: Column | str, schema: Schema, *, mode: str = FAILFAST) -> Column:
+    """Encode values; a field that is absent takes its default.
+
+    :param value: a struct for a record, or a value of another type.
+    :param mode: FAILFAST: a value that does not fit the schema fails the query; PERMISSIVE: it gives null.
+    :raises OptionError: the schema, or the mode, cannot be used.
+    """
+    return encoded(AvroCodec(_text(schema)), value, called="to_avro", mode=mode)
+
+
+@dataclass(frozen=True)
+class AvroCodec:
+    """A schema as JSON text."""
+
+    schema: str
+    writer_schema: str | None = None
+
+    def __post_init__(self) -> None:
+        self.spark_type  # noqa: B018 (is made here once, so that a bad schema is told when the query is written)
+        _parsed(self.writer_schema or self.schema)
+
+    @property
+    def name(self) -> str:
+        """Avro, and the name of the record."""
+        parsed = _parsed(self.schema)
+        return f"Avro {parsed.get('name', parsed['type'])}" if isinstance(parsed, dict) else "Avro"
+
+    @property
+    def spark_type(self) -> DataType:
+        """The type of its values."""
+        return _spark_type(_parsed(self.schema), {}, ())
+
+    def decode(self, body: bytes) -> Any:
+        """One datum, and nothing after it."""
+        from fastavro import schemaless_reader
+
+        source = io.BytesIO(body)
+        if self.writer_schema is None:
+            value = schemaless_reader(source, _parsed(self.schema), None)
+        else:
+            value = schemaless_reader(source, _parsed(self.writer_schema), _parsed(self.schema))
+        if source.tell() != len(body):
+            raise ValueError(f"{len(body) - source.tell()} bytes are left over")
+        return value
+
+    def encode(self, value: Any) -> bytes:
+        """One datum."""
+        from fastavro import schemaless_writer
+
+        target = io.BytesIO()
+        schemaless_writer(target, _parsed(self.schema), value)
+        return target.getvalue()
+
+
+def _text(schema: Schema) -> str:
+    if isinstance(schema, Path):
+        try:
+            return schema.read_text(encoding="utf-8")
+        except OSError as error:
+            raise OptionError(f"the Avro schema cannot be read: {error}") from error
+    return schema if isinstance(schema, str) else json.dumps(schema)
+
+
+@lru_cache(maxsize=64)
+def _parsed(text: str) -> Any:
+    try:
+        from fastavro import parse_schema
+        from fastavro.schema import SchemaParseException, UnknownType
+    except ImportError as error:
+        raise OptionError("fastavro is not installed", next_step="pip install 'cometmq[avro]'") from error
+    try:
+        return parse_schema(_without_foreign(json.loads(text)))
+    except (ValueError, TypeError, SchemaParseException, UnknownType) as error:
+        raise OptionError(f"this is no Avro schema: {error}", next_step="give JSON, or a Path of an .avsc") from error
+
+
+def _without_foreign(schema: Any) -> Any:
+    """The schema without logical types whose Python values Spark does not take."""
+    if isinstance(schema, list):
+        return [_without_foreign(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kept = {name: value for name, value in schema.items() if name != "logicalType" or value not in _BASE_ONLY}
+    for name in ("type", "items", "values", "fields"):
+        if name in kept:
+            kept[name] = _without_foreign(kept[name])
+    return kept
+
+
+def _spark_type(schema: Any, named: dict[str, Any], inside: tuple[str, ...]) -> DataType:
+    """The type of a parsed schema; ``named`` gathers what later parts may name, ``inside`` are the records around."""
+    from pyspark.sql import types
+
+    if isinstance(schema, list):
+        kinds = [part for part in schema if part != "null"]
+        if len(kinds) != 1:
+            raise OptionError("an Avro union of several types has no type in Spark", next_step="read it as binary")
+        return _spark_type(kinds[0], named, inside)
+    if isinstance(schema, str):
+        if schema in _PLAIN:
+            return getattr(types, _PLAIN[schema])()  # type: ignore[no-any-return]
+        if schema in inside:
+            raise OptionError(f"Avro type {schema} contains itself, which no type in Spark can")
+        if schema not in named:
+            raise OptionError(f"Avro type {schema} alone holds no value")
+        return _spark_type(named[schema], named, inside)
+    kind = schema["type"]
+    if "name" in schema:
+        named[schema["name"]] = schema
+    logical = schema.get("logicalType")
+    if logical in _LOGICAL:
+        return getattr(types, _LOGICAL[logical])()  # type: ignore[no-any-return]
+    if logical == "decimal":
+        return types.DecimalType(schema["precision"], schema.get("scale", 0))
+    if kind == "record":
+        below = (*inside, schema["name"])
+        fields = [types.StructField(of["name"], _spark_type(of["type"], named, below)) for of in schema["fields"]]
+        return types.StructType(fields)
+    if kind == "array":
+        return types.ArrayType(_spark_type(schema["items"], named, inside))
+    if kind == "map":
+        return types.MapType(types.StringType(), _spark_type(schema["values"], named, inside))
+    return _spark_type(kind, named, inside)

@@ -1,0 +1,138 @@
+"""Runs a codec over a column, an Arrow batch at a time: bodies into values, values into bodies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from cometmq.spark.bodies.modes import is_permissive
+from cometmq.spark.errors import BadBodyError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column
+    from pyspark.sql.types import DataType
+
+
+class Codec(Protocol):
+    """One schema in one format; it is pickled to the executors."""
+
+    @property
+    def name(self) -> str:
+        """Format and type, as in ``Avro shop.Order``."""
+
+    @property
+    def spark_type(self) -> DataType:
+        """The type of its values."""
+
+    def decode(self, body: bytes) -> Any:
+        """A value that Arrow can convert.
+
+        :raises Exception: it is not of this schema.
+        """
+
+    def encode(self, value: Any) -> bytes:
+        """The body of a value as Arrow gives it.
+
+        :raises Exception: the value does not fit the schema.
+        """
+
+
+def decoded(codec: Codec, body: Column | str, *, called: str, mode: str, with_reason: bool) -> Column:
+    """A column of values or, with ``with_reason``, of ``struct<value, reason>``; plans name it ``called``."""
+    from pyspark.sql import functions as f
+    from pyspark.sql.pandas.functions import arrow_udf
+    from pyspark.sql.pandas.types import to_arrow_type
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    permissive = is_permissive(mode)
+    value_type = codec.spark_type
+
+    def run(bodies: pa.Array) -> pa.Array:
+        import pyarrow as pa
+
+        decodings, reasons = _each(bodies, codec.decode)
+        found, reasons = _converted(decodings, reasons, to_arrow_type(value_type, timezone="UTC"))
+        _demand(permissive, codec, "decoded", reasons)
+        if not with_reason:
+            return found
+        return pa.StructArray.from_arrays([found, pa.array(reasons, pa.string())], ["value", "reason"])
+
+    result = value_type
+    if with_reason:
+        result = StructType([StructField("value", value_type), StructField("reason", StringType())])
+    column = f.col(body) if isinstance(body, str) else body
+    values: Column = arrow_udf(_named(run, called), result)(column.cast("binary"))  # type: ignore[call-overload]
+    return values
+
+
+def encoded(codec: Codec, value: Column | str, *, called: str, mode: str) -> Column:
+    """A column of bodies; plans name it ``called``."""
+    from pyspark.sql import functions as f
+    from pyspark.sql.pandas.functions import arrow_udf
+    from pyspark.sql.types import BinaryType
+
+    permissive = is_permissive(mode)
+
+    def run(values: pa.Array) -> pa.Array:
+        import pyarrow as pa
+
+        encodings, reasons = _each(values, codec.encode)
+        _demand(permissive, codec, "encoded", reasons)
+        return pa.array(encodings, pa.binary())
+
+    column = f.col(value) if isinstance(value, str) else value
+    bodies: Column = arrow_udf(_named(run, called), BinaryType())(column)  # type: ignore[call-overload]
+    return bodies
+
+
+def _named(run: Callable[[pa.Array], pa.Array], called: str) -> Callable[[pa.Array], pa.Array]:
+    """As Spark wants it: it tells the kind of a function by its annotations, which must be types and no text."""
+    import pyarrow as pa
+
+    run.__name__ = called
+    run.__annotations__ = dict.fromkeys([*run.__annotations__], pa.Array)
+    return run
+
+
+def _each(column: pa.Array, convert: Callable[[Any], Any]) -> tuple[list[Any], list[str | None]]:
+    values: list[Any] = []
+    reasons: list[str | None] = []
+    for item in column.to_pylist(maps_as_pydicts="strict"):
+        value, reason = None, None
+        if item is not None:
+            try:
+                value = convert(item)
+            except Exception as error:  # codecs raise anything on bytes that are not theirs
+                reason = _reason(error)
+        values.append(value)
+        reasons.append(reason)
+    return values, reasons
+
+
+def _converted(values: list[Any], reasons: list[str | None], kind: pa.DataType) -> tuple[pa.Array, list[str | None]]:
+    """Values as Arrow has them; one that its type cannot hold is bad too."""
+    import pyarrow as pa
+
+    try:
+        return pa.array(values, kind), reasons
+    except (pa.ArrowException, OverflowError, TypeError, ValueError):
+        kept, told = list(values), list(reasons)
+        for at, value in enumerate(values):
+            try:
+                pa.array([value], kind)
+            except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+                kept[at], told[at] = None, _reason(error)
+        return pa.array(kept, kind), told
+
+
+def _demand(permissive: bool, codec: Codec, done: str, reasons: list[str | None]) -> None:
+    reason = None if permissive else next((reason for reason in reasons if reason is not None), None)
+    if reason is not None:
+        raise BadBodyError(
+            f"a row cannot be {done} as {codec.name}: {reason}", next_step="mode PERMISSIVE gives null instead"
+        )
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
