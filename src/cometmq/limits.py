@@ -336,7 +336,7 @@ MAX_FILTER_WORK: Final = 2_000_000
 """Bytes of properties that one look reads one by one, times the terms that read them: about 10 ms."""
 
 MAX_FILTER_BLOCK_WORK: Final = 400_000
-"""Properties that are looked through together, times the terms: about 10 ms; what is more waits for the next look."""
+"""Properties (or 40 bytes of them) looked through together, times the terms: about 10 ms; what is more has to wait."""
 
 CACHED_FILTER_BLOCKS: Final = 4_096
 """Blocks of 2,048 messages of which is known what an expression finds: 5 KB each at worst, 1 KB in general."""

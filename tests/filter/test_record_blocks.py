@@ -301,11 +301,12 @@ def test_what_is_much_work_is_told_in_parts(terms: str, properties: str) -> None
     assert parts > 4
 
 
-def test_what_is_too_much_for_one_look_is_looked_at_together_in_parts() -> None:
-    records = [record("".join(f"a{name}\x01{number}\x02" for name in range(50))) for number in range(1_000)]
-    log = Log(records)
-    text = " OR ".join(f"a{name} = 7" for name in range(40))
-    found = log.together(text)
-    assert 24 <= len(found) < 1_000
-    assert found == log.one_by_one(text)[: len(found)]
-    assert log.asked_one_by_one(text) == 0
+@pytest.mark.parametrize(("names", "value"), [(50, "1"), (1, "p" * 3_500)], ids=["many properties", "many bytes"])
+def test_what_is_too_much_for_one_look_is_looked_at_together_in_parts(names: int, value: str) -> None:
+    text = "".join(f"a{name}\x01{value}\x02" for name in range(names))
+    log = Log([record(f"{text}n\x01{number % 9}") for number in range(400)])
+    expression = " OR ".join(f"a{name} = 'x'" for name in range(100)) + " OR n = 7"
+    found = log.together(expression)
+    assert 24 <= len(found) < 400
+    assert found == log.one_by_one(expression)[: len(found)]
+    assert log.asked_one_by_one(expression) == 0

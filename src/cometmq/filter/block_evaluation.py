@@ -44,7 +44,7 @@ def block_predicate(expression: Expression, matches: Predicate) -> BlockPredicat
         single: Ints = np.arange(len(at))
         if terms and len(at) >= _ONE_BY_ONE_BELOW:
             block = RecordBlock(view, base, at, sizes, topic_bytes)
-            together = block.rows.properties * heavy
+            together = block.rows.work * heavy
             if together > MAX_FILTER_BLOCK_WORK:
                 fewer = len(at) * MAX_FILTER_BLOCK_WORK // together
                 if fewer >= _ONE_BY_ONE_BELOW:
