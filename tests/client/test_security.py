@@ -30,6 +30,7 @@ from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import FLAG_RESPONSE, RemotingCommand, decode_command
 from cometmq.remoting.frame import FrameDecoder
 from cometmq.remoting.signing import signed_text
+from cometmq.testing import Cluster
 
 ACCOUNT = Credentials("account", "very-secret", "a-token")
 
@@ -114,7 +115,7 @@ async def test_every_request_is_signed_after_the_hooks(guarded: Guarded, hooks: 
         fields = dict(request.ext_fields)
         assert (fields["AccessKey"], fields["SecurityToken"]) == ("account", "a-token")
         assert ("unit" in fields) is bool(hooks)
-        assert fields.pop("Signature") == ACCOUNT.signature(signed_text(fields, request.body))
+        assert fields.pop("Signature") == ACCOUNT.signature(signed_text(fields), request.body)
 
 
 async def test_nothing_is_added_without_credentials(guarded: Guarded) -> None:
@@ -155,6 +156,12 @@ async def test_every_class_takes_security_or_finds_it_in_the_environment(
         make()
     with pytest.raises(ValueError, match="give security to the ClientInstance"):
         make(instance=ClientInstance(security=Security()), security=Security(ACCOUNT))
+
+
+async def test_a_cluster_in_a_test_does_not_mind_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROCKETMQ_TLS_ENABLE", "true")
+    async with Cluster() as cluster, Producer("group", instance=cluster.client_instance()) as producer:
+        assert await producer.send(Message("Orders", b"x"))
 
 
 async def test_a_certificate_that_is_not_there_is_told_at_once() -> None:

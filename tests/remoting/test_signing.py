@@ -27,15 +27,22 @@ def test_the_signature_is_the_one_that_apache_makes() -> None:
     }
 
 
-@given(st.dictionaries(names, values, max_size=6), st.binary(max_size=40), st.none() | values.filter(bool))
-def test_a_signature_covers_every_field_and_the_body(fields: dict[str, str], body: bytes, token: str | None) -> None:
+@given(
+    st.dictionaries(names, values, max_size=6),
+    st.binary(max_size=40),
+    st.none() | values.filter(bool),
+    st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=100),
+)
+def test_a_signature_covers_every_field_and_the_body(
+    fields: dict[str, str], body: bytes, token: str | None, secret_key: str
+) -> None:
     request = RemotingCommand(code=10, ext_fields=dict(fields), body=body)
-    Credentials("account", "schlüssel", token).sign(request)
+    Credentials("account", secret_key, token).sign(request)
     arrived = decode_command(request.encode())
     signature = arrived.ext_fields.pop("Signature")
     assert arrived.ext_fields.get("SecurityToken") == (token or fields.get("SecurityToken"))
     text = "".join(value for _, value in sorted(arrived.ext_fields.items())).encode() + arrived.body
-    expected = hmac.new("schlüssel".encode(), text, hashlib.sha1).digest()
+    expected = hmac.new(secret_key.encode(), text, hashlib.sha1).digest()
     assert base64.b64decode(signature) == expected
 
 
@@ -51,7 +58,7 @@ def test_a_request_may_be_signed_again() -> None:
 def test_the_flag_of_queries_by_unique_key_is_not_signed_and_the_version_says_so() -> None:
     request = RemotingCommand(code=12, ext_fields={"topic": "t", "_UNIQUE_KEY_QUERY": "true"})
     Credentials("account", "secret-1").sign(request)
-    assert signed_text(request.ext_fields, b"") == b"accountt"
+    assert signed_text(request.ext_fields) == b"accountt"
     assert request.ext_fields["_UNIQUE_KEY_QUERY"] == "true"
     assert request.version == 399  # V4_9_3: a broker of 5.x leaves it out as well
 

@@ -156,11 +156,8 @@ class SendEncoder:
         head = self._heads.get((code, queue)) or self._head(code, queue)
         if self._credentials is not None:
             first, last = self._signed_parts[code, queue]
-            parts = (first, sys_flag, born_timestamp, flag, properties_text.encode(), last, body)
-            head = b'%b"Signature":"%b",' % (
-                head,
-                self._credentials.signature(b"%b%d%d%d%b%b%b" % parts).encode(),
-            )
+            fields = b"%b%d%d%d%b%b" % (first, sys_flag, born_timestamp, flag, properties_text.encode(), last)
+            head = b'%b"Signature":"%b",' % (head, self._credentials.signature(fields, body).encode())
         header = b'%b"f":"%d","g":"%d","h":"%d","i":%b},"flag":%d,"opaque":%d,%b' % (
             head,
             sys_flag,
@@ -193,7 +190,7 @@ class SendEncoder:
         if self._credentials is not None:
             before = {**self._credentials.fields, **{name: value for name, value in fields.items() if name < "f"}}
             after = {name: value for name, value in fields.items() if name > "i"}
-            self._signed_parts[code, queue] = signed_text(before, b""), signed_text(after, b"")
+            self._signed_parts[code, queue] = signed_text(before), signed_text(after)
             fields |= self._credentials.fields
         head = self._heads[code, queue] = b'{"code":%d,"extFields":%b,' % (code, _json(fields)[:-1])
         return head

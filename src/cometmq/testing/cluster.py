@@ -22,6 +22,7 @@ from cometmq.message.hosts import parse_address
 from cometmq.namesrv.config import NamesrvConfig
 from cometmq.namesrv.server import NameServer
 from cometmq.options import ConfigError, options_of
+from cometmq.remoting.security import PLAIN
 from cometmq.testing.inbox import Inbox
 from cometmq.testing.ports import free_port
 from cometmq.testing.proxy import Link
@@ -129,7 +130,7 @@ class Cluster:
         :raises OtherLoopError: on another event loop than the cluster's.
         """
         self._demand_own_loop()
-        return ClientInstance(self.namesrv_address, clock=self.clock)
+        return ClientInstance(self.namesrv_address, security=PLAIN, clock=self.clock)
 
     def has_topic(self, topic: str) -> bool:
         """Whether the nameserver knows the topic."""
