@@ -1,35 +1,38 @@
-"""Writes rows to a topic from a batch and from a stream: python examples/spark/sink.py NAMESRV TOPIC CHECKPOINT."""
+"""Writes rows to a topic from a batch and from a stream: python examples/spark/sink.py [NAMESRV [TOPIC]]."""
 
-import os
 import sys
+import tempfile
 
-from pyspark.sql import SparkSession
+from cometmq.client.sync import SyncAdmin
+from cometmq.spark.environment import local_session
 
-NAMESRV, TOPIC, CHECKPOINT = sys.argv[1:]
+NAMESRV, TOPIC = (*sys.argv[1:], *("127.0.0.1:9876", "orders")[len(sys.argv) - 1 :])
 
-os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
-spark.sparkContext.setLogLevel("ERROR")
+with SyncAdmin(NAMESRV) as admin:
+    admin.create_topic(TOPIC, queues=4)
+spark = local_session("local[2]", "sink example")
 
-orders = spark.range(1000).selectExpr(
-    "to_json(struct(id AS order, id % 97 AS amount)) AS body",
+orders = spark.range(1000).selectExpr("id", "id % 97 AS amount", "concat('customer-', id % 10) AS customer")
+# One queue for each customer, and one task, so that the orders of a customer are stored in their order.
+in_order = orders.repartition("customer").sortWithinPartitions("id")
+messages = in_order.selectExpr(
+    "to_json(struct(id AS order, amount)) AS body",
     "if(id % 3 = 0, 'paid', 'sent') AS tags",
     "array(concat('order-', id)) AS keys",
-    "concat('customer-', id % 10) AS shardingKey",  # the orders of one customer stay in their order
+    "customer AS shardingKey",
 )
-orders.write.format("rocketmq").mode("append").option("namesrvAddr", NAMESRV).option("topic", TOPIC).save()
+messages.write.format("rocketmq").mode("append").option("namesrvAddr", NAMESRV).option("topic", TOPIC).save()
 print("batch written")
 
 numbers = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 50).load()
 query = (
-    numbers.selectExpr("cast(value AS string) AS body")
+    numbers.selectExpr("""to_json(named_struct('order', 1000 + value, 'amount', 5)) AS body""", "'late' AS tags")
     .writeStream.format("rocketmq")
     .option("namesrvAddr", NAMESRV)
     .option("topic", TOPIC)
-    .option("checkpointLocation", CHECKPOINT)
+    .option("checkpointLocation", tempfile.mkdtemp())  # a real query has one that stays
     .trigger(once=True)
     .start()
 )
 query.awaitTermination()
 print("stream written")
-spark.stop()

@@ -28,7 +28,6 @@ from cometmq.spark.pushdown import asked_for_filters, window_of
 from cometmq.spark.queues import (
     OffsetRange,
     Queue,
-    lag_of,
     offsets_from_json,
     offsets_to_json,
     total,
@@ -144,12 +143,3 @@ def test_filters_without_bounds_leave_everything() -> None:
 
 def test_nobody_asks_for_filters_here() -> None:
     assert not asked_for_filters()
-
-
-def test_lag_from_progress() -> None:
-    progress = {
-        "endOffset": json.dumps({"v": 1, "from": {}, "queues": {"a": {"x": {"0": 5, "1": 7}}}}),
-        "latestOffset": json.dumps({"v": 1, "queues": {"a": {"x": {"0": 9, "1": 7, "2": 2}}}}),
-    }
-    assert lag_of(progress) == 6
-    assert lag_of({"endOffset": None, "latestOffset": None}) == 0

@@ -270,14 +270,3 @@ def test_the_command_tells_what_it_does(topics: Topics, lake: tuple[str, Path], 
     assert b"step 0: " in done.stderr
     assert "300 messages of" in page.read_text()
     assert ("data:image/png" in page.read_text()) == (importlib.util.find_spec("matplotlib") is not None)
-
-
-def test_the_example_runs_as_written(topics: Topics, tmp_path: Path) -> None:
-    script = Path(__file__).parents[2] / "examples" / "spark" / "replay.py"
-    source, target = topics.fill(100, queues=2), topics.create(2)
-    example = [sys.executable, str(script), topics.namesrv, source, target, str(tmp_path / "example")]
-    utf8 = os.environ | {"PYTHONIOENCODING": "utf-8"}
-    said = subprocess.run(example, capture_output=True, text=True, timeout=PATIENCE_S, check=True, env=utf8).stdout
-    assert "100 messages of" in said
-    assert "a second run sends 0" in said
-    assert said.count("✔ everything agrees") == 2

@@ -164,22 +164,3 @@ def test_a_batch_with_an_id_can_be_run_again(spark: Any, topics: Topics) -> None
     for _ in range(2):
         writer(numbers(spark, 1000).select("body"), topics, topic, **options).save()
     assert bodies(topics, topic, 2) == expected(1000)
-
-
-def test_the_example_runs_as_written(topics: Topics, tmp_path: Path) -> None:
-    topic = topics.create(queues=4)
-    script = Path(__file__).parents[2] / "examples" / "spark" / "sink.py"
-    command = [sys.executable, str(script), topics.namesrv, topic, str(tmp_path / "checkpoint")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "batch written\nstream written" in done.stdout
-    found = stored(topics, topic, 4)
-    assert sum(map(len, found)) == 1050
-    records = [record for of_queue in found for record in of_queue]
-    one = [
-        (record.queue_id, record.properties["KEYS"])
-        for record in records
-        if record.properties.get("__SHARDINGKEY") == "customer-7"
-    ]
-    assert len({queue for queue, _ in one}) == 1
-    assert {keys for _, keys in one} == {f"order-{number}" for number in range(7, 1000, 10)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from tests.spark.topics import Topics
 pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
 
 from cometmq.spark.columns import COLUMNS
-from cometmq.spark.queues import lag_of
+from cometmq.spark.lag import lag_of
 
 pytestmark = pytest.mark.spark
 
@@ -129,7 +130,18 @@ def test_a_stream_goes_on_after_a_restart(spark: Any, topics: Topics, tmp_path: 
     query = run()
     assert batches == [400, 400, 200]
     sources = [progress["sources"][0] for progress in query.recentProgress]
-    assert lag_of(sources[0]) == 600
+    assert lag_of(sources[0]).messages == 600
+    told = json.loads(sources[0]["latestOffset"])["metrics"]
+    assert (
+        told
+        == lag_of(sources[0]).metrics
+        == {
+            "minOffsetsBehindLatest": 300,
+            "maxOffsetsBehindLatest": 300,
+            "avgOffsetsBehindLatest": 300.0,
+            "offsetsBehindLatest": 600,
+        }
+    )
     topics.create(queues=3, name=topic)
     topics.send(topic, 0, [b"x"] * 7)
     topics.send(topic, 2, [b"x"] * 5)

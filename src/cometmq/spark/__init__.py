@@ -12,6 +12,8 @@ Importing this package costs nothing: PySpark and PyArrow are loaded by the modu
                        -> ArchiveReport``
 ``archive_log``        ``ArchiveLog(to)``: committed files, counts per queue, vacuum; no Spark
 ``archive_reader``     ``read_archive(spark, to) -> DataFrame``
+``lag``                ``lag_of(source)`` and ``lag_now(source, namesrv)``: how far a query is behind
+``lag_listener``       ``LagListener``: the same for all queries of a session, for logs and Prometheus
 =====================  ==========================================================================
 
 ``ArchiveReport`` has ``rows``, ``bytes``, ``files``, ``batches``, ``seconds``, ``finished``,

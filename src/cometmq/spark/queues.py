@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from cometmq.spark.errors import OptionError
 
@@ -66,22 +66,6 @@ def offsets_from_json(nested: Mapping[str, Mapping[str, Mapping[str, int]]]) -> 
         }
     except (AttributeError, TypeError, ValueError) as error:
         raise OptionError(f"not offsets of the form {{topic: {{broker: {{queue: offset}}}}}}: {nested!r}") from error
-
-
-def lag_of(progress: Mapping[str, Any]) -> int:
-    """Messages that a streaming query is behind, from one source's entry of its progress.
-
-    ``progress`` is an element of ``query.lastProgress["sources"]`` or its JSON.
-    """
-    import json
-
-    def queues(name: str) -> Offsets:
-        value = progress.get(name)
-        parsed = json.loads(value) if isinstance(value, str) else value
-        return offsets_from_json((parsed or {}).get("queues", {}))
-
-    reached = queues("endOffset")
-    return sum(max(latest - reached.get(queue, 0), 0) for queue, latest in queues("latestOffset").items())
 
 
 def total(ranges: Iterable[OffsetRange]) -> int:

@@ -20,6 +20,7 @@ from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.remoting.blocking import BlockingConnectionError
 from cometmq.spark.cluster import Cluster
 from cometmq.spark.errors import DataLossError, SparkSourceError
+from cometmq.spark.lag import lag_between
 from cometmq.spark.options import LATEST, SourceOptions, demand_stream
 from cometmq.spark.planning import limited, limited_bytes
 from cometmq.spark.queues import OffsetRange, Offsets, Queue, offsets_from_json, offsets_to_json
@@ -52,6 +53,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._cluster = Cluster(options)
         self._target: Offsets | None = None
         self._latest: Offsets = {}
+        self._reached: Offsets = {}
         self._clock = clock
         self._planned_at = clock.monotonic()
 
@@ -78,6 +80,11 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         :raises DataLossError: messages after ``start`` are gone and ``failOnDataLoss`` is true.
         """
+        chosen = self._next(start, limit)
+        self._reached = offsets_from_json(chosen["queues"])
+        return chosen
+
+    def _next(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         first = _is_initial(start)
         bounds = self._cluster.bounds(self._cluster.queues(), pass_over_silent=not first and self._target is None)
         self._latest = {queue: held.end for queue, held in bounds.items()}
@@ -125,8 +132,14 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         log.warning("%s; they are waited for", what)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Return what the queues held at the last look; the query's progress shows it, and so the lag."""
-        return {"v": VERSION, "queues": offsets_to_json(self._latest)} if self._latest else None
+        """Return what the queues held at the last look, and how far the batch chosen then is behind.
+
+        The query's progress shows it, and nothing else that a source in Python could report.
+        """
+        if not self._latest:
+            return None
+        metrics = lag_between(self._reached, self._latest).metrics
+        return {"v": VERSION, "queues": offsets_to_json(self._latest), "metrics": metrics}
 
     def commit(self, end: dict[str, Any]) -> None:
         """Show how far the query is to the group ``commitGroup``; what counts is the query's checkpoint.

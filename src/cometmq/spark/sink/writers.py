@@ -44,7 +44,7 @@ class RocketMQWriter(DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Tell in the log what was sent."""
-        log.info("batch written: %s", summary(messages))
+        _tell("batch written: %s", summary(messages))
 
 
 class RocketMQStreamWriter(DataSourceStreamArrowWriter):
@@ -62,7 +62,7 @@ class RocketMQStreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 (Spark's name)
         """Tell in the log what was sent."""
-        log.info("micro-batch %d written: %s", batchId, summary(messages))
+        _tell("micro-batch %d written: %s", batchId, summary(messages))
 
 
 def batch_writer(given: Mapping[str, str], schema: StructType, overwrite: bool) -> RocketMQWriter:
@@ -87,6 +87,13 @@ def stream_writer(given: Mapping[str, str], schema: StructType, overwrite: bool)
         raise OptionError("messages cannot be overwritten", next_step="use .outputMode('append')")
     options = _checked(given, schema)
     return RocketMQStreamWriter(_plan(options, options.producer_id, streaming=True))
+
+
+def _tell(line: str, *values: object) -> None:
+    """One line at level INFO, which Spark's Python workers drop unless somebody sets a level."""
+    if log.level == logging.NOTSET:
+        log.setLevel(logging.INFO)
+    log.info(line, *values)
 
 
 def _checked(given: Mapping[str, str], schema: StructType) -> SinkOptions:
