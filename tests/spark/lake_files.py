@@ -2,7 +2,8 @@
 
 ``python -m tests.spark.lake_files ROOT FORMAT BATCHES POINT`` appends batches of :data:`BATCH` messages to two queues,
 and goes on as the archive job does where the last process stopped. In the second batch it kills itself at POINT:
-``writing`` (one of two files is written), ``before`` or ``after`` the table's transaction, or ``never``.
+``writing`` (one of two files is written), ``before`` or ``after`` the table's transaction, or ``never``. With
+``compact`` for BATCHES it joins the files of the archive instead, and kills itself at the first transaction.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from cometmq.spark.archive_commit import Covered, DataFile
+from cometmq.spark.archive_compaction import join_files, planned_joinings
 from cometmq.spark.archive_log import ArchiveLog
 from cometmq.spark.archive_table import TableFormat
 from cometmq.spark.archive_writer import QueueWriter
@@ -108,10 +110,24 @@ def main(root: str, name: str, batches: str, point: str) -> None:
             _reached("after", dies)
 
 
+def join(root: str, name: str, point: str) -> None:
+    """Compact without Spark."""
+    log = ArchiveLog(root, TableFormat(name))
+    with log.kept_up():
+        for joining in planned_joinings(log.files(), 1 << 30, AT_MS + HOUR_MS):
+            made = join_files(log.root, joining.files)
+            _reached("before", point)
+            log.replace(joining.files, [made])
+            _reached("after", point)
+
+
 def _reached(point: str, dies: str) -> None:
     if point == dies:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    if sys.argv[3] == "compact":
+        join(sys.argv[1], sys.argv[2], sys.argv[4])
+    else:
+        main(*sys.argv[1:])

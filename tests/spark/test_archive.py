@@ -135,7 +135,7 @@ def test_a_driver_killed_at_any_point_loses_and_doubles_nothing(
     finally:
         end_group(first)
     assert sequence_of(log) == 0
-    assert len(log.vacuum(dry_run=True)) > 0, "files of the batch that was not committed"
+    assert len(log.sweep(dry_run=True)) > 0, "files of the batch that was not committed"
     assert read_archive(spark, to).count() == MOST, "they are not seen"
 
     second = driver(topics, topic, places, "after-commit", 2)
@@ -158,7 +158,7 @@ def test_a_driver_killed_at_any_point_loses_and_doubles_nothing(
     report = archive(topics.namesrv, topic, to, checkpoint, spark=spark)
     assert report.finished
     demand_exactly(spark, to, topic, {0: 5000, 1: 5000, 2: 5000})
-    log.vacuum()
+    log.sweep()
     demand_exactly(spark, to, topic, {0: 5000, 1: 5000, 2: 5000})
 
 
@@ -244,7 +244,7 @@ def test_the_command_goes_on_until_it_is_told_to_stop(topics: Topics, places: tu
         end_group(process)
     assert process.returncode == 0, said
     report = json.loads(output)
-    assert (report["rows"], report["total_rows"], report["finished"], report["vacuumed"]) == (111, 111, True, [])
+    assert (report["rows"], report["total_rows"], report["finished"], report["vacuumed"]) == (111, 111, True, 0)
     assert b"100 messages in 1 files committed" in said
     assert b" WARN " not in said  # what Spark finds normal is not for its users
 

@@ -1,4 +1,4 @@
-"""The log of an archive: whole commits in every format, no overlap, one writer, vacuum. No Spark, no broker."""
+"""The log of an archive: whole commits in every format, no overlap, one writer, sweeps. No Spark, no broker."""
 
 from __future__ import annotations
 
@@ -124,16 +124,16 @@ def test_a_damaged_commit_is_named(parquet: ArchiveLog) -> None:
         log.last()
 
 
-def test_vacuum_removes_only_what_no_commit_names(log: ArchiveLog) -> None:
+def test_a_sweep_deletes_only_what_no_commit_names(log: ArchiveLog) -> None:
     append(log, 0, ORDERS, 0, 5)
     [orphan] = written(log.root, ORDERS, 5, 6)
     aside = log.root / "topic=orders/hour=2024-01-01-00/.abc.tmp"
     aside.write_bytes(b"")
     expected = sorted([str(aside.relative_to(log.root)), orphan.path])
-    assert log.vacuum(dry_run=True) == expected
+    assert [path for path, _ in log.sweep(dry_run=True)] == expected
     assert (log.root / orphan.path).exists()
-    assert log.vacuum() == expected
-    assert log.vacuum() == []
+    assert [path for path, _ in log.sweep()] == expected
+    assert log.sweep() == []
     assert (log.root / log.files()[0].path).exists()
 
 
@@ -239,7 +239,7 @@ def test_a_writer_killed_at_every_step_loses_and_doubles_nothing(name: str, tmp_
     assert stored(root) == {queue: list(range(batches * BATCH)) for queue in QUEUES}
     log = ArchiveLog(root)
     assert log.queues() == [QueueTotals(*queue, 0, batches * BATCH, batches * BATCH) for queue in sorted(QUEUES)]
-    log.vacuum()
+    log.sweep()
     assert stored(root) == {queue: list(range(batches * BATCH)) for queue in QUEUES}
 
 

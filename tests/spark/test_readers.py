@@ -415,6 +415,20 @@ def test_a_small_batch_waits_for_more_or_for_its_time(topics: Topics, options: M
     assert len(query.batch() or []) == 1
 
 
+def test_a_batch_that_is_full_by_its_bytes_does_not_wait(topics: Topics, options: MakeOptions) -> None:
+    topic = topics.fill(1, queues=1)
+    asked = options(
+        topic, startingOffsets="earliest", minOffsetsPerTrigger="1000", maxTriggerDelay="10m", maxBytesPerTrigger="4000"
+    )
+    query = Query(asked)
+    query.reader = RocketMQStreamReader(asked, PLACE, clock=VirtualClock())
+    assert len(query.batch() or []) == 1
+    topics.send(topic, 0, [b"x" * 1000] * 2)
+    assert query.batch() is None
+    topics.send(topic, 0, [b"x" * 1000] * 3)
+    assert 1 < len(query.batch() or []) < 5
+
+
 def test_a_group_shows_how_far_the_stream_is(topics: Topics, options: MakeOptions) -> None:
     topic = topics.fill(20, queues=2)
     query = Query(options(topic, startingOffsets="earliest", commitGroup="shown"))

@@ -10,7 +10,7 @@ Importing this package costs nothing: PySpark and PyArrow are loaded by the modu
                        starting_offsets="earliest", max_offsets_per_trigger=1_000_000,
                        options=None, spark=None, master="local[*]", on_batch=None, stop=None)
                        -> ArchiveReport``
-``archive_log``        ``ArchiveLog(to)``: committed files, counts per queue, vacuum; no Spark
+``archive_log``        ``ArchiveLog(to)``: committed files, counts per queue; no Spark
 ``archive_reader``     ``read_archive(spark, to) -> DataFrame``
 ``lag``                ``lag_of(source)`` and ``lag_now(source, namesrv)``: how far a query is behind
 ``lag_listener``       ``LagListener``: the same for all queries of a session, for logs and Prometheus

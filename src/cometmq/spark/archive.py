@@ -32,6 +32,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 AVAILABLE_NOW: Final = "availableNow"
+COMMIT_ROWS: Final = 1_000_000
+"""Messages of one commit: a few seconds to repeat after a crash."""
+COMMIT_BYTES: Final = "2g"
+"""Bytes of one commit, for large messages."""
+LOOKED_EVERY: Final = "1s"
+"""How often the queues are looked at while messages wait for their commit."""
+_NEVER_SO_MANY: Final = str(10**18 - 1)
 _POLL_SECONDS: Final = 1
 _UNITS: Final = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours"}
 
@@ -44,8 +51,10 @@ def archive(
     *,
     table_format: TableFormat | str | None = None,
     trigger: str = AVAILABLE_NOW,
+    commit_interval: str | None = None,
     starting_offsets: str = "earliest",
-    max_offsets_per_trigger: int | None = 1_000_000,
+    max_offsets_per_trigger: int | None = COMMIT_ROWS,
+    commit_bytes: str | None = COMMIT_BYTES,
     options: Mapping[str, str] | None = None,
     spark: SparkSession | None = None,
     master: str = "local[*]",
@@ -63,8 +72,12 @@ def archive(
         :class:`~cometmq.spark.archive_table.TableFormat`.
     :param trigger: ``availableNow`` to stop at what is there now, or an interval such as ``30s`` to go on until
         ``stop`` is set or Ctrl-C comes.
+    :param commit_interval: go on until stopped, and commit when messages have waited so long, such as ``5m``, or
+        when as many are there as one commit may hold. Then ``trigger`` says how often to look, every second if it
+        is left as it is.
     :param starting_offsets: for queues that are not in the archive yet.
     :param max_offsets_per_trigger: most messages in one batch, and so in one commit.
+    :param commit_bytes: about the most bytes of records in one commit, such as ``64m``.
     :param options: more options of the rocketmq source.
     :param spark: session to use; without one a session on ``master`` is made, and stopped at the end.
     :param on_batch: called after each commit.
@@ -78,6 +91,12 @@ def archive(
         given["topic"] = ",".join(named)
     if max_offsets_per_trigger is not None:
         given.setdefault("maxOffsetsPerTrigger", str(max_offsets_per_trigger))
+    if commit_bytes is not None:
+        given.setdefault("maxBytesPerTrigger", commit_bytes)
+    if commit_interval is not None:
+        given["minOffsetsPerTrigger"] = given.get("maxOffsetsPerTrigger", _NEVER_SO_MANY)
+        given["maxTriggerDelay"] = commit_interval
+        trigger = LOOKED_EVERY if trigger == AVAILABLE_NOW else trigger
     if given.get("startingTimestamp"):
         del given["startingOffsets"]
     parse_options(given)

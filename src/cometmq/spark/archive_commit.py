@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import quote, unquote
 
@@ -21,6 +22,12 @@ from cometmq.spark.queues import Queue
 
 APPENDED: Final = "append"
 """Kind of a commit that brings messages."""
+COMPACTED: Final = "compact"
+"""Kind of a commit that puts files in the place of others with the same messages."""
+EXPIRED: Final = "expire"
+"""Kind of a commit that takes files out."""
+_HOUR_MS: Final = 3_600_000
+_PLACE: Final = re.compile(r"topic=([^/]+)/hour=([^/]+)/[^/]+")
 _PART: Final = re.compile(r"topic=([^/]+)/hour=([^/]+)/part-([^/]*)-(\d+)-(\d{20})-(\d{20})\.parquet")
 
 
@@ -111,6 +118,18 @@ def hour_of(path: str) -> str:
     return _parsed(path)[2]
 
 
+def hour_ended_ms(path: str) -> int:
+    """When the hour of a data file was over, ms since 1970."""
+    begin = datetime.strptime(hour_of(path), "%Y-%m-%d-%H").replace(tzinfo=UTC)
+    return round(begin.timestamp() * 1000) + _HOUR_MS
+
+
+def place_of(path: str) -> tuple[str, str]:
+    """Topic and hour of any file that lies where data files do; empty if it lies elsewhere."""
+    match = _PLACE.fullmatch(path)
+    return ("", "") if match is None else (unquote(match[1]), match[2])
+
+
 def file_named(path: str, rows: int, size: int, times: tuple[int, int], bad_bodies: int, committed_ms: int) -> DataFile:
     """A data file by its name and what a table's metadata says of it.
 
@@ -170,6 +189,25 @@ def advanced(
             gaps.append(f"{queue} [{before.next}, {part.first})")
         found[queue] = msgspec.structs.replace(before, next=part.end, rows=before.rows + rows.pop(queue, 0))
     return [found[queue] for queue in sorted(found)], gaps
+
+
+def without(totals: Sequence[QueueTotals], gone: Iterable[DataFile], left: Iterable[DataFile]) -> list[QueueTotals]:
+    """Totals after files have left; how far each queue is archived stays as it was.
+
+    :param left: the files that stay.
+    """
+    rows: dict[Queue, int] = {}
+    for file in gone:
+        rows[file.queue] = rows.get(file.queue, 0) + file.rows
+    first: dict[Queue, int] = {}
+    for file in left:
+        first[file.queue] = min(file.first, first.get(file.queue, file.first))
+    return [
+        msgspec.structs.replace(of, first=first.get(of.queue, of.next), rows=of.rows - rows[of.queue])
+        if of.queue in rows
+        else of
+        for of in totals
+    ]
 
 
 def _queue(of: Covered) -> Queue:

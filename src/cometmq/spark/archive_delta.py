@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from cometmq.spark.archive_commit import APPENDED, Commit, DataFile, file_named, hour_of
+from cometmq.spark.archive_commit import APPENDED, COMPACTED, Commit, DataFile, file_named, hour_of
 from cometmq.spark.archive_table import DELTA, DELTA_LOG
 from cometmq.spark.columns import ARCHIVE_COLUMNS, arrow_schema
 from cometmq.spark.errors import ArchiveError
@@ -88,7 +88,7 @@ class DeltaArchive:
         from deltalake.exceptions import DeltaError
         from deltalake.transaction import CommitProperties, RemoveAction, Transaction, create_table_with_add_actions
 
-        moves = commit.kind == APPENDED
+        moves = commit.kind != COMPACTED
         actions: list[Any] = [_added(file, moves) for file in commit.files]
         actions += [
             RemoveAction(file.path, moves, commit.committed_ms, file.bytes, _partition(file)) for file in removed
@@ -96,7 +96,9 @@ class DeltaArchive:
         info = msgspec.structs.replace(commit, files=[], removed=[])
         properties = CommitProperties(
             custom_metadata={_INFO: msgspec.json.encode(info).decode()},
-            app_transactions=[Transaction(commit.query_id, commit.batch_id, commit.committed_ms)],
+            app_transactions=[Transaction(commit.query_id, commit.batch_id, commit.committed_ms)]
+            if commit.kind == APPENDED
+            else None,
             max_commit_retries=0,
         )
         schema = self._delta.Schema.from_arrow(table_schema())
@@ -116,15 +118,17 @@ class DeltaArchive:
             ) from error
 
     def removed_since(self, time_ms: int) -> set[str]:
-        """Read the removals in the log's files that are so young."""
+        """Read the removals in the files of the log."""
         found = set()
         for path in sorted((self._root / DELTA_LOG).glob("[0-9]*.json")):
-            if path.stat().st_mtime * 1000 >= time_ms:
-                for line in path.read_bytes().splitlines():
-                    action = json.loads(line).get("remove")
-                    if action is not None and action.get("deletionTimestamp", time_ms) >= time_ms:
-                        found.add(unquote(action["path"]))
+            for line in path.read_bytes().splitlines():
+                action = json.loads(line).get("remove")
+                if action is not None and action.get("deletionTimestamp", time_ms) >= time_ms:
+                    found.add(unquote(action["path"]))
         return found
+
+    def forget(self, time_ms: int) -> None:
+        """Nothing to do: Delta cleans its log by itself, by the table's ``logRetentionDuration``."""
 
     def _open(self) -> Any:
         return self._delta.DeltaTable(str(self._root)) if (self._root / DELTA_LOG).is_dir() else None

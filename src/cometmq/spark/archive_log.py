@@ -1,9 +1,13 @@
 """The log of an archive: which files belong to it, and how far each queue is archived. No Spark here.
 
 Files and offsets are committed in one transaction of the archive's table (:mod:`~.archive_table`); killing a job at
-any point leaves at most files that no commit names, which readers do not see, the next run overwrites and ``vacuum``
+any point leaves at most files that no commit names, which readers do not see, the next run overwrites and a sweep
 removes. Each commit also sums up everything before it, so that the last one tells where every queue stands; a batch
-that would overlap or belongs to another query is refused. ``_lock`` is held while a job writes.
+that would overlap or belongs to another query is refused.
+
+Three locks go with their processes: ``_lock`` is held while a job archives, ``_upkeep_lock`` while one compacts,
+expires or sweeps, so that both can go on side by side; ``_commit_lock`` only from reading the last commit until the
+next one is written.
 """
 
 from __future__ import annotations
@@ -11,15 +15,34 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from cometmq.clock import SYSTEM_CLOCK, Clock
-from cometmq.spark.archive_commit import Commit, Covered, DataFile, QueueTotals, advanced, merged, told
+from cometmq.spark.archive_commit import (
+    COMPACTED,
+    EXPIRED,
+    Commit,
+    Covered,
+    DataFile,
+    QueueTotals,
+    advanced,
+    merged,
+    told,
+    without,
+)
 from cometmq.spark.archive_table import TableFormat, table_at
 from cometmq.spark.errors import ArchiveError
-from cometmq.spark.job_lock import locked
-from cometmq.spark.queues import Offsets
+from cometmq.spark.job_lock import locked, locked_if_free
+from cometmq.spark.queues import Offsets, Queue
+
+REMOVED_KEPT_MS: Final = 7 * 24 * 3_600_000
+"""How long files that were compacted or expired stay on the disk for readers of an older version: Delta's default."""
+WRITING_SPARED_MS: Final = 24 * 3_600_000
+"""Age from which on a file that no commit names is no part of a batch that a running job is about to commit."""
+_UPKEEP_LOCK: Final = "_upkeep_lock"
+_COMMIT_LOCK: Final = "_commit_lock"
 
 
 class ArchiveLog:
@@ -80,6 +103,15 @@ class ArchiveLog:
         with locked(self.root):
             yield
 
+    @contextmanager
+    def kept_up(self) -> Iterator[None]:
+        """Hold the archive for one upkeep, beside a job that may archive into it.
+
+        :raises ArchiveError: another process holds it.
+        """
+        with locked(self.root, _UPKEEP_LOCK):
+            yield
+
     def append(
         self,
         query_id: str,
@@ -93,28 +125,70 @@ class ArchiveLog:
         :param lost: offsets within ``covered`` whose messages were gone before they could be read.
         :raises ArchiveError: it overlaps what is archived, or one of its files is not there.
         """
-        last = self.last()
-        if last is not None and self.holds(query_id, batch_id):
-            return None
         joined = merged(covered)
         for file in files:
             self._demand_file(file)
-        queues, gaps = advanced([] if last is None else last.queues, joined, files)
-        now = self._clock.now_ms()
-        commit = Commit(
-            sequence=0 if last is None else last.sequence + 1,
-            query_id=query_id,
-            batch_id=batch_id,
-            committed_ms=now,
-            covered=joined,
-            files=[
-                msgspec.structs.replace(file, committed_ms=now) for file in sorted(files, key=lambda file: file.path)
-            ],
-            queues=queues,
-            gaps=[*gaps, *map(told, merged(lost))],
-        )
-        self._table.commit(commit, [])
+        with locked(self.root, _COMMIT_LOCK, wait=True):
+            last = self.last()
+            if last is not None and self.holds(query_id, batch_id):
+                return None
+            queues, gaps = advanced([] if last is None else last.queues, joined, files)
+            now = self._clock.now_ms()
+            new = [msgspec.structs.replace(file, committed_ms=now) for file in sorted(files, key=lambda of: of.path)]
+            commit = Commit(
+                sequence=0 if last is None else last.sequence + 1,
+                query_id=query_id,
+                batch_id=batch_id,
+                committed_ms=now,
+                covered=joined,
+                files=new,
+                queues=queues,
+                gaps=[*gaps, *map(told, merged(lost))],
+            )
+            self._table.commit(commit, [])
         return commit
+
+    def replace(self, old: Sequence[DataFile], new: Sequence[DataFile]) -> None:
+        """Put files in the place of others that hold the same messages.
+
+        :raises ArchiveError: they are not as many messages of the same queues, or an old one left the archive.
+        """
+        for file in new:
+            self._demand_file(file)
+        if _rows(old) != _rows(new):
+            raise ArchiveError(f"{len(new)} new files do not hold what {len(old)} old ones do: nothing was changed")
+        with locked(self.root, _COMMIT_LOCK, wait=True):
+            self._take(COMPACTED, old, new)
+
+    def expire(self, old: Sequence[DataFile]) -> None:
+        """Take files out of the archive; how far each queue is archived stays as it is.
+
+        :raises ArchiveError: one of them left the archive meanwhile.
+        """
+        with locked(self.root, _COMMIT_LOCK, wait=True):
+            self._take(EXPIRED, old, [])
+
+    def _take(self, kind: str, old: Sequence[DataFile], new: Sequence[DataFile]) -> None:
+        last = self.last()
+        there = {file.path: file for file in self.files()}
+        gone = [there.pop(file.path) for file in old if file.path in there]
+        if last is None or len(gone) != len(old):
+            raise ArchiveError(
+                f"{len(old) - len(gone)} files left the archive {self.root} meanwhile", next_step="run it again"
+            )
+        queues = last.queues if kind == COMPACTED else without(last.queues, gone, there.values())
+        commit = msgspec.structs.replace(
+            last,
+            sequence=last.sequence + 1,
+            committed_ms=self._clock.now_ms(),
+            covered=[],
+            files=list(new),
+            queues=queues,
+            gaps=[],
+            kind=kind,
+            removed=[],
+        )
+        self._table.commit(commit, gone)
 
     def _demand_file(self, file: DataFile) -> None:
         path = self.root / file.path
@@ -124,19 +198,33 @@ class ArchiveLog:
                 next_step="the archive's directory must be the same for driver and executors",
             )
 
-    def vacuum(self, *, dry_run: bool = False) -> list[str]:
-        """Remove data files that no commit names; return their paths, relative to the archive.
+    def sweep(self, *, keep_ms: int = REMOVED_KEPT_MS, dry_run: bool = False) -> list[tuple[str, int]]:
+        """Delete data files that the table does not name; return their paths, relative to the archive, and sizes.
 
-        :raises ArchiveError: a job is writing.
+        While a job archives, files that no commit has named yet stay until they are a day old.
+
+        :param keep_ms: files that left the archive within this time stay.
+        :raises ArchiveError: another upkeep is under way.
         """
-        with self.locked():
-            committed = {file.path for file in self.files()}
-            orphans = [
-                str(path.relative_to(self.root))
-                for path in sorted(self.root.glob("topic=*/hour=*/*"))
-                if str(path.relative_to(self.root)) not in committed
-            ]
+        with self.kept_up(), locked_if_free(self.root) as alone:
+            now = self._clock.now_ms()
+            found = sorted(self.root.glob("topic=*/hour=*/*"))  # before the table is read: what comes then is not here
             if not dry_run:
-                for orphan in orphans:
-                    (self.root / orphan).unlink()
+                self._table.forget(now - keep_ms)
+            kept = {file.path for file in self.files()} | self._table.removed_since(now - keep_ms)
+            orphans = []
+            for path in found:
+                name, about = str(path.relative_to(self.root)), path.stat()
+                if name not in kept and (alone or about.st_mtime * 1000 < now - WRITING_SPARED_MS):
+                    orphans.append((name, about.st_size))
+            if not dry_run:
+                for name, _ in orphans:
+                    (self.root / name).unlink()
             return orphans
+
+
+def _rows(files: Sequence[DataFile]) -> dict[Queue, int]:
+    rows: dict[Queue, int] = {}
+    for file in files:
+        rows[file.queue] = rows.get(file.queue, 0) + file.rows
+    return rows

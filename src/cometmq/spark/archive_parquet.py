@@ -64,6 +64,9 @@ class ParquetArchive:
         """Look at all commits."""
         return {path for commit in self._commits() if commit.committed_ms >= time_ms for path in commit.removed}
 
+    def forget(self, time_ms: int) -> None:
+        """Nothing to do: older versions are only commits."""
+
     def _sequences(self) -> list[int]:
         directory = self._root / COMMITS
         if not directory.is_dir():

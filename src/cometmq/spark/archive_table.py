@@ -75,6 +75,9 @@ class ArchiveTable(Protocol):
     def removed_since(self, time_ms: int) -> set[str]:
         """Name the files that were let go of at this time or later, ms since 1970."""
 
+    def forget(self, time_ms: int) -> None:
+        """Let go of versions of the table that nobody read any more from this time on, where it keeps versions."""
+
 
 def table_at(root: Path, wanted: TableFormat | None) -> ArchiveTable:
     """The table in a directory; a new one of the ``wanted`` format, Parquet if that is not said.

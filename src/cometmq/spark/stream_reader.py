@@ -9,7 +9,7 @@ always differs from the symbol, so that Spark writes it down at once, even with 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.remoting.blocking import BlockingConnectionError
-from cometmq.spark.cluster import Cluster
+from cometmq.spark.cluster import Bounds, Cluster
 from cometmq.spark.errors import DataLossError, SparkSourceError
 from cometmq.spark.lag import lag_between
 from cometmq.spark.options import LATEST, SourceOptions, demand_stream
@@ -101,7 +101,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for queue, held in bounds.items():
             reach = held.end if self._target is None else min(held.end, self._target.get(queue, begin[queue]))
             end[queue] = max(reach, begin[queue])
-        if not first and self._is_too_little(begin, end):
+        if not first and self._is_too_little(begin, end, bounds):
             return start
         if isinstance(limit, ReadMaxRows):
             end = limited(begin, end, limit.max_rows)
@@ -113,14 +113,23 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planned_at = self._clock.monotonic()
         return {"v": VERSION, "from": offsets_to_json(begin), "queues": offsets_to_json(end)}
 
-    def _is_too_little(self, begin: Offsets, end: Offsets) -> bool:
-        """Whether the next batch waits for more messages (``minOffsetsPerTrigger``, ``maxTriggerDelay``)."""
+    def _is_too_little(self, begin: Offsets, end: Offsets, bounds: Mapping[Queue, Bounds]) -> bool:
+        """Whether the next batch waits for more messages (``minOffsetsPerTrigger``, ``maxTriggerDelay``).
+
+        It never waits when it is full by ``maxBytesPerTrigger``.
+        """
         options = self._options
         if options.min_offsets_per_trigger <= 1 or self._target is not None:
             return False
         waited_s = self._clock.monotonic() - self._planned_at
         held = sum(last - begin[queue] for queue, last in end.items())
-        return held < options.min_offsets_per_trigger and waited_s < options.max_trigger_delay_s
+        if held >= options.min_offsets_per_trigger or waited_s >= options.max_trigger_delay_s:
+            return False
+        most_bytes = options.max_bytes_per_trigger
+        if most_bytes is None or not held:
+            return True
+        means = self._cluster.mean_sizes(begin, bounds)
+        return sum((last - begin[queue]) * means.get(queue, 0.0) for queue, last in end.items()) < most_bytes
 
     def _miss(self, absent: set[Queue]) -> None:
         """Queues of the last batch whose broker is away keep their offsets and are waited for."""

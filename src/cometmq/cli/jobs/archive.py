@@ -12,6 +12,7 @@ import click
 
 from cometmq.cli.administration import namesrv_option
 from cometmq.cli.failures import DONE, PARTLY_DONE
+from cometmq.cli.jobs.archive_upkeep import COMMANDS
 from cometmq.spark.archive_table import FORMATS, ICEBERG, TableFormat
 from cometmq.spark.errors import OptionError
 
@@ -19,11 +20,11 @@ if TYPE_CHECKING:
     from cometmq.spark.archive_report import ArchivedBatch
 
 
-@click.command("archive")
+@click.group("archive", invoke_without_command=True, subcommand_metavar="[compact|expire|vacuum ARCHIVE]")
 @namesrv_option
 @click.option("--topic", "topics", multiple=True, help="A topic; may be given several times.")
 @click.option("--pattern", help="A regular expression that whole topic names match, instead of --topic.")
-@click.option("--to", required=True, type=click.Path(path_type=Path, file_okay=False), help="Directory of the archive.")
+@click.option("--to", type=click.Path(path_type=Path, file_okay=False), help="Directory of the archive.")
 @click.option(
     "--format",
     "table_format",
@@ -44,11 +45,22 @@ if TYPE_CHECKING:
 )
 @click.option("--starting-offsets", default="earliest", show_default=True, help="earliest, latest or JSON.")
 @click.option(
-    "--max-offsets", type=click.IntRange(1), default=1_000_000, show_default=True, help="Most messages in one commit."
+    "--commit-interval",
+    help="Go on until SIGTERM, and commit when messages have waited so long (30s, 5m), or a commit is full.",
 )
+@click.option(
+    "--commit-rows",
+    "--max-offsets",
+    "commit_rows",
+    type=click.IntRange(1),
+    default=1_000_000,
+    show_default=True,
+    help="Most messages in one commit.",
+)
+@click.option("--commit-bytes", default="2g", show_default=True, help="Most bytes in one commit, about: 64m, 2g.")
 @click.option("--option", "settings", multiple=True, metavar="NAME=VALUE", help="Any other option of the source.")
 @click.option("--master", default="local[*]", show_default=True, help="Spark master.")
-@click.option("--vacuum", is_flag=True, help="Then remove data files that no commit names.")
+@click.option("--vacuum", is_flag=True, help="Then remove what archive vacuum would.")
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @click.pass_context
 def command(
@@ -56,7 +68,7 @@ def command(
     namesrv: str,
     topics: tuple[str, ...],
     pattern: str | None,
-    to: Path,
+    to: Path | None,
     table_format: str | None,
     catalog: str | None,
     table: str | None,
@@ -65,7 +77,9 @@ def command(
     broker_name: str,
     trigger: str,
     starting_offsets: str,
-    max_offsets: int,
+    commit_interval: str | None,
+    commit_rows: int,
+    commit_bytes: str,
     settings: tuple[str, ...],
     master: str,
     vacuum: bool,
@@ -73,13 +87,19 @@ def command(
 ) -> int:
     """Archive topics into Parquet, Delta Lake or Iceberg, exactly once, and go on where the last run stopped.
 
+    compact, expire and vacuum keep an archive in order; see their --help.
+
     Exit codes: 0 done; 1 failed, what was committed stays; 2 wrong use; 3 partly done: stopped early, messages were
     gone before they were read (with --option failOnDataLoss=false), or bodies could not be unpacked.
     """
+    if ctx.invoked_subcommand is not None:
+        return DONE
     from cometmq.spark.archive import archive
-    from cometmq.spark.archive_log import ArchiveLog
+    from cometmq.spark.archive_retention import vacuum as swept
     from cometmq.spark.archive_store import archive_store
 
+    if to is None:
+        raise click.UsageError("say where the archive is with --to", ctx)
     options = _options(settings) | ({} if pattern is None else {"subscribePattern": pattern})
     if store is None and not topics and not options.keys() & {"topic", "subscribe", "subscribePattern"}:
         raise click.UsageError("say what to archive: topics with --topic, or all that match with --pattern", ctx)
@@ -112,7 +132,9 @@ def command(
                 table_format=wanted,
                 trigger=trigger,
                 starting_offsets=starting_offsets,
-                max_offsets_per_trigger=max_offsets,
+                max_offsets_per_trigger=commit_rows,
+                commit_interval=commit_interval,
+                commit_bytes=commit_bytes,
                 options=options,
                 master=master,
                 on_batch=_tell,
@@ -122,14 +144,14 @@ def command(
         raise click.UsageError(str(error), ctx) from error
     finally:
         signal.signal(signal.SIGTERM, before)
-    removed = ArchiveLog(to).vacuum() if vacuum else []
+    removed = swept(to).files_before if vacuum else 0
     code = DONE if report.complete else PARTLY_DONE
     if output == "json":
         click.echo(json.dumps(report.to_dict() | {"exit_code": code, "vacuumed": removed}, indent=2))
     else:
         click.echo(report.render())
         if vacuum:
-            click.echo(f"removed {len(removed)} files that no commit names")
+            click.echo(f"removed {removed} files that no commit names")
     return code
 
 
@@ -150,3 +172,7 @@ def _tell(batch: ArchivedBatch) -> None:
         f"{batch.total_rows:,} so far, {speed:,.0f} messages/s",
         err=True,
     )
+
+
+for _upkeep in COMMANDS:
+    command.add_command(_upkeep)

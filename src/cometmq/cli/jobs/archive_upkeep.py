@@ -1,0 +1,160 @@
+"""``cometmq pipeline archive compact|expire|vacuum``: keep an archive in order."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from cometmq.cli.failures import DONE, PARTLY_DONE
+from cometmq.cli.jobs.reading import tell_step
+from cometmq.cli.moments import Duration
+from cometmq.spark.errors import OptionError
+
+if TYPE_CHECKING:
+    from cometmq.spark.archive_upkeep import Upkeep, UpkeepReport
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_MOST_BARS = 60
+
+
+def _upkeep_options(command: F) -> F:
+    for option in (
+        click.argument("archive", type=click.Path(path_type=Path, file_okay=False, exists=True)),
+        click.option("--dry-run", is_flag=True, help="Change nothing; say what would be done."),
+        click.option("--report", type=click.Path(path_type=Path, dir_okay=False), help="Write the report as HTML too."),
+        click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True),
+    ):
+        command = option(command)
+    return command
+
+
+_topics = click.option("--topic", "topics", multiple=True, help="Only this topic; may be given several times.")
+
+
+@click.command("compact")
+@_upkeep_options
+@_topics
+@click.option("--target-mb", type=click.IntRange(1), default=128, show_default=True, help="Join files up to this size.")
+@click.option(
+    "--settled",
+    type=Duration(),
+    default="1h",
+    show_default=True,
+    help="Only hours that ended so long ago: 30m, 1d.",
+)
+@click.option("--master", default="local[*]", show_default=True, help="Spark master.")
+@click.pass_context
+def compact_command(
+    ctx: click.Context,
+    archive: Path,
+    dry_run: bool,
+    report: Path | None,
+    output: str,
+    topics: tuple[str, ...],
+    target_mb: int,
+    settled: timedelta,
+    master: str,
+) -> int:
+    """Join small files of an archive, while others read it and a job goes on archiving into it.
+
+    Exit codes: 0 done; 1 failed, what was committed stays; 2 wrong use; 3 partly done: stopped before its end.
+    """
+    from cometmq.spark.archive_compaction import compact
+
+    stop = threading.Event()
+    before = signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    try:
+        done = compact(
+            archive,
+            target_bytes=target_mb * 1024 * 1024,
+            settled_ms=_ms(settled),
+            topics=topics,
+            dry_run=dry_run,
+            master=master,
+            on_step=_tell,
+            stop=stop,
+        )
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    return _hand_out(done, output, report)
+
+
+@click.command("expire")
+@_upkeep_options
+@_topics
+@click.option("--keep", type=Duration(), required=True, help="Keep what was stored within this time: 12h, 90d.")
+@click.pass_context
+def expire_command(
+    ctx: click.Context,
+    archive: Path,
+    dry_run: bool,
+    report: Path | None,
+    output: str,
+    topics: tuple[str, ...],
+    keep: timedelta,
+) -> int:
+    """Take hours that are older than --keep out of an archive; vacuum then deletes their files.
+
+    Exit codes: 0 done; 1 failed; 2 wrong use.
+    """
+    from cometmq.spark.archive_retention import expire
+
+    try:
+        done = expire(archive, keep_ms=_ms(keep), topics=topics, dry_run=dry_run)
+    except OptionError as error:
+        raise click.UsageError(str(error), ctx) from error
+    return _hand_out(done, output, report)
+
+
+@click.command("vacuum")
+@_upkeep_options
+@click.option(
+    "--keep",
+    type=Duration(),
+    default="7d",
+    show_default=True,
+    help="Keep files that were compacted or expired within this time, for readers of an older version.",
+)
+def vacuum_command(archive: Path, dry_run: bool, report: Path | None, output: str, keep: timedelta) -> int:
+    """Delete files below an archive that its table does not name.
+
+    Exit codes: 0 done; 1 failed; 2 wrong use.
+    """
+    from cometmq.spark.archive_retention import vacuum
+
+    return _hand_out(vacuum(archive, keep_ms=_ms(keep), dry_run=dry_run), output, report)
+
+
+COMMANDS = (compact_command, expire_command, vacuum_command)
+
+
+def _ms(span: timedelta) -> int:
+    return round(span.total_seconds() * 1000)
+
+
+def _tell(work: Upkeep) -> None:
+    tell_step(f"{work.files:,} files joined in {work.commits} commits")
+
+
+def _hand_out(done: UpkeepReport, output: str, page: Path | None) -> int:
+    code = DONE if done.finished else PARTLY_DONE
+    if page is not None:
+        from cometmq.cli.job_report import Bars, write_page
+
+        shown = done.hours[:_MOST_BARS]
+        names = [f"{of.topic} {of.hour}" for of in shown]
+        files = {"before": [of.files_before for of in shown], "after": [of.files_after for of in shown]}
+        sizes = {"MB": [of.bytes_before / 1e6 for of in shown]}
+        plots = [Bars("Files by hour", names, files), Bars("Megabytes by hour", names, sizes)] if shown else []
+        write_page(page, f"{done.what} of {done.directory}", done.finished, done.render(), plots)
+        tell_step(f"the report is in {page}")
+    click.echo(json.dumps(done.to_dict() | {"exit_code": code}, indent=2) if output == "json" else done.render())
+    return code

@@ -1,0 +1,280 @@
+"""Compaction, retention and vacuum of archives: nothing lost, nothing twice, whatever is killed and whoever reads."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
+
+from tests.spark.lake_files import AT_MS, HOUR_MS, QUEUES, append, messages, stored, written
+
+from cometmq.cli.pipeline import command
+from cometmq.clock import VirtualClock
+from cometmq.spark.archive_commit import DataFile, QueueTotals, part_path
+from cometmq.spark.archive_compaction import compact, join_files, planned_joinings
+from cometmq.spark.archive_log import REMOVED_KEPT_MS, WRITING_SPARED_MS, ArchiveLog
+from cometmq.spark.archive_reader import read_archive
+from cometmq.spark.archive_retention import expire, vacuum
+from cometmq.spark.archive_table import FORMATS, TableFormat, table_at
+from cometmq.spark.errors import ArchiveError, OptionError
+from cometmq.spark.queues import Queue
+
+ORDERS, OTHER = QUEUES
+DAY_MS = 24 * HOUR_MS
+PATIENCE_S = 120
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    """Two hours and a half after the first message."""
+    return VirtualClock(start_ms=AT_MS + 5 * HOUR_MS // 2)
+
+
+@pytest.fixture(params=FORMATS)
+def log(request: pytest.FixtureRequest, tmp_path: Path, clock: VirtualClock) -> ArchiveLog:
+    """An archive in each format: six small files of one hour, one of the next, and one of the hour now."""
+    log = ArchiveLog(tmp_path / "lake", TableFormat(request.param), clock=clock)
+    for batch in range(3):
+        append(log, 2 * batch, ORDERS, batch * 10, batch * 10 + 10)
+        append(log, 2 * batch + 1, OTHER, batch * 10, batch * 10 + 10)
+    append(log, 6, ORDERS, 30, 40, at_ms=AT_MS + HOUR_MS)
+    append(log, 7, ORDERS, 40, 45, at_ms=AT_MS + 2 * HOUR_MS)
+    return log
+
+
+ALL = {ORDERS: list(range(45)), OTHER: list(range(30))}
+TOTALS = [QueueTotals(*OTHER, 0, 30, 30), QueueTotals(*ORDERS, 0, 45, 45)]
+
+
+def joined(log: ArchiveLog) -> None:
+    """Compact without Spark."""
+    for joining in planned_joinings(log.files(), 1 << 30, AT_MS + 2 * HOUR_MS):
+        log.replace(joining.files, [join_files(log.root, joining.files)])
+
+
+def paths(log: ArchiveLog) -> set[str]:
+    return {file.path for file in log.files()}
+
+
+sizes = st.lists(st.tuples(st.integers(0, 2), st.integers(1, 50)), max_size=30)
+
+
+@given(sizes, st.integers(1, 100))
+def test_what_is_joined_are_neighbours_up_to_a_size(found: list[tuple[int, int]], target: int) -> None:
+    files, reached = [], [0, 0, 0]
+    for queue_id, size in found:
+        queue, first = Queue("t", "b", queue_id), reached[queue_id]
+        reached[queue_id] += 10
+        path = part_path(queue, "2024-01-01-00", first, first + 10)
+        files.append(DataFile(path, *queue, first, first + 10, 10, size, 0, 0, 0))
+    planned = planned_joinings(reversed(files), target, AT_MS + HOUR_MS)
+    assert planned_joinings(files, target, AT_MS + HOUR_MS - 1) == [], "the hour has not ended then"
+    left = {file.path: file for file in files}
+    for joining in planned:
+        assert len(joining.files) > 1
+        assert joining.bytes <= target
+        assert len({file.queue for file in joining.files}) == 1
+        assert all(one.end == two.first for one, two in pairwise(joining.files))
+        for file in joining.files:
+            del left[file.path]
+    for queue_id in range(3):  # no two neighbours are left that would fit
+        rest = [of for of in files if of.queue_id == queue_id and of.path in left]
+        pairs = [(one, two) for one, two in pairwise(rest) if one.end == two.first]
+        assert all(one.bytes + two.bytes > target for one, two in pairs)
+
+
+def test_files_are_joined_and_nothing_else_changes(log: ArchiveLog) -> None:
+    before = {file.path: file for file in log.files()}
+    joined(log)
+    after = log.files()
+    assert len(after) == len(before) - 6 + 2
+    assert stored(log.root) == ALL
+    assert log.queues() == TOTALS
+    assert (log.last_batch_of("q"), log.holds("q", 7), log.holds("q", 8)) == (7, True, False)
+    new = [file for file in after if file.path not in before]
+    assert {(file.queue, file.first, file.end, file.rows) for file in new} == {(ORDERS, 0, 30, 30), (OTHER, 0, 30, 30)}
+
+    for file in new:
+        assert pq.ParquetFile(log.root / file.path).read() == pa.Table.from_batches([messages(file.queue, range(30))])
+    assert not append(log, 7, ORDERS, 40, 45, at_ms=AT_MS + 2 * HOUR_MS), "the batch is known"
+    assert append(log, 8, ORDERS, 45, 46, at_ms=AT_MS + 2 * HOUR_MS)
+    joined(log)  # of what is left there is nothing to join
+    assert len(log.files()) == len(after) + 1
+
+
+def test_files_that_are_not_the_same_messages_are_refused(log: ArchiveLog) -> None:
+    old = [file for file in log.files() if file.queue == OTHER]
+    with pytest.raises(ArchiveError, match="nothing was changed"):
+        log.replace(old, written(log.root, OTHER, 0, 29))
+    made = join_files(log.root, old)
+    log.replace(old, [made])
+    with pytest.raises(ArchiveError, match="3 files left the archive"):
+        log.replace(old, [made])
+    short = [old[0], old[2]]
+    (log.root / old[1].path).write_bytes((log.root / old[0].path).read_bytes())
+    with pytest.raises(ArchiveError, match="does not hold the 10 messages"):
+        join_files(log.root, [short[0], old[1], short[1]])
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_compaction_that_dies_at_its_commit(log: ArchiveLog, after: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = type(table_at(log.root, None))
+    commit = table.commit
+
+    def dying(*given: Any) -> None:
+        if after:
+            commit(*given)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(table, "commit", dying)
+    with pytest.raises(KeyboardInterrupt):
+        joined(log)
+    monkeypatch.undo()
+    assert stored(log.root) == ALL
+    assert log.queues() == TOTALS
+    joined(log)
+    assert stored(log.root) == ALL
+    assert len(log.files()) == 4
+    log.sweep(keep_ms=0)
+    assert stored(log.root) == ALL
+
+
+@pytest.mark.crash
+@pytest.mark.timeout(3 * PATIENCE_S)
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_compaction_killed_at_every_step_loses_and_doubles_nothing(name: str, tmp_path: Path) -> None:
+    root = tmp_path / "lake"
+    log = ArchiveLog(root, TableFormat(name))
+    for batch in range(6):
+        append(log, batch, QUEUES[batch % 2], batch // 2 * 10, batch // 2 * 10 + 10)
+    command = [sys.executable, "-m", "tests.spark.lake_files", str(root), name, "compact"]
+    for point in ("before", "after", "never"):
+        work = subprocess.run([*command, point], timeout=PATIENCE_S, check=False)
+        assert work.returncode == (0 if point == "never" else -signal.SIGKILL)
+        assert stored(root) == {queue: list(range(30)) for queue in QUEUES}
+    assert len(log.files()) == 2
+    assert append(log, 6, ORDERS, 30, 31)
+
+
+def test_old_hours_leave_and_new_ones_stay(log: ArchiveLog, clock: VirtualClock) -> None:
+    before = log.files()
+    dry = expire(log.root, keep_ms=HOUR_MS, dry_run=True, clock=clock)
+    assert (dry.rows, dry.files_before, log.files()) == (60, 6, before)
+    with pytest.raises(OptionError, match="keep an hour"):
+        expire(log.root, keep_ms=HOUR_MS - 1, clock=clock)
+
+    only = expire(log.root, keep_ms=HOUR_MS, topics=[ORDERS.topic], clock=clock)
+    assert only.rows == 30
+    done = expire(log.root, keep_ms=HOUR_MS, clock=clock)
+    assert (done.rows, done.hours[0].topic, done.hours[0].hour) == (30, OTHER.topic, "2024-01-01-00")
+    assert stored(log.root) == {ORDERS: list(range(30, 45))}, "the hour before now is within the keep window"
+    assert log.queues() == [QueueTotals(*OTHER, 30, 30, 0), QueueTotals(*ORDERS, 30, 45, 15)]
+    assert expire(log.root, keep_ms=HOUR_MS, clock=clock).files_before == 0
+
+    assert not append(log, 7, ORDERS, 40, 45, at_ms=AT_MS + 2 * HOUR_MS), "the batch is known"
+    assert append(log, 8, OTHER, 30, 33, at_ms=AT_MS + 2 * HOUR_MS)
+    with pytest.raises(ArchiveError, match="archived up to offset 33"):
+        append(log, 0, OTHER, 0, 10, query="again")
+    assert log.queues()[0] == QueueTotals(*OTHER, 30, 33, 3)
+
+
+def test_a_vacuum_keeps_what_readers_may_still_read(log: ArchiveLog, clock: VirtualClock) -> None:
+    before = log.files()
+    joined(log)
+    [orphan] = written(log.root, Queue("orders", "broker-z", 0), 0, 5)
+    dry = vacuum(log.root, dry_run=True, clock=clock)
+    assert (dry.files_before, dry.bytes_before) == (1, orphan.bytes)
+    assert (log.root / orphan.path).exists()
+    assert vacuum(log.root, clock=clock).files_before == 1
+    assert all((log.root / file.path).exists() for file in before), "for a week"
+
+    clock.advance((REMOVED_KEPT_MS + 1) / 1000)
+    assert vacuum(log.root, clock=clock).files_before == 6
+    assert {str(path.relative_to(log.root)) for path in log.root.glob("topic=*/hour=*/*")} == paths(log)
+    assert stored(log.root) == ALL
+    assert append(log, 8, ORDERS, 45, 46)
+    assert stored(log.root) == ALL | {ORDERS: list(range(46))}
+
+
+def test_a_vacuum_beside_a_job_leaves_its_files(log: ArchiveLog, clock: VirtualClock) -> None:
+    import os
+
+    [young] = written(log.root, ORDERS, 100, 105)
+    [old] = written(log.root, ORDERS, 200, 205)
+    now_s = clock.now_ms() / 1000
+    os.utime(log.root / young.path, (now_s, now_s))
+    aged_s = now_s - WRITING_SPARED_MS / 1000 - 1
+    os.utime(log.root / old.path, (aged_s, aged_s))
+    with log.locked():
+        assert log.sweep() == [(old.path, old.bytes)]
+        with log.kept_up(), pytest.raises(ArchiveError, match="another job is writing"):
+            log.sweep()
+    assert log.sweep() == [(young.path, young.bytes)]
+
+
+def test_versions_of_an_iceberg_table_that_nobody_reads_are_let_go(tmp_path: Path, clock: VirtualClock) -> None:
+    from pyiceberg.catalog import load_catalog
+
+    log = ArchiveLog(tmp_path / "lake", TableFormat("iceberg"), clock=clock)
+    for batch in range(3):
+        append(log, batch, ORDERS, batch * 10, batch * 10 + 10)
+        clock.advance(DAY_MS / 1000)
+    own = {"type": "sql", "uri": f"sqlite:///{log.root}/_catalog.db", "warehouse": f"file://{log.root}"}
+    catalog = load_catalog("archive", **own)
+    vacuum(log.root, keep_ms=3 * DAY_MS // 2, clock=clock)  # the second was current until a day ago
+    assert len(catalog.load_table("cometmq.archive").metadata.snapshots) == 2
+    assert catalog.load_table("cometmq.archive").scan().to_arrow().num_rows == 30
+
+
+@pytest.mark.spark
+def test_the_job_joins_on_executors(spark: Any, tmp_path: Path, clock: VirtualClock) -> None:
+    log = ArchiveLog(tmp_path / "lake", TableFormat("delta"), clock=clock)
+    for batch in range(4):
+        append(log, batch, QUEUES[batch % 2], batch // 2 * 10, batch // 2 * 10 + 10)
+    told: list[int] = []
+    done = compact(log.root, spark=spark, clock=clock, on_step=lambda work: told.append(work.files))
+    assert (done.files_before, done.files_after, done.rows, done.commits, told) == (4, 2, 40, 1, [4])
+    assert stored(log.root) == {queue: list(range(20)) for queue in QUEUES}
+    assert sorted(row.queueOffset for row in read_archive(spark, log.root).collect()) == sorted([*range(20)] * 2)
+    again = compact(log.root, spark=spark, clock=clock)
+    assert (again.files_before, again.commits) == (0, 0)
+
+
+def test_the_commands_say_what_they_do(tmp_path: Path) -> None:
+    log = ArchiveLog(tmp_path / "lake")
+    for batch in range(2):
+        append(log, batch, ORDERS, batch * 10, batch * 10 + 10)
+    written(log.root, ORDERS, 50, 55)
+    place, page = str(log.root), tmp_path / "report.html"
+
+    def run(*words: str) -> Any:
+        done = CliRunner().invoke(command, ["archive", *words], standalone_mode=False)
+        assert (done.exception, done.return_value) == (None, 0), done.output
+        return done.stdout
+
+    text = run("compact", place, "--dry-run", "--report", str(page))
+    assert "2 files" in text
+    assert "with 20 messages would be joined into 1" in text
+    assert "2024-01-01-00" in page.read_text()
+    told = json.loads(run("expire", place, "--keep", "90d", "--dry-run", "-o", "json"))
+    assert (told["rows"], told["dry_run"], told["exit_code"], len(log.files())) == (20, True, 0, 2)
+    assert "1 files" in run("vacuum", place, "--keep", "12h")
+    assert "20 messages taken out of the archive" in run("expire", place, "--keep", "90d")
+    assert log.files() == []
+    wrong = CliRunner().invoke(command, ["archive", "expire", place, "--keep", "5m"])
+    assert (wrong.exit_code, "keep an hour" in wrong.output) == (2, True)
+    nothing = CliRunner().invoke(command, ["archive", "--topic", "orders"])
+    assert (nothing.exit_code, "--to" in nothing.output) == (2, True)
