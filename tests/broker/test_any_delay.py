@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
 import os
@@ -243,6 +244,9 @@ async def test_waiting_messages_that_a_log_from_a_backup_does_not_have_come_all_
     for number in range(3):
         await send_later(wire, b"lost %d" % number, 3_600_000 + number)
     recalled = await wire.send("Later", b"no", properties="UNIQ_KEY\x01K\x02TIMER_DELAY_MS\x013600000")
+    async with asyncio.timeout(60):
+        while second.timer.intake.log.position.serial < 5:
+            await clock.run_for(1)
     await second.stop()
     back_to(store, backup)
     third = await start_broker()
@@ -350,3 +354,79 @@ async def test_the_runtime_information_tells_how_far_the_delivery_is_behind(
     await clock.run_for(1)
     assert await behind() == ("0", "0")
     await broker.stop()
+
+
+async def timers(wire: Wire) -> dict[str, str]:
+    table = json.loads((await wire.call(RequestCode.GET_BROKER_RUNTIME_INFO)).body)["table"]
+    return {name: value for name, value in table.items() if name.startswith("timer")}
+
+
+async def test_the_runtime_information_counts_what_waits_comes_and_goes(
+    start_broker: StartBroker, connect_to: Callable[[Broker], Any], clock: VirtualClock
+) -> None:
+    first = await start_broker()
+    wire = await connect_to(first)
+    assert (await timers(wire))["timerCongestNum"] == "0"
+    for seconds in (1, 2, 500, 40 * DAY_S, 41 * DAY_S):
+        await send_later(wire, b"%d" % seconds, seconds * 1000)
+    told = await wire.send("Later", b"no", properties="UNIQ_KEY\x01K\x02TIMER_DELAY_MS\x01600000")
+    assert (await timers(wire))["timerCongestNum"] == "6"
+    header = RecallMessageRequestHeader(topic="Later", recall_handle=told.ext_fields["recallHandle"])
+    await wire.call(RequestCode.RECALL_MESSAGE, header)
+    assert (await timers(wire))["timerCongestNum"] == "5"
+    await clock.run_for(20)
+    counted = await timers(wire)
+    assert counted["timerCongestNum"] == "3"
+    assert float(counted["timerEnqueueTps"]) > float(counted["timerDequeueTps"]) > 0
+    await first.stop()
+    second = await start_broker()
+    wire = await connect_to(second)
+    await becomes(wire, clock, "3")
+    await clock.skip(1_000)
+    await becomes(await connect_to(second), clock, "2")
+
+
+async def becomes(wire: Wire, clock: VirtualClock, waiting: str) -> None:
+    """Give the thread of the timer log time until so many wait."""
+    async with asyncio.timeout(60):
+        while (await timers(wire))["timerCongestNum"] != waiting:
+            await clock.run_for(1)
+
+
+class CrowdedDisk(FailingDisk):
+    """So full that the oldest files go before their time."""
+
+    def used_ratio(self, path: Path) -> float:
+        return 0.88
+
+
+async def test_a_full_disk_does_not_take_the_log_that_waiting_messages_pin(
+    tmp_path: Path, clock: VirtualClock, connect_to: Callable[[Broker], Any]
+) -> None:
+    """While the timer log cannot be written, not even force deletes what it was not copied from; with room it goes."""
+    disk = CrowdedDisk()
+    broker = Broker(small_config(tmp_path), clock=clock, disk=disk)
+    await broker.start()
+    wire = await connect_to(broker)
+    await send_later(wire, b"far", 30 * DAY_S * 1000)
+    await send_later(wire, b"near", 3_000)
+    for _ in range(9):
+        assert (await wire.send("Other", bytes(4_000_000))).code == ResponseCode.SUCCESS
+    disk.write_error = errno.ENOSPC
+    await clock.run_for(30)
+    assert (await wire.send("Other", b"x")).code != ResponseCode.SUCCESS
+    assert broker.store.min_physical_offset == 0
+    assert all_bodies(broker, "Later") == []
+    disk.write_error = None
+    async with asyncio.timeout(60):
+        while not broker.store.min_physical_offset:
+            await clock.run_for(10)
+    assert all_bodies(broker, "Later") == [b"near"]
+    await broker.stop()
+    again = Broker(small_config(tmp_path), clock=clock, disk=disk)
+    await again.start()
+    await clock.skip(31 * DAY_S)
+    async with asyncio.timeout(60):
+        while all_bodies(again, "Later")[-1:] != [b"far"]:
+            await clock.run_for(1)
+    await again.stop()

@@ -48,6 +48,7 @@ from cometmq.broker.stats import BrokerStats
 from cometmq.broker.store_turn import StoreTurn
 from cometmq.broker.table_file import TurnWriter
 from cometmq.broker.timer import TimerMessageService
+from cometmq.broker.timer_counts import TimerCounts
 from cometmq.broker.timer_detour import TimerDetour
 from cometmq.broker.topics import TopicConfigManager
 from cometmq.broker.transactions import TransactionalMessageService
@@ -228,7 +229,8 @@ class Broker:
         self.transactions = TransactionalMessageService(
             self.live, self.topics, self.offsets, self.clients.producers, self.store, self.turn, host, clock=self.clock
         )
-        self.timer = TimerMessageService(self.store, self.turn, self.server.schedule_turn, clock=self.clock)
+        counts = TimerCounts(self.stats, config.broker_cluster_name)
+        self.timer = TimerMessageService(self.store, self.turn, self.server.schedule_turn, counts, clock=self.clock)
         self.schedule = ScheduleMessageService(
             self.store, self.turn, DelayOffsets(self.store.config.root), clock=self.clock
         )

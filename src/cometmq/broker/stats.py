@@ -25,6 +25,10 @@ GROUP_GET_SIZE: Final = "GROUP_GET_SIZE"
 SNDBCK_PUT_NUMS: Final = "SNDBCK_PUT_NUMS"
 BROKER_PUT_NUMS: Final = "BROKER_PUT_NUMS"
 BROKER_GET_NUMS: Final = "BROKER_GET_NUMS"
+TIMER_ENQUEUE_NUMS: Final = "TIMER_ENQUEUE_NUMS"
+TIMER_DEQUEUE_NUMS: Final = "TIMER_DEQUEUE_NUMS"
+_OF_THE_BROKER: Final = (BROKER_PUT_NUMS, BROKER_GET_NUMS, TIMER_ENQUEUE_NUMS, TIMER_DEQUEUE_NUMS)
+"""Kept also while nothing is counted."""
 
 _TOTAL_SAMPLES: Final = 601
 
@@ -151,7 +155,7 @@ class BrokerStats:
 
     def _forget(self, matches: Callable[[str], bool]) -> None:
         for name, items in self._items.items():
-            if name not in (BROKER_PUT_NUMS, BROKER_GET_NUMS):
+            if name not in _OF_THE_BROKER:
                 for key in [key for key in items if matches(key)]:
                     del items[key]
 
@@ -198,7 +202,7 @@ class BrokerStats:
 
     def _forget_idle(self) -> None:
         for name, items in self._items.items():
-            if name not in (BROKER_PUT_NUMS, BROKER_GET_NUMS):
+            if name not in _OF_THE_BROKER:
                 for key in [key for key, item in items.items() if item.idle_for_a_day]:
                     del items[key]
         self._topic_put = {

@@ -20,6 +20,7 @@ from cometmq.broker.due import IN_LOG, Waiting
 from cometmq.broker.inner_message import InnerMessage, Stored
 from cometmq.broker.send_targets import SendRefusedError
 from cometmq.broker.store_turn import StoreTurn, WhenStored
+from cometmq.broker.timer_counts import TimerCounts
 from cometmq.broker.timer_intake import TimerIntake
 from cometmq.clock import Clock, TimerHandle
 from cometmq.limits import TIMER_BATCH_BYTES, TIMER_BATCH_MESSAGES, TIMER_RETRY_SECONDS
@@ -36,8 +37,17 @@ class TimerMessageService:
     ``end_turn`` belongs to the end of every turn of the loop, after the turn's commit.
     """
 
-    def __init__(self, store: MessageStore, turn: StoreTurn, schedule: Callable[[], None], *, clock: Clock) -> None:
+    def __init__(
+        self,
+        store: MessageStore,
+        turn: StoreTurn,
+        schedule: Callable[[], None],
+        counts: TimerCounts,
+        *,
+        clock: Clock,
+    ) -> None:
         self._store = store
+        self._counts = counts
         self._turn = turn
         self._clock = clock
         self._alarm: TimerHandle | None = None
@@ -47,7 +57,7 @@ class TimerMessageService:
         self._stopped = False
         self._idle = asyncio.Event()
         self._idle.set()
-        self.intake: Final = TimerIntake(store, schedule, self._in_flight, clock=clock)
+        self.intake: Final = TimerIntake(store, schedule, self._in_flight, counts, clock=clock)
         self.intake.on_change = self._set_alarm
         self.end_turn: Final = self.intake.end_turn
 
@@ -67,12 +77,15 @@ class TimerMessageService:
     def runtime_info(self) -> dict[str, str]:
         """What the runtime information (28) tells of waiting messages, as Apache means it.
 
-        By how many seconds the delivery is behind, and how many messages were not looked at yet.
+        By how many seconds the delivery is behind, how many messages were not looked at yet, how many wait, and
+        how many come and are delivered a second.
         """
         now_ms = self._clock.now_ms()
         due_ms = self.intake.due.next_due()
         behind_ms = max(now_ms - due_ms, 0) if due_ms is not None else 0
-        return {"timerReadBehind": str(behind_ms // 1000), "timerOffsetBehind": str(self.intake.unread)}
+        return {"timerReadBehind": str(behind_ms // 1000), "timerOffsetBehind": str(self.intake.unread)} | (
+            self._counts.runtime_info()
+        )
 
     # --- recalls --------------------------------------------------------------------------------
     def recall(self, message: InnerMessage, due_ms: int, key: int, when_stored: WhenStored) -> None:
@@ -107,6 +120,7 @@ class TimerMessageService:
             return
         waiting = self.intake.due.take(self._clock.now_ms(), TIMER_BATCH_MESSAGES)
         if waiting:
+            self._counts.taken(len(waiting))
             self._put(waiting)
         self._set_alarm()
 
@@ -115,7 +129,7 @@ class TimerMessageService:
         size_bytes = 0
         for count, one in enumerate(waiting):
             if size_bytes + one.size > TIMER_BATCH_BYTES and count:
-                self.intake.due.put_back(waiting[count:])
+                self._put_back(waiting[count:])
                 del waiting[count:]
                 break
             size_bytes += one.size
@@ -164,15 +178,20 @@ class TimerMessageService:
     def _stored(self, batch: _Batch, result: Stored | SendRefusedError | None) -> None:
         self._under_way.remove(batch)
         if isinstance(result, SendRefusedError):
-            self.intake.due.put_back(batch.waiting)
+            self._put_back(batch.waiting)
             if self._retry is None and not self._stopped:
                 _log.warning("%d messages that are due wait for the store: %s", len(batch.waiting), result.remark)
                 self._retry = self._clock.call_later(TIMER_RETRY_SECONDS, self._try_again)
         else:
+            self._counts.delivered(len(batch.waiting))
             self.intake.changed()
             self.intake.look()
         if not self._under_way:
             self._idle.set()
+
+    def _put_back(self, waiting: list[Waiting]) -> None:
+        self._counts.taken(-len(waiting))
+        self.intake.due.put_back(waiting)
 
     def _try_again(self) -> None:
         self._retry = None

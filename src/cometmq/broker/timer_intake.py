@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cometmq.broker.due import DueMessages, Waiting
+from cometmq.broker.timer_counts import TimerCounts
 from cometmq.clock import Clock, TimerHandle
 from cometmq.limits import (
     MAX_TIMER_LOADED,
@@ -59,12 +60,21 @@ class TimerIntake:
     ``end_turn`` is called soon.
     """
 
-    def __init__(self, store: MessageStore, schedule: Callable[[], None], in_flight: InFlight, *, clock: Clock) -> None:
+    def __init__(
+        self,
+        store: MessageStore,
+        schedule: Callable[[], None],
+        in_flight: InFlight,
+        counts: TimerCounts,
+        *,
+        clock: Clock,
+    ) -> None:
         self.due: Final = DueMessages()
         self.on_change: Callable[[], None] = lambda: None
         self._store = store
         self._schedule = schedule
         self._in_flight = in_flight
+        self._counts = counts
         self._clock = clock
         self._queue = store.queue(TIMER_TOPIC, 0)
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="cometmq-store-timer")
@@ -83,6 +93,8 @@ class TimerIntake:
         self._unwritten_bytes = 0
         self._save_at = store.max_physical_offset if self.log.exists else FOREVER_MS
         self._loading = False
+        self._counted = not self.log.exists
+        """Whether those are counted that were in the timer log at the start."""
         self._task: asyncio.Task[None] | None = None
         self._again = False
         self._load_alarm: TimerHandle | None = None
@@ -135,6 +147,7 @@ class TimerIntake:
             self._schedule()
 
     def _entered(self, entry: TimerEntry) -> None:
+        self._counts.came(entry)
         self._unwritten.append(entry)
         self._unwritten_bytes += len(entry.record)
         if entry.due_ms < self._horizon_ms:
@@ -255,6 +268,9 @@ class TimerIntake:
         self._save_timer = None if self._stopped else self._clock.call_later(TIMER_RETRY_SECONDS, self._tick)
 
     async def _round(self) -> None:
+        if not self._counted:
+            self._counts.waited_before(await self._in_thread(self.log.count_at_start))
+            self._counted = True
         position = await self._write()
         await self._load()
         if position is None:

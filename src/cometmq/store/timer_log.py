@@ -226,6 +226,10 @@ class TimerLog:
         )
         return count_waiting(waiting, now_ms, self._topic_of)
 
+    def count_at_start(self) -> int:
+        """How many messages of the files waited when they were opened; as long as nothing is saved (worker thread)."""
+        return sum(len(units) for units in self._undelivered(-FOREVER_MS, FOREVER_MS, self.position.serial))
+
     def reach(self, low_ms: int, high_ms: int, most: int, chosen: Chosen) -> tuple[int, int]:
         """How far to look from ``low_ms`` on, at most to ``high_ms``, to find about ``most`` messages (worker thread).
 
