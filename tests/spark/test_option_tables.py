@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import pytest
 
+from cometmq.cli.pipeline import JOBS
 from cometmq.spark.columns import COLUMNS
 from cometmq.spark.errors import OptionError
 from cometmq.spark.options import OPTION_NAMES, demand_batch, demand_stream, parse_options
@@ -115,3 +116,8 @@ def test_every_column_is_documented_with_its_type() -> None:
 def test_every_column_of_the_sink_is_documented_with_its_types() -> None:
     rows = [(names[0], rest[0], rest[1]) for names, rest in table(SINK, "Columns of the sink")]
     assert rows == [(column.name, " or ".join(column.types), column.doc) for column in SINK_COLUMNS]
+
+
+def test_the_table_of_jobs_has_every_job() -> None:
+    section = SOURCE.split("\n## Jobs\n", 1)[1].split("\n## ", 1)[0]
+    assert set(re.findall(r"\[`([a-z-]+)`\]\(", section)) == set(JOBS)

@@ -20,13 +20,7 @@ INTERRUPTED: Final = 130
 """128 + SIGINT, as shells expect of a command that was interrupted before it was done."""
 
 
-EXTRAS: Final = {
-    "pyspark": "spark",
-    "pyarrow": "spark",
-    "pandas": "spark",
-    "matplotlib": "plot",
-    "cryptography": "mask",
-}
+EXTRAS: Final = {"pyspark": "spark", "pyarrow": "spark", "pandas": "spark", "matplotlib": "plot"}
 """Packages that some commands need, and the extra of CometMQ that brings them."""
 
 
