@@ -63,6 +63,9 @@ def test_runs_go_on_where_the_last_one_ended(spark: Any, topics: Topics, places:
     assert [batch.total_rows for batch in done] == [2000, 3000]
     assert "now holds 3,000 messages of 2 queues" in report.render()
     topics.send(topic, 1, [b"more"] * 10)
+    dry = archive(topics.namesrv, topic, to, checkpoint, dry_run=True)
+    assert (dry.rows, dry.total_rows) == (10, 3010)
+    assert "10 messages would be archived" in dry.render()
     again = archive(topics.namesrv, topic, to, checkpoint, spark=spark)
     assert (again.rows, again.total_rows) == (10, 3010)
     demand_exactly(spark, to, topic, {0: 1500, 1: 1510})
@@ -220,6 +223,11 @@ def test_wrong_use_of_the_command(spark: Any, topics: Topics, places: tuple[Path
     wrong = CliRunner().invoke(command, ["archive", *base, "--topic", topic, "--trigger", "often"])
     assert wrong.exit_code == 2
     assert "neither availableNow nor an interval" in wrong.output
+    page = places[0].with_name("report.html")
+    dry = CliRunner().invoke(command, ["archive", *base, "--topic", topic, "--dry-run", "--report", str(page)])
+    assert (dry.exit_code, "100 messages would be archived" in dry.output) == (0, True)
+    assert "would then hold 100 messages of 1 queues" in page.read_text()
+    assert not places[0].exists()
     nothing = CliRunner().invoke(command, ["archive", *base])
     assert nothing.exit_code == 2
     assert "topics with --topic, or all that match with --pattern" in nothing.output

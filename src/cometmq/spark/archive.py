@@ -17,16 +17,20 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from cometmq.clock import SYSTEM_CLOCK
 from cometmq.errors import CometMQError
+from cometmq.spark.archive_commit import QueueTotals
 from cometmq.spark.archive_log import ArchiveLog
 from cometmq.spark.archive_report import ArchivedBatch, ArchiveReport, ArchiveRun
 from cometmq.spark.archive_table import TableFormat, format_of
 from cometmq.spark.archive_writer import FORMAT, PATH_OPTION, ArchiveWriterSource, from_rows
 from cometmq.spark.checkpoint import last_committed_batch, query_id_of
+from cometmq.spark.cluster import Cluster
 from cometmq.spark.environment import local_session
 from cometmq.spark.errors import ArchiveError, OptionError, SparkSourceError
-from cometmq.spark.options import parse_options
+from cometmq.spark.options import LATEST, parse_options
 from cometmq.spark.queues import offsets_to_json
+from cometmq.spark.readers import demand_topics, resolve_start
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -56,6 +60,7 @@ def archive(
     max_offsets_per_trigger: int | None = COMMIT_ROWS,
     commit_bytes: str | None = COMMIT_BYTES,
     options: Mapping[str, str] | None = None,
+    dry_run: bool = False,
     spark: SparkSession | None = None,
     master: str = "local[*]",
     on_batch: Callable[[ArchivedBatch], None] | None = None,
@@ -79,6 +84,7 @@ def archive(
     :param max_offsets_per_trigger: most messages in one batch, and so in one commit.
     :param commit_bytes: about the most bytes of records in one commit, such as ``64m``.
     :param options: more options of the rocketmq source.
+    :param dry_run: write nothing and need no Spark; count what the queues hold and the archive does not.
     :param spark: session to use; without one a session on ``master`` is made, and stopped at the end.
     :param on_batch: called after each commit.
     :raises OptionError: an argument is wrong.
@@ -102,6 +108,8 @@ def archive(
     parse_options(given)
     timing = _timing(trigger)
     log = ArchiveLog(to, format_of(table_format))
+    if dry_run:
+        return _expected(log, given)
     with log.locked():
         continuation = _continuation(log, checkpoint)
         if continuation:
@@ -113,6 +121,36 @@ def archive(
         finally:
             if spark is None:
                 session.stop()
+
+
+def _expected(log: ArchiveLog, given: Mapping[str, str]) -> ArchiveReport:
+    """What a run would bring that began now."""
+    began = SYSTEM_CLOCK.monotonic()
+    options = parse_options(given)
+    cluster = Cluster(options)
+    queues = cluster.queues()
+    demand_topics(options, queues)
+    bounds = cluster.bounds(queues)
+    begin = resolve_start(options, cluster, bounds, LATEST) | log.next_offsets()
+    totals = {of.queue: of for of in log.queues()}
+    rows = 0
+    for queue, held in bounds.items():
+        new = max(held.end - max(begin[queue], held.first), 0)
+        before = totals.get(queue) or QueueTotals(*queue, begin[queue], begin[queue], 0)
+        totals[queue] = QueueTotals(*queue, before.first, max(held.end, before.next), before.rows + new)
+        rows += new
+    return ArchiveReport(
+        directory=str(log.root),
+        rows=rows,
+        bytes=0,
+        files=0,
+        batches=0,
+        seconds=SYSTEM_CLOCK.monotonic() - began,
+        finished=True,
+        warnings=(),
+        queues=tuple(totals[queue] for queue in sorted(totals)),
+        dry_run=True,
+    )
 
 
 def _timing(trigger: str) -> dict[str, Any]:

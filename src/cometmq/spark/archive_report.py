@@ -41,7 +41,9 @@ class ArchiveReport:
     """False if the run was stopped before it reached the end that it set out for."""
     warnings: tuple[str, ...]
     queues: tuple[QueueTotals, ...]
-    """Every queue in the archive, with the messages of all runs."""
+    """Every queue in the archive, with the messages of all runs; of a dry run, as they would be then."""
+    dry_run: bool = False
+    """Whether nothing was written, and ``rows`` is what a run would bring."""
 
     @property
     def total_rows(self) -> int:
@@ -63,10 +65,14 @@ class ArchiveReport:
         """A summary to read in a terminal of 100 columns."""
         speed = self.rows / self.seconds if self.seconds else 0.0
         plural = "" if self.batches == 1 else "es"
-        lines = [
+        done = (
             f"{self.rows:,} messages in {self.files:,} files ({self.bytes / 1e6:,.1f} MB), "
-            f"{self.batches:,} batch{plural}, {self.seconds:.1f} s ({speed:,.0f} messages/s)",
-            f"{self.directory} now holds {self.total_rows:,} messages of {len(self.queues)} queues:",
+            f"{self.batches:,} batch{plural}, {self.seconds:.1f} s ({speed:,.0f} messages/s)"
+        )
+        holds = "would then hold" if self.dry_run else "now holds"
+        lines = [
+            f"{self.rows:,} messages would be archived" if self.dry_run else done,
+            f"{self.directory} {holds} {self.total_rows:,} messages of {len(self.queues)} queues:",
             "",
             f"  {'topic':<32} {'broker':<16} {'queue':>5} {'first':>12} {'next':>12} {'messages':>12}",
         ]

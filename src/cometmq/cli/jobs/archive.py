@@ -17,7 +17,7 @@ from cometmq.spark.archive_table import FORMATS, ICEBERG, TableFormat
 from cometmq.spark.errors import OptionError
 
 if TYPE_CHECKING:
-    from cometmq.spark.archive_report import ArchivedBatch
+    from cometmq.spark.archive_report import ArchivedBatch, ArchiveReport
 
 
 @click.group("archive", invoke_without_command=True, subcommand_metavar="[compact|expire|vacuum ARCHIVE]")
@@ -60,6 +60,8 @@ if TYPE_CHECKING:
 @click.option("--commit-bytes", default="2g", show_default=True, help="Most bytes in one commit, about: 64m, 2g.")
 @click.option("--option", "settings", multiple=True, metavar="NAME=VALUE", help="Any other option of the source.")
 @click.option("--master", default="local[*]", show_default=True, help="Spark master.")
+@click.option("--dry-run", is_flag=True, help="Write nothing; say how many messages of brokers would be archived.")
+@click.option("--report", type=click.Path(path_type=Path, dir_okay=False), help="Write the report as HTML too.")
 @click.option("--vacuum", is_flag=True, help="Then remove what archive vacuum would.")
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @click.pass_context
@@ -82,6 +84,8 @@ def command(
     commit_bytes: str,
     settings: tuple[str, ...],
     master: str,
+    dry_run: bool,
+    report: Path | None,
     vacuum: bool,
     output: str,
 ) -> int:
@@ -110,7 +114,9 @@ def command(
     before = signal.signal(signal.SIGTERM, lambda *_: stop.set())
     try:
         if store is not None:
-            report = archive_store(
+            if dry_run:
+                raise click.UsageError("--dry-run counts what brokers hold, not what is in a store", ctx)
+            done = archive_store(
                 store,
                 to,
                 broker_name=broker_name,
@@ -121,14 +127,14 @@ def command(
                 on_batch=_tell,
                 stop=stop,
             )
-        elif checkpoint is None:
+        elif checkpoint is None and not dry_run:
             raise click.UsageError("say where the checkpoint is with --checkpoint", ctx)
         else:
-            report = archive(
+            done = archive(
                 namesrv,
                 topics,
                 to,
-                checkpoint,
+                checkpoint or "",
                 table_format=wanted,
                 trigger=trigger,
                 starting_offsets=starting_offsets,
@@ -136,6 +142,7 @@ def command(
                 commit_interval=commit_interval,
                 commit_bytes=commit_bytes,
                 options=options,
+                dry_run=dry_run,
                 master=master,
                 on_batch=_tell,
                 stop=stop,
@@ -144,15 +151,25 @@ def command(
         raise click.UsageError(str(error), ctx) from error
     finally:
         signal.signal(signal.SIGTERM, before)
-    removed = swept(to).files_before if vacuum else 0
-    code = DONE if report.complete else PARTLY_DONE
+    removed = swept(to).files_before if vacuum and not dry_run else 0
+    if report is not None:
+        _write_page(done, report)
+    code = DONE if done.complete else PARTLY_DONE
     if output == "json":
-        click.echo(json.dumps(report.to_dict() | {"exit_code": code, "vacuumed": removed}, indent=2))
+        click.echo(json.dumps(done.to_dict() | {"exit_code": code, "vacuumed": removed}, indent=2))
     else:
-        click.echo(report.render())
+        click.echo(done.render())
         if vacuum:
             click.echo(f"removed {removed} files that no commit names")
     return code
+
+
+def _write_page(done: ArchiveReport, path: Path) -> None:
+    from cometmq.cli.job_report import Bars, write_page
+
+    names = [f"{of.topic} {of.broker} {of.queue_id}" for of in done.queues]
+    plots = [Bars("Messages by queue", names, {"messages": [of.rows for of in done.queues]})] if names else []
+    write_page(path, f"Archive {done.directory}", done.complete, done.render(), plots)
 
 
 def _options(settings: tuple[str, ...]) -> dict[str, str]:
