@@ -176,6 +176,19 @@ def test_a_package_that_is_missing_is_named(
         ArchiveLog(tmp_path, TableFormat(name))
 
 
+def test_a_table_that_somebody_else_has_rewritten_is_refused(tmp_path: Path) -> None:
+    """Delta's own compaction makes files that say nothing of queues; how far the archive is stays known."""
+    from deltalake import DeltaTable
+
+    log = ArchiveLog(tmp_path / "lake", TableFormat("delta"))
+    append(log, 0, ORDERS, 0, 5)
+    append(log, 1, ORDERS, 5, 9)
+    assert DeltaTable(str(log.root)).optimize.compact()["numFilesRemoved"] == 2
+    assert log.queues() == [QueueTotals(*ORDERS, 0, 9, 9)]
+    with pytest.raises(ArchiveError, match="which no archive job has written"):
+        log.files()
+
+
 def test_a_catalog_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A catalog that pyiceberg is configured for has the table, and the directory remembers which."""
     import pyiceberg.catalog

@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -223,6 +224,20 @@ def test_a_vacuum_beside_a_job_leaves_its_files(log: ArchiveLog, clock: VirtualC
         with log.kept_up(), pytest.raises(ArchiveError, match="another job is writing"):
             log.sweep()
     assert log.sweep() == [(young.path, young.bytes)]
+
+
+def test_a_directory_that_holds_no_archive_is_left_alone(tmp_path: Path) -> None:
+    """Files of a table that lost its log, or of somebody else, are no orphans."""
+    written(tmp_path, ORDERS, 0, 5)
+    works: list[Callable[[], object]] = [
+        lambda: vacuum(tmp_path),
+        lambda: compact(tmp_path),
+        lambda: expire(tmp_path, keep_ms=DAY_MS),
+    ]
+    for work in works:
+        with pytest.raises(ArchiveError, match="holds no archive"):
+            work()
+    assert len(list(tmp_path.glob("topic=*/hour=*/*"))) == 1
 
 
 def test_versions_of_an_iceberg_table_that_nobody_reads_are_let_go(tmp_path: Path, clock: VirtualClock) -> None:

@@ -92,6 +92,14 @@ class ArchiveLog:
         """Find the last batch that a query committed here; None if it never did."""
         return self._table.batch_of(query_id)
 
+    def demand_any(self) -> None:
+        """Demand that there is an archive: what lies in another directory is none of our business.
+
+        :raises ArchiveError: nothing was ever committed here.
+        """
+        if self.last() is None:
+            raise ArchiveError(f"{self.root} holds no archive", next_step="make one: cometmq pipeline archive")
+
     # Writing --------------------------------------------------------------------------------------
 
     @contextmanager
@@ -204,8 +212,9 @@ class ArchiveLog:
         While a job archives, files that no commit has named yet stay until they are a day old.
 
         :param keep_ms: files that left the archive within this time stay.
-        :raises ArchiveError: another upkeep is under way.
+        :raises ArchiveError: another upkeep is under way, or there is no archive here.
         """
+        self.demand_any()
         with self.kept_up(), locked_if_free(self.root) as alone:
             now = self._clock.now_ms()
             found = sorted(self.root.glob("topic=*/hour=*/*"))  # before the table is read: what comes then is not here

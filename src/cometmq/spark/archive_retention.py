@@ -35,11 +35,12 @@ def expire(
     :param topics: only these; all without any.
     :param dry_run: change nothing; say what would go.
     :raises OptionError: the window is shorter than an hour.
-    :raises ArchiveError: another upkeep of the archive is under way.
+    :raises ArchiveError: there is no archive, or another upkeep of it is under way.
     """
     if keep_ms < LEAST_KEPT_MS:
         raise OptionError(f"a keep window of {keep_ms} ms is too short", next_step="keep an hour at least")
     log = ArchiveLog(archive, clock=clock)
+    log.demand_any()
     work = Upkeep(EXPIRE, log, dry_run)
     before_ms = clock.now_ms() - keep_ms
     with log.kept_up():
@@ -65,7 +66,7 @@ def vacuum(
 
     :param keep_ms: files that belonged to the archive within this time stay, for those who read an older version.
     :param dry_run: delete nothing; say what would go.
-    :raises ArchiveError: another upkeep of the archive is under way.
+    :raises ArchiveError: there is no archive, or another upkeep of it is under way.
     """
     log = ArchiveLog(archive, clock=clock)
     work = Upkeep(VACUUM, log, dry_run)

@@ -151,7 +151,7 @@ def command(
         raise click.UsageError(str(error), ctx) from error
     finally:
         signal.signal(signal.SIGTERM, before)
-    removed = swept(to).files_before if vacuum and not dry_run else 0
+    removed = swept(to).files_before if vacuum and done.queues and not dry_run else 0
     if report is not None:
         _write_page(done, report)
     code = DONE if done.complete else PARTLY_DONE
