@@ -1,5 +1,5 @@
 """What goes wrong while a query runs: expired messages, a broker that is killed, bodies that cannot be unpacked, a full
-disk. Each is told in words or healed, and nothing is lost or doubled in silence."""
+disk, a second query on a checkpoint. Each is told in words or healed, and nothing is lost or doubled in silence."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.interop.probe import until
+from tests.spark.sinking import stored
 from tests.spark.topics import Topics
 
 pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
@@ -145,3 +146,29 @@ def test_a_full_disk_under_the_archive(spark: Any, topics: Topics, small_disk: P
     assert (report.finished, report.total_rows) == (True, 30)
     rows = read_archive(spark, to).select("queueOffset").collect()
     assert sorted(row.queueOffset for row in rows) == list(range(30))
+
+
+@pytest.mark.spark
+def test_a_second_query_on_a_checkpoint_takes_over(spark: Any, topics: Topics, tmp_path: Path) -> None:
+    """Spark stops the first one; together they have copied every message once."""
+    topic, target = topics.fill(3000, queues=2), topics.create(queues=2)
+
+    def start(**timing: Any) -> Any:
+        frame = spark.readStream.format("rocketmq").options(
+            namesrvAddr=topics.namesrv, topic=topic, startingOffsets="earliest", maxOffsetsPerTrigger=500
+        )
+        writer = frame.load().select("body").writeStream.format("rocketmq")
+        writer = writer.options(namesrvAddr=topics.namesrv, topic=target, deliveryGuarantee="exactly-once")
+        return writer.option("checkpointLocation", str(tmp_path)).trigger(**timing).start()
+
+    first = start(processingTime="0 seconds")
+    queues = [Queue(target, topics.broker_name, number) for number in range(2)]
+    brokers = Cluster(source_of(topics.namesrv, target))
+    until(
+        lambda: sum(of.end for of in brokers.bounds(queues).values()) > 0, 2 * PATIENCE_S, "the first query has begun"
+    )
+    second = start(availableNow=True)
+    assert second.awaitTermination(120)
+    assert not first.isActive
+    found = sorted(record.body[:9] for records in stored(topics, target, 2) for record in records)
+    assert found == [b"%09d" % number for number in range(3000)]
