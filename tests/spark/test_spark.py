@@ -97,6 +97,7 @@ def test_wrong_use_is_told_in_words(
         (reader.schema(schema) if schema else reader).load().count()
 
 
+@pytest.mark.timeout(600)
 def test_a_stream_goes_on_after_a_restart(spark: Any, topics: Topics, tmp_path: Path) -> None:
     """Two runs on one checkpoint, a rate limit, and a queue that appears in between: every message once."""
     topic = topics.fill(1000, queues=2)
@@ -124,7 +125,7 @@ def test_a_stream_goes_on_after_a_restart(spark: Any, topics: Topics, tmp_path: 
             .trigger(availableNow=True)
             .start()
         )
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(240)
         return query
 
     query = run()
