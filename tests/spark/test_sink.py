@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -164,3 +165,16 @@ def test_a_batch_with_an_id_can_be_run_again(spark: Any, topics: Topics) -> None
     for _ in range(2):
         writer(numbers(spark, 1000).select("body"), topics, topic, **options).save()
     assert bodies(topics, topic, 2) == expected(1000)
+
+
+def test_what_a_batch_sent_is_a_row_of_sparks_worker_logs(spark: Any, topics: Topics) -> None:
+    setting = "spark.sql.pyspark.worker.logging.enabled"
+    spark.conf.set(setting, "true")
+    try:
+        writer(numbers(spark, 30).select("body"), topics, topics.create(queues=2)).save()
+        deadline = time.monotonic() + 60
+        while not (told := spark.tvf.python_worker_logs().where("logger = 'cometmq.spark'").collect()):
+            assert time.monotonic() < deadline
+    finally:
+        spark.conf.unset(setting)
+    assert any(row.level == "INFO" and row.msg.startswith("batch written: 30 messages, ") for row in told)
