@@ -106,6 +106,9 @@ MAX_SPARK_BATCH_BODY_BYTES: Final = 64 * 1024 * 1024
 MAX_SINK_IN_FLIGHT_BYTES: Final = 8 * 1024 * 1024
 """Messages of one sink task that wait for their acknowledgement; half of MAX_UNFLUSHED_CONNECTION_BYTES."""
 
+MASK_KEYS_CACHED: Final = 100_000
+"""Keys of subjects that a worker of the mask job keeps at hand, about 300 bytes each; more begin anew."""
+
 # --- Broker -------------------------------------------------------------------------------------
 MAX_TURN_BYTES: Final = 32 * 1024 * 1024
 """Records put in one turn of the loop before they are written at once: bounds the write buffer."""

@@ -20,7 +20,13 @@ INTERRUPTED: Final = 130
 """128 + SIGINT, as shells expect of a command that was interrupted before it was done."""
 
 
-EXTRAS: Final = {"pyspark": "spark", "pyarrow": "spark", "pandas": "spark", "matplotlib": "plot"}
+EXTRAS: Final = {
+    "pyspark": "spark",
+    "pyarrow": "spark",
+    "pandas": "spark",
+    "matplotlib": "plot",
+    "cryptography": "mask",
+}
 """Packages that some commands need, and the extra of CometMQ that brings them."""
 
 

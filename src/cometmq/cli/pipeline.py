@@ -12,6 +12,7 @@ JOBS: Final = {
     "archive": "Archive topics, or a store's files, into Parquet, Delta Lake or Iceberg, exactly once.",
     "rebuild": "Make a store's consume queues and index anew from its log.",
     "replay": "Send messages of an archive to a topic, in order, and go on where it stopped.",
+    "mask": "Copy messages with fields masked, hashed or encrypted; erase by dropping keys.",
     "audit": "Compare what was produced, stored, consumed and archived.",
     "key-index": "Index an archive by key, and find messages that no broker has any more.",
     "trace": "How long messages took to each consumer, by the clients' message traces.",

@@ -33,5 +33,9 @@ class StoreReadError(SparkSourceError):
     """The files of a store cannot be read, or hold damaged records and ``badRecordsPath`` is not given."""
 
 
+class MaskError(SparkSourceError):
+    """A copy cannot be masked: its keys are not there, or a message cannot be masked and must not be passed over."""
+
+
 class SinkError(SparkSourceError):
     """A row cannot be sent, or a broker refuses or does not acknowledge messages."""

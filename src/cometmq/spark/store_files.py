@@ -90,6 +90,14 @@ class QueueUnits:
                 wrong[inside] = (unit["size"] != 0) & (unit["offset"] != log_offsets[inside])
         return wrong
 
+    def bounds(self) -> tuple[int, int]:
+        """The queue offset of the first message, and the one after the last."""
+        for start, units in reversed(list(zip(self._starts, self._units, strict=True))):
+            filled = int(np.count_nonzero(units["size"]))
+            if filled:
+                return self._starts[0], start + filled
+        return 0, 0
+
     def last_record(self) -> int | None:
         """The log offset of the queue's last message, ``None`` for an empty queue."""
         for units in reversed(self._units):

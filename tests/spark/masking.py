@@ -1,0 +1,58 @@
+"""A driver of the mask job in a process of its own, which can kill itself at a named point.
+
+``python -m tests.spark.masking NAMESRV TOPIC WORK TO MASTER_KEY_FILE POINT``; POINT is ``before-commit`` (the files
+of the second step are written, it is not committed), ``before-sent`` (the messages of the first step of the replay
+are sent, the step is not done) or ``never``.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Any
+
+STEP = 200
+"""Offsets of a step."""
+RULES = ("$.phone=encrypt", "keys=hash", "$.email=drop")
+
+
+def main(namesrv: str, topic: str, work: str, to: str, master_key: str, point: str) -> None:
+    """Copy what is there."""
+    from cometmq.spark.archive_log import ArchiveLog
+    from cometmq.spark.job_source import MessageSource
+    from cometmq.spark.mask import mask_to_topic
+    from cometmq.spark.mask_rules import rules_from_options
+    from cometmq.spark.replay_ledger import Plan, ReplayLedger
+
+    append, write_done = ArchiveLog.append, ReplayLedger.write_done
+
+    def killing(self: ArchiveLog, query_id: str, batch_id: int, *rest: Any, **named: Any) -> Any:
+        if point == "before-commit" and batch_id == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return append(self, query_id, batch_id, *rest, **named)
+
+    def killing_too(self: ReplayLedger, plan: Plan, sent: int, found: int) -> None:
+        if point == "before-sent":
+            os.kill(os.getpid(), signal.SIGKILL)
+        write_done(self, plan, sent, found)
+
+    ArchiveLog.append = killing  # type: ignore[method-assign]
+    ReplayLedger.write_done = killing_too  # type: ignore[method-assign]
+    mask_to_topic(
+        MessageSource(namesrv),
+        topic,
+        rules_from_options(RULES, subject="$.userId"),
+        work,
+        namesrv,
+        to,
+        keys=f"{work}/keys",
+        master_key_file=master_key,
+        hash_secret_file=master_key,
+        step_offsets=STEP,
+        master="local[2]",
+    )
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
