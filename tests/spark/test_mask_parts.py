@@ -11,14 +11,20 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("cryptography", reason="cryptography is not installed (pip install cometmq[mask])")
 pytest.importorskip("pyarrow", reason="PyArrow is not installed (pip install cometmq[spark])")
+pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from cometmq.message.properties import decode_properties
+from cometmq.spark.columns import arrow_schema
 from cometmq.spark.errors import MaskError, OptionError
 from cometmq.spark.mask_cipher import opened, sealed
 from cometmq.spark.mask_keys import DataKey, KeyStore, SecretPlace, digest, master_key_place
@@ -26,6 +32,7 @@ from cometmq.spark.mask_message import NOTHING, Masker, Plain, RefusedError
 from cometmq.spark.mask_paths import parse_path
 from cometmq.spark.mask_reveal import Revealer
 from cometmq.spark.mask_rules import MaskRules, checked, rules_from_options, rules_from_toml
+from cometmq.spark.mask_task import APART, MASKED_COLUMNS, MaskResult, MaskTask, mask_batches
 
 SECRET = b"a secret of hashes that nobody knows"
 MARK = "⟦secret⟧"
@@ -205,6 +212,44 @@ def test_whole_bodies_that_are_no_json_can_be_masked(keys: KeyStore) -> None:
     assert json.loads(hashed.body) == digest(SECRET, "plain text")
     [left] = masker(rules_from_options(["$.a=hash"], not_json="drop")).masked([Plain(b"plain text", "KEYS\x01k\x02")])
     assert left == Plain(NOTHING, "KEYS\x01k\x02")
+
+
+def test_a_task_writes_what_no_calendar_has_and_leaves_out_what_cannot_be_unpacked(tmp_path: Path) -> None:
+    """Three messages: born in the year 200,000, with an unreadable body, and of another queue."""
+    columns: dict[str, list[Any]] = {
+        "topic": ["T"] * 3,
+        "brokerName": ["broker-a"] * 3,
+        "queueId": [0, 0, 1],
+        "queueOffset": [7, 8, 7],
+        "physicalOffset": [0, 100, 200],
+        "body": [b'{"phone": "0123", "n": 1}', None, b'{"phone": "4567"}'],
+        "propertiesText": ["TAGS\x01a\x02", "", None],
+        "flag": [3, 0, 0],
+        "sysFlag": [1, 1, 0],
+        "bornTimestamp": [6_248_000_000_000_000_000, 0, 0],
+        "bornHost": ["192.0.2.1:1", "[2001:db8::1]:2", "[2001:db8::1]:2"],
+        "storeTimestamp": [1_700_000_000_123_000] * 3,
+        "storeHost": ["192.0.2.2:10911"] * 3,
+        "reconsumeTimes": [0, 1, 2],
+        "preparedTransactionOffset": [0, 0, 0],
+    }
+    assert tuple(columns) == MASKED_COLUMNS
+    batch = pa.RecordBatch.from_pydict(columns, schema=arrow_schema(MASKED_COLUMNS))
+    nowhere = SecretPlace("nothing", "NO_SUCH_VARIABLE")
+    task = MaskTask(str(tmp_path), rules_from_options(["$.phone=drop"]), None, nowhere, nowhere)
+    [told] = mask_batches(task, [batch])
+    results = [msgspec.json.decode(text, type=MaskResult) for text in told.column("result").to_pylist()]
+    files = [result.file for result in results if result.file is not None]
+    assert [(file.queue_id, file.first, file.end, file.rows) for file in files] == [(0, 7, 8, 1), (1, 7, 8, 1)]
+    assert (results[-1].messages, results[-1].values) == (2, {"$.phone": 2})
+    assert results[-1].apart == {"its body cannot be unpacked": 1}
+    [first, second] = [pq.read_table(tmp_path / file.path) for file in files]
+    assert first.column("body").to_pylist() == [b'{"n":1}']
+    assert first.column("bornTimestamp").cast(pa.int64()).to_pylist() == columns["bornTimestamp"][:1]
+    assert (first.column("sysFlag").to_pylist(), first.column("flag").to_pylist()) == ([0], [3])
+    assert second.column("bornHost").to_pylist() == ["[2001:db8::1]:2"]
+    [line] = (tmp_path / APART / "T-broker-a-0-00000000000000000008.jsonl").read_text().splitlines()
+    assert json.loads(line)["queueOffset"] == 8
 
 
 # Keys -----------------------------------------------------------------------------------------------

@@ -276,7 +276,8 @@ class _Run:
         ]
         if not first or not most:
             return
-        rows = [row.asDict() for row in self._rows(first).limit(most).collect()]
+        shown = ("topic", "brokerName", "queueId", "queueOffset", "body", "propertiesText")
+        rows = self._rows(first).where("body IS NOT NULL").select(*shown).limit(most).collect()
         with replace(self._task, root=None, keys=None).masker() as masker:
             outcomes = masker.masked(Plain(bytes(row["body"]), row["propertiesText"] or "") for row in rows)
         for row, outcome in zip(rows, outcomes, strict=True):

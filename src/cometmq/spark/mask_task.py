@@ -44,6 +44,9 @@ MASKED_COLUMNS: Final = (
 """What of a message is needed to make it anew."""
 _WRITTEN_ROWS: Final = 4096
 """Messages that are masked together, and whose keys are fetched together."""
+_WRITTEN_BYTES: Final = 8 * 1024 * 1024
+"""Bytes of records that are decoded and written together; one may be larger."""
+_UNREADABLE: Final = RefusedError("its body cannot be unpacked")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +122,11 @@ def _masked(task: MaskTask, masker: Masker, batches: Iterable[pa.RecordBatch]) -
     refused: dict[str, int] = {}
     for batch in batches:
         for first in range(0, batch.num_rows, _WRITTEN_ROWS):
-            rows = batch.slice(first, _WRITTEN_ROWS).to_pylist()
-            outcomes = masker.masked(Plain(row["body"], row["propertiesText"] or "") for row in rows)
-            for row, outcome in zip(rows, outcomes, strict=True):
-                reason = writing.add(row, outcome)
+            rows = _rows(batch.slice(first, _WRITTEN_ROWS))
+            readable = (row for row in rows if row["body"] is not None)
+            outcomes = iter(masker.masked(Plain(row["body"], row["propertiesText"] or "") for row in readable))
+            for row in rows:
+                reason = writing.add(row, _UNREADABLE if row["body"] is None else next(outcomes))
                 if reason is None:
                     messages += 1
                     continue
@@ -135,6 +139,20 @@ def _masked(task: MaskTask, masker: Masker, batches: Iterable[pa.RecordBatch]) -
                     )
     results = [MaskResult(file=file) for file in writing.close()]
     return [*results, MaskResult(messages=messages, values=dict(masker.counts), apart=refused)]
+
+
+def _rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """Rows with times in ms: a producer may claim a born time that no calendar has."""
+    import pyarrow as pa
+
+    columns = {name: batch.column(name) for name in MASKED_COLUMNS}
+    for name in ("bornTimestamp", "storeTimestamp"):
+        columns[name] = columns[name].cast(pa.int64())
+    rows: list[dict[str, Any]] = pa.RecordBatch.from_pydict(columns).to_pylist()
+    for row in rows:
+        row["bornTimestamp"] //= 1000
+        row["storeTimestamp"] //= 1000
+    return rows
 
 
 class _Writing:
@@ -203,10 +221,6 @@ class _Writing:
         return self._files
 
 
-_WRITTEN_BYTES: Final = 8 * 1024 * 1024
-"""Bytes of records that are decoded and written together; one may be larger."""
-
-
 def _record(row: dict[str, Any], masked: Plain) -> bytes:
     """The stored record of a masked message; its body is not packed.
 
@@ -221,9 +235,9 @@ def _record(row: dict[str, Any], masked: Plain) -> bytes:
         properties_text=masked.properties_text,
         flag=row["flag"],
         sys_flag=row["sysFlag"] & ~(COMPRESSED | COMPRESSION_TYPE_MASK),
-        born_timestamp=round(row["bornTimestamp"].timestamp() * 1000),
+        born_timestamp=row["bornTimestamp"],
         born_host=encode_host(*parse_address(row["bornHost"])),
-        store_timestamp=round(row["storeTimestamp"].timestamp() * 1000),
+        store_timestamp=row["storeTimestamp"],
         store_host=encode_host(*parse_address(row["storeHost"])),
         reconsume_times=row["reconsumeTimes"],
         prepared_transaction_offset=row["preparedTransactionOffset"],
