@@ -304,6 +304,9 @@ def test_wrong_use() -> None:
     source = MessageSource("127.0.0.1:1")
     with pytest.raises(OptionError, match="days must be"):
         delay(source, days=0)
+    for nowhere in (MessageSource(), MessageSource("127.0.0.1:1", store=Path("store"))):
+        with pytest.raises(OptionError, match="say where to read"):
+            delay(nowhere)
     with pytest.raises(OptionError, match="no delays of levels"):
         delays_of("1s 5parsecs")
     assert delays_of("1s 2h") == (1000, 7_200_000)

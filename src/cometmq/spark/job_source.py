@@ -53,9 +53,12 @@ class MessageSource:
 
         :raises OptionError: a name is not allowed, none is given, or it is not said where to read.
         """
+        self._demand_one_place()
+        parse_options(self._options(topics) | {"namesrvAddr": self.namesrv or "127.0.0.1:9876"})
+
+    def _demand_one_place(self) -> None:
         if [self.namesrv, self.archive, self.store].count(None) != 2:
             raise OptionError("say where to read", next_step="give nameservers, an archive or a store, and only one")
-        parse_options(self._options(topics) | {"namesrvAddr": self.namesrv or "127.0.0.1:9876"})
 
     def read(self, spark: SparkSession, topics: Sequence[str], columns: Sequence[str]) -> DataFrame:
         """The messages, with these columns of the source.
@@ -100,8 +103,9 @@ class MessageSource:
         """The topics whose names begin with ``prefix``, sorted.
 
         :raises CometMQError: no nameserver answers.
-        :raises OptionError: the store does not say.
+        :raises OptionError: it is not said where to read, or the store does not say.
         """
+        self._demand_one_place()
         if self.namesrv is not None:
             names = set(asyncio.run(_topics_of(self.namesrv)))
         else:
@@ -111,7 +115,7 @@ class MessageSource:
     def _queues_in_files(self) -> list[Queue]:
         if self.archive is not None:
             return [Queue(of.topic, of.broker, of.queue_id) for of in ArchiveLog(self.archive).queues()]
-        assert self.store is not None, "check() demands one of the three"
+        assert self.store is not None, "one of the three is given"
         queues = ConsumeQueues(self.store)
         if not queues.present:
             raise OptionError(
