@@ -144,6 +144,8 @@ async def test_a_topic_or_group_without_permission_is_named(server: Secured) -> 
             with pytest.raises(AccessDeniedError, match=f"No default permission for topic:{topic}") as refused:
                 await producer.send(Message(topic, b"x"))
             assert "topicPerms" in (refused.value.next_step or "")
+        batch = [Message("Closed", b"in a"), Message("Closed", b"batch")]
+        assert len(await producer.send_batch(batch)) == 2  # Apache does not look into batches, as docs/security.md says
     async with PullConsumer("billing", server.address, security=security) as consumer:
         queue = (await consumer.queues("Closed"))[0]
         with pytest.raises(AccessDeniedError, match="No default permission for topic:Closed"):
