@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import signal
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,10 @@ from hypothesis import settings
 # How long one example takes says more of the machine than of the code; pytest's timeout bounds every test.
 settings.register_profile("cometmq", deadline=None)
 settings.load_profile("cometmq")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell that starts the tests in the background has it ignored, and so would the commands that they interrupt.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 GOLDEN = Path(__file__).parent / "golden"
 
