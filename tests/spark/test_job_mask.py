@@ -113,7 +113,9 @@ def test_a_masked_archive_has_each_message_once_and_no_secret(
     assert {row["properties"]["own"] for row in rows} == {"kept"}
     assert {row["keys"] for row in rows} == {digest(master_key.read_bytes(), f"{SECRET}-key")}
     nothing_is_left_of_secrets(tmp_path / "copy")
-    apart = [json.loads(line) for path in (tmp_path / "copy/_mask/apart").iterdir() for line in path.open()]
+    apart = [
+        json.loads(line) for path in (tmp_path / "copy/_mask/apart").iterdir() for line in path.read_text().splitlines()
+    ]
     assert sorted((line["queueId"], line["queueOffset"]) for line in apart) == [(0, 150), (0, 151), (1, 150), (1, 151)]
 
     # Going on: nothing twice, and what has come since. Other rules are another copy.
