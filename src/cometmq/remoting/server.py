@@ -2,8 +2,8 @@
 
 A *turn* is one run of the event loop: the requests that arrived together are handled, then the hooks in
 ``turn_hooks`` run once (a broker appends and commits everything of the turn there), then every
-connection writes its answers by one call. A turn has a time: a connection that has more to ask than fits
-into it goes on in the next one, after everybody else.
+connection writes its answers by one call. Each connection has a time in a turn: one that has more to ask
+than fits into it goes on in the next, after everybody else.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from cometmq.limits import (
     MAX_CONNECTIONS,
     MAX_FRAME_BYTES,
     SERVER_IDLE_SECONDS,
-    TURN_SECONDS,
 )
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import (
@@ -78,7 +77,6 @@ class RemotingServer:
         self._dirty: list[ServerConnection] = []
         self._resume: list[ServerConnection] = []
         self._turn_scheduled = False
-        self._turn_ends = 0.0
         self._sweeper: TimerHandle | None = None
 
     @property
@@ -165,12 +163,7 @@ class RemotingServer:
         """Begin a turn if none is under way: it ends once everything that has arrived is handled."""
         if not self._turn_scheduled and self._loop is not None:
             self._turn_scheduled = True
-            self._turn_ends = self.clock.monotonic() + TURN_SECONDS
             self._loop.call_soon(self._end_turn)
-
-    def turn_is_over(self) -> bool:
-        """Whether this turn's time is used up, so that what a connection still asks has to wait for the next."""
-        return self.clock.monotonic() >= self._turn_ends
 
     def _end_turn(self) -> None:
         self._turn_scheduled = False

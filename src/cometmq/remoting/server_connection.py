@@ -18,6 +18,7 @@ from cometmq.limits import (
     FRAMES_PER_LOOK,
     MAX_PENDING_INVOKES,
     MAX_UNFINISHED_BYTES,
+    TURN_SECONDS,
     WRITE_HIGH_WATER_BYTES,
     WRITE_LOW_WATER_BYTES,
 )
@@ -146,14 +147,16 @@ class ServerConnection(asyncio.Protocol):
         server = self._server
         decoder = self._decoder
         server.schedule_turn()
-        look = FRAMES_PER_LOOK
+        clock = server.clock
+        look, ends = FRAMES_PER_LOOK, 0.0
         try:
             while not self._paused and self._out_bytes < WRITE_HIGH_WATER_BYTES and not self.closed:
                 if not look:
-                    if server.turn_is_over():
+                    now = clock.monotonic()
+                    if ends and now >= ends:
                         self._wait_for_turn()
                         break
-                    look = FRAMES_PER_LOOK
+                    look, ends = FRAMES_PER_LOOK, ends or now + TURN_SECONDS
                 look -= 1
                 frame = decoder.next()
                 if frame is None:
@@ -183,7 +186,7 @@ class ServerConnection(asyncio.Protocol):
                 server.cut_off_largest()
 
     def _wait_for_turn(self) -> None:
-        """The turn's time is used up: others first, and no more bytes of this client until then."""
+        """Its time in this turn is used up: others first, and no more bytes of this client until then."""
         if self._transport is None or self._transport.is_closing():
             return
         self._waits_for_turn = True
