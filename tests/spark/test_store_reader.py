@@ -168,6 +168,15 @@ def test_several_files_and_parts_give_every_record_once(tmp_path: Path) -> None:
     assert rows == rows_of(tmp_path)
 
 
+def test_a_file_made_ahead_of_need_is_not_taken_for_the_end_of_the_log(tmp_path: Path) -> None:
+    write_store(tmp_path, 300, body=lambda number: b"%050d" % number)
+    whole = rows_of(tmp_path)
+    with (tmp_path / "commitlog" / f"{1 << 20:020d}").open("wb") as file:
+        file.truncate(1 << 20)
+    assert rows_of(tmp_path) == whole, "the zeros at the end of the file before it are no damage"
+    assert len(whole) == 300
+
+
 def test_times_choose(tmp_path: Path) -> None:
     write_store(tmp_path, 100, body=lambda number: b"z")
     start = VirtualClock().now_ms()

@@ -6,6 +6,7 @@ The log's files are named by the offset of their first byte; so are the files of
 
 from __future__ import annotations
 
+import os
 import struct
 from bisect import bisect_right
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from cometmq.spark.errors import StoreReadError
 from cometmq.spark.slices import Positions
 from cometmq.store.config import CQ_UNIT_BYTES
 from cometmq.store.load import Findings, offset_of_name
+from cometmq.store.mapped_file import first_data
 from cometmq.store.opening import known_topics
 
 _SIZE: Final = struct.Struct(">i")
@@ -40,12 +42,16 @@ class LogFile:
 def log_files(directory: str | Path) -> list[LogFile]:
     """List the log's files in a store's directory, or in the directory ``commitlog`` itself.
 
+    Left out are the files behind the log's end that a broker makes before it needs them: nothing is written there yet.
+
     :raises StoreReadError: there are none, or the directory cannot be read.
     """
     root = Path(directory)
     log = root / "commitlog" if (root / "commitlog").is_dir() else root
     try:
         found = sorted((start, entry) for entry in log.iterdir() if (start := offset_of_name(entry.name)) is not None)
+        while len(found) > 1 and _is_reserved(found[-1][1]):
+            found.pop()
     except OSError as error:
         raise StoreReadError(
             f"the store {root} cannot be read: {error.strerror}",
@@ -61,6 +67,12 @@ def log_files(directory: str | Path) -> list[LogFile]:
         for start, path in found
         if path.stat().st_size
     ]
+
+
+def _is_reserved(path: Path) -> bool:
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        return first_data(file.fileno(), 0, size) >= size
 
 
 class QueueUnits:
