@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
 import struct
@@ -20,7 +21,7 @@ from cometmq.limits import MAX_FRAME_BYTES
 from cometmq.message.sysflag import COMPRESSED
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import RemotingCommand
-from cometmq.remoting.headers import UpdateConsumerOffsetRequestHeader
+from cometmq.remoting.headers import UpdateConsumerOffsetRequestHeader, to_ext
 
 BLANK = "The specified topic is blank."
 LONG = "The specified topic is longer than topic max length."
@@ -225,6 +226,27 @@ async def test_damaged_requests(connect: Connect) -> None:
         wire = await connect()
         wire.writer.write(bytes(damaged))
         await wire.close()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        b'"opaque":' + b"9" * 200,
+        b'"opaque":1099511627776,"serializeTypeCurrentRPC":"ROCKETMQ"',
+        b'"opaque":-2147483649',
+    ],
+    ids=["long", "binary", "negative"],
+)
+async def test_an_opaque_that_no_answer_can_repeat_harms_nobody_of_the_same_turn(
+    wire: Wire, connect: Connect, fields: bytes
+) -> None:
+    honest = await connect()
+    ext = json.dumps(to_ext(send_header("T"))).encode()
+    header = b'{"code":310,"extFields":' + ext + b"," + fields + b"}"
+    wire.writer.write(struct.pack(">ii", 4 + len(header), len(header)) + header)
+    assert (await honest.send("T")).code == ResponseCode.SUCCESS
+    await wire.read_to_the_end()
+    assert not wire.answers
 
 
 # --- sizes -------------------------------------------------------------------------------------------

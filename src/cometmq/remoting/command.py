@@ -18,7 +18,7 @@ import msgspec
 from cometmq.limits import MAX_EXT_FIELDS
 from cometmq.remoting.codes import CURRENT_VERSION, LanguageCode
 from cometmq.remoting.frame import JSON, ROCKETMQ, Frame, FrameDecoder, FrameError, encode_frame
-from cometmq.remoting.headers import H, Header, as_text, from_ext, to_ext
+from cometmq.remoting.headers import H, Header, Int32, as_text, from_ext, to_ext
 
 FLAG_RESPONSE: Final = 1
 FLAG_ONEWAY: Final = 2
@@ -35,11 +35,11 @@ _LANGUAGE_CODES: Final = {name: code for code, name in LANGUAGE_NAMES.items()}
 class CommandHeader(msgspec.Struct, rename="camel"):
     """What every header has, the fields as text."""
 
-    code: int
-    opaque: int = 0
-    flag: int = 0
+    code: Int32
+    opaque: Int32 = 0
+    flag: Int32 = 0
     language: str | None = None
-    version: int = 0
+    version: Int32 = 0
     remark: str | None = None
     ext_fields: dict[str, str] | None = None
 

@@ -23,7 +23,7 @@ from cometmq.remoting.command import (
     fields_of,
 )
 from cometmq.remoting.frame import JSON, ROCKETMQ, encode_frame
-from cometmq.remoting.headers import H, Header, HeaderError, from_ext
+from cometmq.remoting.headers import H, Header, HeaderError, Int32, from_ext
 
 Buffer = bytes | memoryview
 
@@ -34,15 +34,16 @@ SERVER_LANGUAGE: Final = "JAVA"
 class Request(msgspec.Struct, Generic[H], rename={"header": "extFields"}):
     """A request as a handler sees it; its body is handed over beside it.
 
-    The remark of a request means nothing and is not kept: requests may wait long for their answer.
+    The remark of a request means nothing and is not kept: requests may wait long for their answer. Numbers are Java's
+    ``int``, also so that an answer, which repeats the opaque, can always be written.
     """
 
-    code: int
+    code: Int32
     header: H
-    opaque: int = 0
-    flag: int = 0
+    opaque: Int32 = 0
+    flag: Int32 = 0
     language: str | int | None = None
-    version: int = 0
+    version: Int32 = 0
     serializeTypeCurrentRPC: str | None = None  # noqa: N815 - the wire's name; decides nothing, see serialize_type
 
     @property
