@@ -389,6 +389,25 @@ async def test_hooks_see_requests_and_answers_and_may_refuse(service: Service) -
     await raw.close()
 
 
+async def test_a_header_with_two_codes_never_gets_past_hooks_as_the_other(service: Service) -> None:
+    class Hook:
+        def before(self, peer: str, request: Request[Any], body: bytes) -> None:
+            if request.code == 34:
+                raise RpcRejectedError(16, "not you")
+
+        def after(self, peer: str, request: Request[Any], response: Response) -> None:
+            pass
+
+    service.server.hooks.append(Hook())
+    for fields in (b"", b',"version":null'):
+        raw = await Raw.connect(service)
+        header = b'{"code":34,"opaque":1' + fields + b',"code":30}'
+        raw.writer.write(struct.pack(">ii", 4 + len(header), len(header)) + header)
+        assert await raw.next() is None
+        await raw.close()
+    assert not service.kept
+
+
 async def test_stopping_sends_what_is_queued_and_closes(service: Service) -> None:
     raw = await Raw.connect(service)
     await raw.ask(RemotingCommand(code=34, opaque=1))

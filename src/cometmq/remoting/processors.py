@@ -22,7 +22,7 @@ from cometmq.remoting.command import (
     encode_json_header,
     fields_of,
 )
-from cometmq.remoting.frame import JSON, ROCKETMQ, encode_frame
+from cometmq.remoting.frame import JSON, ROCKETMQ, FrameError, encode_frame
 from cometmq.remoting.headers import H, Header, HeaderError, Int32, from_ext
 
 Buffer = bytes | memoryview
@@ -107,14 +107,20 @@ class Processor:
         """The request in these header bytes.
 
         :raises HeaderError: a field is missing or not of its type.
-        :raises FrameError: the bytes are no header at all.
+        :raises FrameError: the bytes are no header at all, or name another code besides: hooks that decide by the
+            code would see that one.
         """
         if serialize_type == JSON:
             try:
-                return self._decoder.decode(header)
+                request = self._decoder.decode(header)
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
                 pass
+            else:
+                if request.code == self.code:
+                    return request
         parsed = decode_header(serialize_type, header)
+        if parsed.code != self.code:
+            raise FrameError(f"a header with two codes, {self.code} and {parsed.code}")
         try:
             fields = from_ext(self.header_type, parsed.ext_fields or {})
         except HeaderError as error:
