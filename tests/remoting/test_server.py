@@ -25,7 +25,7 @@ BIG = b"x" * 1_000_000
 
 class Service:
     """A few codes: 30 answers, 31 fails, 32 answers big, 33 answers at the end of the turn, 34 keeps the connection,
-    35 takes a quarter of a turn."""
+    35 takes a quarter of a turn, 36 answers what cannot be written."""
 
     def __init__(self) -> None:
         self.clock = VirtualClock()
@@ -36,6 +36,7 @@ class Service:
         self.table.register(33, NoHeader, self.answer_at_end_of_turn)
         self.table.register(34, NoHeader, self.keep)
         self.table.register(35, NoHeader, self.work)
+        self.table.register(36, NoHeader, lambda conn, request, body: Response(remark="\udcff"))
         self.server = RemotingServer(self.table, clock=self.clock, idle_timeout_s=120, frame_timeout_s=30)
         self.server.turn_hooks.append(self.end_turn)
         self.waiting: list[tuple[ServerConnection, Request[Any]]] = []
@@ -231,6 +232,30 @@ async def test_clients_that_ask_a_thousand_times_at_once_take_turns(service: Ser
     assert min(last.values()) > 3 * 400 - 3 * 100, "all three end at nearly the same time"
     for raw in raws:
         await raw.close()
+
+
+async def test_a_request_that_fails_among_those_that_waited_ends_its_connection_only(service: Service) -> None:
+    raws = [await Raw.connect(service) for _ in range(4)]
+    for number, raw in enumerate(raws):
+        broken = RemotingCommand(code=36).encode() if number < 2 else b""
+        raw.writer.write(RemotingCommand(code=35).encode() * 20 + broken + RemotingCommand(code=35).encode() * 80)
+    for raw in raws[2:]:
+        for _ in range(100):
+            assert await raw.next() is not None
+    await eventually(lambda: len(service.server.connections) == 2)
+    for raw in raws:
+        await raw.close()
+
+
+@pytest.mark.parametrize("language", [b"{}", b"[1]", b"1.5", b"true", b"null", b'"RUST"', b"12345"])
+async def test_a_language_of_whatever_kind_is_passed_over(service: Service, language: bytes) -> None:
+    raw = await Raw.connect(service)
+    header = b'{"code":30,"language":' + language + b',"extFields":{"topic":"T","queueId":3},"opaque":1}'
+    raw.writer.write(struct.pack(">ii", 4 + len(header), len(header)) + header)
+    answer = await raw.next()
+    assert answer is not None
+    assert answer.ext_fields == {"offset": "30"}
+    await raw.close()
 
 
 @pytest.mark.parametrize("answer", ["small", "big"])

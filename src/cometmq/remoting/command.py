@@ -210,7 +210,9 @@ def _decode_loose_header(header: bytes) -> CommandHeader:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise FrameError(f"not a header: {error}") from error
     parsed.ext_fields = ext
-    parsed.language = language if isinstance(language, str) else LANGUAGE_NAMES.get(language)
+    if isinstance(language, int):
+        language = LANGUAGE_NAMES.get(language)
+    parsed.language = language if isinstance(language, str) else None
     return parsed
 
 
