@@ -303,6 +303,21 @@ async def test_a_silent_connection_is_closed_after_two_minutes_and_a_talking_one
     await talking.close()
 
 
+@pytest.mark.parametrize("last", [b"", b"GET / HTTP/1.1\r\n\r\n"], ids=["silent", "no frames"])
+async def test_a_client_that_never_reads_cannot_stay(service: Service, last: bytes) -> None:
+    raw, other = await Raw.connect(service), await Raw.connect(service)
+    cast(asyncio.Transport, raw.writer.transport).pause_reading()
+    raw.writer.write(RemotingCommand(code=32).encode() * 7 + last)
+    await eventually(lambda: service.big_answers == 7)
+    assert len(service.server.connections) == 2
+    for _ in range(5):
+        service.clock.advance(30)
+        assert (await other.ask(max_offset(1))).code == 0
+    await eventually(lambda: len(service.server.connections) == 1)
+    await raw.close()
+    await other.close()
+
+
 async def test_a_frame_that_never_ends_is_given_up(service: Service) -> None:
     raw = await Raw.connect(service)
     frame = max_offset(1).encode()

@@ -230,6 +230,9 @@ class RemotingServer:
             if connection.frame_sweeps >= 0:
                 connection.frame_sweeps += 1
             if (connection.quiet_sweeps - 1) * _SWEEP_SECONDS >= self._idle_timeout_s:
+                if connection.is_closing:  # it does not take what is still to be sent
+                    connection.abort()
+                    continue
                 log.info("closing %s: idle for %g s", connection.remote_address, self._idle_timeout_s)
                 connection.close()
             elif (connection.frame_sweeps - 1) * _SWEEP_SECONDS >= self._frame_timeout_s:

@@ -303,8 +303,13 @@ class ServerConnection(asyncio.Protocol):
         self._opaque = (self._opaque + 1) & 0x7FFFFFFF
         return self._opaque
 
+    @property
+    def is_closing(self) -> bool:
+        """Whether it ends as soon as the client has read what is queued."""
+        return self._transport is not None and self._transport.is_closing()
+
     def close(self) -> None:
-        """Send what is queued, then close."""
+        """Send what is queued, then close; the server's sweep ends it where the client never reads that."""
         self.flush()
         if self._transport is not None:
             self._transport.close()
