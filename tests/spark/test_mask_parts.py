@@ -206,6 +206,39 @@ def test_dropped_elements_of_arrays_leave_the_others_where_they_are() -> None:
     assert whole is None
 
 
+@pytest.mark.parametrize("outer", ["mask:0:4", "encrypt"])
+@pytest.mark.parametrize("inner", ["drop", "mask", "hash"])
+@pytest.mark.parametrize("first", [True, False])
+def test_what_is_taken_out_of_a_field_is_not_in_what_becomes_of_the_field(outer: str, inner: str, first: bool) -> None:
+    table: dict[bytes, bytes] = {}
+
+    def keys_for(subjects: Iterable[str]) -> dict[str, DataKey]:
+        made = {subject: DataKey(os.urandom(16), os.urandom(32)) for subject in subjects}
+        table.update(made.values())
+        return made
+
+    texts = [f"$.cards[*].number={inner}", f"$.cards={outer}"]
+    rules = rules_from_options(texts if first else texts[::-1], subject="$.id")
+    body = b'{"id":"a","cards":[{"number":"4111111111111234","of":"me"},{"number":"5111111111111234"}]}'
+    [found] = Masker(rules, keys_for, SECRET).masked([Plain(body, "")])
+    assert isinstance(found, Plain)
+    shown = Revealer(table.get).body(found.body)
+    assert "1234" not in shown.replace(digest(SECRET, "4111111111111234"), "").replace(
+        digest(SECRET, "5111111111111234"), ""
+    )
+    assert outer != "encrypt" or '"of": "me"' in shown
+
+
+def test_what_two_rules_encrypt_one_within_the_other_is_revealed() -> None:
+    rules = rules_from_options(["$.user.card=encrypt", "$.user=encrypt"], subject="$.id")
+    key = DataKey(os.urandom(16), os.urandom(32))
+    [found] = Masker(rules, lambda subjects: dict.fromkeys(subjects, key), SECRET).masked(
+        [Plain(b'{"id":"a","user":{"card":"4111"}}', "")]
+    )
+    assert isinstance(found, Plain)
+    assert json.loads(Revealer({key.key_id: key.key}.get).body(found.body)) == {"id": "a", "user": {"card": "4111"}}
+
+
 def test_whole_bodies_that_are_no_json_can_be_masked(keys: KeyStore) -> None:
     [hashed] = masker(rules_from_options(["body=hash"])).masked([Plain(b"plain text", "")])
     assert isinstance(hashed, Plain)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 from cometmq.message.properties import KEY_SEPARATOR, KEYS, decode_properties, join_properties
@@ -36,6 +37,8 @@ class RefusedError(Exception):
 
 
 class _Wanted(NamedTuple):
+    depth: int
+    """Steps to the place."""
     place: Place
     rule: Rule
     subject: str | None
@@ -50,7 +53,7 @@ class Masker:
 
     def __init__(self, rules: MaskRules, keys_for: KeysFor, hash_secret: bytes | None) -> None:
         self._rules = rules
-        self._in_json = rules.in_json
+        self._in_json = sorted(rules.in_json, key=lambda of: len(of[1].steps), reverse=True)
         self._of_properties = rules.of_properties
         self._of_body = rules.of_body
         self._subjects = {rule.subject: parse_path(rule.subject) for rule in rules.rules if rule.subject is not None}
@@ -94,7 +97,7 @@ class Masker:
 
     def _places(self, document: Any) -> list[_Wanted]:
         return [
-            _Wanted(place, rule, self._subject(rule, document, place.indices))
+            _Wanted(len(path.steps), place, rule, self._subject(rule, document, place.indices))
             for rule, path in self._in_json
             for place in path.places(document)
             if place.value is not None
@@ -126,15 +129,17 @@ class Masker:
             return begun.message.body
         if not begun.is_json:
             return NOTHING
-        gone: list[Place] = []
-        for place, rule, subject in begun.wanted:
-            self.counts[rule.field] += 1
-            value = self._value(rule, place.value, keys.get(subject) if subject is not None else None)
-            if value is _GONE:
-                gone.append(place)
-            else:
-                place.container[place.key] = value
-        _remove(gone)
+        # Inner fields first: what a rule takes out of a field must not be in what another makes of the whole field.
+        for _, wanted in groupby(begun.wanted, key=lambda one: one.depth):
+            gone: list[Place] = []
+            for _, place, rule, subject in wanted:
+                self.counts[rule.field] += 1
+                value = self._value(rule, place.value, keys.get(subject) if subject is not None else None)
+                if value is _GONE:
+                    gone.append(place)
+                else:
+                    place.container[place.key] = value
+            _remove(gone)
         return _written(begun.document)
 
     def _whole_body(self, begun: _Begun, rule: Rule, keys: Mapping[str, DataKey | None]) -> bytes:

@@ -44,7 +44,7 @@ class Revealer:
             self.erased += 1
             return value
         self.opened += 1
-        return found
+        return self.value(found) if isinstance(found, dict | list) else found
 
     def text(self, text: str) -> str:
         """A property with everything in it opened; words are opened one by one, as KEYS are masked."""
