@@ -156,10 +156,11 @@ def test_a_body_that_is_no_json_object_never_passes_unseen(body: bytes) -> None:
         (b'\xff\xfe{"phone":1}', "no JSON"),
         (b"[" * 100_000 + b"]" * 100_000, "JSON|deep"),
         (b'{"n": 0.12345678901234567890123}', "more digits"),
+        (b'{"n": 1e-99999999999999999999}', "more digits"),
         (b'{"card": "1234"}', r"no subject \$.userId"),
         (b'{"card": "1234", "userId": {"a": 1}}', r"no subject \$.userId"),
     ],
-    ids=["text", "NaN", "UTF-16", "deep", "digits", "no subject", "odd subject"],
+    ids=["text", "NaN", "UTF-16", "deep", "digits", "exponent", "no subject", "odd subject"],
 )
 def test_what_cannot_be_masked_for_certain_is_refused(body: bytes, reason: str, keys: KeyStore) -> None:
     rules = rules_from_options(["$.phone=hash", "$.card=encrypt"], subject="$.userId")

@@ -228,10 +228,14 @@ def _exact(text: str) -> float:
 
     :raises RefusedError: it has more digits than a double.
     """
-    from decimal import Decimal
+    from decimal import Decimal, InvalidOperation
 
     number = float(text)
-    if number in (float("inf"), float("-inf")) or Decimal(repr(number)) != Decimal(text):
+    try:
+        kept = number not in (float("inf"), float("-inf")) and Decimal(repr(number)) == Decimal(text)
+    except InvalidOperation:  # an exponent that no decimal has either
+        kept = False
+    if not kept:
         raise RefusedError("its body has a number of more digits than can be kept")
     return number
 
