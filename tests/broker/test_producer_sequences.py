@@ -220,6 +220,14 @@ def test_a_full_table_lets_go_of_who_is_idle_and_refuses_others(monkeypatch: pyt
     assert list(table.producers) == ["b", "c"]
 
 
+async def test_what_a_full_table_refuses_is_not_stored(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    await open_producer(wire)
+    monkeypatch.setattr("cometmq.broker.producer_sequences.MAX_PRODUCERS", 1)
+    assert (await send(wire, range(3), producer="unopened")).code == ResponseCode.SYSTEM_BUSY
+    assert (await send(wire, range(2))).code == ResponseCode.SUCCESS
+    assert await stored(wire) == [0, 1]
+
+
 def test_what_a_failed_turn_put_is_not_stored() -> None:
     table = ProducerSequences(clock=VirtualClock())
     first, second = (ProducerSequence("q", 0, 1, n, 1, n) for n in (0, 1))
@@ -291,6 +299,24 @@ async def test_a_damaged_or_foreign_file_is_made_up_for_by_the_log(
     await broker.stop()
     (Path(broker.config.store_path_root_dir) / "comet" / "producers.json").write_bytes(content)
     assert (await open_producer(await connect_to(await start_broker()))).lanes["T/0"].next == 3
+
+
+async def test_a_log_that_tells_of_more_producers_than_are_kept_can_be_read(
+    start_broker: StartBroker, connect_to: ConnectTo, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = await start_broker()
+    wire = await connect_to(broker)
+    for number in range(5):
+        await open_producer(wire, f"p-{number}")
+        await send(wire, range(3), producer=f"p-{number}")
+        clock.advance(1)
+    await broker.stop()
+    (Path(broker.config.store_path_root_dir) / "comet" / "producers.json").unlink()
+    monkeypatch.setattr("cometmq.broker.producer_sequences.MAX_PRODUCERS", 2)
+    wire = await connect_to(await start_broker())
+    for number in (3, 4):
+        opened = await asyncio.wait_for(open_producer(wire, f"p-{number}"), 60)
+        assert opened.lanes["T/0"].next == 3
 
 
 _STEPS = st.lists(

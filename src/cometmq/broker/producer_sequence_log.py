@@ -195,7 +195,7 @@ class _Following:
             head.queue_offset,
             sequence.note,
         )
-        self._table.advance(sequence, lane_name(head.topic, head.queue_id), reached)
+        self._table.advance(sequence, lane_name(head.topic, head.queue_id), reached, head.store_timestamp)
         if whole:
             self._sequence = None
 

@@ -7,6 +7,7 @@ but nobody is told that it is stored.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable
 from typing import Final
 
@@ -76,7 +77,8 @@ class ProducerSequences:
         """
         state = self.producers.get(producer)
         if state is None:
-            state = self._new(producer, batch)
+            self._make_room()
+            state = self._add(producer, batch, self._clock.now_ms())
         elif batch < state.batch:
             raise SendRefusedError(
                 ResponseCode.PRODUCER_FENCED,
@@ -92,9 +94,11 @@ class ProducerSequences:
         """How many of these messages are stored already, from the first on.
 
         :raises SendRefusedError: the producer is fenced, messages before these are missing, others are stored under
-            their numbers, or some of them are being stored right now.
+            their numbers, some of them are being stored right now, or there are too many producers.
         """
         state = self.producers.get(sequence.producer)
+        if state is None:
+            self._make_room()  # now, since what ``put`` notes is in the store's buffer already
         if state is None or sequence.batch > state.batch:
             known = None
         else:
@@ -134,7 +138,7 @@ class ProducerSequences:
         """Messages were put at ``stored``; the function returned must be told what became of them."""
         state = self.producers.get(sequence.producer)
         if state is None:
-            state = self._new(sequence.producer, sequence.batch)
+            state = self._add(sequence.producer, sequence.batch, self._clock.now_ms())
         elif sequence.batch > state.batch:
             self._begin(sequence.producer, state, sequence.batch)
         state.epoch = max(state.epoch, sequence.epoch)
@@ -155,11 +159,18 @@ class ProducerSequences:
 
         return when_stored
 
-    def advance(self, sequence: ProducerSequence, lane: str, reached: Lane) -> None:
-        """Messages of a producer are stored: now, or as the log tells after a restart."""
+    def advance(self, sequence: ProducerSequence, lane: str, reached: Lane, stored_ms: int | None = None) -> None:
+        """Messages of a producer are stored: now, or as the log tells after a restart, at ``stored_ms``.
+
+        However many producers there are these count: who was idle longest gives way.
+        """
+        used_ms = self._clock.now_ms() if stored_ms is None else stored_ms
         state = self.producers.get(sequence.producer)
         if state is None:
-            state = self._new(sequence.producer, sequence.batch)
+            if self._is_full():
+                self._forget_some()
+            state = self._add(sequence.producer, sequence.batch, used_ms)
+        state.used_ms = max(state.used_ms, used_ms)
         if sequence.batch < state.batch:
             return
         if sequence.batch > state.batch:
@@ -188,17 +199,31 @@ class ProducerSequences:
         for key in [key for key in self._ahead if key[0] == producer]:
             del self._ahead[key]
 
-    def _new(self, producer: str, batch: int) -> ProducerState:
-        if len(self.producers) >= MAX_PRODUCERS or self._lanes >= MAX_PRODUCER_LANES:
-            idle = min(self.producers, key=lambda name: self.producers[name].used_ms)
-            if self._clock.now_ms() - self.producers[idle].used_ms < PRODUCER_MIN_IDLE_SECONDS * 1000:
-                raise SendRefusedError(
-                    ResponseCode.SYSTEM_BUSY,
-                    f"this broker has {len(self.producers)} producers with sequences in {self._lanes} queues already",
-                )
-            self._forget(idle)
-        state = self.producers[producer] = ProducerState(batch, 0, self._clock.now_ms(), {})
+    def _add(self, producer: str, batch: int, used_ms: int) -> ProducerState:
+        state = self.producers[producer] = ProducerState(batch, 0, used_ms, {})
         return state
+
+    def _is_full(self) -> bool:
+        return len(self.producers) >= MAX_PRODUCERS or self._lanes >= MAX_PRODUCER_LANES
+
+    def _make_room(self) -> None:
+        if not self._is_full():
+            return
+        idle = min(self.producers, key=self._used)
+        if self._clock.now_ms() - self._used(idle) < PRODUCER_MIN_IDLE_SECONDS * 1000:
+            raise SendRefusedError(
+                ResponseCode.SYSTEM_BUSY,
+                f"this broker has {len(self.producers)} producers with sequences in {self._lanes} queues already",
+            )
+        self._forget(idle)
+
+    def _forget_some(self) -> None:
+        """Let go of a hundredth of the producers at once: a log may tell of many times as many as are kept."""
+        for idle in heapq.nsmallest(len(self.producers) // 100 + 1, self.producers, key=self._used):
+            self._forget(idle)
+
+    def _used(self, producer: str) -> int:
+        return self.producers[producer].used_ms
 
     def _forget(self, producer: str) -> None:
         self._lanes -= len(self.producers.pop(producer).lanes)
