@@ -223,15 +223,22 @@ async def test_what_is_no_message_is_no_reply(
     assert not asker.pushed
 
 
-async def test_replies_that_wait_are_bounded(wire: Wire, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cometmq.broker.reply, "MAX_WAITING_REPLY_BYTES", 1_500)
+@pytest.mark.parametrize(
+    ("most", "body", "properties"),
+    [(6_000, b"x" * 1000, PROPERTIES), (40_000, b"x", PROPERTIES | {"own": "x" * 30_000}), (6_000, b"", PROPERTIES)],
+    ids=["body", "properties", "nothing"],
+)
+async def test_replies_that_wait_are_bounded(
+    wire: Wire, connect: Connect, monkeypatch: pytest.MonkeyPatch, most: int, body: bytes, properties: dict[str, str]
+) -> None:
+    monkeypatch.setattr(cometmq.broker.reply, "MAX_WAITING_REPLY_BYTES", most)
     asker = await connect()
     await beat(asker)
-    first = post_reply(wire, b"x" * 1000)
+    first = post_reply(wire, body, properties)
     push = await pushed(asker)
-    assert (await wire.answer(post_reply(wire, b"x" * 1000))).code == ResponseCode.SYSTEM_BUSY
+    assert (await wire.answer(post_reply(wire, body, properties))).code == ResponseCode.SYSTEM_BUSY
     take(asker, push)
     assert (await wire.answer(first)).code == 0
-    second = post_reply(wire, b"x" * 1000)
+    second = post_reply(wire, body, properties)
     take(asker, await pushed(asker))
     assert (await wire.answer(second)).code == 0

@@ -22,7 +22,6 @@ from cometmq.broker.store_turn import StoreTurn
 from cometmq.clock import Clock
 from cometmq.limits import MAX_PROPERTIES_BYTES, MAX_WAITING_REPLY_BYTES
 from cometmq.message.properties import CLUSTER, PUSH_REPLY_TIME, REPLY_TO_CLIENT, decode_properties
-from cometmq.message.record import MIN_RECORD_BYTES
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import (
     ReplyMessageRequestHeader,
@@ -37,6 +36,9 @@ _log = logging.getLogger(__name__)
 
 PUSH_TIMEOUT_S: Final = 10.0
 """For a requester to say that it has the reply."""
+
+_WAITING_BYTES: Final = 4_096
+"""Of memory for each reply that waits: its task, its headers, and who is told."""
 
 
 class ReplyMessageProcessor:
@@ -77,7 +79,7 @@ class ReplyMessageProcessor:
             self._check_size(header, body)
         except SendRefusedError as refused:
             return Response(refused.code, remark=refused.remark, ext=self._answers.ext)
-        size = len(body) + MIN_RECORD_BYTES
+        size = len(body) + len(header.properties or "") + _WAITING_BYTES
         if self._waiting_bytes + size > MAX_WAITING_REPLY_BYTES:
             return Response(ResponseCode.SYSTEM_BUSY, remark=BUSY, ext=self._answers.ext)
         self._waiting_bytes += size
