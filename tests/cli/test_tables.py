@@ -7,6 +7,7 @@ import sys
 import click
 import pytest
 
+from cometmq.cli.moments import local_time
 from cometmq.cli.output import Column, show
 
 COLUMNS = (
@@ -89,3 +90,9 @@ def test_a_pipe_never_breaks_a_value(monkeypatch: pytest.MonkeyPatch, capsys: py
 
 def test_brackets_are_text(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert "[bold]" in shown([ROW | {"note": "[bold]"}], monkeypatch, capsys)[3]
+
+
+@pytest.mark.parametrize("claimed_ms", [253_402_387_200_000, 10**18, 2**63 - 1])
+def test_a_time_that_no_calendar_has_is_shown_as_its_number(claimed_ms: int) -> None:
+    """The born time of a message is what its producer says."""
+    assert local_time(claimed_ms) == str(claimed_ms)

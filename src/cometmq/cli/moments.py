@@ -16,10 +16,16 @@ _PART: Final = re.compile(r"(\d{1,7}(?:\.\d{1,9})?)(ms|d|h|m|s)")
 
 
 def local_time(timestamp_ms: int | None) -> str | None:
-    """Write milliseconds since 1970 in local time, ISO 8601 with offset; None for no time."""
+    """Write milliseconds since 1970 in local time, ISO 8601 with offset; None for no time.
+
+    What no calendar has stays a number: producers may claim any time.
+    """
     if timestamp_ms is None or timestamp_ms <= 0:
         return None
-    return datetime.fromtimestamp(timestamp_ms / 1000).astimezone().isoformat(timespec="milliseconds")
+    try:
+        return datetime.fromtimestamp(timestamp_ms / 1000).astimezone().isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError, OSError):
+        return str(timestamp_ms)
 
 
 class Moment(click.ParamType[int]):
