@@ -310,6 +310,10 @@ MAX_LISTED_WAITING_BYTES: Final = 16 * 1024 * 1024
 MAX_SEARCHED_WAITING: Final = 1_000_000
 """Waiting messages looked through for one such answer: about 0.1 s, in which the timer log does nothing else."""
 
+MAX_TIMER_LOOKS: Final = 8
+"""Requests about waiting messages under way at once, each up to 0.1 s of the timer log's thread and 10 MB; above it
+SYSTEM_BUSY, so that delayed messages do not wait for those who look at them."""
+
 TIMER_WRITE_BYTES: Final = 4 * 1024 * 1024
 """From so many bytes on waiting messages are copied into the timer log at once."""
 

@@ -135,6 +135,17 @@ async def test_an_answer_is_bounded_whatever_is_asked_for(
     assert await names(wire, topic="Later") == [*sent, "last"]
 
 
+async def test_those_who_look_are_bounded(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cometmq.broker.admin_timer, "MAX_TIMER_LOOKS", 2)
+    codes = (RequestCode.GET_WAITING_MESSAGES, RequestCode.GET_TIMER_METRICS) * 10
+    asked = [wire.command(code) for code in codes]
+    wire.writer.write(b"".join(command.encode() for command in asked))
+    found = [(await wire.answer(command.opaque)).code for command in asked]
+    assert found[:2] == [ResponseCode.SUCCESS] * 2
+    assert ResponseCode.SYSTEM_BUSY in found[2:]
+    assert await page(wire) == {"messages": []}
+
+
 async def test_a_damaged_record_is_listed_by_what_is_left_of_it(
     broker: Broker, wire: Wire, clock: VirtualClock, tmp_path: Path
 ) -> None:

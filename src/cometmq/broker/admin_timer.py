@@ -14,7 +14,7 @@ from collections.abc import Coroutine
 from typing import Any, Final
 
 from cometmq.broker.timer import TimerMessageService
-from cometmq.limits import MAX_LISTED_WAITING
+from cometmq.limits import MAX_LISTED_WAITING, MAX_TIMER_LOOKS
 from cometmq.message.properties import REAL_QID, REAL_TOPIC, UNIQ_KEY
 from cometmq.remoting.bodies import (
     Body,
@@ -66,6 +66,11 @@ class TimerAdmin:
         self._begin(connection, request, self._page(request.header))
 
     def _begin(self, connection: ServerConnection, request: Request[Any], work: Coroutine[Any, Any, Body]) -> None:
+        if len(self._looking) >= MAX_TIMER_LOOKS:
+            work.close()
+            remark = f"{MAX_TIMER_LOOKS} requests look through the messages that wait already, try again"
+            connection.respond(request, Response(ResponseCode.SYSTEM_BUSY, remark=remark))
+            return
         task = asyncio.get_running_loop().create_task(self._answer(connection, request, work), name="timer admin")
         self._looking.add(task)
         task.add_done_callback(self._looking.discard)
