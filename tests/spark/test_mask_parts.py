@@ -43,6 +43,7 @@ LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, 
 JSON = st.recursive(
     LEAVES, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(NAMES, inner, max_size=2), max_leaves=6
 )
+NO_KEYS: dict[bytes, bytes] = {}
 SECRETS = st.builds("{}⟦secret⟧{}".format, NAMES, NAMES)
 
 
@@ -344,6 +345,22 @@ def test_a_changed_value_is_noticed(change: Callable[[str], str]) -> None:
     assert opened(text, {key.key_id: key.key}.get) == {"a": [1, "ä"]}
     with pytest.raises(ValueError, match="was changed"):
         opened(change(text), {key.key_id: key.key}.get)
+
+
+@pytest.mark.parametrize("length", range(57, 70))
+def test_what_only_looks_encrypted_is_left_as_it_is(length: int) -> None:
+    """Anybody may write such a text into a field that no rule names."""
+    body = json.dumps({"note": "enc:1:" + "A" * length})
+    assert Revealer(NO_KEYS.get).body(body.encode()) == body
+
+
+def test_a_body_that_is_nested_deeply_is_revealed() -> None:
+    rules = rules_from_options(["$.a=encrypt"], subject="$.id")
+    key = DataKey(os.urandom(16), os.urandom(32))
+    body = b'{"id":"x","deep":' + b"[" * 600 + b"]" * 600 + b',"a":1}'
+    [found] = Masker(rules, lambda subjects: dict.fromkeys(subjects, key), SECRET).masked([Plain(body, "")])
+    assert isinstance(found, Plain)
+    assert Revealer({key.key_id: key.key}.get).body(found.body).replace(" ", "") == body.decode()
 
 
 @pytest.mark.parametrize(

@@ -32,10 +32,18 @@ class Revealer:
 
         :raises ValueError: an encrypted value was changed.
         """
-        if isinstance(value, dict):
-            return {name: self.value(inner) for name, inner in value.items()}
-        if isinstance(value, list):
-            return [self.value(inner) for inner in value]
+        holder = [value]
+        places: list[tuple[Any, Any]] = [(holder, 0)]
+        while places:  # no recursion: bodies may be nested deeper than Python's stack
+            container, key = places.pop()
+            found = self._one(container[key])
+            if isinstance(found, dict | list):
+                found = found.copy()
+                places += ((found, inner) for inner in (found if isinstance(found, dict) else range(len(found))))
+            container[key] = found
+        return holder[0]
+
+    def _one(self, value: Any) -> Any:
         if not is_sealed(value):
             return value
         try:
@@ -44,7 +52,7 @@ class Revealer:
             self.erased += 1
             return value
         self.opened += 1
-        return self.value(found) if isinstance(found, dict | list) else found
+        return found
 
     def text(self, text: str) -> str:
         """A property with everything in it opened; words are opened one by one, as KEYS are masked."""
