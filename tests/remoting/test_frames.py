@@ -137,6 +137,23 @@ def test_a_large_frame_in_crumbs_takes_no_more_memory_than_its_bytes() -> None:
     assert decoder.next() == Frame(JSON, b"{}", bytes(300_000))
 
 
+@pytest.mark.parametrize("left", [0, 3, 9, 100])
+def test_no_more_is_kept_than_what_is_pending(left: int) -> None:
+    """However many connections there are: a large read must not stay in memory for the little that is left of it."""
+    frame = RemotingCommand(code=1, body=bytes(4096)).encode()
+    decoders = [FrameDecoder() for _ in range(100)]
+    tracemalloc.start()
+    try:
+        for decoder in decoders:
+            assert len(decoder.feed(frame * 50 + frame[:left])) == 50
+            assert decoder.pending == left
+        assert tracemalloc.get_traced_memory()[0] < 1_000_000
+    finally:
+        tracemalloc.stop()
+    for decoder in decoders:
+        assert len(decoder.feed(frame[left:])) == 1
+
+
 @pytest.mark.parametrize(
     "bad",
     [

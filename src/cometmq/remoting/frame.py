@@ -101,6 +101,7 @@ class FrameDecoder:
         if available < self._need or available < 8:
             if available >= 4:
                 self._check_total(int.from_bytes(data[at : at + 4], "big", signed=True))
+            self._let_go()
             return None
         total, mark = _WORDS.unpack_from(data, at)
         header_length = mark & _HEADER_LENGTH_MASK
@@ -117,6 +118,7 @@ class FrameDecoder:
                 self._data, self._at = b"", 0
             else:
                 self._need = 4 + total
+                self._let_go()
             return None
         self._need = 4
         header_at = at + 8
@@ -126,6 +128,12 @@ class FrameDecoder:
         if isinstance(data, bytes):
             return Frame(serialize_type, data[header_at:body_at], data[body_at:end])
         return Frame(serialize_type, bytes(data[header_at:body_at]), bytes(data[body_at:end]))
+
+    def _let_go(self) -> None:
+        """Keep no more than twice what is pending: a read of 256 KB must not stay for the eight bytes at its end."""
+        if self._at > len(self._data) - self._at:
+            self._data = self._data[self._at :]
+            self._at = 0
 
     def _next_large(self, large: _LargeFrame) -> Frame | None:
         if large.held < large.size:
