@@ -30,6 +30,7 @@ from cometmq.spark.mask_cipher import opened, sealed
 from cometmq.spark.mask_keys import DataKey, KeyStore, SecretPlace, digest, master_key_place
 from cometmq.spark.mask_message import NOTHING, Masker, Plain, RefusedError
 from cometmq.spark.mask_paths import parse_path
+from cometmq.spark.mask_report import MaskedSample, MaskReport
 from cometmq.spark.mask_reveal import Revealer
 from cometmq.spark.mask_rules import MaskRules, checked, rules_from_options, rules_from_toml
 from cometmq.spark.mask_task import APART, MASKED_COLUMNS, MaskResult, MaskTask, mask_batches
@@ -440,3 +441,26 @@ def test_paths_lead_to_places() -> None:
     assert parse_path("$.a[*].b").at(document, [1]) == 2
     assert parse_path("$.a[*].b").at(document, [2]) is None
     assert parse_path("$.a[3].b").at(document, []) is None
+
+
+def test_samples_are_for_the_terminal_only() -> None:
+    """``-o json`` goes into logs and files, and a sample is not masked."""
+    sample = MaskedSample("T", "b", 0, 7, f'{{"phone": "{MARK}"}}', '{"phone": "*"}', {"KEYS": MARK}, {})
+    report = MaskReport(
+        source="an archive",
+        to="a directory",
+        dry_run=True,
+        finished=True,
+        messages=1,
+        total=0,
+        values={"$.phone": 1},
+        apart={},
+        steps=(),
+        warnings=(),
+        replayed=None,
+        seconds=1.0,
+        samples=(sample,),
+    )
+    assert MARK in report.render_samples()
+    assert MARK not in report.render()
+    assert MARK not in json.dumps(report.to_dict(), ensure_ascii=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from cometmq.spark.replay_report import ReplayReport
@@ -67,9 +67,11 @@ class MaskReport:
         return self.finished and not self.apart and (self.replayed is None or self.replayed.complete)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain values, for JSON."""
+        """Everything but the samples, which are not masked, as plain values, for JSON."""
         replayed = None if self.replayed is None else self.replayed.to_dict()
-        return asdict(self) | {"complete": self.complete, "replayed": replayed}
+        told = asdict(replace(self, samples=()))
+        del told["samples"]
+        return told | {"complete": self.complete, "replayed": replayed}
 
     def render(self) -> str:
         """A summary to read in a terminal of 100 columns, without samples."""
