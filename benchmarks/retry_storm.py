@@ -1,11 +1,12 @@
 """Measures what a storm of failing messages does to another consumer; one JSON line a system and state.
 
-    python benchmarks/retry_storm.py [--systems cometmq,apache] [--rounds 3] [--messages 50000] [--rate 200]
+    python benchmarks/retry_storm.py [--systems cometmq,apache] [--rounds 3] [--messages 50000] [--rate 200] [--busy 2]
 
 First the other consumer alone (as ``benchmarks/latency.py`` measures it), then while a group of a process of its own
 fails on every one of 50,000 messages: each is handed back to the broker (36), waits, and comes again to fail again.
 Levels of one second keep the storm going. Our client on both sides; broker, storm and the measured consumer share
-the machine's cores, so some of what the second line shows is the scheduler's.
+the machine's cores, so some of what the second line shows is the scheduler's. How much tells ``--busy 2``: beside so
+many processes that only count, and ask nothing of the broker.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +73,18 @@ async def storm(namesrv: str, messages: int) -> None:
         await asyncio.sleep(3600)
 
 
+@contextmanager
+def busy(count: int) -> Iterator[None]:
+    """Processes that use a core each, as far as there is one."""
+    processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
 async def measure(namesrv: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """The other consumer: alone, then in the storm."""
     async with Admin(namesrv) as admin:
@@ -86,6 +100,11 @@ async def measure(namesrv: str, arguments: argparse.Namespace) -> list[dict[str,
         arrived.clear()
         await send_steadily(producer, "calm", arguments.rate, arguments.seconds)
         lines.append({"state": "alone", **percentiles("delivered", arrived)})
+        if arguments.busy:
+            with busy(arguments.busy):
+                arrived.clear()
+                await send_steadily(producer, "calm", arguments.rate, arguments.seconds)
+            lines.append({"state": f"beside {arguments.busy} busy processes", **percentiles("delivered", arrived)})
         command = [sys.executable, __file__, "--storm", namesrv, "--messages", str(arguments.messages)]
         process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
         assert process.stdout is not None
@@ -109,6 +128,7 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=50_000)
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--rate", type=int, default=200)
+    parser.add_argument("--busy", type=int, default=0, metavar="PROCESSES", help="measure also beside so many")
     parser.add_argument("--storm", metavar="NAMESRV", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.storm:
