@@ -123,7 +123,7 @@ def test_a_driver_that_dies_at_the_transaction(
 def test_the_command_makes_a_table_and_goes_on_with_it(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr("cometmq.spark.archive_store.local_session", lambda *_: spark)
+    monkeypatch.setattr("cometmq.spark.environment.local_session", lambda *_: spark)
     monkeypatch.setattr(spark, "stop", lambda: None)
     write_store(tmp_path / "store", 30, body=lambda number: b"x")
     words = ["archive", "--store", str(tmp_path / "store"), "--to", str(tmp_path / "lake"), "--broker-name", "b"]

@@ -92,7 +92,7 @@ def test_two_lives_of_a_topic_are_not_mixed(tmp_path: Path) -> None:
 
 
 def test_the_command_reads_a_store(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cometmq.spark.archive_store.local_session", lambda *_: spark)
+    monkeypatch.setattr("cometmq.spark.environment.local_session", lambda *_: spark)
     monkeypatch.setattr(spark, "stop", lambda: None)
     write_store(tmp_path / "store", 30, body=lambda number: b"x")
     words = ["archive", "--store", str(tmp_path / "store"), "--to", str(tmp_path / "lake"), "-o", "json"]

@@ -143,7 +143,7 @@ def test_recalled_messages_are_not_stuck_and_those_of_topics_made_anew_are(spark
 def test_an_archive_tells_the_same_as_far_as_it_goes(
     spark: Any, topics: Topics, delayed: Delayed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cometmq.spark.job_source.local_session", lambda *_: spark)
+    monkeypatch.setattr("cometmq.spark.environment.local_session", lambda *_: spark)
     monkeypatch.setattr(spark, "stop", lambda: None)
     wanted = [delayed.topic, SCHEDULE_TOPIC, TIMER_TOPIC]
     archive(topics.namesrv, wanted, tmp_path / "lake", tmp_path / "checkpoint", spark=spark)

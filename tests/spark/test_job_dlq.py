@@ -101,7 +101,7 @@ def test_a_selection_counts_what_would_be_sent_again(
 def test_the_command_sends_again_once(
     spark: Any, topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cometmq.spark.job_source.local_session", lambda *_: spark)
+    monkeypatch.setattr("cometmq.spark.environment.local_session", lambda *_: spark)
     monkeypatch.setattr(spark, "stop", lambda: None)
     died = Died(topics)
     page = tmp_path / "dlq.html"

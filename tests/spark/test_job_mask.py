@@ -183,7 +183,7 @@ def bodies_in(topics: Topics, topic: str, queues: int) -> list[int]:
 def test_the_commands_copy_forget_and_reveal(
     spark: Any, topics: Topics, people: str, master_key: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cometmq.spark.job_source.local_session", lambda *_: spark)
+    monkeypatch.setattr("cometmq.spark.environment.local_session", lambda *_: spark)
     monkeypatch.setattr(spark, "stop", lambda: None)
     rules = tmp_path / "rules.toml"
     rules.write_text(

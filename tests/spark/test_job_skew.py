@@ -101,7 +101,7 @@ def test_hot_keys_and_uneven_queues_are_found(spark: Any, topics: Topics, uneven
 def test_the_command_shows_brokers_and_archives_alike(
     spark: Any, topics: Topics, uneven: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cometmq.spark.job_source.local_session", lambda *_: spark)
+    monkeypatch.setattr("cometmq.spark.environment.local_session", lambda *_: spark)
     monkeypatch.setattr(spark, "stop", lambda: None)
     archive(topics.namesrv, uneven, tmp_path / "lake", tmp_path / "checkpoint", spark=spark)
     page = tmp_path / "skew.html"

@@ -172,7 +172,7 @@ def test_what_clients_told_is_shown_by_the_command_from_brokers_and_from_an_arch
 ) -> None:
     topic, trace_topic = topics.create(2), topics.create(1)
     ids = asyncio.run(_send_and_consume(topics.namesrv, topic, trace_topic))
-    monkeypatch.setattr("cometmq.spark.job_source.local_session", lambda *_: spark)
+    monkeypatch.setattr("cometmq.spark.environment.local_session", lambda *_: spark)
     monkeypatch.setattr(spark, "stop", lambda: None)
     page = tmp_path / "report.html"
     wanted = ["trace", "--trace-topic", trace_topic, "--message", ids[2]]

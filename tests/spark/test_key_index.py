@@ -62,7 +62,7 @@ def test_a_run_that_died_counts_for_nothing(spark: Any, lake: tuple[Path, Path])
 
 
 def test_the_command_builds_and_finds(spark: Any, lake: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cometmq.spark.key_index.local_session", lambda *_: spark)
+    monkeypatch.setattr("cometmq.spark.environment.local_session", lambda *_: spark)
     monkeypatch.setattr(spark, "stop", lambda: None)
     places = ["--archive", str(lake[0]), "--index", str(lake[1])]
     built = CliRunner().invoke(command, ["key-index", *places])

@@ -156,7 +156,7 @@ def test_a_store_in_use_is_refused(spark: Any, tmp_path: Path) -> None:
 
 
 def test_the_command_says_whether_they_agree(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cometmq.spark.rebuild.local_session", lambda *_: spark)
+    monkeypatch.setattr("cometmq.spark.environment.local_session", lambda *_: spark)
     monkeypatch.setattr(spark, "stop", lambda: None)
     fill(tmp_path / "store", 100)
     conf = tmp_path / "broker.conf"

@@ -26,7 +26,7 @@ from cometmq.spark.archive_table import TableFormat, format_of
 from cometmq.spark.archive_writer import FORMAT, PATH_OPTION, ArchiveWriterSource, from_rows
 from cometmq.spark.checkpoint import last_committed_batch, query_id_of
 from cometmq.spark.cluster import Cluster
-from cometmq.spark.environment import local_session
+from cometmq.spark.environment import driver_session
 from cometmq.spark.errors import ArchiveError, OptionError, SparkSourceError
 from cometmq.spark.options import LATEST, parse_options
 from cometmq.spark.queues import offsets_to_json
@@ -115,7 +115,7 @@ def archive(
         if continuation:
             given.pop("startingTimestamp", None)
         given |= continuation
-        session = spark or local_session(master, "cometmq archive")
+        session = driver_session(spark, master, "cometmq archive")
         try:
             return _Run(session, log, Path(checkpoint).absolute(), given, on_batch).run(timing, stop)
         finally:

@@ -25,7 +25,7 @@ from cometmq.spark.archive_table import TableFormat, format_of
 from cometmq.spark.archive_writer import PATH_OPTION, Manifest, QueueWriter, from_rows
 from cometmq.spark.columns import ARCHIVE_COLUMNS, arrow_schema
 from cometmq.spark.decode import Records, decode
-from cometmq.spark.environment import local_session
+from cometmq.spark.environment import driver_session
 from cometmq.spark.errors import ArchiveError, OptionError
 from cometmq.spark.queues import Offsets, Queue
 from cometmq.spark.store_options import StoreOptions, parse_store_options
@@ -81,7 +81,7 @@ def archive_store(
     log = ArchiveLog(to, format_of(table_format))
     with log.locked():
         run = ArchiveRun(log, on_batch)
-        session = spark or local_session(master, "cometmq archive")
+        session = driver_session(spark, master, "cometmq archive")
         run_id = f"store-{uuid.uuid4()}"
         try:
             session.dataSource.register(ArchiveStoreSource)

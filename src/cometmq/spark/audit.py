@@ -18,7 +18,7 @@ from cometmq.spark.archive_log import ArchiveLog
 from cometmq.spark.audit_frames import QUEUE, archived_frame, gaps_in, minutes_of, produced_frame, stored_frame, took
 from cometmq.spark.audit_report import AuditReport, Disagreement, Lateness, QueueAudit, Span, moment
 from cometmq.spark.cluster import Cluster
-from cometmq.spark.environment import local_session
+from cometmq.spark.environment import driver_session
 from cometmq.spark.errors import ArchiveError, OptionError
 from cometmq.spark.group_offsets import committed_offsets
 from cometmq.spark.options import parse_options
@@ -67,7 +67,7 @@ def audit(
     log = None if archive is None else _log_of(Path(archive).absolute(), topic)
     # Groups, then brokers, then the archive's log: each can only be behind the next one that is asked.
     consumed = {group: committed_offsets(cluster, queues, group) for group in groups}
-    session = spark or local_session(master, "cometmq audit")
+    session = driver_session(spark, master, "cometmq audit")
     try:
         work = _Audit(session, cluster, namesrv, topic, queues, log, consumed, on_step)
         return work.run(trace_topic, allow_duplicates, detail)

@@ -26,6 +26,10 @@ class SparkMissingError(SparkSourceError):
     """PySpark, what it needs, or Java is not installed."""
 
 
+class ConnectSessionError(SparkSourceError):
+    """A job was given a session of Spark Connect."""
+
+
 def demand_spark() -> None:
     """Demand what a Spark session needs.
 
@@ -40,6 +44,22 @@ def demand_spark() -> None:
             "Spark needs Java 17 or later, and there is no java on the PATH and no JAVA_HOME",
             next_step="install it, for example with: apt-get install openjdk-17-jre-headless",
         )
+
+
+def driver_session(spark: SparkSession | None, master: str, app_name: str) -> SparkSession:
+    """The session that a job was given, or one of its own on ``master``.
+
+    :raises SparkMissingError: as :func:`demand_spark`.
+    :raises ConnectSessionError: it is one of Spark Connect.
+    """
+    if spark is None:
+        return local_session(master, app_name)
+    if type(spark).__module__.startswith("pyspark.sql.connect."):
+        raise ConnectSessionError(
+            "a job counts and commits in the driver's process, which a session of Spark Connect is not in",
+            next_step="run the job by spark-submit, or with --master; reading, writing and streams work by Connect",
+        )
+    return spark
 
 
 def local_session(master: str = "local[*]", app_name: str = "cometmq", *, brief: bool = False) -> SparkSession:

@@ -15,7 +15,7 @@ from cometmq.spark.archive_log import ArchiveLog
 from cometmq.spark.archive_reader import read_archive
 from cometmq.spark.cluster import Cluster
 from cometmq.spark.columns import BY_NAME
-from cometmq.spark.environment import local_session
+from cometmq.spark.environment import driver_session
 from cometmq.spark.errors import OptionError, SparkSourceError
 from cometmq.spark.options import parse_options
 from cometmq.spark.queues import Queue
@@ -151,7 +151,7 @@ def job_session(spark: SparkSession | None, master: str, name: str) -> Iterator[
     :raises SparkSourceError: what went wrong in Spark within the block, in one sentence.
     """
     from_outside = spark is not None
-    session = spark or local_session(master, name)
+    session = driver_session(spark, master, name)
     if not from_outside:
         tasks = max(_LEAST_TASKS, session.sparkContext.defaultParallelism * _TASKS_PER_CORE)
         session.conf.set("spark.sql.shuffle.partitions", str(tasks))

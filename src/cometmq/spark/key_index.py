@@ -26,7 +26,7 @@ from cometmq.message.message import MessageExt
 from cometmq.spark.archive_commit import DataFile, QueueTotals
 from cometmq.spark.archive_log import ArchiveLog
 from cometmq.spark.archive_reader import read_files, record_of
-from cometmq.spark.environment import local_session
+from cometmq.spark.environment import driver_session
 from cometmq.spark.errors import ArchiveError
 from cometmq.spark.queues import Offsets, Queue
 
@@ -64,7 +64,7 @@ def build_key_index(
     files = [file for file in log.files() if file.end > indexed.get(file.queue, 0)]
     if not files:
         return None
-    session = spark or local_session(master, "cometmq key index")
+    session = driver_session(spark, master, "cometmq key index")
     try:
         limits = [(*of.queue, indexed.get(of.queue, 0), of.next) for of in totals]
         known = session.createDataFrame(

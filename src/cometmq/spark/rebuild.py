@@ -24,7 +24,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.durable import flush_directory
-from cometmq.spark.environment import local_session
+from cometmq.spark.environment import driver_session
 from cometmq.spark.rebuild_tasks import (
     Compared,
     Layout,
@@ -152,7 +152,7 @@ def rebuild(
     )
     known = known_topics(root, Findings(root))
     lock = StoreLock(root / "lock")
-    session = spark or local_session(master, "cometmq rebuild")
+    session = driver_session(spark, master, "cometmq rebuild")
     try:
         session.dataSource.register(RebuildSource)
         named = None if known is None else sorted(known)

@@ -22,7 +22,7 @@ from cometmq.spark.archive import cause_of
 from cometmq.spark.archive_log import ArchiveLog
 from cometmq.spark.archive_reader import read_files
 from cometmq.spark.cluster import Cluster
-from cometmq.spark.environment import local_session
+from cometmq.spark.environment import driver_session
 from cometmq.spark.errors import ArchiveError, OptionError, SparkSourceError
 from cometmq.spark.offset_mapping import translate, write_offsets
 from cometmq.spark.options import parse_options
@@ -99,7 +99,7 @@ def replay(
         )
     job = ReplayJob(str(log.root), topic, namesrv, to, by_key, keep_born_time, selection or Selection())
     run = _Run(log, ReplayLedger(Path(ledger).absolute()), job, per_second, timeout_ms, step_offsets, on_step)
-    session = spark or local_session(master, "cometmq replay")
+    session = driver_session(spark, master, "cometmq replay")
     try:
         report = run.dry(session) if dry_run else run.wet(session, stop)
         if translate_groups:
