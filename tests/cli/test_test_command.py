@@ -58,18 +58,19 @@ def test_a_test_that_passes_only_alone_is_named_and_counted_once(project: Path) 
     (project / "tests" / "test_once.py").write_text(FAILS_ONCE)
     done = run_tests(project)
     assert done.returncode == 0, done.stdout
-    assert "PASSED ONLY ALONE, look into them: tests.test_once.test_is_slow_beside_others" in done.stdout
+    assert "PASSED ONLY ALONE, look into them: tests.test_once::test_is_slow_beside_others" in done.stdout
     assert "= 2 passed in" in done.stdout
 
 
-@pytest.mark.parametrize(("number", "runs"), [(3, 2), (4, 1)])
-def test_a_test_that_fails_alone_too_or_beside_many_others_fails(project: Path, number: int, runs: int) -> None:
-    (project / "tests" / "test_fails.py").write_text(FAILS % number)
+@pytest.mark.parametrize(("modules", "number", "runs"), [(1, 7, 2), (3, 1, 2), (4, 1, 1)])
+def test_what_fails_alone_too_or_in_many_modules_fails(project: Path, modules: int, number: int, runs: int) -> None:
+    for module in range(modules):
+        (project / "tests" / f"test_fails_{module}.py").write_text(FAILS % number)
     done = run_tests(project)
     assert done.returncode == 1
     assert done.stdout.count("── crash tests …") == runs
     assert "FAILED parts: crash tests" in done.stdout
-    assert f"= {number} failed in" in done.stdout
+    assert f"= {modules * number} failed in" in done.stdout
     assert "PASSED ONLY ALONE" not in done.stdout
 
 

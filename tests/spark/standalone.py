@@ -108,12 +108,15 @@ class Standalone:
         until(ready, PATIENCE_S, f"{len(self._running)} workers have registered")
 
     def _state(self) -> dict[str, Any] | None:
-        """What the master tells of itself."""
+        """What the master tells of itself; ``None`` while it starts.
+
+        It opens its port before all its pages are there: for a moment its front page answers for every address.
+        """
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self._web}/json/", timeout=10) as answer:
                 found: dict[str, Any] = json.load(answer)
                 return found
-        except OSError:
+        except (OSError, json.JSONDecodeError):
             return None
 
     def _java(self, stack: ExitStack, name: str, main: str, *arguments: str) -> Process:
