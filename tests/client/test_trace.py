@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 
 import pytest
@@ -21,6 +22,7 @@ from cometmq.client import (
     PushConsumer,
     SendResult,
 )
+from cometmq.client.errors import RouteNotFoundError
 from cometmq.client.instance import ClientInstance
 from cometmq.client.trace import MessageTrace
 from cometmq.client.trace_dispatcher import TraceDispatcher
@@ -38,13 +40,17 @@ TRACED = ProducerConfig(enable_msg_trace=True)
 
 
 async def way(address: str, result: SendResult, *, consumptions: int = 0, topic: str = TRACE_TOPIC) -> MessageWay:
-    """The way of a message once it is told; Apache indexes a moment after storing."""
-    async with Admin(address) as admin, asyncio.timeout(20):
+    """The way of a message once it is told.
+
+    Apache indexes a moment after storing, and a nameserver hears of the trace topic a moment after its first message.
+    """
+    async with Admin(address) as admin, asyncio.timeout(60):
         while True:
-            found = await way_of(admin, result.msg_id, topic=topic)
-            done = [call for call in found.consumptions if call.success is not None]
-            if found.sends and len(done) >= consumptions:
-                return found
+            with contextlib.suppress(RouteNotFoundError):
+                found = await way_of(admin, result.msg_id, topic=topic)
+                done = [call for call in found.consumptions if call.success is not None]
+                if found.sends and len(done) >= consumptions:
+                    return found
             await asyncio.sleep(0.05)
 
 
