@@ -5,10 +5,17 @@ from __future__ import annotations
 import ast
 import importlib
 import re
+import shlex
 import textwrap
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
+
+from cometmq.cli.failures import EXTRAS
+from cometmq.cli.main import root
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -63,3 +70,48 @@ def test_every_example_is_run_by_a_test(example: str) -> None:
     tests = (path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
     whole = f'"examples/{example.rpartition("/")[0]}"' if "/" in example else None
     assert any(re.search(f'"{name}"', text) or (whole is not None and whole in text) for text in tests)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_the_python_of_a_page_can_be_compiled(page: Path) -> None:
+    for block in re.findall(r"^```python\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
+        compile(block, name_of(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+
+def calls(page: Path) -> Iterator[list[str]]:
+    """The words of every call of ``cometmq`` that a page prints as a command line."""
+    text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+    for line in re.findall(r"^(?: {4})?\$ (.*)$", text, re.MULTILINE):
+        words = shlex.split(line, comments=True)
+        if "cometmq" in words:
+            after = words[words.index("cometmq") + 1 :]
+            yield after[: next((place for place, word in enumerate(after) if word in ("<", ">", "|")), None)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_the_commands_of_a_page_have_the_options_that_they_are_given(page: Path) -> None:
+    for words in calls(page):
+        command: click.Command = root
+        rest = list(words)
+        while isinstance(command, click.Group) and rest:
+            member = command.get_command(click.Context(command), rest[0])
+            if member is None and command.invoke_without_command:
+                break
+            assert member is not None, words
+            command = member
+            rest.pop(0)
+        known = {name for option in command.params if isinstance(option, click.Option) for name in option.opts}
+        given = {word.partition("=")[0] for word in rest if re.match(r"--?[a-z]", word)}
+        assert given <= known, words
+
+
+def test_the_index_explains_every_extra() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    install = INDEX.read_text(encoding="utf-8").partition("## Install")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (`.*?) \|", install, re.MULTILINE)
+    explained = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+    assert sorted(explained) == sorted(project["optional-dependencies"])
+    assert set(EXTRAS.values()) <= set(explained)
+    for page in PAGES:
+        for extras in re.findall(r"(?:cometmq|'\.)\[([\w,]+)\]", page.read_text(encoding="utf-8")):
+            assert set(extras.split(",")) <= set(explained), name_of(page)

@@ -49,6 +49,7 @@ def test_unknown_key_is_named_with_the_nearest_known_one(tmp_path: Path) -> None
         ("autoCreateTopicEnable=perhaps", "true or false"),
         ("flushDiskType=SOMETIMES", "ASYNC_FLUSH or SYNC_FLUSH"),
         ("brokerRole=SLAVE", "ASYNC_MASTER"),
+        ("aclEnable=true", "false"),
         ("brokerPermission=7", "a whole number from 0 to 6"),
         ("messageDelayLevel=1s 5x", "at most 256 delays such as 10s 5m 2h 1d"),
         ("messageDelayLevel=", "at most 256 delays such as 10s 5m 2h 1d"),

@@ -116,9 +116,10 @@ class BrokerConfig(StoreConfig):
 
     # --- who and where --------------------------------------------------------------------------
     broker_cluster_name: str = option("DefaultCluster", "Cluster that this broker belongs to.")
-    broker_name: str = option("", "Name of this broker; a master and its slaves share it. Empty: the host's name.")
-    broker_id: int = option(MASTER_ID, "0 for a master; slaves have higher ids.", maximum=MASTER_ID)
-    broker_role: str = option("ASYNC_MASTER", "Role in replication.", choices=("ASYNC_MASTER",))
+    broker_name: str = option("", "Name of this broker. Empty: the host's name.")
+    broker_id: int = option(MASTER_ID, "0, that of a master.", maximum=MASTER_ID)
+    broker_role: str = option("ASYNC_MASTER", "Role in replication; there are no slaves.", choices=("ASYNC_MASTER",))
+    acl_enable: str = option("false", "Whether signatures are checked; this broker cannot.", choices=("false",))
     broker_ip1: str = option(
         "", "Address that clients reach this broker at; it is inside message ids. Empty: found out.", key="brokerIP1"
     )

@@ -25,6 +25,7 @@ from cometmq.cli.running import stopped_at_the_end
 )
 @click.option("-c", "--config", type=click.Path(path_type=Path), help="Apache's broker.conf.")
 @click.option("-p", "--port", type=click.IntRange(0, 65_535), help="Port, 0 for a free one (listenPort).")
+@click.option("--host", help="Address to listen on (bindAddress).")
 @click.option("--data", type=click.Path(path_type=Path), help="Directory of the store (storePathRootDir).")
 @set_option
 @click.option("--help-config", is_flag=True, help="Print every key with its meaning, as a broker.conf.")
@@ -33,6 +34,7 @@ def command(
     namesrv: str | None,
     config: Path | None,
     port: int | None,
+    host: str | None,
     data: Path | None,
     settings: tuple[str, ...],
     help_config: bool,
@@ -45,7 +47,7 @@ def command(
     if help_config:
         show_config_keys(BrokerConfig)
         return
-    given = {"namesrvAddr": namesrv, "listenPort": port, "storePathRootDir": data}
+    given = {"namesrvAddr": namesrv, "listenPort": port, "bindAddress": host, "storePathRootDir": data}
     named = tuple(f"{key}={value}" for key, value in given.items() if value is not None)
     overrides: dict[str, Any] = parse_overrides(BrokerConfig, named + settings)
     loaded, warnings = load_broker_config(config, **overrides)

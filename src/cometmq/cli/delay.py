@@ -54,7 +54,7 @@ def command() -> None:
 @namesrv_option
 @output_option
 def waiting(topic: str | None, namesrv: str, output: str) -> int:
-    """Count the messages that wait at each broker, by topic and by how soon they are due.
+    """Count what waits at each broker, by topic and by when it is due.
 
     The columns of minutes, hours and days count what is due until then. Exit code 3 when a broker does not answer.
     """
@@ -70,8 +70,8 @@ def waiting(topic: str | None, namesrv: str, output: str) -> int:
 
 @command.command("list")
 @click.option("-t", "--topic", help="Only those that will stand in this topic.")
-@click.option("--begin", type=Moment(), default=0, help="Only what is due from then on.")
-@click.option("--end", type=Moment(), default=END_OF_TIME_MS, help="Only what is due before this.")
+@click.option("--since", "--begin", "begin", type=Moment(), default=0, help="Only what is due from then on.")
+@click.option("--until", "--end", "end", type=Moment(), default=END_OF_TIME_MS, help="Only what is due before this.")
 @click.option("--limit", type=click.IntRange(1), default=1000, show_default=True, help="At most so many.")
 @namesrv_option
 @output_option
@@ -83,7 +83,7 @@ def list_waiting(topic: str | None, begin: int, end: int, limit: int, namesrv: s
     if topic is not None:
         demand_topic_name(topic)
     if end <= begin:
-        raise WrongUseError("--end is not after --begin")
+        raise WrongUseError("--until is not after --since")
 
     async def work(admin: Admin) -> list[dict[str, Any]]:
         masters = await admin.masters()

@@ -47,8 +47,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def _selection_options(function: F) -> F:
     for option in (
-        click.option("--end", type=Moment(), help="Given up not after this time."),
-        click.option("--begin", type=Moment(), default=0, help="Given up not before this time."),
+        click.option("--until", "--end", "end", type=Moment(), help="Given up not after this time."),
+        click.option("--since", "--begin", "begin", type=Moment(), default=0, help="Given up not before this time."),
         click.option("--origin-topic", help="Sent to this topic."),
         click.option("--tag", help="With this tag."),
         click.option("--key", help="With this key."),
@@ -93,7 +93,9 @@ def list_groups(namesrv: str, output: str) -> None:
 @command.command("read")
 @click.argument("group")
 @_selection_options
-@click.option("--max", "limit", type=click.IntRange(1), default=100, show_default=True)
+@click.option(
+    "--limit", "--max", "limit", type=click.IntRange(1), default=100, show_default=True, help="At most so many."
+)
 @namesrv_option
 @output_option
 def read(
@@ -144,7 +146,7 @@ def export(
     path: Path | None,
     namesrv: str,
 ) -> None:
-    """Write the dead letters of a group as JSON lines, with everything that is stored of them."""
+    """Write all that is stored of a group's dead letters, as JSON lines."""
     demand_group_name(group)
     wanted = _selection(key, tag, origin_topic, begin, end)
 
@@ -184,11 +186,15 @@ def _whole(letter: MessageExt) -> dict[str, Any]:
 
 @command.command("resend")
 @click.argument("group")
-@click.option("--id", "ids", multiple=True, help="Only this one: its id, or that of the message; may be repeated.")
+@click.option("--id", "ids", multiple=True, help="Only this one: its id, or that of the message; repeatable.")
 @click.option("--all", "everything", is_flag=True, help="All that the other options leave.")
 @_selection_options
 @click.option("--rate", type=click.FloatRange(0, min_open=True), help="Messages a second at most.")
-@click.option("--ledger", type=click.Path(dir_okay=False, path_type=Path), help="Default: ./dlq-GROUP.ledger")
+@click.option(
+    "--ledger",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="File that notes what was sent.  [default: ./dlq-GROUP.ledger]",
+)
 @click.option("--dry-run", is_flag=True, help="Only say what would be sent.")
 @namesrv_option
 def resend_command(
@@ -205,7 +211,7 @@ def resend_command(
     dry_run: bool,
     namesrv: str,
 ) -> None:
-    """Send dead letters again to the topics where they came from, each one once.
+    """Send dead letters to where they came from, each one once.
 
     What was sent is noted in the ledger, a file: repeat the command with the same one after it was
     interrupted. The dead letters stay where they are until they expire.

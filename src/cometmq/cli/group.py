@@ -73,8 +73,16 @@ def list_groups(everything: bool, namesrv: str, output: str) -> None:
 
 @command.command("create")
 @click.argument("group")
-@click.option("--max-retries", type=click.IntRange(-1, 1000), default=16, show_default=True)
-@click.option("--retry-queues", type=click.IntRange(0, 64), default=1, show_default=True)
+@click.option(
+    "--max-retries",
+    type=click.IntRange(-1, 1000),
+    default=16,
+    show_default=True,
+    help="Deliveries again before the dead letters.",
+)
+@click.option(
+    "--retry-queues", type=click.IntRange(0, 64), default=1, show_default=True, help="Queues of its retry topic."
+)
 @click.option("--cluster", help="Only on the brokers of this cluster.")
 @namesrv_option
 def create(group: str, max_retries: int, retry_queues: int, cluster: str | None, namesrv: str) -> None:

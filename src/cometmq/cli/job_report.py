@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import html
 import importlib.util
 import io
@@ -11,22 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from cometmq.cli.page_style import NO_PLOTS, page, picture
 from cometmq.durable import replace_file
 
 _COLORS: Final = ("#0e7490", "#d97706", "#a21caf", "#64748b")
-_NO_PLOTS: Final = "<p>Plots need matplotlib: <code>pip install 'cometmq[plot]'</code></p>"
-_PAGE: Final = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>
-body {{ font-family: system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; color: #1e293b }}
-pre {{ background: #f1f5f9; padding: 1rem; overflow-x: auto; line-height: 1.35 }}
-img {{ max-width: 100% }}
-h1 span {{ color: {color} }}
-</style></head><body>
-<h1><span>{mark}</span> {title}</h1>
-<pre>{text}</pre>
-{plots}
-</body></html>
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +21,8 @@ class Bars:
     """A bar for each name and series."""
 
     title: str
+    unit: str
+    """What the bars' heights are."""
     names: Sequence[str]
     series: Mapping[str, Sequence[float]]
 
@@ -43,6 +32,7 @@ class Line:
     """Series over ``at``."""
 
     title: str
+    unit: str
     label: str
     at: Sequence[float]
     series: Mapping[str, Sequence[float]]
@@ -68,14 +58,10 @@ def write_page(path: Path, title: str, good: bool, text: str, plots: Sequence[Pl
     :param good: whether all is as it should be, for the mark before the title.
     :param text: the report as the terminal shows it.
     """
-    page = _PAGE.format(
-        title=html.escape(title),
-        color="#15803d" if good else "#b91c1c",
-        mark="✔" if good else "✘",
-        text=html.escape(text),
-        plots=_drawn(plots) if importlib.util.find_spec("matplotlib") else _NO_PLOTS,
-    )
-    replace_file(path, page.encode())
+    mark = '<span class="good">✔</span>' if good else '<span class="bad">✘</span>'
+    pictures = _drawn(plots) if importlib.util.find_spec("matplotlib") else NO_PLOTS
+    body = f"<h1>{mark} {html.escape(title)}</h1>\n<pre>{html.escape(text)}</pre>\n{pictures}"
+    replace_file(path, page(title, body))
 
 
 def _drawn(plots: Sequence[Plot]) -> str:
@@ -94,11 +80,10 @@ def _drawn(plots: Sequence[Plot]) -> str:
             else:
                 _draw_series(axes, plot)
             axes.set_title(plot.title)
-            picture = io.BytesIO()
-            figure.savefig(picture, dpi=110)
+            png = io.BytesIO()
+            figure.savefig(png, dpi=130)
             pyplot.close(figure)
-            data = base64.b64encode(picture.getvalue()).decode()
-            pictures.append(f'<img alt="{html.escape(plot.title)}" src="data:image/png;base64,{data}">')
+            pictures.append(picture(png.getvalue(), plot.title))
     return "\n".join(pictures)
 
 
@@ -108,7 +93,8 @@ def _draw_series(axes: Any, plot: Bars | Line) -> None:
     else:
         _draw_line(axes, plot)
     axes.set_ylim(0, None)
-    axes.yaxis.set_major_formatter("{x:,.0f}")
+    axes.set_ylabel(plot.unit)
+    axes.yaxis.set_major_formatter("{x:,.10g}")
     if len(plot.series) > 1:
         axes.legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 1), ncols=len(plot.series))
 

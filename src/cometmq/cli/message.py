@@ -78,11 +78,19 @@ def get(message_id: str, topic: str | None, raw: bool, namesrv: str, output: str
 
 
 @command.command("query")
-@click.option("--topic", required=True)
+@click.option("--topic", required=True, help="The topic.")
 @click.option("--key", required=True, help="One of the keys that the producer gave.")
-@click.option("--begin", type=Moment(), default=0, help="Not stored before this time.")
-@click.option("--end", type=Moment(), help="Not stored after this time.")
-@click.option("--max", "limit", type=click.IntRange(1, MAX_QUERY_MESSAGES), default=32, show_default=True)
+@click.option("--since", "--begin", "begin", type=Moment(), default=0, help="Not stored before this time.")
+@click.option("--until", "--end", "end", type=Moment(), help="Not stored after this time.")
+@click.option(
+    "--limit",
+    "--max",
+    "limit",
+    type=click.IntRange(1, MAX_QUERY_MESSAGES),
+    default=32,
+    show_default=True,
+    help="At most so many.",
+)
 @namesrv_option
 @output_option
 def query(topic: str, key: str, begin: int, end: int | None, limit: int, namesrv: str, output: str) -> None:
@@ -106,10 +114,10 @@ def show_found(found: Sequence[MessageExt], key: str, output: str) -> None:
 
 
 @command.command("at")
-@click.option("--topic", required=True)
+@click.option("--topic", required=True, help="The topic.")
 @click.option("--broker", help="Name of the broker; needed when the topic has several.")
-@click.option("--queue", type=click.IntRange(0), required=True)
-@click.option("--offset", type=click.IntRange(0), required=True)
+@click.option("--queue", type=click.IntRange(0), required=True, help="Number of the queue.")
+@click.option("--offset", type=click.IntRange(0), required=True, help="Place in that queue.")
 @_raw_option
 @namesrv_option
 @output_option

@@ -39,12 +39,12 @@ class NotTracedError(CometMQError):
 @click.command("trace")
 @click.argument("message_id", metavar="ID")
 @click.option("--trace-topic", default=TRACE_TOPIC, show_default=True, help="Where the clients' traces are.")
-@click.option("--begin", type=Moment(), default=0, help="Traces not stored before this time.")
-@click.option("--end", type=Moment(), help="Traces not stored after this time.")
+@click.option("--since", "--begin", "begin", type=Moment(), default=0, help="Traces not stored before this time.")
+@click.option("--until", "--end", "end", type=Moment(), help="Traces not stored after this time.")
 @namesrv_option
 @output_option
 def trace(message_id: str, trace_topic: str, begin: int, end: int | None, namesrv: str, output: str) -> None:
-    """Show the way of a message: sent, stored, consumed, and how long each took.
+    """Show the way of a message: sent, consumed, and how long each took.
 
     ID is the client's (the unique key). Its producer and its consumers must have their trace switched on (--trace,
     enable_msg_trace; in Java enableMsgTrace). Clients write it every half second.

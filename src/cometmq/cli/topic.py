@@ -79,7 +79,13 @@ def list_topics(everything: bool, namesrv: str, output: str) -> None:
 @command.command("create")
 @click.argument("topic")
 @click.option("--queues", type=click.IntRange(1, 65_535), default=8, show_default=True, help="Queues on each broker.")
-@click.option("--permission", type=click.Choice(list(PERMISSIONS)), default="rw", show_default=True)
+@click.option(
+    "--permission",
+    type=click.Choice(list(PERMISSIONS)),
+    default="rw",
+    show_default=True,
+    help="Whether it may be read (r) and written (w).",
+)
 @click.option("--order", is_flag=True, help="Mark as an ordered topic.")
 @click.option("--cluster", help="Only on the brokers of this cluster.")
 @click.option("--broker", help="Only on this broker.")

@@ -43,7 +43,7 @@ def command() -> None:
 @namesrv_option
 @output_option
 def list_open(group: str | None, limit: int, namesrv: str, output: str) -> None:
-    """List open transactions: whose they are, for how long, and how often their producers were asked."""
+    """List open transactions: whose, since when, how often asked about."""
     if group is not None:
         demand_group_name(group)
 

@@ -25,7 +25,13 @@ STILL_SECONDS: Final = 15.0
 
 
 @click.command("demo")
-@click.option("--messages", type=click.IntRange(1_000, 20_000_000), default=300_000, show_default=True)
+@click.option(
+    "--messages",
+    type=click.IntRange(1_000, 20_000_000),
+    default=300_000,
+    show_default=True,
+    help="Changes of orders to send.",
+)
 @click.option("--producers", type=click.IntRange(1, 16), default=2, show_default=True, help="Producer processes.")
 @click.option("--consumers", type=click.IntRange(1, 8), default=2, show_default=True, help="Consumer processes.")
 @click.option("--rate", type=click.FloatRange(100), default=30_000, show_default=True, help="At most so many a second.")

@@ -13,6 +13,7 @@ import click
 from cometmq.cli.administration import namesrv_option
 from cometmq.cli.failures import DONE, PARTLY_DONE
 from cometmq.cli.jobs.archive_upkeep import COMMANDS
+from cometmq.cli.jobs.reading import report_options, tell_report
 from cometmq.spark.archive_table import FORMATS, ICEBERG, TableFormat
 from cometmq.spark.errors import OptionError
 
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 @click.option("--starting-offsets", default="earliest", show_default=True, help="earliest, latest or JSON.")
 @click.option(
     "--commit-interval",
-    help="Go on until SIGTERM, and commit when messages have waited so long (30s, 5m), or a commit is full.",
+    help="Go on until Ctrl-C or SIGTERM, and commit when messages have waited so long (30s, 5m), or a commit is full.",
 )
 @click.option(
     "--commit-rows",
@@ -59,11 +60,9 @@ if TYPE_CHECKING:
 )
 @click.option("--commit-bytes", default="2g", show_default=True, help="Most bytes in one commit, about: 64m, 2g.")
 @click.option("--option", "settings", multiple=True, metavar="NAME=VALUE", help="Any other option of the source.")
-@click.option("--master", default="local[*]", show_default=True, help="Spark master.")
 @click.option("--dry-run", is_flag=True, help="Write nothing; say how many messages of brokers would be archived.")
-@click.option("--report", type=click.Path(path_type=Path, dir_okay=False), help="Write the report as HTML too.")
 @click.option("--vacuum", is_flag=True, help="Then remove what archive vacuum would.")
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@report_options
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -85,7 +84,7 @@ def command(
     settings: tuple[str, ...],
     master: str,
     dry_run: bool,
-    report: Path | None,
+    page: Path | None,
     vacuum: bool,
     output: str,
 ) -> int:
@@ -152,8 +151,9 @@ def command(
     finally:
         signal.signal(signal.SIGTERM, before)
     removed = swept(to).files_before if vacuum and done.queues and not dry_run else 0
-    if report is not None:
-        _write_page(done, report)
+    if page is not None:
+        _write_page(done, page)
+        tell_report(page)
     code = DONE if done.complete else PARTLY_DONE
     if output == "json":
         click.echo(json.dumps(done.to_dict() | {"exit_code": code, "vacuumed": removed}, indent=2))
@@ -168,7 +168,7 @@ def _write_page(done: ArchiveReport, path: Path) -> None:
     from cometmq.cli.job_report import Bars, write_page
 
     names = [f"{of.topic} {of.broker} {of.queue_id}" for of in done.queues]
-    plots = [Bars("Messages by queue", names, {"messages": [of.rows for of in done.queues]})] if names else []
+    plots = [Bars("By queue", "messages", names, {"messages": [of.rows for of in done.queues]})] if names else []
     write_page(path, f"Archive {done.directory}", done.complete, done.render(), plots)
 
 

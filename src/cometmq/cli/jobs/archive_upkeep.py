@@ -5,42 +5,30 @@ from __future__ import annotations
 import json
 import signal
 import threading
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
 from cometmq.cli.failures import DONE, PARTLY_DONE
-from cometmq.cli.jobs.reading import tell_step
+from cometmq.cli.jobs.reading import page_options, report_options, tell_report, tell_step
 from cometmq.cli.moments import Duration
 from cometmq.spark.errors import OptionError
 
 if TYPE_CHECKING:
     from cometmq.spark.archive_upkeep import Upkeep, UpkeepReport
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 _MOST_BARS = 60
 
 
-def _upkeep_options(command: F) -> F:
-    for option in (
-        click.argument("archive", type=click.Path(path_type=Path, file_okay=False, exists=True)),
-        click.option("--dry-run", is_flag=True, help="Change nothing; say what would be done."),
-        click.option("--report", type=click.Path(path_type=Path, dir_okay=False), help="Write the report as HTML too."),
-        click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True),
-    ):
-        command = option(command)
-    return command
-
-
+_archive = click.argument("archive", type=click.Path(path_type=Path, file_okay=False, exists=True))
+_dry_run = click.option("--dry-run", is_flag=True, help="Change nothing; say what would be done.")
 _topics = click.option("--topic", "topics", multiple=True, help="Only this topic; may be given several times.")
 
 
 @click.command("compact")
-@_upkeep_options
+@_archive
 @_topics
 @click.option("--target-mb", type=click.IntRange(1), default=128, show_default=True, help="Join files up to this size.")
 @click.option(
@@ -50,20 +38,21 @@ _topics = click.option("--topic", "topics", multiple=True, help="Only this topic
     show_default=True,
     help="Only hours that ended so long ago: 30m, 1d.",
 )
-@click.option("--master", default="local[*]", show_default=True, help="Spark master.")
+@_dry_run
+@report_options
 @click.pass_context
 def compact_command(
     ctx: click.Context,
     archive: Path,
     dry_run: bool,
-    report: Path | None,
+    page: Path | None,
     output: str,
     topics: tuple[str, ...],
     target_mb: int,
     settled: timedelta,
     master: str,
 ) -> int:
-    """Join small files of an archive, while others read it and a job goes on archiving into it.
+    """Join small files, beside readers and a job that archives.
 
     Exit codes: 0 done; 1 failed, what was committed stays; 2 wrong use; 3 partly done: stopped before its end.
     """
@@ -84,26 +73,28 @@ def compact_command(
         )
     finally:
         signal.signal(signal.SIGTERM, before)
-    return _hand_out(done, output, report)
+    return _hand_out(done, output, page)
 
 
 @click.command("expire")
-@_upkeep_options
+@_archive
 @_topics
 @click.option("--keep", type=Duration(), required=True, help="Keep what was stored within this time: 12h, 90d.")
+@_dry_run
+@page_options
 @click.pass_context
 def expire_command(
     ctx: click.Context,
     archive: Path,
     dry_run: bool,
-    report: Path | None,
+    page: Path | None,
     output: str,
     topics: tuple[str, ...],
     keep: timedelta,
 ) -> int:
-    """Take hours that are older than --keep out of an archive; vacuum then deletes their files.
+    """Take hours older than --keep out of an archive.
 
-    Exit codes: 0 done; 1 failed; 2 wrong use.
+    vacuum then deletes their files. Exit codes: 0 done; 1 failed; 2 wrong use.
     """
     from cometmq.spark.archive_retention import expire
 
@@ -111,11 +102,11 @@ def expire_command(
         done = expire(archive, keep_ms=_ms(keep), topics=topics, dry_run=dry_run)
     except OptionError as error:
         raise click.UsageError(str(error), ctx) from error
-    return _hand_out(done, output, report)
+    return _hand_out(done, output, page)
 
 
 @click.command("vacuum")
-@_upkeep_options
+@_archive
 @click.option(
     "--keep",
     type=Duration(),
@@ -123,14 +114,16 @@ def expire_command(
     show_default=True,
     help="Keep files that were compacted or expired within this time, for readers of an older version.",
 )
-def vacuum_command(archive: Path, dry_run: bool, report: Path | None, output: str, keep: timedelta) -> int:
+@_dry_run
+@page_options
+def vacuum_command(archive: Path, dry_run: bool, page: Path | None, output: str, keep: timedelta) -> int:
     """Delete files below an archive that its table does not name.
 
     Exit codes: 0 done; 1 failed; 2 wrong use.
     """
     from cometmq.spark.archive_retention import vacuum
 
-    return _hand_out(vacuum(archive, keep_ms=_ms(keep), dry_run=dry_run), output, report)
+    return _hand_out(vacuum(archive, keep_ms=_ms(keep), dry_run=dry_run), output, page)
 
 
 COMMANDS = (compact_command, expire_command, vacuum_command)
@@ -153,8 +146,10 @@ def _hand_out(done: UpkeepReport, output: str, page: Path | None) -> int:
         names = [f"{of.topic} {of.hour}" for of in shown]
         files = {"before": [of.files_before for of in shown], "after": [of.files_after for of in shown]}
         sizes = {"MB": [of.bytes_before / 1e6 for of in shown]}
-        plots = [Bars("Files by hour", names, files), Bars("Megabytes by hour", names, sizes)] if shown else []
+        plots = (
+            [Bars("Files by hour", "files", names, files), Bars("Bytes by hour", "MB", names, sizes)] if shown else []
+        )
         write_page(page, f"{done.what} of {done.directory}", done.finished, done.render(), plots)
-        tell_step(f"the report is in {page}")
+        tell_report(page)
     click.echo(json.dumps(done.to_dict() | {"exit_code": code}, indent=2) if output == "json" else done.render())
     return code

@@ -10,6 +10,7 @@ import click
 
 from cometmq.cli.administration import namesrv_option
 from cometmq.cli.failures import DONE, PARTLY_DONE
+from cometmq.cli.jobs.reading import report_options, tell_report, tell_step
 from cometmq.message.names import TRACE_TOPIC
 from cometmq.spark.errors import OptionError
 
@@ -27,9 +28,7 @@ if TYPE_CHECKING:
 @click.option(
     "--detail", type=click.Path(path_type=Path, file_okay=False), help="Counts per queue and minute, Parquet."
 )
-@click.option("--master", default="local[*]", show_default=True, help="Spark master.")
-@click.option("--report", type=click.Path(path_type=Path, dir_okay=False), help="Write the report as HTML too.")
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@report_options
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -41,7 +40,7 @@ def command(
     allow_duplicates: bool,
     detail: Path | None,
     master: str,
-    report: Path | None,
+    page: Path | None,
     output: str,
 ) -> int:
     """Compare what was produced, stored, consumed and archived of a topic, per queue and minute.
@@ -61,12 +60,13 @@ def command(
             allow_duplicates=allow_duplicates,
             detail=detail,
             master=master,
-            on_step=lambda step: click.echo(f"{step} …", err=True),
+            on_step=tell_step,
         )
     except OptionError as error:
         raise click.UsageError(str(error), ctx) from error
-    if report is not None:
-        write_audit_page(found, report)
+    if page is not None:
+        write_audit_page(found, page)
+        tell_report(page)
     code = DONE if found.agrees else PARTLY_DONE
     click.echo(json.dumps(found.to_dict() | {"exit_code": code}, indent=2) if output == "json" else found.render())
     return code
@@ -84,9 +84,9 @@ def write_audit_page(found: AuditReport, path: Path) -> None:
     if found.archive is not None:
         counts["archived"] = [of.archived or 0 for of in found.queues]
         curves["archived"] = [span.archived for span in found.spans]
-    plots: list[Bars | Line] = [Bars("Messages by queue", names, counts)]
+    plots: list[Bars | Line] = [Bars("By queue", "messages", names, counts)]
     if len(found.spans) > 1:
         first = found.spans[0].at_ms
         minutes = [(span.at_ms - first) / 60_000 for span in found.spans]
-        plots.append(Line("Messages by the time they were stored", "minutes since the first", minutes, curves))
+        plots.append(Line("By the time they were stored", "messages", "minutes since the first", minutes, curves))
     write_page(path, f"Audit of {found.topic}", found.agrees, found.render(), plots)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from cometmq.cli.failures import DONE, PARTLY_DONE
-from cometmq.cli.jobs.reading import Reading, end, reading_options, tell_step, wrong_use
+from cometmq.cli.jobs.reading import Reading, end, reading_options, report_options, tell_step, wrong_use
 
 if TYPE_CHECKING:
     from cometmq.cli.job_report import Plot
@@ -24,6 +24,7 @@ _DRAWN: Final = 12
 @click.option("--days", type=click.IntRange(1, 366), default=7, show_default=True, help="Days of what is due.")
 @click.option("--top", type=click.IntRange(1, 10_000), default=20, show_default=True, help="Topics, messages named.")
 @click.option("--delay-levels", metavar="DELAYS", help="messageDelayLevel of an archive's or store's brokers.")
+@report_options
 def command(
     reading: Reading, topics: tuple[str, ...], grace: float, days: int, top: int, delay_levels: str | None
 ) -> int:
@@ -52,17 +53,18 @@ def _plots(done: DelayReport) -> list[Plot]:
 
     plots: list[Plot] = []
     if times := done.due_by_time():
-        plots.append(Bars("Due", [name for name, _ in times], {"messages": [count for _, count in times]}))
+        plots.append(Bars("Due", "messages", [name for name, _ in times], {"messages": [count for _, count in times]}))
     for title, found in (("topic", done.topics[:_DRAWN]), ("level", done.levels)):
         if found:
             ranks = {rank: [getattr(of, rank) for of in found] for rank in ("p50", "p90", "p99")}
-            plots.append(Bars(f"Late by {title}, ms", [of.name[:24] for of in found], ranks))
+            plots.append(Bars(f"Late by {title}", "ms", [of.name[:24] for of in found], ranks))
     if len(done.hours) > 1:
         at = list(range(len(done.hours)))
         curves = {rank: [getattr(of, rank) for of in done.hours] for rank in ("p50", "p99", "max")}
         plots.append(
             Line(
-                f"Late by when it was due, ms, from {done.hours[0].name} on",
+                f"Late by when it was due, from {done.hours[0].name} on",
+                "ms",
                 "hours in which something was due",
                 at,
                 curves,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from cometmq.cli.failures import DONE, FAILED, PARTLY_DONE
-from cometmq.cli.jobs.reading import Reading, end, reading_options, tell_step, wrong_use
+from cometmq.cli.jobs.reading import Reading, end, reading_options, report_options, tell_step, wrong_use
 
 if TYPE_CHECKING:
     from cometmq.cli.job_report import Plot
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     help="With --resend: directory of dlq-GROUP.ledger, which tells what was sent.",
 )
 @click.option("--rate", type=click.FloatRange(0, min_open=True), help="With --resend: messages a second at most.")
+@report_options
 def command(
     reading: Reading,
     groups: tuple[str, ...],
@@ -98,12 +99,12 @@ def _plots(done: DeadLetterReport) -> list[Plot]:
         first = done.over_time[0][0]
         hours = [(at - first) / 3_600_000 for at, _ in done.over_time]
         counts = {"dead letters": [count for _, count in done.over_time]}
-        plots.append(Line("Dead letters over time", "hours since the first", hours, counts))
+        plots.append(Line("Dead letters over time", "dead letters", "hours since the first", hours, counts))
     for title, found in (("topic of origin", done.topics), ("tag", done.tags), ("reason", done.reasons)):
         if found:
             names = [of.value[:24] or "–" for of in found]
-            plots.append(Bars(f"By {title}", names, {"dead letters": [of.letters for of in found]}))
+            plots.append(Bars(f"By {title}", "dead letters", names, {"dead letters": [of.letters for of in found]}))
     if done.groups:
         names = [of.group[:24] for of in done.groups[:20]]
-        plots.append(Bars("By group", names, {"dead letters": [of.letters for of in done.groups[:20]]}))
+        plots.append(Bars("By group", "dead letters", names, {"dead letters": [of.letters for of in done.groups[:20]]}))
     return plots

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from cometmq.cli.failures import DONE, FAILED, PARTLY_DONE
-from cometmq.cli.jobs.reading import Reading, end, reading_options, wrong_use
+from cometmq.cli.jobs.reading import Reading, end, reading_options, report_options, wrong_use
 
 if TYPE_CHECKING:
     from cometmq.cli.job_report import Plot
@@ -53,6 +53,7 @@ def command() -> None:
 @click.option("--dry-run", is_flag=True, help="Write nothing; count, and show messages before and after.")
 @click.option("--samples", type=click.IntRange(0, 100), default=3, show_default=True, help="With --dry-run: how many.")
 @click.option("--step", type=click.IntRange(1), default=200_000, show_default=True, help="Offsets of one step.")
+@report_options
 def copy(
     reading: Reading,
     topics: tuple[str, ...],
@@ -70,10 +71,11 @@ def copy(
     step: int,
     **named: Any,
 ) -> int:
-    """Copy topics into an archive or a topic with fields dropped, masked, hashed or encrypted.
+    """Copy topics with fields dropped, masked, hashed or encrypted.
 
-    The same command goes on where the last run stopped. Exit codes: 0 done; 1 failed, what was copied stays; 2 wrong
-    use; 3 partly done: stopped early, or some messages could not be masked and are apart.
+    The copy is an archive (--to-archive) or another topic (--to). The same command goes on where the last run
+    stopped. Exit codes: 0 done; 1 failed, what was copied stays; 2 wrong use; 3 partly done: stopped early, or some
+    messages could not be masked and are apart.
     """
     from cometmq.spark.mask import mask, mask_to_topic
 
@@ -125,11 +127,11 @@ def _plots(done: MaskReport) -> list[Plot]:
     from cometmq.cli.job_report import Bars, Line
 
     plots: list[Plot] = [
-        Bars("Values masked", [name[:24] for name in done.values], {"values": [*done.values.values()]})
+        Bars("Masked", "values", [name[:24] for name in done.values], {"values": [*done.values.values()]})
     ]
     if len(done.steps) > 1:
         totals = {"messages": [step.total for step in done.steps]}
-        plots.append(Line("Progress", "seconds", [step.seconds for step in done.steps], totals))
+        plots.append(Line("Progress", "messages copied", "seconds", [step.seconds for step in done.steps], totals))
     return plots
 
 
@@ -138,9 +140,10 @@ def _plots(done: MaskReport) -> list[Plot]:
 @click.option("--keys", type=_file, required=True, help="File of the subjects' keys.")
 @_master_key
 def forget(subjects: tuple[str, ...], keys: Path, master_key_file: Path | None) -> int:
-    """Drop the keys of SUBJECTS for ever; without any they are read from stdin, one a line.
+    """Drop the keys of SUBJECTS for ever.
 
-    Exit codes: 0 done; 1 failed; 2 wrong use; 3 some had no key, and will never get one.
+    Without any they are read from stdin, one a line. Exit codes: 0 done; 1 failed; 2 wrong use; 3 some had no key, and
+    will never get one.
     """
     from cometmq.spark.mask_keys import KeyStore, master_key_place
 
@@ -165,10 +168,10 @@ def forget(subjects: tuple[str, ...], keys: Path, master_key_file: Path | None) 
 @click.option("--keys", type=_file, required=True, help="File of the subjects' keys.")
 @_master_key
 def reveal(archive: Path, topics: tuple[str, ...], keys: Path, master_key_file: Path | None) -> int:
-    """Write the messages of a masked copy to stdout, a line of JSON each, with encrypted values opened.
+    """Write a masked copy's messages with encrypted values opened.
 
-    Exit codes: 0 done; 1 failed, or an encrypted value was changed; 2 wrong use; 3 keys of some values were dropped,
-    which stay as they are.
+    They go to stdout, a line of JSON each. Exit codes: 0 done; 1 failed, or an encrypted value was changed; 2 wrong
+    use; 3 keys of some values were dropped, which stay as they are.
     """
     from cometmq.spark.mask_keys import KeyStore, master_key_place
     from cometmq.spark.mask_reveal import Revealer, revealed_messages

@@ -24,6 +24,15 @@ F = TypeVar("F", bound=Callable[..., Any])
 _directory = click.Path(path_type=Path, file_okay=False, exists=True)
 
 
+def _in_order(*options: Callable[[Any], Any]) -> Callable[[F], F]:
+    """One decorator that gives a command these options in this order."""
+
+    def decorate(command: F) -> F:
+        return functools.reduce(lambda so_far, option: option(so_far), reversed(options), command)
+
+    return decorate
+
+
 class Report(Protocol):
     """What a job hands back."""
 
@@ -62,8 +71,31 @@ class Reading:
         return MessageSource(namesrv, self.archive, self.store, self.broker_name, self.since, self.until)
 
 
+page_options = _in_order(
+    click.option(
+        "--report", "page", type=click.Path(path_type=Path, dir_okay=False), help="Write the report as HTML too."
+    ),
+    click.option(
+        "-o",
+        "--output",
+        type=click.Choice(["table", "json"]),
+        default="table",
+        show_default=True,
+        help="Form of the report.",
+    ),
+)
+"""The last options of every job: where its report goes, and in which form."""
+report_options = _in_order(
+    click.option("--master", default="local[*]", show_default=True, help="Spark master."), page_options
+)
+"""Where a job runs, and those."""
+
+
 def reading_options(command: F) -> F:
-    """Give a command the options of :class:`Reading`, which it gets as its argument ``reading``."""
+    """Give a command the options of :class:`Reading`, which it gets as its argument ``reading``.
+
+    Those of ``report_options`` are among them; they are a decorator of their own, so that they stand last in --help.
+    """
     options = (
         namesrv_option,
         click.option("--archive", type=_directory, help="Read this archive, instead of asking brokers."),
@@ -71,14 +103,6 @@ def reading_options(command: F) -> F:
         click.option("--broker-name", default="", help="With --store: whose store it is, for the report."),
         click.option("--since", type=Moment(), help="Only what was stored at or after this time."),
         click.option("--until", type=Moment(), help="Only what was stored before this time."),
-        click.option("--master", default="local[*]", show_default=True, help="Spark master."),
-        click.option(
-            "--report",
-            "page",
-            type=click.Path(path_type=Path, dir_okay=False),
-            help="Write the report as HTML too.",
-        ),
-        click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True),
     )
 
     @functools.wraps(command)
@@ -86,14 +110,17 @@ def reading_options(command: F) -> F:
         said = {name: named.pop(name) for name in Reading.__dataclass_fields__}
         return command(*args, reading=Reading(**said), **named)
 
-    for option in reversed(options):
-        packed = option(packed)
-    return packed  # type: ignore[return-value]
+    return _in_order(*options)(packed)  # type: ignore[return-value]
 
 
 def tell_step(step: str) -> None:
     """Say on stderr what a job begins to do."""
     click.echo(f"{step} …", err=True)
+
+
+def tell_report(page: Path) -> None:
+    """Say on stderr where the report lies."""
+    click.echo(f"the report is in {page}", err=True)
 
 
 @contextmanager
@@ -120,7 +147,7 @@ def end(reading: Reading, done: R, title: str, plots: Callable[[R], Sequence[Plo
         from cometmq.cli.job_report import write_page
 
         write_page(reading.page, title, code == DONE, done.render(), plots(done))
-        tell_step(f"the report is in {reading.page}")
+        tell_report(reading.page)
     told = json.dumps(done.to_dict() | {"exit_code": code}, indent=2) if reading.output == "json" else done.render()
     click.echo(told)
     return code

@@ -27,7 +27,14 @@ from cometmq.store.config import StoreConfig
 @click.option("--dry-run", is_flag=True, help="Only compare the consume queues with the log.")
 @click.option("--bad-records", help="Directory for damaged records; without it the first one ends the job.")
 @click.option("--master", default="local[*]", show_default=True, help="Spark master.")
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="Form of the report.",
+)
 def command(store: Path, config: Path | None, dry_run: bool, bad_records: str | None, master: str, output: str) -> int:
     """Make the consume queues and the index of a store anew from its log, byte for byte as a broker writes them.
 

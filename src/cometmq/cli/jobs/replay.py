@@ -12,6 +12,7 @@ import click
 
 from cometmq.cli.administration import namesrv_option
 from cometmq.cli.failures import DONE, PARTLY_DONE
+from cometmq.cli.jobs.reading import report_options, tell_report
 from cometmq.cli.moments import Moment
 from cometmq.spark.errors import OptionError
 
@@ -39,9 +40,7 @@ _directory = click.Path(path_type=Path, file_okay=False)
 @click.option("--groups-namesrv", help="Nameservers of the brokers where those groups are, if not --namesrv.")
 @click.option("--dry-run", is_flag=True, help="Send nothing and write nothing; tell what would be sent.")
 @click.option("--step", type=click.IntRange(1), default=200_000, show_default=True, help="Offsets of one step.")
-@click.option("--master", default="local[*]", show_default=True, help="Spark master.")
-@click.option("--report", type=click.Path(path_type=Path, dir_okay=False), help="Write the report as HTML too.")
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@report_options
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -63,7 +62,7 @@ def command(
     dry_run: bool,
     step: int,
     master: str,
-    report: Path | None,
+    page: Path | None,
     output: str,
 ) -> int:
     """Send messages of an archive to a topic, and go on where the last run stopped.
@@ -99,8 +98,9 @@ def command(
         raise click.UsageError(str(error), ctx) from error
     finally:
         signal.signal(signal.SIGTERM, before)
-    if report is not None:
-        write_replay_page(done, report)
+    if page is not None:
+        write_replay_page(done, page)
+        tell_report(page)
     code = DONE if done.complete else PARTLY_DONE
     click.echo(json.dumps(done.to_dict() | {"exit_code": code}, indent=2) if output == "json" else done.render())
     return code
@@ -119,8 +119,10 @@ def write_replay_page(done: ReplayReport, path: Path) -> None:
     from cometmq.cli.job_report import Bars, Line, write_page
 
     names = [f"{of.broker} {of.queue_id}" for of in done.queues]
-    plots: list[Bars | Line] = [Bars("Messages by queue", names, {"messages": [of.messages for of in done.queues]})]
+    plots: list[Bars | Line] = [Bars("By queue", "messages", names, {"messages": [of.messages for of in done.queues]})]
     if done.steps:
         seconds = [step.seconds for step in done.steps]
-        plots.append(Line("Progress", "seconds", seconds, {"messages": [step.total for step in done.steps]}))
+        plots.append(
+            Line("Progress", "messages sent", "seconds", seconds, {"messages": [step.total for step in done.steps]})
+        )
     write_page(path, f"Replay of {done.topic} to {done.to}", done.complete, done.render(), plots)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cometmq.cli.jobs.reading import Reading, end, reading_options, tell_step, wrong_use
+from cometmq.cli.jobs.reading import Reading, end, reading_options, report_options, tell_step, wrong_use
 from cometmq.spark.queue_balance import HANDLED_PER_S
 from cometmq.spark.skew_report import BY, TOP
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Messages a second that a consumer gets through of one queue.",
 )
+@report_options
 def command(
     reading: Reading,
     topics: tuple[str, ...],
@@ -62,9 +63,11 @@ def _plots(done: SkewReport) -> list[Plot]:
     plots: list[Plot] = []
     for of in done.topics:
         names = [f"{queue.broker} {queue.queue_id}" for queue in of.queues]
-        plots.append(Bars(f"Messages by queue of {of.topic}", names, {"messages": [one.messages for one in of.queues]}))
+        plots.append(
+            Bars(f"Queues of {of.topic}", "messages", names, {"messages": [one.messages for one in of.queues]})
+        )
     if done.hot_keys:
         names = [hot.key[:24] for hot in done.hot_keys[:20]]
         shares = {"share of the topic, %": [100 * hot.share for hot in done.hot_keys[:20]]}
-        plots.append(Bars(f"Hot {done.by}, % of their topic", names, shares))
+        plots.append(Bars(f"Hot {done.by}", "% of the topic", names, shares))
     return plots

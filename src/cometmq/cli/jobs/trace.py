@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from cometmq.cli.failures import DONE, FAILED
-from cometmq.cli.jobs.reading import Reading, end, reading_options, tell_step, wrong_use
+from cometmq.cli.jobs.reading import Reading, end, reading_options, report_options, tell_step, wrong_use
 from cometmq.cli.message_trace import rows_of, show_way
 from cometmq.message.names import TRACE_TOPIC
 
@@ -26,6 +26,7 @@ _DRAWN: Final = 12
 @click.option("--to", type=click.Path(path_type=Path, file_okay=False), help="Write the joined rows here, as Parquet.")
 @click.option("--message", "message_id", metavar="ID", help="Show the way of this message too, by the client's id.")
 @click.option("--top", type=click.IntRange(1, 1000), default=10, show_default=True, help="How many slow consumers.")
+@report_options
 def command(
     reading: Reading,
     trace_topic: str,
@@ -65,18 +66,23 @@ def _plots(done: TraceReport) -> list[Plot]:
     if done.histogram:
         names = [f"{least:,}" for least, _ in done.histogram]
         plots.append(
-            Bars("Sent to consumed, from … ms on", names, {"messages": [count for _, count in done.histogram]})
+            Bars(
+                "Sent to consumed, from … ms on",
+                "messages",
+                names,
+                {"messages": [count for _, count in done.histogram]},
+            )
         )
     if drawn := [of for of in done.latencies if of.p99 is not None][:_DRAWN]:
         heights = {rank: [getattr(of, rank) for of in drawn] for rank in ("p50", "p90", "p99")}
-        plots.append(Bars("Latency by topic and group, ms", [f"{of.topic}\n{of.group}" for of in drawn], heights))
+        plots.append(Bars("Latency by topic and group", "ms", [f"{of.topic}\n{of.group}" for of in drawn], heights))
     if done.slow:
         names = [f"{of.group}\n{of.host}" for of in done.slow]
         costs = {rank: [getattr(of, rank) for of in done.slow] for rank in ("p50", "p99")}
-        plots.append(Bars("Slowest consumers, ms of a call", names, costs))
+        plots.append(Bars("Slowest consumers", "ms of a call", names, costs))
     if done.way is not None and done.way.is_known:
         steps = [row for row in rows_of(done.way) if row["after_ms"] is not None]
         names = [f"{row['step']} {row['group']}" for row in steps]
         begins, lengths = [row["after_ms"] for row in steps], [row.get("took_ms") or 0 for row in steps]
-        plots.append(Spans(f"The way of {done.way.msg_id}", "ms", names, begins, lengths))
+        plots.append(Spans(f"The way of {done.way.msg_id}", "ms since it was sent", names, begins, lengths))
     return plots
