@@ -11,6 +11,7 @@ import msgspec
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.spark.archive_commit import Commit, QueueTotals
 from cometmq.spark.archive_log import ArchiveLog
+from cometmq.spark.report_table import table
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class ArchiveReport:
         return plain
 
     def render(self) -> str:
-        """A summary to read in a terminal of 100 columns."""
+        """A summary to read in a terminal."""
         speed = self.rows / self.seconds if self.seconds else 0.0
         plural = "" if self.batches == 1 else "es"
         done = (
@@ -74,11 +75,10 @@ class ArchiveReport:
             f"{self.rows:,} messages would be archived" if self.dry_run else done,
             f"{self.directory} {holds} {self.total_rows:,} messages of {len(self.queues)} queues:",
             "",
-            f"  {'topic':<32} {'broker':<16} {'queue':>5} {'first':>12} {'next':>12} {'messages':>12}",
-        ]
-        lines += [
-            f"  {of.topic:<32} {of.broker:<16} {of.queue_id:>5} {of.first:>12,} {of.next:>12,} {of.rows:>12,}"
-            for of in self.queues
+            *table(
+                ("<topic", "<broker", ">queue", ">first", ">next", ">messages"),
+                ((of.topic, of.broker, of.queue_id, of.first, of.next, of.rows) for of in self.queues),
+            ),
         ]
         if not self.finished:
             lines += ["", "stopped before the end; run it again with the same checkpoint to go on"]

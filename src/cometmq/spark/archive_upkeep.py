@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.spark.archive_commit import DataFile, place_of
+from cometmq.spark.report_table import table
 
 if TYPE_CHECKING:
     from cometmq.spark.archive_log import ArchiveLog
@@ -88,7 +89,7 @@ class UpkeepReport:
         return asdict(self) | sums
 
     def render(self) -> str:
-        """A summary to read in a terminal of 100 columns."""
+        """A summary to read in a terminal."""
         word = _WORDS[self.what][self.dry_run]
         into = f" into {self.files_after:,}" if self.what == COMPACT else ""
         held = f" with {self.rows:,} messages" if self.rows else ""
@@ -97,12 +98,11 @@ class UpkeepReport:
             f"{word}{into}, {self.seconds:.1f} s"
         ]
         if self.hours:
-            lines += ["", f"  {'topic':<40} {'hour':<14} {'files':>8} {'then':>6} {'MB':>10} {'messages':>14}"]
-            lines += [
-                f"  {of.topic:<40} {of.hour:<14} {of.files_before:>8,} {of.files_after:>6,} "
-                f"{of.bytes_before / 1e6:>10,.1f} {of.rows:>14,}"
+            rows = (
+                (of.topic, of.hour, of.files_before, of.files_after, f"{of.bytes_before / 1e6:,.1f}", of.rows)
                 for of in self.hours[:_MOST_LINES]
-            ]
+            )
+            lines += ["", *table(("<topic", "<hour", ">files", ">then", ">MB", ">messages"), rows)]
             if len(self.hours) > _MOST_LINES:
                 lines.append(f"  … and {len(self.hours) - _MOST_LINES:,} more hours (-o json has all)")
         if not self.finished:

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from cometmq.spark.report_table import table
+
 
 @dataclass(frozen=True, slots=True)
 class Disagreement:
@@ -81,27 +83,28 @@ class AuditReport:
         return asdict(self) | {"agrees": self.agrees}
 
     def render(self) -> str:
-        """A report to read in a terminal of 100 columns."""
+        """A report to read in a terminal."""
         lines = [f"{self.topic}: {self._summary()} ({self.seconds:.1f} s)", ""]
-        lines.append(
-            f"  {'broker':<20} {'queue':>5} {'offsets stored':>23} {'stored':>11} "
-            f"{'archived up to':>14} {'archived':>11}"
+        lines += table(
+            ("<broker", ">queue", ">offsets stored", ">stored", ">archived up to", ">archived"),
+            (
+                (
+                    of.broker,
+                    of.queue_id,
+                    None if of.first is None or of.end is None else f"{of.first:,} to {of.end:,}",
+                    of.stored,
+                    of.archived_to,
+                    of.archived,
+                )
+                for of in self.queues
+            ),
         )
-        for of in self.queues:
-            offsets = "–" if of.first is None or of.end is None else f"{of.first:,} to {of.end:,}"
-            lines.append(
-                f"  {of.broker:<20} {of.queue_id:>5} {offsets:>23} {_number(of.stored):>11} "
-                f"{_number(of.archived_to):>14} {_number(of.archived):>11}"
-            )
         for group in self.groups:
             behind = [of.end - of.consumed[group] for of in self.queues if of.end is not None and group in of.consumed]
             lines.append(f"  group {group}: {sum(behind):,} messages behind, in {len(behind)} queues")
         if self.lateness:
-            lines += ["", f"  {'lateness':<24} {'median':>12} {'99 %':>12} {'longest':>12}"]
-            lines += [
-                f"  {of.way:<24} {of.median_ms:>9,} ms {of.p99_ms:>9,} ms {of.longest_ms:>9,} ms"
-                for of in self.lateness
-            ]
+            late = ((of.way, of.median_ms, of.p99_ms, of.longest_ms) for of in self.lateness)
+            lines += ["", *table(("<lateness, ms", ">median", ">99 %", ">longest"), late)]
         lines += ["", *(f"note: {note}" for note in self.notes)] if self.notes else []
         if self.disagreements:
             lines += ["", f"✘ {len(self.disagreements)} disagreements, the first of each kind:"]
@@ -119,10 +122,6 @@ class AuditReport:
         if self.archive is not None:
             said.append(f"{sum(of.archived or 0 for of in self.queues):,} archived")
         return ", ".join(said)
-
-
-def _number(value: int | None) -> str:
-    return "–" if value is None else f"{value:,}"
 
 
 def moment(timestamp_ms: int) -> str:

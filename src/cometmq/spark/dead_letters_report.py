@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from cometmq.spark.report_table import table
+
 
 @dataclass(frozen=True, slots=True)
 class GroupLetters:
@@ -77,14 +79,11 @@ class DeadLetterReport:
         return asdict(self) | {"letters": self.letters, "failed": self.failed}
 
     def render(self) -> str:
-        """A summary to read in a terminal of 100 columns."""
+        """A summary to read in a terminal."""
         lines = [f"{self.letters:,} dead letters of {len(self.groups)} groups in {self.source}; {self.seconds:.1f} s"]
         if self.groups:
-            lines += ["", f"  {'group':<40} {'letters':>10}  {'oldest (UTC)':<19}  {'newest (UTC)':<19}"]
-            lines += [
-                f"  {of.group:<40} {of.letters:>10,}  {_moment(of.oldest_ms):<19}  {_moment(of.newest_ms):<19}"
-                for of in self.groups
-            ]
+            groups = ((of.group, of.letters, _moment(of.oldest_ms), _moment(of.newest_ms)) for of in self.groups)
+            lines += ["", *table(("<group", ">letters", "<oldest (UTC)", "<newest (UTC)"), groups)]
         for title, counts in (
             ("sent to", self.topics),
             ("tag", self.tags),
@@ -92,20 +91,17 @@ class DeadLetterReport:
             ("reason", self.reasons),
         ):
             if counts:
-                lines += ["", f"  {title:<60} {'letters':>10} {'groups':>8}"]
-                lines += [f"  {of.value or '–':<60} {of.letters:>10,} {of.groups:>8,}" for of in counts]
+                counted = ((of.value or None, of.letters, of.groups) for of in counts)
+                lines += ["", *table((f"<{title}", ">letters", ">groups"), counted)]
         if self.over_time:
             most = max(count for _, count in self.over_time)
-            lines += ["", f"  {'from (UTC)':<19} {'letters':>10}"]
-            lines += [
-                f"  {_moment(at):<19} {count:>10,}  {'█' * max(1, count * 40 // most)}" for at, count in self.over_time
-            ]
+            bars = ((_moment(at), count, "█" * max(1, count * 40 // most)) for at, count in self.over_time)
+            lines += ["", *table(("<from (UTC)", ">letters", "<"), bars)]
         if self.resent:
             verb = "would be sent" if self.dry_run else "sent again"
-            lines += ["", f"  {'group':<40} {verb:>14} {'before':>10} {'failed':>10}"]
-            for of in self.resent:
-                lines.append(f"  {of.group:<40} {of.sent:>14,} {of.sent_before:>10,} {of.failed:>10,}")
-                lines += [f"    {of.first_failure}"] if of.first_failure else []
+            resent = ((of.group, of.sent, of.sent_before, of.failed) for of in self.resent)
+            lines += ["", *table(("<group", f">{verb}", ">before", ">failed"), resent)]
+            lines += [f"    {of.group}: {of.first_failure}" for of in self.resent if of.first_failure]
         return "\n".join(lines)
 
 

@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final
 
+from cometmq.spark.report_table import table
+
 
 class Reason(StrEnum):
     """Why a message is stuck, as far as that can be told."""
@@ -175,7 +177,7 @@ class DelayReport:
         return [(stretch_name(begin, end), count) for (begin, end), count in sums.items()]
 
     def render(self) -> str:
-        """A summary to read in a terminal of 100 columns."""
+        """A summary to read in a terminal."""
         lines = [
             f"{self.delivered:,} delayed messages delivered, {self.waiting:,} wait, {self.stuck:,} are stuck: "
             f"{self.source} at {moment(self.at_ms)} UTC; {self.seconds:.1f} s"
@@ -184,38 +186,32 @@ class DelayReport:
         lines += [f"  the timer of {of.broker} is {of.seconds:,} s behind" for of in self.timers_behind]
         for title, found in (("topic", self.topics), ("level", self.levels), ("due (UTC)", self.hours)):
             if found:
-                lines += ["", f"  {'late by ms, ' + title:<44} {'messages':>11} {'early':>7} {'p50':>7} {'p90':>7} "]
-                lines[-1] += f"{'p99':>8} {'max':>10}"
-                lines += [
-                    f"  {of.name:<44} {of.messages:>11,} {of.early:>7,} {of.p50:>7,} {of.p90:>7,} {of.p99:>8,} "
-                    f"{of.max:>10,}"
-                    for of in found
-                ]
+                late = ((of.name, of.messages, of.early, of.p50, of.p90, of.p99, of.max) for of in found)
+                heads = (f"<late by ms, {title}", ">messages", ">early", ">p50", ">p90", ">p99", ">max")
+                lines += ["", *table(heads, late)]
         if self.slowest:
-            lines += ["", f"  {'slowest':<36} {'topic':<20} {'level':>5}  {'due (UTC)':<19} {'late by ms':>11}"]
-            lines += [
-                f"  {of.unique_key or of.msg_id:<36} {of.topic:<20} {level_name(of.level):>5}  {moment(of.due_ms):<19} "
-                f"{of.late_ms:>11,}"
+            slow = (
+                (of.unique_key or of.msg_id, of.topic, level_name(of.level), moment(of.due_ms), of.late_ms)
                 for of in self.slowest
-            ]
+            )
+            lines += ["", *table(("<slowest", "<topic", ">level", "<due (UTC)", ">late by ms"), slow)]
         lines += self._waiting_lines() + self._stuck_lines()
         return "\n".join(lines)
 
     def _waiting_lines(self) -> list[str]:
         lines = []
         if self.waiting_topics:
-            lines += ["", f"  {'waits for':<44} {'messages':>11}  {'first due (UTC)':<19}  {'last due (UTC)':<19}"]
-            lines += [
-                f"  {of.topic:<44} {of.messages:>11,}  {moment(of.first_due_ms):<19}  {moment(of.last_due_ms):<19}"
-                for of in self.waiting_topics
-            ]
+            waiting = (
+                (of.topic, of.messages, moment(of.first_due_ms), moment(of.last_due_ms)) for of in self.waiting_topics
+            )
+            lines += ["", *table(("<waits for", ">messages", "<first due (UTC)", "<last due (UTC)"), waiting)]
             times = self.due_by_time()
             most = max(count for _, count in times)
-            lines += ["", f"  {'due (UTC)':<42} {'messages':>11}"]
-            lines += [f"  {name:<42} {count:>11,}  {'█' * max(1, count * 36 // most)}" for name, count in times]
+            bars = ((name, count, "█" * max(1, count * 24 // most)) for name, count in times)
+            lines += ["", *table(("<due (UTC)", ">messages", "<"), bars)]
         if self.timer_counts:
-            lines += ["", f"  {'any delay, as brokers count':<44} {'messages':>11}  {'broker':<24}"]
-            lines += [f"  {of.topic:<44} {of.messages:>11,}  {of.broker:<24}" for of in self.timer_counts]
+            counted = ((of.topic, of.messages, of.broker) for of in self.timer_counts)
+            lines += ["", *table(("<any delay, as brokers count", ">messages", "<broker"), counted)]
         return lines
 
     def _stuck_lines(self) -> list[str]:
@@ -225,13 +221,11 @@ class DelayReport:
         for of in self.stuck_reasons:
             lines.append(f"  {of.messages:>11,}  {of.topic or '(no topic)'} at {of.broker or '(broker not named)'}: ")
             lines[-1] += WORDS[of.reason]
-        lines += ["", f"  {'stuck':<36} {'topic':<20} {'level':>5}  {'due (UTC)':<19}  {'waits as':<34}"]
-        lines += [
-            f"  {one.unique_key or '–':<36} {one.topic or '–':<20} {level_name(one.level):>5}  "
-            f"{moment(one.due_ms):<19}  {one.msg_id:<34}"
+        stuck = (
+            (one.unique_key or None, one.topic or None, level_name(one.level), moment(one.due_ms), one.msg_id)
             for one in self.stuck_messages
-        ]
-        return lines
+        )
+        return [*lines, "", *table(("<stuck", "<topic", ">level", "<due (UTC)", "<waits as"), stuck)]
 
 
 def level_name(level: int) -> str:

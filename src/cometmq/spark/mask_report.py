@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from cometmq.spark.replay_report import ReplayReport
+from cometmq.spark.report_table import table
 
 _SHOWN: Final = 400
 """Characters of a sampled body in a table."""
@@ -74,17 +75,15 @@ class MaskReport:
         return told | {"complete": self.complete, "replayed": replayed}
 
     def render(self) -> str:
-        """A summary to read in a terminal of 100 columns, without samples."""
+        """A summary to read in a terminal, without samples."""
         verb = "would be copied" if self.dry_run else "copied"
         lines = [f"{self.messages:,} messages of {self.source} {verb} to {self.to}; {self.seconds:.1f} s"]
         if not self.dry_run:
             lines.append(f"  the copy holds {self.total:,}" + ("" if self.finished else "; stopped before the end"))
         lines += [f"  {warning}" for warning in self.warnings]
-        lines += ["", f"  {'field':<60} {'values masked':>14}"]
-        lines += [f"  {field:<60} {count:>14,}" for field, count in self.values.items()]
+        lines += ["", *table(("<field", ">values masked"), self.values.items())]
         if self.apart:
-            lines += ["", f"  {'not copied':<60} {'messages':>14}"]
-            lines += [f"  {reason:<60} {count:>14,}" for reason, count in sorted(self.apart.items())]
+            lines += ["", *table(("<not copied", ">messages"), sorted(self.apart.items()))]
         if self.replayed is not None:
             lines += ["", self.replayed.render()]
         return "\n".join(lines)

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from cometmq.spark.queues import Queue
+from cometmq.spark.report_table import table
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ class ReplayReport:
         return asdict(self) | {"complete": self.complete}
 
     def render(self) -> str:
-        """A summary to read in a terminal of 100 columns."""
+        """A summary to read in a terminal."""
         speed = self.messages / self.seconds if self.seconds else 0.0
         if self.dry_run:
             lines = [
@@ -98,27 +99,17 @@ class ReplayReport:
         if self.earlier:
             lines.append(f"earlier runs with {self.ledger} have sent {self.earlier:,}")
         if self.queues:
-            lines += ["", f"  {'broker':<24} {'queue':>5} {'messages':>12} {'from offset':>14} {'to before':>14}"]
-            lines += [
-                f"  {of.broker:<24} {of.queue_id:>5} {of.messages:>12,} {_number(of.first):>14} {_number(of.next):>14}"
-                for of in self.queues
-            ]
+            sent = ((of.broker, of.queue_id, of.messages, of.first, of.next) for of in self.queues)
+            lines += ["", *table(("<broker", ">queue", ">messages", ">from offset", ">to before"), sent)]
         if self.translated:
             verb = "would go on" if self.dry_run else "go on"
             lines += ["", f"groups {verb} in {self.to} at:", ""]
-            lines.append(f"  {'group':<32} {'broker':<24} {'queue':>5} {'offset':>14}  note")
-            lines += [
-                f"  {of.group:<32} {of.broker:<24} {of.queue_id:>5} {of.offset:>14,}  {of.note}".rstrip()
-                for of in self.translated
-            ]
+            translated = ((of.group, of.broker, of.queue_id, of.offset, of.note) for of in self.translated)
+            lines += table(("<group", "<broker", ">queue", ">offset", "<note"), translated)
         if not self.finished:
             lines += ["", "stopped before the end; run it again with the same ledger to go on"]
         lines += ["", *(f"warning: {warning}" for warning in self.warnings)] if self.warnings else []
         return "\n".join(lines)
-
-
-def _number(value: int | None) -> str:
-    return "–" if value is None else f"{value:,}"
 
 
 def queues_replayed(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from cometmq.spark.report_table import table
+
 BY: Final = ("keys", "shardingKey", "tags")
 """What may count as a message's key; of several KEYS each counts."""
 TOP: Final = 20
@@ -78,29 +80,39 @@ class SkewReport:
         return asdict(self) | {"messages": self.messages}
 
     def render(self) -> str:
-        """A summary to read in a terminal of 100 columns."""
+        """A summary to read in a terminal."""
         lines = [f"{self.messages:,} messages of {len(self.topics)} topics of {self.source}; {self.seconds:.1f} s", ""]
-        lines.append(
-            f"  {'topic':<28} {'messages':>12} {'peak/s':>9} {'queues':>6} {'max/mean':>8} {'gini':>5} {'in bytes':>8} "
-            f"{'should be':>9}"
+        lines += table(
+            ("<topic", ">messages", ">peak/s", ">queues", ">max/mean", ">gini", ">in bytes", ">should be"),
+            (
+                (
+                    of.topic,
+                    of.messages,
+                    f"{of.peak_per_s:,.1f}",
+                    len(of.queues),
+                    f"{of.max_to_mean:.2f}",
+                    f"{of.gini:.2f}",
+                    f"{of.gini_bytes:.2f}",
+                    of.recommended_queues,
+                )
+                for of in self.topics
+            ),
         )
+        lines += [f"    {of.topic}: {note}" for of in self.topics for note in of.notes]
         for of in self.topics:
-            lines.append(
-                f"  {of.topic:<28} {of.messages:>12,} {of.peak_per_s:>9,.1f} {len(of.queues):>6} "
-                f"{of.max_to_mean:>8.2f} {of.gini:>5.2f} {of.gini_bytes:>8.2f} {of.recommended_queues:>9}"
-            )
-            lines += [f"    {note}" for note in of.notes]
-        for of in self.topics:
-            lines += ["", f"  {of.topic:<40} {'queue':>5} {'messages':>14} {'share':>7} {'bytes':>16}"]
-            lines += [
-                f"  {queue.broker:<40} {queue.queue_id:>5} {queue.messages:>14,} "
-                f"{queue.messages / of.messages if of.messages else 0:>7.1%} {queue.bytes:>16,}"
+            rows = (
+                (
+                    queue.broker,
+                    queue.queue_id,
+                    queue.messages,
+                    f"{queue.messages / of.messages if of.messages else 0:.1%}",
+                    queue.bytes,
+                )
                 for queue in of.queues
-            ]
+            )
+            lines += ["", *table((f"<{of.topic}", ">queue", ">messages", ">share", ">bytes"), rows)]
         if self.hot_keys:
-            lines += ["", f"  {'hot ' + self.by:<40} {'topic':<20} {'messages':>12} {'share':>7} {'queues':>6}"]
-            lines += [
-                f"  {hot.key:<40} {hot.topic:<20} {hot.messages:>12,} {hot.share:>7.1%} {hot.queues:>6}"
-                for hot in self.hot_keys
-            ]
+            hot_keys = ((hot.key, hot.topic, hot.messages, f"{hot.share:.1%}", hot.queues) for hot in self.hot_keys)
+            heads = (f"<hot {self.by}", "<topic", ">messages", ">share", ">queues")
+            lines += ["", *table(heads, hot_keys)]
         return "\n".join(lines)

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from cometmq.client.trace_reader import MessageWay
+from cometmq.spark.report_table import table
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,33 +71,24 @@ class TraceReport:
         return asdict(self) | {"way": msgspec.to_builtins(self.way)}
 
     def render(self) -> str:
-        """A summary to read in a terminal of 100 columns."""
+        """A summary to read in a terminal."""
         lines = [
             f"{self.messages:,} messages in {self.trace_topic} of {self.source}, {self.unconsumed:,} of them with no "
             f"consumption told; {self.seconds:.1f} s"
         ]
         if self.latencies:
             lines += ["", "sent to consumed, ms:", ""]
-            lines.append(
-                f"  {'topic':<20} {'group':<18} {'messages':>9} {'retried':>7} {'wait p50':>8} {'p50':>6} {'p90':>6} "
-                f"{'p99':>7} {'max':>7}"
+            lines += table(
+                ("<topic", "<group", ">messages", ">retried", ">wait p50", ">p50", ">p90", ">p99", ">max"),
+                (
+                    (of.topic, of.group, of.messages, of.retried, of.wait_p50, of.p50, of.p90, of.p99, of.max)
+                    for of in self.latencies
+                ),
             )
-            lines += [
-                f"  {of.topic:<20} {of.group:<18} {of.messages:>9,} {of.retried:>7,} {_ms(of.wait_p50):>8} "
-                f"{_ms(of.p50):>6} {_ms(of.p90):>6} {_ms(of.p99):>7} {_ms(of.max):>7}"
-                for of in self.latencies
-            ]
         if self.slow:
             lines += ["", "slowest consumers, ms of a call for each message:", ""]
-            lines.append(f"  {'group':<24} {'host':<24} {'calls':>10} {'failed':>8} {'p50':>7} {'p99':>8} {'max':>8}")
-            lines += [
-                f"  {of.group:<24} {of.host:<24} {of.calls:>10,} {of.failed:>8,} {of.p50:>7,} {of.p99:>8,} {of.max:>8,}"
-                for of in self.slow
-            ]
+            slow = ((of.group, of.host, of.calls, of.failed, of.p50, of.p99, of.max) for of in self.slow)
+            lines += table(("<group", "<host", ">calls", ">failed", ">p50", ">p99", ">max"), slow)
         if self.written_to is not None:
             lines += ["", f"joined rows are in {self.written_to}"]
         return "\n".join(lines)
-
-
-def _ms(value: int | None) -> str:
-    return "–" if value is None else f"{value:,}"
