@@ -63,7 +63,7 @@ def test_what_produce_sends_waits_as_long_as_it_says(cometmq: CommandLine) -> No
     ("arguments", "told"),
     [
         (["--topic", "no topic"], "no topic"),
-        (["--begin", "2031-01-02", "--end", "2031-01-01"], "--end is not after --begin"),
+        (["--since", "2031-01-02", "--until", "2031-01-01"], "--until is not after --since"),
         (["--limit", "0"], "--limit"),
     ],
 )
