@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from tests.broker.test_clients import beat, heartbeat
 from tests.broker.wire import Connect, Wire
 
 import cometmq.broker.locks
+from cometmq.broker.clients import ClientRegistry
 from cometmq.broker.locks import LockProcessor, RebalanceLockManager
 from cometmq.clock import VirtualClock
 from cometmq.limits import LOCK_SECONDS, MAX_LOCK_REQUEST_QUEUES
@@ -127,6 +129,29 @@ async def test_malformed_requests_lock_nothing(wire: Wire, code: int, body: byte
     assert await lock(wire, "another") == set(QUEUES)
 
 
+async def test_a_connection_that_says_hello_for_other_groups_locks_nothing(wire: Wire, connect: Connect) -> None:
+    await beat(wire, heartbeat("one", "T", group="others"))
+    answer = await wire.call(LOCK, body=asked("one"))
+    assert (answer.code, answer.remark) == (
+        ResponseCode.SYSTEM_ERROR,
+        "one is no member of g, by the heartbeats of its connection",
+    )
+    assert await lock(await connect(), "two") == set(QUEUES), "one that has not said hello yet may be a member"
+
+
+async def test_nobody_locks_in_the_name_of_another_client(wire: Wire) -> None:
+    await beat(wire, heartbeat("one", "T"))
+    assert (await wire.call(LOCK, body=asked("two"))).code == ResponseCode.SYSTEM_ERROR
+    assert await lock(wire, "one") == set(QUEUES)
+
+
+async def test_a_producer_is_in_no_group_of_consumers(wire: Wire) -> None:
+    await beat(wire, heartbeat("p1", producer="p"))
+    assert (await wire.call(LOCK, body=asked("p1"))).code == ResponseCode.SYSTEM_ERROR
+    await beat(wire, heartbeat("p1", "T", producer="p"))
+    assert await lock(wire, "p1") == set(QUEUES)
+
+
 async def test_the_field_of_5x_clients_changes_nothing(wire: Wire) -> None:
     answer = await wire.call(LOCK, body=mangled(onlyThisBroker=True))
     assert decode_body(LockBatchResponseBody, answer.body).lock_ok_mq_set == QUEUES[:1]
@@ -153,7 +178,8 @@ async def test_the_answer_to_the_largest_request_is_not_written_queue_by_queue(w
         nonlocal calls
         calls += event == "call"
 
-    processor = LockProcessor(RebalanceLockManager(clock=VirtualClock()))
+    clock = VirtualClock()
+    processor = LockProcessor(RebalanceLockManager(clock=clock), ClientRegistry(clock=clock))
     body = asked("one", many)
     sys.setprofile(count)
     try:

@@ -119,6 +119,10 @@ class ConsumerManager:
         """All groups with live members; not to be changed."""
         return self._groups
 
+    def knows(self, connection: ServerConnection) -> bool:
+        """Whether somebody on the connection is a member of any group."""
+        return connection in self._names_of
+
     def groups_of(self, topic: str) -> set[str]:
         """The groups that subscribe to a topic now (``queryTopicConsumeByWho``)."""
         return {name for name, group in self._groups.items() if topic in group.subscriptions}
@@ -210,6 +214,10 @@ class ProducerManager:
             self._client_of[connection] = channel.client_id
             self._connections_of.setdefault(channel.client_id, {})[connection] = None
 
+    def knows(self, connection: ServerConnection) -> bool:
+        """Whether somebody on the connection produces."""
+        return connection in self._names_of
+
     def connection_of(self, client_id: str) -> ServerConnection | None:
         """The newest connection of a client that produces, ``None`` when it has none."""
         return next(reversed(self._connections_of.get(client_id, {})), None)
@@ -270,6 +278,17 @@ class ClientRegistry:
         return self.producers.has_room(producer.group_name for producer in data.producer_data_set) and (
             self.consumers.has_room(data.consumer_data_set)
         )
+
+    def is_stranger(self, connection: ServerConnection, group_name: str, client_id: str) -> bool:
+        """Whether a connection is known by its heartbeats, and not as this member of this consumer group.
+
+        One that no heartbeat came from yet may be anybody's: after a broker's start other requests may come first.
+        """
+        if not self.consumers.knows(connection) and not self.producers.knows(connection):
+            return False
+        group = self.consumers.get(group_name)
+        channel = None if group is None else group.channels.get(connection)
+        return channel is None or channel.client_id != client_id
 
     def connection_closed(self, connection: ServerConnection) -> None:
         """Take out everyone on a closed connection."""

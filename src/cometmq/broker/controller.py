@@ -268,7 +268,7 @@ class Broker:
         pulls.register(self.processors)
         consumers.register(self.processors)
         ClientManageProcessor(self.live, self.clients, self.topics, self.groups, self.filters).register(self.processors)
-        LockProcessor(self.locks).register(self.processors)
+        LockProcessor(self.locks, self.clients).register(self.processors)
         RecallMessageProcessor(self.live, self.topics, self.timer, clock=self.clock).register(self.processors)
         self.transactions.register(self.processors)
         ReplyMessageProcessor(

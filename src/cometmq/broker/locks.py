@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from cometmq.broker.clients import ClientRegistry
 from cometmq.clock import Clock
 from cometmq.limits import (
     LOCK_SECONDS,
@@ -112,23 +113,27 @@ class RebalanceLockManager:
 class LockProcessor:
     """Answers members of orderly groups."""
 
-    def __init__(self, locks: RebalanceLockManager) -> None:
+    def __init__(self, locks: RebalanceLockManager, clients: ClientRegistry) -> None:
         self._locks = locks
+        self._clients = clients
 
     def register(self, processors: ProcessorTable) -> None:
         """Answer the codes of locks."""
         processors.register(RequestCode.LOCK_BATCH_MQ, NoHeader, self.lock)
         processors.register(RequestCode.UNLOCK_BATCH_MQ, NoHeader, self.unlock)
 
-    def lock(self, _connection: ServerConnection, _request: Request[NoHeader], body: bytes) -> Response:
+    def lock(self, connection: ServerConnection, _request: Request[NoHeader], body: bytes) -> Response:
         """LOCK_BATCH_MQ (41): the answer names the queues that the client holds now.
 
-        Whether the client is in the group is not asked, as Apache does not: its heartbeat may still be on its way.
+        A connection whose heartbeats name other groups, or another client, is refused.
         """
         try:
             asked = _read(body)
         except BodyError as error:
             return Response(ResponseCode.SYSTEM_ERROR, remark=error.message)
+        if self._clients.is_stranger(connection, asked.consumer_group, asked.client_id):
+            remark = f"{asked.client_id} is no member of {asked.consumer_group}, by the heartbeats of its connection"
+            return Response(ResponseCode.SYSTEM_ERROR, remark=remark)
         held = self._locks.try_lock(asked.consumer_group, asked.client_id, asked.mq_set)
         if held is None:
             return Response(ResponseCode.SYSTEM_ERROR, remark="this broker holds too many locks already")
