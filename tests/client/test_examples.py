@@ -77,6 +77,14 @@ def test_the_example_of_any_delay(server: Deployment, tmp_path: Path) -> None:
         assert [line.partition(":")[0] for line in delayed] == ["in a second", "in four seconds"]
 
 
+def test_the_example_of_producer_retries(tmp_path: Path) -> None:
+    both, failed, *others = run("producer_retries.py", tmp_path).splitlines()
+    assert re.fullmatch(r"\d+ at broker-[01], \d+ at broker-[01]", both), both
+    assert failed.startswith("an attempt at broker-1 failed")
+    assert "20 at broker-0" in others
+    assert others[-1].startswith("not stored, after ")
+
+
 def test_the_page_of_transactions_names_every_option_with_its_default() -> None:
     page = (EXAMPLES.parent / "docs" / "transactions.md").read_text()
     for option in dataclasses.fields(TransactionConfig)[len(dataclasses.fields(ProducerConfig)) :]:
