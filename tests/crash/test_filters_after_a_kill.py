@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.crash.loading import send
 from tests.interop.probe import until
 
 from cometmq.message.record import iter_records
@@ -14,7 +15,7 @@ from cometmq.remoting.blocking import BlockingConnection
 from cometmq.remoting.bodies import ConsumerData, HeartbeatData, SubscriptionData, encode_body
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import RemotingCommand
-from cometmq.remoting.headers import NoHeader, PullMessageRequestHeader, SendMessageRequestHeaderV2
+from cometmq.remoting.headers import NoHeader, PullMessageRequestHeader
 from cometmq.testing import ProcessCluster
 
 pytestmark = pytest.mark.crash
@@ -46,21 +47,6 @@ def pull(connection: BlockingConnection, group: str) -> RemotingCommand:
     return connection.invoke(RequestCode.PULL_MESSAGE, header)
 
 
-def send(connection: BlockingConnection, number: int) -> None:
-    header = SendMessageRequestHeaderV2(
-        producer_group="p",
-        topic=TOPIC,
-        default_topic="TBW102",
-        default_topic_queue_nums=1,
-        queue_id=0,
-        sys_flag=0,
-        born_timestamp=1,
-        flag=0,
-        properties=f"n\x01{number}",
-    )
-    assert connection.invoke(RequestCode.SEND_MESSAGE_V2, header, b"%d" % number).code == ResponseCode.SUCCESS
-
-
 def stored(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
@@ -74,7 +60,7 @@ def test_filters_are_there_after_a_kill() -> None:
         path = cluster.store_root(0) / "config" / "consumerFilter.json"
         with BlockingConnection(address, 10) as connection:
             for number in range(100):
-                send(connection, number)
+                send(connection, TOPIC, b"%d" % number, f"n\x01{number}")
             heartbeat(connection, "early", "n = 5")
             until(lambda: "early" in stored(path), WRITTEN_WITHIN_S, "the filter is written")
             written = stored(path)["early"]

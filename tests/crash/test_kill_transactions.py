@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import random
-import threading
-import time
 from collections import Counter
 
 import pytest
+from tests.crash import loading
 from tests.crash.reading import read_queue
 
 from cometmq.message.ids import decode_offset_msg_id
 from cometmq.message.sysflag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from cometmq.remoting.blocking import BlockingConnection, BlockingConnectionError
 from cometmq.remoting.codes import RequestCode
-from cometmq.remoting.headers import (
-    EndTransactionRequestHeader,
-    SendMessageRequestHeaderV2,
-    SendMessageResponseHeader,
-)
+from cometmq.remoting.headers import EndTransactionRequestHeader
 from cometmq.testing import ProcessCluster
 
 pytestmark = pytest.mark.crash
@@ -59,20 +54,8 @@ def transact(address: str, seed: int, ledger: Ledger) -> None:
 
 
 def begin(connection: BlockingConnection, body: bytes) -> EndTransactionRequestHeader:
-    header = SendMessageRequestHeaderV2(
-        producer_group=GROUP,
-        topic=TOPIC,
-        default_topic="TBW102",
-        default_topic_queue_nums=1,
-        queue_id=0,
-        sys_flag=0,
-        born_timestamp=1,
-        flag=0,
-        properties=f"TRAN_MSG\x01true\x02PGROUP\x01{GROUP}\x02UNIQ_KEY\x01{body.decode()}\x02",
-    )
-    answer = connection.invoke(RequestCode.SEND_MESSAGE_V2, header, body)
-    assert answer.code == 0, answer.remark
-    stored = answer.header(SendMessageResponseHeader)
+    properties = f"TRAN_MSG\x01true\x02PGROUP\x01{GROUP}\x02UNIQ_KEY\x01{body.decode()}\x02"
+    stored = loading.send(connection, TOPIC, body, properties, group=GROUP)
     return EndTransactionRequestHeader(
         producer_group=GROUP,
         tran_state_table_offset=stored.queue_offset,
@@ -107,15 +90,7 @@ def test_transactions_survive_kills(flush: str) -> None:
         address = cluster.broker_addresses[0]
         for number in range(ROUNDS):
             seeds = range(number * WRITERS, (number + 1) * WRITERS)
-            threads = [threading.Thread(target=transact, args=(address, seed, ledger)) for seed in seeds]
-            for thread in threads:
-                thread.start()
-            time.sleep(rng.uniform(0.5, 1.2))  # the length of the load, not a wait for something
-            cluster.brokers[0].kill()
-            for thread in threads:
-                thread.join(30)
-                assert not thread.is_alive()
-            cluster.brokers[0].start()
+            loading.kill_under_load(cluster, lambda seed: transact(address, seed, ledger), seeds, rng.uniform(0.5, 1.2))
         before = Counter(read_all(address))
         with BlockingConnection(address, 10) as connection:
             for _ in range(2):
