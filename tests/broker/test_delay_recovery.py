@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import json
 import shutil
@@ -18,6 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from tests.broker.conftest import small_config
 from tests.broker.delayed import bodies, until
+from tests.broker.snapshots import copy_store
 from tests.broker.test_send_failures import FailingDisk
 
 from cometmq.broker.controller import Broker
@@ -37,20 +37,8 @@ def put(broker: Broker, body: bytes, level: int, topic: str = "Delayed") -> None
 
 
 async def crashed(broker: Broker, root: Path, copy: Path) -> Path:
-    """What a SIGKILL would leave of the store: a copy made between two writes of the running broker's threads."""
-
-    def written() -> dict[Path, tuple[int, int]]:
-        return {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in root.rglob("*")}
-
-    async with asyncio.timeout(10):
-        while True:
-            shutil.rmtree(copy, ignore_errors=True)
-            with contextlib.suppress(OSError, shutil.Error):
-                before = written()
-                shutil.copytree(root, copy, ignore=shutil.ignore_patterns("lock"))
-                if before == written():
-                    break
-            await asyncio.sleep(0)
+    """What a SIGKILL would leave of the store."""
+    copy_store(root, copy)
     await broker.stop()
     return copy
 

@@ -213,7 +213,8 @@ class OrderedGroup:
 
     def _judge(self, member: Member, queue: int, offsets: list[int]) -> None:
         begun, first = self.begun[queue], offsets[0]
-        holder = self.cluster.broker(0).locks.holder(self.name, MessageQueue(TOPIC, "broker-0", queue))
+        where = MessageQueue(TOPIC, "broker-0", queue)
+        holder = next((broker.locks.holder(self.name, where) for broker in self.cluster.brokers), None)
         if holder not in (None, member.name):
             self.wrong.append(f"{member.name} begins {offsets} of queue {queue} although {holder} holds it")
         if first and first - 1 not in self.done[queue]:

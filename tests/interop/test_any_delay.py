@@ -22,7 +22,7 @@ def wait_for(client: Client, deployment: Deployment, topic: str, count: int) -> 
     return client.read_topic(deployment.address, topic, count)
 
 
-@pytest.mark.parametrize("name", ["java4", "java4-binary", "java5", "go", "cpp"])
+@pytest.mark.parametrize("name", ["java4", "java4-binary", "java5", "go", "node", "cpp"])
 @pytest.mark.parametrize("prop", ["TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"])
 def test_every_client_sends_messages_that_wait(
     cluster: Deployment, clients: GetClient, java: Client, topic: str, name: str, prop: str
