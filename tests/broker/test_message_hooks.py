@@ -26,7 +26,7 @@ from cometmq.options import ConfigError
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import FLAG_ONEWAY
 from cometmq.remoting.headers import ConsumerSendMsgBackRequestHeader
-from cometmq.remoting.processors import Request, Response, RpcRejectedError
+from cometmq.remoting.processors import Request, Response, RpcHook, RpcRejectedError
 
 Connect = Callable[[Broker], Awaitable[Wire]]
 StartHooked = Callable[..., Awaitable[Broker]]
@@ -127,14 +127,13 @@ async def test_an_rpc_hook_sees_bodies_and_its_failures_on_answers_break_nothing
 ) -> None:
     bodies: list[bytes] = []
 
-    class Hook:
-        def before(self, peer: str, request: Request[Any], body: bytes) -> None:
-            bodies.append(body)
+    def see(peer: str, request: Request[Any], body: bytes) -> None:
+        bodies.append(body)
 
-        def after(self, peer: str, request: Request[Any], response: Response) -> None:
-            raise RuntimeError("a bad hook")
+    def fail(peer: str, request: Request[Any], response: Response) -> None:
+        raise RuntimeError("a bad hook")
 
-    wire = await connect_to(await start_hooked(BrokerHooks(rpc=[Hook()])))
+    wire = await connect_to(await start_hooked(BrokerHooks(rpc=[RpcHook(see, fail)])))
     assert (await wire.send("T", b"hello")).code == 0
     assert bodies == [b"hello"]
 

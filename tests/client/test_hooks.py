@@ -11,6 +11,7 @@ from tests.interop.systems import Deployment
 from cometmq.client import (
     CheckForbiddenContext,
     ClientInstance,
+    ClientRpcHook,
     ConsumeFromWhere,
     ConsumeMessageContext,
     ConsumeMessageHook,
@@ -111,14 +112,11 @@ async def test_a_hook_that_raises_stops_no_message(
 async def test_an_rpc_hook_that_raises_on_an_answer_stops_no_message(
     server: Deployment, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Bad:
-        def before(self, peer: str, request: RemotingCommand) -> None:
-            pass
+    def fail(peer: str, request: RemotingCommand, response: RemotingCommand) -> None:
+        raise RuntimeError("a bad hook")
 
-        def after(self, peer: str, request: RemotingCommand, response: RemotingCommand) -> None:
-            raise RuntimeError("a bad hook")
-
-    async with Producer("p", instance=ClientInstance(server.address, hooks=[Bad()])) as producer:
+    hooks = [ClientRpcHook(after=fail)]
+    async with Producer("p", instance=ClientInstance(server.address, hooks=hooks)) as producer:
         await producer.send(Message(topic, b"x"))
     assert "a bad hook" in caplog.text
 

@@ -14,6 +14,7 @@ from tests.interop.systems import Deployment
 from cometmq.client import (
     Admin,
     ClientInstance,
+    ClientRpcHook,
     ConsumeFromWhere,
     ConsumeResult,
     Message,
@@ -277,20 +278,6 @@ async def test_a_synchronous_consumer_keeps_the_order_too(
     assert all(numbers == sorted(numbers) for numbers in log.queues.values())
 
 
-class SentAway:
-    """Sees what the consumer sends to its group's retry topic."""
-
-    def __init__(self) -> None:
-        self.seen: list[RemotingCommand] = []
-
-    def before(self, _peer: str, request: RemotingCommand) -> None:
-        if request.ext_fields.get("b", "").startswith("%RETRY%"):
-            self.seen.append(request)
-
-    def after(self, _peer: str, _request: RemotingCommand, response: RemotingCommand) -> None:
-        pass
-
-
 @pytest.mark.parametrize("at_once", [False, True])
 async def test_a_message_that_fails_too_often_is_sent_away_and_the_queue_goes_on(
     server: Deployment, topic: str, group: str, until: Until, at_once: bool
@@ -306,8 +293,14 @@ async def test_a_message_that_fails_too_often_is_sent_away_and_the_queue_goes_on
             return None
         return Retry(delay_level=-1) if at_once else ConsumeResult.RECONSUME_LATER
 
-    hook = SentAway()
-    async with ClientInstance(server.address, hooks=[hook]) as instance, Producer("p", server.address) as producer:
+    sent_away: list[RemotingCommand] = []
+
+    def see(_peer: str, request: RemotingCommand) -> None:
+        if request.ext_fields.get("b", "").startswith("%RETRY%"):
+            sent_away.append(request)
+
+    hooks = [ClientRpcHook(before=see)]
+    async with ClientInstance(server.address, hooks=hooks) as instance, Producer("p", server.address) as producer:
         for body in (b"poison", b"next"):
             await producer.send(Message(topic, body, keys=["k"]), sharding_key="one")
         config = ordered(max_reconsume_times=2, suspend_current_queue_s=0.05)
@@ -317,7 +310,7 @@ async def test_a_message_that_fails_too_often_is_sent_away_and_the_queue_goes_on
             await until(lambda: tries and tries[-1][0] == b"next")
             failures = 0 if at_once else 2
             assert tries == [(b"poison", times) for times in range(failures + 1)] + [(b"next", 0)]
-            (request,) = hook.seen
+            (request,) = sent_away
             assert (request.ext_fields["j"], request.ext_fields["l"]) == (str(failures), str(failures))
         async with PullConsumer("reader", server.address) as reader:
             (queue,) = await reader.queues(dlq_topic(group))

@@ -8,6 +8,7 @@ from tests.interop.systems import Deployment
 from cometmq.client import (
     Admin,
     ClientInstance,
+    ClientRpcHook,
     Message,
     MessageExt,
     PartlySentError,
@@ -230,26 +231,24 @@ async def test_a_producer_is_used_between_start_and_close(server: Deployment, to
 
 
 async def test_hooks_see_every_request_and_answer(server: Deployment, topic: str) -> None:
-    class Hook:
-        def __init__(self) -> None:
-            self.sent: list[int] = []
-            self.answered: list[int] = []
+    sent: list[int] = []
+    answered: list[int] = []
 
-        def before(self, peer: str, request: RemotingCommand) -> None:
-            request.ext_fields["X-Trace"] = "seen"
-            self.sent.append(request.code)
+    def before(peer: str, request: RemotingCommand) -> None:
+        request.ext_fields["X-Trace"] = "seen"
+        sent.append(request.code)
 
-        def after(self, peer: str, request: RemotingCommand, response: RemotingCommand) -> None:
-            assert request.ext_fields["X-Trace"] == "seen"
-            self.answered.append(request.code)
+    def after(peer: str, request: RemotingCommand, response: RemotingCommand) -> None:
+        assert request.ext_fields["X-Trace"] == "seen"
+        answered.append(request.code)
 
-    hook = Hook()
-    async with Producer("p", instance=ClientInstance(server.address, hooks=[hook])) as producer:
+    hooks = [ClientRpcHook(before, after)]
+    async with Producer("p", instance=ClientInstance(server.address, hooks=hooks)) as producer:
         await producer.send(Message(topic, b"1", tags="A"))
         await producer.send_batch([Message(topic, b"2"), Message(topic, b"3")])
         await producer.send_oneway(Message(topic, b"4"))
-    assert {105, 310, 320} <= set(hook.answered)
-    assert hook.sent.count(310) == 2
+    assert {105, 310, 320} <= set(answered)
+    assert sent.count(310) == 2
     assert sorted(message.body for message in await stored(server, topic, 4)) == [b"1", b"2", b"3", b"4"]
 
 

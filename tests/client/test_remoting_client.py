@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cometmq.clock import VirtualClock
-from cometmq.remoting.client import RemotingClient
+from cometmq.remoting.client import ClientRpcHook, RemotingClient
 from cometmq.remoting.client_errors import (
     ForkedError,
     RemotingClosedError,
@@ -180,23 +180,18 @@ async def test_requests_of_the_server_are_answered(echo: Server) -> None:
 
 
 async def test_hooks_see_and_may_change_requests(echo: Server) -> None:
-    class Hook:
-        seen: list[tuple[str, int]]
+    seen: list[tuple[str, int]] = []
 
-        def __init__(self) -> None:
-            self.seen = []
+    def change(peer: str, request: RemotingCommand) -> None:
+        request.ext_fields["queueId"] = "9"
 
-        def before(self, peer: str, request: RemotingCommand) -> None:
-            request.ext_fields["queueId"] = "9"
+    def see(peer: str, request: RemotingCommand, response: RemotingCommand) -> None:
+        seen.append((peer, response.code))
 
-        def after(self, peer: str, request: RemotingCommand, response: RemotingCommand) -> None:
-            self.seen.append((peer, response.code))
-
-    hook = Hook()
-    async with RemotingClient(hooks=[hook]) as client:
+    async with RemotingClient(hooks=[ClientRpcHook(before=change), ClientRpcHook(after=see)]) as client:
         answer = await client.invoke(echo.address, ECHO, GetMaxOffsetRequestHeader("t", 1))
     assert answer.header(GetMaxOffsetResponseHeader).offset == 9
-    assert hook.seen == [(echo.address, 0)]
+    assert seen == [(echo.address, 0)]
 
 
 async def test_closing_ends_what_waits_and_refuses_what_comes(echo: Server, until: Until) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cometmq.client import ConsumeFromWhere, Message, MessageModel, Producer, PushConfig, PushConsumer
+from cometmq.client import ClientRpcHook, ConsumeFromWhere, Message, MessageModel, Producer, PushConfig, PushConsumer
 from cometmq.client.instance import ClientInstance
 from cometmq.clock import VirtualClock
 from cometmq.message.message import MessageExt
@@ -111,7 +111,9 @@ async def test_no_more_failures_go_back_at_a_time_than_listeners_run(cluster: Cl
     async with Producer("application", instance=cluster.client_instance()) as producer:
         await producer.send_batch([Message("orders", b"poison") for _ in range(200)])
     handing_back = HandingBack()
-    instance = ClientInstance(cluster.namesrv_address, hooks=[handing_back], clock=clock)
+    instance = ClientInstance(
+        cluster.namesrv_address, hooks=[ClientRpcHook(handing_back.before, handing_back.after)], clock=clock
+    )
     config = PushConfig(consume_from_where=FIRST, consume_concurrency=5)
     consumer = PushConsumer("workers", Worker(clock), config=config, instance=instance)
     consumer.subscribe("orders")

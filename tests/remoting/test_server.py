@@ -16,7 +16,7 @@ from cometmq.limits import TURN_SECONDS, WRITE_HIGH_WATER_BYTES
 from cometmq.remoting.command import RemotingCommand, decode_command
 from cometmq.remoting.frame import ROCKETMQ, FrameDecoder
 from cometmq.remoting.headers import GetMaxOffsetRequestHeader, GetMaxOffsetResponseHeader, NoHeader
-from cometmq.remoting.processors import ProcessorTable, Request, Response, RpcRejectedError
+from cometmq.remoting.processors import ProcessorTable, Request, Response, RpcHook, RpcRejectedError
 from cometmq.remoting.server import RemotingServer
 from cometmq.remoting.server_connection import InvokeError, ServerConnection
 
@@ -409,15 +409,14 @@ async def test_the_server_asks_a_client_and_gets_its_answer(service: Service) ->
 async def test_hooks_see_requests_and_answers_and_may_refuse(service: Service) -> None:
     seen: list[tuple[str, int]] = []
 
-    class Hook:
-        def before(self, peer: str, request: Request[Any], body: bytes) -> None:
-            if request.opaque == 13:
-                raise RpcRejectedError(16, "not you")
+    def refuse(peer: str, request: Request[Any], body: bytes) -> None:
+        if request.opaque == 13:
+            raise RpcRejectedError(16, "not you")
 
-        def after(self, peer: str, request: Request[Any], response: Response) -> None:
-            seen.append((peer, response.code))
+    def see(peer: str, request: Request[Any], response: Response) -> None:
+        seen.append((peer, response.code))
 
-    service.server.hooks.append(Hook())
+    service.server.hooks += (RpcHook(before=refuse), RpcHook(after=see))
     raw = await Raw.connect(service)
     assert (await raw.ask(max_offset(1))).code == 0
     refused = await raw.ask(max_offset(13))
@@ -430,15 +429,11 @@ async def test_hooks_see_requests_and_answers_and_may_refuse(service: Service) -
 
 
 async def test_a_header_with_two_codes_never_gets_past_hooks_as_the_other(service: Service) -> None:
-    class Hook:
-        def before(self, peer: str, request: Request[Any], body: bytes) -> None:
-            if request.code == 34:
-                raise RpcRejectedError(16, "not you")
+    def refuse(peer: str, request: Request[Any], body: bytes) -> None:
+        if request.code == 34:
+            raise RpcRejectedError(16, "not you")
 
-        def after(self, peer: str, request: Request[Any], response: Response) -> None:
-            pass
-
-    service.server.hooks.append(Hook())
+    service.server.hooks.append(RpcHook(before=refuse))
     for fields in (b"", b',"version":null'):
         raw = await Raw.connect(service)
         header = b'{"code":34,"opaque":1' + fields + b',"code":30}'

@@ -125,8 +125,10 @@ class BrokerHooks:
 
     def for_server(self, broker_address: Callable[[], str], region_id: str) -> list[RpcHook]:
         """What the server calls: nothing where there are no hooks."""
-        watched = [MessageHooks(self.send, self.consume, broker_address, region_id)]
-        return [*self.rpc, *(watched if self.send or self.consume else ())]
+        if not self.send and not self.consume:
+            return list(self.rpc)
+        watching = MessageHooks(self.send, self.consume, broker_address, region_id)
+        return [*self.rpc, RpcHook(watching.before, watching.after)]
 
 
 class MessageHooks:

@@ -52,6 +52,7 @@ from cometmq.client.transaction_producer import TransactionProducer
 from cometmq.message.message import Message, MessageExt
 from cometmq.message.recall_handle import RecallHandleError
 from cometmq.remoting.bodies import MessageQueue
+from cometmq.remoting.client import ClientRpcHook
 from cometmq.remoting.security import Security, SecurityConfigError
 from cometmq.remoting.signing import Credentials
 from cometmq.remoting.tls import Tls, TlsError
@@ -64,6 +65,7 @@ __all__ = [
     "CheckForbiddenHook",
     "ClientError",
     "ClientInstance",
+    "ClientRpcHook",
     "ClientStateError",
     "CommunicationMode",
     "ConsumeFromWhere",

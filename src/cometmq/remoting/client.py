@@ -7,7 +7,8 @@ import itertools
 import logging
 import os
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from dataclasses import dataclass
+from typing import Final
 
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.message.hosts import parse_address
@@ -36,14 +37,14 @@ MAX_IN_FLIGHT: Final = 4096
 """Requests of one connection that may wait for answers; bounds the memory that a slow server can cost."""
 
 
-class ClientRpcHook(Protocol):
-    """Sees every request before it leaves and every answer before it is handed on."""
+@dataclass(frozen=True)
+class ClientRpcHook:
+    """Two functions, either may be missing, that see a client's requests and their answers (``RPCHook``)."""
 
-    def before(self, peer: str, request: RemotingCommand) -> None:
-        """May change ``request.ext_fields``; raise to refuse the call."""
-
-    def after(self, peer: str, request: RemotingCommand, response: RemotingCommand) -> None:
-        """Look at the answer."""
+    before: Callable[[str, RemotingCommand], None] | None = None
+    """Called with the peer and a request before it leaves; may change its ``ext_fields``, refuses it by raising."""
+    after: Callable[[str, RemotingCommand, RemotingCommand], None] | None = None
+    """Called with the peer, a request and its answer before that is handed on."""
 
 
 class RemotingClient:
@@ -156,7 +157,8 @@ class RemotingClient:
             fields.update(ext)
         command = RemotingCommand(code=code, opaque=self.next_opaque(), ext_fields=fields, body=body)
         for hook in self.hooks:
-            hook.before(address, command)
+            if hook.before is not None:
+                hook.before(address, command)
         if self.credentials is not None:
             self.credentials.sign(command)
         return command
@@ -164,6 +166,8 @@ class RemotingClient:
     def look_back(self, address: str, request: RemotingCommand, response: RemotingCommand) -> None:
         """Show an answer to the hooks; what one raises is logged."""
         for hook in self.hooks:
+            if hook.after is None:
+                continue
             try:
                 hook.after(address, request, response)
             except Exception:

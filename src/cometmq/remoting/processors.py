@@ -8,7 +8,8 @@ typed struct; only clients that write odd JSON or binary headers take the way ov
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Generic, Protocol
+from dataclasses import dataclass
+from typing import Any, Final, Generic
 
 import msgspec
 
@@ -76,14 +77,14 @@ class RpcRejectedError(Exception):
         self.remark = remark
 
 
-class RpcHook(Protocol):
-    """Sees every request before its handler and every answer after it (``RPCHook``)."""
+@dataclass(frozen=True)
+class RpcHook:
+    """Two functions, either may be missing, that see a server's requests and answers (``RPCHook``)."""
 
-    def before(self, peer: str, request: Request[Any], body: bytes) -> None:
-        """Look at a request; raise :class:`RpcRejectedError` to refuse it."""
-
-    def after(self, peer: str, request: Request[Any], response: Response) -> None:
-        """Look at an answer, also one that a oneway request does not get."""
+    before: Callable[[str, Request[Any], bytes], None] | None = None
+    """Called with the peer, a request and its body before its handler; refuses by :class:`RpcRejectedError`."""
+    after: Callable[[str, Request[Any], Response], None] | None = None
+    """Called with the peer, a request and its answer, also one that a oneway request does not get."""
 
 
 Handler = Callable[[Any, Request[Any], bytes], Response | None]

@@ -214,7 +214,8 @@ class RemotingServer:
             return
         try:
             for hook in self.hooks:
-                hook.before(connection.remote_address, request, frame.body)
+                if hook.before is not None:
+                    hook.before(connection.remote_address, request, frame.body)
             response = processor.handler(connection, request, frame.body)
         except RpcRejectedError as refusal:
             response = Response(refusal.code, remark=refusal.remark)

@@ -213,6 +213,8 @@ class ServerConnection(asyncio.Protocol):
     def respond(self, request: Request[Any], response: Response) -> None:
         """Answer ``request``, at once or any time later; nothing is sent for a oneway one."""
         for hook in self._server.hooks:
+            if hook.after is None:
+                continue
             try:
                 hook.after(self.remote_address, request, response)
             except Exception:
