@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from tests.broker.conftest import StartBroker, small_config
+from tests.broker.delayed import TurnedBackClock
 from tests.broker.delayed import bodies as all_bodies
 from tests.broker.test_send_failures import FailingDisk
 from tests.broker.wire import Wire, records, send_header
@@ -430,3 +431,45 @@ async def test_a_full_disk_does_not_take_the_log_that_waiting_messages_pin(
         while all_bodies(again, "Later")[-1:] != [b"far"]:
             await clock.run_for(1)
     await again.stop()
+
+
+async def test_after_the_date_was_set_back_only_what_is_near_is_in_memory(
+    connect_to: Callable[[Broker], Any], tmp_path: Path
+) -> None:
+    clock = TurnedBackClock(1_700_000_000_000 // (DAY_S * 1000) * (DAY_S * 1000))
+    first = Broker(small_config(tmp_path), clock=clock)
+    await first.start()
+    wire = await connect_to(first)
+    await send_later(wire, b"came", 36_000_000)
+    await send_later(wire, b"waits", 50_000_000)
+    await clock.skip(40_000)
+    await clock.run_for(2)
+    assert all_bodies(first, "Later") == [b"came"]
+    clock.set_by_ms = -40_000_000
+    handles = []
+    for minutes in range(1, 300):
+        text = f"UNIQ_KEY\x01{minutes}\x02TIMER_DELAY_MS\x01{minutes * 60_000 + 30_000}"
+        handles.append((await wire.send("Later", b"%d" % minutes, properties=text)).ext_fields["recallHandle"])
+    for handle in handles[1:]:
+        header = RecallMessageRequestHeader(topic="Later", recall_handle=handle)
+        assert (await wire.call(RequestCode.RECALL_MESSAGE, header)).code == ResponseCode.SUCCESS
+    intake = first.timer.intake
+    async with asyncio.timeout(60):
+        while intake.log.position.serial < 2 + 299 + 298:
+            await clock.run_for(1)
+    assert len(intake.due) == 0
+    assert not intake.due._recalled
+    assert intake.log.position.late == []
+    await clock.skip(3_600)
+    assert all_bodies(first, "Later") == [b"came", b"1"]
+    await clock.run_for(2)
+    await first.stop()
+    second = Broker(small_config(tmp_path), clock=clock)
+    await second.start()
+    try:
+        await clock.skip(60_000)
+        assert all_bodies(second, "Later") == [b"came", b"1", b"waits"], "each once"
+        await clock.run_for(2)
+        assert second.timer.intake.log.position.set_back == []
+    finally:
+        await second.stop()

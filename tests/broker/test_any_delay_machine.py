@@ -1,4 +1,4 @@
-"""Any delay against a model: sends, recalls, time, stops, crashes and full disks in any order.
+"""Any delay against a model: sends, recalls, time, stops, crashes, full disks, dates set back in any order.
 
 The model is a table of messages with their due times. After each step every message whose time has come
 is in its topic, once, and no other is.
@@ -19,12 +19,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from tests.broker.conftest import small_config
+from tests.broker.delayed import TurnedBackClock
 
 from cometmq.broker.controller import Broker
 from cometmq.broker.inner_message import InnerMessage, Stored
 from cometmq.broker.send_targets import SendRefusedError
 from cometmq.broker.timer_detour import parked
-from cometmq.clock import VirtualClock
 from cometmq.idle import settle
 from cometmq.message.record import iter_records
 from cometmq.store.disk import Disk
@@ -59,9 +59,12 @@ class TimerMachine(RuleBasedStateMachine):
         super().__init__()
         self.loop = asyncio.new_event_loop()
         self.base = Path(tempfile.mkdtemp(prefix="cometmq-timer-"))
-        self.clock = VirtualClock()
+        self.clock = TurnedBackClock()
         self.disk = MoodyDisk()
         self.due: dict[bytes, int] = {}
+        self.was_due: set[bytes] = set()
+        """Those whose time had come before the date was set back."""
+        self.came: set[bytes] = set()
         self.count = 0
         self.broker: Broker | None = None
 
@@ -107,7 +110,7 @@ class TimerMachine(RuleBasedStateMachine):
     @rule(choice=st.integers(0, 100))
     def recall(self, choice: int) -> None:
         now_ms = self.clock.now_ms()
-        waiting = [body for body, due_ms in self.due.items() if due_ms > now_ms]
+        waiting = [body for body, due_ms in self.due.items() if due_ms > now_ms and body not in self.was_due]
         if waiting:
             self.run(self._recall(waiting[choice % len(waiting)]))
 
@@ -134,6 +137,10 @@ class TimerMachine(RuleBasedStateMachine):
     @rule(seconds=st.floats(0, 3))
     def wait(self, seconds: float) -> None:
         self.run(self.clock.run_for(seconds))
+
+    @rule(seconds=st.one_of(st.integers(1, 200), st.integers(1, 4 * DAY_S)))
+    def set_date_back(self, seconds: int) -> None:
+        self.clock.set_by_ms -= seconds * 1000
 
     @rule()
     def stop_and_start(self) -> None:
@@ -184,11 +191,11 @@ class TimerMachine(RuleBasedStateMachine):
                 found.update(record.body for record in iter_records(chunk))
             offset = result.next_begin_offset
         now_ms = self.clock.now_ms()
-        expected = Counter(body for body, due_ms in self.due.items() if due_ms <= now_ms)
-        if self.disk.full:
-            assert found <= expected
-        else:
-            assert found == expected
+        self.was_due |= {body for body, due_ms in self.due.items() if due_ms <= now_ms}
+        due_now = {body for body in self.was_due if self.due[body] <= now_ms}
+        assert found <= Counter(self.was_due)
+        assert found >= Counter(self.came if self.disk.full else self.came | due_now)
+        self.came = set(found)
 
     def teardown(self) -> None:
         self.disk.full = False

@@ -124,14 +124,15 @@ class DueMachine(RuleBasedStateMachine):
             assert self.model.pop(waiting.serial) <= self.now_ms
         assert all(due_ms > self.now_ms for due_ms in self.model.values())
 
-    @rule(ahead_ms=st.integers(-100, 3_000), back=st.integers(0, 5))
-    def forget(self, ahead_ms: int, back: int) -> None:
-        self.take_all()
-        due_ms, serial = max(self.horizon_ms, self.now_ms) + ahead_ms, self.serial - back
-        loaded = {int(s) for units in self.due._windows for s in units["serial"]}
-        self.due.forget_from(due_ms, serial)
-        for gone in [s for s, due in self.model.items() if due >= due_ms and s >= serial and s not in loaded]:
-            del self.model[gone]
+    @rule(ahead_ms=st.integers(-100, 3_000))
+    def forget(self, ahead_ms: int) -> None:
+        due_ms = self.now_ms + ahead_ms
+        self.due.forget_from(due_ms)
+        self.model = {serial: due for serial, due in self.model.items() if due < due_ms}
+
+    @rule()
+    def forget_recalls(self) -> None:
+        self.due.forget_recalls(self.now_ms + 1)
 
     @invariant()
     def nothing_is_forgotten(self) -> None:
@@ -143,6 +144,21 @@ class DueMachine(RuleBasedStateMachine):
         if self.model:
             assert first is not None
             assert first <= min(self.model.values()) or first <= self.now_ms
+
+
+def test_recalls_are_forgotten_while_others_are_late() -> None:
+    due = DueMessages()
+    due.add_window(window([(0, 7_000), (1, 9_000)]))
+    due.add(entry(2, 6_000))
+    for recalled_ms in (1_000, 5_999, 6_000, 7_000):
+        due.recall(recalled_ms, 1)
+    due.forget_recalls(10_000)
+    assert due._recalled == {(6_000, 1), (7_000, 1)}
+    assert [waiting.serial for waiting in drain(due, 10_000, 9)] == [2, 1]
+    due.forget_recalls(6_500)
+    assert due._recalled == {(7_000, 1)}
+    due.forget_recalls(10_000)
+    assert due._recalled == set()
 
 
 DueMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

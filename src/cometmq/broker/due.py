@@ -14,6 +14,7 @@ from collections import deque
 from operator import attrgetter
 from typing import Final, NamedTuple
 
+from cometmq.store.timer_log import FOREVER_MS
 from cometmq.store.timer_unit import TimerEntry, Units
 
 LATE_MS: Final = 20
@@ -54,6 +55,8 @@ class DueMessages:
         self._late: deque[Waiting] = deque()
         self._late_windows: deque[Units] = deque()
         self._recalled: set[tuple[int, int]] = set()
+        self.taken_until_ms = -1
+        """Nothing that is due later was taken, as far as it would be loaded again."""
 
     def __len__(self) -> int:
         return (
@@ -90,13 +93,19 @@ class DueMessages:
         """Messages that were taken and could not be stored, in their order."""
         self._late.extendleft(reversed(messages))
 
-    def forget_from(self, due_ms: int, serial: int) -> None:
-        """Leave out what came with ``serial`` or later and is due from ``due_ms`` on: it will be loaded."""
-        for second in [second for second in self._seconds if (second + 1) * 1000 > due_ms]:
-            kept = [waiting for waiting in self._seconds[second] if waiting.due_ms < due_ms or waiting.serial < serial]
-            self._seconds[second] = kept
-        self._heap = [waiting for waiting in self._heap if waiting.due_ms < due_ms or waiting.serial < serial]
+    def forget_from(self, due_ms: int) -> None:
+        """Leave out what is due from ``due_ms`` on, recalls too: it will be loaded again."""
+        self._heap = [waiting for waiting in self._heap if waiting.due_ms < due_ms]
         heapq.heapify(self._heap)
+        for second, arrived in self._seconds.items():
+            self._seconds[second] = [waiting for waiting in arrived if waiting.due_ms < due_ms]
+        self._late = deque(waiting for waiting in self._late if waiting.due_ms < due_ms)
+        for windows in (self._windows, self._late_windows):
+            kept = [units[units["due"] < due_ms] for units in windows]
+            windows.clear()
+            windows.extend(units for units in kept if len(units))
+        self._recalled = {recalled for recalled in self._recalled if recalled[0] < due_ms}
+        self.taken_until_ms = min(self.taken_until_ms, due_ms - 1)
 
     # --- recalls --------------------------------------------------------------------------------
     def recall(self, due_ms: int, key: int) -> None:
@@ -108,8 +117,17 @@ class DueMessages:
         self._recalled.discard((due_ms, key))
 
     def forget_recalls(self, before_ms: int) -> None:
-        """Forget recalls of messages due before ``before_ms``, none of which is left."""
-        self._recalled = {recalled for recalled in self._recalled if recalled[0] >= before_ms}
+        """Forget recalls of messages due before ``before_ms`` and before all that are left."""
+        if self._recalled:
+            before_ms = min(before_ms, self._oldest())
+            self._recalled = {recalled for recalled in self._recalled if recalled[0] >= before_ms}
+
+    def _oldest(self) -> int:
+        """Nothing that is here was due before."""
+        dues = [units["due"][0] for units in (*self._windows, *self._late_windows)]
+        dues += [waiting.due_ms for waiting in (*self._heap[:1], *self._late)]
+        dues += [second * 1000 for second in self._order[:1]]
+        return int(min(dues, default=FOREVER_MS))
 
     # --- going ----------------------------------------------------------------------------------
     def next_due(self) -> int | None:
@@ -130,6 +148,7 @@ class DueMessages:
 
     def take(self, now_ms: int, most: int) -> list[Waiting]:
         """Up to ``most`` messages that are due, no longer kept here; recalled ones are dropped."""
+        self.taken_until_ms = max(self.taken_until_ms, now_ms)
         self._begin_seconds(now_ms // 1000)
         self._set_late_aside(now_ms - LATE_MS)
         late = bool(self._late or self._late_windows)

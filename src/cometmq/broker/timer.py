@@ -197,11 +197,10 @@ class TimerMessageService:
         self._retry = None
         self._set_alarm()
 
-    def _in_flight(self) -> tuple[int, list[int]]:
+    def _in_flight(self) -> tuple[int, list[Waiting]]:
         if not self._under_way:
             return self._store.max_physical_offset, []
-        serials = [waiting.serial for batch in self._under_way for waiting in batch.waiting]
-        return self._under_way[0].log_offset, serials
+        return self._under_way[0].log_offset, [waiting for batch in self._under_way for waiting in batch.waiting]
 
 
 class _Batch:

@@ -37,7 +37,7 @@ from cometmq.store.message_store import MessageStore
 from cometmq.store.timer_count import WaitingOfTopic
 from cometmq.store.timer_list import Listed, Place, Wanted, list_waiting
 from cometmq.store.timer_log import FOREVER_MS, TimerLog
-from cometmq.store.timer_position import TimerPosition
+from cometmq.store.timer_position import SetBack, TimerPosition
 from cometmq.store.timer_recovery import open_timer_log
 from cometmq.store.timer_unit import RECALL, TimerEntry, Units, entry_of, text_hash
 from cometmq.store.topic_queue import UNIT
@@ -49,8 +49,8 @@ _READ_UNITS: Final = 256
 """Messages read in one turn, fewer if they are large; the rest waits for the next."""
 _LONG_AGO_MS: Final = -(1 << 62)
 
-InFlight = Callable[[], tuple[int, list[int]]]
-"""The log offset before which all deliveries are stored, and the serials of those that are not."""
+InFlight = Callable[[], tuple[int, list[Waiting]]]
+"""The log offset before which all deliveries are stored, and the messages of those that are not."""
 
 
 class TimerIntake:
@@ -169,7 +169,7 @@ class TimerIntake:
 
     def recall(self, due_ms: int, key: int) -> None:
         """A recall is about to be stored: its message may be in memory already, and due before that is told."""
-        if due_ms < self._horizon_ms or self._read < self._found_until:
+        if due_ms < self._horizon_ms or self._loading or self._read < self._found_until:
             self.due.recall(due_ms, key)
 
     def undo_recall(self, due_ms: int, key: int) -> None:
@@ -307,36 +307,20 @@ class TimerIntake:
             low_ms = self._horizon_ms
             high_ms = max(low_ms, now + TIMER_WINDOW_MS, self._until_ms + 1)
             serial = self._unwritten[0].serial if self._unwritten else self._read
-            self._extend_horizon(low_ms, high_ms)
             self._loading = True
             try:
                 loaded = await self._in_thread(partial(self.log.load, low_ms, high_ms, serial, room))
-            except OSError:
-                self._take_back_horizon(low_ms, serial)
-                raise
             finally:
                 self._loading = False
-            if loaded.until_ms < high_ms:
-                self._take_back_horizon(loaded.until_ms, serial)
-            self._next_ms = min(self._next_ms, loaded.next_ms)
+            self._horizon_ms, self._next_ms = loaded.until_ms, loaded.next_ms
+            for entry in self._unwritten:  # is not in the timer log yet; it may have come meanwhile
+                if low_ms <= entry.due_ms < self._horizon_ms:
+                    self._into_memory(entry)
+                elif entry.due_ms >= self._horizon_ms:
+                    self._next_ms = min(self._next_ms, entry.due_ms)
             self.due.add_window(loaded.units)
             self.on_change()
         self._set_load_alarm()
-
-    def _extend_horizon(self, low_ms: int, high_ms: int) -> None:
-        """From now on what comes before ``high_ms`` goes to memory; so does what is not in the timer log yet."""
-        self._horizon_ms = high_ms
-        self._next_ms = FOREVER_MS
-        for entry in self._unwritten:
-            if low_ms <= entry.due_ms < high_ms:
-                self._into_memory(entry)
-            elif entry.due_ms >= high_ms:
-                self._next_ms = min(self._next_ms, entry.due_ms)
-
-    def _take_back_horizon(self, horizon_ms: int, serial: int) -> None:
-        """Nothing from there on is loaded; what came with ``serial`` or later will be, like everything else."""
-        self._horizon_ms = self._next_ms = horizon_ms
-        self.due.forget_from(horizon_ms, serial)
 
     def _position(self) -> TimerPosition | None:
         """What may be saved now; ``None`` before everything due until the last delivery is in memory."""
@@ -344,9 +328,27 @@ class TimerIntake:
         if self._horizon_ms <= self._until_ms:
             return None
         log_offset, in_flight = self._in_flight()
-        self._until_ms = max(self._until_ms, min(self._clock.now_ms(), self._horizon_ms - 1))
-        late = self.due.due_until(self._until_ms) + in_flight
-        return TimerPosition(self._read, log_offset, self._until_ms, late)
+        now_ms = max(self._clock.now_ms(), self.due.taken_until_ms)  # the date may have been set back since
+        self._until_ms = max(self._until_ms, min(now_ms, self._horizon_ms - 1))
+        self._notice_set_back(in_flight)
+        return TimerPosition(self._read, log_offset, self._until_ms, self._undelivered(in_flight))
+
+    def _undelivered(self, in_flight: list[Waiting]) -> list[int]:
+        return self.due.due_until(self._until_ms) + [waiting.serial for waiting in in_flight]
+
+    def _notice_set_back(self, in_flight: list[Waiting]) -> None:
+        """When the date was set back: only what is near by the new date stays in memory, and what comes is loaded.
+
+        Without that all that is due until the old date would be kept there, and in each position that is saved.
+        """
+        now_ms = self._clock.now_ms()
+        horizon_ms = now_ms + TIMER_WINDOW_MS
+        if self._until_ms <= horizon_ms or any(waiting.due_ms >= horizon_ms for waiting in in_flight):
+            return
+        self.log.set_back(SetBack(self._read, self._until_ms, self._undelivered(in_flight)))
+        self._until_ms, self._horizon_ms, self._next_ms = now_ms, horizon_ms, horizon_ms
+        self.due.forget_from(horizon_ms)
+        self.on_change()
 
     async def _save(self, position: TimerPosition) -> None:
         if self._save_timer is not None:
@@ -361,8 +363,9 @@ class TimerIntake:
         self._pause_s = max(TIMER_SAVE_SECONDS, TIMER_SAVE_SHARE * (self._saved_at_s - began_s))
         self._pin(position.log_offset)
         self._save_at = position.log_offset + TIMER_SAVE_LOG_BYTES
-        if not position.late:
-            self.due.forget_recalls(position.until_ms)
+        if not self.unread:
+            _, in_flight = self._in_flight()
+            self.due.forget_recalls(min([position.until_ms, *(waiting.due_ms for waiting in in_flight)]))
 
     def _pin(self, log_offset: int) -> None:
         self._pinned = True

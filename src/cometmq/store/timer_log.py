@@ -27,7 +27,7 @@ from cometmq.store.disk import Disk, replace_whole
 from cometmq.store.errors import StoreError
 from cometmq.store.timer_count import WaitingOfTopic, count_waiting
 from cometmq.store.timer_day import DAY_MS, TimerDay, day_number_of
-from cometmq.store.timer_position import Delivered, LogEnd, TimerPosition, after_loss, read_position
+from cometmq.store.timer_position import Delivered, LogEnd, SetBack, TimerPosition, after_loss, read_position
 from cometmq.store.timer_unit import UNIT_DTYPE, Chosen, TimerEntry, Units, without_recalled
 
 FOREVER_MS: Final = 1 << 62
@@ -56,6 +56,7 @@ class TimerLog:
         self.position = TimerPosition()
         """What was saved last."""
         self.delivered = Delivered(self.position, {})
+        self._set_back: list[SetBack] = []
 
     @property
     def exists(self) -> bool:
@@ -88,7 +89,7 @@ class TimerLog:
                 "what fell due after that end is delivered again"
             )
             until_ms = min(position.until_ms, end.stored_ms)
-            position = msgspec.structs.replace(position, log_offset=end.offset, until_ms=until_ms)
+            position = msgspec.structs.replace(position, log_offset=end.offset, until_ms=until_ms, set_back=[])
         for number in sorted(numbers | (position.days.keys() if position is not None else set())):
             day = TimerDay(self._directory, number, self._disk)
             wrong = day.recover(position.days.get(number, 0) if position is not None else None)
@@ -103,6 +104,7 @@ class TimerLog:
         if known > end.serial:
             self._keep_lost(end.serial)
         self._number_lost()
+        self._set_back = self.position.set_back
         self.delivered = Delivered(self.position, {})
 
     def _last_serial(self) -> int:
@@ -173,11 +175,18 @@ class TimerLog:
             msgspec.structs.replace(one, days={number: one.days[number] for number in one.days if number in days})
             for one in self.position.lost
         ]
-        position = msgspec.structs.replace(position, days=days, lost=lost)
+        set_back = [one for one in self._set_back if one.until_ms > position.until_ms]
+        position = msgspec.structs.replace(position, days=days, lost=lost, set_back=set_back)
         replace_whole(self._position_path, msgspec.json.encode(position), self._disk)
         self.position = position
         for number in over:
             self._days.pop(number).delete()
+
+    def set_back(self, now: SetBack) -> None:
+        """The date was set back: remember what is delivered now; positions saved from now on may be earlier."""
+        further = [one for one in self._set_back if one.until_ms > now.until_ms]
+        self._set_back = [*further, now]
+        self.delivered = Delivered(TimerPosition(now.serial, 0, now.until_ms, now.late, set_back=further), {})
 
     # --- reading --------------------------------------------------------------------------------
     def load(self, low_ms: int, high_ms: int, before_serial: int, most: int) -> Loaded:

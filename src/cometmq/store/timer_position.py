@@ -45,6 +45,17 @@ class Lost(msgspec.Struct, frozen=True):
     """… have a serial that is greater by so much than their unit says."""
 
 
+class SetBack(msgspec.Struct, frozen=True):
+    """What was delivered when the date was set back; true until that date is reached again."""
+
+    serial: int
+    """Of the messages below this serial …"""
+    until_ms: int
+    """… those due until then were delivered …"""
+    late: list[int]
+    """… but for these."""
+
+
 class TimerPosition(msgspec.Struct, frozen=True):
     """One moment of the timer log and of its deliveries."""
 
@@ -60,17 +71,23 @@ class TimerPosition(msgspec.Struct, frozen=True):
     """How many units the index of each day has, by the day's number since 1970."""
     lost: list[Lost] = []
     """One for each time that the log had lost messages below ``serial``, oldest first."""
+    set_back: list[SetBack] = []
+    """What was delivered besides, before the date was set back."""
     version: int = _VERSION
 
 
 def after_loss(position: TimerPosition, serial: int) -> TimerPosition:
-    """The position when the log has no message from ``serial`` on any more, and will give these serials again."""
+    """The position when the log has no message from ``serial`` on any more, and will give these serials again.
+
+    What had been delivered under a later date is not known of new messages: it is delivered again.
+    """
     added = RENUMBERED + (position.lost[-1].added if position.lost else 0)
     return msgspec.structs.replace(
         position,
         serial=min(position.serial, serial),
         late=[late + added if serial <= late < RENUMBERED else late for late in position.late],
         lost=[*position.lost, Lost(serial, position.days, added)],
+        set_back=[],
     )
 
 
@@ -84,18 +101,21 @@ def read_position(path: Path) -> TimerPosition | None:
 
 
 class Delivered:
-    """Which messages were delivered before the store was opened.
+    """Which messages were delivered before the store was opened, or before the date was set back.
 
     :param found: serial and due time of those whose delivery was found in the log behind the position.
     """
 
     def __init__(self, position: TimerPosition, found: Mapping[int, int]) -> None:
         self._position = position
-        self._late = np.array(position.late, np.int64)
+        self._moments = [
+            (moment.serial, moment.until_ms, np.array(moment.late, np.int64))
+            for moment in (position, *position.set_back)
+        ]
         self._found: npt.NDArray[np.int64] = np.array(sorted(found), np.int64)
         self._serials = frozenset(found)
         self.until_ms = max(position.until_ms, *found.values(), -1)
-        """None of them was due later."""
+        """None of them was due later, since the date was set back the last time."""
 
     def has(self, serial: int, due_ms: int) -> bool:
         """Whether one message was delivered."""
@@ -105,11 +125,8 @@ class Delivered:
 
     def left(self, units: Units) -> Units:
         """The units that were not delivered."""
-        serial = units["serial"]
-        written = (serial < self._position.serial) | (serial >= RENUMBERED)
-        before = written & (units["due"] <= self._position.until_ms)
-        if len(self._late):
-            before &= ~np.isin(serial, self._late)
-        if len(self._found):
-            before |= np.isin(serial, self._found)
-        return units[~before]
+        serial, due = units["serial"], units["due"]
+        gone = np.isin(serial, self._found)
+        for written, until_ms, late in self._moments:
+            gone |= ((serial < written) | (serial >= RENUMBERED)) & (due <= until_ms) & ~np.isin(serial, late)
+        return units[~gone]
