@@ -58,6 +58,13 @@ WRITE_HIGH_WATER_BYTES: Final = 8 * 1024 * 1024
 WRITE_LOW_WATER_BYTES: Final = 1 * 1024 * 1024
 """Unsent answers of one connection below which its requests are read again."""
 
+MAX_UNSENT_BYTES: Final = 256 * 1024 * 1024
+"""Unsent answers of all connections of one server above which those that have any are not read until they have none;
+above twice as much the connection that has most is closed. A thousand readers of 256 KB each have as much."""
+
+UNSENT_LOOK_SECONDS: Final = 0.05
+"""How often it is looked whether such connections have read their answers."""
+
 MAX_PENDING_INVOKES: Final = 1_024
 """Requests of a server to one client that wait for their answer."""
 
@@ -184,6 +191,9 @@ PRODUCER_EXPIRY_SECONDS: Final = 7 * 86_400.0
 
 PRODUCER_MIN_IDLE_SECONDS: Final = 3_600.0
 """A producer that sent within this time does not give way to another one."""
+
+PRODUCER_IDLE_LOOK_SECONDS: Final = 1.0
+"""Between two looks through all producers for idle ones, some 20 ms each, while requests are refused."""
 
 PRODUCER_SAVE_SECONDS: Final = 30.0
 """How often the sequences of producers are written; a restart reads the log since then, about 1 µs a record."""
@@ -340,10 +350,8 @@ MAX_FILTER_SCAN_UNITS: Final = 2_048
 """Messages that one pull by SQL92 looks at for the first time: about 1 ms in which nobody else is served."""
 
 MAX_FILTER_WORK: Final = 2_000_000
-"""Bytes of properties that one look reads one by one, times the terms that read them: about 10 ms."""
-
-MAX_FILTER_BLOCK_WORK: Final = 400_000
-"""Properties (or 40 bytes of them) looked through together, times the terms: about 10 ms; what is more has to wait."""
+"""Bytes of properties that one pull reads one by one for the first time, times the terms that read them, or what takes
+as long for many records together: about 10 ms; what is more has to wait."""
 
 CACHED_FILTER_BLOCKS: Final = 4_096
 """Blocks of 2,048 messages of which is known what an expression finds: 5 KB each at worst, 1 KB in general."""

@@ -16,7 +16,7 @@ from cometmq.broker import filter_scan
 from cometmq.broker.filter_scan import BLOCK_UNITS, FilterScan
 from cometmq.clock import VirtualClock
 from cometmq.filter import Selector, parse_selector
-from cometmq.limits import MAX_FILTER_SCAN_UNITS
+from cometmq.limits import MAX_FILTER_SCAN_UNITS, MAX_FILTER_WORK
 from cometmq.message.record import iter_records
 from cometmq.store.config import StoreConfig
 from cometmq.store.message_store import GetMessageStatus, GetResult, MessageStore
@@ -196,3 +196,26 @@ def test_a_backlog_that_is_much_work_is_pulled_whole_in_parts(store: MessageStor
     first = store.get_message(queue, 0, 32, predicate=heavy.matches_record, choose=partial(scan.choose, heavy))
     assert 0 < first.next_begin_offset < 10
     assert pulled(store, 32, scan, selector=heavy) == list(range(3, 300, 10))
+
+
+@pytest.mark.parametrize("value_bytes", [10, 1_000, 3_500, 30_000])
+def test_one_pull_looks_at_no_more_bytes_of_properties_than_promised(store: MessageStore, value_bytes: int) -> None:
+    queue = store.queue("T", 0)
+    text = b"pad\x01%b\x02n\x01%d"
+    for number in range(2_500):
+        store.put(queue, b"", text % (b"p" * value_bytes, number % 10), 0, 0, 1, HOST, HOST, 0, 0, 0, "")
+        if number % 20 == 0:
+            store.commit()
+    store.commit()
+    selector = parse_selector("n = 10")
+    scan = FilterScan(store)
+    looked: list[int] = []
+    while (offset := sum(looked)) < 2_500:
+        choose = partial(scan.choose, selector)
+        result = store.get_message(queue, offset, 32, predicate=selector.matches_record, choose=choose)
+        assert result.status is GetMessageStatus.NO_MATCHED_MESSAGE
+        looked.append(result.next_begin_offset - offset)
+    most = max(looked) * (value_bytes + 12)
+    assert most <= 2 * MAX_FILTER_WORK
+    assert most > MAX_FILTER_WORK // 2 or max(looked) == queue.file_units, "no more pulls than that takes"
+    assert min(looked[:-1]) > 20

@@ -17,6 +17,7 @@ from tests.filter.test_records import V4, V6, as_v2, record
 from cometmq.filter import FilterError, parse_selector
 from cometmq.filter.block_evaluation import block_predicate
 from cometmq.filter.record_block import RecordBlock
+from cometmq.limits import MAX_FILTER_WORK
 from cometmq.message.properties import encode_properties
 from cometmq.message.record import PHYSICAL_OFFSET_AT
 
@@ -45,8 +46,8 @@ class Log:
         return [matches(self.view[at : at + size]) for at, size in places]
 
     def together(self, text: str) -> list[bool]:
-        found = parse_selector(text).matches_block(self.view, BASE, self.at, self.sizes, len(TOPIC))
-        return [bool(one) for one in found]
+        found = parse_selector(text).matches_block(self.view, BASE, self.at, self.sizes, len(TOPIC), MAX_FILTER_WORK)
+        return found.wanted.tolist()
 
     def asked_one_by_one(self, text: str) -> int:
         """How many records are not decided by array operations."""
@@ -56,7 +57,8 @@ class Log:
             asked.append(one)
             return False
 
-        block_predicate(parse_selector(text).expression, matches)(self.view, BASE, self.at, self.sizes, len(TOPIC))
+        look = block_predicate(parse_selector(text).expression, matches)
+        look(self.view, BASE, self.at, self.sizes, len(TOPIC), MAX_FILTER_WORK)
         return len(asked)
 
 
@@ -253,7 +255,7 @@ def test_a_block_leaves_no_memory_to_the_garbage_collector() -> None:
     try:
         gc.collect()
         for selector in expressions:
-            selector.matches_block(log.view, BASE, log.at, log.sizes, len(TOPIC))
+            selector.matches_block(log.view, BASE, log.at, log.sizes, len(TOPIC), MAX_FILTER_WORK)
         assert gc.collect() == 0
     finally:
         gc.enable()
@@ -262,7 +264,7 @@ def test_a_block_leaves_no_memory_to_the_garbage_collector() -> None:
 def test_a_few_wide_rows_do_not_widen_all() -> None:
     records = [record("a\x011\x02pad\x01" + "p" * (20_000 if number == 7 else 10)) for number in range(100)]
     log = Log(records)
-    block = RecordBlock(log.view, BASE, log.at, log.sizes, len(TOPIC))
+    block = RecordBlock(log.view, BASE, log.at, log.sizes, len(TOPIC), MAX_FILTER_WORK)
     assert block.rows.count == 99
     assert len(block.rows.data) < 200 * 100
     assert all(log.together("a = 1"))
@@ -293,7 +295,7 @@ def test_what_is_much_work_is_told_in_parts(terms: str, properties: str) -> None
     parts = 0
     while len(told) < 100:
         at = len(told)
-        found = matches_block(log.view, BASE, log.at[at:], log.sizes[at:], len(TOPIC))
+        found = matches_block(log.view, BASE, log.at[at:], log.sizes[at:], len(TOPIC), MAX_FILTER_WORK).wanted
         assert len(found)
         told += found.tolist()
         parts += 1

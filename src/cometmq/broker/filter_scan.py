@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cometmq.filter import Selector
-from cometmq.limits import CACHED_FILTER_BLOCKS, MAX_FILTER_SCAN_UNITS
+from cometmq.limits import CACHED_FILTER_BLOCKS, MAX_FILTER_SCAN_UNITS, MAX_FILTER_WORK
 from cometmq.store.message_store import MessageStore, TopicQueue
 
 BLOCK_UNITS: Final = 2_048
@@ -55,14 +55,17 @@ class FilterScan:
     def choose(self, selector: Selector, queue: TopicQueue, offset: int, end: int, most: int) -> tuple[list[int], int]:
         """The first ``most`` messages that a selector wants from ``offset`` up to ``end``, and where to look on.
 
-        Ends sooner when it has looked at so many messages for the first time that others would have to wait.
+        Ends sooner when it has looked at so many messages for the first time, or at so much of them, that others
+        would have to wait.
         """
         found: list[int] = []
-        looked_at = 0
+        units = MAX_FILTER_SCAN_UNITS
+        work = MAX_FILTER_WORK
         at = offset
-        while at < end and looked_at < MAX_FILTER_SCAN_UNITS:
-            block, looked = self._block(selector, queue, at)
-            looked_at += looked
+        while at < end and units > 0 and work > 0:
+            block, looked, cost = self._block(selector, queue, at, work)
+            units -= looked
+            work -= cost
             until = min(block.end, end)
             if until <= at:
                 break
@@ -76,8 +79,11 @@ class FilterScan:
             at = until
         return found, at
 
-    def _block(self, selector: Selector, queue: TopicQueue, at: int) -> tuple[_Block, int]:
-        """The block that holds ``at``, looked at up to its end or the end of the queue; how much was looked at now."""
+    def _block(self, selector: Selector, queue: TopicQueue, at: int, most: int) -> tuple[_Block, int, int]:
+        """The block that holds ``at``, looked at up to its end or that of the queue, as far as ``most`` work goes.
+
+        Beside it how many messages were looked at now, and the work that it was.
+        """
         number = at // BLOCK_UNITS
         key = (selector.key, queue.topic, queue.queue_id, number)
         stop = min((number + 1) * BLOCK_UNITS, queue.max_offset())
@@ -90,31 +96,38 @@ class FilterScan:
                 self._blocks.popitem(last=False)
         else:
             self._blocks.move_to_end(key)
-        looked = 0
-        while block.end < stop and looked < MAX_FILTER_SCAN_UNITS:
-            hits, places, is_whole = self._look(selector, queue, block.end, stop - block.end)
+        looked = work = 0
+        while block.end < stop and work < most:
+            hits, places, cost = self._look(selector, queue, block.end, stop - block.end, most - work)
+            work += cost
             if not len(places):
                 break
             block.hits.frombytes((hits + (block.end - number * BLOCK_UNITS)).astype(np.uint16).tobytes())
             block.end += len(places)
             block.last_place = int(places[-1])
-            looked += len(places) if is_whole else MAX_FILTER_SCAN_UNITS
-        return block, looked
+            looked += len(places)
+        return block, looked, work
 
-    def _look(self, selector: Selector, queue: TopicQueue, offset: int, count: int) -> tuple[Ints, Ints, bool]:
-        """What is wanted among some units, counted from the first, the places of all, whether those are all asked for.
+    def _look(
+        self, selector: Selector, queue: TopicQueue, offset: int, count: int, most: int
+    ) -> tuple[Ints, Ints, int]:
+        """What is wanted among some units, counted from the first; the places of all that were looked at; the work.
 
         Units whose records cannot be read count as wanted: the read that follows says what is wrong with them.
         """
         runs, places = self._store.unit_runs(queue, offset, count)
         wanted = np.ones(len(places), np.bool_)
+        work = 0
         for run in runs:
-            found = selector.matches_block(run.view, run.base, run.at, run.sizes, len(queue.topic_bytes))
+            found, cost = selector.matches_block(
+                run.view, run.base, run.at, run.sizes, len(queue.topic_bytes), max(most - work, 0)
+            )
+            work += cost
             wanted[run.numbers[: len(found)]] = found
             if len(found) < len(run.numbers):  # the rest is too much work for now
                 end = int(run.numbers[len(found)])
-                return wanted[:end].nonzero()[0], places[:end], False
-        return wanted.nonzero()[0], places, True
+                return wanted[:end].nonzero()[0], places[:end], max(work, most)
+        return wanted.nonzero()[0], places, work
 
 
 def _is_current(block: _Block, queue: TopicQueue) -> bool:

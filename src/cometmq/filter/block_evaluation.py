@@ -9,49 +9,74 @@ outermost AND is TRUE.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from cometmq.filter.block_numbers import Bools, Ints
 from cometmq.filter.block_terms import Term, term_of
 from cometmq.filter.expressions import And, Equal, Expression, In, Kind, Not, Or, Ordering, constant_of
-from cometmq.filter.property_rows import PropertyRows
+from cometmq.filter.property_rows import BYTES_AS_A_PROPERTY, PropertyRows
 from cometmq.filter.record_block import RecordBlock
 from cometmq.filter.records import properties_length
-from cometmq.limits import MAX_FILTER_BLOCK_WORK, MAX_FILTER_WORK
 
 Predicate = Callable[[memoryview], bool]
-BlockPredicate = Callable[[memoryview, int, Ints, Ints, int], Bools]
+
+
+class Looked(NamedTuple):
+    """What a look at records found."""
+
+    wanted: Bools
+    """Which of the records match: of the first so many, of one at least."""
+    work: int
+    """What it cost, as ``MAX_FILTER_WORK`` counts it."""
+
+
+BlockPredicate = Callable[[memoryview, int, Ints, Ints, int, int], Looked]
 
 _ONE_BY_ONE_BELOW: Final = 24
 """Records that are sooner looked at one by one than together."""
+_COPIED_BYTES_AS_A_READ_ONE: Final = 2
+"""So many bytes are copied and marked while one is read by a term that looks at one record."""
+_BYTES_READ_AS_A_PROPERTY: Final = 5
+"""So many bytes are read by such a term while another one looks at a property in a block."""
 
 
 def block_predicate(expression: Expression, matches: Predicate) -> BlockPredicate:
     """The function that tells which of many records match.
 
-    Its arguments are those of :class:`~cometmq.filter.record_block.RecordBlock`; ``matches`` decides about one.
-    It tells of fewer records, of one at least, where more would be too much work for one turn of the loop.
+    Its arguments are those of :class:`~cometmq.filter.record_block.RecordBlock`, the last one the work that it may
+    do: it tells of fewer records where all would be more. ``matches`` decides about one.
     """
     heavy = weight(expression)
     told = [term_of(node) for node in sorted(_outermost(expression), key=_passes)]
     terms = [term for term in told if term is not None]
     whole = len(terms) == len(told)  # else rows that pass all terms are looked at one by one
 
-    def matching(view: memoryview, base: int, at: Ints, sizes: Ints, topic_bytes: int) -> Bools:
+    def most_bytes(most: int) -> int:
+        """How many bytes of rows are that much work at least."""
+        of_byte = 1 / _COPIED_BYTES_AS_A_READ_ONE + heavy * _BYTES_READ_AS_A_PROPERTY / BYTES_AS_A_PROPERTY
+        return int(most / of_byte)
+
+    def matching(view: memoryview, base: int, at: Ints, sizes: Ints, topic_bytes: int, most: int) -> Looked:
         result = np.zeros(len(at), np.bool_)
         single: Ints = np.arange(len(at))
+        work = 0
         if terms and len(at) >= _ONE_BY_ONE_BELOW:
-            block = RecordBlock(view, base, at, sizes, topic_bytes)
-            together = block.rows.work * heavy
-            if together > MAX_FILTER_BLOCK_WORK:
-                fewer = len(at) * MAX_FILTER_BLOCK_WORK // together
-                if fewer >= _ONE_BY_ONE_BELOW:
-                    return matching(view, base, at[:fewer], sizes[:fewer], topic_bytes)
+            block = RecordBlock(view, base, at, sizes, topic_bytes, most_bytes(most))
+            copied = len(block.rows.data) // _COPIED_BYTES_AS_A_READ_ONE
+            work = copied + block.rows.work * heavy * _BYTES_READ_AS_A_PROPERTY
+            count = len(block.regular)
+            if work > most:
+                count = count * most // work
+                if count >= _ONE_BY_ONE_BELOW:
+                    return matching(view, base, at[:count], sizes[:count], topic_bytes, most)
+            if count < _ONE_BY_ONE_BELOW:
+                work = copied
             else:
+                result = result[:count]
                 rows, unknown = _survivors(terms, block.rows)
-                if block.rows.count == len(at):
+                if block.rows.count == count:
                     result[rows] = True
                     single = unknown if whole else rows
                 else:
@@ -59,15 +84,14 @@ def block_predicate(expression: Expression, matches: Predicate) -> BlockPredicat
                     result[number_of[rows]] = True
                     unsure = number_of[unknown if whole else rows]
                     single = np.sort(np.concatenate(((~block.regular).nonzero()[0], unsure)))
-        work = 0
         for number in single.tolist():
-            if work > MAX_FILTER_WORK:
-                return result[:number]
+            if work > most and number:
+                return Looked(result[:number], work)
             start = int(at[number])
             record = view[start : start + int(sizes[number])]
             work += properties_length(record) * heavy
             result[number] = matches(record)
-        return result
+        return Looked(result, work)
 
     return matching
 

@@ -20,7 +20,7 @@ from cometmq.filter.marked_text import SEPARATOR, WORD, MarkedText, Text
 
 MARGIN: Final = 24
 """Bytes of a row behind the end of its text: a number or a name may be read past a short value."""
-_BYTES_AS_A_PROPERTY: Final = 40
+BYTES_AS_A_PROPERTY: Final = 40
 """So many bytes are compared with a separator and a letter while a property is compared with a name."""
 _LOW_BYTE: Final = np.uint64(0xFF)
 _END: Final = np.uint64(SEPARATOR)
@@ -53,7 +53,7 @@ class PropertyRows:
     @property
     def work(self) -> int:
         """What finding one property in all rows costs, in properties that are looked at."""
-        return int(np.count_nonzero(self._text.marks)) + len(self.data) // _BYTES_AS_A_PROPERTY
+        return int(np.count_nonzero(self._text.marks)) + len(self.data) // BYTES_AS_A_PROPERTY
 
     def narrowed(self, rows: Ints) -> PropertyRows:
         """Some of these rows."""

@@ -35,16 +35,17 @@ WIDEST_PROPERTIES: Final = 4_096
 
 
 class RecordBlock:
-    """The properties of the regular records among some.
+    """The properties of the regular records among some, or among the first of them.
 
     :param view: a log file.
     :param base: the log offset of its first byte.
     :param at: where each record begins in it.
     :param sizes: how long each is, a record's least length at least; all of it is in ``view``.
     :param topic_bytes: how long the name of their topic is.
+    :param most_bytes: how many bytes all rows may have; one row there is whatever it has.
     """
 
-    def __init__(self, view: memoryview, base: int, at: Ints, sizes: Ints, topic_bytes: int) -> None:
+    def __init__(self, view: memoryview, base: int, at: Ints, sizes: Ints, topic_bytes: int, most_bytes: int) -> None:
         heads = copies(view, at, _HEAD.itemsize).view(_HEAD)
         ends = at + sizes
         # A body of less than nothing is one that is too long.
@@ -59,6 +60,9 @@ class RecordBlock:
         widest = _widest(lengths[regular])
         width = before + widest + MARGIN
         regular &= (lengths <= widest) & (begin + width <= len(view))
+        room = max(most_bytes // width, 1)
+        if room < len(at):
+            regular, begin, lengths = regular[:room], begin[:room], lengths[:room]
         if not regular.all():
             begin, lengths = begin[regular], lengths[regular]
         data = copies(view, begin, width).view(np.uint8)
@@ -70,7 +74,7 @@ class RecordBlock:
             lengths, rows = lengths[agreed], rows[agreed]
             data = rows.reshape(-1)
         self.regular = regular
-        """Which of the records are rows."""
+        """Which of the records are rows, of all that there was room for."""
         self.rows = _text_rows(data, rows, before, lengths)
 
 

@@ -45,7 +45,7 @@ class Selector(msgspec.Struct, frozen=True, eq=False):
     matches_record: Callable[[memoryview], bool]
     """The same for a stored record, a view of exactly its bytes; what is no record does not match."""
     matches_block: BlockPredicate
-    """The same for many records of one topic in one log file, given as for ``RecordBlock``, or the first of them."""
+    """The same for many records of one topic in one log file, or the first of them; see :func:`block_predicate`."""
 
 
 def parse_selector(text: str) -> Selector:
