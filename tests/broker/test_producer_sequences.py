@@ -220,6 +220,43 @@ def test_a_full_table_lets_go_of_who_is_idle_and_refuses_others(monkeypatch: pyt
     assert list(table.producers) == ["b", "c"]
 
 
+def test_a_known_producer_gets_no_more_queues_than_there_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cometmq.broker.producer_sequences.MAX_PRODUCER_LANES", 3)
+    clock = VirtualClock()
+    table = ProducerSequences(clock=clock)
+    put(table, "old")
+    clock.advance(PRODUCER_MIN_IDLE_SECONDS - 1)
+    put(table, "greedy")
+    sequence = ProducerSequence("greedy", 0, 1, 0, 1, 7)
+    assert table.stored_of(sequence, "T/1") == 0
+    when_stored = table.put(sequence, "T/1", Stored(0, 0))
+    for _ in range(2):  # while the third one is being stored, and then
+        with pytest.raises(SendRefusedError, match=r"in \d queues already; those that send nothing for 1 h give way"):
+            table.stored_of(sequence, "T/2")
+        when_stored(Stored(0, 0))
+    assert table.stored_of(sequence, "T/1") == 1
+    assert table.stored_of(ProducerSequence("greedy", 0, 1, 1, 1, 8), "T/1") == 0, "known queues go on"
+    clock.advance(1)
+    assert table.stored_of(sequence, "T/2") == 0
+    assert list(table.producers) == ["greedy"], "it does not give way to itself"
+
+
+async def test_what_another_queue_of_a_full_table_is_refused_is_not_stored(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cometmq.broker.producer_sequences.MAX_PRODUCER_LANES", 1)
+    await open_producer(wire)
+    assert (await send(wire, range(2))).code == ResponseCode.SUCCESS
+    refused = await send(wire, range(2), queue_id=1)
+    assert (refused.code, refused.remark) == (
+        ResponseCode.SYSTEM_BUSY,
+        "this broker has 1 producers with sequences in 1 queues already; those that send nothing for 1 h give way",
+    )
+    assert (await send(wire, range(2, 4))).code == ResponseCode.SUCCESS
+    assert await stored(wire) == [0, 1, 2, 3]
+    assert await stored(wire, 1) == []
+
+
 async def test_what_a_full_table_refuses_is_not_stored(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
     await open_producer(wire)
     monkeypatch.setattr("cometmq.broker.producer_sequences.MAX_PRODUCERS", 1)
@@ -313,7 +350,28 @@ async def test_a_log_that_tells_of_more_producers_than_are_kept_can_be_read(
     await broker.stop()
     (Path(broker.config.store_path_root_dir) / "comet" / "producers.json").unlink()
     monkeypatch.setattr("cometmq.broker.producer_sequences.MAX_PRODUCERS", 2)
-    wire = await connect_to(await start_broker())
+    await _only_the_last_are_known(await connect_to(await start_broker()))
+
+
+async def test_a_log_that_tells_of_more_queues_than_are_kept_can_be_read(
+    start_broker: StartBroker, connect_to: ConnectTo, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = await start_broker()
+    wire = await connect_to(broker)
+    for number in range(5):
+        await open_producer(wire, f"p-{number}")
+        for queue_id in range(2):
+            await send(wire, range(3), producer=f"p-{number}", queue_id=queue_id)
+        clock.advance(1)
+    await broker.stop()
+    (Path(broker.config.store_path_root_dir) / "comet" / "producers.json").unlink()
+    monkeypatch.setattr("cometmq.broker.producer_sequences.MAX_PRODUCER_LANES", 4)
+    broker = await start_broker()
+    await _only_the_last_are_known(await connect_to(broker))
+    assert list(broker.producers.table().producers) == ["p-3", "p-4"]
+
+
+async def _only_the_last_are_known(wire: Wire) -> None:
     for number in (3, 4):
         opened = await asyncio.wait_for(open_producer(wire, f"p-{number}"), 60)
         assert opened.lanes["T/0"].next == 3

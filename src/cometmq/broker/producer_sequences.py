@@ -20,6 +20,7 @@ from cometmq.limits import (
     MAX_PRODUCER_LANES,
     MAX_PRODUCERS,
     PRODUCER_EXPIRY_SECONDS,
+    PRODUCER_IDLE_LOOK_SECONDS,
     PRODUCER_MIN_IDLE_SECONDS,
 )
 from cometmq.message.producer_sequence import ProducerSequence
@@ -64,6 +65,7 @@ class ProducerSequences:
         self._ahead: dict[tuple[str, str], Lane] = {}
         self._put_at: set[int] = set()
         self._lanes = 0
+        self._looked_s = -PRODUCER_IDLE_LOOK_SECONDS
 
     def load(self, producers: dict[str, ProducerState]) -> None:
         """Begin with what was known before a restart."""
@@ -77,7 +79,7 @@ class ProducerSequences:
         """
         state = self.producers.get(producer)
         if state is None:
-            self._make_room()
+            self._make_room(producer)
             state = self._add(producer, batch, self._clock.now_ms())
         elif batch < state.batch:
             raise SendRefusedError(
@@ -94,11 +96,9 @@ class ProducerSequences:
         """How many of these messages are stored already, from the first on.
 
         :raises SendRefusedError: the producer is fenced, messages before these are missing, others are stored under
-            their numbers, some of them are being stored right now, or there are too many producers.
+            their numbers, some of them are being stored right now, or there are too many producers or queues of them.
         """
         state = self.producers.get(sequence.producer)
-        if state is None:
-            self._make_room()  # now, since what ``put`` notes is in the store's buffer already
         if state is None or sequence.batch > state.batch:
             known = None
         else:
@@ -118,6 +118,8 @@ class ProducerSequences:
                 f"messages {end} to {sequence.first - 1} of producer {sequence.producer} are missing in {lane}",
             )
         if sequence.first == end:
+            if reached is None:  # now, since what ``put`` notes is in the store's buffer already
+                self._make_room(sequence.producer)
             return 0
         if ahead is not None:
             raise SendRefusedError(ResponseCode.SYSTEM_BUSY, "the same messages are being stored right now")
@@ -167,8 +169,8 @@ class ProducerSequences:
         used_ms = self._clock.now_ms() if stored_ms is None else stored_ms
         state = self.producers.get(sequence.producer)
         if state is None:
-            if self._is_full():
-                self._forget_some()
+            if len(self.producers) >= MAX_PRODUCERS:
+                self._forget_some(sequence.producer)
             state = self._add(sequence.producer, sequence.batch, used_ms)
         state.used_ms = max(state.used_ms, used_ms)
         if sequence.batch < state.batch:
@@ -178,6 +180,8 @@ class ProducerSequences:
         state.epoch = max(state.epoch, sequence.epoch)
         before = state.lanes.get(lane)
         if before is None:
+            if self._lanes >= MAX_PRODUCER_LANES:
+                self._forget_some(sequence.producer)
             self._lanes += 1
         if before is None or before.next < reached.next:
             state.lanes[lane] = reached
@@ -203,23 +207,40 @@ class ProducerSequences:
         state = self.producers[producer] = ProducerState(batch, 0, used_ms, {})
         return state
 
-    def _is_full(self) -> bool:
-        return len(self.producers) >= MAX_PRODUCERS or self._lanes >= MAX_PRODUCER_LANES
-
-    def _make_room(self) -> None:
-        if not self._is_full():
+    def _make_room(self, producer: str) -> None:
+        """For a new producer, or for another queue of a known one; who was idle for long gives way."""
+        if not self._is_full_for(producer):
             return
-        idle = min(self.producers, key=self._used)
-        if self._clock.now_ms() - self._used(idle) < PRODUCER_MIN_IDLE_SECONDS * 1000:
+        now_s = self._clock.monotonic()
+        if now_s - self._looked_s >= PRODUCER_IDLE_LOOK_SECONDS:
+            self._looked_s = now_s
+            self._forget_idle(producer)
+        if self._is_full_for(producer):
             raise SendRefusedError(
                 ResponseCode.SYSTEM_BUSY,
-                f"this broker has {len(self.producers)} producers with sequences in {self._lanes} queues already",
+                f"this broker has {len(self.producers)} producers with sequences in {self._lanes} queues already; "
+                f"those that send nothing for {PRODUCER_MIN_IDLE_SECONDS / 3600:g} h give way",
             )
-        self._forget(idle)
 
-    def _forget_some(self) -> None:
-        """Let go of a hundredth of the producers at once: a log may tell of many times as many as are kept."""
-        for idle in heapq.nsmallest(len(self.producers) // 100 + 1, self.producers, key=self._used):
+    def _is_full_for(self, producer: str) -> bool:
+        if self._lanes + len(self._ahead) >= MAX_PRODUCER_LANES:
+            return True
+        return len(self.producers) >= MAX_PRODUCERS and producer not in self.producers
+
+    def _forget_idle(self, producer: str) -> None:
+        """Let go of others that were idle for long, a hundredth of all or as many as it takes."""
+        latest = self._clock.now_ms() - PRODUCER_MIN_IDLE_SECONDS * 1000
+        idle = [name for name, state in self.producers.items() if state.used_ms <= latest and name != producer]
+        least = len(self.producers) // 100
+        for count, name in enumerate(sorted(idle, key=self._used)):
+            if count > least and not self._is_full_for(producer):
+                break
+            self._forget(name)
+
+    def _forget_some(self, producer: str) -> None:
+        """Let go of a hundredth of the others at once: a log may tell of many times as many as are kept."""
+        others = (name for name in self.producers if name != producer)
+        for idle in heapq.nsmallest(len(self.producers) // 100 + 1, others, key=self._used):
             self._forget(idle)
 
     def _used(self, producer: str) -> int:
