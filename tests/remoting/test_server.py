@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
 import struct
 from collections.abc import AsyncIterator
 from typing import Any, cast
@@ -11,8 +12,9 @@ from typing import Any, cast
 import pytest
 
 import cometmq.remoting.server_connection
+import cometmq.remoting.unsent
 from cometmq.clock import VirtualClock
-from cometmq.limits import TURN_SECONDS, WRITE_HIGH_WATER_BYTES
+from cometmq.limits import TURN_SECONDS, UNSENT_LOOK_SECONDS, WRITE_HIGH_WATER_BYTES
 from cometmq.remoting.command import RemotingCommand, decode_command
 from cometmq.remoting.frame import ROCKETMQ, FrameDecoder
 from cometmq.remoting.headers import GetMaxOffsetRequestHeader, GetMaxOffsetResponseHeader, NoHeader
@@ -290,6 +292,84 @@ async def test_a_client_that_does_not_read_is_not_read_either(service: Service) 
     assert service.big_answers == 500
     await raw.close()
     await other.close()
+
+
+async def ask_big_and_do_not_read(service: Service, count: int) -> Raw:
+    """A client whose answers, a megabyte each, stand in the server's buffer: the system takes little of them."""
+    known = set(service.server.connections)
+    taken = socket.socket()
+    taken.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+    taken.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(taken, ("127.0.0.1", service.server.port))
+    raw = Raw(*await asyncio.open_connection(sock=taken))
+    cast(asyncio.Transport, raw.writer.transport).pause_reading()
+    await eventually(lambda: service.server.connections - known)
+    (connection,) = service.server.connections - known
+    assert connection._transport is not None
+    connection._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
+    before = service.big_answers
+    raw.writer.write(RemotingCommand(code=32).encode() * count)
+    await eventually(lambda: service.big_answers == before + count)
+    return raw
+
+
+async def take_big(raw: Raw, count: int) -> None:
+    cast(asyncio.Transport, raw.writer.transport).resume_reading()
+    for _ in range(count):
+        answer = await raw.next()
+        assert answer is not None
+        assert answer.body == BIG
+
+
+async def test_of_many_clients_that_do_not_read_none_is_read_until_it_has_read(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cometmq.remoting.unsent, "MAX_UNSENT_BYTES", 10_000_000)
+    first = await ask_big_and_do_not_read(service, 7)
+    second = await ask_big_and_do_not_read(service, 7)
+    assert 10_000_000 < service.server.unsent.total_bytes <= 14 * len(BIG) + 10_000
+    honest = await Raw.connect(service)
+    for raw in (first, second):
+        raw.writer.write(RemotingCommand(code=32).encode())
+    for number in range(50):
+        assert (await honest.ask(max_offset(number))).code == 0, "who reads is served"
+    assert service.big_answers == 14, "who does not is not read"
+    await take_big(first, 7)
+    service.clock.advance(UNSENT_LOOK_SECONDS)
+    await take_big(first, 1)
+    assert service.big_answers == 15
+    await take_big(second, 7)
+    service.clock.advance(UNSENT_LOOK_SECONDS)
+    await take_big(second, 1)
+    for raw in (first, second, honest):
+        await raw.close()
+
+
+async def test_a_client_that_is_held_back_and_goes_is_forgotten(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cometmq.remoting.unsent, "MAX_UNSENT_BYTES", 4_000_000)
+    raw = await ask_big_and_do_not_read(service, 7)
+    assert service.clock.next_in() <= UNSENT_LOOK_SECONDS
+    raw.writer.transport.abort()
+    await eventually(lambda: not service.server.connections)
+    assert service.server.unsent.total_bytes == 0
+    service.clock.advance(UNSENT_LOOK_SECONDS)
+    assert service.clock.next_in() > UNSENT_LOOK_SECONDS, "nobody is looked for any more"
+
+
+async def test_when_unsent_answers_are_twice_too_much_who_has_most_is_cut_off(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cometmq.remoting.unsent, "MAX_UNSENT_BYTES", 5_500_000)
+    first = await ask_big_and_do_not_read(service, 5)
+    second = await ask_big_and_do_not_read(service, 7)
+    await eventually(lambda: len(service.server.connections) == 1)
+    assert service.server.unsent.total_bytes <= 5 * len(BIG) + 10_000
+    await take_big(first, 5)
+    assert (await first.ask(max_offset(1))).code == 0
+    for raw in (first, second):
+        await raw.close()
 
 
 async def test_a_silent_connection_is_closed_after_two_minutes_and_a_talking_one_is_not(service: Service) -> None:

@@ -39,6 +39,7 @@ from cometmq.remoting.processors import (
     not_supported,
 )
 from cometmq.remoting.server_connection import ServerConnection
+from cometmq.remoting.unsent import UnsentAnswers
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +69,7 @@ class RemotingServer:
         self.connections: set[ServerConnection] = set()
         self.unfinished_bytes = 0
         """Bytes of frames, of all connections, that have not arrived whole."""
+        self.unsent: Final = UnsentAnswers(clock=clock)
         self._idle_timeout_s = idle_timeout_s
         self._frame_timeout_s = frame_timeout_s
         self._max_connections = max_connections
@@ -104,6 +106,7 @@ class RemotingServer:
             return
         self._server.close()
         self._end_turn()
+        self.unsent.stop()
         for connection in list(self.connections):
             connection.close()
         for _ in range(100):
@@ -135,6 +138,7 @@ class RemotingServer:
     def lost(self, connection: ServerConnection) -> None:
         """Count a connection out."""
         self.connections.discard(connection)
+        self.unsent.lost(connection)
 
     def wrote(self, connection: ServerConnection) -> None:
         """The connection has bytes to send at the end of the turn."""
@@ -174,6 +178,7 @@ class RemotingServer:
             self._dirty = []
             for connection in dirty:
                 connection.flush()
+            self.unsent.end_turn()
         if self._resume:
             # Who went first in this turn goes last in the next.
             first, *waiting = self._resume

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _JOIN_BYTES: Final = 64 * 1024
+_BUFFER_IS_FULL: Final = 1
+_IS_HELD_BACK: Final = 2
+"""Why a connection is not read."""
 
 
 class InvokeError(CometMQError):
@@ -71,7 +74,7 @@ class ServerConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._out: list[Buffer] = []
         self._out_bytes = 0
-        self._paused = False
+        self._paused = 0
         self._draining = False
         self._waits_for_turn = False
         self._pending: dict[int, asyncio.Future[RemotingCommand]] = {}
@@ -121,14 +124,28 @@ class ServerConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """The client is slow: stop reading from it."""
-        self._paused = True
-        if self._transport is not None:
-            self._transport.pause_reading()
+        self._pause(_BUFFER_IS_FULL)
 
     def resume_writing(self) -> None:
         """The client has caught up: go on with what it asked meanwhile."""
-        self._paused = False
-        if self._transport is not None and not self.closed and not self._waits_for_turn:
+        self._unpause(_BUFFER_IS_FULL)
+
+    def hold_back(self) -> None:
+        """Clients are slow, this one too: stop reading from it."""
+        self._pause(_IS_HELD_BACK)
+
+    def go_on(self) -> None:
+        """It has read all, or there is room again: go on with what it asked meanwhile."""
+        self._unpause(_IS_HELD_BACK)
+
+    def _pause(self, reason: int) -> None:
+        self._paused |= reason
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def _unpause(self, reason: int) -> None:
+        self._paused &= ~reason
+        if not self._paused and self._transport is not None and not self.closed and not self._waits_for_turn:
             self._transport.resume_reading()
             self._drain()
 
@@ -251,6 +268,9 @@ class ServerConnection(asyncio.Protocol):
             self._transport.write(b"".join(out))
         else:
             self._transport.writelines(out)
+        unsent = self.unsent_bytes
+        if unsent or self._server.unsent.total_bytes:
+            self._server.unsent.count(self, unsent)
         if self._decoder.pending and not self._paused and not self._waits_for_turn:
             self._server.resume_soon(self)
 
@@ -267,7 +287,12 @@ class ServerConnection(asyncio.Protocol):
     @property
     def is_behind(self) -> bool:
         """Whether the client has not read so much that nothing more should be sent before it has."""
-        return self._paused or self._out_bytes >= WRITE_HIGH_WATER_BYTES
+        return bool(self._paused) or self._out_bytes >= WRITE_HIGH_WATER_BYTES
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes of answers that the system does not take now, since the client does not read."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def send_oneway(self, code: int, header: Header | None, body: bytes = b"") -> None:
         """Send the client a request that it does not answer; one that is behind with reading does not get it."""
