@@ -114,9 +114,13 @@ def test_ledgers_are_read_as_written(tmp_path: Path) -> None:
 @pytest.mark.spark
 @pytest.mark.crash
 @pytest.mark.timeout(600)
-def test_a_small_demo_agrees(offline: CommandLine, tmp_path: Path) -> None:
+def test_a_small_demo_agrees_whatever_other_clusters_want_of_clients(
+    offline: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
     size = ("--messages", "20000", "--rate", "8000")
+    monkeypatch.setenv("ROCKETMQ_TLS_ENABLE", "true")
+    monkeypatch.setenv("ROCKETMQ_ACCESS_KEY", "of another cluster")
     done = offline("demo", *size, "--report", str(tmp_path / "demo"), timeout_s=DEMO_SECONDS)
     assert done.code == 0, done.err
     assert "All counts agree: 20,000 changes of orders" in done.out
@@ -134,19 +138,29 @@ def test_a_small_demo_agrees(offline: CommandLine, tmp_path: Path) -> None:
 
 
 @pytest.mark.crash
-def test_an_interrupted_demo_leaves_no_process_behind(offline: CommandLine, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("act", "number"),
+    [
+        ("starting nameserver and broker", signal.SIGINT),
+        ("orders flow", signal.SIGINT),
+        ("the broker starts again on its store", signal.SIGTERM),
+    ],
+)
+def test_an_interrupted_demo_leaves_no_process_behind(
+    offline: CommandLine, tmp_path: Path, act: str, number: signal.Signals
+) -> None:
     pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
     place = tmp_path / "interrupted"
-    demo = offline.start("demo", "--report", str(place), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    size = ("--messages", "2000", "--rate", "2000")
+    demo = offline.start("demo", *size, "--report", str(place), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     assert demo.stderr is not None
     with demo.stderr:
-        while b"orders flow" not in (line := demo.stderr.readline()):
-            assert line, "the demo ended before orders flowed"
-        until(lambda: len(running_in(place)) >= 5, "producers and consumers run")
-        demo.send_signal(signal.SIGINT)
-        assert demo.wait(30) == 130
+        while act.encode() not in (line := demo.stderr.readline()):
+            assert line, f"the demo ended before: {act}"
+        demo.send_signal(number)
+        assert demo.wait(60) == 130
         assert b"Traceback" not in demo.stderr.read()
-    until(lambda: not running_in(place), "all processes are gone")
+    until(lambda: not running_in(place), "all processes are gone", 60)
 
 
 def running_in(place: Path) -> list[int]:

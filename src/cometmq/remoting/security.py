@@ -25,6 +25,17 @@ _TLS_PATHS: Final = {
 }
 _AUTH_SERVER_VARIABLE: Final = "ROCKETMQ_TLS_AUTH_SERVER"
 _CHECK_HOST_VARIABLE: Final = "ROCKETMQ_TLS_CHECK_HOST"
+VARIABLES: Final = (
+    ACCESS_KEY_VARIABLE,
+    SECRET_KEY_VARIABLE,
+    SECURITY_TOKEN_VARIABLE,
+    CREDENTIALS_FILE_VARIABLE,
+    TLS_VARIABLE,
+    *_TLS_PATHS.values(),
+    _AUTH_SERVER_VARIABLE,
+    _CHECK_HOST_VARIABLE,
+)
+"""All that :meth:`Security.from_environment` looks at."""
 _FLAGS: Final = {"true": True, "false": False}
 
 

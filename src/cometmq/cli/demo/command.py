@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import os
 import shutil
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -12,9 +14,10 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from cometmq.errors import CometMQError
+from cometmq.remoting.security import VARIABLES
 
 if TYPE_CHECKING:
-    from cometmq.cli.demo.stage import Plan, Progress
+    from cometmq.cli.demo.stage import Observed, Plan, Progress, Stage
 
 DISK_NEEDED_BYTES: Final = 700 * 1024**2
 """Logs, queues, index and archive of the usual size, twice over."""
@@ -53,9 +56,13 @@ def command(messages: int, producers: int, consumers: int, rate: float, report: 
     from cometmq.cli.demo.stage import Plan, Stage
 
     check_machine(report)
+    forget_security()
     plan = Plan(messages, producers, consumers, rate, report.absolute())
     with Watcher(plan) as watcher:
-        seen = asyncio.run(Stage(plan, watcher.show).run())
+        try:
+            seen = asyncio.run(played(Stage(plan, watcher.show)))
+        except asyncio.CancelledError:
+            raise click.Abort from None
 
     from rich.console import Console
 
@@ -73,6 +80,12 @@ def command(messages: int, producers: int, consumers: int, rate: float, report: 
     if verdict.agrees and not keep:
         shutil.rmtree(plan.directory / "work")
     return 0 if verdict.agrees else 1
+
+
+def forget_security() -> None:
+    """Let neither this process nor the demo's others use credentials or TLS: they are for some other cluster."""
+    for name in VARIABLES:
+        os.environ.pop(name, None)
 
 
 def check_machine(report: Path) -> None:
@@ -96,6 +109,14 @@ def check_machine(report: Path) -> None:
             f"only {free / 1024**2:.0f} MB are free for {report}, the demo needs {DISK_NEEDED_BYTES / 1024**2:.0f} MB",
             next_step="free some room, or name a directory on another disk with --report",
         )
+
+
+async def played(stage: Stage) -> Observed:
+    """Run all acts; SIGTERM ends them as SIGINT does, for which asyncio itself cares: nothing is left behind."""
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    return await stage.run()
 
 
 class Watcher:

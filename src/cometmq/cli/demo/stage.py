@@ -111,7 +111,7 @@ class Stage:
         async with AsyncExitStack() as stack:
             stack.callback(cluster.kill)
             self._act("starting nameserver and broker")
-            await self._timed("start", asyncio.to_thread(cluster.start))
+            await self._timed("start", _in_thread(cluster.start))
             admin = await stack.enter_async_context(Admin(cluster.namesrv_address))
             for topic in (TOPIC, COPY):
                 await admin.create_topic(topic, queues=QUEUES)
@@ -140,7 +140,7 @@ class Stage:
         self._act("comparing")
         stored = await self._stored(admin, TOPIC)
         copied = await self._stored(admin, COPY)
-        await asyncio.to_thread(cluster.stop)
+        await _in_thread(cluster.stop)
         found = msgspec.json.decode((self._work / "lake.json").read_bytes(), type=Lake)
         return Observed(
             acked=load([worker.ledger for worker in self._producers]),
@@ -169,10 +169,10 @@ class Stage:
         await self._until(lambda: self.progress.acked >= KILL_AT * self.plan.messages)
         self._act("the broker is killed (SIGKILL)")
         killed_ms = SYSTEM_CLOCK.now_ms()
-        await asyncio.to_thread(cluster.kill_broker, 0)
+        await _in_thread(cluster.kill_broker, 0)
         await self._pause(DOWN_SECONDS)
         self._act("the broker starts again on its store")
-        await self._timed("recovery", asyncio.to_thread(cluster.start_broker, 0))
+        await self._timed("recovery", _in_thread(cluster.start_broker, 0))
         return killed_ms, SYSTEM_CLOCK.now_ms()
 
     async def _start_workers(self, namesrv: str) -> None:
@@ -264,3 +264,12 @@ class Stage:
         if self._spark is not None:
             progress.archived, progress.replayed = self._spark.told.archived, self._spark.told.replayed
         self._watch(progress)
+
+
+async def _in_thread(work: Callable[..., None], *arguments: object) -> None:
+    """Do what waits for processes; who is cancelled meanwhile waits too, so that none starts after all were killed."""
+    under_way = asyncio.ensure_future(asyncio.to_thread(work, *arguments))
+    try:
+        await asyncio.shield(under_way)
+    finally:
+        await asyncio.wait([under_way])
