@@ -47,7 +47,7 @@ class Log:
 
     def together(self, text: str) -> list[bool]:
         found = parse_selector(text).matches_block(self.view, BASE, self.at, self.sizes, len(TOPIC), MAX_FILTER_WORK)
-        return found.wanted.tolist()
+        return [bool(one) for one in found.wanted]
 
     def asked_one_by_one(self, text: str) -> int:
         """How many records are not decided by array operations."""

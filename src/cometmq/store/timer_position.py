@@ -108,10 +108,8 @@ class Delivered:
 
     def __init__(self, position: TimerPosition, found: Mapping[int, int]) -> None:
         self._position = position
-        self._moments = [
-            (moment.serial, moment.until_ms, np.array(moment.late, np.int64))
-            for moment in (position, *position.set_back)
-        ]
+        moments = [SetBack(position.serial, position.until_ms, position.late), *position.set_back]
+        self._moments = [(one.serial, one.until_ms, np.array(one.late, np.int64)) for one in moments]
         self._found: npt.NDArray[np.int64] = np.array(sorted(found), np.int64)
         self._serials = frozenset(found)
         self.until_ms = max(position.until_ms, *found.values(), -1)
