@@ -208,7 +208,10 @@ MAX_QUERY_MESSAGES: Final = 64
 """Messages found by one query by key (Apache: ``maxMsgsNumBatch``)."""
 
 LOCK_SECONDS: Final = 60.0
-"""A queue's lock not renewed for this long is free (Apache: ``lockMaxLiveTime``); clients trust theirs for 30 s."""
+"""A queue's lock not renewed for this long is free (Apache: ``rocketmq.broker.rebalance.lockMaxLiveTime``)."""
+
+LOCK_TRUST_SECONDS: Final = 30.0
+"""So long clients trust a lock since they asked for it (Apache: ``rocketmq.client.rebalance.lockMaxLiveTime``)."""
 
 MAX_LOCKED_QUEUES: Final = 200_000
 """Locks of queues of all groups, about 300 bytes each."""

@@ -5,21 +5,27 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from tests.broker.conftest import small_config
+from tests.broker.snapshots import copy_store
 from tests.broker.test_clients import beat, heartbeat
 from tests.broker.wire import Connect, Wire
 
 import cometmq.broker.locks
 from cometmq.broker.clients import ClientRegistry
-from cometmq.broker.locks import LockProcessor, RebalanceLockManager
+from cometmq.broker.controller import Broker
+from cometmq.broker.lock_file import LockFile
+from cometmq.broker.locks import HeldQueues, LockProcessor, RebalanceLockManager
 from cometmq.clock import VirtualClock
-from cometmq.limits import LOCK_SECONDS, MAX_LOCK_REQUEST_QUEUES
+from cometmq.limits import LOCK_SECONDS, LOCK_TRUST_SECONDS, MAX_LOCK_REQUEST_QUEUES
 from cometmq.remoting.bodies import LockBatchRequestBody, LockBatchResponseBody, MessageQueue, decode_body, encode_body
 from cometmq.remoting.codes import RequestCode, ResponseCode
 
@@ -96,6 +102,62 @@ async def test_real_exchanges(wire: Wire, golden_frames: list[dict[str, Any]]) -
                 assert set(got.lock_ok_mq_set) == set(expected.lock_ok_mq_set), frame["scenario"]
             compared += 1
     assert compared >= 14
+
+
+@pytest.mark.parametrize("end", ["stopped", "killed"])
+async def test_a_restarted_broker_gives_nobody_a_queue_that_its_holder_trusts_to_be_its_own(
+    tmp_path: Path, clock: VirtualClock, connect_to: Callable[[Broker], Awaitable[Wire]], end: str
+) -> None:
+    first = Broker(small_config(tmp_path), clock=clock)
+    await first.start()
+    wire = await connect_to(first)
+    assert await lock(wire, "one", QUEUES[:3]) == set(QUEUES[:3])
+    await unlock(wire, "one", QUEUES[2:3])
+    assert await lock(wire, "two", QUEUES[3:]) == set(QUEUES[3:])
+    if end == "killed":
+        copy_store(tmp_path / "store", tmp_path / "copy" / "store")
+    await first.stop()
+    second = Broker(small_config(tmp_path / "copy" if end == "killed" else tmp_path), clock=clock)
+    await second.start()
+    wire = await connect_to(second)
+    assert await lock(wire, "two") == {QUEUES[2], QUEUES[3]}
+    clock.advance(LOCK_TRUST_SECONDS)
+    assert await lock(wire, "one", QUEUES[:1]) == {QUEUES[0]}
+    clock.advance(0.1)
+    assert await lock(wire, "two") == set(QUEUES[1:]), "nobody trusts the others any more"
+    await second.stop()
+
+
+def test_what_is_no_file_of_locks_is_none(
+    tmp_path: Path, clock: VirtualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "comet" / "locks.json"
+    path.parent.mkdir()
+    path.write_text('[["g", "one", "T", "broker-a", ["x"]]]')
+    locks = RebalanceLockManager(clock=clock)
+    file = LockFile(locks, path)
+    file.load()
+    assert "locks of queues are forgotten" in caplog.text
+    assert locks.try_lock("g", "two", QUEUES) == QUEUES
+    path.unlink()
+    path.mkdir()
+    locks.unlock("g", "two", QUEUES[:1])
+    assert "tried again" in caplog.text
+    path.rmdir()
+    file.save()
+    again = RebalanceLockManager(clock=clock)
+    LockFile(again, path).load()
+    assert again.held() == locks.held() != []
+
+
+async def test_renewals_write_nothing(broker: Broker, wire: Wire) -> None:
+    await lock(wire, "one")
+    path = Path(broker.config.store_path_root_dir) / "comet" / "locks.json"
+    path.unlink()
+    await lock(wire, "one")
+    assert not path.exists()
+    await unlock(wire, "one", QUEUES[:1])
+    assert path.exists()
 
 
 def mangled(**changes: Any) -> bytes:
@@ -223,6 +285,15 @@ class LocksMachine(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([1.0, 20.0, 30.0, 59.9, 61.0]))
     def wait(self, seconds: float) -> None:
         self.clock.advance(seconds)
+
+    @rule()
+    def restart(self) -> None:
+        """What is in the file lives as long as clients trust a lock, whenever it was renewed."""
+        file = msgspec.json.encode(self.locks.held())
+        self.locks = RebalanceLockManager(clock=self.clock)
+        self.locks.restore(msgspec.json.decode(file, type=list[HeldQueues]))
+        since = self.clock.monotonic() - LOCK_SECONDS + LOCK_TRUST_SECONDS
+        self.model = {key: (owner, since) for key, (owner, _) in self.model.items()}
 
     @rule()
     def scan(self) -> None:

@@ -197,6 +197,22 @@ async def test_a_broker_away_for_long_ends_the_trust_in_its_locks() -> None:
         assert one.consumer.cached_count == 0
 
 
+async def test_a_killed_broker_changes_nothing_of_the_order() -> None:
+    async with OrderedGroup() as group:
+        for _ in range(2):
+            await group.join()
+        await group.pass_time(30)
+        group.call_takes_s = 0.5
+        for _ in range(3):
+            await group.send(12)
+            await group.pass_time(1.2)
+            await group.until_done(group.cluster.kill_broker(0))
+            await group.pass_time(2)
+            await group.until_done(group.cluster.start_broker(0))
+        await group.all_done()
+        assert {member for begun in group.begun.values() for member, _ in begun} == {"member-1", "member-2"}
+
+
 # --- against a broker of either system --------------------------------------------------------------
 
 

@@ -1,4 +1,4 @@
-"""Orderly consumption under any mix of joins, leaves, pauses, deaths and failures."""
+"""Orderly consumption under any mix of joins, leaves, pauses, deaths, failures and restarts of the broker."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ ACTIONS = st.one_of(
     st.tuples(st.sampled_from(["join", "leave", "kill", "pause", "resume"]), st.integers(0, 3)),
     st.tuples(st.just("wait"), st.sampled_from([1, 4, 15, 35, 70, 130])),
     st.tuples(st.just("fail"), st.integers(1, 4)),
+    st.tuples(st.just("kill broker"), st.sampled_from([0, 5, 40])),
 )
 VERDICTS: list[Verdict | Exception] = [
     ConsumeResult.RECONSUME_LATER,
@@ -58,6 +59,10 @@ async def act(group: OrderedGroup, action: str, number: int) -> None:
         await group.pass_time(number)
     elif action == "fail":
         group.failures += [VERDICTS[number % len(VERDICTS)]] * number
+    elif action == "kill broker":
+        await group.until_done(group.cluster.kill_broker(0))
+        await group.pass_time(number)
+        await group.until_done(group.cluster.start_broker(0))
     elif action == "join" and len(members) < MOST_MEMBERS:
         await group.join()
     elif member is not None and action == "resume":

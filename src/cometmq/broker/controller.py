@@ -28,6 +28,7 @@ from cometmq.broker.hold import PullRequestHoldService
 from cometmq.broker.hook_loading import load_hooks
 from cometmq.broker.inner_message import Detour
 from cometmq.broker.live_config import LiveConfig
+from cometmq.broker.lock_file import LockFile
 from cometmq.broker.locks import LockProcessor, RebalanceLockManager
 from cometmq.broker.message_hooks import BrokerHooks
 from cometmq.broker.offsets import ConsumerOffsetManager
@@ -112,6 +113,7 @@ class Broker:
         self.filters = ConsumerFilterManager(self.live, tables / "consumerFilter.json", clock=clock)
         self.clients = ClientRegistry(clock=clock)
         self.locks = RebalanceLockManager(clock=clock)
+        self._lock_file = LockFile(self.locks, Path(config.store_path_root_dir) / "comet" / "locks.json")
         self.processors = ProcessorTable()
         self.stats = BrokerStats(config.broker_cluster_name, clock=clock)
         self._registration: BrokerRegistration | None = None
@@ -165,6 +167,7 @@ class Broker:
         self.live.on_change.append(self.store.reconfigure)
         for finding in (*self.topics.load(), *self.groups.load(), *self.offsets.load(), *self.filters.load()):
             _log.warning("%s", finding)
+        self._lock_file.load()
         self._stops.callback(self._save_tables)
         self._stops.callback(self.offsets.save)
         self._stops.callback(self.filters.save)
@@ -178,7 +181,7 @@ class Broker:
         # Nothing may wait between listening and this: a request would find no processors.
         self._register_processors()
         tables = TurnWriter(self._save_tables, self.server.schedule_turn)
-        self.topics.on_due = self.groups.on_due = tables.changed
+        self.topics.on_due = self.groups.on_due = self._lock_file.on_due = tables.changed
         # First the tables: messages of a topic that is in no file would be hidden after a crash.
         self.server.turn_hooks += (tables.end_turn, self.turn.end, self.timer.end_turn)
         self._stops.push_async_callback(self.schedule.stop)
@@ -358,3 +361,4 @@ class Broker:
     def _save_tables(self) -> None:
         self.topics.save()
         self.groups.save()
+        self._lock_file.save()

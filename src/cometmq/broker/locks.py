@@ -2,13 +2,14 @@
 
 Members of an orderly group read only queues that they hold a lock of. A lock lives for
 :data:`~cometmq.limits.LOCK_SECONDS` since its last renewal, twice as long as clients trust one, so that
-a queue never has two readers, however a member was lost. Locks are in memory only.
+a queue never has two readers, however a member was lost. Their holders outlive a restart of the broker
+(:mod:`cometmq.broker.lock_file`).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -16,6 +17,7 @@ from cometmq.broker.clients import ClientRegistry
 from cometmq.clock import Clock
 from cometmq.limits import (
     LOCK_SECONDS,
+    LOCK_TRUST_SECONDS,
     MAX_CLIENT_ID_CHARS,
     MAX_LOCK_REQUEST_QUEUES,
     MAX_LOCKED_QUEUES,
@@ -43,11 +45,22 @@ class _Lock(msgspec.Struct, gc=False):
     """Monotonic seconds."""
 
 
+class HeldQueues(msgspec.Struct, frozen=True, array_like=True):
+    """Queues of one topic that a client holds."""
+
+    group: str
+    client_id: str
+    topic: str
+    broker_name: str
+    queue_ids: list[int]
+
+
 class RebalanceLockManager:
-    """The locks of all groups."""
+    """The locks of all groups; ``on_change`` hears when a queue has another holder, or none."""
 
     def __init__(self, *, clock: Clock) -> None:
         self._clock = clock
+        self.on_change: Callable[[], None] = lambda: None
         self._groups: dict[str, dict[MessageQueue, _Lock]] = {}
         self._count = 0
 
@@ -74,6 +87,7 @@ class RebalanceLockManager:
         if self._count + sum(queue not in locks for queue in wanted) > MAX_LOCKED_QUEUES:
             return None
         granted = []
+        is_new = False
         for queue in wanted:
             if self.holder(group, queue) not in (None, client_id):
                 continue
@@ -82,32 +96,54 @@ class RebalanceLockManager:
                 self._count += 1
             elif lock.client_id != client_id:
                 _log.info("%s of group %s goes to %s: the lock of %s expired", queue, group, client_id, lock.client_id)
+            is_new = is_new or lock is None or lock.client_id != client_id
             locks[queue] = _Lock(client_id, now)
             granted.append(queue)
-        if locks:
+        if is_new:
             self._groups[group] = locks
+            self.on_change()
         return granted
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
         """Free those of the queues that the client holds; others' locks stay."""
         locks = self._groups.get(group, {})
-        for queue in queues:
-            if queue in locks and locks[queue].client_id == client_id:
-                self._drop(group, queue)
+        self._drop(group, [queue for queue in queues if queue in locks and locks[queue].client_id == client_id])
 
     def expire(self) -> None:
         """Forget the locks whose time is up."""
         horizon = self._clock.monotonic() - LOCK_SECONDS
         for group, locks in list(self._groups.items()):
-            for queue in [queue for queue, lock in locks.items() if lock.renewed_at < horizon]:
-                self._drop(group, queue)
+            self._drop(group, [queue for queue, lock in locks.items() if lock.renewed_at < horizon])
 
-    def _drop(self, group: str, queue: MessageQueue) -> None:
+    def _drop(self, group: str, queues: Iterable[MessageQueue]) -> None:
+        dropped = dict.fromkeys(queues)
+        if not dropped:
+            return
         locks = self._groups[group]
-        del locks[queue]
-        self._count -= 1
+        for queue in dropped:
+            del locks[queue]
+        self._count -= len(dropped)
         if not locks:
             del self._groups[group]
+        self.on_change()
+
+    # --- over restarts ------------------------------------------------------------------------
+    def held(self) -> list[HeldQueues]:
+        """All locks, without their times."""
+        found: dict[tuple[str, str, str, str], list[int]] = {}
+        for group, locks in self._groups.items():
+            for queue, lock in locks.items():
+                found.setdefault((group, lock.client_id, queue.topic, queue.broker_name), []).append(queue.queue_id)
+        return [HeldQueues(*names, numbers) for names, numbers in found.items()]
+
+    def restore(self, held: Iterable[HeldQueues]) -> None:
+        """Take up what :meth:`held` gave before a restart, for as long as clients trust a lock since they asked."""
+        renewed_at = self._clock.monotonic() - LOCK_SECONDS + LOCK_TRUST_SECONDS
+        for some in held:
+            locks = self._groups.setdefault(some.group, {})
+            for queue_id in some.queue_ids:
+                locks[MessageQueue(some.topic, some.broker_name, queue_id)] = _Lock(some.client_id, renewed_at)
+        self._count = sum(map(len, self._groups.values()))
 
 
 class LockProcessor:

@@ -1,7 +1,7 @@
 """The locks of an orderly consumer's queues: taken before reading, renewed, given back (``RebalanceImpl.lock``).
 
 A lock counts from when the request that was granted was sent, so that this side always stops trusting
-it before the broker gives it to somebody else: :data:`TRUST_S` here, 60 s there.
+it before the broker gives it to somebody else: :data:`~cometmq.limits.LOCK_TRUST_SECONDS` here, 60 s there.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Final
 
 from cometmq.client.instance import ClientInstance
 from cometmq.errors import CometMQError
+from cometmq.limits import LOCK_TRUST_SECONDS
 from cometmq.remoting.bodies import (
     LockBatchRequestBody,
     LockBatchResponseBody,
@@ -28,8 +29,6 @@ log = logging.getLogger(__name__)
 
 RENEW_S: Final = 20.0
 """Between two renewals of all locks (``rocketmq.client.rebalance.lockInterval``)."""
-TRUST_S: Final = 30.0
-"""A lock that was not renewed for this long is lost (``rocketmq.client.rebalance.lockMaxLiveTime``)."""
 ASK_AGAIN_S: Final = 1.0
 """Between two requests for locks that others hold, or that failed."""
 LOCK_TIMEOUT_S: Final = 3.0
@@ -58,7 +57,7 @@ class QueueLocks:
     def holds(self, queue: MessageQueue) -> bool:
         """Whether the queue is surely nobody else's now; may be asked from any thread."""
         since = self._since.get(queue)
-        return since is not None and self._clock.monotonic() - since < TRUST_S
+        return since is not None and self._clock.monotonic() - since < LOCK_TRUST_SECONDS
 
     def held_ms(self, queue: MessageQueue) -> int | None:
         """When the lock was renewed last, ms since 1970; ``None`` when it is not held."""

@@ -1,0 +1,53 @@
+"""Who holds which queue, on disk: a broker that was restarted gives nobody a queue that its holder still reads.
+
+``comet/locks.json`` is written when locks go from hand to hand, before the request that did it is answered;
+renewals are not noted. (Apache's broker forgets all locks.)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from cometmq.broker.locks import HeldQueues, RebalanceLockManager
+from cometmq.durable import replace_file
+
+_log = logging.getLogger(__name__)
+
+
+class LockFile:
+    """The file of one broker's locks; ``on_due`` is called when it should be written."""
+
+    def __init__(self, locks: RebalanceLockManager, path: Path) -> None:
+        self._locks = locks
+        self._path = path
+        self._due = False
+        self.on_due: Callable[[], None] = self.save
+        locks.on_change = self._changed
+
+    def load(self) -> None:
+        """Take up the locks of the broker's life before; without the file, or if it is damaged, there are none."""
+        try:
+            held = msgspec.json.decode(self._path.read_bytes(), type=list[HeldQueues])
+        except FileNotFoundError:
+            return
+        except (OSError, msgspec.DecodeError) as error:
+            _log.warning("%s cannot be read, locks of queues are forgotten: %s", self._path, error)
+            return
+        self._locks.restore(held)
+
+    def _changed(self) -> None:
+        self._due = True
+        self.on_due()
+
+    def save(self) -> None:
+        """Write the file if a lock changed hands; on a full or broken disk it stays due for the next call."""
+        if self._due:
+            try:
+                replace_file(self._path, msgspec.json.encode(self._locks.held()))
+                self._due = False
+            except OSError as error:
+                _log.error("cannot write %s: %s; it will be tried again", self._path, error)
