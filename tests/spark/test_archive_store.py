@@ -18,7 +18,8 @@ from cometmq.spark.archive_store import archive_store, write_stretch
 from cometmq.spark.errors import ArchiveError, OptionError, SparkSourceError
 from cometmq.spark.queues import Queue
 from cometmq.spark.store_options import parse_store_options
-from cometmq.spark.store_reader import StoreScan, stretches
+from cometmq.spark.store_reader import StoreScan
+from cometmq.spark.store_stretches import stretches
 
 pytestmark = pytest.mark.spark
 
@@ -97,9 +98,18 @@ def test_the_command_reads_a_store(spark: Any, tmp_path: Path, monkeypatch: pyte
     write_store(tmp_path / "store", 30, body=lambda number: b"x")
     words = ["archive", "--store", str(tmp_path / "store"), "--to", str(tmp_path / "lake"), "-o", "json"]
     assert CliRunner().invoke(command, words).exit_code == 2  # whose store is it?
-    done = CliRunner().invoke(command, [*words, "--broker-name", "b"], standalone_mode=False)
-    assert done.return_value == 0
-    assert json.loads(done.stdout)["rows"] == len(rows_of(tmp_path / "store")) == 30
+
+    def run(*more: str) -> dict[str, Any]:
+        done = CliRunner().invoke(command, [*words, "--broker-name", "b", *more], standalone_mode=False)
+        assert done.return_value == 0
+        return json.loads(done.stdout)  # type: ignore[no-any-return]
+
+    dry = run("--dry-run")
+    assert (dry["rows"], dry["total_rows"], dry["dry_run"]) == (30, 30, True)
+    assert not (tmp_path / "lake").exists()
+    assert run()["rows"] == len(rows_of(tmp_path / "store")) == 30
+    again = run("--dry-run")
+    assert (again["rows"], again["queues"]) == (0, dry["queues"])
 
 
 def test_arguments_are_checked(tmp_path: Path) -> None:

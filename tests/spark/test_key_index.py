@@ -29,7 +29,6 @@ def lake(spark: Any, tmp_path: Path) -> tuple[Path, Path]:
 
 def test_a_message_is_found_by_its_key_as_it_was_stored(spark: Any, lake: tuple[Path, Path]) -> None:
     done = build_key_index(*lake, spark=spark)
-    assert done is not None
     assert (done.messages, done.keys) == (300, 300)
     [found] = find_by_key(*lake, "T", "k123")
     assert (found.body, found.queue_id, found.queue_offset, found.broker_name) == (b"body 123", 0, 41, "b")
@@ -39,12 +38,12 @@ def test_a_message_is_found_by_its_key_as_it_was_stored(spark: Any, lake: tuple[
 
 def test_a_run_indexes_only_what_is_new(spark: Any, lake: tuple[Path, Path], tmp_path: Path) -> None:
     build_key_index(*lake, spark=spark)
-    assert build_key_index(*lake, spark=spark) is None
+    nothing = build_key_index(*lake, spark=spark)
+    assert (nothing.messages, "nothing new" in nothing.render()) == (0, True)
     write_store(tmp_path / "second", 30, body=lambda number: b"second %d" % number)
     archive_store(tmp_path / "second", lake[0], broker_name="c", spark=spark)
     done = build_key_index(*lake, spark=spark)
-    assert done is not None
-    assert done.messages == 30
+    assert [(of.topic, of.messages, of.keys) for of in done.topics] == [("T", 30, 30)]
     assert [found.body for found in find_by_key(*lake, "T", "k7")] == [b"body 7", b"second 7"]
     assert [found.body for found in find_by_key(*lake, "T", "k7", limit=1)] == [b"body 7"]
 
@@ -56,7 +55,6 @@ def test_a_run_that_died_counts_for_nothing(spark: Any, lake: tuple[Path, Path])
     with pytest.raises(ArchiveError, match="key-index"):
         find_by_key(*lake, "T", "k1")
     again = build_key_index(*lake, spark=spark)
-    assert again is not None
     assert again.messages == 300
     assert len(find_by_key(*lake, "T", "k1")) == 1
 
@@ -65,8 +63,14 @@ def test_the_command_builds_and_finds(spark: Any, lake: tuple[Path, Path], monke
     monkeypatch.setattr("cometmq.spark.environment.local_session", lambda *_: spark)
     monkeypatch.setattr(spark, "stop", lambda: None)
     places = ["--archive", str(lake[0]), "--index", str(lake[1])]
-    built = CliRunner().invoke(command, ["key-index", *places])
-    assert "300 messages" in built.stdout
+    page = lake[0].with_name("page.html")
+    dry = CliRunner().invoke(command, ["key-index", *places, "--dry-run", "--report", str(page)])
+    assert "300 messages would be indexed under 300 keys" in dry.stdout
+    assert "300 messages would be indexed" in page.read_text()
+    assert not lake[1].exists()
+    built = CliRunner().invoke(command, ["key-index", *places, "-o", "json"])
+    assert (json.loads(built.stdout)["messages"], json.loads(built.stdout)["exit_code"]) == (300, 0)
+    assert "indexing 1 files" in built.stderr
     found = CliRunner().invoke(command, ["key-index", *places, "--find", "k5", "--topic", "T", "-o", "json"])
     assert [(row["queue_offset"], row["body"]) for row in json.loads(found.stdout)] == [(1, "body 5")]
     with pytest.raises(WrongUseError, match="--topic"):

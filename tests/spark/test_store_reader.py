@@ -22,7 +22,8 @@ from cometmq.message.names import SYSTEM_TOPICS
 from cometmq.spark.decode import Records
 from cometmq.spark.errors import OptionError, StoreReadError
 from cometmq.spark.store_options import parse_store_options
-from cometmq.spark.store_reader import StoreScan, stretches
+from cometmq.spark.store_reader import StoreScan
+from cometmq.spark.store_stretches import stretches
 from cometmq.store.config import StoreConfig
 from cometmq.store.message_store import MessageStore
 

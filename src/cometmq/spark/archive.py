@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.errors import CometMQError
-from cometmq.spark.archive_commit import QueueTotals
 from cometmq.spark.archive_log import ArchiveLog
-from cometmq.spark.archive_report import ArchivedBatch, ArchiveReport, ArchiveRun
+from cometmq.spark.archive_report import ArchivedBatch, ArchiveReport, ArchiveRun, expected
 from cometmq.spark.archive_table import TableFormat, format_of
 from cometmq.spark.archive_writer import FORMAT, PATH_OPTION, ArchiveWriterSource, from_rows
 from cometmq.spark.checkpoint import last_committed_batch, query_id_of
@@ -29,7 +28,7 @@ from cometmq.spark.cluster import Cluster
 from cometmq.spark.environment import driver_session
 from cometmq.spark.errors import ArchiveError, OptionError, SparkSourceError
 from cometmq.spark.options import LATEST, parse_options
-from cometmq.spark.queues import offsets_to_json
+from cometmq.spark.queues import OffsetRange, Offsets, offsets_to_json
 from cometmq.spark.readers import demand_topics, resolve_start
 
 if TYPE_CHECKING:
@@ -109,7 +108,8 @@ def archive(
     timing = _timing(trigger)
     log = ArchiveLog(to, format_of(table_format))
     if dry_run:
-        return _expected(log, given)
+        began = SYSTEM_CLOCK.monotonic()
+        return expected(log, _new_at(given, log.next_offsets()), seconds=SYSTEM_CLOCK.monotonic() - began)
     with log.locked():
         continuation = _continuation(log, checkpoint)
         if continuation:
@@ -123,34 +123,16 @@ def archive(
                 session.stop()
 
 
-def _expected(log: ArchiveLog, given: Mapping[str, str]) -> ArchiveReport:
-    """What a run would bring that began now."""
-    began = SYSTEM_CLOCK.monotonic()
+def _new_at(given: Mapping[str, str], archived: Offsets) -> dict[OffsetRange, int]:
+    """What brokers hold of each queue and the archive does not."""
     options = parse_options(given)
     cluster = Cluster(options)
     queues = cluster.queues()
     demand_topics(options, queues)
     bounds = cluster.bounds(queues)
-    begin = resolve_start(options, cluster, bounds, LATEST) | log.next_offsets()
-    totals = {of.queue: of for of in log.queues()}
-    rows = 0
-    for queue, held in bounds.items():
-        new = max(held.end - max(begin[queue], held.first), 0)
-        before = totals.get(queue) or QueueTotals(*queue, begin[queue], begin[queue], 0)
-        totals[queue] = QueueTotals(*queue, before.first, max(held.end, before.next), before.rows + new)
-        rows += new
-    return ArchiveReport(
-        directory=str(log.root),
-        rows=rows,
-        bytes=0,
-        files=0,
-        batches=0,
-        seconds=SYSTEM_CLOCK.monotonic() - began,
-        finished=True,
-        warnings=(),
-        queues=tuple(totals[queue] for queue in sorted(totals)),
-        dry_run=True,
-    )
+    begin = resolve_start(options, cluster, bounds, LATEST) | archived
+    parts = [OffsetRange(queue, max(begin[queue], held.first), held.end) for queue, held in bounds.items()]
+    return {part: len(part) for part in parts}
 
 
 def _timing(trigger: str) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -11,6 +11,7 @@ import msgspec
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.spark.archive_commit import Commit, QueueTotals
 from cometmq.spark.archive_log import ArchiveLog
+from cometmq.spark.queues import OffsetRange
 from cometmq.spark.report_table import table
 
 
@@ -84,6 +85,31 @@ class ArchiveReport:
             lines += ["", "stopped before the end; run it again with the same checkpoint to go on"]
         lines += ["", *(f"warning: {warning}" for warning in self.warnings)] if self.warnings else []
         return "\n".join(lines)
+
+
+def expected(log: ArchiveLog, new: Mapping[OffsetRange, int], *, seconds: float) -> ArchiveReport:
+    """The report of a dry run.
+
+    :param new: messages that a run would bring, by the offsets of a queue in which they lie.
+    :param seconds: how long it took to find them.
+    """
+    totals = {of.queue: of for of in log.queues()}
+    for part, rows in new.items():
+        before = totals.get(part.queue) or QueueTotals(*part.queue, part.first, part.first, 0)
+        after = max(part.end, before.next)
+        totals[part.queue] = QueueTotals(*part.queue, before.first, after, before.rows + rows)
+    return ArchiveReport(
+        directory=str(log.root),
+        rows=sum(new.values()),
+        bytes=0,
+        files=0,
+        batches=0,
+        seconds=seconds,
+        finished=True,
+        warnings=(),
+        queues=tuple(totals[queue] for queue in sorted(totals)),
+        dry_run=True,
+    )
 
 
 _MOST_GAPS: Final = 100

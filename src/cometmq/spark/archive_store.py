@@ -1,7 +1,7 @@
 """The archive job from the files of a store: no broker, every record checked, the same archive as from a broker.
 
-The log is read stretch by stretch (:mod:`cometmq.spark.store_reader`), several side by side; each task writes the
-files of its stretch, and the driver commits some stretches at a time, in the order of the log. Offsets of a queue
+The log is read stretch by stretch (:mod:`~.store_stretches`), several side by side; each task writes the files of its
+stretch, and the driver commits some stretches at a time, in the order of the log. Offsets of a queue
 rise along the log, so the archive's totals say what a run that was killed has left to do: messages below them are
 passed over.
 """
@@ -15,29 +15,31 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 import numpy as np
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
+from cometmq.clock import SYSTEM_CLOCK
 from cometmq.spark.archive_commit import Covered
 from cometmq.spark.archive_log import ArchiveLog
-from cometmq.spark.archive_report import ArchivedBatch, ArchiveReport, ArchiveRun
+from cometmq.spark.archive_report import ArchivedBatch, ArchiveReport, ArchiveRun, expected
 from cometmq.spark.archive_table import TableFormat, format_of
 from cometmq.spark.archive_writer import PATH_OPTION, Manifest, QueueWriter, from_rows
 from cometmq.spark.columns import ARCHIVE_COLUMNS, arrow_schema
 from cometmq.spark.decode import Records, decode
-from cometmq.spark.environment import driver_session
 from cometmq.spark.errors import ArchiveError, OptionError
-from cometmq.spark.queues import Offsets, Queue
+from cometmq.spark.job_source import job_session
+from cometmq.spark.queues import OffsetRange, Offsets, Queue
 from cometmq.spark.store_options import StoreOptions, parse_store_options
-from cometmq.spark.store_reader import StoreScan, Stretch, stretches
+from cometmq.spark.store_reader import StoreScan
+from cometmq.spark.store_stretches import Stretch, stretches
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
 FORMAT: Final = "rocketmq_archive_store"
-_FIRST: Final = "firstStretch"
-_END: Final = "endStretch"
+_STRETCHES: Final = "stretches"
 STRETCHES_IN_COMMIT: Final = 16
 """2 GiB of log a commit: seconds of work to repeat after a crash, few enough commits for terabytes."""
 _GATHERED_BYTES: Final = 256 * 1024 * 1024
@@ -52,6 +54,7 @@ def archive_store(
     topics: str | Sequence[str] = (),
     table_format: TableFormat | str | None = None,
     options: Mapping[str, str] | None = None,
+    dry_run: bool = False,
     spark: SparkSession | None = None,
     master: str = "local[*]",
     on_batch: Callable[[ArchivedBatch], None] | None = None,
@@ -66,10 +69,13 @@ def archive_store(
     :param table_format: of an archive that is not there yet: ``parquet``, ``delta`` or ``iceberg``, or more in a
         :class:`~cometmq.spark.archive_table.TableFormat`.
     :param options: more options of the store reader.
+    :param dry_run: read and check everything and write nothing but ``badRecordsPath``; count what is not archived yet.
+    :param spark: session to use; without one a session on ``master`` is made, and stopped at the end.
     :param on_batch: called after each commit; ``stop``, when set, ends the run after the commit under way.
     :raises OptionError: an argument is wrong.
-    :raises ArchiveError: another job holds the archive, or offsets do not follow it.
-    :raises StoreReadError: damaged records, and no ``badRecordsPath``.
+    :raises ArchiveError: another job holds the archive.
+    :raises StoreReadError: there is no log.
+    :raises SparkSourceError: damaged records, and no ``badRecordsPath``; or offsets do not follow the archive's.
     """
     named = [topics] if isinstance(topics, str) else list(topics)
     given = {"path": str(Path(store).absolute()), "brokerName": broker_name, **(options or {})}
@@ -77,19 +83,24 @@ def archive_store(
         given["topic"] = ",".join(named)
     if not broker_name:
         raise OptionError("the broker's name is missing", next_step="no file says whose store it is; see broker.conf")
-    count = len(stretches(parse_store_options(given)))
+    parts = stretches(parse_store_options(given))
     log = ArchiveLog(to, format_of(table_format))
+    if dry_run:
+        began = SYSTEM_CLOCK.monotonic()
+        with job_session(spark, master, "cometmq archive") as session:
+            new = _new_in(session, given, log.next_offsets())
+        return expected(log, new, seconds=SYSTEM_CLOCK.monotonic() - began)
     with log.locked():
         run = ArchiveRun(log, on_batch)
-        session = driver_session(spark, master, "cometmq archive")
         run_id = f"store-{uuid.uuid4()}"
-        try:
+        with job_session(spark, master, "cometmq archive") as session:
             session.dataSource.register(ArchiveStoreSource)
-            for batch_id, first in enumerate(range(0, count, STRETCHES_IN_COMMIT)):
+            for batch_id, first in enumerate(range(0, len(parts), STRETCHES_IN_COMMIT)):
                 if stop is not None and stop.is_set():
                     return run.report(finished=False)
-                part = {_FIRST: str(first), _END: str(first + STRETCHES_IN_COMMIT), PATH_OPTION: str(log.root)}
-                manifests = from_rows(session.read.format(FORMAT).options(**given, **part).load().collect())
+                some = msgspec.json.encode(parts[first : first + STRETCHES_IN_COMMIT]).decode()
+                own = {_STRETCHES: some, PATH_OPTION: str(log.root)}
+                manifests = from_rows(session.read.format(FORMAT).options(**given, **own).load().collect())
                 commit = log.append(
                     run_id,
                     batch_id,
@@ -100,9 +111,29 @@ def archive_store(
                 if commit is not None:
                     run.committed(commit)
             return run.report(finished=True)
-        finally:
-            if spark is None:
-                session.stop()
+
+
+def _new_in(spark: SparkSession, given: Mapping[str, str], archived: Offsets) -> dict[OffsetRange, int]:
+    """What a store holds of each queue and the archive does not: offsets, and how many messages they are."""
+    from pyspark.sql import functions as f
+
+    limits = [(*queue, end) for queue, end in archived.items()]
+    known = spark.createDataFrame(limits, "topic string, brokerName string, queueId int, archivedTo bigint")
+    place = ["topic", "brokerName", "queueId"]
+    held = spark.read.format("rocketmq_store").options(**given)
+    rows = (
+        held.schema("topic string, brokerName string, queueId int, queueOffset bigint")
+        .load()
+        .join(f.broadcast(known), place, "left")
+        .where("archivedTo IS NULL OR queueOffset >= archivedTo")
+        .groupBy(*place)
+        .agg(f.min("queueOffset").alias("first"), f.max("queueOffset").alias("last"), f.count("*").alias("messages"))
+        .collect()
+    )
+    return {
+        OffsetRange(Queue(topic, broker, queue_id), first, last + 1): messages
+        for topic, broker, queue_id, first, last, messages in rows
+    }
 
 
 class ArchiveStoreSource(DataSource):
@@ -119,10 +150,10 @@ class ArchiveStoreSource(DataSource):
 
     def reader(self, schema: StructType) -> ArchiveStoreReader:
         """Make the reader."""
-        own = {name.lower(): name for name in (_FIRST, _END, PATH_OPTION)}
+        own = {_STRETCHES.lower(), PATH_OPTION.lower()}
         given = {name: value for name, value in self.options.items() if name.lower() not in own}
-        first, end = int(self.options[_FIRST]), int(self.options[_END])
-        return ArchiveStoreReader(parse_store_options(given), first, end, self.options[PATH_OPTION])
+        parts = msgspec.json.decode(self.options[_STRETCHES], type=list[Stretch])
+        return ArchiveStoreReader(parse_store_options(given), parts, self.options[PATH_OPTION])
 
 
 @dataclass
@@ -136,15 +167,15 @@ class StretchPartition(InputPartition):
 class ArchiveStoreReader(DataSourceReader):
     """Writes some stretches of a log into the archive; its rows are what was written."""
 
-    def __init__(self, options: StoreOptions, first: int, end: int, root: str) -> None:
+    def __init__(self, options: StoreOptions, parts: Sequence[Stretch], root: str) -> None:
         self._options = options
-        self._part = slice(first, end)
+        self._parts = parts
         self._root = root
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Choose the stretches of this commit, with how far the archive is."""
+        """The stretches of this commit, with how far the archive is."""
         archived = ArchiveLog(self._root).next_offsets()
-        return [StretchPartition(stretch, archived) for stretch in stretches(self._options)[self._part]]
+        return [StretchPartition(stretch, archived) for stretch in self._parts]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[str]]:
         """Write the files of one stretch."""

@@ -15,23 +15,25 @@ from __future__ import annotations
 
 import re
 import zlib
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from cometmq.clock import SYSTEM_CLOCK
 from cometmq.durable import replace_file
 from cometmq.message.message import MessageExt
 from cometmq.spark.archive_commit import DataFile, QueueTotals
 from cometmq.spark.archive_log import ArchiveLog
 from cometmq.spark.archive_reader import read_files, record_of
-from cometmq.spark.environment import driver_session
 from cometmq.spark.errors import ArchiveError
+from cometmq.spark.job_source import job_session
 from cometmq.spark.queues import Offsets, Queue
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 BUCKETS: Final = 64
 _RUN: Final = re.compile(r"run=(\d+)")
@@ -41,62 +43,134 @@ MAX_FOUND: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Indexed:
-    """What one run has added."""
+class IndexedTopic:
+    """What is new of one topic."""
 
+    topic: str
     messages: int
     keys: int
+    """Entries: a message has one for each of its keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyIndexReport:
+    """What one run has added, or with ``dry_run`` would add."""
+
+    archive: str
+    index: str
+    dry_run: bool
+    topics: tuple[IndexedTopic, ...]
+    """By name; those of which the archive got nothing since the last run are left out."""
+    seconds: float
+
+    @property
+    def messages(self) -> int:
+        """Of all topics."""
+        return sum(of.messages for of in self.topics)
+
+    @property
+    def keys(self) -> int:
+        """Entries of all topics."""
+        return sum(of.keys for of in self.topics)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain values, for JSON."""
+        return asdict(self) | {"messages": self.messages, "keys": self.keys}
+
+    def render(self) -> str:
+        """A summary to read in a terminal."""
+        if not self.topics:
+            return f"nothing new in the archive {self.archive}"
+        verb = "would be indexed" if self.dry_run else "indexed"
+        lines = [
+            f"{self.messages:,} messages {verb} under {self.keys:,} keys in {self.index}; {self.seconds:.1f} s",
+            "",
+        ]
+        lines.append(f"  {'topic':<64} {'messages':>14} {'keys':>14}")
+        return "\n".join([*lines, *(f"  {of.topic:<64} {of.messages:>14,} {of.keys:>14,}" for of in self.topics)])
 
 
 def build_key_index(
-    archive: str | Path, index: str | Path, *, spark: SparkSession | None = None, master: str = "local[*]"
-) -> Indexed | None:
-    """Index what an archive got since the last time; ``None`` when that is nothing.
+    archive: str | Path,
+    index: str | Path,
+    *,
+    dry_run: bool = False,
+    spark: SparkSession | None = None,
+    master: str = "local[*]",
+    on_step: Callable[[str], object] = lambda _: None,
+) -> KeyIndexReport:
+    """Index what an archive got since the last time.
 
     :param archive: directory of an archive; ``index``: directory of its index, made when it is not there.
+    :param dry_run: write nothing; count what would be indexed.
+    :param spark: session to use; without one a session on ``master`` is made, and stopped at the end.
+    :param on_step: told what the job begins to do.
+    :raises ArchiveError: there is no archive.
+    :raises SparkSourceError: it cannot be read, or the index cannot be written.
     """
-    from pyspark.sql import functions as f
-
+    began = SYSTEM_CLOCK.monotonic()
     log = ArchiveLog(archive)
+    log.demand_any()
     runs = _runs(Path(index))
     indexed = _reached(runs)
     totals = log.queues()  # before the files: what comes meanwhile is left to the next run
     files = [file for file in log.files() if file.end > indexed.get(file.queue, 0)]
-    if not files:
-        return None
-    session = driver_session(spark, master, "cometmq key index")
-    try:
-        limits = [(*of.queue, indexed.get(of.queue, 0), of.next) for of in totals]
-        known = session.createDataFrame(
-            limits, "topic string, brokerName string, queueId int, indexedTo bigint, archivedTo bigint"
-        )
-        messages = (
-            read_files(session, log.root, files)
-            .join(f.broadcast(known), ["topic", "brokerName", "queueId"])
-            .where("queueOffset >= indexedTo AND queueOffset < archivedTo")
-        )
-        every = f.array_distinct(f.concat(f.array("uniqKey"), f.split(f.coalesce("keys", f.lit("")), " ")))
-        rows = (
-            messages.select("topic", "brokerName", "queueId", "queueOffset", "storeTimestamp", every.alias("every"))
-            .withColumn("key", f.explode("every"))
-            .where("key <> ''")
-            .drop("every")
-            .withColumn("bucket", f.crc32(f.concat("topic", f.lit("#"), "key").cast("binary")) % BUCKETS)
-        )
-        target = Path(index).absolute() / f"run={len(runs)}"
-        (
-            rows.repartition("bucket")
-            .sortWithinPartitions("bucket", "topic", "key")
-            .write.partitionBy("bucket")
-            .mode("overwrite")
-            .parquet(str(target))
-        )
-        done = Indexed(messages.count(), session.read.parquet(str(target)).count())
-        replace_file(target / _DONE, msgspec.json.encode(totals))
-        return done
-    finally:
-        if spark is None:
-            session.stop()
+    topics: tuple[IndexedTopic, ...] = ()
+    if files:
+        with job_session(spark, master, "cometmq key index") as session:
+            messages = _new_messages(session, log, files, totals, indexed)
+            entries = _entries(messages)
+            if not dry_run:
+                target = Path(index).absolute() / f"run={len(runs)}"
+                on_step(f"indexing {len(files):,} files of the archive")
+                _write(entries, target)
+                entries = session.read.parquet(str(target))
+            on_step("counting messages and keys")
+            topics = _counted(messages, entries)
+            if not dry_run:
+                replace_file(target / _DONE, msgspec.json.encode(totals))
+    return KeyIndexReport(str(log.root), str(index), dry_run, topics, SYSTEM_CLOCK.monotonic() - began)
+
+
+def _new_messages(
+    spark: SparkSession, log: ArchiveLog, files: list[DataFile], totals: list[QueueTotals], indexed: Offsets
+) -> DataFrame:
+    """The messages that are archived and not indexed: of files that were joined since, only some."""
+    from pyspark.sql import functions as f
+
+    limits = [(*of.queue, indexed.get(of.queue, 0), of.next) for of in totals]
+    known = spark.createDataFrame(
+        limits, "topic string, brokerName string, queueId int, indexedTo bigint, archivedTo bigint"
+    )
+    return (
+        read_files(spark, log.root, files)
+        .join(f.broadcast(known), ["topic", "brokerName", "queueId"])
+        .where("queueOffset >= indexedTo AND queueOffset < archivedTo")
+    )
+
+
+def _entries(messages: DataFrame) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    every = f.array_distinct(f.concat(f.array("uniqKey"), f.split(f.coalesce("keys", f.lit("")), " ")))
+    return (
+        messages.select("topic", "brokerName", "queueId", "queueOffset", "storeTimestamp", every.alias("every"))
+        .withColumn("key", f.explode("every"))
+        .where("key <> ''")
+        .drop("every")
+        .withColumn("bucket", f.crc32(f.concat("topic", f.lit("#"), "key").cast("binary")) % BUCKETS)
+    )
+
+
+def _write(entries: DataFrame, target: Path) -> None:
+    ordered = entries.repartition("bucket").sortWithinPartitions("bucket", "topic", "key")
+    ordered.write.partitionBy("bucket").mode("overwrite").parquet(str(target))
+
+
+def _counted(messages: DataFrame, entries: DataFrame) -> tuple[IndexedTopic, ...]:
+    keys: dict[str, int] = dict(entries.groupBy("topic").count().collect())
+    found = sorted((topic, count) for topic, count in messages.groupBy("topic").count().collect())
+    return tuple(IndexedTopic(topic, count, keys.get(topic, 0)) for topic, count in found)
 
 
 def find_by_key(archive: str | Path, index: str | Path, topic: str, key: str, *, limit: int = 64) -> list[MessageExt]:

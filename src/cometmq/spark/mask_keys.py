@@ -198,13 +198,25 @@ class KeyStore:
         """
         name = self._name(subject)
         with self._transaction():
-            row = self._table.execute("SELECT wrapped FROM subjects WHERE name = ?", (name,)).fetchone()
+            row = self._wrapped(name)
             if row is None:
                 self._table.execute("INSERT INTO subjects VALUES (?, ?, NULL)", (name, os.urandom(KEY_ID_BYTES)))
             else:
                 self._table.execute("UPDATE subjects SET wrapped = NULL WHERE name = ?", (name,))
         self._known.pop(subject, None)
         return row is not None and row[0] is not None
+
+    def has_key(self, subject: str) -> bool:
+        """Whether :meth:`forget` would find a key of the subject."""
+        row = self._wrapped(self._name(subject))
+        return row is not None and row[0] is not None
+
+    def _wrapped(self, name: bytes) -> tuple[bytes | None] | None:
+        """The wrapped key of a subject, or none of an erased one; ``None`` for one that is not in the file."""
+        row: tuple[bytes | None] | None = self._table.execute(
+            "SELECT wrapped FROM subjects WHERE name = ?", (name,)
+        ).fetchone()
+        return row
 
     def close(self) -> None:
         """Close the file."""

@@ -2,20 +2,20 @@
 
 1. Every stretch of the log is looked through for how far each queue goes and where a topic begins a new life.
 2. The stretches are read again, side by side, and write their units; one more task writes the index.
-3. When all of it is on the disk, the new directories take the place of the old ones, which go to
-   ``comet/quarantine/``, and ``comet/position.json`` goes: the broker that opens the store next checks it as a whole.
+3. When all of it is on the disk, ``comet/position.json`` goes, so that the broker that opens the store next checks it
+   as a whole; then the new directories take the place of the old ones, which go to ``comet/quarantine/``.
 
-Until the third step nothing of the store has changed, and a run that died is simply begun again.
+Until the third step nothing of the store has changed, and a run that died, in that step too, is simply begun again.
 """
 
 from __future__ import annotations
 
 import base64
-import dataclasses
 import json
 import shutil
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,7 +24,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.durable import flush_directory
-from cometmq.spark.environment import driver_session
+from cometmq.spark.job_source import job_session
+from cometmq.spark.rebuild_report import QueueUnits, RebuildReport
 from cometmq.spark.rebuild_tasks import (
     Compared,
     Layout,
@@ -36,8 +37,8 @@ from cometmq.spark.rebuild_tasks import (
     write_index,
     write_units,
 )
-from cometmq.spark.store_options import StoreOptions, parse_store_options
-from cometmq.spark.store_reader import BadRecords, Stretch, stretches
+from cometmq.spark.store_options import parse_store_options
+from cometmq.spark.store_stretches import Stretch, stretches
 from cometmq.store.checkpoint import StoreLock
 from cometmq.store.config import StoreConfig
 from cometmq.store.load import Findings
@@ -49,75 +50,13 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 FORMAT: Final = "rocketmq_rebuild"
-_WORK: Final = "work"
 STRETCHES_OF_JOB: Final = 256
 """Stretches of the log that one Spark job looks through: the driver gets a row for each queue in each, for 32 GiB."""
 WORKSHOP: Final = "comet/rebuild"
 """Where new files are made, below the store."""
+_WORK: Final = "work"
 _DIRECTORIES: Final = ("consumequeue", "index")
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class RebuildReport:
-    """What was rebuilt, or how what is there compares with what should be."""
-
-    store: str
-    dry_run: bool
-    queues: int
-    messages: int
-    indexed: int
-    """Messages that have index entries; 0 in a dry run, which does not look at the index."""
-    differ: int
-    """Units that are not what the log says: found in a dry run, mended otherwise (0 then)."""
-    differing_queues: tuple[str, ...]
-    seconds: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything as plain values, for JSON."""
-        return dataclasses.asdict(self)
-
-    def render(self) -> str:
-        """A summary to read in a terminal."""
-        what = f"{self.messages:,} messages of {self.queues:,} queues"
-        if not self.dry_run:
-            return (
-                f"{self.store}: rebuilt {what}, {self.indexed:,} of them in the index, in {self.seconds:.1f} s; "
-                "what was there before is in comet/quarantine"
-            )
-        lines = [f"{self.store}: compared {what} in {self.seconds:.1f} s, {self.differ:,} differ from the log"]
-        lines += [f"  {line}" for line in self.differing_queues]
-        return "\n".join(lines)
-
-
-class _Task(InputPartition):
-    """A stretch, or with ``None`` the index."""
-
-    def __init__(self, stretch: Stretch | None) -> None:
-        super().__init__(None)
-        self.stretch = stretch
-
-
-class _Work(msgspec.Struct, frozen=True):
-    """What the tasks of one pass are told; it travels as an option of the data source."""
-
-    kind: str
-    """``lives``, ``units`` or ``compare``."""
-    root: str
-    """Below it lie ``consumequeue`` and ``index``."""
-    layout: Layout
-    known: list[str] | None
-    live_from: list[tuple[str, int, int]]
-    first: int
-    """Stretches of the log from this one …"""
-    end: int
-    """… to before this one."""
-
-    def packed(self) -> str:
-        return base64.b64encode(zlib.compress(msgspec.json.encode(self))).decode("ascii")
-
-    @classmethod
-    def unpacked(cls, text: str) -> _Work:
-        return msgspec.json.decode(zlib.decompress(base64.b64decode(text)), type=cls)
+_LIVES, _UNITS, _COMPARE = "lives", "units", "compare"
 
 
 def rebuild(
@@ -128,7 +67,7 @@ def rebuild(
     bad_records_path: str | None = None,
     spark: SparkSession | None = None,
     master: str = "local[*]",
-    on_step: Callable[[str], None] = lambda _: None,
+    on_step: Callable[[str], object] = lambda _: None,
 ) -> RebuildReport:
     """Make the consume queues and the index of a store anew from its log.
 
@@ -136,78 +75,37 @@ def rebuild(
     :param dry_run: only compare the consume queues that are there with the log.
     :param config: the broker's configuration; sizes of files and the delay levels come from it.
     :param bad_records_path: directory for damaged records, which get no unit.
+    :param spark: session to use; without one a session on ``master`` is made, and stopped at the end.
     :param on_step: told what is being done.
     :raises StoreLockedError: a broker runs on the store.
-    :raises StoreReadError: there is no log, or it has damaged records and ``bad_records_path`` is not given.
+    :raises StoreReadError: there is no log.
+    :raises SparkSourceError: it has damaged records and ``bad_records_path`` is not given, or cannot be read.
     """
     began = SYSTEM_CLOCK.monotonic()
     root = Path(store).absolute()
-    given = {"path": str(root), "useConsumeQueue": "true" if dry_run else "false"}
-    if bad_records_path is not None:
-        given["badRecordsPath"] = bad_records_path
-    parts = len(stretches(parse_store_options(given)))
-    config = config or StoreConfig()
-    layout = Layout(
-        config.consume_queue_file_bytes, config.max_hash_slot_num, config.max_index_num, tuple(config.delays_ms)
-    )
-    known = known_topics(root, Findings(root))
+    parts = stretches(parse_store_options({"path": str(root), "useConsumeQueue": "true" if dry_run else "false"}))
     lock = StoreLock(root / "lock")
-    session = driver_session(spark, master, "cometmq rebuild")
     try:
-        session.dataSource.register(RebuildSource)
-        named = None if known is None else sorted(known)
-
-        def run(
-            kind: str, below: Path, live_from: Mapping[QueueKey, int], at_once: int = STRETCHES_OF_JOB
-        ) -> Iterator[list[dict[str, Any]]]:
-            table = [(topic, queue_id, at) for (topic, queue_id), at in live_from.items()]
-            for first in range(0, parts, at_once):
-                work = _Work(kind, str(below), layout, named, table, first, first + at_once)
-                rows = session.read.format(FORMAT).options(**given, **{_WORK: work.packed()}).load().collect()
-                yield [json.loads(row[0]) for row in rows]
-
-        on_step(f"looking through {parts} stretches of the log")
-        queues: dict[QueueKey, _Life] = {}
-        for rows in run("lives", root, {}):
-            _follow(queues, msgspec.convert(rows, list[Seen]))
-        live_from = {key: life.begins_at for key, life in queues.items()}
-        messages = sum(life.count for life in queues.values())
-        if dry_run:
-            on_step(f"comparing {messages:,} messages of {len(queues)} queues")
-            compared: dict[QueueKey, Compared] = {}
-            for rows in run("compare", root, live_from):
-                _add(compared, msgspec.convert(rows, list[Compared]))
-            wrong = [compared[key] for key in sorted(compared) if compared[key].differ]
-            return RebuildReport(
-                str(root),
-                True,
-                len(queues),
-                messages,
-                0,
-                sum(part.differ for part in wrong),
-                tuple(f"{of.topic} {of.queue_id}: {of.differ:,} of {of.units:,} differ" for of in wrong),
-                SYSTEM_CLOCK.monotonic() - began,
-            )
-        workshop = root / WORKSHOP
-        shutil.rmtree(workshop, ignore_errors=True)
-        for name in _DIRECTORIES:
-            (workshop / name).mkdir(parents=True)
-        on_step(f"writing units of {messages:,} messages of {len(queues)} queues, and the index")
-        indexed = sum(
-            row["indexed"] for rows in run("units", workshop, live_from, at_once=max(parts, 1)) for row in rows
-        )
-        for (topic, queue_id), life in queues.items():
-            fill_blank(workshop / "consumequeue", topic, queue_id, life.first, BLANK_UNIT, layout.queue_file_bytes)
-        on_step("putting the new files in place")
-        _put_in_place(root, workshop)
-        return RebuildReport(str(root), False, len(queues), messages, indexed, 0, (), SYSTEM_CLOCK.monotonic() - began)
+        with job_session(spark, master, "cometmq rebuild") as session:
+            passes = _Passes(session, root, parts, config or StoreConfig(), bad_records_path)
+            on_step(f"looking through {len(parts)} stretches of the log")
+            queues = passes.lives()
+            what = f"{sum(life.count for life in queues.values()):,} messages of {len(queues)} queues"
+            if dry_run:
+                on_step(f"comparing {what}")
+                compared, indexed = passes.compare(queues), 0
+            else:
+                on_step(f"writing units of {what}, and the index")
+                compared, indexed = {}, passes.write(queues)
+                on_step("putting the new files in place")
+                _put_in_place(root)
     finally:
         lock.release()
-        if spark is None:
-            session.stop()
+    made = [QueueUnits(*key, queues[key].count, compared.get(key, 0)) for key in sorted(queues)]
+    return RebuildReport(str(root), dry_run, tuple(made), indexed, SYSTEM_CLOCK.monotonic() - began)
 
 
-@dataclasses.dataclass(slots=True)
+@dataclass(slots=True)
 class _Life:
     """The last life of a queue: where it begins, and how many messages it has."""
 
@@ -215,6 +113,85 @@ class _Life:
     first: int
     last: int
     count: int
+
+
+class _Work(msgspec.Struct, frozen=True):
+    """What the tasks of one Spark job are told; it travels as an option of the data source."""
+
+    kind: str
+    """``lives``, ``units`` or ``compare``."""
+    root: str
+    """Below it lie ``consumequeue`` and ``index``."""
+    layout: Layout
+    known: list[str] | None
+    live_from: list[tuple[str, int, int]]
+    stretches: list[Stretch]
+    bad_records_path: str | None
+
+    def packed(self) -> str:
+        return base64.b64encode(zlib.compress(msgspec.json.encode(self))).decode("ascii")
+
+    @classmethod
+    def unpacked(cls, text: str) -> _Work:
+        return msgspec.json.decode(zlib.decompress(base64.b64decode(text)), type=cls)
+
+
+class _Passes:
+    """The passes over the log."""
+
+    def __init__(
+        self, spark: SparkSession, root: Path, parts: list[Stretch], config: StoreConfig, bad_records_path: str | None
+    ) -> None:
+        spark.dataSource.register(RebuildSource)
+        self._spark = spark
+        self._root = root
+        self._parts = parts
+        self._layout = Layout(
+            config.consume_queue_file_bytes, config.max_hash_slot_num, config.max_index_num, tuple(config.delays_ms)
+        )
+        known = known_topics(root, Findings(root))
+        self._known = None if known is None else sorted(known)
+        self._bad_records_path = bad_records_path
+
+    def lives(self) -> dict[QueueKey, _Life]:
+        """The queues that there should be."""
+        found: dict[QueueKey, _Life] = {}
+        for rows in self._rows(_LIVES, self._root, {}, STRETCHES_OF_JOB):
+            _follow(found, msgspec.convert(rows, list[Seen]))
+        return found
+
+    def compare(self, queues: Mapping[QueueKey, _Life]) -> dict[QueueKey, int]:
+        """How many units of each queue differ."""
+        differ: dict[QueueKey, int] = {}
+        for rows in self._rows(_COMPARE, self._root, queues, STRETCHES_OF_JOB):
+            for part in msgspec.convert(rows, list[Compared]):
+                key = (part.topic, part.queue_id)
+                differ[key] = differ.get(key, 0) + part.differ
+        return differ
+
+    def write(self, queues: Mapping[QueueKey, _Life]) -> int:
+        """Make the new directories aside; gives how many messages the index has."""
+        workshop = self._root / WORKSHOP
+        shutil.rmtree(workshop, ignore_errors=True)
+        for name in _DIRECTORIES:
+            (workshop / name).mkdir(parents=True)
+        all_at_once = max(len(self._parts), 1)  # the index takes longest, and is one task
+        indexed = sum(row["indexed"] for rows in self._rows(_UNITS, workshop, queues, all_at_once) for row in rows)
+        for (topic, queue_id), life in queues.items():
+            file_bytes = self._layout.queue_file_bytes
+            fill_blank(workshop / "consumequeue", topic, queue_id, life.first, BLANK_UNIT, file_bytes)
+        return indexed
+
+    def _rows(
+        self, kind: str, below: Path, queues: Mapping[QueueKey, _Life], at_once: int
+    ) -> Iterator[list[dict[str, Any]]]:
+        """What the tasks of each Spark job found."""
+        live_from = [(topic, queue_id, life.begins_at) for (topic, queue_id), life in queues.items()]
+        for first in range(0, len(self._parts), at_once):
+            parts = self._parts[first : first + at_once]
+            work = _Work(kind, str(below), self._layout, self._known, live_from, parts, self._bad_records_path)
+            rows = self._spark.read.format(FORMAT).option(_WORK, work.packed()).load().collect()
+            yield [json.loads(row[0]) for row in rows]
 
 
 def _follow(found: dict[QueueKey, _Life], seen: Iterable[Seen]) -> None:
@@ -232,23 +209,27 @@ def _follow(found: dict[QueueKey, _Life], seen: Iterable[Seen]) -> None:
             life.count += part.count
 
 
-def _add(sums: dict[QueueKey, Compared], compared: Iterable[Compared]) -> None:
-    for part in compared:
-        key = (part.topic, part.queue_id)
-        before = sums.get(key, Compared(*key, 0, 0))
-        sums[key] = Compared(*key, before.units + part.units, before.differ + part.differ)
-
-
-def _put_in_place(root: Path, workshop: Path) -> None:
+def _put_in_place(root: Path) -> None:
     findings = Findings(root)
+    workshop = root / WORKSHOP
     for name in _DIRECTORIES:
         flush_directory(workshop / name)
+    (root / "comet" / "position.json").unlink(missing_ok=True)
+    flush_directory(root / "comet")
+    for name in _DIRECTORIES:
         if (root / name).exists():
             (root / name).rename(findings.place_for(root / name))
         (workshop / name).rename(root / name)
-    (root / "comet" / "position.json").unlink(missing_ok=True)
     workshop.rmdir()
     flush_directory(root)
+
+
+class _Task(InputPartition):
+    """A stretch, or with ``None`` the index."""
+
+    def __init__(self, stretch: Stretch | None) -> None:
+        super().__init__(None)
+        self.stretch = stretch
 
 
 class RebuildSource(DataSource):
@@ -265,38 +246,35 @@ class RebuildSource(DataSource):
 
     def reader(self, schema: StructType) -> RebuildReader:
         """Make the reader."""
-        given = {name: value for name, value in self.options.items() if name.lower() != _WORK}
-        return RebuildReader(parse_store_options(given), _Work.unpacked(self.options[_WORK]))
+        return RebuildReader(_Work.unpacked(self.options[_WORK]))
 
 
 class RebuildReader(DataSourceReader):
-    """Runs one pass; its rows are what tasks found."""
+    """Runs the tasks of one Spark job; its rows are what they found."""
 
-    def __init__(self, options: StoreOptions, work: _Work) -> None:
-        self._options = options
+    def __init__(self, work: _Work) -> None:
         self._work = work
 
     def partitions(self) -> Sequence[InputPartition]:
         """One task for each stretch, and where units are written one for the index, which takes longest."""
-        tasks = [_Task(stretch) for stretch in stretches(self._options)[self._work.first : self._work.end]]
-        return [_Task(None), *tasks] if self._work.kind == "units" else tasks
+        tasks = [_Task(stretch) for stretch in self._work.stretches]
+        return [_Task(None), *tasks] if self._work.kind == _UNITS else tasks
 
     def read(self, partition: InputPartition) -> Iterator[tuple[str]]:
         """Do one task."""
         assert isinstance(partition, _Task)
-        work, stretch = self._work, partition.stretch
-        bad = BadRecords(self._options.bad_records_path)
+        work, stretch, aside = self._work, partition.stretch, self._work.bad_records_path
         root = Path(work.root)
         live_from = {(topic, queue_id): at for topic, queue_id, at in work.live_from}
         found: Sequence[msgspec.Struct] = ()
         if stretch is None:
-            messages = write_index(stretches(self._options), root / "index", work.layout, bad)
+            messages = write_index(work.stretches, root / "index", work.layout, aside)
             yield (json.dumps({"indexed": messages}),)
-        elif work.kind == "lives":
-            found = lives(stretch, None if work.known is None else frozenset(work.known), bad)
-        elif work.kind == "units":
-            write_units(stretch, root / "consumequeue", work.layout, live_from, bad)
+        elif work.kind == _LIVES:
+            found = lives(stretch, None if work.known is None else frozenset(work.known), aside)
+        elif work.kind == _UNITS:
+            write_units(stretch, root / "consumequeue", work.layout, live_from, aside)
         else:
-            found = compare_units(stretch, root / "consumequeue", work.layout, live_from, bad)
+            found = compare_units(stretch, root / "consumequeue", work.layout, live_from, aside)
         for row in found:
             yield (msgspec.json.encode(row).decode(),)

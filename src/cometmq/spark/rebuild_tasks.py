@@ -22,8 +22,7 @@ from cometmq.message.names import SCHEDULE_TOPIC, SYSTEM_TOPICS
 from cometmq.message.properties import KEYS, TAGS, UNIQ_KEY
 from cometmq.spark.decode import Records
 from cometmq.spark.errors import StoreReadError
-from cometmq.spark.store_reader import BadRecords, Stretch
-from cometmq.spark.store_scan import scan
+from cometmq.spark.store_stretches import Stretch, sound_records
 from cometmq.store.config import CQ_UNIT_BYTES
 from cometmq.store.disk import Disk
 from cometmq.store.index_service import INDEX_BLOCK_MESSAGES, IndexService
@@ -80,10 +79,10 @@ def by_queue(records: Records, known: frozenset[str] | None) -> Iterator[tuple[Q
             yield (topic, queue_id), part
 
 
-def lives(stretch: Stretch, known: frozenset[str] | None, bad: BadRecords) -> list[Seen]:
+def lives(stretch: Stretch, known: frozenset[str] | None, bad_records_path: str | None) -> list[Seen]:
     """See how far each queue goes in a stretch, and whether it begins anew there."""
     found: dict[QueueKey, list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]] = {}
-    for records in _sound(stretch, bad):
+    for records in sound_records(stretch, bad_records_path):
         for key, part in by_queue(records, known):
             found.setdefault(key, []).append((part.queue_offsets, part.physical_offsets))
     seen = []
@@ -98,10 +97,10 @@ def lives(stretch: Stretch, known: frozenset[str] | None, bad: BadRecords) -> li
 
 
 def write_units(
-    stretch: Stretch, root: Path, layout: Layout, live_from: Mapping[QueueKey, int], bad: BadRecords
+    stretch: Stretch, root: Path, layout: Layout, live_from: Mapping[QueueKey, int], bad_records_path: str | None
 ) -> None:
     """Write the units of a stretch into the files of their queues below ``root``, and flush them."""
-    for (topic, queue_id), units, offsets in _units(stretch, layout, live_from, bad):
+    for (topic, queue_id), units, offsets in _units(stretch, layout, live_from, bad_records_path):
         directory = root / topic / str(queue_id)
         directory.mkdir(parents=True, exist_ok=True)
         for path, at, part in _runs(directory, units, offsets, layout.queue_file_bytes):
@@ -115,11 +114,11 @@ def write_units(
 
 
 def compare_units(
-    stretch: Stretch, root: Path, layout: Layout, live_from: Mapping[QueueKey, int], bad: BadRecords
+    stretch: Stretch, root: Path, layout: Layout, live_from: Mapping[QueueKey, int], bad_records_path: str | None
 ) -> list[Compared]:
     """Compare the units that a stretch should have with those in the files below ``root``."""
     found: dict[QueueKey, Compared] = {}
-    for key, units, offsets in _units(stretch, layout, live_from, bad):
+    for key, units, offsets in _units(stretch, layout, live_from, bad_records_path):
         differ = 0
         for path, at, part in _runs(root / key[0] / str(key[1]), units, offsets, layout.queue_file_bytes):
             there = _read(path, at, len(part) * CQ_UNIT_BYTES)
@@ -130,13 +129,13 @@ def compare_units(
     return list(found.values())
 
 
-def write_index(stretches: list[Stretch], directory: Path, layout: Layout, bad: BadRecords) -> int:
+def write_index(stretches: list[Stretch], directory: Path, layout: Layout, bad_records_path: str | None) -> int:
     """Write the index of the whole log into ``directory``; return how many messages have entries."""
     index = IndexService(directory, layout.hash_slots, layout.index_entries, Disk(), SYSTEM_CLOCK)
     messages = 0
     try:
         for stretch in stretches:
-            for records in _sound(stretch, bad):
+            for records in sound_records(stretch, bad_records_path):
                 messages += _index(index, records)
         index.commit()
         index.write_pending()
@@ -184,19 +183,10 @@ def fill_blank(root: Path, topic: str, queue_id: int, first: int, blank: bytes, 
             os.close(fd)
 
 
-def _sound(stretch: Stretch, bad: BadRecords) -> Iterator[Records]:
-    for found in scan(stretch.file, stretch.begin, stretch.end):
-        if isinstance(found, Records):
-            yield found
-        else:
-            bad.add(stretch.file, found)
-    bad.write(stretch)
-
-
 def _units(
-    stretch: Stretch, layout: Layout, live_from: Mapping[QueueKey, int], bad: BadRecords
+    stretch: Stretch, layout: Layout, live_from: Mapping[QueueKey, int], bad_records_path: str | None
 ) -> Iterator[tuple[QueueKey, Units, npt.NDArray[np.int64]]]:
-    for records in _sound(stretch, bad):
+    for records in sound_records(stretch, bad_records_path):
         for key, part in by_queue(records, None):
             if key not in live_from:
                 continue

@@ -1,105 +1,27 @@
 """Reads topics from the files of a store, in parallel: no broker, no network, every record checked.
 
-The log is cut into stretches, one Spark partition each. A consumer would see the records that its queues name, so
-records of deleted topics, of an earlier life of a topic made anew, half messages and rolled-back ones are left out;
-where the consume queues were not saved, the log alone decides.
+The log is cut into stretches (:mod:`~.store_stretches`), one Spark partition each. A consumer would see the records
+that its queues name, so records of deleted topics, of an earlier life of a topic made anew, half messages and
+rolled-back ones are left out; where the consume queues were not saved, the log alone decides.
 """
 
 from __future__ import annotations
 
-import base64
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from cometmq.durable import replace_file
 from cometmq.message.names import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_TOPICS
 from cometmq.spark.decode import Records, decode
-from cometmq.spark.errors import StoreReadError
-from cometmq.spark.store_files import ConsumeQueues, LogFile, boundaries, log_files
+from cometmq.spark.store_files import ConsumeQueues
 from cometmq.spark.store_options import StoreOptions
-from cometmq.spark.store_scan import Damage, scan
+from cometmq.spark.store_stretches import Stretch, sound_records, stretches
 from cometmq.store.record_scan import NO_QUEUE_OFFSET
-
-STRETCH_BYTES: Final = 128 * 1024 * 1024
-"""Bytes of the log in one partition where the consume queues allow to cut there."""
-_QUEUES_ASKED: Final = 16
-"""Queues that are asked where a record begins; one that holds messages of the place is enough."""
-
-
-@dataclass
-class Stretch(InputPartition):
-    """Records that begin in a part of one log file."""
-
-    file: LogFile
-    begin: int
-    end: int
-
-
-class BadRecord(msgspec.Struct, frozen=True, rename="camel"):
-    """One line of the side output: bytes of the log that are no sound record, and why."""
-
-    file: str
-    log_offset: int
-    size: int
-    reason: str
-    data: str
-    """The bytes in base64, at most the first 64 KiB."""
-
-
-class BadRecords:
-    """The damage of one stretch, on its way to ``badRecordsPath``."""
-
-    def __init__(self, directory: str | None) -> None:
-        self._directory = directory
-        self._lines: list[bytes] = []
-
-    def add(self, file: LogFile, damage: Damage) -> None:
-        """Take note of damage.
-
-        :raises StoreReadError: there is no such path.
-        """
-        if self._directory is None:
-            raise StoreReadError(
-                f"{file.path}: the record at log offset {damage.log_offset} is damaged: {damage.reason}",
-                next_step="option badRecordsPath names a directory for damaged records; all others are read then",
-            )
-        data = base64.b64encode(damage.data).decode("ascii")
-        self._lines.append(
-            msgspec.json.encode(BadRecord(file.path, damage.log_offset, damage.size, damage.reason, data)) + b"\n"
-        )
-
-    def write(self, stretch: Stretch) -> None:
-        """Write what was noted; a task that is repeated writes the same file again."""
-        if self._lines and self._directory is not None:
-            directory = Path(self._directory)
-            directory.mkdir(parents=True, exist_ok=True)
-            replace_file(directory / f"bad-{stretch.begin:020d}-{stretch.end:020d}.json", b"".join(self._lines))
-
-
-def stretches(options: StoreOptions) -> list[Stretch]:
-    """Cut the log into what tasks read.
-
-    :raises StoreReadError: there is no log.
-    """
-    files = log_files(options.path)
-    queues = ConsumeQueues(options.path).largest(_QUEUES_ASKED) if options.use_consume_queue else []
-    size = min(STRETCH_BYTES, sum(file.end - file.start for file in files) // options.min_partitions + 1)
-    found: list[Stretch] = []
-    for file in files:
-        begin = file.start
-        for end in boundaries(file, -(-(file.end - file.start) // size), queues):
-            found.append(Stretch(file, begin, end))
-            begin = end
-    return found
 
 
 class StoreScan:
@@ -116,15 +38,10 @@ class StoreScan:
 
         :raises StoreReadError: a record is damaged and there is no such path.
         """
-        bad = BadRecords(self._options.bad_records_path)
-        for found in scan(stretch.file, stretch.begin, stretch.end):
-            if isinstance(found, Records):
-                kept = self._visible(found)
-                if len(kept):
-                    yield kept
-            else:
-                bad.add(stretch.file, found)
-        bad.write(stretch)
+        for found in sound_records(stretch, self._options.bad_records_path):
+            kept = self._visible(found)
+            if len(kept):
+                yield kept
 
     def _visible(self, records: Records) -> Records:
         options = self._options

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 )
 @click.option("--commit-bytes", default="2g", show_default=True, help="Most bytes in one commit, about: 64m, 2g.")
 @click.option("--option", "settings", multiple=True, metavar="NAME=VALUE", help="Any other option of the source.")
-@click.option("--dry-run", is_flag=True, help="Write nothing; say how many messages of brokers would be archived.")
+@click.option("--dry-run", is_flag=True, help="Archive nothing; say how many messages would be archived.")
 @click.option("--vacuum", is_flag=True, help="Then remove what archive vacuum would.")
 @report_options
 @click.pass_context
@@ -113,8 +113,6 @@ def command(
     before = signal.signal(signal.SIGTERM, lambda *_: stop.set())
     try:
         if store is not None:
-            if dry_run:
-                raise click.UsageError("--dry-run counts what brokers hold, not what is in a store", ctx)
             done = archive_store(
                 store,
                 to,
@@ -122,6 +120,7 @@ def command(
                 topics=topics,
                 table_format=wanted,
                 options=options,
+                dry_run=dry_run,
                 master=master,
                 on_batch=_tell,
                 stop=stop,

@@ -139,7 +139,8 @@ def _plots(done: MaskReport) -> list[Plot]:
 @click.argument("subjects", nargs=-1)
 @click.option("--keys", type=_file, required=True, help="File of the subjects' keys.")
 @_master_key
-def forget(subjects: tuple[str, ...], keys: Path, master_key_file: Path | None) -> int:
+@click.option("--dry-run", is_flag=True, help="Drop nothing; say how many have a key.")
+def forget(subjects: tuple[str, ...], keys: Path, master_key_file: Path | None, dry_run: bool) -> int:
     """Drop the keys of SUBJECTS for ever.
 
     Without any they are read from stdin, one a line. Exit codes: 0 done; 1 failed; 2 wrong use; 3 some had no key, and
@@ -149,16 +150,18 @@ def forget(subjects: tuple[str, ...], keys: Path, master_key_file: Path | None) 
 
     with wrong_use():
         store = KeyStore(keys, master_key_place(master_key_file))
-    dropped = unknown = 0
+    drop = store.has_key if dry_run else store.forget
+    known = unknown = 0
     try:
         for subject in subjects or (line.rstrip("\n") for line in sys.stdin):
-            if subject and store.forget(subject):
-                dropped += 1
+            if subject and drop(subject):
+                known += 1
             elif subject:
                 unknown += 1
     finally:
         store.close()
-    click.echo(f"{dropped} keys dropped" + (f", {unknown} subjects had none" if unknown else ""))
+    done = "would be dropped" if dry_run else "dropped"
+    click.echo(f"{known} keys {done}" + (f", {unknown} subjects had none" if unknown else ""))
     return PARTLY_DONE if unknown else DONE
 
 

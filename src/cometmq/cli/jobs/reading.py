@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import click
 
@@ -44,6 +44,15 @@ class Report(Protocol):
 
 
 R = TypeVar("R", bound=Report)
+
+
+class Ending(NamedTuple):
+    """Where the report of a job goes."""
+
+    page: Path | None
+    """As HTML too."""
+    output: str
+    """On stdout: ``table``, or anything else for JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +146,7 @@ def wrong_use() -> Iterator[None]:
         raise click.UsageError(str(error), click.get_current_context()) from error
 
 
-def end(reading: Reading, done: R, title: str, plots: Callable[[R], Sequence[Plot]], code: int = DONE) -> int:
+def end(reading: Reading | Ending, done: R, title: str, plots: Callable[[R], Sequence[Plot]], code: int = DONE) -> int:
     """End a command: its report to stdout, and as a page where that is asked for; returns its exit code.
 
     :param plots: draws the report; called for a page only.
@@ -148,6 +157,6 @@ def end(reading: Reading, done: R, title: str, plots: Callable[[R], Sequence[Plo
 
         write_page(reading.page, title, code == DONE, done.render(), plots(done))
         tell_report(reading.page)
-    told = json.dumps(done.to_dict() | {"exit_code": code}, indent=2) if reading.output == "json" else done.render()
+    told = done.render() if reading.output == "table" else json.dumps(done.to_dict() | {"exit_code": code}, indent=2)
     click.echo(told)
     return code
