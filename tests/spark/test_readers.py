@@ -20,8 +20,8 @@ from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
 from cometmq.clock import VirtualClock
 from cometmq.remoting.blocking import BlockingConnection
-from cometmq.remoting.codes import RequestCode
-from cometmq.remoting.headers import QueryConsumerOffsetRequestHeader, QueryConsumerOffsetResponseHeader
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.headers import DeleteTopicFromNamesrvRequestHeader, DeleteTopicRequestHeader
 from cometmq.spark.cluster import Cluster
 from cometmq.spark.errors import DataLossError, OptionError, SparkSourceError, UnreachableError
 from cometmq.spark.options import SourceOptions
@@ -170,6 +170,37 @@ def test_offsets_that_are_gone_are_data_loss(topics: Topics, options: MakeOption
     assert tolerant.batch() == []
     topics.send(topic, 0, [b"x"])
     assert tolerant.batch() == [(0, 10)]
+
+
+def delete(topics: Topics, topic: str) -> None:
+    """Take a topic from its broker and from the nameserver."""
+    with BlockingConnection(topics.broker) as broker, BlockingConnection(topics.namesrv) as namesrv:
+        in_broker, in_namesrv = DeleteTopicRequestHeader(topic), DeleteTopicFromNamesrvRequestHeader(topic)
+        assert broker.invoke(RequestCode.DELETE_TOPIC_IN_BROKER, in_broker).code == ResponseCode.SUCCESS
+        assert namesrv.invoke(RequestCode.DELETE_TOPIC_IN_NAMESRV, in_namesrv).code == ResponseCode.SUCCESS
+
+
+def test_a_topic_that_is_deleted_between_batches_is_data_loss(topics: Topics, options: MakeOptions) -> None:
+    """Its broker is there and has it no more; a topic of that name that is made anew is another one."""
+    topic, other = topics.fill(10, queues=1), topics.fill(3, queues=1)
+    names = f"{topic},{other}"
+    query = Query(options(names, startingOffsets="earliest"))
+    assert len(query.batch() or []) == 13
+    delete(topics, topic)
+    with pytest.raises(DataLossError, match=rf"1 queues are no more on .* {topic}@broker-a:0 .*failOnDataLoss=false"):
+        query.plan()
+    tolerant = Query(options(names, startingOffsets="earliest", failOnDataLoss="false"))
+    tolerant.offset = query.offset
+    topics.send(other, 0, [b"x"])
+    assert tolerant.batch() == [(0, 3)]
+    topics.create(queues=1, name=topic)
+    topics.send(topic, 0, [b"new"] * 2)
+    assert tolerant.batch() == [(0, 0), (0, 1)]
+
+
+def test_a_stream_of_a_topic_that_is_nowhere_does_not_begin(options: MakeOptions) -> None:
+    with pytest.raises(SparkSourceError, match="has topic no-such-topic"):
+        Query(options("no-such-topic")).plan()
 
 
 def test_a_broker_that_is_away_keeps_its_offsets(topics: Topics, options: MakeOptions) -> None:
@@ -429,20 +460,15 @@ def test_a_batch_that_is_full_by_its_bytes_does_not_wait(topics: Topics, options
     assert 1 < len(query.batch() or []) < 5
 
 
-def test_a_group_shows_how_far_the_stream_is(topics: Topics, options: MakeOptions) -> None:
-    topic = topics.fill(20, queues=2)
-    query = Query(options(topic, startingOffsets="earliest", commitGroup="shown"))
-    end = query.plan()
-    assert end is not None
-    query.run(end)
-    query.reader.commit(end)
-    with BlockingConnection(topics.broker) as connection:
-        for queue_id in range(2):
-            header = QueryConsumerOffsetRequestHeader("shown", topic, queue_id)
-            answer = connection.invoke(RequestCode.QUERY_CONSUMER_OFFSET, header)
-            assert answer.header(QueryConsumerOffsetResponseHeader).offset == 10
-        groups = connection.invoke(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
-        assert b'"shown"' in groups.body
+def test_a_stream_begins_at_times_by_topic(topics: Topics, options: MakeOptions) -> None:
+    early, late, other = (topics.fill(4, queues=1) for _ in range(3))
+    names, future = f"{early},{late},{other}", 1 << 42
+    query = Query(options(names, startingTimestamp=json.dumps({early: 0, late: future})))
+    assert query.batch() == everything(4) * 2, "topics that are not named begin at the earliest offset"
+    for topic in (early, late, other):
+        topics.send(topic, 0, [b"x"])
+    assert query.batch() == [(0, 4)] * 3
+    assert Query(options(names, startingTimestamp=future)).batch() == []
 
 
 def test_a_slave_is_read_where_there_is_one(topics: Topics, options: MakeOptions) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,11 @@ from tests.spark.topics import Topics
 
 pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
 
+from cometmq.spark.cluster import Cluster
 from cometmq.spark.columns import COLUMNS
+from cometmq.spark.group_offsets import committed_offsets
 from cometmq.spark.lag import lag_of
+from cometmq.spark.options import parse_options
 
 pytestmark = pytest.mark.spark
 
@@ -48,21 +52,30 @@ def test_a_batch_has_every_column_and_every_message(spark: Any, topics: Topics) 
     assert first.storeTimestamp >= first.bornTimestamp
 
 
-def test_a_schema_is_a_projection_and_filters_work_with_the_setting_on_and_off(spark: Any, topics: Topics) -> None:
+@pytest.mark.parametrize("pushed", ["false", "true"])
+def test_a_schema_is_a_projection_and_filters_work_with_the_setting_on_and_off(
+    spark: Any, topics: Topics, pushed: str
+) -> None:
+    """The rows are the same; with the setting on less is read: fewer partitions are left of four."""
     topic = topics.fill(400, queues=4)
-    schema = "storeTimestamp timestamp, queueOffset bigint, queueId int"
-    for pushed in ("false", "true"):
-        spark.conf.set("spark.sql.python.filterPushdown.enabled", pushed)
-        try:
-            frame = load(spark, topics, topic).schema(schema).load()
-            assert frame.columns == ["storeTimestamp", "queueOffset", "queueId"]
-            found = frame.where("queueId in (1, 3) and queueOffset >= 10 and queueOffset < 12 and queueId != 1")
-            assert [(row.queueId, row.queueOffset) for row in found.collect()] == [(3, 10), (3, 11)]
-            moment = frame.agg({"storeTimestamp": "max"}).collect()[0][0]
-            assert frame.where(frame.storeTimestamp > moment).count() == 0
-            assert frame.where(frame.storeTimestamp <= moment).count() == 400
-        finally:
-            spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", pushed)
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        source = load(spark, topics, topic, minPartitions=4)
+        frame = source.schema("storeTimestamp timestamp, queueOffset bigint, queueId int").load()
+        assert frame.columns == ["storeTimestamp", "queueOffset", "queueId"]
+        found = frame.where("queueId in (1, 3) and queueOffset >= 10 and queueOffset < 12 and queueId != 1")
+        assert [(row.queueId, row.queueOffset) for row in found.collect()] == [(3, 10), (3, 11)]
+        one = frame.where("queueId = 2 and queueOffset = 7")
+        assert one.rdd.getNumPartitions() == (4 if pushed == "false" else 2), "offsets 7 and, a strict bound apart, 8"
+        moment = frame.agg({"storeTimestamp": "max"}).collect()[0][0]
+        later = frame.where(frame.storeTimestamp > moment + timedelta(hours=1))
+        assert (later.count(), later.rdd.getNumPartitions()) == (0, 4 if pushed == "false" else 1)
+        assert frame.where(frame.storeTimestamp <= moment).count() == 400
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+        spark.conf.set("spark.sql.session.timeZone", zone)
 
 
 def test_the_body_stays_away_where_it_is_not_wanted(spark: Any, topics: Topics) -> None:
@@ -97,10 +110,20 @@ def test_wrong_use_is_told_in_words(
         (reader.schema(schema) if schema else reader).load().count()
 
 
+def shown(topics: Topics, topic: str, group: str) -> dict[int, int]:
+    """The offsets of a group, as its brokers have them for all tools."""
+    cluster = Cluster(parse_options({"namesrvAddr": topics.namesrv, "topic": topic}))
+    return {queue.queue_id: at for queue, at in committed_offsets(cluster, cluster.queues(), group).items()}
+
+
 @pytest.mark.timeout(600)
 def test_a_stream_goes_on_after_a_restart(spark: Any, topics: Topics, tmp_path: Path) -> None:
-    """Two runs on one checkpoint, a rate limit, and a queue that appears in between: every message once."""
+    """Two runs on one checkpoint, a rate limit, and a queue that appears in between: every message once.
+
+    The group that is shown how far the query is knows of the last micro-batch of each run too.
+    """
     topic = topics.fill(1000, queues=2)
+    group = f"shown-{topic}"
     found: list[tuple[int, int]] = []
     batches: list[int] = []
 
@@ -116,6 +139,7 @@ def test_a_stream_goes_on_after_a_restart(spark: Any, topics: Topics, tmp_path: 
             .option("subscribe", topic)
             .option("startingOffsets", "earliest")
             .option("maxOffsetsPerTrigger", 400)
+            .option("commitGroup", group)
             .schema("queueId int, queueOffset bigint")
             .load()
         )
@@ -143,8 +167,10 @@ def test_a_stream_goes_on_after_a_restart(spark: Any, topics: Topics, tmp_path: 
             "offsetsBehindLatest": 600,
         }
     )
+    assert shown(topics, topic, group) == {0: 500, 1: 500}
     topics.create(queues=3, name=topic)
     topics.send(topic, 0, [b"x"] * 7)
     topics.send(topic, 2, [b"x"] * 5)
     run()
+    assert shown(topics, topic, group) == {0: 507, 1: 500, 2: 5}
     assert sorted(found) == [(queue, offset) for queue, end in ((0, 507), (1, 500), (2, 5)) for offset in range(end)]

@@ -16,6 +16,7 @@ from cometmq.message.names import DLQ_PREFIX, MASTER_ID, PERM_READ, RETRY_PREFIX
 from cometmq.message.sysflag import PULL_SUBSCRIPTION
 from cometmq.remoting.blocking import BlockingConnection, BlockingConnectionError
 from cometmq.remoting.bodies import (
+    ClusterInfo,
     ConsumerData,
     HeartbeatData,
     QueryConsumeQueueResponseBody,
@@ -118,6 +119,18 @@ class Cluster:
 
         ask_namesrv(self._options.namesrv_addr, self.access, self._timeout_s, look)
         return sorted(found)
+
+    def brokers(self) -> frozenset[str]:
+        """Names of the brokers that are registered now.
+
+        :raises UnreachableError: no nameserver answers.
+        """
+
+        def look(connection: BlockingConnection) -> frozenset[str]:
+            answer = demand_success(connection.invoke(RequestCode.GET_BROKER_CLUSTER_INFO))
+            return frozenset(decode_body(ClusterInfo, answer.body).broker_addr_table)
+
+        return ask_namesrv(self._options.namesrv_addr, self.access, self._timeout_s, look)
 
     def _matching(self, connection: BlockingConnection) -> Sequence[str]:
         pattern = re.compile(self._options.topic_pattern or "")

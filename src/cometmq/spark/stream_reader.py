@@ -23,7 +23,7 @@ from cometmq.spark.errors import DataLossError, SparkSourceError
 from cometmq.spark.lag import lag_between
 from cometmq.spark.options import LATEST, SourceOptions, demand_stream
 from cometmq.spark.planning import limited, limited_bytes
-from cometmq.spark.queues import OffsetRange, Offsets, Queue, offsets_from_json, offsets_to_json
+from cometmq.spark.queues import OffsetRange, Offsets, OffsetsJson, Queue, offsets_from_json, offsets_to_json
 from cometmq.spark.readers import (
     RangePartition,
     demand_topics,
@@ -54,6 +54,8 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Offsets | None = None
         self._latest: Offsets = {}
         self._reached: Offsets = {}
+        self._shown: OffsetsJson = {}
+        """What ``commitGroup`` was told last."""
         self._clock = clock
         self._planned_at = clock.monotonic()
 
@@ -79,19 +81,40 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Choose the next batch; ``start`` itself if there is nothing new.
 
         :raises DataLossError: messages after ``start`` are gone and ``failOnDataLoss`` is true.
+        :raises SparkSourceError: the query begins, and no broker has one of its topics.
         """
+        self._show(start)
         chosen = self._next(start, limit)
         self._reached = offsets_from_json(chosen["queues"])
         return chosen
 
+    def _show(self, done: dict[str, Any]) -> None:
+        """Show how far the query is to the group ``commitGroup``; what counts is the query's checkpoint.
+
+        Spark calls a reader's ``commit`` when the next batch is planned, and the last one waits for that: what stands
+        at the begin of planning is done. A broker that does not answer is told with the next batch.
+        """
+        group = self._options.commit_group
+        if group is None or _is_initial(done) or done["queues"] == self._shown:
+            return
+        try:
+            self._cluster.commit_offsets(group, offsets_from_json(done["queues"]))
+            self._shown = done["queues"]
+        except (SparkSourceError, BlockingConnectionError) as error:
+            log.warning("group %s is not told how far the query is: %s", group, error)
+
     def _next(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         first = _is_initial(start)
-        bounds = self._cluster.bounds(self._cluster.queues(), pass_over_silent=not first and self._target is None)
+        queues = self._cluster.queues()
+        bounds = self._cluster.bounds(queues, pass_over_silent=not first and self._target is None)
         self._latest = {queue: held.end for queue, held in bounds.items()}
         if first:
+            demand_topics(self._options, queues)
             begin = resolve_start(self._options, self._cluster, bounds, LATEST)
         else:
             begin = offsets_from_json(start["queues"])
+            for queue in self._gone(set(begin) - set(queues)):
+                del begin[queue]
             self._miss(set(begin) - set(bounds))
             begin |= {
                 queue: within_bounds(self._options, queue, held, begin[queue]) if queue in begin else held.first
@@ -131,6 +154,21 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         means = self._cluster.mean_sizes(begin, bounds)
         return sum((last - begin[queue]) * means.get(queue, 0.0) for queue, last in end.items()) < most_bytes
 
+    def _gone(self, unrouted: set[Queue]) -> list[Queue]:
+        """Queues of the last batch whose broker is there and has them no more: what they held after it is lost."""
+        here = self._cluster.brokers() if unrouted else frozenset()
+        gone = sorted(queue for queue in unrouted if queue.broker in here)
+        if gone:
+            what = f"{len(gone)} queues are no more on their brokers, or cannot be read there, the first is {gone[0]}"
+            if self._options.fail_on_data_loss:
+                raise DataLossError(
+                    what,
+                    next_step="was the topic deleted? option failOnDataLoss=false goes on without them, and reads a "
+                    "topic that is made anew from its beginning",
+                )
+            log.warning("%s; going on without them", what)
+        return gone
+
     def _miss(self, absent: set[Queue]) -> None:
         """Queues of the last batch whose broker is away keep their offsets and are waited for."""
         if not absent:
@@ -149,18 +187,6 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return None
         metrics = lag_between(self._reached, self._latest).metrics
         return {"v": VERSION, "queues": offsets_to_json(self._latest), "metrics": metrics}
-
-    def commit(self, end: dict[str, Any]) -> None:
-        """Show how far the query is to the group ``commitGroup``; what counts is the query's checkpoint.
-
-        A broker that does not answer is told with the next batch.
-        """
-        group = self._options.commit_group
-        if group is not None and not _is_initial(end):
-            try:
-                self._cluster.commit_offsets(group, offsets_from_json(end["queues"]))
-            except (SparkSourceError, BlockingConnectionError) as error:
-                log.warning("group %s is not told how far the query is: %s", group, error)
 
     def stop(self) -> None:
         """Nothing to do: connections are closed when idle."""
