@@ -3,6 +3,7 @@ disk, a second query on a checkpoint. Each is told in words or healed, and nothi
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import time
@@ -105,17 +106,23 @@ def send_garbage(topics: Topics, topic: str) -> None:
 
 
 def test_a_body_that_cannot_be_unpacked(topics: Topics, tmp_path: Path) -> None:
-    """A task of the archive stops and says what to do; told so, it keeps the body as it was stored, and counts it."""
+    """A task of the archive stops and says what to do; told so, it keeps the body as it was stored, counts it, and
+    tells apart which it is and why."""
     topic = topics.fill(50, queues=1)
     send_garbage(topics, topic)
     part = OffsetRange(Queue(topic, topics.broker_name, 0), 0, 51)
-    with pytest.raises(BadBodyError, match=r"queue offset 50 .*badBodies"):
+    with pytest.raises(BadBodyError, match=rf"offset 50 of {topic}@broker-a:0 cannot be unpacked.*badBodies"):
         list(write_ranges(source_of(topics.namesrv, topic), [part], tmp_path))
-    found = list(write_ranges(source_of(topics.namesrv, topic, badBodies="null"), [part], tmp_path))
+    aside = {"badBodies": "null", "badRecordsPath": str(tmp_path / "bad")}
+    for _ in range(2):  # a task that is repeated tells the same once
+        found = list(write_ranges(source_of(topics.namesrv, topic, **aside), [part], tmp_path))
     (file,) = (manifest.file for manifest in found if manifest.file is not None)
     assert (file.rows, file.bad_bodies) == (51, 1)
     last = pq.read_table(tmp_path / file.path, columns=["body", "storedBody"]).slice(50).to_pylist()
     assert last == [{"body": None, "storedBody": b"no zlib at all"}]
+    (told,) = [json.loads(line) for name in (tmp_path / "bad").iterdir() for line in name.read_text().splitlines()]
+    assert told.pop("reason")
+    assert told == {"topic": topic, "brokerName": "broker-a", "queueId": 0, "queueOffset": 50}
 
 
 @pytest.fixture

@@ -54,6 +54,7 @@ def test_lists_of_addresses_and_topics() -> None:
         ({"minPartitions": "0"}, "a number from 1 on, not '0'"),
         ({"maxOffsetsPerTrigger": "1e6"}, "a number from 1 on"),
         ({"badBodies": "drop"}, "fail or null, not 'drop'"),
+        ({"badRecordsPath": "/bad"}, "tells nothing .*badBodies=null"),
         ({"consumerGroup": "../x"}, "option consumerGroup: "),
         ({"topic": "a b"}, "option topic: "),
         ({"topic": " , "}, "names no topic"),

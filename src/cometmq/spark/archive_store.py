@@ -20,6 +20,7 @@ import numpy as np
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from cometmq.clock import SYSTEM_CLOCK
+from cometmq.spark.apart import bad_bodies
 from cometmq.spark.archive_commit import Covered
 from cometmq.spark.archive_log import ArchiveLog
 from cometmq.spark.archive_report import ArchivedBatch, ArchiveReport, ArchiveRun, expected
@@ -215,9 +216,10 @@ def _write(options: StoreOptions, gathered: Mapping[Queue, list[Records]], root:
                 next_step="read it with its consume queues, which tell the two apart, or from startingTimestamp on",
             )
         writer = QueueWriter(root, queue, schema)
-        for part in parts:
-            for batch in decode(part, schema, broker_name=queue.broker, fail_on_bad_body=options.fail_on_bad_body):
-                writer.add(batch)
+        with bad_bodies(fail=options.fail_on_bad_body, directory=options.bad_records_path) as on_bad_body:
+            for part in parts:
+                for batch in decode(part, schema, broker_name=queue.broker, on_bad_body=on_bad_body):
+                    writer.add(batch)
         for file in writer.close():
             yield Manifest(file=file)
         yield Manifest(covered=_covered(queue, int(offsets[0]), int(offsets[-1]) + 1))

@@ -123,20 +123,20 @@ class ArchiveStreamReader(RocketMQStreamReader):
 
 def write_ranges(options: SourceOptions, ranges: Sequence[OffsetRange], root: Path) -> Iterator[Manifest]:
     """Read ranges and write them below ``root``; yield what was written, and every range when it is whole."""
+    from cometmq.spark.apart import bad_bodies
     from cometmq.spark.decode import Records, decode
     from cometmq.spark.fetch import Fetcher
 
     schema = arrow_schema(ARCHIVE_COLUMNS)
     fetcher = Fetcher(options)
-    for queue, chunks in groupby(fetcher.fetch(ranges), key=lambda chunk: chunk.queue):
-        writer = QueueWriter(root, queue, schema)
-        for chunk in chunks:
-            for batch in decode(
-                Records(chunk.data), schema, broker_name=queue.broker, fail_on_bad_body=options.fail_on_bad_body
-            ):
-                writer.add(batch)
-        for file in writer.close():
-            yield Manifest(file=file)
+    with bad_bodies(fail=options.fail_on_bad_body, directory=options.bad_records_path) as on_bad_body:
+        for queue, chunks in groupby(fetcher.fetch(ranges), key=lambda chunk: chunk.queue):
+            writer = QueueWriter(root, queue, schema)
+            for chunk in chunks:
+                for batch in decode(Records(chunk.data), schema, broker_name=queue.broker, on_bad_body=on_bad_body):
+                    writer.add(batch)
+            for file in writer.close():
+                yield Manifest(file=file)
     for part in ranges:
         yield Manifest(covered=_covered(part))
     for part in fetcher.lost:

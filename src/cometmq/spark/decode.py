@@ -36,6 +36,7 @@ from cometmq.message.record import (
 from cometmq.message.sysflag import BORNHOST_V6, COMPRESSED, STOREHOST_V6
 from cometmq.spark.errors import BadBodyError
 from cometmq.spark.property_columns import PropertyTexts
+from cometmq.spark.queues import Queue
 from cometmq.spark.slices import Bytes, Positions, constant, numbers, slices, text, windows
 
 _SIZE: Final = struct.Struct(">i")
@@ -335,17 +336,32 @@ _COLUMNS: Final[dict[str, Callable[[Records, Any], Any]]] = {
 """Every column but ``brokerName``, which no record holds, and ``body``, which may have to be unpacked."""
 
 
+OnBadBody = Callable[[Queue, int, str], None]
+"""Told the queue and offset of a message whose body cannot be unpacked, and why."""
+
+
+def refuse_bad_body(queue: Queue, offset: int, reason: str) -> None:
+    """Fail.
+
+    :raises BadBodyError: always.
+    """
+    raise BadBodyError(
+        f"the body of the message at offset {offset} of {queue} cannot be unpacked: {reason}",
+        next_step='option badBodies="null" reads it without its body; column storedBody has it as stored',
+    )
+
+
 def decode(
     records: Records,
     schema: Any,
     *,
     broker_name: str = "",
-    fail_on_bad_body: bool = True,
+    on_bad_body: OnBadBody = refuse_bad_body,
     max_body_bytes: int = MAX_DECOMPRESSED_BYTES,
 ) -> Iterator[Any]:
     """Yield Arrow record batches of ``schema``, in order; usually one, more where unpacked bodies are large.
 
-    A body that cannot be unpacked raises :class:`BadBodyError`, or is null without ``fail_on_bad_body``.
+    :param on_bad_body: called for each body that cannot be unpacked; where it returns, the body is null.
     """
     if not len(records):
         return
@@ -355,7 +371,7 @@ def decode(
     first = 0
     while first < len(records):
         part = records.rows(slice(first, None))
-        bodies, count = _unpack(part, fail_on_bad_body, max_body_bytes)
+        bodies, count = _unpack(part, broker_name, on_bad_body, max_body_bytes)
         yield _batch(part.rows(slice(0, count)), schema, broker_name, bodies)
         first += count
 
@@ -380,7 +396,9 @@ def _with_unpacked(stored: Any, bodies: dict[int, bytes | None]) -> Any:
     return pc.replace_with_mask(stored, pa.array(mask), pa.array(list(bodies.values()), pa.binary()))
 
 
-def _unpack(records: Records, fail: bool, max_body_bytes: int) -> tuple[dict[int, bytes | None], int]:
+def _unpack(
+    records: Records, broker_name: str, on_bad_body: OnBadBody, max_body_bytes: int
+) -> tuple[dict[int, bytes | None], int]:
     """Unpacked bodies by row, for as many rows as fit into one batch; and how many rows those are."""
     bodies: dict[int, bytes | None] = {}
     room = MAX_SPARK_BATCH_BODY_BYTES
@@ -388,11 +406,9 @@ def _unpack(records: Records, fail: bool, max_body_bytes: int) -> tuple[dict[int
         try:
             body = decompress(records.body_bytes(row), int(records.sys_flags[row]), max_body_bytes)
         except DecompressionError as error:
-            if fail:
-                raise BadBodyError(
-                    f"the message at queue offset {records.queue_offsets[row]} cannot be unpacked: {error.message}",
-                    next_step='option badBodies="null" reads it without its body; column storedBody has it as stored',
-                ) from error
+            topic = records.rows(slice(row, row + 1)).topics()[0].as_py()
+            queue = Queue(topic, broker_name, int(records.queue_ids[row]))
+            on_bad_body(queue, int(records.queue_offsets[row]), error.message)
             bodies[row] = None
             continue
         if bodies and len(body) > room:

@@ -13,14 +13,13 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote
 
 import msgspec
 
-from cometmq.durable import replace_file
 from cometmq.message.hosts import encode_host, parse_address
 from cometmq.message.record import encode_record
 from cometmq.message.sysflag import COMPRESSED, COMPRESSION_TYPE_MASK
+from cometmq.spark.apart import ApartFiles
 from cometmq.spark.archive_commit import DataFile
 from cometmq.spark.archive_writer import QueueWriter
 from cometmq.spark.columns import ARCHIVE_COLUMNS, arrow_schema
@@ -79,16 +78,6 @@ class MaskTask:
 def _passing_keys(subjects: Iterable[str]) -> dict[str, DataKey | None]:
     """Keys that nobody keeps."""
     return {subject: DataKey(os.urandom(KEY_ID_BYTES), os.urandom(KEY_BYTES)) for subject in subjects}
-
-
-class Apart(msgspec.Struct, frozen=True, rename="camel"):
-    """One message that is not in the copy."""
-
-    topic: str
-    broker_name: str
-    queue_id: int
-    queue_offset: int
-    reason: str
 
 
 class MaskResult(msgspec.Struct, frozen=True):
@@ -166,7 +155,7 @@ class _Writing:
         self._writer: QueueWriter | None = None
         self._records: list[bytes] = []
         self._bytes = 0
-        self._apart: list[Apart] = []
+        self._apart = ApartFiles(None if root is None else root / APART)
         self._files: list[DataFile] = []
 
     def add(self, row: dict[str, Any], outcome: Plain | RefusedError) -> str | None:
@@ -188,9 +177,7 @@ class _Writing:
                 if len(self._records) >= _WRITTEN_ROWS or self._bytes >= _WRITTEN_BYTES:
                     self._flush()
                 return None
-        self._apart.append(Apart(*queue, self._last, str(outcome)))
-        if len(self._apart) >= _WRITTEN_ROWS:
-            self._write_apart()
+        self._apart.add(queue, self._last, str(outcome))
         return str(outcome)
 
     def _flush(self) -> None:
@@ -200,18 +187,9 @@ class _Writing:
                 self._writer.add(batch)
         self._records, self._bytes = [], 0
 
-    def _write_apart(self) -> None:
-        """Lines are named by where they begin, so that a task that is repeated writes the same files again."""
-        if self._apart and self._root is not None:
-            first = self._apart[0]
-            name = f"{quote(first.topic, safe='')}-{quote(first.broker_name, safe='')}-{first.queue_id}"
-            lines = b"".join(msgspec.json.encode(line) + b"\n" for line in self._apart)
-            replace_file(self._root / APART / f"{name}-{first.queue_offset:020d}.jsonl", lines)
-        self._apart = []
-
     def _end(self) -> None:
         self._flush()
-        self._write_apart()
+        self._apart.flush()
         if self._writer is not None:
             self._files += self._writer.close()
 

@@ -64,6 +64,7 @@ class SourceOptions:
     poll_timeout_ms: int
     include_body: bool
     fail_on_bad_body: bool
+    bad_records_path: str | None
     access: Access
 
     @property
@@ -112,6 +113,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         poll_timeout_ms=read("pollTimeoutMs", parse_count, 120_000),
         include_body=read("includeBody", parse_flag, True),
         fail_on_bad_body=read("badBodies", parse_bad_bodies, True),
+        bad_records_path=values.get("badRecordsPath") or None,
         access=parse_access(values),
     )
     if options.starting_offsets is not None and options.starting_timestamp is not None:
@@ -120,6 +122,10 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         raise OptionError("tags and sqlFilter exclude each other", next_step="SQL92 can say TAGS = 'TagA' too")
     if "endingOffsets" in values and options.ending_timestamp is not None:
         raise OptionError("endingOffsets and endingTimestamp exclude each other")
+    if options.bad_records_path is not None and options.fail_on_bad_body:
+        raise OptionError(
+            "badRecordsPath has nothing to tell while bad bodies fail", next_step="give badBodies=null too"
+        )
     return options
 
 
@@ -358,7 +364,7 @@ OPTION_NAMES: Final = (
     *("failOnDataLoss", "maxOffsetsPerTrigger", "minPartitions", "maxPartitionBytes", "consumerGroup"),
     *("maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"),
     *("tags", "sqlFilter", "commitGroup", "readFrom"),
-    *("pullBatchSize", "pollTimeoutMs", "includeBody", "badBodies"),
+    *("pullBatchSize", "pollTimeoutMs", "includeBody", "badBodies", "badRecordsPath"),
     *ACCESS_OPTION_NAMES,
 )
 _ALIASES: Final = {"nameServer": "namesrvAddr", "pull.batch.size": "pullBatchSize"}

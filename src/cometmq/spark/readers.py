@@ -1,4 +1,4 @@
-"""The readers behind ``spark.read`` and ``spark.readStream``; partitions carry all that their tasks need."""
+"""The reader behind ``spark.read``, and what that of streams shares; partitions carry all that their tasks need."""
 
 from __future__ import annotations
 
@@ -41,15 +41,17 @@ def read_ranges(options: SourceOptions, schema: StructType, ranges: Sequence[Off
     """Yield the messages of ``ranges`` as Arrow record batches of ``schema``."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
+    from cometmq.spark.apart import bad_bodies
     from cometmq.spark.decode import Records, decode
     from cometmq.spark.fetch import Fetcher
 
     arrow = to_arrow_schema(schema, timezone="UTC")
-    for chunk in Fetcher(options).fetch(ranges):
-        records = Records(chunk.data)
-        if options.tags:
-            records = records.tagged(options.tags)
-        yield from decode(records, arrow, broker_name=chunk.queue.broker, fail_on_bad_body=options.fail_on_bad_body)
+    with bad_bodies(fail=options.fail_on_bad_body, directory=options.bad_records_path) as on_bad_body:
+        for chunk in Fetcher(options).fetch(ranges):
+            records = Records(chunk.data)
+            if options.tags:
+                records = records.tagged(options.tags)
+            yield from decode(records, arrow, broker_name=chunk.queue.broker, on_bad_body=on_bad_body)
 
 
 def partitions_of(options: SourceOptions, cluster: Cluster, ranges: Sequence[OffsetRange]) -> list[RangePartition]:

@@ -17,6 +17,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from cometmq.message.names import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_TOPICS
+from cometmq.spark.apart import bad_bodies
 from cometmq.spark.decode import Records, decode
 from cometmq.spark.store_files import ConsumeQueues
 from cometmq.spark.store_options import StoreOptions
@@ -100,7 +101,6 @@ class StoreReader(DataSourceReader):
         if isinstance(partition, Stretch):
             arrow = to_arrow_schema(self._schema, timezone="UTC")
             options = self._options
-            for records in StoreScan(options).records(partition):
-                yield from decode(
-                    records, arrow, broker_name=options.broker_name, fail_on_bad_body=options.fail_on_bad_body
-                )
+            with bad_bodies(fail=options.fail_on_bad_body, directory=options.bad_records_path) as on_bad_body:
+                for records in StoreScan(options).records(partition):
+                    yield from decode(records, arrow, broker_name=options.broker_name, on_bad_body=on_bad_body)
