@@ -70,7 +70,7 @@ def test_the_command_builds_and_finds(spark: Any, lake: tuple[Path, Path], monke
     assert not lake[1].exists()
     built = CliRunner().invoke(command, ["key-index", *places, "-o", "json"])
     assert (json.loads(built.stdout)["messages"], json.loads(built.stdout)["exit_code"]) == (300, 0)
-    assert "indexing 1 files" in built.stderr
+    assert "indexing 3 files" in built.stderr
     found = CliRunner().invoke(command, ["key-index", *places, "--find", "k5", "--topic", "T", "-o", "json"])
     assert [(row["queue_offset"], row["body"]) for row in json.loads(found.stdout)] == [(1, "body 5")]
     with pytest.raises(WrongUseError, match="--topic"):

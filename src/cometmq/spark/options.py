@@ -123,9 +123,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     if "endingOffsets" in values and options.ending_timestamp is not None:
         raise OptionError("endingOffsets and endingTimestamp exclude each other")
     if options.bad_records_path is not None and options.fail_on_bad_body:
-        raise OptionError(
-            "badRecordsPath has nothing to tell while bad bodies fail", next_step="give badBodies=null too"
-        )
+        raise OptionError("badRecordsPath tells nothing while badBodies is fail", next_step="give badBodies=null too")
     return options
 
 

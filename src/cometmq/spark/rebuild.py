@@ -176,7 +176,7 @@ class _Passes:
         for name in _DIRECTORIES:
             (workshop / name).mkdir(parents=True)
         all_at_once = max(len(self._parts), 1)  # the index takes longest, and is one task
-        indexed = sum(row["indexed"] for rows in self._rows(_UNITS, workshop, queues, all_at_once) for row in rows)
+        indexed: int = sum(row["indexed"] for rows in self._rows(_UNITS, workshop, queues, all_at_once) for row in rows)
         for (topic, queue_id), life in queues.items():
             file_bytes = self._layout.queue_file_bytes
             fill_blank(workshop / "consumequeue", topic, queue_id, life.first, BLANK_UNIT, file_bytes)
