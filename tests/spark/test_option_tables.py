@@ -29,6 +29,7 @@ SOME: Final = {
     "minOffsetsPerTrigger": "5",
     "maxTriggerDelay": "30s",
     "commitGroup": "billing",
+    "pushFilters": "true",
 }
 """A value for each option that only one kind of query has."""
 

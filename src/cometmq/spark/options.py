@@ -59,6 +59,7 @@ class SourceOptions:
     from_slaves: bool
     min_partitions: int
     max_partition_bytes: int
+    push_filters: bool
     consumer_group: str
     pull_batch_size: int
     poll_timeout_ms: int
@@ -108,6 +109,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         from_slaves=read("readFrom", _read_from, False),
         min_partitions=read("minPartitions", parse_count, 1),
         max_partition_bytes=read("maxPartitionBytes", _bytes, MAX_PARTITION_BYTES),
+        push_filters=read("pushFilters", parse_flag, False),
         consumer_group=read("consumerGroup", parse_group, DEFAULT_GROUP),
         pull_batch_size=read("pullBatchSize", parse_count, 1024),
         poll_timeout_ms=read("pollTimeoutMs", parse_count, 120_000),
@@ -172,13 +174,15 @@ def demand_batch(options: SourceOptions) -> None:
 def demand_stream(options: SourceOptions) -> None:
     """Refuse what a stream cannot mean.
 
-    :raises OptionError: it has an end.
+    :raises OptionError: it has an end, or filters that Spark pushes to batches only.
     """
     if options.ending_timestamp is not None or options.ending_offsets != LATEST:
         raise OptionError(
             "a stream has no endingOffsets or endingTimestamp",
             next_step="use .trigger(availableNow=True) to stop at what is there now, or spark.read",
         )
+    if options.push_filters:
+        raise OptionError("pushFilters is for batches", next_step="a stream narrows by tags and sqlFilter")
 
 
 def offset_named(start: Start, path: tuple[str, str, int]) -> int | str | None:
@@ -359,7 +363,7 @@ def parse_bad_bodies(name: str, text: str) -> bool:
 OPTION_NAMES: Final = (
     *("namesrvAddr", "topic", "subscribe", "subscribePattern"),
     *("startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp"),
-    *("failOnDataLoss", "maxOffsetsPerTrigger", "minPartitions", "maxPartitionBytes", "consumerGroup"),
+    *("failOnDataLoss", "maxOffsetsPerTrigger", "minPartitions", "maxPartitionBytes", "pushFilters", "consumerGroup"),
     *("maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"),
     *("tags", "sqlFilter", "commitGroup", "readFrom"),
     *("pullBatchSize", "pollTimeoutMs", "includeBody", "badBodies", "badRecordsPath"),

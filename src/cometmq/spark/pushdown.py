@@ -6,6 +6,9 @@ granted that a queue's store times do not go backwards (a broker whose clock was
 Spark calls ``pushFilters`` only where ``spark.sql.python.filterPushdown.enabled`` is true, and where it is false it
 refuses a reader that merely has that method. ``asked_for_filters`` tells which of the two is the case: with the
 setting on, the reader is made by Spark's push-down worker, whose module is then on the stack.
+
+What a query's filters left is kept by Spark (4.3) with the DataFrame: a later query of the same DataFrame that has no
+filters gets no more than that. So nothing is narrowed unless the option ``pushFilters`` says that this cannot happen.
 """
 
 from __future__ import annotations

@@ -33,14 +33,15 @@ class RocketMQDataSource(DataSource):
         return default_ddl(body=parse_options(self.options).include_body)
 
     def reader(self, schema: StructType) -> RocketMQReader:
-        """Make the reader of ``spark.read``; one with ``pushFilters`` only where Spark allows it."""
+        """Make the reader of ``spark.read``; one with ``pushFilters`` where it is asked for and Spark allows it."""
         from cometmq.spark.options import parse_options
         from cometmq.spark.pushdown import asked_for_filters
         from cometmq.spark.readers import FilteringReader, RocketMQReader
 
         check_columns(schema)
-        kind = FilteringReader if asked_for_filters() else RocketMQReader
-        return kind(parse_options(self.options), schema)
+        options = parse_options(self.options)
+        kind = FilteringReader if options.push_filters and asked_for_filters() else RocketMQReader
+        return kind(options, schema)
 
     def streamReader(self, schema: StructType) -> RocketMQStreamReader:  # noqa: N802 (Spark's name)
         """Make the reader of ``spark.readStream``."""
