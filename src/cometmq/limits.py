@@ -120,6 +120,12 @@ MASK_KEYS_CACHED: Final = 100_000
 MAX_TURN_BYTES: Final = 32 * 1024 * 1024
 """Records put in one turn of the loop before they are written at once: bounds the write buffer."""
 
+INDEX_BLOCK_KEYS: Final = 8_192
+"""Keys of messages that are put into the index in one turn of the loop, of one message at least: about 4 ms."""
+
+MAX_INDEX_WAITING_KEYS: Final = 2_000_000
+"""Keys that wait for it, about 60 bytes each: what is more is put into the index at once, while everybody waits."""
+
 MAX_UNFLUSHED_CONNECTION_BYTES: Final = 16 * 1024 * 1024
 """SYNC_FLUSH: messages of one connection that may wait for their flush; above it SYSTEM_BUSY."""
 

@@ -1,6 +1,7 @@
 """IndexService: the index files, and the entries that wait to be written in one block.
 
-Queries first write what waits, so that they see every message that was committed.
+Queries first write what waits, so that they see every message that was committed; messages with thousands of keys
+are written over several turns of the loop, and may be found some milliseconds later.
 """
 
 from __future__ import annotations
@@ -14,12 +15,15 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from cometmq.clock import Clock
+from cometmq.limits import INDEX_BLOCK_KEYS
 from cometmq.message.ids import index_hash, java_hash, key_hashes
 from cometmq.store.disk import Disk
 from cometmq.store.index_file import IndexFile
 
 INDEX_BLOCK_MESSAGES: Final = 512
 """Messages whose entries are written together: large enough to vectorise, under a millisecond of work."""
+FEW_KEYS: Final = 16
+"""Messages with more keys are counted by keys."""
 
 
 class IndexHits(NamedTuple):
@@ -42,6 +46,8 @@ class IndexService:
         """``(topic#, log offset, store timestamp, keys)`` of each message whose entries wait, in log order."""
         self.committed = 0
         """How many of them belong to committed messages; the rest is taken back when the turn's commit fails."""
+        self.many_keys = 0
+        """Keys of those among them that have more than :data:`FEW_KEYS`."""
         self.disk = disk
         self._clock = clock
 
@@ -51,6 +57,7 @@ class IndexService:
 
     def undo_turn(self) -> None:
         """Forget what was added since the last commit."""
+        self.many_keys -= _many(self.pending[self.committed :])
         del self.pending[self.committed :]
 
     def write_pending(self) -> None:
@@ -58,7 +65,15 @@ class IndexService:
 
         :raises OSError: no room on the disk; what was not written goes on waiting.
         """
-        block = self.pending[: self.committed]
+        while self.committed:
+            self.write_block()
+
+    def write_block(self) -> None:
+        """Write the entries of the first committed messages: of all, unless some have many keys.
+
+        :raises OSError: as :meth:`write_pending`.
+        """
+        block = self.pending[: self._block_messages()]
         if not block:
             return
         texts = [prefix + key for prefix, _, _, keys in block for key in keys]
@@ -73,9 +88,22 @@ class IndexService:
                 done += file.append(hashes[done:], offsets[done:], timestamps[done:])
         except OSError:
             self._keep_unwritten(lengths, done)
+            self.many_keys = _many(self.pending)
             raise
+        if self.many_keys:
+            self.many_keys -= _many(block)
         del self.pending[: len(block)]
-        self.committed = 0
+        self.committed -= len(block)
+
+    def _block_messages(self) -> int:
+        if self.many_keys <= INDEX_BLOCK_KEYS:
+            return self.committed
+        keys = 0
+        for number, item in enumerate(self.pending[: self.committed]):
+            if keys >= INDEX_BLOCK_KEYS:
+                return number
+            keys += len(item[3])
+        return self.committed
 
     def _keep_unwritten(self, lengths: np.ndarray[tuple[int], np.dtype[np.int64]], done: int) -> None:
         """After a failure: drop the messages that are written, and the written keys of the one in between."""
@@ -140,6 +168,10 @@ class IndexService:
         """Close all files."""
         for file in self.files:
             file.close()
+
+
+def _many(waiting: Sequence[tuple[str, int, int, Sequence[str]]]) -> int:
+    return sum(len(keys) for _, _, _, keys in waiting if len(keys) > FEW_KEYS)
 
 
 def is_index_name(name: str) -> bool:

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from cometmq.clock import TimerHandle
+from cometmq.limits import INDEX_BLOCK_KEYS, MAX_INDEX_WAITING_KEYS
 from cometmq.store.checkpoint import Checkpoint, save_checkpoint
 from cometmq.store.commit_log import store_error
 from cometmq.store.config import StoreConfig
@@ -58,6 +59,7 @@ class Maintenance:
         self._clock = opened.clock
         self._disk = opened.disk
         self._timers: dict[str, TimerHandle] = {}
+        self._index_turn: asyncio.Handle | None = None
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="cometmq-store-checkpoint")
         self._saving = False
         self._closing = False
@@ -84,6 +86,30 @@ class Maintenance:
             index.write_pending()
         except OSError as error:
             self._derived_failed(error, "the index")
+
+    def write_index_in_turns(self) -> None:
+        """Write a block of the index entries that wait; what is more follows in the next turns of the loop."""
+        index = self._opened.index
+        if index is None or self.index_is_behind:
+            return
+        try:
+            index.write_block()
+            while index.committed and index.many_keys > MAX_INDEX_WAITING_KEYS:
+                index.write_block()
+        except OSError as error:
+            self._derived_failed(error, "the index")
+            return
+        if index.committed and index.many_keys > INDEX_BLOCK_KEYS and self._timers:
+            self._index_turn = asyncio.get_running_loop().call_soon(self._next_index_turn)
+
+    @property
+    def index_is_behind(self) -> bool:
+        """Whether so many entries wait that they are written in several turns."""
+        return self._index_turn is not None
+
+    def _next_index_turn(self) -> None:
+        self._index_turn = None
+        self.write_index_in_turns()
 
     def write_derived(self) -> bool:
         """Write all that waits; return whether it worked."""
@@ -130,7 +156,7 @@ class Maintenance:
         """Write what waits; once the log is flushed that far, make it durable and say so on disk."""
         if self._saving or self._flush_failed or self._store.max_physical_offset == self._saved_position:
             return
-        if not self.write_derived():
+        if self.index_is_behind or not self.write_derived():
             return
         snapshot = self._snapshot()
         self._saving = True
@@ -235,6 +261,8 @@ class Maintenance:
         self._closing = True
         for timer in self._timers.values():
             timer.cancel()
+        if self._index_turn is not None:
+            self._index_turn.cancel()
         self._worker.shutdown()
         opened = self._opened
         try:

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cometmq.clock import SYSTEM_CLOCK, Clock
-from cometmq.limits import MAX_PROPERTIES_BYTES
+from cometmq.limits import INDEX_BLOCK_KEYS, MAX_PROPERTIES_BYTES
 from cometmq.message.names import check_topic
 from cometmq.message.record import CRC_MASK, MESSAGE_MAGIC, RecordError, StoredRecord, decode_record
 from cometmq.store.commit_log import CommitLog, filler
@@ -44,7 +44,7 @@ from cometmq.store.get_message import (
     offset_by_time,
     store_time,
 )
-from cometmq.store.index_service import INDEX_BLOCK_MESSAGES, IndexService
+from cometmq.store.index_service import FEW_KEYS, INDEX_BLOCK_MESSAGES, IndexService
 from cometmq.store.load import MAX_QUEUE_ID
 from cometmq.store.maintenance import Maintenance
 from cometmq.store.mapped_file import MappedFile
@@ -243,6 +243,8 @@ class MessageStore:
         self._turn_size = size
         if keys and self._index is not None and sys_flag & ROLLBACK != ROLLBACK:
             self._index.pending.append((queue.index_prefix, at, self.turn_timestamp, keys))
+            if len(keys) > FEW_KEYS:
+                self._index.many_keys += len(keys)
         return at
 
     def commit(self) -> int:
@@ -290,8 +292,8 @@ class MessageStore:
         index = self._index
         if index is not None:
             index.committed = len(index.pending)
-            if index.committed >= INDEX_BLOCK_MESSAGES:
-                self._maintenance.write_index()
+            if index.committed >= INDEX_BLOCK_MESSAGES or index.many_keys > INDEX_BLOCK_KEYS:
+                self._maintenance.write_index_in_turns()
         if position > self._ahead_at:
             log.allocate_ahead()
             self._ahead_at = 1 << 62
@@ -444,8 +446,11 @@ class MessageStore:
         return self._opened.earliest_store_time()
 
     def query(self, topic: str, key: str, max_num: int, begin: int, end: int) -> QueryResult:
-        """The newest ``max_num`` records of a key stored between ``begin`` and ``end`` (ms), in log order."""
-        if self._index is not None and self._index.committed:
+        """The newest ``max_num`` records of a key stored between ``begin`` and ``end`` (ms), in log order.
+
+        The last messages are not found yet while the index is behind with some that have thousands of keys.
+        """
+        if self._index is not None and self._index.committed and not self._maintenance.index_is_behind:
             self._maintenance.write_index()
         return query(self._log, self._index, topic, key, max_num, begin, end)
 
