@@ -117,7 +117,7 @@ async def test_an_alarm_of_the_real_clock_fires_at_its_date() -> None:
     SYSTEM_CLOCK.call_at(when_ms, lambda: fired.set_result(SYSTEM_CLOCK.now_ms()))
     never = SYSTEM_CLOCK.call_at(when_ms - 1, pytest.fail, "it was called off")
     never.cancel()
-    assert await asyncio.wait_for(fired, 10) >= when_ms
+    assert await asyncio.wait_for(fired, 60) >= when_ms
 
 
 async def test_an_alarm_of_the_real_clock_follows_a_date_that_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,7 +127,7 @@ async def test_an_alarm_of_the_real_clock_follows_a_date_that_is_set(monkeypatch
     fired: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     SYSTEM_CLOCK.call_at(date_ms + DAY_MS, fired.set_result, None)
     date_ms += DAY_MS
-    await asyncio.wait_for(fired, 10)
+    await asyncio.wait_for(fired, 60)
 
 
 # --- coming to rest ---------------------------------------------------------------------------

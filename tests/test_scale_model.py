@@ -126,12 +126,12 @@ def test_the_picture_is_sound_and_has_every_curve() -> None:
 def test_the_page_is_up_to_date() -> None:
     """After a change of docs/performance.md or of the model: scripts/scale_page."""
     check = [sys.executable, str(ROOT / "scripts" / "scale_page"), "--check"]
-    done = subprocess.run(check, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(check, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
 
 
 def test_the_command_takes_other_numbers() -> None:
     command = [sys.executable, str(ROOT / "benchmarks" / "scale.py"), "--messages-per-day", "1e9", "--sync-flush"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     assert "messages a second at the peak            28.9 k" in done.stdout

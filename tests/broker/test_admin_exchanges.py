@@ -209,7 +209,7 @@ async def test_members_are_told_their_new_offsets(
     assert answer.code == 0
     offsets = {key["queueId"]: offset for key, offset in fastjson.loads(answer.body)["offsetTable"]}
     assert offsets == dict.fromkeys(range(4), expected)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not any(command.code == 220 for command in member.asked):
             await asyncio.sleep(0.002)
     pushed = next(command for command in member.asked if command.code == 220)

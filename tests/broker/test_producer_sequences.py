@@ -320,7 +320,7 @@ async def test_a_broker_that_stops_does_not_wait_until_its_log_is_read(
     monkeypatch.setattr(broker.store, "records", lambda _start, _end: itertools.repeat((0, view)))
     answer = await wire.call(RequestCode.OPEN_PRODUCER, OpenProducerRequestHeader(producer="q-0", batch=0))
     assert answer.code == ResponseCode.SYSTEM_BUSY
-    await asyncio.wait_for(broker.stop(), 20)
+    await asyncio.wait_for(broker.stop(), 60)
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ async def room(tmp_path: Path) -> AsyncIterator[Room]:
 
 async def until(condition: Callable[[], bool], clock: VirtualClock | None = None) -> None:
     """Wait until something is so, moving the clock on a little each time."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():
             if clock is not None:
                 clock.advance(0.2)

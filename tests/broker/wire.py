@@ -36,7 +36,7 @@ class Wire:
         """Send a request and do not wait."""
         self.writer.write(command.encode())
 
-    async def read(self, timeout_s: float = 10) -> None:
+    async def read(self, timeout_s: float = 60) -> None:
         """Take in what arrives next; ConnectionError when the broker hangs up."""
         data = await asyncio.wait_for(self.reader.read(1 << 20), timeout_s)
         if not data:
@@ -56,13 +56,13 @@ class Wire:
         except ConnectionError:
             return
 
-    async def answer(self, opaque: int, timeout_s: float = 10) -> RemotingCommand:
+    async def answer(self, opaque: int, timeout_s: float = 60) -> RemotingCommand:
         """Wait for the answer to one request."""
         while opaque not in self.answers:
             await self.read(timeout_s)
         return self.answers.pop(opaque)
 
-    async def ask(self, command: RemotingCommand, timeout_s: float = 10) -> RemotingCommand:
+    async def ask(self, command: RemotingCommand, timeout_s: float = 60) -> RemotingCommand:
         """Send a request and wait for its answer."""
         self.post(command)
         return await self.answer(command.opaque, timeout_s)

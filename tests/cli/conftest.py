@@ -15,7 +15,7 @@ import pytest
 
 from cometmq.testing import ProcessCluster
 
-COMMAND_SECONDS = 60.0
+COMMAND_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def cometmq(cluster: ProcessCluster) -> CommandLine:
     return CommandLine(cluster.namesrv_address)
 
 
-def until(condition: Callable[[], bool], what: str, seconds: float = 20.0) -> None:
+def until(condition: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
     """Wait until something is so."""
     deadline = time.monotonic() + seconds
     while not condition():

@@ -213,7 +213,7 @@ def test_the_way_of_a_message_is_shown(cometmq: CommandLine) -> None:
     consumer = SyncPushConsumer("till", lambda messages: done.set(), cometmq.namesrv, config=consuming)
     consumer.subscribe("traced")
     with consumer:
-        assert done.wait(20)
+        assert done.wait(60)
     sent, consumed = cometmq("message", "trace", result.msg_id, "-o", "json").json()
     assert (sent["step"], sent["group"], sent["result"], sent["after_ms"]) == ("sent", "shop", "ok", 0)
     assert (sent["topic"], sent["msg_type"], sent["offset_msg_id"]) == ("traced", "NORMAL", result.offset_msg_id)
@@ -252,7 +252,7 @@ def test_what_waits(cometmq: CommandLine) -> None:
     def rows() -> list[dict[str, object]]:
         return list(cometmq("delay", "waiting", "--topic", "waits", "-o", "json").json())
 
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while (found := rows()) == [] or found[0]["waiting"] != 3:
         assert time.monotonic() < deadline, found
     (row,) = found

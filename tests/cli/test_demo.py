@@ -20,6 +20,7 @@ from cometmq.cli.demo.ledger import ROW, Ledger, Rows, load
 from cometmq.cli.demo.orders import CANCELLED_EARLY, CANCELLED_LATE, DELIVERED, events_of
 
 DEMO_SECONDS = 540.0
+
 EVENTS = [0, 1, 2, 8, 9, 16]
 
 

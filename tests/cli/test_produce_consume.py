@@ -115,7 +115,7 @@ def test_follow_mode_ends_cleanly_on_interrupt(cometmq: CommandLine, cluster: Pr
     cometmq("produce", "followed", "--body", "now")
     assert following.stdout.readline() == b"now\n"
     following.send_signal(signal.SIGINT)
-    out, err = following.communicate(timeout=20)
+    out, err = following.communicate(timeout=60)
     assert (following.returncode, out) == (0, b"")
     assert b"Traceback" not in err
     (offset,) = cometmq("group", "offsets", "followers", "--topic", "followed", "-o", "json").json()
@@ -129,7 +129,7 @@ def test_broken_pipe_is_no_failure(cometmq: CommandLine) -> None:
     assert consuming.stdout is not None
     assert b"CometMQ" in consuming.stdout.readline()
     consuming.stdout.close()
-    assert consuming.wait(20) == 0
+    assert consuming.wait(60) == 0
     assert consuming.stderr is not None
     assert b"rror" not in consuming.stderr.read()
     consuming.stderr.close()

@@ -32,7 +32,7 @@ def test_the_example_runs_as_printed(readme: str, tmp_path: Path) -> None:
             env={**os.environ, "NAMESRV_ADDR": cluster.namesrv_address},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=240,
             check=False,
         )
     assert (done.returncode, done.stderr) == (0, "")
@@ -65,7 +65,7 @@ def test_the_tour_runs_as_printed(readme: str, cometmq: CommandLine) -> None:
     for line in re.findall(r"^\$ (.*)$", tour, re.MULTILINE):
         runnable = re.sub(r"\bcometmq\b", f"{sys.executable} -m cometmq", line)
         done = subprocess.run(
-            runnable, shell=True, env=cometmq.environment, capture_output=True, text=True, timeout=60, check=False
+            runnable, shell=True, env=cometmq.environment, capture_output=True, text=True, timeout=240, check=False
         )
         missing = "doctor" in line
         assert done.returncode == 0 or (missing and done.returncode == 1), (line, done.stderr)

@@ -7,6 +7,7 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from tests.cli.conftest import CommandLine, until
 from cometmq.testing import free_port
 
 READY_SECONDS_MAX = 0.6
+BARE_STARTS_MAX = 5
 ATTEMPTS = 5
 
 
@@ -34,7 +36,7 @@ def running(command: CommandLine, *arguments: str) -> Iterator[tuple[subprocess.
         yield process, line
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(60)
         process.stdout.close()
         process.stderr.close()
 
@@ -52,14 +54,18 @@ def serve_arguments(data: Path, *more: str) -> list[str]:
 
 
 def test_serve_is_ready_fast(offline: CommandLine, tmp_path: Path) -> None:
-    """The best of some attempts, less the time in which other processes had the processor."""
-    took = []
+    """The best of some attempts, less the time in which other processes had the processor, and on a slow machine as
+    a multiple of what Python takes to start with the libraries that a server needs."""
+    took, bare = [], []
     for attempt in range(ATTEMPTS):
+        began = time.monotonic()
+        subprocess.run([sys.executable, "-c", "import asyncio, click, msgspec, numpy"], check=True)
+        bare.append(time.monotonic() - began)
         began = time.monotonic()
         with running(offline, *serve_arguments(tmp_path / str(attempt))) as (process, _):
             wall = time.monotonic() - began
             took.append(wall - waited_for_processor(process.pid))
-    assert min(took) <= READY_SECONDS_MAX, took
+    assert min(took) <= max(READY_SECONDS_MAX, BARE_STARTS_MAX * min(bare)), (took, bare)
 
 
 def waited_for_processor(pid: int) -> float:
@@ -80,7 +86,7 @@ def test_serve_serves_and_stops_cleanly(offline: CommandLine, tmp_path: Path) ->
         assert command("consume", "first", "--from-beginning", "--max", "1").out == "hello\n"
         assert command("cluster", "list", "-o", "json").json()[0]["address"] == match[2]
         process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
     assert not (tmp_path / "broker-0" / "abort").exists(), "a clean stop leaves no abort file"
     with running(offline, *serve_arguments(tmp_path)) as (_, line):
         again = CommandLine(line.split()[3].rstrip(","))
@@ -91,7 +97,7 @@ def test_the_second_signal_ends_at_once(offline: CommandLine, tmp_path: Path) ->
     with running(offline, *serve_arguments(tmp_path)) as (process, _):
         process.send_signal(signal.SIGTERM)
         process.send_signal(signal.SIGINT)
-        assert process.wait(10) in (0, 130)
+        assert process.wait(60) in (0, 130)
 
 
 @pytest.mark.parametrize(
@@ -203,7 +209,7 @@ def test_unknown_key_is_a_warning_that_names_the_nearest(offline: CommandLine, t
     assert process.stdout is not None
     assert b"ready" in process.stdout.readline()
     process.terminate()
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=60)
     assert f"{conf}:1: unknown key listenPrt ignored; did you mean listenPort?" in err.decode()
 
 
@@ -232,7 +238,7 @@ def test_help_config_is_a_configuration_file(offline: CommandLine, tmp_path: Pat
     places = {"broker": f"storePathRootDir={tmp_path}/s", "namesrv": f"kvConfigPath={tmp_path}/kv.json"}
     with running(offline, server, "-c", str(conf), *listen, "-o", places[server]) as (process, _):
         process.terminate()
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
         assert process.stderr is not None
         assert b"unknown key" not in process.stderr.read()
 

@@ -49,7 +49,7 @@ def set_up(clone: Path, path: Path, **more: str) -> subprocess.CompletedProcess[
         env={**kept, "PATH": str(path), **more},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
 

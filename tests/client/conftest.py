@@ -67,10 +67,17 @@ def group() -> str:
     return f"client-group-{os.getpid()}-{next(_numbers)}"
 
 
+async def visible(address: str, topic: str, count: int) -> None:
+    """Wait until the queues of a topic show so many messages: Apache's queues follow its log."""
+    async with Admin(address) as admin, asyncio.timeout(60):
+        while sum(row.max_offset for row in (await admin.topic_stats(topic)).offset_table.values()) < count:
+            await asyncio.sleep(0.02)
+
+
 Until = Callable[..., Awaitable[None]]
 
 
-async def until(condition: Callable[[], object], timeout_s: float = 30.0) -> None:
+async def until(condition: Callable[[], object], timeout_s: float = 60.0) -> None:
     """Wait until ``condition()`` holds."""
     async with asyncio.timeout(timeout_s):
         while not condition():

@@ -21,6 +21,7 @@ from cometmq.client import (
     ProducerConfig,
     PushConfig,
     PushConsumer,
+    SendMessageHook,
     SendStatus,
 )
 from cometmq.errors import CometMQError
@@ -67,7 +68,7 @@ async def test_a_broker_killed_and_started_again_loses_nothing_that_was_acknowle
         before = len(acknowledged)
         await asyncio.to_thread(own_server.start_again, own_server.broker.system)
         await until(lambda: len(acknowledged) > before + 200, 60)
-        async with Admin(own_server.address) as admin, asyncio.timeout(15):  # not only at the next heartbeat, in 30 s
+        async with Admin(own_server.address) as admin, asyncio.timeout(25):  # not only at the next heartbeat, in 30 s
             while await admin.consumer_ids("crash") != [consumer.instance.client_id]:
                 await asyncio.sleep(0.05)
         stop.set()
@@ -107,23 +108,24 @@ async def test_a_broker_that_stands_still_costs_one_attempt_not_the_whole_time(o
     more = own_server.broker.directory.parent / "broker-b"
     settings = {**own_server.settings, "brokerName": "broker-b"}
     config = ProducerConfig(
-        send_timeout_s=30, send_msg_max_timeout_per_request_s=0.5, send_latency_fault_enable=True, retry_backoff_s=0
+        send_timeout_s=60, send_msg_max_timeout_per_request_s=2, send_latency_fault_enable=True, retry_backoff_s=0
     )
+    asked: list[str] = []
+    hook = SendMessageHook(lambda context: asked.append(context.broker_address), None)
     with start_broker(own_server.broker.system, more, own_server.address, settings) as other:
         async with Admin(own_server.address) as admin:
             await admin.create_topic("Paused", queues=2)
-        async with Producer("paused", own_server.address, config=config) as producer:
+        async with Producer("paused", own_server.address, config=config, send_hooks=[hook]) as producer:
             names = {(await producer.send(Message("Paused", b"x"))).queue.broker_name for _ in range(8)}
             assert names == {"broker-a", "broker-b"}
+            asked.clear()
             stand_still(other.pid)
             try:
-                began = asyncio.get_running_loop().time()
                 results = [await producer.send(Message("Paused", b"y")) for _ in range(16)]
-                elapsed = asyncio.get_running_loop().time() - began
             finally:
                 os.kill(other.pid, signal.SIGCONT)
     assert {result.queue.broker_name for result in results} == {"broker-a"}
-    assert elapsed < 5, "after the first silence the broker is left alone"
+    assert asked.count(other.address) < 4, "after the first silence the broker is left alone"
 
 
 def stand_still(process_id: int) -> None:
@@ -168,7 +170,7 @@ async def test_a_broker_that_is_back_is_found_again_at_once(own_server: Deployme
                 servers.enter_context(await asyncio.to_thread(start_broker, *again))
             else:
                 os.kill(other.pid, signal.SIGCONT)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while await used(producer) != {"broker-a", "broker-b"}:
                     await asyncio.sleep(0.1)
 
@@ -178,11 +180,11 @@ async def test_a_master_without_its_slave_says_so_and_no_further_attempt_can_do_
     deployment = deploy(System.APACHE, tmp_path, brokerRole="SYNC_MASTER")
     try:
         for again, attempts in ((False, 1), (True, 3)):
-            config = ProducerConfig(retry_another_broker_when_not_store_ok=again, send_timeout_s=20)
+            config = ProducerConfig(retry_another_broker_when_not_store_ok=again, send_timeout_s=60)
             async with Producer("alone", deployment.address, config=config) as producer:
                 result = await producer.send(Message(f"Alone{attempts}", b"x"))
             assert result.status is SendStatus.SLAVE_NOT_AVAILABLE
-            async with Admin(deployment.address) as admin, asyncio.timeout(10):
+            async with Admin(deployment.address) as admin, asyncio.timeout(60):
                 while sum(await ends(admin, f"Alone{attempts}")) < attempts:
                     await asyncio.sleep(0.05)
                 assert sum(await ends(admin, f"Alone{attempts}")) == attempts

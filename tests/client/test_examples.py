@@ -21,7 +21,7 @@ def run(name: str, home: Path, *arguments: str) -> str:
         [sys.executable, "-W", "error", EXAMPLES / name, *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         env={**os.environ, "HOME": str(home)},
         check=False,
     )

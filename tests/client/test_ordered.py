@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -30,6 +31,7 @@ from cometmq.client import (
     Retry,
     Suspend,
 )
+from cometmq.client.errors import RouteNotFoundError
 from cometmq.client.listener import Verdict
 from cometmq.client.sync import SyncAdmin, SyncPushConsumer
 from cometmq.message.names import dlq_topic, retry_topic
@@ -294,6 +296,14 @@ async def test_a_synchronous_consumer_keeps_the_order_too(
     assert all(numbers == sorted(numbers) for numbers in log.queues.values())
 
 
+async def routed(reader: PullConsumer, topic: str) -> Sequence[MessageQueue]:
+    """The queues of a topic that the broker has just made, none as long as the nameserver has not heard of it."""
+    try:
+        return await reader.queues(topic)
+    except RouteNotFoundError:
+        return ()
+
+
 @pytest.mark.parametrize("at_once", [False, True])
 async def test_a_message_that_fails_too_often_is_sent_away_and_the_queue_goes_on(
     server: Deployment, topic: str, group: str, until: Until, at_once: bool
@@ -329,8 +339,13 @@ async def test_a_message_that_fails_too_often_is_sent_away_and_the_queue_goes_on
             (request,) = sent_away
             assert (request.ext_fields["j"], request.ext_fields["l"]) == (str(failures), str(failures))
         async with PullConsumer("reader", server.address) as reader:
-            (queue,) = await reader.queues(dlq_topic(group))
-            (dead,) = (await reader.pull(queue, 0, wait_s=10)).messages
+            async with asyncio.timeout(60):
+                while not (found := await routed(reader, dlq_topic(group))):
+                    await asyncio.sleep(0.02)
+                (queue,) = found
+                while not (dead_letters := (await reader.pull(queue, 0, wait_s=10)).messages):
+                    pass
+            (dead,) = dead_letters
     assert (dead.body, dead.keys, dead.topic, dead.reconsume_times) == (b"poison", ("k",), topic, failures)
     assert dead.properties["ORIGIN_MESSAGE_ID"] == dead.msg_id
 

@@ -61,11 +61,11 @@ class Service:
 async def test_a_request_gets_its_reply(server: Deployment, topic: str, group: str) -> None:
     service = Service()
     async with service.running(server.address, topic, group), Producer("asker", server.address) as producer:
-        reply = await producer.request(Message(topic, b"question", tags="t", keys=["k"]), timeout_s=20)
+        reply = await producer.request(Message(topic, b"question", tags="t", keys=["k"]), timeout_s=60)
         assert reply.body == b"QUESTION"
         (request,) = service.requests
         assert (request.tags, request.keys) == ("t", ("k",))
-        assert request.properties["TTL"] == "20000"
+        assert request.properties["TTL"] == "60000"
         assert request.properties["REPLY_TO_CLIENT"] == producer.instance.client_id
         for name in ("CORRELATION_ID", "REPLY_TO_CLIENT", "TTL"):
             assert reply.properties[name] == request.properties[name]
@@ -79,10 +79,10 @@ async def test_many_requests_at_a_time_get_each_its_own_reply(server: Deployment
     service = Service()
     async with service.running(server.address, topic, group), Producer("asker", server.address) as producer:
         asked = [b"request %d" % number for number in range(50)]
-        replies = await asyncio.gather(*(producer.request(Message(topic, body), timeout_s=30) for body in asked))
+        replies = await asyncio.gather(*(producer.request(Message(topic, body), timeout_s=60) for body in asked))
         assert [reply.body for reply in replies] == [body.upper() for body in asked]
         large = b"x" * 200_000
-        assert (await producer.request(Message(topic, large), timeout_s=30, sharding_key="k")).body == large.upper()
+        assert (await producer.request(Message(topic, large), timeout_s=60, sharding_key="k")).body == large.upper()
 
 
 async def test_a_reply_that_is_late_is_nobodys(server: Deployment, topic: str, group: str, until: Until) -> None:
@@ -94,7 +94,7 @@ async def test_a_reply_that_is_late_is_nobodys(server: Deployment, topic: str, g
         assert (late.value.code, late.value.topic) == (10006, topic)
         await until(lambda: service.requests)
         service.go.set()
-        reply = await producer.request(Message(topic, b"quick"), timeout_s=20)
+        reply = await producer.request(Message(topic, b"quick"), timeout_s=60)
         assert reply.body == b"QUICK"
     assert not service.failures
 
@@ -106,7 +106,7 @@ async def test_replying_to_a_requester_that_is_gone_is_an_error(
     service.go.clear()
     async with service.running(server.address, topic, group):
         async with Producer("asker", server.address) as producer:
-            asking = asyncio.create_task(producer.request(Message(topic, b"hello"), timeout_s=20))
+            asking = asyncio.create_task(producer.request(Message(topic, b"hello"), timeout_s=60))
             await until(lambda: service.requests)
             asking.cancel()
         service.go.set()
@@ -147,7 +147,7 @@ async def test_the_synchronous_face(server: Deployment, topic: str, group: str) 
         consumer = SyncPushConsumer(group, listener, server.address, config=FIRST)
         consumer.subscribe(topic)
         with consumer:
-            reply = await asyncio.to_thread(asker.request, Message(topic, b"question"), timeout_s=20)
+            reply = await asyncio.to_thread(asker.request, Message(topic, b"question"), timeout_s=60)
     assert reply.body == b"QUESTION"
 
 
@@ -159,7 +159,7 @@ async def test_a_reply_may_come_from_any_broker_of_the_cluster() -> None:
         service = Service()
         async with service.running(address, "Questions", "g"), Producer("asker", address) as producer:
             for number in range(12):
-                reply = await producer.request(Message("Questions", b"q%d" % number), timeout_s=10)
+                reply = await producer.request(Message("Questions", b"q%d" % number), timeout_s=60)
                 assert reply.body == b"Q%d" % number
 
 

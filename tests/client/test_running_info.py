@@ -36,7 +36,7 @@ async def ask_state(server: Deployment, group: str, client_id: str, *, stacks: b
     header = GetConsumerRunningInfoRequestHeader(group, client_id, jstack_enable=stacks)
     async with ClientInstance(server.address) as instance:
         code = RequestCode.GET_CONSUMER_RUNNING_INFO
-        answer = await instance.call(server.broker.address, code, header, doing="asking", timeout_s=20)
+        answer = await instance.call(server.broker.address, code, header, doing="asking", timeout_s=60)
     return decode_body(ConsumerRunningInfo, answer.body)
 
 
@@ -44,7 +44,7 @@ async def consume_now(server: Deployment, group: str, client_id: str, msg_id: st
     header = ConsumeMessageDirectlyResultRequestHeader(group, client_id, msg_id)
     async with ClientInstance(server.address) as instance:
         code = RequestCode.CONSUME_MESSAGE_DIRECTLY
-        answer = await instance.call(server.broker.address, code, header, doing="asking", timeout_s=20)
+        answer = await instance.call(server.broker.address, code, header, doing="asking", timeout_s=60)
     return decode_body(ConsumeMessageDirectlyResult, answer.body)
 
 

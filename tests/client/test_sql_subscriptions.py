@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from tests.client.conftest import SYSTEMS, Until, deploy
+from tests.client.conftest import SYSTEMS, Until, deploy, visible
 from tests.client.test_examples import run
 from tests.interop.systems import Deployment
 
@@ -47,6 +47,7 @@ async def orders(filtering: Deployment) -> AsyncIterator[str]:
     async with Admin(filtering.address) as admin, Producer("p", filtering.address) as producer:
         await admin.create_topic(name, queues=4)
         await send(producer, name, range(40))
+        await visible(filtering.address, name, 40)
         yield name
 
 
@@ -88,7 +89,7 @@ async def test_a_lite_pull_consumer_gets_what_it_wants(filtering: Deployment, or
         await consumer.subscribe(orders, "amount < 3 OR region = 'w' AND amount >= 35.0", expression_type="SQL92")
         seen: list[int] = []
         while len(seen) < 5:
-            seen += [int(message.body) for message in await consumer.poll(10)]
+            seen += [int(message.body) for message in await consumer.poll(60)]
     assert sorted(seen) == [0, 1, 2, 35, 39]
 
 
@@ -98,7 +99,7 @@ async def test_assigned_queues_are_filtered_too(filtering: Deployment, orders: s
         await consumer.assign(await consumer.queues(orders), "amount IN ('7', '9')", expression_type="SQL92")
         seen: list[int] = []
         while len(seen) < 2:
-            seen += [int(message.body) for message in await consumer.poll(10)]
+            seen += [int(message.body) for message in await consumer.poll(60)]
         assert sorted(seen) == [7, 9]
         with pytest.raises(BrokerError):
             await consumer.assign(await consumer.queues(orders), "amount >", expression_type="SQL92")

@@ -90,6 +90,10 @@ class Ledger:
         self.asked.append(message)
         return self.later
 
+    @property
+    def ids_asked(self) -> list[str]:
+        return [message.msg_id for message in self.asked]
+
 
 async def settled(server: Deployment, producer: Producer, topic: str, consumed: Consumed, until: Until) -> None:
     """Wait until a message sent now has come: everything delivered before it in its queue has come too."""
@@ -101,19 +105,20 @@ async def settled(server: Deployment, producer: Producer, topic: str, consumed: 
 async def test_what_is_committed_is_delivered_and_what_is_rolled_back_is_not(
     server: Deployment, topic: str, group: str, consumed: Consumed, until: Until
 ) -> None:
-    ledger = Ledger(COMMIT, ROLLBACK, COMMIT)
+    ledger = Ledger(COMMIT, ROLLBACK, COMMIT, UNKNOWN)
     async with TransactionProducer(f"{group}-p", ledger.execute, ledger.check, server.address) as producer:
         results = [
             await producer.send_in_transaction(
                 Message(topic, b"%d" % number, tags="paid", keys=("order-1",), properties={"a": "b"}), number
             )
-            for number in range(3)
+            for number in range(4)
         ]
-        assert [result.state for result in results] == [COMMIT, ROLLBACK, COMMIT]
-        assert all(result.confirmed for result in results)
+        assert [result.state for result in results] == [COMMIT, ROLLBACK, COMMIT, UNKNOWN]
+        assert [result.confirmed for result in results] == [True, True, True, False]
         assert ledger.ids == [result.msg_id for result in results]
-        assert ledger.arguments == [0, 1, 2]
+        assert ledger.arguments == [0, 1, 2, 3]
         await settled(server, producer, topic, consumed, until)
+        await until(lambda: ledger.ids_asked.count(results[3].msg_id) >= 2)
     paid = sorted((message for message in consumed.messages if message.tags), key=lambda message: message.body)
     assert [message.body for message in paid] == [b"0", b"2"]
     assert [message.msg_id for message in paid] == [results[0].msg_id, results[2].msg_id]
@@ -125,7 +130,8 @@ async def test_what_is_committed_is_delivered_and_what_is_rolled_back_is_not(
         assert message.properties["a"] == "b"
         assert message.prepared_transaction_offset < message.commit_log_offset
         assert RETRY_TOPIC not in message.properties
-    assert not ledger.asked
+    asked = ledger.ids_asked  # a busy machine may let the broker ask before it has the answer, never after
+    assert set(asked[asked.index(results[3].msg_id) :]) == {results[3].msg_id}
 
 
 async def test_what_is_unknown_is_asked_about_until_it_is_known(
@@ -182,7 +188,7 @@ async def test_local_work_in_threads_may_block(
     both = threading.Barrier(2)
 
     def execute(message: Message, arg: Any, transaction_id: str) -> TransactionState:
-        both.wait(20)
+        both.wait(60)
         return COMMIT
 
     async with TransactionProducer(f"{group}-p", execute, Ledger().check, server.address) as producer:
@@ -210,7 +216,7 @@ def test_everything_works_without_await(server: Deployment, group: str) -> None:
         assert producer.send_in_transaction(Message(topic, b"x"), COMMIT).confirmed
         assert producer.send_in_transaction(Message(topic, b"x"), ROLLBACK).confirmed
         assert not producer.send_in_transaction(Message(topic, b"x"), UNKNOWN).confirmed
-        assert asked.wait(20)
+        assert asked.wait(60)
         producer.send(Message(topic, b"ordinary"))
         assert producer.queues(topic)
 
@@ -224,7 +230,8 @@ async def test_a_delay_is_left_out_and_immunity_is_passed_on(
         await until(lambda: consumed.bodies == [b"now"])
         await producer.send_in_transaction(Message(topic, b"later"), check_immunity_s=3)
         await until(lambda: len(consumed.messages) == 2)
-    assert ledger.asked[0].properties["CHECK_IMMUNITY_TIME_IN_SECONDS"] == "3"
+    asked = next(message for message in ledger.asked if message.body == b"later")
+    assert asked.properties["CHECK_IMMUNITY_TIME_IN_SECONDS"] == "3"
 
 
 async def test_hooks_see_every_end(server: Deployment, topic: str, group: str, until: Until) -> None:
@@ -235,8 +242,9 @@ async def test_hooks_see_every_end(server: Deployment, topic: str, group: str, u
     ) as producer:
         first = await producer.send_in_transaction(Message(topic, b"1"))
         second = await producer.send_in_transaction(Message(topic, b"2"))
-        await until(lambda: len(seen) == 3)
-    assert [(end.transaction_id, end.state, end.from_transaction_check, end.confirmed) for end in seen] == [
+        await until(lambda: any(end.transaction_id == second.msg_id and end.from_transaction_check for end in seen))
+    told = [end for end in seen if not (end.transaction_id == first.msg_id and end.from_transaction_check)]
+    assert [(end.transaction_id, end.state, end.from_transaction_check, end.confirmed) for end in told][:3] == [
         (first.msg_id, "COMMIT", False, True),
         (second.msg_id, "UNKNOWN", False, False),
         (second.msg_id, "ROLLBACK", True, True),

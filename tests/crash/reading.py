@@ -11,7 +11,7 @@ from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import PullMessageRequestHeader, PullMessageResponseHeader
 
 GROUP = "crash_reader"
-ANSWER_S = 10.0
+ANSWER_S = 60.0
 
 
 def read_queue(address: str, topic: str, queue_id: int = 0) -> list[StoredRecord]:

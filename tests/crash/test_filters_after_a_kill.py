@@ -58,7 +58,7 @@ def test_filters_are_there_after_a_kill() -> None:
     with ProcessCluster(broker_keys={"enablePropertyFilter": "true"}) as cluster:
         address = cluster.broker_addresses[0]
         path = cluster.store_root(0) / "config" / "consumerFilter.json"
-        with BlockingConnection(address, 10) as connection:
+        with BlockingConnection(address, 60) as connection:
             for number in range(100):
                 send(connection, TOPIC, b"%d" % number, f"n\x01{number}")
             heartbeat(connection, "early", "n = 5")
@@ -69,7 +69,7 @@ def test_filters_are_there_after_a_kill() -> None:
         assert stored(path) == {"early": written}
 
         cluster.start_broker(0)
-        with BlockingConnection(address, 10) as connection:
+        with BlockingConnection(address, 60) as connection:
             assert pull(connection, "early").code == ResponseCode.SUBSCRIPTION_NOT_EXIST
             for group, expression, expected in (("early", "n = 5", [b"5"]), ("late", "n > 97", [b"98", b"99"])):
                 heartbeat(connection, group, expression)

@@ -69,7 +69,7 @@ def test_a_killed_resend_is_repeated_and_sends_each_dead_letter_once(tmp_path: P
         give_up(running.namesrv_address)
         until(lambda: len(cometmq("dlq", "read", "workers", "-o", "jsonl").lines()) == LETTERS, "all are given up", 60)
         ledger = tmp_path / "ledger"
-        command = ("dlq", "resend", "workers", "--all", "--rate", "40", "--ledger", str(ledger))
+        command = ("dlq", "resend", "workers", "--all", "--rate", "10", "--ledger", str(ledger))
         for more in (1, 2, 3, 5):  # lines of the ledger: what is intended, what is sent
             resending = cometmq.start(*command, stderr=subprocess.DEVNULL)
             wait_for_step(resending, ledger, len(entries(ledger)) + more)

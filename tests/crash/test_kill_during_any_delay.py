@@ -48,7 +48,7 @@ def load(address: str, seed: int, ledger: Ledger) -> None:
     rng = random.Random(seed)
     handles: list[tuple[bytes, str]] = []
     try:
-        with BlockingConnection(address, 10) as connection:
+        with BlockingConnection(address, 60) as connection:
             for count in range(1_000_000):
                 body = b"%d/%d" % (seed, count)
                 handle = send(connection, body, rng.randint(1, rng.choice(DELAYS_MS)))
@@ -73,7 +73,7 @@ def take_back(connection: BlockingConnection, body: bytes, handle: str, ledger: 
 
 def settle(address: str) -> None:
     """Wait until nothing waits any more: the last one has come, and the broker counts none."""
-    with BlockingConnection(address, 10) as connection:
+    with BlockingConnection(address, 60) as connection:
         send(connection, FENCE, max(DELAYS_MS) + 1)
         assert any(record.body == FENCE for record in follow_queue(address, TOPIC, wait_s=SETTLED_S))
         deadline = time.monotonic() + SETTLED_S

@@ -39,7 +39,7 @@ def transact(address: str, seed: int, ledger: Ledger) -> None:
     """Begin transactions; commit, roll back or leave open, until the broker is gone."""
     rng = random.Random(seed)
     try:
-        with BlockingConnection(address, 10) as connection:
+        with BlockingConnection(address, 60) as connection:
             for count in range(1_000_000):
                 body = b"%d/%d" % (seed, count)
                 end = begin(connection, body)
@@ -92,7 +92,7 @@ def test_transactions_survive_kills(flush: str) -> None:
             seeds = range(number * WRITERS, (number + 1) * WRITERS)
             loading.kill_under_load(cluster, lambda seed: transact(address, seed, ledger), seeds, rng.uniform(0.5, 1.2))
         before = Counter(read_all(address))
-        with BlockingConnection(address, 10) as connection:
+        with BlockingConnection(address, 60) as connection:
             for _ in range(2):
                 for end in ledger.halves.values():
                     assert connection.invoke(RequestCode.END_TRANSACTION, end).code == 0

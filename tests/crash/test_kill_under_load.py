@@ -38,7 +38,7 @@ def load(address: str, seed: int, ledger: Ledger) -> None:
     """Send until the broker is gone, and remember every acknowledgement."""
     rng = random.Random(seed)
     try:
-        with BlockingConnection(address, 10) as connection:
+        with BlockingConnection(address, 60) as connection:
             for count in range(1_000_000):
                 body = b"%d/%d:" % (seed, count) + rng.randbytes(rng.randint(0, 2000))
                 with ledger.lock:

@@ -13,7 +13,7 @@ from typing import Any
 from tests.interop import builds, probe
 from tests.interop.commands import CommandFailedError, Event, JavaRunner, ProcessRunner, Runner, Running
 
-PATIENCE_S = 40.0
+PATIENCE_S = 90.0
 # How often the Java clients look at their group without a notice. Left to themselves they wait
 # 20 s, and 5.3.3 now and then misses the moment of its start.
 REBALANCE_MS = 2000
@@ -138,7 +138,7 @@ class Client:
         With `trace=1` (Java, Go) the client stays until it is stopped: ended at once it drops traces that wait.
         """
         return self._runner.start(
-            ["produce", *options({"namesrv": namesrv, "mode": mode, **more}), *series.arguments()]
+            ["produce", *options({"namesrv": namesrv, "mode": mode, "timeout": 200, **more}), *series.arguments()]
         )
 
     def recall(self, namesrv: str, topic: str, handle: str) -> str:
@@ -154,13 +154,13 @@ class Client:
         questions are answered with; a question is a `checked` event.
         """
         return self._runner.start(
-            ["transact", *options({"namesrv": namesrv, "group": group, **more}), *series.arguments()]
+            ["transact", *options({"namesrv": namesrv, "group": group, "timeout": 200, **more}), *series.arguments()]
         )
 
     def start_consuming(self, namesrv: str, topic: str, group: str, **more: Any) -> Running:
         """Start to consume; ends when `expect` messages came, `timeout` (s) is over, or it is stopped."""
         return self._runner.start(
-            ["consume", *options({"namesrv": namesrv, "topic": topic, "group": group, "timeout": 60, **more})]
+            ["consume", *options({"namesrv": namesrv, "topic": topic, "group": group, "timeout": 120, **more})]
         )
 
     def consume(self, namesrv: str, topic: str, group: str, expect: int, **more: Any) -> list[Event]:
@@ -220,7 +220,7 @@ class Client:
     def create_topic(self, namesrv: str, broker: str, topic: str, queues: int = 4) -> None:
         """Create a topic (Java) and wait until the nameserver knows it: the broker answers as soon as it has it."""
         self.admin(namesrv, "create-topic", broker=broker, topic=topic, queues=queues)
-        probe.until(lambda: probe.topic_routed(namesrv, topic), 10, f"the nameserver knows {topic}")
+        probe.until(lambda: probe.topic_routed(namesrv, topic), PATIENCE_S, f"the nameserver knows {topic}")
 
     def mqadmin(self, namesrv: str, *words: str) -> str:
         """One command of RocketMQ's mqadmin (Java); what it printed, MqAdminFailedError if there was an exception."""

@@ -69,7 +69,7 @@ class Running:
         """Ask it to finish."""
         self._stop()
 
-    def stop(self, timeout_s: float = 30) -> list[Event]:
+    def stop(self, timeout_s: float = 90) -> list[Event]:
         """Ask it to finish, and wait for that."""
         self.ask_to_stop()
         return self.wait(timeout_s)

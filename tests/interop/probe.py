@@ -60,7 +60,7 @@ def until(condition: Callable[[], bool], timeout_s: float, what: str) -> None:
 
 def _connect(address: str) -> socket.socket:
     host, port = address.rsplit(":", 1)
-    return socket.create_connection((host, int(port)), timeout=5)
+    return socket.create_connection((host, int(port)), timeout=30)
 
 
 def _read(connection: socket.socket, size: int) -> bytes:

@@ -18,8 +18,8 @@ from tests.interop import builds, probe
 from cometmq.testing import free_port
 
 CLUSTER_NAME = "DefaultCluster"
-START_TIMEOUT_S = 60.0
-STOP_TIMEOUT_S = 40.0
+START_TIMEOUT_S = 180.0
+STOP_TIMEOUT_S = 120.0
 LOG_TAIL_BYTES = 3000
 
 # On Java 17 the 4.9 broker refuses to open an existing store without these modules.

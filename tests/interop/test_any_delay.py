@@ -13,8 +13,10 @@ pytestmark = pytest.mark.interop
 
 GetClient = Callable[[str], Client]
 
-LATE_MS = 500
+LATE_MS = 30_000
 """A busy test machine is late, too; how exact the broker is, `benchmarks/timer.py` tells."""
+RECALL_MS = 10_000
+"""The time in which two of four messages are taken back."""
 
 
 def wait_for(client: Client, deployment: Deployment, topic: str, count: int) -> list[dict[str, object]]:
@@ -48,11 +50,11 @@ def test_every_client_sends_messages_that_wait(
 def test_the_java_client_takes_messages_back(cluster: Deployment, clients: GetClient, java: Client, topic: str) -> None:
     java5 = clients("java5")
     java.create_topic(cluster.address, cluster.broker.address, topic)
-    sent = java5.produce(cluster.address, Series(topic, 4, properties={"TIMER_DELAY_MS": "5000"}))
+    sent = java5.produce(cluster.address, Series(topic, 4, properties={"TIMER_DELAY_MS": str(RECALL_MS)}))
     for event in sent[1:3]:
         assert java5.recall(cluster.address, topic, event["recallHandle"]) == event["msgId"]
     messages = wait_for(java, cluster, topic, 2)
     time_over_ms = max(int(message["storeTimestamp"]) for message in messages)  # type: ignore[call-overload]
     again = wait_for(java, cluster, topic, 2)
     assert sorted(str(message["msgId"]) for message in again) == sorted(sent[index]["msgId"] for index in (0, 3))
-    assert time_over_ms >= max(int(message["bornTimestamp"]) for message in again) + 5_000 - LATE_MS  # type: ignore[call-overload]
+    assert time_over_ms >= max(int(message["bornTimestamp"]) for message in again) + RECALL_MS - 1_000  # type: ignore[call-overload]

@@ -28,7 +28,7 @@ from cometmq.remoting.codes import ResponseCode
 pytestmark = pytest.mark.interop
 
 HOUR = timedelta(hours=1)
-EARLY_MS, LATE_MS = 1_000, 4_000
+EARLY_MS, LATE_MS = 1_000, 30_000
 """Apache 5 rounds to the whole second before, and a busy test machine is late."""
 
 
@@ -107,7 +107,7 @@ async def test_what_waits_in_its_store_comes_here_once(deploy: Callable[..., Dep
         await admin.create_topic("Moves", queues=1)
         for number in range(20):
             await producer.send(Message("Moves", b"there %d" % number, delay=timedelta(seconds=1)))
-            await producer.send(Message("Moves", b"here %d" % number, delay=timedelta(seconds=15)))
+            await producer.send(Message("Moves", b"here %d" % number, delay=timedelta(seconds=20)))
         await producer.send(Message("Moves", b"much later", delay=HOUR))
         assert all(message.body.startswith(b"there") for message in await read(deployment.address, "Moves", 20))
         await becomes(admin, deployment.broker.address, "Moves", 21)

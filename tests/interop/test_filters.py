@@ -100,13 +100,15 @@ def test_without_the_filter_a_consumer_by_sql_does_not_start(
 def filter_data(deployment: Deployment) -> dict[str, dict[str, object]]:
     """The entries of consumerFilter.json by topic and group, without what only tells of time."""
     path = Path(deployment.broker.directory, "store", "config", "consumerFilter.json")
-    if not path.exists():
+    try:
+        text = path.read_text()
+    except FileNotFoundError:  # Apache takes the old file away before it names the new one
         return {}
     return {
         f"{data['topic']} {data['consumerGroup']}": {
             key: value for key, value in data.items() if key not in ("dead", "deadTime")
         }
-        for topic in json.loads(path.read_text())["filterDataByTopic"].values()
+        for topic in json.loads(text)["filterDataByTopic"].values()
         for data in topic["groupFilterData"].values()
     }
 

@@ -39,7 +39,7 @@ def test_real_clients_reply_to_ours(
     service = clients(replier).start_consuming(cluster.address, topic, group, reply=1)
     with SyncProducer("interop-asker", cluster.address) as producer:
         for body in (b"one", b"two"):
-            assert producer.request(Message(topic, body), timeout_s=20).body == b"re: " + body
+            assert producer.request(Message(topic, body), timeout_s=60).body == b"re: " + body
     service.stop()
 
 

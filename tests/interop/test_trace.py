@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 from tests.interop.clients import PATIENCE_S, Client, Series
-from tests.interop.conftest import GetClient
+from tests.interop.conftest import GetClient, _deploy
 from tests.interop.systems import BOTH, Deployment, System
 
 from cometmq.client import (
@@ -28,11 +28,12 @@ from cometmq.message.names import TRACE_TOPIC
 pytestmark = pytest.mark.interop
 
 
-@pytest.fixture
-def traced(deploy: Callable[..., Deployment], request: pytest.FixtureRequest) -> Deployment:
+@pytest.fixture(scope="module")
+def traced(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     """A system whose broker makes the trace topic, and no other by itself."""
-    system = getattr(request, "param", System.COMETMQ)
-    return deploy(system, traceTopicEnable="true")
+    deployment = _deploy(request.param, tmp_path_factory.mktemp("traced"), traceTopicEnable="true")
+    yield deployment
+    deployment.close()
 
 
 async def way(address: str, msg_id: str, *, consumptions: int) -> MessageWay:
@@ -55,20 +56,21 @@ def test_the_trace_topic_is_there_before_the_first_trace(traced: Deployment, jav
     assert (queues["readQueueNums"], queues["writeQueueNums"], queues["perm"]) == (1, 1, 6)
 
 
+@pytest.mark.parametrize("traced", [System.COMETMQ], indirect=True, ids=lambda system: system.value)
 @pytest.mark.parametrize("name", ["java4", "java4-binary", "java5", "go"])
 async def test_traces_of_real_clients_are_read(name: str, traced: Deployment, clients: GetClient, java: Client) -> None:
     # The push consumer of 5.3.3 writes no traces at brokers of 4.9, Apache's own included.
     told = 0 if name == "java5" else 1
-    client, address = clients(name), traced.address
-    await asyncio.to_thread(java.create_topic, address, traced.broker.address, "Traced")
-    series = Series("Traced", 3, tags=("t",), keys="k{i}")
+    client, address, topic, group = clients(name), traced.address, f"Traced-{name}", f"traced-{name}"
+    await asyncio.to_thread(java.create_topic, address, traced.broker.address, topic)
+    series = Series(topic, 3, tags=("t",), keys="k{i}")
     producing = client.start_producing(address, series, trace=1)
     await asyncio.to_thread(producing.wait_until, lambda: len(producing.named("sent")) == 3, PATIENCE_S, "3 were sent")
-    consuming = client.start_consuming(address, "Traced", "traced", trace=1)
+    consuming = client.start_consuming(address, topic, group, trace=1)
     for event in producing.named("sent"):
         found = await way(address, event["msgId"], consumptions=told)
         ((pub, host),) = found.sends
-        assert (pub.topic, pub.group, pub.tags) == ("Traced", "interop-producer", "t")
+        assert (pub.topic, pub.group, pub.tags) == (topic, "interop-producer", "t")
         assert pub.keys is not None
         assert pub.keys.strip() == f"k{event['index']}"
         assert pub.success
@@ -77,10 +79,10 @@ async def test_traces_of_real_clients_are_read(name: str, traced: Deployment, cl
         if not told:
             continue
         (call,) = found.consumptions
-        assert (call.group, call.success, call.retry_times, call.context_code) == ("traced", True, 0, 0)
+        assert (call.group, call.success, call.retry_times, call.context_code) == (group, True, 0, 0)
         printed = await asyncio.to_thread(java.mqadmin, address, "queryMsgTraceById", "-i", event["msgId"])
         assert re.search(r"Pub +interop-producer", printed)
-        assert re.search(r"Sub +traced", printed)
+        assert re.search(rf"Sub +{group} ", printed)
     for running in (producing, consuming):
         await asyncio.to_thread(running.stop)
 

@@ -32,7 +32,7 @@ PRODUCERS = ["java4", "java4-binary", "java5", "go"]
 
 @pytest.fixture(scope="module", params=wanted_systems(), ids=lambda system: system.value)
 def quick(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    """A broker that asks about transactions soon."""
+    """A broker that asks about transactions soon, every second."""
     deployment = _deploy(request.param, tmp_path_factory.mktemp("transactions"), None, **QUICK)
     yield deployment
     deployment.close()
@@ -55,9 +55,13 @@ def delivered(java: Client, address: str, topic: str, expect: int = 0) -> list[s
     return sorted(event["bodySha256"] for event in java.read_topic(address, topic, expect))
 
 
+def checks(running: Running) -> list[str]:
+    """The transactions that a producer was asked about, in turn; Java gives such a message its offset id as msgId."""
+    return [event["properties"]["UNIQ_KEY"] for event in running.named("checked")]
+
+
 def asked_about(running: Running) -> set[str]:
-    """The transactions that a producer was asked about; Java gives such a message its offset id as msgId."""
-    return {event["properties"]["UNIQ_KEY"] for event in running.named("checked")}
+    return set(checks(running))
 
 
 def is_sent(running: Running) -> None:
@@ -68,16 +72,18 @@ def is_sent(running: Running) -> None:
 def test_what_is_committed_is_delivered_and_what_is_rolled_back_is_not(
     quick: Deployment, clients: GetClient, java: Client, topic: str, group: str, name: str
 ) -> None:
-    series = Series(topic, 6, body="tx", keys="order-{i}", tags=("paid",))
-    running = clients(name).start_transacting(quick.address, series, group, states="commit,rollback")
+    series = Series(topic, 7, body="tx", keys="order-{i}", tags=("paid",))
+    states = "commit,rollback,commit,rollback,commit,rollback,unknown"
+    running = clients(name).start_transacting(quick.address, series, group, states=states)
     is_sent(running)
     probe.until(
         lambda: len(delivered(java, quick.address, topic)) == 3, PATIENCE_S, "the committed messages are delivered"
     )
+    keys_of = {event["index"]: event["msgId"] for event in running.named("sent")}
+    running.wait_until(lambda: checks(running).count(keys_of[6]) >= 2, PATIENCE_S, "the open one is asked about")
     running.stop()
     messages = java.read_topic(quick.address, topic, 3)
     assert sorted(event["bodySha256"] for event in messages) == bodies(series, 0, 2, 4)
-    keys_of = {event["index"]: event["msgId"] for event in running.named("sent")}
     assert {event["msgId"] for event in messages} == {keys_of[index] for index in (0, 2, 4)}
     for event in messages:
         properties = event["properties"]
@@ -87,7 +93,8 @@ def test_what_is_committed_is_delivered_and_what_is_rolled_back_is_not(
         assert properties["REAL_QID"] == str(event["queueId"])
         assert event["sysFlag"] & 0xC == 8
         assert event["tags"] == "paid"
-    assert not running.named("checked")
+    asked = checks(running)  # a client that a busy machine holds up may be asked before it has answered, never after
+    assert set(asked[asked.index(keys_of[6]) :]) == {keys_of[6]}
 
 
 @pytest.mark.parametrize("answer", ["commit", "rollback"])

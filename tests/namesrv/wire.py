@@ -24,7 +24,7 @@ class Wire:
         """Send one request and return its answer; ConnectionError when the server hangs up."""
         self._writer.write(command.encode())
         while True:
-            data = await asyncio.wait_for(self._reader.read(65_536), 10)
+            data = await asyncio.wait_for(self._reader.read(65_536), 60)
             if not data:
                 raise ConnectionError("the server closed the connection")
             for frame in self._decoder.feed(data):

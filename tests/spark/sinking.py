@@ -65,7 +65,7 @@ def sink(
 def stored(topics: Topics, topic: str, queues: int) -> list[list[StoredRecord]]:
     """All messages of each queue of a topic, in their order."""
     found: list[list[StoredRecord]] = []
-    with BlockingConnection(topics.broker, 20.0) as connection:
+    with BlockingConnection(topics.broker, 60) as connection:
         for queue_id in range(queues):
             records: list[StoredRecord] = []
             queue = Queue(topic, topics.broker_name, queue_id)

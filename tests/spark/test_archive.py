@@ -91,7 +91,7 @@ def test_everything_of_a_record_is_kept(spark: Any, topics: Topics, places: tupl
 
     topic = topics.fill(20, queues=1)
     archive(topics.namesrv, topic, *places, spark=spark)
-    with BlockingConnection(topics.broker) as connection:
+    with BlockingConnection(topics.broker, 60) as connection:
         pull = pull_header(Queue(topic, "broker-a", 0), 0, 20, "tests")
         stored = connection.invoke(RequestCode.PULL_MESSAGE, pull).body
     rows = read_archive(spark, places[0]).orderBy("queueOffset").collect()
@@ -193,7 +193,7 @@ def test_data_loss_fails_or_is_reported(spark: Any, topics: Topics, places: tupl
     to, checkpoint = places
     topic = topics.fill(50, queues=1)
     archive(topics.namesrv, topic, to, checkpoint, spark=spark)
-    with BlockingConnection(topics.broker) as connection:
+    with BlockingConnection(topics.broker, 60) as connection:
         assert connection.invoke(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicRequestHeader(topic)).code == 0
     topics.create(queues=1, name=topic)
     with pytest.raises(SparkSourceError, match="failOnDataLoss=false"):
@@ -274,7 +274,7 @@ def test_the_cause_is_found_in_what_spark_says() -> None:
 
 
 @pytest.mark.crash
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_a_broker_that_restarts_while_it_is_read(
     spark: Any, deployment: Deployment, topics: Topics, places: tuple[Path, Path]
 ) -> None:

@@ -100,7 +100,7 @@ def send_garbage(topics: Topics, topic: str) -> None:
         unit_mode=False,
         batch=False,
     )
-    with BlockingConnection(topics.broker) as connection:
+    with BlockingConnection(topics.broker, 60) as connection:
         answer = connection.invoke(RequestCode.SEND_MESSAGE_V2, header, b"no zlib at all")
         assert answer.code == ResponseCode.SUCCESS, answer.remark
 

@@ -76,7 +76,7 @@ def test_a_deleted_topic_is_data_loss(topics: Topics, options: MakeOptions) -> N
     fetcher = Fetcher(given)
     queue = Queue(topic, "broker-a", 0)
     fetcher._cluster.queues()
-    with BlockingConnection(topics.broker) as connection:
+    with BlockingConnection(topics.broker, 60) as connection:
         assert connection.invoke(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicRequestHeader(topic)).code == 0
     with pytest.raises(DataLossError, match="deleted"):
         list(fetcher.fetch([OffsetRange(queue, 0, 100)]))

@@ -54,7 +54,7 @@ def died(topics: Topics) -> Died:
 
 def stored(topics: Topics, topic: str) -> int:
     """Messages in the only queue of a topic."""
-    with BlockingConnection(topics.broker) as connection:
+    with BlockingConnection(topics.broker, 60) as connection:
         answer = connection.invoke(RequestCode.GET_MAX_OFFSET, GetMaxOffsetRequestHeader(topic, 0))
         return answer.header(GetMaxOffsetResponseHeader).offset
 

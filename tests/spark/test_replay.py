@@ -60,7 +60,7 @@ def send_packed(topics: Topics, topic: str, queue_id: int, body: bytes, properti
         unit_mode=False,
         batch=False,
     )
-    with BlockingConnection(topics.broker) as connection:
+    with BlockingConnection(topics.broker, 60) as connection:
         answer = connection.invoke(RequestCode.SEND_MESSAGE_V2, header, zlib.compress(body))
         assert answer.code == ResponseCode.SUCCESS, answer.remark
 

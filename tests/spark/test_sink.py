@@ -151,10 +151,10 @@ def test_a_killed_driver_leaves_every_row_once(topics: Topics, place: Path) -> N
     add(place, 0, 500)
     add(place, 500, 2000)
     command = [sys.executable, "-m", "tests.spark.dying", topics.namesrv, topic, "exactly-once", str(place)]
-    killed = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    killed = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert killed.returncode != 0
     assert (place / "died").exists()
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     assert bodies(topics, topic, 2) == expected(2500)
 

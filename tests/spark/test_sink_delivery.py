@@ -84,7 +84,7 @@ def peer() -> Iterator[Peer]:
     yield begin
     listener.shutdown(socket.SHUT_RDWR)
     listener.close()
-    thread.join(10)
+    thread.join(60)
 
 
 def deliver(address: str, count: int = 5, queues: int = 1, **more: str) -> Delivered:

@@ -199,8 +199,9 @@ def test_a_broker_that_is_killed_again_and_again(tmp_path: Path, guarantee: str)
         deployment.close()
 
 
-def test_a_broker_without_an_index_is_told_apart(tmp_path: Path) -> None:
+def test_a_broker_without_an_index_is_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Effectively-once would store repeated rows twice there, and nobody would know."""
+    monkeypatch.setattr("cometmq.spark.sink.effectively_once.PROOF_SECONDS", 1.0)
     deployment = deploy(System.COMETMQ, tmp_path, messageIndexEnable="false")
     try:
         topics = Topics(deployment.address, deployment.broker.address)

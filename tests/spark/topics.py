@@ -56,11 +56,11 @@ class Topics:
             order=False,
             topic_sys_flag=0,
         )
-        with BlockingConnection(self.broker) as connection:
+        with BlockingConnection(self.broker, 60) as connection:
             answer = connection.invoke(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
             assert answer.code == ResponseCode.SUCCESS, answer.remark
         deadline = time.monotonic() + ROUTE_TIMEOUT_S
-        with BlockingConnection(self.namesrv) as connection:
+        with BlockingConnection(self.namesrv, 60) as connection:
             while True:
                 route = connection.invoke(
                     RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteInfoRequestHeader(name, accept_standard_json_only=True)
@@ -87,7 +87,7 @@ class Topics:
         gone = UnRegisterBrokerRequestHeader(
             broker_name=name, broker_addr=address, cluster_name="DefaultCluster", broker_id=0
         )
-        with BlockingConnection(self.namesrv) as connection:
+        with BlockingConnection(self.namesrv, 60) as connection:
             answer = connection.invoke(RequestCode.REGISTER_BROKER, header, body)
             assert answer.code == ResponseCode.SUCCESS, answer.remark
             yield
@@ -96,7 +96,7 @@ class Topics:
     def send(self, topic: str, queue_id: int, bodies: Sequence[bytes], properties: str = "TAGS\x01TagA") -> int:
         """Append messages to a queue, in batches; the offset of the first."""
         first = -1
-        with BlockingConnection(self.broker, 20.0) as connection:
+        with BlockingConnection(self.broker, 60) as connection:
             for at in range(0, len(bodies), BATCH):
                 part = bodies[at : at + BATCH]
                 header = SendMessageRequestHeaderV2(
@@ -137,13 +137,13 @@ class Topics:
             unit_mode=False,
             batch=False,
         )
-        with BlockingConnection(self.broker, 20.0) as connection:
+        with BlockingConnection(self.broker, 60) as connection:
             answer = connection.invoke(RequestCode.SEND_MESSAGE_V2, header, body)
             assert answer.code == ResponseCode.SUCCESS, answer.remark
 
     def await_messages(self, topic: str, queue_id: int, end: int) -> None:
         """Wait until a queue holds so many messages that can be pulled."""
-        with BlockingConnection(self.broker, 20.0) as connection:
+        with BlockingConnection(self.broker, 60) as connection:
             self._await(connection, topic, queue_id, end)
 
     def _await(self, connection: BlockingConnection, topic: str, queue_id: int, end: int) -> None:

@@ -207,7 +207,7 @@ async def test_after_a_failed_flush_nothing_is_acknowledged_until_reopened(bench
     async def flushed(position: int) -> StoreError | None:
         done: asyncio.Future[StoreError | None] = loop.create_future()
         store.when_flushed(position, done.set_result)
-        return await asyncio.wait_for(done, 10)
+        return await asyncio.wait_for(done, 60)
 
     assert await flushed(store.max_physical_offset) is None
     disk.failures = 1
@@ -252,7 +252,7 @@ async def test_one_flush_covers_everything_written_before_it(bench: StoreBench) 
                 done.set()
 
         store.when_flushed(position, answered)
-    await asyncio.wait_for(done.wait(), 10)
+    await asyncio.wait_for(done.wait(), 60)
     assert answers == [None] * 20
     assert CountingDisk.flushes <= 2
     assert store.flushed_position == store.max_physical_offset
@@ -302,7 +302,7 @@ async def test_a_start_without_room_for_the_first_log_file_says_so(
     disk.room = SEGMENT_BYTES - 1
     store = bench.open(disk=disk)
     store.start()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not caplog.messages:
             await asyncio.sleep(0.01)
     (told,) = caplog.messages

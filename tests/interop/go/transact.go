@@ -54,7 +54,7 @@ func transact(o options) error {
 		producer.WithNameServer([]string{o.text("namesrv", "")}),
 		producer.WithGroupName(o.text("group", "")),
 		producer.WithInstanceName(strconv.Itoa(os.Getpid())),
-		producer.WithSendMsgTimeout(5*time.Second),
+		producer.WithSendMsgTimeout(20*time.Second),
 	)
 	if err != nil {
 		return err

@@ -56,7 +56,7 @@ final class Produce {
                 }
                 case "request" -> {
                     for (int at = 0; at < count; at++) {
-                        Message reply = producer.request(messages.get(at), options.number("request-timeout-ms", 15000));
+                        Message reply = producer.request(messages.get(at), options.number("request-timeout-ms", 60000));
                         String body = new String(reply.getBody(), StandardCharsets.UTF_8);
                         output.print("reply", Map.of("index", first + at, "body", body));
                     }
@@ -88,7 +88,7 @@ final class Produce {
         producer.setNamesrvAddr(options.text("namesrv"));
         producer.setInstanceName(UUID.randomUUID().toString());
         producer.setCompressMsgBodyOverHowmuch((int) options.number("compress-over", 4096));
-        producer.setSendMsgTimeout((int) options.number("send-timeout-ms", 5000));
+        producer.setSendMsgTimeout((int) options.number("send-timeout-ms", 20000));
         producer.setVipChannelEnabled(options.number("vip", 0) == 1);
         return producer;
     }

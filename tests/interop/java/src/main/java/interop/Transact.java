@@ -26,7 +26,7 @@ final class Transact {
         producer.setNamesrvAddr(options.text("namesrv"));
         producer.setInstanceName(UUID.randomUUID().toString());
         producer.setHeartbeatBrokerInterval(500);
-        producer.setSendMsgTimeout(5000);
+        producer.setSendMsgTimeout(20000);
         producer.setTransactionListener(new TransactionListener() {
             @Override
             public LocalTransactionState executeLocalTransaction(Message message, Object arg) {
