@@ -1,6 +1,7 @@
-"""Processes of Spark that die half-way through a micro-batch, once; and a driver program for those that die as a whole.
+"""Processes of Spark that die in a micro-batch, once; and a driver program for those that die as a whole.
 
-python -m tests.spark.dying NAMESRV TOPIC GUARANTEE PLACE   runs the stream of files in PLACE/in into the topic.
+python -m tests.spark.dying NAMESRV TOPIC GUARANTEE PLACE AFTER   runs the stream of files in PLACE/in into the topic,
+and dies when AFTER rows of a batch were handed on.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class DieOnce:
     def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
         for batch in batches:
             yield batch.slice(0, self.after)
-            if batch.num_rows > self.after and not os.path.exists(self.marker):
+            if batch.num_rows >= self.after and not os.path.exists(self.marker):
                 Path(self.marker).touch()
                 self._die()
             yield batch.slice(self.after)
@@ -82,10 +83,11 @@ def main() -> None:
     """One driver's life."""
     from cometmq.spark.environment import local_session
 
-    namesrv, topic, guarantee, directory = sys.argv[1:]
+    namesrv, topic, guarantee, directory, after = sys.argv[1:]
     place = Path(directory)
     spark = local_session("local[2]", "dying")
-    run_stream(spark, namesrv, topic, place, DieOnce(place / "died", "driver"), deliveryGuarantee=guarantee)
+    die = DieOnce(place / "died", "driver", int(after))
+    run_stream(spark, namesrv, topic, place, die, deliveryGuarantee=guarantee)
     spark.stop()
 
 

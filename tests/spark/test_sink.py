@@ -120,17 +120,28 @@ def test_a_stream_goes_on_after_a_restart(spark: Any, topics: Topics, place: Pat
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize("how", ["error", "worker", "workers"])
-def test_a_micro_batch_whose_processes_died_is_repeated_exactly_once(
-    spark: Any, topics: Topics, place: Path, how: str
+@pytest.mark.parametrize(
+    ("how", "guarantee", "after"),
+    [
+        ("error", "exactly-once", 600),
+        ("worker", "exactly-once", 600),
+        ("workers", "exactly-once", 600),
+        ("workers", "exactly-once", 2000),
+        ("workers", "effectively-once", 600),
+        ("workers", "effectively-once", 2000),
+    ],
+)
+def test_a_micro_batch_whose_processes_died_is_repeated_and_each_row_is_there_once(
+    spark: Any, topics: Topics, place: Path, how: str, guarantee: str, after: int
 ) -> None:
+    """They die when some of the rows were handed to the sink, or when all of them were."""
     topic = topics.create(queues=2)
     add(place, 0, 2000)
     add(place, 2000, 100)
-    die = DieOnce(place / "died", how)
+    die = DieOnce(place / "died", how, after)
     with pytest.raises(Exception, match=r"on purpose|crashed|exited|EOF"):
-        run_stream(spark, topics.namesrv, topic, place, die, deliveryGuarantee="exactly-once")
-    run_stream(spark, topics.namesrv, topic, place, die, deliveryGuarantee="exactly-once")
+        run_stream(spark, topics.namesrv, topic, place, die, deliveryGuarantee=guarantee)
+    run_stream(spark, topics.namesrv, topic, place, die, deliveryGuarantee=guarantee)
     assert bodies(topics, topic, 2) == expected(2100)
 
 
@@ -146,11 +157,12 @@ def test_nothing_is_lost_when_all_workers_die(spark: Any, topics: Topics, place:
 
 
 @pytest.mark.crash
-def test_a_killed_driver_leaves_every_row_once(topics: Topics, place: Path) -> None:
+@pytest.mark.parametrize(("guarantee", "after"), [("exactly-once", 600), ("effectively-once", 2000)])
+def test_a_killed_driver_leaves_every_row_once(topics: Topics, place: Path, guarantee: str, after: int) -> None:
     topic = topics.create(queues=2)
     add(place, 0, 500)
     add(place, 500, 2000)
-    command = [sys.executable, "-m", "tests.spark.dying", topics.namesrv, topic, "exactly-once", str(place)]
+    command = [sys.executable, "-m", "tests.spark.dying", topics.namesrv, topic, guarantee, str(place), str(after)]
     killed = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert killed.returncode != 0
     assert (place / "died").exists()

@@ -70,14 +70,14 @@ class Topics:
                 assert time.monotonic() < deadline, f"the nameserver never learnt of {name}"
 
     @contextmanager
-    def registered(self, name: str, address: str, topic: str) -> Iterator[None]:
+    def registered(self, name: str, address: str, topic: str, broker_id: int = 0) -> Iterator[None]:
         """Tell the nameserver of a broker with that topic, whether or not it is there, for the length of the block."""
         header = RegisterBrokerRequestHeader(
             broker_name=name,
             broker_addr=address,
             cluster_name="DefaultCluster",
             ha_server_addr=address,
-            broker_id=0,
+            broker_id=broker_id,
         )
         table = TopicConfigSerializeWrapper(
             data_version=DataVersion(counter=1, timestamp=1),
@@ -85,7 +85,7 @@ class Topics:
         )
         body = encode_body(RegisterBrokerBody(topic_config_serialize_wrapper=table))
         gone = UnRegisterBrokerRequestHeader(
-            broker_name=name, broker_addr=address, cluster_name="DefaultCluster", broker_id=0
+            broker_name=name, broker_addr=address, cluster_name="DefaultCluster", broker_id=broker_id
         )
         with BlockingConnection(self.namesrv, 60) as connection:
             answer = connection.invoke(RequestCode.REGISTER_BROKER, header, body)

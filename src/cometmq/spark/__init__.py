@@ -2,22 +2,15 @@
 
 Importing this package costs nothing: PySpark and PyArrow are loaded by the modules that need them.
 
-=====================  ==========================================================================
-``source``             ``RocketMQDataSource``, what ``spark.read.format("rocketmq")`` finds
-``environment``        ``demand_spark()``: what is missing for Spark here, and ``local_session()``
-``decode``             stored records → Arrow columns, vectorised
-``archive``            ``archive(namesrv, topics, to, checkpoint, *, trigger="availableNow",
-                       starting_offsets="earliest", max_offsets_per_trigger=1_000_000,
-                       options=None, spark=None, master="local[*]", on_batch=None, stop=None)
-                       -> ArchiveReport``
-``archive_log``        ``ArchiveLog(to)``: committed files, counts per queue; no Spark
-``archive_reader``     ``read_archive(spark, to) -> DataFrame``
-``lag``                ``lag_of(source)`` and ``lag_now(source, namesrv)``: how far a query is behind
-``lag_listener``       ``LagListener``: the same for all queries of a session, for logs and Prometheus
-=====================  ==========================================================================
+==========================  =====================================================================================
+``source``, ``sink``        ``format("rocketmq")``; ``store_source`` is ``format("rocketmq_store")``
+``bodies``                  Avro, Protobuf, JSON and text as functions of columns
+``lag``, ``lag_listener``   how far a query is behind, from its progress, and for logs and Prometheus
+``environment``             what is missing for Spark here, and ``local_session()``
+``decode``                  stored records → Arrow columns, vectorised
+``job_source``              what most jobs read: brokers, an archive, a store
+``archive``, ``replay`` …   the jobs, a function of that name each; beside each its ``…_report``
+==========================  =====================================================================================
 
-``ArchiveReport`` has ``rows``, ``bytes``, ``files``, ``batches``, ``seconds``, ``finished``,
-``warnings`` and ``queues``: one ``QueueTotals(topic, broker, queue_id, first, next, rows)`` for each queue in
-the archive (all batches ever committed, not only those of this run), ``complete`` and
-``render()``. ``cometmq pipeline archive`` is the same job as a command.
+``docs/spark.md`` is the page of source and options, ``docs/spark-jobs.md`` and those beside it tell of the jobs.
 """

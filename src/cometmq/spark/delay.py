@@ -16,7 +16,7 @@ from cometmq.spark.archive_log import ArchiveLog
 from cometmq.spark.delay_progress import BrokerProgress, progress_of
 from cometmq.spark.delay_report import DelayReport, TimerBehind, TimerCount
 from cometmq.spark.delay_rows import delayed_rows
-from cometmq.spark.delay_stuck import with_reasons
+from cometmq.spark.delay_stuck import looked_up, with_reasons
 from cometmq.spark.delay_sums import DELIVERED, STUCK, UNTOLD, WAITING
 from cometmq.spark.errors import OptionError
 from cometmq.spark.job_source import MessageSource, job_session
@@ -138,13 +138,10 @@ def _seen_ms(source: MessageSource, there: Sequence[str], at_ms: int) -> Column:
 
     if source.archive is None:
         return f.when(f.col("topic").isin(list(there)), f.lit(at_ms).cast("bigint"))
-    seen = f.lit(None).cast("bigint")
     newest: dict[str, int] = {}
     for file in ArchiveLog(source.archive).files():
-        newest[file.topic] = max(newest.get(file.topic, 0), file.max_store_ms)
-    for topic, until_ms in newest.items():
-        seen = f.when(f.col("topic") == topic, f.lit(min(until_ms, at_ms)).cast("bigint")).otherwise(seen)
-    return seen
+        newest[file.topic] = min(max(newest.get(file.topic, 0), file.max_store_ms), at_ms)
+    return looked_up(newest, f.col("topic"))
 
 
 def _state(source: MessageSource, at_ms: int, grace_ms: int) -> Column:

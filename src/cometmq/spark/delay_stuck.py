@@ -22,8 +22,8 @@ def with_reasons(stuck: DataFrame, progress: Sequence[BrokerProgress]) -> DataFr
     reached = {f"{of.broker}/{level}": offset for of in progress for level, offset in of.reached.items()}
     until = {of.broker: of.timer_until_ms for of in progress if of.timer_until_ms is not None}
     without = [of.broker for of in progress if of.has_timer is False]
-    next_offset = _looked_up(reached, f.concat_ws("/", "broker", "level"))
-    timer_until_ms = _looked_up(until, f.col("broker"))
+    next_offset = looked_up(reached, f.concat_ws("/", "broker", "level"))
+    timer_until_ms = looked_up(until, f.col("broker"))
     any_delay = f.col("anyDelay")
     ahead = f.when(any_delay, f.col("dueMs") > timer_until_ms).otherwise(f.col("waitingOffset") >= next_offset)
     reason = (
@@ -37,7 +37,8 @@ def with_reasons(stuck: DataFrame, progress: Sequence[BrokerProgress]) -> DataFr
     return stuck.withColumn("reason", reason)
 
 
-def _looked_up(table: Mapping[str, int], key: Column) -> Column:
+def looked_up(table: Mapping[str, int], key: Column) -> Column:
+    """The number that a table has for a key, null where it has none; the expression is flat, however long it is."""
     from pyspark.sql import functions as f
 
     if not table:

@@ -1,8 +1,7 @@
 """How large messages are, asked of the brokers: what Spark partitions are cut by.
 
 A consume queue has the size of every record, so a few of its units (QUERY_CONSUME_QUEUE, which Apache RocketMQ has
-too) tell without reading a single message. Each queue is looked at in several places, since
-sizes change with time.
+too) tell without reading a single message. Each queue is looked at in several places, since sizes change with time.
 The same batch gives the same answer again, so that a repeated one is cut as before.
 """
 

@@ -26,14 +26,15 @@ from cometmq.spark.environment import driver_session
 from cometmq.spark.errors import ArchiveError, OptionError, SparkSourceError
 from cometmq.spark.offset_mapping import translate, write_offsets
 from cometmq.spark.options import parse_options
-from cometmq.spark.queues import Queue
+from cometmq.spark.queues import OffsetRange, Queue
 from cometmq.spark.replay_ledger import Plan, Range, ReplayJob, ReplayLedger, Selection, TargetEnd, ranges_left
 from cometmq.spark.replay_messages import SENT_COLUMNS
-from cometmq.spark.replay_plan import files_of, same_queues, select, target_by_key, target_by_queue, within
+from cometmq.spark.replay_plan import files_of, same_queues, select, target_by_key, target_by_queue
 from cometmq.spark.replay_report import ReplayedStep, ReplayReport, TranslatedOffset, queues_replayed
 from cometmq.spark.replay_sender import GROUP, SENT_DDL, ReplayTask, send_batches
 from cometmq.spark.sink.options import parse_sink_options
 from cometmq.spark.sink.routes import look_up
+from cometmq.spark.within import within
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -276,7 +277,8 @@ class _Run:
         if not files:
             return None
         frame = read_files(spark, self._log.root, files)
-        chosen = within(select(frame, self._job.topic, self._job.selection), ranges)
+        parts = [OffsetRange(Queue(self._job.topic, of.broker, of.queue_id), of.first, of.end) for of in ranges]
+        chosen = within(select(frame, self._job.topic, self._job.selection), parts)
         target = target_by_key(len(self._queues)) if self._kept is None else target_by_queue(self._kept)
         return chosen.select("*", target.alias("target")).selectExpr("target", *SENT_COLUMNS)
 

@@ -50,21 +50,6 @@ def select(frame: DataFrame, topic: str, selection: Selection) -> DataFrame:
     return frame
 
 
-def within(frame: DataFrame, ranges: Iterable[Range]) -> DataFrame:
-    """The rows of some ranges."""
-    from pyspark.sql import functions as f
-
-    wanted: Column = f.lit(False)
-    for part in ranges:
-        wanted = wanted | (
-            (f.col("brokerName") == part.broker)
-            & (f.col("queueId") == part.queue_id)
-            & (f.col("queueOffset") >= part.first)
-            & (f.col("queueOffset") < part.end)
-        )
-    return frame.where(wanted)
-
-
 def files_of(files: Iterable[DataFile], topic: str, ranges: Sequence[Range], selection: Selection) -> list[DataFile]:
     """The files that may hold messages of some ranges that the selection takes."""
     by_queue = {(part.broker, part.queue_id): part for part in ranges}

@@ -14,9 +14,10 @@ from cometmq.spark.job_source import MessageSource
 from cometmq.spark.options import parse_options
 from cometmq.spark.queues import OffsetRange, Offsets, Queue, offsets_to_json
 from cometmq.spark.store_files import ConsumeQueues
+from cometmq.spark.within import within
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 _LATEST: Final = -1
 """Stands for the end of a queue: one that begins there has nothing to read."""
@@ -49,9 +50,10 @@ def bounds_of(source: MessageSource, topics: Sequence[str]) -> dict[Queue, Bound
 def read_ranges(
     spark: SparkSession, source: MessageSource, ranges: Sequence[OffsetRange], columns: Sequence[str]
 ) -> DataFrame:
-    """The messages of some ranges, not cut to the times of the source; of a queue in the order of their offsets.
+    """The messages of some ranges, not cut to the times of the source.
 
-    Within a Spark partition, that is: a queue may be spread over several, and they may hold several queues.
+    Within a Spark partition those of a queue are in the order of their offsets; a queue may be spread over several
+    partitions, and one may hold several queues.
     """
     from cometmq.spark.columns import BY_NAME
 
@@ -80,23 +82,9 @@ def read_ranges(
             and part.first < file.end
         ]
         frame = read_files(spark, log.root, files)
-        return frame.where(_within(ranges)).select(*columns)
-    return replace(source, begin_ms=None, end_ms=None).read(spark, topics, columns).where(_within(ranges))
+        return within(frame, ranges).select(*columns)
+    return within(replace(source, begin_ms=None, end_ms=None).read(spark, topics, columns), ranges)
 
 
 def _text(offsets: Offsets) -> str:
     return json.dumps(offsets_to_json(offsets))
-
-
-def _within(ranges: Sequence[OffsetRange]) -> Column:
-    from pyspark.sql import functions as f
-
-    wanted = f.lit(False)
-    for part in ranges:
-        wanted = wanted | (
-            (f.col("topic") == part.queue.topic)
-            & (f.col("brokerName") == part.queue.broker)
-            & (f.col("queueId") == part.queue.queue_id)
-            & f.col("queueOffset").between(part.first, part.end - 1)
-        )
-    return wanted

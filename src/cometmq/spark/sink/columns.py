@@ -40,7 +40,7 @@ SINK_COLUMNS: Final = (
 )
 
 SINK_BY_NAME: Final = {column.name: column for column in SINK_COLUMNS}
-DELAY_COLUMNS: Final = frozenset({"delayLevel", "delayMs", "deliverAt"})
+DELAY_COLUMNS: Final = ("delayLevel", "delayMs", "deliverAt")
 _KAFKA_KEY: Final = "RocketMQ has no key of a record: use shardingKey for order, keys for finding messages"
 
 
@@ -80,10 +80,11 @@ def check_sink_schema(
         )
     if not topic_given and "topic" not in names:
         raise OptionError("no topic: neither option topic nor a column topic", next_step="give one of them")
-    if guarantee is not Guarantee.AT_LEAST_ONCE and names & DELAY_COLUMNS:
+    delays = [name for name in DELAY_COLUMNS if name in names]
+    if guarantee is not Guarantee.AT_LEAST_ONCE and delays:
         raise OptionError(
             f"deliveryGuarantee {guarantee.value} has no delayed messages, which wait under another topic first",
-            next_step=f"leave out {', '.join(sorted(names & DELAY_COLUMNS))}, or use at-least-once",
+            next_step=f"leave out {', '.join(delays)}, or use at-least-once",
         )
     if "brokerName" in names and "queueId" not in names:
         raise OptionError("column brokerName says which broker queueId is on, and there is no queueId")

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from cometmq.limits import MAX_SPARK_BATCH_BODY_BYTES
 from cometmq.message.batch import PIECE_OVERHEAD_BYTES
+from cometmq.spark.sink.columns import DELAY_COLUMNS
 from cometmq.spark.sink.identity import TaskIdentity
 from cometmq.spark.sink.options import SinkOptions
 from cometmq.spark.sink.properties import encode_properties_of
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 _HEAD: Final = struct.Struct(">iiiii")
 _SHORT: Final = struct.Struct(">h")
-_DELAYS: Final = ("delayLevel", "delayMs", "deliverAt")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ def _body(batch: pa.RecordBatch, where: RowPlace, options: SinkOptions) -> Any:
 def _delayed(batch: pa.RecordBatch, where: RowPlace) -> npt.NDArray[np.bool_]:
     """The rows with a delay, after a check that each has one at most."""
     kinds = np.zeros(batch.num_rows, np.int8)
-    for name in _DELAYS:
+    for name in DELAY_COLUMNS:
         if name in batch.schema.names:
             column = batch.column(name)
             given = np.asarray(pc.is_valid(column))
@@ -136,5 +136,7 @@ def _delayed(batch: pa.RecordBatch, where: RowPlace) -> npt.NDArray[np.bool_]:
                 refuse_first(batch, values < 0, where, f"{name} is negative", "leave it null for no delay")
                 given = values > 0
             kinds += given
-    refuse_first(batch, kinds > 1, where, f"more than one of {', '.join(_DELAYS)} is given", "leave the others null")
+    refuse_first(
+        batch, kinds > 1, where, f"more than one of {', '.join(DELAY_COLUMNS)} is given", "leave the others null"
+    )
     return kinds > 0

@@ -121,11 +121,10 @@ class Placing:
         for code, topic in enumerate(named.dictionary.to_pylist()):
             chosen = np.flatnonzero(codes == code)
             try:
-                targets[chosen] = self._targets_in(topic, encoded, chosen)
+                self._routes.of(topic)
             except SinkError as error:
-                if error.message.startswith("row "):
-                    raise
                 refuse_row(batch, int(chosen[0]), encoded.where, error.message, error.next_step or "")
+            targets[chosen] = self._targets_in(topic, encoded, chosen)
         return targets
 
     def _targets_in(

@@ -50,9 +50,10 @@ def look_up(options: SinkOptions, topic: str) -> WriteRoute:
         )
     data = decode_body(TopicRouteData, demand_success(answer).body)
     try:
-        queues = tuple(Queue(*queue) for queue in _parts(topic, data))
+        write_queues = route_of(topic, data).write_queues
     except ClientError as error:
         raise SinkError(error.message, next_step=error.next_step) from error
+    queues = tuple(Queue(of.topic, of.broker_name, of.queue_id) for of in write_queues)
     if not queues:
         raise SinkError(
             f"topic {topic} has no queue that can be written to",
@@ -64,10 +65,6 @@ def look_up(options: SinkOptions, topic: str) -> WriteRoute:
         if MASTER_ID in broker.broker_addrs
     }
     return WriteRoute(queues, masters)
-
-
-def _parts(topic: str, data: TopicRouteData) -> list[tuple[str, str, int]]:
-    return [(queue.topic, queue.broker_name, queue.queue_id) for queue in route_of(topic, data).write_queues]
 
 
 class Routes:

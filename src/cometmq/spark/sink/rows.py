@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cometmq.spark.errors import SinkError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
+
+
+class RowPlace(NamedTuple):
+    """Which rows of which partition a batch holds."""
+
+    partition: int
+    first_row: int
+
 
 _TELLING: Final = ("topic", "keys", "tags", "shardingKey")
 _SHOWN_CHARS: Final = 80
@@ -41,13 +49,3 @@ def refuse_row(batch: pa.RecordBatch, index: int, where: RowPlace, fault: str, n
     raise SinkError(
         f"row {where.first_row + index} of partition {where.partition}{context}: {fault}", next_step=next_step
     )
-
-
-class RowPlace:
-    """Which rows of which partition a batch holds."""
-
-    __slots__ = ("first_row", "partition")
-
-    def __init__(self, partition: int, first_row: int) -> None:
-        self.partition = partition
-        self.first_row = first_row
