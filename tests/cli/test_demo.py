@@ -156,8 +156,10 @@ def test_an_interrupted_demo_leaves_no_process_behind(
     demo = offline.start("demo", *size, "--report", str(place), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     assert demo.stderr is not None
     with demo.stderr:
+        said = b""
         while act.encode() not in (line := demo.stderr.readline()):
-            assert line, f"the demo ended before: {act}"
+            said += line
+            assert line, f"the demo ended before: {act}: {said.decode()}"
         demo.send_signal(number)
         assert demo.wait(60) == 130
         assert b"Traceback" not in demo.stderr.read()

@@ -19,6 +19,8 @@ class Worker:
         self.name = name
         self.ledger = ledger
         self.told = Told()
+        self.is_at_work = False
+        """Whether it has told anything."""
         self._module = module
         self._task = task
         self._process: asyncio.subprocess.Process | None = None
@@ -84,3 +86,4 @@ class Worker:
         assert process.stdout is not None
         while line := await process.stdout.readline():
             self.told = msgspec.json.decode(line, type=Told)
+            self.is_at_work = True

@@ -166,7 +166,7 @@ class Stage:
 
     async def _crash(self, cluster: ProcessCluster) -> tuple[int, int]:
         """Kill the broker in the middle of the stream and start it again; return both times."""
-        await self._until(lambda: self.progress.acked >= KILL_AT * self.plan.messages)
+        await self._until(self._is_in_the_middle)
         self._act("the broker is killed (SIGKILL)")
         killed_ms = SYSTEM_CLOCK.now_ms()
         await _in_thread(cluster.kill_broker, 0)
@@ -174,6 +174,11 @@ class Stage:
         self._act("the broker starts again on its store")
         await self._timed("recovery", _in_thread(cluster.start_broker, 0))
         return killed_ms, SYSTEM_CLOCK.now_ms()
+
+    def _is_in_the_middle(self) -> bool:
+        """Whether much is sent, and every consumer has found the topic: of a broker that is down it would not."""
+        begun = all(worker.is_at_work for worker in self._consumers)
+        return begun and self.progress.acked >= KILL_AT * self.plan.messages
 
     async def _start_workers(self, namesrv: str) -> None:
         plan = self.plan
