@@ -144,6 +144,9 @@ MAX_HELD_PULLS_OF_CONNECTION: Final = 16_384
 MAX_CONSUMER_OFFSET_TABLES: Final = 200_000
 """Pairs of topic and group with offsets; each is an entry of ``consumerOffset.json``."""
 
+MAX_CONSUMER_OFFSETS: Final = 2_000_000
+"""Offsets of all these pairs, one for each queue, about 100 bytes each: clients may name any number of a queue."""
+
 MAX_TOPICS: Final = 50_000
 """Topics that clients may bring into being; administrators may go on. The table is one file, written on each change."""
 

@@ -127,6 +127,23 @@ def test_table_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert offsets.commit("g", "a", 1, 1)
 
 
+def test_offsets_of_all_queues_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cometmq.broker.offsets, "MAX_CONSUMER_OFFSETS", 3)
+    path = tmp_path / "consumerOffset.json"
+    first = ConsumerOffsetManager(path)
+    assert [first.commit("g", "T", queue_id, 5) for queue_id in (0, 2**31 - 1, 7, 8)] == [True, True, True, False]
+    assert first.commit("g", "T", 7, 6), "known ones go on"
+    assert not first.commit("other", "T", 0, 1)
+    assert first.query("g", "T", 8) == NO_OFFSET
+    first.save()
+    offsets = ConsumerOffsetManager(path)
+    offsets.load()
+    assert not offsets.commit("other", "T", 0, 1)
+    assert set(offsets.table) == {"T@g"}
+    offsets.forget(group="g")
+    assert [offsets.commit("other", "T", queue_id, 1) for queue_id in range(4)] == [True, True, True, False]
+
+
 def test_full_disk_is_tried_again(tmp_path: Path) -> None:
     directory = tmp_path / "config"
     directory.write_text("a file where a directory should be")

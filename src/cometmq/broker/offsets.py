@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from cometmq.broker.table_file import TableFile, TableFileError
-from cometmq.limits import MAX_CONSUMER_OFFSET_TABLES
+from cometmq.limits import MAX_CONSUMER_OFFSET_TABLES, MAX_CONSUMER_OFFSETS
 from cometmq.message.names import TRANSACTION_GROUP, check_group, check_topic
 
 _SEPARATOR: Final = "@"
@@ -27,6 +27,8 @@ class ConsumerOffsetManager:
     def __init__(self, path: Path) -> None:
         self._file = TableFile(path)
         self._table: dict[str, dict[int, int]] = {}
+        self._count = 0
+        """Offsets of all pairs."""
         self._writing = threading.Lock()
 
     def load(self) -> list[str]:
@@ -49,6 +51,7 @@ class ConsumerOffsetManager:
                 self._table[key] = {int(queue_id): int(offset) for queue_id, offset in queues.items()}
             except (AttributeError, TypeError, ValueError):
                 findings.append(f"consumerOffset.json: entry {key!r} left out")
+        self._count = sum(map(len, self._table.values()))
         return findings
 
     def query(self, group: str, topic: str, queue_id: int) -> int:
@@ -72,9 +75,13 @@ class ConsumerOffsetManager:
         key = f"{topic}{_SEPARATOR}{group}"
         queues = self._table.get(key)
         if queues is None:
-            if len(self._table) >= MAX_CONSUMER_OFFSET_TABLES:
+            if len(self._table) >= MAX_CONSUMER_OFFSET_TABLES or self._count >= MAX_CONSUMER_OFFSETS:
                 return False
             queues = self._table[key] = {}
+        if queue_id not in queues:
+            if self._count >= MAX_CONSUMER_OFFSETS:
+                return False
+            self._count += 1
         queues[queue_id] = offset
         self._file.changed()
         return True
@@ -100,7 +107,7 @@ class ConsumerOffsetManager:
         for key in list(self._table):
             key_topic, _, key_group = key.partition(_SEPARATOR)
             if (group is None or key_group == group) and (topic is None or key_topic == topic):
-                del self._table[key]
+                self._count -= len(self._table.pop(key))
                 self._file.changed()
 
     @property
