@@ -433,6 +433,30 @@ async def test_a_full_disk_does_not_take_the_log_that_waiting_messages_pin(
     await again.stop()
 
 
+async def test_a_timer_log_that_fails_in_whatever_way_is_tried_again_and_loses_nothing(
+    start_broker: StartBroker, connect_to: Callable[[Broker], Any], clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = await start_broker()
+    log = first.timer.intake.log
+    append, failures = log.append, [RuntimeError("on purpose"), OSError(errno.EIO, "on purpose")]
+
+    def failing(entries: Any) -> None:
+        if failures:
+            raise failures.pop()
+        append(entries)
+
+    monkeypatch.setattr(log, "append", failing)
+    await send_later(await connect_to(first), b"x", 3_600_000)
+    async with asyncio.timeout(60):
+        while log.position.serial < 1:
+            await clock.run_for(1)
+    assert not failures
+    await first.stop()
+    second = await start_broker()
+    await clock.skip(3_600)
+    assert all_bodies(second, "Later") == [b"x"]
+
+
 async def test_after_the_date_was_set_back_only_what_is_near_is_in_memory(
     connect_to: Callable[[Broker], Any], tmp_path: Path
 ) -> None:

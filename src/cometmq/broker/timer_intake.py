@@ -257,12 +257,15 @@ class TimerIntake:
                     await self._round()
                 except (OSError, StoreError) as error:
                     _log.error("the timer log cannot be written or read now, it is tried again: %s", error)
-                    self._again = False
+                    self._retry()
+                except Exception:
+                    _log.exception("the timer log failed, it is tried again")
                     self._retry()
         finally:
             self._task = None
 
     def _retry(self) -> None:
+        self._again = False
         if self._save_timer is not None:
             self._save_timer.cancel()
         self._save_timer = None if self._stopped else self._clock.call_later(TIMER_RETRY_SECONDS, self._tick)
@@ -288,7 +291,7 @@ class TimerIntake:
         if batch:
             try:
                 await self._in_thread(partial(self.log.append, batch))
-            except OSError:
+            except BaseException:  # whatever it is: no position may say that these are in the timer log
                 self._unwritten = batch + self._unwritten
                 self._unwritten_bytes += size
                 raise
