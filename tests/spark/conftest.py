@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import runpy
 import shutil
 import sys
 import warnings
@@ -51,6 +52,29 @@ def options(deployment: Deployment) -> MakeOptions:
     return make
 
 
+EXAMPLES = Path(__file__).parents[2] / "examples" / "spark"
+RunExample = Callable[..., str]
+
+
+@pytest.fixture
+def run_example(
+    spark: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[RunExample]:
+    """Run a script of ``examples/spark`` in the tests' session, which it does not stop; gives what it printed."""
+    partitions = spark.conf.get("spark.sql.shuffle.partitions")
+    monkeypatch.setattr(type(spark), "stop", lambda _: None)
+
+    def run(name: str, *arguments: object) -> str:
+        monkeypatch.setattr(sys, "argv", [name, *map(str, arguments)])
+        capsys.readouterr()
+        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+        return capsys.readouterr().out
+
+    yield run
+    spark.conf.set("spark.sql.shuffle.partitions", partitions)
+    spark.sparkContext.setLogLevel("ERROR")
+
+
 MOST_ROWS = 500
 """Rows that a job may bring to the driver at once here: of queues, groups, tasks and files, never of messages."""
 
@@ -80,6 +104,32 @@ def jobs_collect_nothing_that_grows(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(DataFrame, name, watched(name))
 
 
+SETTINGS = """
+spark.driver.extraJavaOptions  -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
+spark.python.daemon.module     tests.spark.daemon
+"""
+"""For drivers that live for a few seconds: their JVMs compile quickly rather than well, and Python workers are forked
+from a process that has imported what they need."""
+
+
+@pytest.fixture(scope="session")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Defaults of all drivers here, those of commands and examples too."""
+    directory = tmp_path_factory.mktemp("spark-conf")
+    (directory / "spark-defaults.conf").write_text(SETTINGS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARK_CONF_DIR", str(directory))
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH")])))
+        yield
+
+
+@pytest.fixture(autouse=True)
+def drivers_start_quickly(request: pytest.FixtureRequest) -> None:
+    """In every test that has drivers."""
+    if request.node.get_closest_marker("spark"):
+        request.getfixturevalue("settings")
+
+
 @pytest.fixture(scope="session")
 def event_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the session writes what its web page would show."""
@@ -87,7 +137,7 @@ def event_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def spark(event_log: Path) -> Iterator[Any]:
+def spark(event_log: Path, settings: None) -> Iterator[Any]:
     """One local Spark session with two cores."""
     if shutil.which("java") is None:
         pytest.skip("Spark needs Java 17 or later, and there is no java on the PATH")
@@ -95,7 +145,6 @@ def spark(event_log: Path) -> Iterator[Any]:
         if importlib.util.find_spec(module) is None:
             pytest.skip(f"{module} is not installed (pip install cometmq[spark])")
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH")]))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from pyspark.sql import SparkSession

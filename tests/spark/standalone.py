@@ -30,6 +30,7 @@ spark.executor.memory          512m
 spark.executor.cores           1
 spark.executor.extraJavaOptions -XX:+UseSerialGC -XX:TieredStopAtLevel=1
 spark.driver.memory            768m
+spark.driver.extraJavaOptions  -XX:+UseSerialGC -XX:TieredStopAtLevel=1
 spark.driver.host              127.0.0.1
 spark.driver.bindAddress       127.0.0.1
 spark.sql.shuffle.partitions   2

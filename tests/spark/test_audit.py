@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -28,8 +26,6 @@ from cometmq.spark.queues import Queue
 from cometmq.spark.replay import replay
 
 pytestmark = pytest.mark.spark
-
-PATIENCE_S = 240
 
 
 def commit(topics: Topics, group: str, topic: str, offsets: dict[int, int]) -> None:
@@ -152,7 +148,7 @@ def test_a_topic_made_anew_does_not_go_with_its_archive(spark: Any, topics: Topi
     topic = topics.fill(50, queues=1)
     lake = tmp_path / "lake"
     archive(topics.namesrv, topic, lake, tmp_path / "checkpoint", spark=spark)
-    with BlockingConnection(topics.broker) as connection:
+    with BlockingConnection(topics.broker, 60) as connection:
         assert connection.invoke(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicRequestHeader(topic)).code == 0
     topics.create(1, name=topic)
     topics.send(topic, 0, [b"new"] * 10)
@@ -172,16 +168,19 @@ def test_arguments_that_do_not_fit_are_told(topics: Topics, tmp_path: Path) -> N
     assert "does not exist" in wrong.output
 
 
-def test_the_command_says_by_its_exit_code_whether_it_agrees(topics: Topics, tmp_path: Path) -> None:
+def test_the_command_says_by_its_exit_code_whether_it_agrees(
+    spark: Any, topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cometmq.spark.environment.local_session", lambda *_: spark)
+    monkeypatch.setattr(spark, "stop", lambda: None)
     topic = topics.create(1)
     topics.send(topic, 0, [b"twice", b"twice"], "UNIQ_KEY\x01TWICE\x02")
     page = tmp_path / "audit.html"
-    run = [sys.executable, "-m", "cometmq", "pipeline", "audit", "--namesrv", topics.namesrv, "--topic", topic]
-    run += ["--master", "local[1]", "--report", str(page), "-o", "json"]
-    done = subprocess.run(run, capture_output=True, timeout=PATIENCE_S, check=False)
-    assert done.returncode == 3, done.stderr
+    named = ["audit", "--namesrv", topics.namesrv, "--topic", topic, "--report", str(page), "-o", "json"]
+    done = CliRunner().invoke(command, named, standalone_mode=False, catch_exceptions=False)
+    assert done.return_value == 3, done.stderr
     report = json.loads(done.stdout)
     assert (report["agrees"], report["exit_code"], len(report["disagreements"])) == (False, 3, 1)
-    assert "counting 2 stored" in done.stderr.decode()
+    assert "counting 2 stored" in done.stderr
     assert f"Audit of {topic}" in page.read_text()
     assert "TWICE" in page.read_text()

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import pickle
-import subprocess
-import sys
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -15,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.spark.conftest import RunExample
 from tests.spark.topics import Topics
 
 pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
@@ -327,16 +325,7 @@ def test_text_and_json(spark: Any) -> None:
 
 
 @pytest.mark.spark
-def test_the_example_runs(topics: Topics) -> None:
-    script = Path(__file__).parents[2] / "examples" / "spark" / "bodies.py"
-    done = subprocess.run(
-        [sys.executable, str(script), topics.namesrv, topics.create(1)],
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "|   100|1237.50|" in done.stdout
-    assert "bytes are left over" in done.stdout or "Error" in done.stdout
+def test_the_example_runs(run_example: RunExample, topics: Topics) -> None:
+    said = run_example("bodies.py", topics.namesrv, topics.create(1))
+    assert "|   100|1237.50|" in said
+    assert "bytes are left over" in said or "Error" in said

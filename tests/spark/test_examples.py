@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import runpy
-import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.interop.systems import System
-from tests.spark.conftest import SYSTEM
+from tests.spark.conftest import EXAMPLES, SYSTEM, RunExample
 from tests.spark.test_store_reader import write_store
 from tests.spark.topics import Topics
 
@@ -22,25 +19,6 @@ from cometmq.message.names import dlq_topic
 from cometmq.spark.columns import COLUMNS
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
-
-EXAMPLES = Path(__file__).parents[2] / "examples" / "spark"
-Run = Callable[..., str]
-
-
-@pytest.fixture
-def run(spark: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
-    """Run a script in the tests' session; gives what it printed."""
-    partitions = spark.conf.get("spark.sql.shuffle.partitions")
-
-    def run(name: str, *arguments: object) -> str:
-        monkeypatch.setattr(sys, "argv", [name, *map(str, arguments)])
-        capsys.readouterr()
-        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
-        return capsys.readouterr().out
-
-    yield run
-    spark.conf.set("spark.sql.shuffle.partitions", partitions)
-    spark.sparkContext.setLogLevel("ERROR")
 
 
 @pytest.fixture(scope="module")
@@ -55,8 +33,10 @@ def count_in(spark: Any, topics: Topics, topic: str) -> int:
     return found
 
 
-def test_source_sink_archive_and_audit(run: Run, spark: Any, topics: Topics, orders: str, tmp_path: Path) -> None:
-    assert run("sink.py", topics.namesrv, orders) == "batch written\nstream written\n"
+def test_source_sink_archive_and_audit(
+    run_example: RunExample, spark: Any, topics: Topics, orders: str, tmp_path: Path
+) -> None:
+    assert run_example("sink.py", topics.namesrv, orders) == "batch written\nstream written\n"
     assert count_in(spark, topics, orders) == 1050
     customer = (
         spark.read.format("rocketmq")
@@ -70,46 +50,46 @@ def test_source_sink_archive_and_audit(run: Run, spark: Any, topics: Topics, ord
     assert [row.keys for row in customer] == [f"order-{number}" for number in range(7, 1000, 10)]
     assert len({row.queueId for row in customer}) == 1
 
-    read = run("read.py", topics.namesrv, orders)
+    read = run_example("read.py", topics.namesrv, orders)
     assert re.search(r"\|late\| +50\| +250\|\n\|paid\| +334\| +\d+\|\n\|sent\| +666\|", read), read
     assert "334 orders are paid" in read
-    windows = run("windows.py", topics.namesrv, orders)
+    windows = run_example("windows.py", topics.namesrv, orders)
     assert windows.count("micro-batch ") == 2
     assert sum(int(count) for count in re.findall(r"\|(?:late|paid|sent) *\| *(\d+)\|", windows)) == 1050
     assert "now 0 messages behind" in windows
 
     copy = topics.create(queues=4)
-    replayed = run("replay.py", topics.namesrv, orders, copy, tmp_path)
+    replayed = run_example("replay.py", topics.namesrv, orders, copy, tmp_path)
     assert "1,050 messages in" in replayed
     assert f"1,050 messages of {orders} in" in replayed
     assert "a second run sends 0" in replayed
-    audited = run("audit.py", topics.namesrv, orders, tmp_path)
+    audited = run_example("audit.py", topics.namesrv, orders, tmp_path)
     assert "✔ everything agrees" in audited
     assert "stored → archived: half within" in audited
 
 
 @pytest.mark.skipif(SYSTEM is System.APACHE, reason="exactly once needs brokers that know the rows again")
-def test_exactly_once(run: Run, topics: Topics) -> None:
+def test_exactly_once(run_example: RunExample, topics: Topics) -> None:
     source = topics.create(queues=2)
     topics.send(source, 0, [b"x"] * 7, "TAGS\x01paid")
     topics.send(source, 1, [b"y"] * 5, "TAGS\x01sent")
-    said = run("exactly_once.py", topics.namesrv, source, topics.create(queues=4))
+    said = run_example("exactly_once.py", topics.namesrv, source, topics.create(queues=4))
     assert re.findall(r"^(\d+) messages after", said, re.MULTILINE) == ["7", "17", "17"]
 
 
-def test_dead_letters(run: Run, topics: Topics, tmp_path: Path) -> None:
+def test_dead_letters(run_example: RunExample, topics: Topics, tmp_path: Path) -> None:
     bills = topics.create(1)
     group = f"clerks-{bills}"
     topics.create(1, dlq_topic(group))
     topics.send(dlq_topic(group), 0, [b"1", b"2"], f"RETRY_TOPIC\x01{bills}\x02TAGS\x01paid")
-    said = run("dead_letters.py", topics.namesrv, group, tmp_path)
+    said = run_example("dead_letters.py", topics.namesrv, group, tmp_path)
     assert f"2 came from {bills}" in said
     assert "attempt 1 sent 2, 0 were sent before\nattempt 2 sent 0, 2 were sent before" in said
 
 
-def test_the_disk_of_a_dead_broker(run: Run, tmp_path: Path) -> None:
+def test_the_disk_of_a_dead_broker(run_example: RunExample, tmp_path: Path) -> None:
     write_store(tmp_path / "store", 60, body=lambda number: b"%d" % number)
-    said = run("dead_broker.py", tmp_path / "store", "broker-a", tmp_path / "lake")
+    said = run_example("dead_broker.py", tmp_path / "store", "broker-a", tmp_path / "lake")
     assert "60 messages are safe" in said
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
-import subprocess
-import sys
 import tarfile
 import time
 from collections import Counter
@@ -18,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.spark.conftest import RunExample
 from tests.spark.topics import Topics
 
 pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
@@ -129,7 +128,7 @@ def test_recalled_messages_are_not_stuck_and_those_of_topics_made_anew_are(spark
     topics.send_one(topic, 0, b"0", recall)
     topics.send_one(topic, 0, b"lost", told(DELAY=1, UNIQ_KEY="LOST"))
     topics.await_messages(topic, 0, 1)
-    with BlockingConnection(topics.broker) as connection:
+    with BlockingConnection(topics.broker, 60) as connection:
         answer = connection.invoke(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicRequestHeader(topic))
         assert answer.code == ResponseCode.SUCCESS
     topics.create(1, topic)
@@ -292,12 +291,12 @@ def test_stretches_follow_each_other_without_gaps(at_ms: int, days: int) -> None
 
 
 @pytest.mark.spark
-def test_the_example_runs(topics: Topics, delayed: Delayed) -> None:
-    script = Path(__file__).parents[2] / "examples" / "spark" / "delays.py"
-    command_line = [sys.executable, str(script), topics.namesrv, delayed.topic]
-    done = subprocess.run(command_line, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "6 delayed messages delivered, 3 wait, 0 are stuck" in done.stdout
+def test_the_example_runs(
+    run_example: RunExample, topics: Topics, delayed: Delayed, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        run_example("delays.py", topics.namesrv, delayed.topic)
+    assert "6 delayed messages delivered, 3 wait, 0 are stuck" in capsys.readouterr().out
 
 
 def test_wrong_use() -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner
+from tests.spark.conftest import RunExample
 from tests.spark.topics import Topics
 
 pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
@@ -168,7 +167,7 @@ async def _send_and_consume(namesrv: str, topic: str, trace_topic: str) -> list[
 
 
 def test_what_clients_told_is_shown_by_the_command_from_brokers_and_from_an_archive(
-    spark: Any, topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: Any, run_example: RunExample, topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic, trace_topic = topics.create(2), topics.create(1)
     ids = asyncio.run(_send_and_consume(topics.namesrv, topic, trace_topic))
@@ -185,15 +184,8 @@ def test_what_clients_told_is_shown_by_the_command_from_brokers_and_from_an_arch
     assert f"G-{topic}" in live.stdout
     assert "measuring 5 messages" in live.stderr
     assert ids[2] in page.read_text()
-    script = Path(__file__).parents[2] / "examples" / "spark" / "look_into.py"
-    ran = subprocess.run(
-        [sys.executable, str(script), topics.namesrv, trace_topic],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    assert f"G-{topic} had 5 of 5 messages of {topic}" in ran.stdout, ran.stderr
+    said = run_example("look_into.py", topics.namesrv, trace_topic)
+    assert f"G-{topic} had 5 of 5 messages of {topic}" in said
     archive(topics.namesrv, trace_topic, tmp_path / "lake", tmp_path / "checkpoint", spark=spark)
     old = CliRunner().invoke(command, [*wanted, "--archive", str(tmp_path / "lake"), "-o", "json"])
     seen = json.loads(old.stdout)
