@@ -22,7 +22,6 @@ from cometmq.remoting.blocking import BlockingConnection, BlockingConnectionErro
 from cometmq.remoting.bodies import MessageQueue
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import RemotingCommand
-from cometmq.remoting.denials import denial_step
 from cometmq.remoting.headers import SendMessageResponseHeader
 from cometmq.spark.access import Access
 from cometmq.spark.cluster import Cluster
@@ -32,6 +31,7 @@ from cometmq.spark.fetch import Fetcher
 from cometmq.spark.options import SourceOptions, parse_options
 from cometmq.spark.queues import OffsetRange, Queue
 from cometmq.spark.replay_messages import REPLAY_ORIGIN, Origin, Resent, messages_of, origin_of
+from cometmq.spark.sink.answers import UNSURE, next_step, told
 from cometmq.spark.sink.options import parse_sink_options
 from cometmq.spark.sink.routes import Routes
 
@@ -48,22 +48,6 @@ PACE_SECONDS: Final = 0.1
 """With a rate: one request holds the messages of this time."""
 _ANSWER_SECONDS: Final = 10.0
 _LONGEST_PAUSE_SECONDS: Final = 5.0
-_UNSURE: Final = frozenset(
-    {
-        ResponseCode.SYSTEM_BUSY,
-        ResponseCode.FLOW_CONTROL,
-        ResponseCode.SERVICE_NOT_AVAILABLE,
-        ResponseCode.FLUSH_DISK_TIMEOUT,
-        ResponseCode.FLUSH_SLAVE_TIMEOUT,
-        ResponseCode.SLAVE_NOT_AVAILABLE,
-    }
-)
-"""Stored or not: the queue tells."""
-_ADVICE: Final[dict[int, str]] = {
-    ResponseCode.NO_PERMISSION: "the topic or its broker does not allow writing: see cometmq topic list",
-    ResponseCode.TOPIC_NOT_EXIST: "create the topic on this broker: cometmq topic create",
-    ResponseCode.MESSAGE_ILLEGAL: "the broker's maxMessageSize must be that of the broker it came from",
-}
 
 SENT_DDL: Final = (
     "brokerName string, queueId int, queueOffset bigint, toBroker string, toQueue int, toOffset bigint, found boolean"
@@ -264,12 +248,11 @@ class QueueSender:
             placed |= {message.origin: (first + at, False) for at, message in enumerate(left)}
             self._seen = max(self._seen, first + len(left))
             return None
-        told = f"code {answer.code}: {answer.remark or 'no remark'}"
-        if answer.code in _UNSURE:
-            return f"broker {self._queue.broker} answers {told}"
+        if answer.code in UNSURE:
+            return f"broker {self._queue.broker} answers {told(answer)}"
         raise SinkError(
-            f"broker {self._queue.broker} refuses {len(left)} messages to {self._queue}: {told}",
-            next_step=denial_step(answer.code, answer.remark) or _ADVICE.get(answer.code),
+            f"broker {self._queue.broker} refuses {len(left)} messages to {self._queue}: {told(answer)}",
+            next_step=next_step(answer, too_large="its maxMessageSize must be that of the broker they came from"),
         )
 
     def _exchange(self, left: list[Resent]) -> RemotingCommand:

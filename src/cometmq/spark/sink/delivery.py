@@ -23,9 +23,9 @@ from cometmq.remoting.blocking import BlockingConnection, BlockingConnectionErro
 from cometmq.remoting.bodies import MessageQueue
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import RemotingCommand
-from cometmq.remoting.denials import denial_step
 from cometmq.spark.errors import SinkError
 from cometmq.spark.queues import Queue
+from cometmq.spark.sink.answers import UNSURE, next_step, told
 from cometmq.spark.sink.encoding import take_apart
 from cometmq.spark.sink.guards import Guard
 from cometmq.spark.sink.options import SinkOptions
@@ -34,25 +34,7 @@ from cometmq.spark.sink.routes import ANSWER_SECONDS, Routes
 
 FIRST_PAUSE_SECONDS: Final = 0.05
 LONGEST_PAUSE_SECONDS: Final = 5.0
-_TEMPORARY: Final = frozenset(
-    {
-        ResponseCode.SYSTEM_BUSY,
-        ResponseCode.FLOW_CONTROL,
-        ResponseCode.SERVICE_NOT_AVAILABLE,
-        ResponseCode.FLUSH_DISK_TIMEOUT,
-        ResponseCode.FLUSH_SLAVE_TIMEOUT,
-        ResponseCode.SLAVE_NOT_AVAILABLE,
-    }
-)
-"""Not stored, or not as safely as the broker is set to store: sent again."""
-_ADVICE: Final[dict[int, str]] = {
-    ResponseCode.NO_PERMISSION: "the topic or its broker does not allow writing: see cometmq topic list",
-    ResponseCode.TOPIC_NOT_EXIST: "create the topic on this broker: cometmq topic create",
-    ResponseCode.PRODUCER_FENCED: "another attempt of this task has taken over, which goes on with it",
-    ResponseCode.SEQUENCE_GAP: "the broker lost messages that it had acknowledged; the repeated task sends them again",
-    ResponseCode.SEQUENCE_MISMATCH: "the rows of a repeated task must be the same, in the same order",
-    ResponseCode.MESSAGE_ILLEGAL: "options maxMessageSize and maxBatchBytes must not exceed the maxMessageSize there",
-}
+_TOO_LARGE: Final = "options maxMessageSize and maxBatchBytes must not exceed the maxMessageSize there"
 
 
 @dataclass(slots=True)
@@ -196,12 +178,12 @@ class Delivery:
             self._pause_s = 0.0
             self.delivered.messages += len(chunk)
             self.delivered.bytes += len(chunk.pieces)
-        elif answer.code in _TEMPORARY:
-            self._again([sending], f"broker {broker} answers {_told(answer)}")
+        elif answer.code in UNSURE:
+            self._again([sending], f"broker {broker} answers {told(answer)}")
         else:
             raise SinkError(
-                f"broker {broker} refuses {_named(chunk)}: {_told(answer)}",
-                next_step=denial_step(answer.code, answer.remark) or _ADVICE.get(answer.code),
+                f"broker {broker} refuses {_named(chunk)}: {told(answer)}",
+                next_step=next_step(answer, too_large=_TOO_LARGE),
             )
 
     def _take_back(self, sending: _Sending) -> None:
@@ -236,10 +218,6 @@ class Delivery:
             if unsent is not None:
                 sending.chunk = unsent
                 self._due.append(sending)
-
-
-def _told(answer: RemotingCommand) -> str:
-    return f"code {answer.code}: {answer.remark or 'no remark'}"
 
 
 def _named(chunk: Chunk) -> str:
