@@ -129,7 +129,7 @@ def test_a_masked_archive_has_each_message_once_and_no_secret(
     store = KeyStore(tmp_path / "keys", master_key_place(master_key))
     assert store.forget("user-1")
     revealer = Revealer(store.key_of)
-    for message in revealed_messages(tmp_path / "copy", revealer):
+    for message in revealed_messages(tmp_path / "copy", revealer, apart=lambda told: pytest.fail(told.reason)):
         document = json.loads(message["body"])
         erased = document["userId"] == "user-1"
         assert document["phone"].startswith("enc:1:") if erased else document["phone"] == f"{SECRET}{document['n']}"

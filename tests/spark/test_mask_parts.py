@@ -22,8 +22,13 @@ pytest.importorskip("pyspark", reason="PySpark is not installed (pip install com
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from click.testing import CliRunner
+from tests.spark.lake_files import QUEUES, cover, messages
 
+from cometmq.cli.pipeline import command
 from cometmq.message.properties import decode_properties
+from cometmq.spark.archive_log import ArchiveLog
+from cometmq.spark.archive_writer import QueueWriter
 from cometmq.spark.columns import arrow_schema
 from cometmq.spark.errors import MaskError, OptionError
 from cometmq.spark.mask_cipher import opened, sealed
@@ -353,6 +358,40 @@ def test_what_only_looks_encrypted_is_left_as_it_is(length: int) -> None:
     """Anybody may write such a text into a field that no rule names."""
     body = json.dumps({"note": "enc:1:" + "A" * length})
     assert Revealer(NO_KEYS.get).body(body.encode()) == body
+
+
+def test_a_message_with_a_value_that_was_changed_goes_apart_and_the_rest_is_revealed(
+    tmp_path: Path, keys: KeyStore
+) -> None:
+    key = keys.keys_for(["ann"])["ann"]
+    assert key is not None
+    token = sealed("4111", key)
+    changed = token[:-8] + ("A" if token[-8] != "A" else "B") + token[-7:]
+    bodies = [f'{{"card": "{text}"}}' for text in (token, changed, token)]
+    log = ArchiveLog(tmp_path / "copy")
+    rows = messages(QUEUES[0], range(3))
+    at = rows.schema.get_field_index("body")
+    rows = rows.set_column(at, rows.schema.field(at), pa.array([body.encode() for body in bodies], pa.binary()))
+    writer = QueueWriter(log.root, QUEUES[0], rows.schema)
+    writer.add(rows)
+    log.append("q", 0, [cover(QUEUES[0], 0, 3)], writer.close())
+
+    words = ["mask", "reveal", "--archive", str(log.root), "--keys", str(tmp_path / "keys")]
+    done = CliRunner().invoke(
+        command, [*words, "--master-key-file", str(tmp_path / "master.key")], standalone_mode=False
+    )
+    assert (done.exception, done.return_value) == (None, 3)
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(line["queueOffset"], json.loads(line["body"])["card"]) for line in lines] == [(0, "4111"), (2, "4111")]
+    [apart, sums] = done.stderr.splitlines()
+    assert json.loads(apart) == {
+        "topic": "orders",
+        "brokerName": "broker-a",
+        "queueId": 0,
+        "queueOffset": 1,
+        "reason": "an encrypted value was changed",
+    }
+    assert sums == "2 values opened, 0 erased, 1 messages left out"
 
 
 def test_a_body_that_is_nested_deeply_is_revealed() -> None:

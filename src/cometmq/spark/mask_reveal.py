@@ -1,18 +1,20 @@
 """Encrypted values of a masked copy made readable again, for who holds master key and keys.
 
-What is revealed is one message or one line at a time; a value whose key was dropped stays as it is, and is counted.
+What is revealed is one message or one line at a time; a value whose key was dropped stays as it is, and is counted. A
+message with a value that was changed goes apart: nothing of it is shown.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from cometmq.message.properties import KEY_SEPARATOR
 from cometmq.spark.archive_log import ArchiveLog
 from cometmq.spark.mask_cipher import ErasedError, KeyOf, is_sealed, opened
+from cometmq.spark.mask_message import Apart
 
 
 class Revealer:
@@ -70,10 +72,12 @@ class Revealer:
         return found if isinstance(found, str) and is_sealed(document) else json.dumps(found, ensure_ascii=False)
 
 
-def revealed_messages(archive: str | Path, revealer: Revealer, topics: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
+def revealed_messages(
+    archive: str | Path, revealer: Revealer, topics: Sequence[str] = (), *, apart: Callable[[Apart], object]
+) -> Iterator[dict[str, Any]]:
     """The messages of a masked archive with everything in them opened, file by file; no Spark.
 
-    :raises ValueError: an encrypted value was changed.
+    :param apart: told of each message that is left out, since an encrypted value in it was changed.
     """
     import pyarrow.parquet as pq
 
@@ -85,11 +89,18 @@ def revealed_messages(archive: str | Path, revealer: Revealer, topics: Sequence[
         with pq.ParquetFile(log.root / file.path) as parquet:
             for batch in parquet.iter_batches(batch_size=1024, columns=columns):
                 for row in batch.to_pylist():
-                    yield _revealed(row, revealer)
+                    counts = (revealer.opened, revealer.erased)
+                    try:
+                        found = _revealed(row, revealer)
+                    except ValueError as error:
+                        revealer.opened, revealer.erased = counts
+                        apart(Apart(row["topic"], row["brokerName"], row["queueId"], row["queueOffset"], str(error)))
+                    else:
+                        yield found
 
 
 def _revealed(row: dict[str, Any], revealer: Revealer) -> dict[str, Any]:
-    properties = {name: revealer.text(value) for name, value in row.pop("properties")}
+    properties = {name: revealer.text(value) for name, value in row["properties"]}
     found = row | {"properties": properties, "body": revealer.body(row["body"])}
     for name, key in (("tags", "TAGS"), ("keys", "KEYS")):
         found[name] = properties.get(key)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from cometmq.cli.failures import DONE, FAILED, PARTLY_DONE
+from cometmq.cli.failures import DONE, PARTLY_DONE
 from cometmq.cli.jobs.reading import Reading, end, reading_options, report_options, wrong_use
 
 if TYPE_CHECKING:
@@ -173,22 +173,31 @@ def forget(subjects: tuple[str, ...], keys: Path, master_key_file: Path | None, 
 def reveal(archive: Path, topics: tuple[str, ...], keys: Path, master_key_file: Path | None) -> int:
     """Write a masked copy's messages with encrypted values opened.
 
-    They go to stdout, a line of JSON each. Exit codes: 0 done; 1 failed, or an encrypted value was changed; 2 wrong
-    use; 3 keys of some values were dropped, which stay as they are.
+    They go to stdout, a line of JSON each. A message with an encrypted value that was changed is told on stderr
+    instead, as a line of JSON with the reason. Exit codes: 0 done; 1 failed; 2 wrong use; 3 keys of some values were
+    dropped, which stay as they are, or some messages were changed.
     """
+    import msgspec
+
     from cometmq.spark.mask_keys import KeyStore, master_key_place
+    from cometmq.spark.mask_message import Apart
     from cometmq.spark.mask_reveal import Revealer, revealed_messages
 
     with wrong_use():
         store = KeyStore(keys, master_key_place(master_key_file))
     revealer = Revealer(store.key_of)
+    changed = 0
+
+    def tell(message: Apart) -> None:
+        nonlocal changed
+        changed += 1
+        click.echo(msgspec.json.encode(message), err=True)
+
     try:
-        for message in revealed_messages(archive, revealer, topics):
+        for message in revealed_messages(archive, revealer, topics, apart=tell):
             click.echo(json.dumps(message, ensure_ascii=False))
-    except ValueError as error:
-        click.echo(f"cometmq: {error}", err=True)
-        return FAILED
     finally:
         store.close()
-    click.echo(f"{revealer.opened:,} values opened, {revealer.erased:,} erased", err=True)
-    return PARTLY_DONE if revealer.erased else DONE
+    left_out = f", {changed:,} messages left out" if changed else ""
+    click.echo(f"{revealer.opened:,} values opened, {revealer.erased:,} erased{left_out}", err=True)
+    return PARTLY_DONE if revealer.erased or changed else DONE
