@@ -71,6 +71,8 @@ def test_everything_is_there_for_programs() -> None:
         "first": 5,
         "next": 505,
         "rows": 500,
+        "expired_to": 0,
+        "expired_before_ms": 0,
     }
     assert (plain["total_rows"], plain["complete"]) == (1500, True)
 

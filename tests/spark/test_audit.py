@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from tests.spark.topics import Topics
@@ -14,9 +15,11 @@ from tests.spark.topics import Topics
 pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
 
 from cometmq.cli.pipeline import command
+from cometmq.clock import SystemClock
 from cometmq.message.trace_record import Pub, encode_trace
 from cometmq.spark.archive import archive
 from cometmq.spark.archive_log import ArchiveLog
+from cometmq.spark.archive_retention import expire
 from cometmq.spark.audit import audit
 from cometmq.spark.audit_report import AuditReport
 from cometmq.spark.cluster import Cluster
@@ -24,6 +27,7 @@ from cometmq.spark.errors import ArchiveError, OptionError
 from cometmq.spark.options import parse_options
 from cometmq.spark.queues import Queue
 from cometmq.spark.replay import replay
+from cometmq.testing import SyncCluster
 
 pytestmark = pytest.mark.spark
 
@@ -68,6 +72,8 @@ def test_archive_audit_replay_audit_agree(spark: Any, topics: Topics, tmp_path: 
     topics.send(topic, 1, [b"more"] * 300)
     records = [sent(topic, f"KEY{number}") for number in range(8)]
     records += [sent(topic, "FAILED", success=False), sent("other", "ELSEWHERE")]
+    now = records[0].split("\x01")[1]
+    records += [records[0].replace(now, time) for time in ("no time", "", "9" * 18)]  # which nobody checks
     topics.send(trace, 0, ["".join(records[:6]).encode(), "".join(records[6:]).encode()])
     commit(topics, "readers", topic, {0: 4, 1: 100})
     lake = tmp_path / "lake"
@@ -106,8 +112,6 @@ def test_archive_audit_replay_audit_agree(spark: Any, topics: Topics, tmp_path: 
 
 
 def test_what_differs_is_named(spark: Any, topics: Topics, tmp_path: Path) -> None:
-    import pyarrow.parquet as pq
-
     topic, trace = topics.create(2), topics.create(1)
     topics.send(topic, 0, [b"once"] * 20)
     topics.send(topic, 1, [b"twice", b"twice"], "UNIQ_KEY\x01TWICE\x02")
@@ -138,6 +142,42 @@ def test_what_differs_is_named(spark: Any, topics: Topics, tmp_path: Path) -> No
     assert report.notes == ("1 messages are not archived yet",)
     assert "✘" in report.render()
     assert "→ " in report.render()
+
+
+class Stepped(SystemClock):
+    """The system's date, but for a step that somebody has made."""
+
+    step_ms = 0
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self.step_ms
+
+
+def test_what_retention_has_taken_out_is_not_missing(spark: Any, tmp_path: Path) -> None:
+    """The broker's clock goes back for a while, so that hours interleave, and the older one expires."""
+    clock, lake = Stepped(), tmp_path / "lake"
+    with SyncCluster(clock=clock) as cluster:
+        topics = Topics(cluster.namesrv_address, cluster.cluster.brokers[0].address)
+        topic = topics.create(1)
+        for step_hours, count in ((-5, 3), (0, 2), (-5, 2), (0, 3)):
+            clock.step_ms = step_hours * 3_600_000
+            topics.send(topic, 0, [b"x"] * count)
+        archive(topics.namesrv, topic, lake, tmp_path / "checkpoint", spark=spark)
+        assert expire(lake, keep_ms=3 * 3_600_000).rows == 5
+        [of] = ArchiveLog(lake).queues()
+        assert (of.first, of.next, of.rows, of.expired_to) == (3, 10, 5, 7)
+        report = audit(topics.namesrv, topic, archive=lake, spark=spark)
+        assert told(report) == ""
+        [note] = report.notes
+        assert "retention has taken out what was stored before" in note
+        assert "up to offset 7" in note
+
+        path = lake / ArchiveLog(lake).files()[0].path
+        whole = pq.read_table(path)
+        pq.write_table(whole.filter([at != 8 for at in whole["queueOffset"].to_pylist()]), path)
+        words = told(audit(topics.namesrv, topic, archive=lake, spark=spark))
+        assert "offsets 8 to 9 are missing in the archive" in words
+        assert "not the same" in words
 
 
 def test_a_topic_made_anew_does_not_go_with_its_archive(spark: Any, topics: Topics, tmp_path: Path) -> None:

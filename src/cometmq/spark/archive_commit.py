@@ -4,18 +4,18 @@ A data file holds messages of one queue and one hour of store time; its name say
 
     topic=<topic>/hour=<YYYY-MM-DD-HH>/part-<broker>-<queue>-<first>-<end>.parquet
 
-Names follow from what is inside, so a batch that is written again gives the same names.
+Names follow from what is inside, so a batch that is written again gets the same names.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import quote, unquote
 
 import msgspec
+import numpy as np
 
 from cometmq.spark.errors import ArchiveError
 from cometmq.spark.queues import Queue
@@ -26,7 +26,7 @@ COMPACTED: Final = "compact"
 """Kind of a commit that puts files in the place of others with the same messages."""
 EXPIRED: Final = "expire"
 """Kind of a commit that takes files out."""
-_HOUR_MS: Final = 3_600_000
+HOUR_MS: Final = 3_600_000
 _PLACE: Final = re.compile(r"topic=([^/]+)/hour=([^/]+)/[^/]+")
 _PART: Final = re.compile(r"topic=([^/]+)/hour=([^/]+)/part-([^/]*)-(\d+)-(\d{20})-(\d{20})\.parquet")
 
@@ -35,7 +35,7 @@ class DataFile(msgspec.Struct, frozen=True):
     """One Parquet file: messages of a queue from offset ``first`` to before ``end``, all of one hour."""
 
     path: str
-    """Relative to the archive's directory."""
+    """Relative to the archive's directory: its place, or before the commit where a task has written it."""
     topic: str
     broker: str
     queue_id: int
@@ -75,6 +75,10 @@ class QueueTotals(msgspec.Struct, frozen=True):
     first: int
     next: int
     rows: int
+    expired_to: int = 0
+    """Where hours interleave, retention takes messages out behind ``first`` too: those before this offset …"""
+    expired_before_ms: int = 0
+    """… that were stored before this time, ms since 1970. Both are 0 where there are none."""
 
     @property
     def queue(self) -> Queue:
@@ -107,8 +111,13 @@ class Commit(msgspec.Struct, frozen=True):
         return sum(file.rows for file in self.files)
 
 
-def part_path(queue: Queue, hour: str, first: int, end: int) -> str:
-    """Name the file of some messages of a queue, relative to the archive's directory."""
+def part_path(queue: Queue, store_ms: int, first: int, end: int) -> str:
+    """Name the file of some messages of a queue, relative to the archive's directory.
+
+    :param store_ms: the store time of any of them, ms since 1970; years beyond 9999, which brokers with a wrong clock
+        write, have as many digits as they need.
+    """
+    hour = str(np.datetime64(store_ms // HOUR_MS, "h")).replace("T", "-")
     directory = f"topic={quote(queue.topic, safe='')}/hour={hour}"
     return f"{directory}/part-{quote(queue.broker, safe='')}-{queue.queue_id}-{first:020d}-{end:020d}.parquet"
 
@@ -120,8 +129,8 @@ def hour_of(path: str) -> str:
 
 def hour_ended_ms(path: str) -> int:
     """When the hour of a data file was over, ms since 1970."""
-    begin = datetime.strptime(hour_of(path), "%Y-%m-%d-%H").replace(tzinfo=UTC)
-    return round(begin.timestamp() * 1000) + _HOUR_MS
+    day, _, hour = hour_of(path).rpartition("-")
+    return (int(np.datetime64(f"{day}T{hour}", "h").astype(np.int64)) + 1) * HOUR_MS
 
 
 def place_of(path: str) -> tuple[str, str]:
@@ -192,22 +201,25 @@ def advanced(
 
 
 def without(totals: Sequence[QueueTotals], gone: Iterable[DataFile], left: Iterable[DataFile]) -> list[QueueTotals]:
-    """Totals after files have left; how far each queue is archived stays as it was.
+    """Totals after hours have left; how far each queue is archived stays as it was.
 
     :param left: the files that stay.
     """
-    rows: dict[Queue, int] = {}
+    taken: dict[Queue, list[DataFile]] = {}
     for file in gone:
-        rows[file.queue] = rows.get(file.queue, 0) + file.rows
+        taken.setdefault(file.queue, []).append(file)
     first: dict[Queue, int] = {}
     for file in left:
         first[file.queue] = min(file.first, first.get(file.queue, file.first))
-    return [
-        msgspec.structs.replace(of, first=first.get(of.queue, of.next), rows=of.rows - rows[of.queue])
-        if of.queue in rows
-        else of
-        for of in totals
-    ]
+    return [_without(of, taken[of.queue], first.get(of.queue, of.next)) if of.queue in taken else of for of in totals]
+
+
+def _without(of: QueueTotals, gone: Sequence[DataFile], first: int) -> QueueTotals:
+    reach = max(of.expired_to, *(file.end for file in gone))
+    before_ms = max(of.expired_before_ms, *(hour_ended_ms(file.path) for file in gone))
+    expired = (reach, before_ms) if reach > first else (0, 0)
+    rows = of.rows - sum(file.rows for file in gone)
+    return msgspec.structs.replace(of, first=first, rows=rows, expired_to=expired[0], expired_before_ms=expired[1])
 
 
 def _queue(of: Covered) -> Queue:

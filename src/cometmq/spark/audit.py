@@ -32,6 +32,7 @@ SPANS: Final = 240
 FIRST: Final = 5
 """Disagreements told of each kind."""
 _MINUTE_S: Final = 60
+_SAID_BY_COMMITS: Final = "the commits of the archive (gaps) say whether they were gone before they could be read"
 
 
 def audit(
@@ -178,13 +179,14 @@ class _Audit:
 
     # Counting ---------------------------------------------------------------------------------------
 
-    def _limits(self) -> list[tuple[str, int, int, int, int]]:
+    def _limits(self) -> list[tuple[str, int, int, int, int, int, int]]:
         limits = []
         for queue, held in self._bounds.items():
             of = self._totals.get(queue)
             first, end = (0, 0) if of is None else (max(held.first, of.first), min(held.end, of.next))
+            expired = (0, 0) if of is None else (of.expired_to, of.expired_before_ms)
             reached = [offsets.get(queue, 0) for offsets in self._consumed.values()]
-            limits.append((queue.broker, queue.queue_id, first, max(first, end), min(reached, default=0)))
+            limits.append((queue.broker, queue.queue_id, first, max(first, end), *expired, min(reached, default=0)))
         return limits
 
     def _counted(self, minutes: DataFrame) -> dict[Queue, Any]:
@@ -264,7 +266,7 @@ class _Audit:
             there = row["stored"] if row is not None else 0
             if there == held.end - held.first:
                 continue
-            bad.append((queue.broker, queue.queue_id))
+            bad.append((queue.broker, queue.queue_id, held.first))
             ends = (held.end, held.end)
             if row is not None and there:
                 ends = (row["storedFirst"], row["storedLast"] + 1)
@@ -335,11 +337,24 @@ class _Audit:
                     "restore the archive's files from a backup",
                 )
             if there != of.next - of.first:
-                bad.append((queue.broker, queue.queue_id))
+                bad.append((queue.broker, queue.queue_id, of.expired_to))
+                ends = (of.next, of.next)
+                if row is not None and there:
+                    ends = (row["archivedFirst"], row["archivedLast"] + 1)
+                for first, end in ((of.first, ends[0]), (ends[1], of.next)):
+                    if first < end:
+                        self._differ(
+                            f"{queue}: offsets {first:,} to {end:,} are missing in the archive", _SAID_BY_COMMITS
+                        )
+            if of.expired_to:
+                self._notes.append(
+                    f"{queue}: retention has taken out what was stored before {moment(of.expired_before_ms)}, up to "
+                    f"offset {of.expired_to:,}; the archive is looked at for gaps from there on"
+                )
         for broker, queue_id, first, end in gaps_in(archived, bad, FIRST) if bad else ():
             self._differ(
                 f"{Queue(self._topic, broker, queue_id)}: offsets {first:,} to {end:,} are missing in the archive",
-                "the commits of the archive (gaps) say whether they were gone before they could be read",
+                _SAID_BY_COMMITS,
             )
         twice = archived.groupBy(*QUEUE, "queueOffset").count().where("count > 1")
         for row in twice.orderBy(*QUEUE, "queueOffset").limit(FIRST).collect():
@@ -351,11 +366,13 @@ class _Audit:
 
     def _check_minutes(self, minutes: DataFrame) -> None:
         """Where both hold a stretch of a queue, every minute of it has the same messages."""
+        from pyspark.sql import functions as f
+
         rows = (
             minutes.where("storedBoth != archivedBoth OR NOT storedContent <=> archivedContent")
             .orderBy("minute", *QUEUE)
             .limit(FIRST)
-            .selectExpr("*", "unix_millis(minute) AS at")
+            .select(*QUEUE, "storedBoth", "archivedBoth", f.unix_millis("minute").alias("at"))
             .collect()
         )
         for row in rows:
@@ -391,17 +408,19 @@ class _Audit:
 
         if not Cluster(parse_options({"namesrvAddr": self._namesrv, "topic": trace_topic})).queues():
             return None
-        there = stored.select("uniqKey", "bornTimestamp")
+        there = stored.select("uniqKey", "bornTimestamp", "storeTimestamp")
         if archived is not None:
-            there = there.union(archived.select("uniqKey", "bornTimestamp"))
+            there = there.union(archived.select("uniqKey", "bornTimestamp", "storeTimestamp"))
         with _kept(produced_frame(self._spark, self._namesrv, trace_topic, self._topic)) as produced:
             count = produced.count()
             if not count:
                 return None
-            since = there.agg(f.min("bornTimestamp").alias("since")).collect()[0]["since"]
+            since = there.selectExpr(
+                "unix_millis(greatest(min(bornTimestamp), min(storeTimestamp))) AS since"
+            ).collect()[0]["since"]
             missing = produced.join(there, "uniqKey", "left_anti")
             if since is not None:
-                missing = missing.where(f.col("producedTimestamp") >= f.lit(since))
+                missing = missing.where(f.unix_millis("producedTimestamp") >= since)
             lost = missing.count()
             if lost:
                 first = missing.orderBy("producedTimestamp", "uniqKey").limit(FIRST).collect()

@@ -15,6 +15,7 @@ from cometmq.spark.archive_log import ArchiveLog
 from cometmq.spark.archive_reader import read_files
 from cometmq.spark.cluster import Bounds
 from cometmq.spark.queues import Queue, offsets_to_json
+from cometmq.spark.trace_rows import MAX_TIME_MS
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -61,7 +62,10 @@ def archived_frame(spark: SparkSession, log: ArchiveLog, topic: str) -> DataFram
 
 
 def produced_frame(spark: SparkSession, namesrv: str, trace_topic: str, topic: str) -> DataFrame:
-    """What producers told the trace topic they had sent: ``uniqKey`` and the first ``producedTimestamp``."""
+    """What producers told the trace topic they had sent: ``uniqKey`` and the first ``producedTimestamp``.
+
+    Nobody checks what clients write there: a time that cannot be is none.
+    """
     from pyspark.sql import functions as f
 
     bodies = (
@@ -74,21 +78,27 @@ def produced_frame(spark: SparkSession, namesrv: str, trace_topic: str, topic: s
     )
     records = bodies.select(f.explode(f.split(f.decode("body", "UTF-8"), RECORD_SEPARATOR)).alias("record"))
     fields = records.select(f.split("record", FIELD_SEPARATOR).alias("at"))
+    time_ms = f.get("at", f.lit(1)).try_cast("bigint")
+    known_ms = f.when(time_ms.between(0, MAX_TIME_MS), time_ms)
     return (
         fields.where((f.get("at", f.lit(0)) == "Pub") & (f.get("at", f.lit(4)) == topic))
         .where(f.get("at", f.lit(13)) == "true")
         .groupBy(f.get("at", f.lit(5)).alias("uniqKey"))
-        .agg(f.min(f.timestamp_millis(f.get("at", f.lit(1)).cast("bigint"))).alias("producedTimestamp"))
+        .agg(f.min(f.timestamp_millis(known_ms)).alias("producedTimestamp"))
     )
 
 
 def minutes_of(
-    spark: SparkSession, stored: DataFrame, archived: DataFrame | None, limits: list[tuple[str, int, int, int, int]]
+    spark: SparkSession,
+    stored: DataFrame,
+    archived: DataFrame | None,
+    limits: list[tuple[str, int, int, int, int, int, int]],
 ) -> DataFrame:
     """Counts, and the greatest lateness, per queue and minute of store time, of both parties in one pass.
 
     :param limits: for each queue its broker and number, the offsets ``first`` and ``end`` between which both parties
-        should have the same, and the offset up to which all groups have consumed.
+        should have the same, but for those before a third one that were stored before a time (ms), which the archive
+        has let go of; and the offset up to which all groups have consumed.
     """
     from pyspark.sql import functions as f
 
@@ -97,10 +107,15 @@ def minutes_of(
     if archived is not None:
         every = every.unionByName(archived.select(*_COLUMNS, "archivedTimestamp", f.lit(False).alias("isStored")))
     known = spark.createDataFrame(
-        limits, "brokerName string, queueId int, bothFrom bigint, bothTo bigint, consumedTo bigint"
+        limits,
+        "brokerName string, queueId int, bothFrom bigint, bothTo bigint, expiredTo bigint, expiredMs bigint, "
+        "consumedTo bigint",
     )
     is_stored = f.col("isStored")
-    both = (f.col("queueOffset") >= f.col("bothFrom")) & (f.col("queueOffset") < f.col("bothTo"))
+    both = f.expr(
+        "queueOffset >= bothFrom AND queueOffset < bothTo "
+        "AND NOT (queueOffset < expiredTo AND unix_millis(storeTimestamp) < expiredMs)"
+    )
     content = f.xxhash64("queueOffset", "uniqKey", "storeTimestamp")
 
     def offset(which: Column, pick: Any) -> Column:
@@ -134,21 +149,24 @@ def took(begin: str, end: str) -> str:
     return f"unix_millis({end}) - unix_millis({begin})"
 
 
-def gaps_in(frame: DataFrame, queues: list[tuple[str, int]], most: int) -> list[tuple[str, int, int, int]]:
-    """The first stretches of offsets that a party lacks between others, as broker, queue, first, end."""
+def gaps_in(frame: DataFrame, queues: list[tuple[str, int, int]], most: int) -> list[tuple[str, int, int, int]]:
+    """The first stretches of offsets that a party lacks between others, as broker, queue, first, end.
+
+    :param queues: broker, number, and the offset from which on it should have them all.
+    """
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
-    chosen: Column = f.lit(False)
-    for broker, queue_id in queues:
-        chosen = chosen | ((f.col("brokerName") == broker) & (f.col("queueId") == queue_id))
+    chosen = frame.sparkSession.createDataFrame(queues, "brokerName string, queueId int, since bigint")
     before = f.lag("queueOffset").over(Window.partitionBy(*QUEUE).orderBy("queueOffset"))
     rows = (
-        frame.where(chosen)
+        frame.join(f.broadcast(chosen), list(QUEUE))
         .withColumn("before", before)
-        .where("queueOffset > before + 1")
+        .where("before IS NOT NULL")
+        .withColumn("missing", f.expr("greatest(before + 1, since)"))
+        .where("queueOffset > missing")
         .orderBy(*QUEUE, "queueOffset")
         .limit(most)
         .collect()
     )
-    return [(row["brokerName"], row["queueId"], row["before"] + 1, row["queueOffset"]) for row in rows]
+    return [(row["brokerName"], row["queueId"], row["missing"], row["queueOffset"]) for row in rows]

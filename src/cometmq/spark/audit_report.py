@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from typing import Any
+
+import numpy as np
 
 from cometmq.spark.report_table import table
 
@@ -125,5 +126,5 @@ class AuditReport:
 
 
 def moment(timestamp_ms: int) -> str:
-    """A time for people, UTC, to the minute."""
-    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    """A time for people, UTC, to the minute; also one of a year beyond 9999."""
+    return f"{np.datetime64(timestamp_ms // 60_000, 'm')} UTC".replace("T", " ")

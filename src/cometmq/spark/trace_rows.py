@@ -23,7 +23,8 @@ RECORD_DDL: Final = (
     "storeHost string, bodyBytes bigint, costMs bigint, success boolean, host string, requestId string, "
     "retryTimes bigint, contextCode bigint, state string"
 )
-_MAX_TIME_MS: Final = 253_402_300_799_999
+MAX_TIME_MS: Final = 253_402_300_799_999
+"""The last millisecond of the year 9999."""
 _MAX_NUMBER: Final = (1 << 31) - 1
 _RECORDS_AT_ONCE: Final = 10_000
 """Records of one Arrow batch; bounds a worker's memory to a few MB."""
@@ -70,7 +71,7 @@ def _row(record: TraceRecord, born_host: str) -> dict[str, Any] | None:
         told["host"] = parse_address(born_host)[0] if born_host else None
     else:
         told["host"] = record.client_host
-    if not 0 <= (told["timeMs"] or 0) <= _MAX_TIME_MS:
+    if not 0 <= (told["timeMs"] or 0) <= MAX_TIME_MS:
         return None
     numbers = (told.get(name) or 0 for name in ("bodyBytes", "costMs", "retryTimes", "contextCode"))
     return told if all(-_MAX_NUMBER <= number <= _MAX_NUMBER for number in numbers) else None
