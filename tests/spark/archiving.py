@@ -1,7 +1,7 @@
 """A driver of the archive job in a process of its own, which can kill itself at a named point.
 
-``python -m tests.spark.archiving NAMESRV TOPIC TO CHECKPOINT POINT BATCH``; POINT is ``before-commit`` (files are
-written, the commit is not), ``after-commit`` (the commit is, Spark's own is not) or ``never``.
+``python -m tests.spark.archiving NAMESRV TOPIC TO CHECKPOINT POINT BATCH FORMAT``; POINT is ``before-commit`` (files
+are written, the commit is not), ``after-commit`` (the commit is, Spark's own is not) or ``never``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ MOST = 3000
 """Messages of a batch."""
 
 
-def main(namesrv: str, topic: str, to: str, checkpoint: str, point: str, batch: str) -> None:
+def main(namesrv: str, topic: str, to: str, checkpoint: str, point: str, batch: str, table_format: str) -> None:
     """Archive what is there now."""
     from cometmq.spark.archive import archive
     from cometmq.spark.archive_log import ArchiveLog
@@ -31,7 +31,9 @@ def main(namesrv: str, topic: str, to: str, checkpoint: str, point: str, batch: 
         return commit
 
     ArchiveLog.append = killing  # type: ignore[method-assign]
-    report = archive(namesrv, topic, to, checkpoint, max_offsets_per_trigger=MOST, master="local[2]")
+    report = archive(
+        namesrv, topic, to, checkpoint, max_offsets_per_trigger=MOST, table_format=table_format, master="local[2]"
+    )
     print(report.rows)
 
 

@@ -104,11 +104,13 @@ def sequence_of(log: ArchiveLog) -> int:
     return -1 if last is None else last.sequence
 
 
-def driver(topics: Topics, topic: str, places: tuple[Path, Path], point: str, batch: int) -> subprocess.Popen[bytes]:
+def driver(
+    topics: Topics, topic: str, places: tuple[Path, Path], point: str, batch: int, table_format: str = "parquet"
+) -> subprocess.Popen[bytes]:
     """Start a driver in a process group of its own."""
-    to, checkpoint = map(str, places)
+    words = [topics.namesrv, topic, *map(str, places), point, str(batch), table_format]
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.spark.archiving", topics.namesrv, topic, to, checkpoint, point, str(batch)],
+        [sys.executable, "-m", "tests.spark.archiving", *words],
         start_new_session=True,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

@@ -5,14 +5,16 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import signal
 import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from tests.spark.archiving import MOST
 from tests.spark.sinking import stored
-from tests.spark.test_archive import demand_exactly
+from tests.spark.test_archive import PATIENCE_S, demand_exactly, driver, end_group
 from tests.spark.test_replay import said_by, send_packed
 from tests.spark.test_store_reader import write_store
 from tests.spark.topics import Topics
@@ -117,6 +119,27 @@ def test_a_driver_that_dies_at_the_transaction(
     done = archive(topics.namesrv, topic, lake, tmp_path / "checkpoint", table_format=name, spark=spark)
     assert done.rows == (5 if after else 305)
     demand_exactly(spark, lake, topic, {0: 155, 1: 150})
+
+
+@pytest.mark.crash
+@pytest.mark.timeout(3 * PATIENCE_S)
+@pytest.mark.parametrize("name", TABLES)
+def test_a_driver_killed_between_writing_and_commit(spark: Any, topics: Topics, tmp_path: Path, name: str) -> None:
+    """What its tasks have written is removed, the batch is written again, and each message is there once."""
+    lake, checkpoint = tmp_path / "lake", tmp_path / "checkpoint"
+    topic = topics.fill(2 * MOST, queues=3)
+    killed = driver(topics, topic, (lake, checkpoint), "before-commit", 1, name)
+    try:
+        assert killed.wait(PATIENCE_S) == -signal.SIGKILL
+    finally:
+        end_group(killed)
+    assert read_archive(spark, lake).count() == rows_by_the_library(lake, name).num_rows == MOST
+    assert any((lake / "_writing").iterdir())
+    done = archive(topics.namesrv, topic, lake, checkpoint, spark=spark)
+    assert (done.rows, done.complete) == (MOST, True)
+    demand_exactly(spark, lake, topic, {0: 2000, 1: 2000, 2: 2000})
+    assert rows_by_the_library(lake, name).num_rows == 2 * MOST
+    assert list((lake / "_writing").iterdir()) == []
 
 
 @pytest.mark.parametrize("name", TABLES)

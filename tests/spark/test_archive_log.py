@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
 
-from tests.spark.lake_files import AT_MS, BATCH, HOUR_MS, QUEUES, append, cover, stored, written
+from tests.spark.lake_files import AT_MS, BATCH, HOUR_MS, QUEUES, append, cover, messages, stored, written
 
 from cometmq.clock import VirtualClock
 from cometmq.spark import archive_table
-from cometmq.spark.archive_commit import QueueTotals, part_path
+from cometmq.spark.archive_commit import QueueTotals, hour_ended_ms, part_path
+from cometmq.spark.archive_compaction import join_files, planned_joinings
 from cometmq.spark.archive_log import ArchiveLog
 from cometmq.spark.archive_table import FORMATS, TableFormat
+from cometmq.spark.archive_writer import QueueWriter
+from cometmq.spark.columns import ARCHIVE_COLUMNS, arrow_schema
 from cometmq.spark.errors import ArchiveError, OptionError
 from cometmq.spark.queues import Queue
 
@@ -116,6 +122,32 @@ def test_a_commit_that_did_not_get_its_name_is_none(parquet: ArchiveLog, monkeyp
     assert append(log, 1, ORDERS, 5, 9)
 
 
+def test_a_task_that_outlives_its_repetition_touches_nothing_that_is_committed(log: ArchiveLog) -> None:
+    """What it has read is not the same any more, and it ends when the files of its repetition are committed."""
+    zombie = QueueWriter(log.root, ORDERS, arrow_schema(ARCHIVE_COLUMNS))
+    zombie.add(messages(ORDERS, range(5)))
+    append(log, 0, ORDERS, 0, 10)
+    [committed] = log.files()
+    content = (log.root / committed.path).read_bytes()
+    zombie.add(messages(ORDERS, range(5, 10), AT_MS + 1))
+    [late] = zombie.close()
+    assert (log.root / committed.path).read_bytes() == content
+    assert append(log, 1, ORDERS, 10, 12)
+    assert (log.root / committed.path).read_bytes() == content
+    assert stored(log.root) == {ORDERS: list(range(12))}
+    with log.locked():
+        assert not (log.root / late.path).exists(), "the next job removes what is left of it"
+
+
+def test_a_batch_that_is_known_leaves_the_files_of_its_first_time(log: ArchiveLog) -> None:
+    append(log, 0, ORDERS, 0, 10)
+    content = {file.path: (log.root / file.path).read_bytes() for file in log.files()}
+    assert log.append("q", 0, [cover(ORDERS, 0, 10)], written(log.root, ORDERS, 0, 10, AT_MS + 1)) is None
+    with pytest.raises(ArchiveError, match="would add it again"):
+        log.append("another", 0, [cover(ORDERS, 0, 10)], written(log.root, ORDERS, 0, 10, AT_MS + 1))
+    assert {file.path: (log.root / file.path).read_bytes() for file in log.files()} == content
+
+
 def test_a_damaged_commit_is_named(parquet: ArchiveLog) -> None:
     log = parquet
     append(log, 0, ORDERS, 0, 5)
@@ -129,7 +161,7 @@ def test_a_sweep_deletes_only_what_no_commit_names(log: ArchiveLog) -> None:
     [orphan] = written(log.root, ORDERS, 5, 6)
     aside = log.root / "topic=orders/hour=2024-01-01-00/.abc.tmp"
     aside.write_bytes(b"")
-    expected = sorted([str(aside.relative_to(log.root)), orphan.path])
+    expected = [str(aside.relative_to(log.root)), orphan.path]
     assert [path for path, _ in log.sweep(dry_run=True)] == expected
     assert (log.root / orphan.path).exists()
     assert [path for path, _ in log.sweep()] == expected
@@ -215,6 +247,48 @@ def test_a_catalog_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         ArchiveLog(tmp_path / "third", TableFormat("delta", table="a.b"))
 
 
+YEAR_10000_MS = 253_402_300_800_000
+
+
+@pytest.mark.parametrize("at_ms", [YEAR_10000_MS - 5, AT_MS * 1000, (1 << 63) // 1000 - 20, -HOUR_MS // 2])
+def test_times_that_no_calendar_has_are_archived_as_any_other(log: ArchiveLog, at_ms: int) -> None:
+    """Clocks of brokers and producers may say anything; what they say is kept."""
+    append(log, 0, ORDERS, 0, 9, at_ms=at_ms)
+    append(log, 1, ORDERS, 9, 12)
+    append(log, 2, ORDERS, 12, 15, at_ms=at_ms)
+    said = [at_ms + number for number in (*range(9), 12, 13, 14)] + [AT_MS + number for number in (9, 10, 11)]
+    for compacted in (False, True):
+        if compacted:
+            for joining in planned_joinings(log.files(), 1 << 30, 1 << 62):
+                log.replace(joining.files, [join_files(log.root, joining.files)])
+        times = {file: times_in(log.root / file.path) for file in log.files()}
+        assert sorted(at for of in times.values() for at in of) == sorted(said)
+        assert stored(log.root) == {ORDERS: list(range(15))}
+        for file, of in times.items():
+            assert file.min_store_ms <= min(of) <= max(of) <= file.max_store_ms < hour_ended_ms(file.path)
+
+
+def times_in(path: Path) -> list[int]:
+    """The store times in a data file, ms since 1970."""
+    return [us // 1000 for us in pq.read_table(path, columns=["storeTimestamp"])[0].cast(pa.int64()).to_pylist()]
+
+
+@pytest.mark.parametrize("how", ["moved", "copied"])
+def test_an_iceberg_table_that_is_not_where_it_was_made_says_so(how: str, tmp_path: Path) -> None:
+    """A copy must never write into the table that it was copied from."""
+    made, there = tmp_path / "lake", tmp_path / "elsewhere"
+    append(ArchiveLog(made, TableFormat("iceberg")), 0, ORDERS, 0, 5)
+    shutil.copytree(made, there)
+    if how == "moved":
+        shutil.rmtree(made)
+    with pytest.raises(ArchiveError, match=r"not one of .*elsewhere: .*put the directory, or a link to it, where it"):
+        append(ArchiveLog(there), 1, ORDERS, 5, 9)
+    if how == "moved":
+        made.symlink_to(there)
+        assert append(ArchiveLog(made), 1, ORDERS, 5, 9)
+        assert stored(made) == {ORDERS: list(range(9))}
+
+
 @pytest.mark.parametrize("after", [False, True])
 def test_a_writer_that_dies_at_the_commit(log: ArchiveLog, after: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the transaction nothing is there; behind it a repeated batch is known."""
@@ -257,7 +331,7 @@ def test_a_writer_killed_at_every_step_loses_and_doubles_nothing(name: str, tmp_
 
 
 def test_names_of_topics_and_brokers_never_become_paths() -> None:
-    path = part_path(Queue("../%DLQ%x", "../b/c", 0), "h", 0, 1)
+    path = part_path(Queue("../%DLQ%x", "../b/c", 0), AT_MS, 0, 1)
     assert path.count("/") == 2
     assert ".." + os.sep not in path.split("part-")[1]
 

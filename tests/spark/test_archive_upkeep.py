@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -20,7 +22,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
 
-from tests.spark.lake_files import AT_MS, HOUR_MS, QUEUES, append, messages, stored, written
+from tests.spark.lake_files import AT_MS, HOUR_MS, QUEUES, append, cover, messages, stored, written
 
 from cometmq.cli.pipeline import command
 from cometmq.clock import VirtualClock
@@ -30,6 +32,8 @@ from cometmq.spark.archive_log import REMOVED_KEPT_MS, WRITING_SPARED_MS, Archiv
 from cometmq.spark.archive_reader import read_archive
 from cometmq.spark.archive_retention import expire, vacuum
 from cometmq.spark.archive_table import FORMATS, TableFormat, table_at
+from cometmq.spark.archive_writer import QueueWriter
+from cometmq.spark.columns import ARCHIVE_COLUMNS, arrow_schema
 from cometmq.spark.errors import ArchiveError, OptionError
 from cometmq.spark.queues import Queue
 
@@ -79,7 +83,7 @@ def test_what_is_joined_are_neighbours_up_to_a_size(found: list[tuple[int, int]]
     for queue_id, size in found:
         queue, first = Queue("t", "b", queue_id), reached[queue_id]
         reached[queue_id] += 10
-        path = part_path(queue, "2024-01-01-00", first, first + 10)
+        path = part_path(queue, AT_MS, first, first + 10)
         files.append(DataFile(path, *queue, first, first + 10, 10, size, 0, 0, 0))
     planned = planned_joinings(reversed(files), target, AT_MS + HOUR_MS)
     assert planned_joinings(files, target, AT_MS + HOUR_MS - 1) == [], "the hour has not ended then"
@@ -123,7 +127,7 @@ def test_files_that_are_not_the_same_messages_are_refused(log: ArchiveLog) -> No
     made = join_files(log.root, old)
     log.replace(old, [made])
     with pytest.raises(ArchiveError, match="3 files left the archive"):
-        log.replace(old, [made])
+        log.replace(old, [join_files(log.root, old)])
     short = [old[0], old[2]]
     (log.root / old[1].path).write_bytes((log.root / old[0].path).read_bytes())
     with pytest.raises(ArchiveError, match="does not hold the 10 messages"):
@@ -192,6 +196,47 @@ def test_old_hours_leave_and_new_ones_stay(log: ArchiveLog, clock: VirtualClock)
     assert log.queues()[0] == QueueTotals(*OTHER, 30, 33, 3)
 
 
+def test_hours_that_interleave_leave_a_trace_of_what_was_taken_out(tmp_path: Path, clock: VirtualClock) -> None:
+    """An hour goes that has offsets between those of a later one; the totals say up to where, and before when."""
+    log = ArchiveLog(tmp_path / "lake", clock=clock)
+    writer = QueueWriter(log.root, ORDERS, arrow_schema(ARCHIVE_COLUMNS))
+    for offsets, at_ms in ((range(3), AT_MS), (range(3, 5), AT_MS + 2 * HOUR_MS), (range(5, 7), AT_MS)):
+        writer.add(messages(ORDERS, offsets, at_ms))
+    log.append("q", 0, [cover(ORDERS, 0, 7)], writer.close())
+    append(log, 1, ORDERS, 7, 9, at_ms=AT_MS + 2 * HOUR_MS)
+    assert expire(log.root, keep_ms=HOUR_MS, clock=clock).rows == 5
+    assert log.queues() == [QueueTotals(*ORDERS, 3, 9, 4, expired_to=7, expired_before_ms=AT_MS + HOUR_MS)]
+    append(log, 2, ORDERS, 9, 10, at_ms=AT_MS + 4 * HOUR_MS)
+    clock.advance(2 * HOUR_MS / 1000)
+    assert expire(log.root, keep_ms=HOUR_MS, clock=clock).rows == 4
+    assert log.queues() == [QueueTotals(*ORDERS, 9, 10, 1)], "what is left has no holes any more"
+
+
+def test_a_vacuum_of_a_delta_table_does_not_reach_behind_its_log(tmp_path: Path, clock: VirtualClock) -> None:
+    from deltalake import DeltaTable
+
+    log = ArchiveLog(tmp_path / "lake", TableFormat("delta"), clock=clock)
+    for batch in range(2):
+        append(log, batch, ORDERS, batch * 10, batch * 10 + 10)
+    old = paths(log)
+    joined(log)
+    clock.advance(40 * DAY_MS / 1000)
+    append(log, 2, ORDERS, 20, 30)
+    assert vacuum(log.root, keep_ms=50 * DAY_MS, clock=clock).files_before == 0, "the log is whole"
+    DeltaTable(str(log.root)).create_checkpoint()
+    aged = time.time() - 40 * DAY_MS / 1000
+    for path in (log.root / "_delta_log").glob("*.json"):
+        os.utime(path, (aged, aged))
+    DeltaTable(str(log.root)).cleanup_metadata()
+    assert len(list((log.root / "_delta_log").glob("*.json"))) == 1
+    with pytest.raises(ArchiveError, match=r"begins at 2024-02-10T02:30:00\.000Z.*--keep that does not reach further"):
+        vacuum(log.root, keep_ms=50 * DAY_MS, clock=clock)
+    assert all((log.root / path).exists() for path in old)
+    assert append(log, 3, ORDERS, 30, 40)
+    assert vacuum(log.root, keep_ms=0, clock=clock).files_before == 2
+    assert stored(log.root) == {ORDERS: list(range(40))}
+
+
 def test_a_vacuum_keeps_what_readers_may_still_read(log: ArchiveLog, clock: VirtualClock) -> None:
     before = log.files()
     joined(log)
@@ -211,15 +256,13 @@ def test_a_vacuum_keeps_what_readers_may_still_read(log: ArchiveLog, clock: Virt
 
 
 def test_a_vacuum_beside_a_job_leaves_its_files(log: ArchiveLog, clock: VirtualClock) -> None:
-    import os
-
-    [young] = written(log.root, ORDERS, 100, 105)
-    [old] = written(log.root, ORDERS, 200, 205)
-    now_s = clock.now_ms() / 1000
-    os.utime(log.root / young.path, (now_s, now_s))
-    aged_s = now_s - WRITING_SPARED_MS / 1000 - 1
-    os.utime(log.root / old.path, (aged_s, aged_s))
     with log.locked():
+        [young] = written(log.root, ORDERS, 100, 105)
+        [old] = written(log.root, ORDERS, 200, 205)
+        now_s = clock.now_ms() / 1000
+        os.utime(log.root / young.path, (now_s, now_s))
+        aged_s = now_s - WRITING_SPARED_MS / 1000 - 1
+        os.utime(log.root / old.path, (aged_s, aged_s))
         assert log.sweep() == [(old.path, old.bytes)]
         with log.kept_up(), pytest.raises(ArchiveError, match="another job is writing"):
             log.sweep()
@@ -237,7 +280,7 @@ def test_a_directory_that_holds_no_archive_is_left_alone(tmp_path: Path) -> None
     for work in works:
         with pytest.raises(ArchiveError, match="holds no archive"):
             work()
-    assert len(list(tmp_path.glob("topic=*/hour=*/*"))) == 1
+    assert len(list(tmp_path.rglob("*.parquet"))) == 1
 
 
 def test_versions_of_an_iceberg_table_that_nobody_reads_are_let_go(tmp_path: Path, clock: VirtualClock) -> None:

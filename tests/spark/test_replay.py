@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from tests.spark.lake_files import AT_MS, append
 from tests.spark.sinking import stored
 from tests.spark.topics import Topics
 
@@ -29,6 +30,7 @@ from cometmq.remoting.blocking import BlockingConnection
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import SendMessageRequestHeaderV2
 from cometmq.spark.archive import archive
+from cometmq.spark.archive_log import ArchiveLog
 from cometmq.spark.cluster import Cluster
 from cometmq.spark.errors import ArchiveError, OptionError
 from cometmq.spark.group_offsets import committed_offsets
@@ -143,6 +145,28 @@ def test_messages_come_back_as_they_were_and_once(
     assert (again.messages, again.earlier) == (0, 902)
     with pytest.raises(ArchiveError, match="is about another replay: by_key differ"):
         replay(to, topics.namesrv, tmp_path / "ledger", to=copy, by_key=True, spark=spark)
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_messages_of_clocks_that_were_wrong_come_back_too(
+    spark: Any, topics: Topics, tmp_path: Path, keep: bool
+) -> None:
+    """Born and stored in the year 55969: no calendar of Python's has it."""
+    copy, at_ms = topics.create(1), AT_MS * 1000
+    source = Queue("orders", topics.broker_name, 0)
+    for batch, at in enumerate((at_ms, AT_MS, at_ms)):
+        append(ArchiveLog(tmp_path / "lake"), batch, source, batch * 2, batch * 2 + 2, at_ms=at)
+    far = Selection(since_ms=at_ms, until_ms=(1 << 63) // 1000 - 1)
+    lake, ledger = tmp_path / "lake", tmp_path / "ledger"
+    assert replay(lake, topics.namesrv, ledger, to=copy, selection=far, dry_run=True, spark=spark).messages == 4
+    done = replay(lake, topics.namesrv, ledger, to=copy, keep_born_time=keep, spark=spark)
+    assert (done.messages, done.complete) == (6, True)
+    [found] = stored(topics, copy, 1)
+    born = [at_ms, at_ms + 1, AT_MS + 2, AT_MS + 3, at_ms + 4, at_ms + 5]
+    told = [decode_properties(record.properties_text)[REPLAY_ORIGIN].split("/")[3] for record in found]
+    assert told == [str(at) for at in born]
+    if keep:
+        assert [record.born_timestamp for record in found] == born
 
 
 def test_what_is_chosen_is_spread_anew_by_key(

@@ -18,7 +18,7 @@ import msgspec
 
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.spark.archive_commit import DataFile, hour_ended_ms
-from cometmq.spark.archive_log import ArchiveLog
+from cometmq.spark.archive_log import JOINING, ArchiveLog
 from cometmq.spark.archive_upkeep import COMPACT, Change, Upkeep, UpkeepReport
 from cometmq.spark.errors import ArchiveError, OptionError
 from cometmq.spark.job_source import job_session
@@ -83,6 +83,7 @@ def compact(
             for joining in planned:
                 work.changed(_expected(joining))
             return work.report(finished=True)
+        log.discard(JOINING)
         with job_session(spark, master, "cometmq archive compact") as session:
             for step in _steps(planned):
                 if stop is not None and stop.is_set():
@@ -161,7 +162,7 @@ def join_files(root: Path, files: Sequence[DataFile]) -> DataFile:
     from cometmq.spark.columns import ARCHIVE_COLUMNS, arrow_schema
 
     schema = arrow_schema(ARCHIVE_COLUMNS)
-    writer = QueueWriter(root, files[0].queue, schema)
+    writer = QueueWriter(root, files[0].queue, schema, writing=JOINING)
     for file in files:
         rows, last = 0, file.first - 1
         with pq.ParquetFile(root / file.path) as opened:

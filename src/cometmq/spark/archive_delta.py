@@ -9,14 +9,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 import msgspec
+import numpy as np
 
-from cometmq.spark.archive_commit import APPENDED, COMPACTED, Commit, DataFile, file_named, hour_of
+from cometmq.spark.archive_commit import (
+    APPENDED,
+    COMPACTED,
+    HOUR_MS,
+    Commit,
+    DataFile,
+    file_named,
+    hour_ended_ms,
+    hour_of,
+)
 from cometmq.spark.archive_table import DELTA, DELTA_LOG
 from cometmq.spark.columns import ARCHIVE_COLUMNS, arrow_schema
 from cometmq.spark.errors import ArchiveError
@@ -26,6 +36,9 @@ if TYPE_CHECKING:
 
 PARTITIONS: Final = ["topic", "hour"]
 _INFO: Final = "cometmq.commit"
+_YEAR_10000_MS: Final = 253_402_300_800_000
+_DIGITS: Final = 20
+"""Of a version, in the name of its file."""
 _LOOKED_AT: Final = (1, 100, None)
 """Versions looked at for the last commit of an archive job: the last is one, unless somebody else wrote behind it."""
 
@@ -118,9 +131,21 @@ class DeltaArchive:
             ) from error
 
     def removed_since(self, time_ms: int) -> set[str]:
-        """Read the removals in the files of the log."""
+        """Read the removals in the files of the log.
+
+        :raises ArchiveError: the log has been cleaned up since then, and tells no more which files left.
+        """
+        versions = sorted((self._root / DELTA_LOG).glob("[0-9]" * _DIGITS + ".json"))
+        is_cut = int(versions[0].stem) > 0
+        if is_cut and (begun_ms := _written_ms(versions[0])) > time_ms:
+            raise ArchiveError(
+                f"the log of the Delta table {self._root} begins at {np.datetime64(begun_ms, 'ms')}Z, what was before "
+                "is cleaned up: it cannot be told which files left the archive then",
+                next_step="give a --keep that does not reach further back; for longer ones raise the table's property "
+                "delta.logRetentionDuration beforehand",
+            )
         found = set()
-        for path in sorted((self._root / DELTA_LOG).glob("[0-9]*.json")):
+        for path in versions:
             for line in path.read_bytes().splitlines():
                 action = json.loads(line).get("remove")
                 if action is not None and action.get("deletionTimestamp", time_ms) >= time_ms:
@@ -141,6 +166,15 @@ def table_schema() -> pa.Schema:
     return arrow_schema(ARCHIVE_COLUMNS).append(pa.field("hour", pa.string()))
 
 
+def _written_ms(version: Path) -> int:
+    """When a version was written, ms since 1970: by the clock of the job, or that of another writer."""
+    for line in version.read_bytes().splitlines():
+        if info := json.loads(line).get("commitInfo"):
+            own = msgspec.json.decode(info[_INFO], type=Commit).committed_ms if _INFO in info else None
+            return int(info["timestamp"] if own is None else own)
+    return 0
+
+
 def _partition(file: DataFile) -> dict[str, str | None]:
     return {"topic": file.topic, "hour": hour_of(file.path)}
 
@@ -151,24 +185,32 @@ def _added(file: DataFile, moves: bool) -> Any:
     place = {"brokerName": file.broker, "queueId": file.queue_id}
     stats = {
         "numRecords": file.rows,
-        "minValues": place | {"queueOffset": file.first, "storeTimestamp": _moment(file.min_store_ms)},
-        "maxValues": place | {"queueOffset": file.end - 1, "storeTimestamp": _moment(file.max_store_ms)},
+        "minValues": place | {"queueOffset": file.first} | _stored_at(file.min_store_ms),
+        "maxValues": place | {"queueOffset": file.end - 1} | _stored_at(file.max_store_ms),
         "nullCount": {"body": file.bad_bodies},
     }
     return AddAction(file.path, file.bytes, _partition(file), file.committed_ms, moves, json.dumps(stats))
 
 
-def _moment(time_ms: int) -> str:
-    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{time_ms % 1000:03d}Z"
+def _stored_at(time_ms: int) -> dict[str, str]:
+    """A bound of ``storeTimestamp``; none beyond the year 9999, whose times Delta's log has no form for."""
+    if not 0 <= time_ms < _YEAR_10000_MS:
+        return {}
+    return {"storeTimestamp": f"{np.datetime64(time_ms, 'ms')}Z"}
 
 
 def _file(row: dict[str, Any]) -> DataFile:
-    times = tuple(_milliseconds(row[f"{edge}.storeTimestamp"]) for edge in ("min", "max"))
+    path = unquote(row["path"])
+    times = (row.get("min.storeTimestamp"), row.get("max.storeTimestamp"))
+    end_ms = hour_ended_ms(path)
     return file_named(
-        unquote(row["path"]),
+        path,
         row["num_records"],
         row["size_bytes"],
-        (times[0], times[1]),
+        (
+            end_ms - HOUR_MS if times[0] is None else _milliseconds(times[0]),
+            end_ms - 1 if times[1] is None else _milliseconds(times[1]),
+        ),
         row["null_count.body"] or 0,
         row["modification_time"],
     )

@@ -20,6 +20,7 @@ import msgspec
 
 from cometmq.durable import replace_file
 from cometmq.spark.archive_commit import APPENDED, Commit, DataFile, file_named
+from cometmq.spark.archive_iceberg_file import iceberg_file
 from cometmq.spark.archive_table import ICEBERG, ICEBERG_POINTER, TableFormat
 from cometmq.spark.columns import ARCHIVE_COLUMNS, BY_NAME
 from cometmq.spark.errors import ArchiveError
@@ -30,6 +31,7 @@ _COMMIT: Final = "cometmq.commit"
 _BATCH: Final = "cometmq.batch."
 _KIND: Final = "cometmq.kind"
 _AT: Final = "cometmq.committed-ms"
+_NAMES: Final = "schema.name-mapping.default"
 _COUNTED: Final = ("topic", "queueId", "queueOffset", "keys", "uniqKey", "tags", "bornTimestamp", "storeTimestamp")
 """Columns of whose values Iceberg keeps the smallest and the largest; the files have them of these alone."""
 _PROPERTIES: Final = {
@@ -113,11 +115,11 @@ class IcebergArchive:
     def commit(self, commit: Commit, removed: Sequence[DataFile]) -> None:
         """Swap the metadata; whoever swapped it first wins."""
         from pyiceberg.exceptions import CommitFailedException
-        from pyiceberg.io.pyarrow import parquet_file_to_data_file
 
         table = self._open() or self._create()
         info = msgspec.structs.replace(commit, files=[], removed=[], covered=[])
-        properties = {_COMMIT: msgspec.json.encode(info).decode(), _BATCH + commit.query_id: str(commit.batch_id)}
+        properties = {_NAMES: table.schema().name_mapping.model_dump_json()}  # files know no ids of columns
+        properties |= {_COMMIT: msgspec.json.encode(info).decode(), _BATCH + commit.query_id: str(commit.batch_id)}
         summary = {
             "cometmq.query": commit.query_id,
             "cometmq.batch": str(commit.batch_id),
@@ -128,17 +130,15 @@ class IcebergArchive:
         try:
             with table.transaction() as change:
                 change.set_properties(properties)
-                if gone:
-                    with change.update_snapshot(snapshot_properties=summary).overwrite() as snapshot:
-                        for entry in _entries(table, table.current_snapshot()):
+                if gone or commit.files:
+                    made = change.update_snapshot(snapshot_properties=summary)
+                    with made.overwrite() if gone else made.merge_append() as snapshot:
+                        for entry in _entries(table, table.current_snapshot()) if gone else ():
                             if entry.data_file.file_path in gone:
                                 snapshot.delete_data_file(entry.data_file)
                         for new in commit.files:
-                            made = parquet_file_to_data_file(table.io, change.table_metadata, self._location(new.path))
-                            snapshot.append_data_file(made)
-                elif commit.files:
-                    paths = [self._location(file.path) for file in commit.files]
-                    change.add_files(paths, snapshot_properties=summary, check_duplicate_files=False)
+                            location = self._location(new.path)
+                            snapshot.append_data_file(iceberg_file(table.io, change.table_metadata, location))
         except CommitFailedException as error:
             raise ArchiveError(
                 f"the Iceberg table {self._pointer.table} of {self._root} could not be changed: {error}",
@@ -183,15 +183,30 @@ class IcebergArchive:
         return self._load_catalog("archive", **own)
 
     def _open(self) -> Any:
-        """The table as it is now; None if it was not made yet."""
+        """The table as it is now; None if it was not made yet.
+
+        :raises ArchiveError: the directory is not where it was made.
+        """
         from pyiceberg.exceptions import NoSuchTableError
 
         if not (self._root / ICEBERG_POINTER).exists():
             return None
         try:
-            return self._catalog.load_table(self._pointer.table)
+            table = self._catalog.load_table(self._pointer.table)
         except NoSuchTableError:
             return None
+        except FileNotFoundError as error:
+            raise self._moved(str(error)) from error
+        if table.metadata.location != self._location(""):
+            raise self._moved(f"it was made in {table.metadata.location}")
+        return table
+
+    def _moved(self, told: str) -> ArchiveError:
+        return ArchiveError(
+            f"the Iceberg table {self._pointer.table} is not one of {self._root}: {told}",
+            next_step="Iceberg names files by their whole paths: put the directory, or a link to it, where it was "
+            "made, and name it so; or archive anew into another directory",
+        )
 
     def _create(self) -> Any:
         """Make the table, empty: a job that is killed behind this finds it so."""
@@ -208,7 +223,7 @@ class IcebergArchive:
             PartitionField(schema.find_field("topic").field_id, 1000, IdentityTransform(), "topic"),
             PartitionField(schema.find_field("storeTimestamp").field_id, 1001, HourTransform(), "hour"),
         )
-        place = f"file://{self._root}"
+        place = self._location("")
         try:
             return self._catalog.create_table(self._pointer.table, schema, place, spec, properties=_PROPERTIES)
         except TableAlreadyExistsError as error:
@@ -218,7 +233,7 @@ class IcebergArchive:
             ) from error
 
     def _location(self, path: str) -> str:
-        return f"file://{self._root}/{path}"
+        return f"file://{self._root}/{path}".rstrip("/")
 
     def _place(self, location: str) -> str:
         prefix = f"file://{self._root}/"

@@ -1,9 +1,10 @@
 """The log of an archive: which files belong to it, and how far each queue is archived. No Spark here.
 
-Files and offsets are committed in one transaction of the archive's table (:mod:`~.archive_table`); killing a job at
-any point leaves at most files that no commit names, which readers do not see, the next run overwrites and a sweep
-removes. Each commit also sums up everything before it, so that the last one tells where every queue stands; a batch
-that would overlap or belongs to another query is refused.
+Files and offsets are committed in one transaction of the archive's table (:mod:`~.archive_table`). Tasks write files
+aside (:mod:`~.archive_writer`), and only who commits them puts them into their places, just before: so a file that is
+committed is never written to again. Killing a job at any point leaves at most files that no commit names, which readers
+do not see, the next run removes or overwrites, and a sweep removes. Each commit also sums up everything before it, so
+that the last one tells where every queue stands; a batch that would overlap or belongs to another query is refused.
 
 Three locks go with their processes: ``_lock`` is held while a job archives, ``_upkeep_lock`` while one compacts,
 expires or sweeps, so that both can go on side by side; ``_commit_lock`` only from reading the last commit until the
@@ -12,6 +13,7 @@ next one is written.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +22,7 @@ from typing import Final
 import msgspec
 
 from cometmq.clock import SYSTEM_CLOCK, Clock
+from cometmq.durable import flush_directory
 from cometmq.spark.archive_commit import (
     COMPACTED,
     EXPIRED,
@@ -29,6 +32,7 @@ from cometmq.spark.archive_commit import (
     QueueTotals,
     advanced,
     merged,
+    part_path,
     told,
     without,
 )
@@ -41,6 +45,10 @@ REMOVED_KEPT_MS: Final = 7 * 24 * 3_600_000
 """How long files that were compacted or expired stay on the disk for readers of an older version: Delta's default."""
 WRITING_SPARED_MS: Final = 24 * 3_600_000
 """Age from which on a file that no commit names is no part of a batch that a running job is about to commit."""
+WRITING: Final = "_writing"
+"""Directory where tasks of the job that holds the archive write files; no commit names any there."""
+JOINING: Final = "_joining"
+"""The same for the upkeep."""
 _UPKEEP_LOCK: Final = "_upkeep_lock"
 _COMMIT_LOCK: Final = "_commit_lock"
 
@@ -106,9 +114,12 @@ class ArchiveLog:
     def locked(self) -> Iterator[None]:
         """Hold the archive for one writer; the lock goes with the process, however it ends.
 
+        What an earlier one has written and not committed is removed.
+
         :raises ArchiveError: another process holds it.
         """
         with locked(self.root):
+            self.discard(WRITING)
             yield
 
     @contextmanager
@@ -119,6 +130,11 @@ class ArchiveLog:
         """
         with locked(self.root, _UPKEEP_LOCK):
             yield
+
+    def discard(self, place: str) -> None:
+        """Remove what an earlier run has written in ``place`` and not committed; for who holds that place's lock."""
+        for path in self.root.glob(f"{place}/*.parquet"):
+            path.unlink(missing_ok=True)
 
     def append(
         self,
@@ -142,7 +158,7 @@ class ArchiveLog:
                 return None
             queues, gaps = advanced([] if last is None else last.queues, joined, files)
             now = self._clock.now_ms()
-            new = [msgspec.structs.replace(file, committed_ms=now) for file in sorted(files, key=lambda of: of.path)]
+            new = [msgspec.structs.replace(file, committed_ms=now) for file in self._placed(files)]
             commit = Commit(
                 sequence=0 if last is None else last.sequence + 1,
                 query_id=query_id,
@@ -185,18 +201,32 @@ class ArchiveLog:
                 f"{len(old) - len(gone)} files left the archive {self.root} meanwhile", next_step="run it again"
             )
         queues = last.queues if kind == COMPACTED else without(last.queues, gone, there.values())
+        new = self._placed(new)
         commit = msgspec.structs.replace(
             last,
             sequence=last.sequence + 1,
             committed_ms=self._clock.now_ms(),
             covered=[],
-            files=list(new),
+            files=new,
             queues=queues,
             gaps=[],
             kind=kind,
             removed=[],
         )
         self._table.commit(commit, gone)
+
+    def _placed(self, files: Iterable[DataFile]) -> list[DataFile]:
+        """Put files that tasks have written where they belong, in the order of their names."""
+        placed = []
+        for file in files:
+            path = part_path(file.queue, file.min_store_ms, file.first, file.end)
+            (self.root / path).parent.mkdir(parents=True, exist_ok=True)
+            (self.root / file.path).replace(self.root / path)
+            placed.append(msgspec.structs.replace(file, path=path))
+        hours = {(self.root / file.path).parent for file in placed}
+        for directory in {above for hour in hours for above in (hour, hour.parent, self.root)}:
+            flush_directory(directory)
+        return sorted(placed, key=lambda file: file.path)
 
     def _demand_file(self, file: DataFile) -> None:
         path = self.root / file.path
@@ -217,19 +247,34 @@ class ArchiveLog:
         self.demand_any()
         with self.kept_up(), locked_if_free(self.root) as alone:
             now = self._clock.now_ms()
-            found = sorted(self.root.glob("topic=*/hour=*/*"))  # before the table is read: what comes then is not here
-            if not dry_run:
-                self._table.forget(now - keep_ms)
-            kept = {file.path for file in self.files()} | self._table.removed_since(now - keep_ms)
-            orphans = []
-            for path in found:
-                name, about = str(path.relative_to(self.root)), path.stat()
-                if name not in kept and (alone or about.st_mtime * 1000 < now - WRITING_SPARED_MS):
-                    orphans.append((name, about.st_size))
-            if not dry_run:
-                for name, _ in orphans:
-                    (self.root / name).unlink()
+            found = [
+                path
+                for pattern in ("topic=*/hour=*/*", f"{WRITING}/*.parquet", f"{JOINING}/*.parquet")
+                for path in sorted(self.root.glob(pattern))
+            ]
+            with locked(self.root, _COMMIT_LOCK, wait=True):  # so that no file is put into its place meanwhile
+                if not dry_run:
+                    self._table.forget(now - keep_ms)
+                kept = {file.path for file in self.files()} | self._table.removed_since(now - keep_ms)
+                orphans = []
+                for path in found:
+                    name, about = str(path.relative_to(self.root)), _stat_of(path)
+                    if name in kept or about is None:
+                        continue
+                    if alone or about.st_mtime * 1000 < now - WRITING_SPARED_MS:
+                        orphans.append((name, about.st_size))
+                if not dry_run:
+                    for name, _ in orphans:
+                        (self.root / name).unlink(missing_ok=True)
             return orphans
+
+
+def _stat_of(path: Path) -> os.stat_result | None:
+    """What is known of a file; None if it is not there any more."""
+    try:
+        return path.stat()
+    except FileNotFoundError:
+        return None
 
 
 def _rows(files: Sequence[DataFile]) -> dict[Queue, int]:

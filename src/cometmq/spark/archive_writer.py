@@ -2,6 +2,10 @@
 
 Pulling, decoding and writing Parquet happen in one Python worker; the messages never cross to the JVM, only one row
 for each file and each range of offsets does.
+
+A file is written once, under a name of its own in a place that no reader looks at; the driver puts it where it belongs
+when it commits it (:mod:`~.archive_log`). So no task can touch what is committed, also not one that is still running
+when its batch, repeated elsewhere, is.
 """
 
 from __future__ import annotations
@@ -10,7 +14,6 @@ import os
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from itertools import groupby, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -18,9 +21,8 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from pyspark.sql.datasource import DataSource, InputPartition
 
-from cometmq.durable import flush_directory
-from cometmq.spark.archive_commit import Covered, DataFile, part_path
-from cometmq.spark.archive_log import ArchiveLog
+from cometmq.spark.archive_commit import HOUR_MS, Covered, DataFile
+from cometmq.spark.archive_log import WRITING, ArchiveLog
 from cometmq.spark.columns import ARCHIVE_COLUMNS, arrow_schema
 from cometmq.spark.errors import OptionError
 from cometmq.spark.options import SourceOptions, parse_options
@@ -34,7 +36,6 @@ if TYPE_CHECKING:
 FORMAT: Final = "rocketmq_archive"
 PATH_OPTION: Final = "archivePath"
 
-_HOUR_MS: Final = 3_600_000
 _ROW_GROUP_BYTES: Final = 32 * 1024 * 1024
 """Arrow bytes gathered into one row group."""
 _OPEN_HOURS: Final = 3
@@ -150,10 +151,11 @@ def _covered(part: OffsetRange) -> Covered:
 class QueueWriter:
     """Spreads messages of one queue over the files of their hours."""
 
-    def __init__(self, root: Path, queue: Queue, schema: Any) -> None:
+    def __init__(self, root: Path, queue: Queue, schema: Any, *, writing: str = WRITING) -> None:
         self._root = root
         self._queue = queue
         self._schema = schema
+        self._writing = writing
         self._open: dict[int, _PartFile] = {}
         self._written: list[DataFile] = []
 
@@ -162,18 +164,18 @@ class QueueWriter:
         import numpy as np
         import pyarrow as pa
 
-        hours = batch.column("storeTimestamp").cast(pa.int64()).to_numpy() // (_HOUR_MS * 1000)
+        hours = batch.column("storeTimestamp").cast(pa.int64()).to_numpy() // (HOUR_MS * 1000)
         edges = [0, *(np.flatnonzero(np.diff(hours)) + 1).tolist(), batch.num_rows]
         for first, end in pairwise(edges):
             hour = int(hours[first])
             if hour not in self._open:
                 if len(self._open) == _OPEN_HOURS:
                     self._finish(min(self._open))
-                self._open[hour] = _PartFile(self._root, self._queue, hour, self._schema)
+                self._open[hour] = _PartFile(self._root, self._queue, self._schema, self._writing)
             self._open[hour].add(batch.slice(first, end - first))
 
     def close(self) -> list[DataFile]:
-        """Finish the files and name them."""
+        """Finish the files and tell what is in them; their paths are those where they wait for their commit."""
         for hour in sorted(self._open):
             self._finish(hour)
         return self._written
@@ -183,19 +185,17 @@ class QueueWriter:
 
 
 class _PartFile:
-    """One Parquet file: written aside, then given the name that follows from what is in it."""
+    """One Parquet file: messages of a queue and an hour."""
 
-    def __init__(self, root: Path, queue: Queue, hour: int, schema: Any) -> None:
+    def __init__(self, root: Path, queue: Queue, schema: Any, writing: str) -> None:
         import pyarrow.parquet as pq
 
-        self._root = root
         self._queue = queue
-        self._hour = datetime.fromtimestamp(hour * _HOUR_MS / 1000, UTC).strftime("%Y-%m-%d-%H")
-        directory = (root / part_path(queue, self._hour, 0, 0)).parent
-        directory.mkdir(parents=True, exist_ok=True)
-        self._aside = directory / f".{uuid.uuid4().hex}.tmp"
+        self._name = f"{writing}/{uuid.uuid4().hex}.parquet"
+        self._path = root / self._name
+        self._path.parent.mkdir(parents=True, exist_ok=True)
         self._writer = pq.ParquetWriter(
-            self._aside,
+            self._path,
             schema,
             compression="zstd",
             use_dictionary=list(_DICTIONARY),
@@ -234,14 +234,11 @@ class _PartFile:
     def close(self) -> DataFile:
         self._flush()
         self._writer.close()
-        with self._aside.open("rb") as file:
+        with self._path.open("rb") as file:
             os.fsync(file.fileno())
             size = os.fstat(file.fileno()).st_size
-        name = part_path(self._queue, self._hour, self._first, self._last + 1)
-        self._aside.replace(self._root / name)
-        flush_directory(self._aside.parent)
         return DataFile(
-            path=name,
+            path=self._name,
             topic=self._queue.topic,
             broker=self._queue.broker,
             queue_id=self._queue.queue_id,

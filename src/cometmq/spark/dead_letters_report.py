@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from typing import Any
 
+from cometmq.spark.delay_report import moment
 from cometmq.spark.report_table import table
 
 
@@ -82,7 +82,7 @@ class DeadLetterReport:
         """A summary to read in a terminal."""
         lines = [f"{self.letters:,} dead letters of {len(self.groups)} groups in {self.source}; {self.seconds:.1f} s"]
         if self.groups:
-            groups = ((of.group, of.letters, _moment(of.oldest_ms), _moment(of.newest_ms)) for of in self.groups)
+            groups = ((of.group, of.letters, moment(of.oldest_ms), moment(of.newest_ms)) for of in self.groups)
             lines += ["", *table(("<group", ">letters", "<oldest (UTC)", "<newest (UTC)"), groups)]
         for title, counts in (
             ("sent to", self.topics),
@@ -95,15 +95,15 @@ class DeadLetterReport:
                 lines += ["", *table((f"<{title}", ">letters", ">groups"), counted)]
         if self.over_time:
             most = max(count for _, count in self.over_time)
-            bars = ((_moment(at), count, "█" * max(1, count * 40 // most)) for at, count in self.over_time)
+            bars = ((moment(at), count, "█" * max(1, count * 40 // most)) for at, count in self.over_time)
             lines += ["", *table(("<from (UTC)", ">letters", "<"), bars)]
+            lines += ["", f"  {'from (UTC)':<19} {'letters':>10}"]
+            lines += [
+                f"  {moment(at):<19} {count:>10,}  {'█' * max(1, count * 40 // most)}" for at, count in self.over_time
+            ]
         if self.resent:
             verb = "would be sent" if self.dry_run else "sent again"
             resent = ((of.group, of.sent, of.sent_before, of.failed) for of in self.resent)
             lines += ["", *table(("<group", f">{verb}", ">before", ">failed"), resent)]
             lines += [f"    {of.group}: {of.first_failure}" for of in self.resent if of.first_failure]
         return "\n".join(lines)
-
-
-def _moment(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterator, Sequence
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cometmq.limits import MAX_PROPERTIES_BYTES
@@ -109,16 +108,19 @@ def messages_of(batch: pa.RecordBatch, replay_id: str) -> Iterator[Resent]:
 
     :raises SinkError: one cannot be sent again.
     """
+    import pyarrow as pa
+
+    born = batch.column("bornTimestamp").cast(pa.int64())  # a producer may claim a time that no calendar has
     columns: Sequence[list[Any]] = [
-        batch.column(name).to_pylist()
-        for name in (
-            *("brokerName", "queueId", "queueOffset", "bornTimestamp", "flag", "sysFlag"),
-            *("propertiesText", "stored"),
-        )
+        born.to_pylist(),
+        *(
+            batch.column(name).to_pylist()
+            for name in ("brokerName", "queueId", "queueOffset", "flag", "sysFlag", "propertiesText", "stored")
+        ),
     ]
-    for broker, queue_id, offset, born, flag, sys_flag, text, body in zip(*columns, strict=True):
+    for born_us, broker, queue_id, offset, flag, sys_flag, text, body in zip(*columns, strict=True):
         origin = Origin(broker, queue_id, offset)
-        born_ms = _milliseconds(born)
+        born_ms = born_us // 1000
         properties = properties_with(text or "", origin_text(replay_id, origin, born_ms)).encode()
         if len(properties) > MAX_PROPERTIES_BYTES:
             raise SinkError(
@@ -128,7 +130,3 @@ def messages_of(batch: pa.RecordBatch, replay_id: str) -> Iterator[Resent]:
             )
         packing = sys_flag & (COMPRESSED | COMPRESSION_TYPE_MASK)
         yield Resent(origin, born_ms, flag, packing if packing & COMPRESSED else 0, body, properties)
-
-
-def _milliseconds(moment: datetime) -> int:
-    return round(moment.timestamp() * 1000)

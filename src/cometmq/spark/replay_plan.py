@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.message.ids import index_hash, java_hash
@@ -29,9 +28,9 @@ def select(frame: DataFrame, topic: str, selection: Selection) -> DataFrame:
 
     frame = frame.where(f.col("topic") == topic)
     if selection.since_ms is not None:
-        frame = frame.where(f.col("storeTimestamp") >= f.lit(_moment(selection.since_ms)))
+        frame = frame.where(f.col("storeTimestamp") >= f.timestamp_millis(f.lit(selection.since_ms)))
     if selection.until_ms is not None:
-        frame = frame.where(f.col("storeTimestamp") < f.lit(_moment(selection.until_ms)))
+        frame = frame.where(f.col("storeTimestamp") < f.timestamp_millis(f.lit(selection.until_ms)))
     if selection.tags:
         frame = frame.where(f.col("tags").isin(list(selection.tags)))
     if selection.keys:
@@ -115,7 +114,3 @@ def target_by_key(queues: int) -> Column:
     place = f.concat_ws("/", "brokerName", "queueId", "queueOffset")
     key = f.coalesce(f.col("properties")[SHARDING_KEY], first_key, "uniqKey", place)
     return f.udf(chosen, "int", useArrow=True)(key)
-
-
-def _moment(timestamp_ms: int) -> datetime:
-    return datetime.fromtimestamp(timestamp_ms / 1000, UTC)
