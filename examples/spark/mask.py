@@ -26,5 +26,5 @@ for subject in (None, "user-1"):
     if subject is not None:
         store.forget(subject)
     revealer = Revealer(store.key_of)
-    messages = list(revealed_messages(to, revealer))
+    messages = list(revealed_messages(to, revealer, apart=print))
     print(f"{len(messages)} messages: {revealer.opened} values opened, {revealer.erased} erased")
