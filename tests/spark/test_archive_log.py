@@ -10,12 +10,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from tests.spark.lake_files import AT_MS, BATCH, HOUR_MS, QUEUES, append, cover, messages, stored, written
 
 from cometmq.clock import VirtualClock

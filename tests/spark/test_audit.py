@@ -7,27 +7,31 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from tests.spark.lake_files import AT_MS, HOUR_MS, append, cover, messages
 from tests.spark.topics import Topics
 
 pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
 
+import pyarrow.parquet as pq
+
 from cometmq.cli.pipeline import command
-from cometmq.clock import SystemClock
+from cometmq.clock import VirtualClock
 from cometmq.message.trace_record import Pub, encode_trace
 from cometmq.spark.archive import archive
 from cometmq.spark.archive_log import ArchiveLog
 from cometmq.spark.archive_retention import expire
+from cometmq.spark.archive_writer import QueueWriter
 from cometmq.spark.audit import audit
+from cometmq.spark.audit_frames import archived_frame, minutes_of
 from cometmq.spark.audit_report import AuditReport
 from cometmq.spark.cluster import Cluster
+from cometmq.spark.columns import ARCHIVE_COLUMNS, arrow_schema
 from cometmq.spark.errors import ArchiveError, OptionError
 from cometmq.spark.options import parse_options
 from cometmq.spark.queues import Queue
 from cometmq.spark.replay import replay
-from cometmq.testing import SyncCluster
 
 pytestmark = pytest.mark.spark
 
@@ -144,40 +148,33 @@ def test_what_differs_is_named(spark: Any, topics: Topics, tmp_path: Path) -> No
     assert "→ " in report.render()
 
 
-class Stepped(SystemClock):
-    """The system's date, but for a step that somebody has made."""
+def test_what_retention_has_taken_out_is_not_missing(spark: Any, topics: Topics, tmp_path: Path) -> None:
+    """The clock of a broker went back for a while, so that hours interleave, and the older one expires."""
+    topic = topics.create(1)
+    queue, clock = Queue(topic, topics.broker_name, 0), VirtualClock(start_ms=AT_MS + 5 * HOUR_MS // 2)
+    log = ArchiveLog(tmp_path / "lake", clock=clock)
+    writer = QueueWriter(log.root, queue, arrow_schema(ARCHIVE_COLUMNS))
+    for offsets, at_ms in ((range(3), AT_MS), (range(3, 5), AT_MS + 2 * HOUR_MS), (range(5, 7), AT_MS)):
+        writer.add(messages(queue, offsets, at_ms))
+    log.append("q", 0, [cover(queue, 0, 7)], writer.close())
+    append(log, 1, queue, 7, 9, at_ms=AT_MS + 2 * HOUR_MS)
+    stored = archived_frame(spark, log, topic).drop("archivedTimestamp")
+    assert expire(log.root, keep_ms=HOUR_MS, clock=clock).rows == 5
 
-    step_ms = 0
+    archived, [of] = archived_frame(spark, log, topic), log.queues()
+    for expired, differing in (((of.expired_to, of.expired_before_ms), 0), ((0, 0), 1)):
+        minutes = minutes_of(spark, stored, archived, [(of.broker, 0, of.first, of.next, *expired, 0)])
+        assert minutes.where("storedBoth != archivedBoth OR NOT storedContent <=> archivedContent").count() == differing
+    report = audit(topics.namesrv, topic, archive=log.root, spark=spark)
+    assert told(report) == f"{queue}: the archive goes up to 9, and the queue ends at 0", "the topic itself is empty"
+    [note] = report.notes
+    assert "retention has taken out what was stored before 2024-01-01 01:00 UTC, up to offset 7" in note
 
-    def now_ms(self) -> int:
-        return super().now_ms() + self.step_ms
-
-
-def test_what_retention_has_taken_out_is_not_missing(spark: Any, tmp_path: Path) -> None:
-    """The broker's clock goes back for a while, so that hours interleave, and the older one expires."""
-    clock, lake = Stepped(), tmp_path / "lake"
-    with SyncCluster(clock=clock) as cluster:
-        topics = Topics(cluster.namesrv_address, cluster.cluster.brokers[0].address)
-        topic = topics.create(1)
-        for step_hours, count in ((-5, 3), (0, 2), (-5, 2), (0, 3)):
-            clock.step_ms = step_hours * 3_600_000
-            topics.send(topic, 0, [b"x"] * count)
-        archive(topics.namesrv, topic, lake, tmp_path / "checkpoint", spark=spark)
-        assert expire(lake, keep_ms=3 * 3_600_000).rows == 5
-        [of] = ArchiveLog(lake).queues()
-        assert (of.first, of.next, of.rows, of.expired_to) == (3, 10, 5, 7)
-        report = audit(topics.namesrv, topic, archive=lake, spark=spark)
-        assert told(report) == ""
-        [note] = report.notes
-        assert "retention has taken out what was stored before" in note
-        assert "up to offset 7" in note
-
-        path = lake / ArchiveLog(lake).files()[0].path
-        whole = pq.read_table(path)
-        pq.write_table(whole.filter([at != 8 for at in whole["queueOffset"].to_pylist()]), path)
-        words = told(audit(topics.namesrv, topic, archive=lake, spark=spark))
-        assert "offsets 8 to 9 are missing in the archive" in words
-        assert "not the same" in words
+    path = log.root / log.files()[-1].path
+    whole = pq.read_table(path)
+    pq.write_table(whole.filter([at != 8 for at in whole["queueOffset"].to_pylist()]), path)
+    words = told(audit(topics.namesrv, topic, archive=log.root, spark=spark))
+    assert "offsets 8 to 9 are missing in the archive" in words
 
 
 def test_a_topic_made_anew_does_not_go_with_its_archive(spark: Any, topics: Topics, tmp_path: Path) -> None:
