@@ -97,10 +97,6 @@ class DeadLetterReport:
             most = max(count for _, count in self.over_time)
             bars = ((moment(at), count, "█" * max(1, count * 40 // most)) for at, count in self.over_time)
             lines += ["", *table(("<from (UTC)", ">letters", "<"), bars)]
-            lines += ["", f"  {'from (UTC)':<19} {'letters':>10}"]
-            lines += [
-                f"  {moment(at):<19} {count:>10,}  {'█' * max(1, count * 40 // most)}" for at, count in self.over_time
-            ]
         if self.resent:
             verb = "would be sent" if self.dry_run else "sent again"
             resent = ((of.group, of.sent, of.sent_before, of.failed) for of in self.resent)
