@@ -127,4 +127,4 @@ class AuditReport:
 
 def moment(timestamp_ms: int) -> str:
     """A time for people, UTC, to the minute; also one of a year beyond 9999."""
-    return f"{np.datetime64(timestamp_ms // 60_000, 'm')} UTC".replace("T", " ")
+    return str(np.datetime64(timestamp_ms // 60_000, "m")).replace("T", " ") + " UTC"
