@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
-import msgspec
-
 from cometmq.message.properties import KEY_SEPARATOR, KEYS, decode_properties, join_properties
 from cometmq.spark.mask_cipher import sealed
 from cometmq.spark.mask_keys import DataKey, digest, subject_text
@@ -36,16 +34,6 @@ class Plain(NamedTuple):
 
 class RefusedError(Exception):
     """A message that cannot be masked; the text is the reason and tells nothing of its content."""
-
-
-class Apart(msgspec.Struct, frozen=True, rename="camel"):
-    """One message that is not among the others, and why; nothing of its content."""
-
-    topic: str
-    broker_name: str
-    queue_id: int
-    queue_offset: int
-    reason: str
 
 
 class _Wanted(NamedTuple):

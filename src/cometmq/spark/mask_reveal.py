@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from cometmq.message.properties import KEY_SEPARATOR
+from cometmq.spark.apart import Apart
 from cometmq.spark.archive_log import ArchiveLog
 from cometmq.spark.mask_cipher import ErasedError, KeyOf, is_sealed, opened
-from cometmq.spark.mask_message import Apart
 
 
 class Revealer:

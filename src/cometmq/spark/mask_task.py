@@ -26,7 +26,7 @@ from cometmq.spark.columns import ARCHIVE_COLUMNS, arrow_schema
 from cometmq.spark.decode import Records, decode
 from cometmq.spark.errors import MaskError
 from cometmq.spark.mask_keys import KEY_BYTES, KEY_ID_BYTES, DataKey, KeyStore, SecretPlace
-from cometmq.spark.mask_message import Apart, Masker, Plain, RefusedError
+from cometmq.spark.mask_message import Masker, Plain, RefusedError
 from cometmq.spark.mask_rules import ENCRYPT, FAIL, HASH, MaskRules
 from cometmq.spark.queues import Queue
 

@@ -179,8 +179,8 @@ def reveal(archive: Path, topics: tuple[str, ...], keys: Path, master_key_file: 
     """
     import msgspec
 
+    from cometmq.spark.apart import Apart
     from cometmq.spark.mask_keys import KeyStore, master_key_place
-    from cometmq.spark.mask_message import Apart
     from cometmq.spark.mask_reveal import Revealer, revealed_messages
 
     with wrong_use():
