@@ -74,7 +74,8 @@ def test_what_is_written_is_read(records: list[TraceRecord]) -> None:
     st.binary() | st.lists(st.sampled_from(["Pub", "SubAfter", "\x01", "\x02", "1", "x" * 5000, "null"])).map("".join)
 )
 def test_what_is_none_is_passed_over(body: bytes | str) -> None:
-    decode_trace(body if isinstance(body, bytes) else body.encode())
+    found = decode_trace(body if isinstance(body, bytes) else body.encode())
+    assert decode_trace("".join(map(encode_trace, found)).encode()) == found
 
 
 def test_fields_that_only_other_clients_write() -> None:

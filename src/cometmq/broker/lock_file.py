@@ -1,7 +1,8 @@
 """Who holds which queue, on disk: a broker that was restarted gives nobody a queue that its holder still reads.
 
 ``comet/locks.json`` is written when locks go from hand to hand, before the request that did it is answered;
-renewals are not noted. (Apache's broker forgets all locks.)
+renewals are not noted. It is not flushed to the disk, which others would wait for: after a power cut no client
+trusts its locks any more by the time that the machine is up again. (Apache's broker forgets all locks.)
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from pathlib import Path
 import msgspec
 
 from cometmq.broker.locks import HeldQueues, RebalanceLockManager
-from cometmq.durable import replace_file
 
 _log = logging.getLogger(__name__)
 
@@ -46,8 +46,11 @@ class LockFile:
     def save(self) -> None:
         """Write the file if a lock changed hands; on a full or broken disk it stays due for the next call."""
         if self._due:
+            fresh = self._path.with_name(self._path.name + ".tmp")
             try:
-                replace_file(self._path, msgspec.json.encode(self._locks.held()))
+                fresh.parent.mkdir(parents=True, exist_ok=True)
+                fresh.write_bytes(msgspec.json.encode(self._locks.held()))
+                fresh.replace(self._path)
                 self._due = False
             except OSError as error:
                 _log.error("cannot write %s: %s; it will be tried again", self._path, error)
