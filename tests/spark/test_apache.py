@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from tests.interop.builds import ToolMissingError
 from tests.interop.conftest import unavailable
-from tests.interop.systems import System, deploy
+from tests.interop.probe import until
+from tests.interop.systems import System, deploy, start_broker
 from tests.spark.sinking import rows_of, sink, stored
 from tests.spark.topics import Topics
 
@@ -20,8 +21,10 @@ from cometmq.spark.archive import archive
 from cometmq.spark.archive_reader import read_archive
 from cometmq.spark.audit import audit
 from cometmq.spark.cluster import Cluster
+from cometmq.spark.decode import Records
 from cometmq.spark.delay import delay
-from cometmq.spark.errors import SinkError
+from cometmq.spark.errors import DataLossError, SinkError
+from cometmq.spark.fetch import Fetcher
 from cometmq.spark.job_source import MessageSource
 from cometmq.spark.options import parse_options
 from cometmq.spark.queues import OffsetRange
@@ -29,6 +32,8 @@ from cometmq.spark.record_sizes import sized
 from cometmq.spark.replay import replay
 
 pytestmark = [pytest.mark.spark, pytest.mark.interop]
+
+PATIENCE_S = 120.0
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +83,27 @@ def test_apache_tells_how_large_messages_are(apache: Topics) -> None:
     assert small.mean_bytes == pytest.approx(250, abs=60)
     assert large.mean_bytes == pytest.approx(10_150, abs=60)
     assert cluster.record_sizes([(large.part.queue, 1000, 16)]) == [None]
+
+
+def test_a_slave_of_apache_is_read(apache: Topics, tmp_path: Path) -> None:
+    """What its master has sent it; it takes some seconds until it knows the topic."""
+    topic = apache.fill(300, queues=1)
+    options = parse_options(
+        {"namesrvAddr": apache.namesrv, "topic": topic, "readFrom": "slave", "pollTimeoutMs": "60000"}
+    )
+    with start_broker(System.APACHE, tmp_path, apache.namesrv, {"brokerRole": "SLAVE", "brokerId": "1"}) as slave:
+        cluster = Cluster(options)
+        (queue,) = cluster.queues()
+        assert cluster.address_of(queue) == slave.address
+
+        def has_all() -> bool:
+            try:
+                chunks = list(Fetcher(options).fetch([OffsetRange(queue, 0, 300)]))
+            except DataLossError:  # what it has not got yet
+                return False
+            return sum(len(Records(chunk.data)) for chunk in chunks) == 300
+
+        until(has_all, PATIENCE_S, "the slave has what its master has")
 
 
 @pytest.mark.parametrize("guarantee", ["at-least-once", "effectively-once"])
