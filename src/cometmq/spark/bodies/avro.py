@@ -1,18 +1,23 @@
 """Avro bodies: one binary datum each, without a file's header, by fastavro.
 
-Types are those of Spark's own ``from_avro``; unions of several types and schemas that contain themselves, for which
-Spark has no fitting type, are refused.
+Types are those of Spark's own ``from_avro``: a union of several types is a struct of ``member0``, ``member1``, … of
+which one is set. Schemas that contain themselves, for which Spark has no fitting type, are refused.
+
+fastavro does not tell which type of a union a value had (an int or a long?). A record adds no bytes to its fields in
+Avro, so each type of such a union is read and written as a record of one field, named as the struct's: the bytes are
+the same, and the field tells.
 """
 
 from __future__ import annotations
 
 import io
+import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from cometmq.spark.bodies.codec import decoded, encoded
 from cometmq.spark.bodies.modes import FAILFAST, PERMISSIVE
@@ -43,6 +48,9 @@ _LOGICAL: Final = {
     "local-timestamp-millis": "TimestampNTZType",
     "local-timestamp-micros": "TimestampNTZType",
 }
+_WIDER: Final = ((frozenset({"int", "long"}), "LongType"), (frozenset({"float", "double"}), "DoubleType"))
+"""Unions of two types that have one in Spark."""
+_MEMBER: Final = "CometMQUnionMember"
 _BASE_ONLY: Final = ("time-millis", "time-micros", "duration", "uuid")
 """Logical types that Spark has no type for: their values are those of the types beneath."""
 
@@ -86,18 +94,22 @@ class AvroCodec:
 
     def __post_init__(self) -> None:
         self.spark_type  # noqa: B018 (is made here once, so that a bad schema is told when the query is written)
-        _parsed(self.writer_schema or self.schema)
+        if self.writer_schema is not None and (_read(self.schema).unions or _read(self.writer_schema).unions):
+            raise OptionError(
+                "an Avro union of several types cannot be resolved from what it was written with",
+                next_step="leave writer_schema out, and read the bodies with the schema that they were written with",
+            )
 
     @property
     def name(self) -> str:
         """Avro, and the name of the record."""
-        parsed = _parsed(self.schema)
+        parsed = _read(self.schema).parsed
         return f"Avro {parsed.get('name', parsed['type'])}" if isinstance(parsed, dict) else "Avro"
 
     @property
     def spark_type(self) -> DataType:
         """The type of its values."""
-        return _spark_type(_parsed(self.schema), {}, ())
+        return _spark_type(_read(self.schema).parsed, {}, ())
 
     def decode(self, body: bytes) -> Any:
         """One datum, and nothing after it."""
@@ -105,9 +117,9 @@ class AvroCodec:
 
         source = io.BytesIO(body)
         if self.writer_schema is None:
-            value = schemaless_reader(source, _parsed(self.schema), None)
+            value = schemaless_reader(source, _read(self.schema).parsed, None)
         else:
-            value = schemaless_reader(source, _parsed(self.writer_schema), _parsed(self.schema))
+            value = schemaless_reader(source, _read(self.writer_schema).parsed, _read(self.schema).parsed)
         if source.tell() != len(body):
             raise ValueError(f"{len(body) - source.tell()} bytes are left over")
         return value
@@ -117,7 +129,7 @@ class AvroCodec:
         from fastavro import schemaless_writer
 
         target = io.BytesIO()
-        schemaless_writer(target, _parsed(self.schema), value)
+        schemaless_writer(target, _read(self.schema).parsed, value)
         return target.getvalue()
 
 
@@ -130,30 +142,77 @@ def _text(schema: Schema) -> str:
     return schema if isinstance(schema, str) else json.dumps(schema)
 
 
+@dataclass(frozen=True)
+class _Read:
+    """A schema as fastavro has it."""
+
+    parsed: Any
+    unions: bool
+    """Whether some type in it is a union whose types are read as records."""
+
+
 @lru_cache(maxsize=64)
-def _parsed(text: str) -> Any:
+def _read(text: str) -> _Read:
     try:
         from fastavro import parse_schema
         from fastavro.schema import SchemaParseException, UnknownType
     except ImportError as error:
         raise OptionError("fastavro is not installed", next_step="pip install 'cometmq[avro]'") from error
+    numbers = itertools.count()
     try:
-        return parse_schema(_without_foreign(json.loads(text)))
+        parsed = parse_schema(_prepared(json.loads(text), numbers))
     except (ValueError, TypeError, SchemaParseException, UnknownType) as error:
         raise OptionError(f"this is no Avro schema: {error}", next_step="give JSON, or a Path of an .avsc") from error
+    return _Read(parsed, unions=next(numbers) > 0)
 
 
-def _without_foreign(schema: Any) -> Any:
-    """The schema without logical types whose Python values Spark does not take."""
+def _prepared(schema: Any, numbers: Iterator[int]) -> Any:
+    """The schema without logical types whose Python values Spark does not take, and with the records of unions.
+
+    :param numbers: makes the names of these records.
+    """
     if isinstance(schema, list):
-        return [_without_foreign(part) for part in schema]
+        return _prepared_union(schema, numbers)
     if not isinstance(schema, dict):
         return schema
     kept = {name: value for name, value in schema.items() if name != "logicalType" or value not in _BASE_ONLY}
-    for name in ("type", "items", "values", "fields"):
+    for name in ("type", "items", "values"):
         if name in kept:
-            kept[name] = _without_foreign(kept[name])
+            kept[name] = _prepared(kept[name], numbers)
+    if isinstance(kept.get("fields"), list):
+        kept["fields"] = [_prepared_field(field, numbers) for field in kept["fields"]]
     return kept
+
+
+def _prepared_field(field: Any, numbers: Iterator[int]) -> Any:
+    """A field; its default is a value of the first type of a union."""
+    kept = _prepared(field, numbers)
+    match kept:
+        case {"type": [{"name": str(name)}, *_], "default": default} if name.startswith(_MEMBER):
+            return kept | {"default": {"member0": default}}
+    return kept
+
+
+def _prepared_union(schema: list[Any], numbers: Iterator[int]) -> list[Any]:
+    names = [part["type"] if isinstance(part, dict) and "type" in part else part for part in schema]
+    several = [name for name in names if name != "null"]
+    if len(several) == 2 and any(set(map(str, several)) == pair for pair, _ in _WIDER):
+        return names  # without logical types, as in Spark
+    members = itertools.count()
+    return [
+        "null"
+        if name == "null"
+        else _prepared(part, numbers)
+        if len(several) == 1
+        else _member(part, next(members), numbers)
+        for part, name in zip(schema, names, strict=True)
+    ]
+
+
+def _member(schema: Any, member: int, numbers: Iterator[int]) -> dict[str, Any]:
+    """A type of a union as a record of one field; it has no namespace, so that names in it mean what they meant."""
+    field = {"name": f"member{member}", "type": _prepared(schema, numbers)}
+    return {"type": "record", "name": f"{_MEMBER}{next(numbers)}", "fields": [field]}
 
 
 def _spark_type(schema: Any, named: dict[str, Any], inside: tuple[str, ...]) -> DataType:
@@ -162,9 +221,12 @@ def _spark_type(schema: Any, named: dict[str, Any], inside: tuple[str, ...]) -> 
 
     if isinstance(schema, list):
         kinds = [part for part in schema if part != "null"]
-        if len(kinds) != 1:
-            raise OptionError("an Avro union of several types has no type in Spark", next_step="read it as binary")
-        return _spark_type(kinds[0], named, inside)
+        if len(kinds) < 2:
+            return _spark_type(kinds[0] if kinds else "null", named, inside)
+        if all(isinstance(kind, dict) for kind in kinds):
+            records = cast("list[types.StructType]", [_spark_type(kind, named, inside) for kind in kinds])
+            return types.StructType([field for record in records for field in record.fields])
+        return getattr(types, next(wide for pair, wide in _WIDER if pair == set(kinds)))()  # type: ignore[no-any-return]
     if isinstance(schema, str):
         if schema in _PLAIN:
             return getattr(types, _PLAIN[schema])()  # type: ignore[no-any-return]
