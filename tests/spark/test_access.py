@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import pickle
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
+from click.testing import CliRunner
 
+from cometmq.cli.pipeline import command as pipeline
 from cometmq.client import Credentials, Security, SecurityConfigError, Tls
 from cometmq.spark.access import SECRET_OPTION_NAMES, Access, parse_access
 from cometmq.spark.errors import OptionError
+from cometmq.spark.job_source import MessageSource
 from cometmq.spark.options import parse_options
+from cometmq.spark.reach import reach
 from cometmq.spark.sink.options import parse_sink_options
 
 SECRET = "zq7-very-secret"
@@ -110,6 +116,59 @@ def test_what_contradicts_itself_is_refused_without_the_secret(given: dict[str, 
             parse(BASE | given)
         assert SECRET not in str(refused.value)
         assert "another-secret" not in str(refused.value)
+
+
+def test_jobs_take_these_options_and_no_others() -> None:
+    account = {"ACCESSKEY": "sales", "secretKey": SECRET}
+    assert reach("a:1", account) == {"namesrvAddr": "a:1", "accessKey": "sales", "secretKey": SECRET}
+    assert reach("a:1", None) == {"namesrvAddr": "a:1"}
+    source = MessageSource("a:1", access=account)
+    assert source.security() == Security(Credentials("sales", SECRET))
+    assert SECRET not in f"{source} {source!r}"
+    assert len({source, MessageSource("a:1", access=account)}) == 1
+    for given, words in (
+        ({"topic": "orders"}, "has no option 'topic'"),
+        ({"secretKey": SECRET}, "secretKey is of no use alone"),
+        ({"useTLS": "yes"}, "useTLS is true or false"),
+    ):
+        with pytest.raises(OptionError, match=words) as refused:
+            MessageSource("a:1", access=given).check(["orders"])
+        assert SECRET not in str(refused.value)
+    with pytest.raises(OptionError, match="credentials and TLS are for nameservers"):
+        MessageSource(archive=Path("lake"), access=account).check(["orders"])
+
+
+def job_commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Every command below a group, with the words that call it."""
+    for name in group.list_commands(click.Context(group)):
+        command = group.get_command(click.Context(group), name)
+        assert command is not None
+        yield (*path, name), command
+        if isinstance(command, click.Group):
+            yield from job_commands(command, (*path, name))
+
+
+ON_BROKERS = {words: of for words, of in job_commands(pipeline) if "namesrv" in {each.name for each in of.params}}
+
+
+def test_every_job_that_talks_to_brokers_has_access_on_its_command_line() -> None:
+    assert {words[0] for words in ON_BROKERS} == {"archive", "audit", "delay", "dlq", "mask", "replay", "skew", "trace"}
+    for words, command in ON_BROKERS.items():
+        options = {name for of in command.params for name in of.opts}
+        for servers in options & {"--namesrv", "--to-namesrv", "--groups-namesrv"}:
+            assert servers.replace("namesrv", "access") in options, words
+
+
+@pytest.mark.parametrize("words", ON_BROKERS, ids=" ".join)
+def test_no_command_takes_a_secret_as_an_argument(words: tuple[str, ...]) -> None:
+    for name in SECRET_OPTION_NAMES:
+        done = CliRunner().invoke(pipeline, [*words, "--access", f"{name.lower()}={SECRET}"])
+        assert done.exit_code == 2
+        assert f"{name}: everybody on this machine would see it" in " ".join(done.output.split())
+        assert SECRET not in done.output
+    wrong = CliRunner().invoke(pipeline, [*words, "--access", "secretFile=s"])
+    assert wrong.exit_code == 2
+    assert "did you mean secretKeyFile" in " ".join(wrong.output.split())
 
 
 def test_spark_knows_the_names_of_secret_options() -> None:

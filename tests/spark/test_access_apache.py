@@ -1,4 +1,4 @@
-"""Source, sink and archive with credentials and TLS, against real Apache RocketMQ that asks for both."""
+"""Source, sink and jobs with credentials and TLS, against real Apache RocketMQ that asks for both."""
 
 from __future__ import annotations
 
@@ -18,12 +18,25 @@ pytest.importorskip("pyspark", reason="PySpark is not installed (pip install com
 from pyspark.errors import PySparkException
 
 from cometmq.client import Security
+from cometmq.client.dead_letters import Selection
 from cometmq.client.sync import SyncAdmin
+from cometmq.errors import CometMQError
 from cometmq.spark.archive import archive
+from cometmq.spark.audit import audit
+from cometmq.spark.audit_report import AuditReport
+from cometmq.spark.dead_letters import dead_letters, send_again
+from cometmq.spark.delay import delay
 from cometmq.spark.errors import SparkSourceError
+from cometmq.spark.job_source import MessageSource
+from cometmq.spark.mask import mask_to_topic
+from cometmq.spark.mask_report import MaskReport
+from cometmq.spark.mask_rules import rules_from_options
 from cometmq.spark.queues import Queue
+from cometmq.spark.replay import replay
 from cometmq.spark.replay_messages import Origin, Resent
 from cometmq.spark.replay_sender import Pace, QueueSender, ReplayTask
+from cometmq.spark.skew import skew
+from cometmq.spark.trace import trace
 
 pytestmark = [pytest.mark.spark, pytest.mark.interop]
 
@@ -97,7 +110,7 @@ def test_a_replay_takes_them_from_the_environment(server: Secured, monkeypatch: 
     for name, value in environment(server).items():
         monkeypatch.setenv(name, value)
     queue = Queue("Orders", "broker-a", 0)
-    task = ReplayTask(server.address, "replay-1", (queue,), (0,), None, False, 60_000)
+    task = ReplayTask({"namesrvAddr": server.address}, "replay-1", (queue,), (0,), None, False, 60_000)
     message = Resent(Origin("old", 0, 7), 1, 0, 0, b"replayed", b"")
     with pytest.raises(SparkSourceError, match="No accessKey is configured"):
         QueueSender(task, 0, Pace(None))
@@ -118,6 +131,75 @@ def test_an_archive_takes_them_as_options(spark: Any, options: dict[str, str], t
     secret = BILLING.secret_key.encode()
     files = [file for directory in (to, checkpoint) for file in directory.rglob("*") if file.is_file()]
     assert [file for file in files if secret in file.read_bytes()] == []
+
+
+def test_every_job_takes_them_as_options(
+    spark: Any, server: Secured, options: dict[str, str], event_log: Path, tmp_path: Path
+) -> None:
+    """And none goes without; where a job talks to two clusters, each has an account of its own."""
+    write(spark, {"topic": "Orders", **options})
+    reader = {name: value for name, value in options.items() if name != "namesrvAddr"}
+    operator = {**reader, "secretKey": OPERATORS.secret_key, "accessKey": OPERATORS.access_key}
+    del operator["secretKeyFile"]
+    dead = "%DLQ%billing"
+    with SyncAdmin(server.address, security=Security(OPERATORS)) as admin:
+        admin.create_topic(dead, queues=1)
+    rules = rules_from_options(["tags=drop"], not_json="drop")
+
+    def copied(source: MessageSource, to: dict[str, str]) -> MaskReport:
+        work = tmp_path / "work"
+        return mask_to_topic(source, "Orders", rules, work, server.address, "Closed", to_access=to, spark=spark)
+
+    def audited(access: dict[str, str]) -> AuditReport:
+        return audit(server.address, "Orders", groups=["billing"], access=access, spark=spark)
+
+    def sent_again(access: dict[str, str]) -> Any:
+        return send_again(server.address, ["billing"], Selection(), ledgers=tmp_path, access=access)
+
+    def translated(access: dict[str, str]) -> Any:
+        named: dict[str, Any] = {"to": "Closed", "translate_groups": ["billing"], "groups_namesrv": server.address}
+        return replay(
+            tmp_path / "work" / "archive",
+            server.address,
+            tmp_path / "ledger",
+            access=operator,
+            groups_access=access,
+            dry_run=True,
+            spark=spark,
+            **named,
+        )
+
+    anybody, billing, operators = (MessageSource(server.address, access=access) for access in ({}, reader, operator))
+    for job in (
+        lambda: skew(anybody, "Orders", spark=spark),
+        lambda: trace(anybody, trace_topic="Orders", spark=spark),
+        lambda: delay(anybody, ["Orders"], spark=spark),
+        lambda: dead_letters(anybody, ["billing"], spark=spark),
+        lambda: copied(anybody, operator),
+        lambda: copied(billing, {}),
+        lambda: audited({}),
+        lambda: sent_again({}),
+    ):
+        with pytest.raises(CometMQError, match="No accessKey is configured"):
+            job()
+    assert skew(billing, "Orders", spark=spark).topics[0].messages >= 50
+    assert trace(billing, trace_topic="Orders", spark=spark).latencies == ()
+    assert delay(operators, ["Orders"], spark=spark).stuck == 0
+    assert dead_letters(operators, ["billing"], spark=spark).groups == ()
+    assert [of.failed for of in sent_again(operator)] == [0]
+    copy = copied(billing, operator)
+    assert copy.replayed is not None
+    assert copy.total == sum(of.messages for of in copy.replayed.queues) >= 50
+    report = audited(operator)
+    assert report.agrees
+    with pytest.raises(SparkSourceError, match="No accessKey is configured"):
+        translated({})
+    assert "nothing is replayed yet, so offsets cannot be translated" in translated(operator).warnings
+    secret = OPERATORS.secret_key
+    told = [repr(operators), str(copy), copy.render(), str(report), report.render()]
+    assert [text for text in told if secret in text] == []
+    files = [file for directory in (tmp_path, event_log) for file in directory.rglob("*") if file.is_file()]
+    assert [file for file in files if secret.encode() in file.read_bytes()] == []
 
 
 def environment(server: Secured) -> dict[str, str]:

@@ -24,6 +24,7 @@ pytest.importorskip("pyiceberg", reason="pyiceberg is not installed (pip install
 
 from cometmq.cli.pipeline import command
 from cometmq.spark.archive import archive
+from cometmq.spark.archive_commit import Commit
 from cometmq.spark.archive_delta import DeltaArchive
 from cometmq.spark.archive_iceberg import IcebergArchive
 from cometmq.spark.archive_log import ArchiveLog
@@ -31,7 +32,10 @@ from cometmq.spark.archive_reader import read_archive, record_of
 from cometmq.spark.archive_store import archive_store
 from cometmq.spark.audit import audit
 from cometmq.spark.errors import ArchiveError, SparkSourceError
+from cometmq.spark.job_source import MessageSource
 from cometmq.spark.key_index import build_key_index, find_by_key
+from cometmq.spark.mask import mask
+from cometmq.spark.mask_rules import rules_from_options
 from cometmq.spark.replay import replay
 
 pytestmark = pytest.mark.spark
@@ -95,6 +99,38 @@ def test_every_reader_of_archives_reads_it(spark: Any, topics: Topics, tmp_path:
     if name == "iceberg":  # an audit takes many queries, and sees no more of a table than the others
         report = audit(topics.namesrv, topic, archive=lake, allow_duplicates=True, spark=spark)
         assert report.disagreements == ()
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_masked_copy_has_these_formats_too(
+    spark: Any, topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Step by step, gone on with behind a driver that died, and open to the format's own package and to replays."""
+    topic, copy, lake = topics.create(2), topics.create(2), tmp_path / "lake"
+    bodies = [json.dumps({"n": number, "phone": "zq7-secret"}).encode() for number in range(60)]
+    for queue_id in range(2):
+        topics.send(topic, queue_id, bodies[queue_id::2])
+    source, rules = MessageSource(topics.namesrv), rules_from_options(["$.phone=mask"])
+    commit = TABLES[name].commit
+
+    def dying(table: Any, what: Commit, removed: Any) -> None:
+        commit(table, what, removed)
+        if what.batch_id == 1:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(TABLES[name], "commit", dying)
+    with pytest.raises(OSError, match="No space left"):
+        mask(source, topic, rules, lake, table_format=name, step_offsets=20, spark=spark)
+    monkeypatch.undo()
+    done = mask(source, topic, rules, lake, step_offsets=20, spark=spark)
+    assert (done.messages, done.total, done.complete) == (20, 60, True)
+    read = [json.loads(body) for body in rows_by_the_library(lake, name)["body"].to_pylist()]
+    assert sorted(document["n"] for document in read) == list(range(60))
+    assert {document["phone"] for document in read} == {"*" * len("zq7-secret")}
+    assert [path for path in lake.rglob("*") if path.is_file() and b"zq7-secret" in path.read_bytes()] == []
+    assert replay(lake, topics.namesrv, tmp_path / "ledger", to=copy, spark=spark).messages == 60
+    with pytest.raises(ArchiveError, match=f"of format {name}, not parquet"):
+        mask(source, topic, rules, lake, table_format="parquet", spark=spark)
 
 
 @pytest.mark.parametrize("after", [False, True])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +119,7 @@ def resent(offset: int, replay_id: str = "r1") -> Resent:
 def task(topics: Topics, topic: str, **more: Any) -> ReplayTask:
     """What a task of one queue is told."""
     told: dict[str, Any] = {"per_second": None, "keep_born_time": False, "timeout_ms": 20_000} | more
-    return ReplayTask(topics.namesrv, "r1", (Queue(topic, topics.broker_name, 0),), (0,), **told)
+    return ReplayTask({"namesrvAddr": topics.namesrv}, "r1", (Queue(topic, topics.broker_name, 0),), (0,), **told)
 
 
 def test_a_repeated_task_finds_what_was_sent(topics: Topics) -> None:
@@ -128,7 +129,7 @@ def test_a_repeated_task_finds_what_was_sent(topics: Topics) -> None:
     assert first.send([resent(3), resent(4)]) == [(Origin("old", 0, 3), 0, False), (Origin("old", 0, 4), 1, False)]
     first.close()
     topics.send(topic, 0, [b"foreign"])
-    other = QueueSender(ReplayTask(topics.namesrv, "r2", of_one_queue.queues, (0,), None, False, 20_000), 0, Pace(None))
+    other = QueueSender(replace(of_one_queue, replay_id="r2"), 0, Pace(None))
     other.send([resent(3, "r2")])
     other.close()
     second = QueueSender(of_one_queue, 0, Pace(None))

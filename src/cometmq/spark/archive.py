@@ -19,16 +19,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.errors import CometMQError
+from cometmq.spark.archive_batches import BatchCommits, ToldCommits
 from cometmq.spark.archive_log import ArchiveLog
 from cometmq.spark.archive_report import ArchivedBatch, ArchiveReport, ArchiveRun, expected
 from cometmq.spark.archive_table import TableFormat, format_of
-from cometmq.spark.archive_writer import FORMAT, PATH_OPTION, ArchiveWriterSource, from_rows
+from cometmq.spark.archive_writer import FORMAT, PATH_OPTION, ArchiveWriterSource
 from cometmq.spark.checkpoint import last_committed_batch, query_id_of
 from cometmq.spark.cluster import Cluster
-from cometmq.spark.environment import driver_session
+from cometmq.spark.environment import driver_session, is_connect
 from cometmq.spark.errors import ArchiveError, OptionError, SparkSourceError
 from cometmq.spark.options import LATEST, parse_options
 from cometmq.spark.queues import OffsetRange, Offsets, offsets_to_json
+from cometmq.spark.reach import reach
 from cometmq.spark.readers import demand_topics, resolve_start
 
 if TYPE_CHECKING:
@@ -59,6 +61,7 @@ def archive(
     max_offsets_per_trigger: int | None = COMMIT_ROWS,
     commit_bytes: str | None = COMMIT_BYTES,
     options: Mapping[str, str] | None = None,
+    access: Mapping[str, str] | None = None,
     dry_run: bool = False,
     spark: SparkSession | None = None,
     master: str = "local[*]",
@@ -83,6 +86,7 @@ def archive(
     :param max_offsets_per_trigger: most messages in one batch, and so in one commit.
     :param commit_bytes: about the most bytes of records in one commit, such as ``64m``.
     :param options: more options of the rocketmq source.
+    :param access: credentials and TLS, by the options of the source; what they leave open the environment says.
     :param dry_run: write nothing and need no Spark; count what the queues hold and the archive does not.
     :param spark: session to use; without one a session on ``master`` is made, and stopped at the end.
     :param on_batch: called after each commit.
@@ -91,7 +95,7 @@ def archive(
     :raises SparkSourceError: the query failed; what was committed stays.
     """
     named = [topics] if isinstance(topics, str) else list(topics)
-    given = {"namesrvAddr": namesrv, "startingOffsets": starting_offsets, **(options or {})}
+    given = {**reach(namesrv, access), "startingOffsets": starting_offsets, **(options or {})}
     if named:
         given["topic"] = ",".join(named)
     if max_offsets_per_trigger is not None:
@@ -106,7 +110,8 @@ def archive(
         del given["startingOffsets"]
     parse_options(given)
     timing = _timing(trigger)
-    log = ArchiveLog(to, format_of(table_format))
+    wanted = format_of(table_format)
+    log = ArchiveLog(to, wanted)
     if dry_run:
         began = SYSTEM_CLOCK.monotonic()
         return expected(log, _new_at(given, log.next_offsets()), seconds=SYSTEM_CLOCK.monotonic() - began)
@@ -117,7 +122,7 @@ def archive(
         given |= continuation
         session = driver_session(spark, master, "cometmq archive")
         try:
-            return _Run(session, log, Path(checkpoint).absolute(), given, on_batch).run(timing, stop)
+            return _Run(session, log, wanted, Path(checkpoint).absolute(), given, on_batch).run(timing, stop)
         finally:
             if spark is None:
                 session.stop()
@@ -175,6 +180,7 @@ class _Run:
         self,
         spark: SparkSession,
         log: ArchiveLog,
+        wanted: TableFormat | None,
         checkpoint: Path,
         options: Mapping[str, str],
         on_batch: Callable[[ArchivedBatch], None] | None,
@@ -184,16 +190,21 @@ class _Run:
         self._checkpoint = checkpoint
         self._options = options
         self._done = ArchiveRun(log, on_batch)
+        self._told = ToldCommits(log.root)
+        self._elsewhere = is_connect(spark)
+        tell = self._told.tell if self._elsewhere else self._done.committed
+        self._commits = BatchCommits(log.root, wanted, checkpoint, tell)
         self._failure: Exception | None = None
 
     def run(self, timing: Mapping[str, Any], stop: threading.Event | None) -> ArchiveReport:
         from pyspark.errors import StreamingQueryException
 
+        self._told.clear()
         self._spark.dataSource.register(ArchiveWriterSource)
         frame = self._spark.readStream.format(FORMAT).options(**{PATH_OPTION: str(self._log.root), **self._options})
         query = (
             frame.load()
-            .writeStream.foreachBatch(self._commit)
+            .writeStream.foreachBatch(self._commits if self._elsewhere else self._commit)
             .option("checkpointLocation", str(self._checkpoint))
             .queryName(f"archive {self._log.root}")
             .trigger(**timing)
@@ -202,6 +213,7 @@ class _Run:
         stopped = False
         try:
             while not query.awaitTermination(_POLL_SECONDS):
+                self._hear()
                 if stop is not None and stop.is_set():
                     stopped = True
                     query.stop()
@@ -217,28 +229,20 @@ class _Run:
                     next_step="run it again when that is mended; nothing that was committed is lost",
                 ) from self._failure
             raise SparkSourceError(cause_of(str(error))) from error
+        self._hear()
+        self._told.clear()
         return self._done.report(finished=not stopped or "availableNow" not in timing)
+
+    def _hear(self) -> None:
+        for commit in self._told.heard():
+            self._done.committed(commit)
 
     def _commit(self, frame: DataFrame, batch_id: int) -> None:
         try:
-            self._commit_batch(frame, batch_id)
+            self._commits(frame, batch_id)
         except (OSError, CometMQError) as error:  # Spark would only hand on its text
             self._failure = error
             raise
-
-    def _commit_batch(self, frame: DataFrame, batch_id: int) -> None:
-        query_id = query_id_of(self._checkpoint)
-        assert query_id is not None, "Spark writes the checkpoint's metadata before the first batch"
-        manifests = from_rows(frame.collect())
-        commit = self._log.append(
-            query_id,
-            batch_id,
-            covered=[manifest.covered for manifest in manifests if manifest.covered],
-            files=[manifest.file for manifest in manifests if manifest.file],
-            lost=[manifest.lost for manifest in manifests if manifest.lost],
-        )
-        if commit is not None:
-            self._done.committed(commit)
 
 
 def cause_of(text: str) -> str:

@@ -23,6 +23,7 @@ from cometmq.spark.errors import ArchiveError, OptionError
 from cometmq.spark.group_offsets import committed_offsets
 from cometmq.spark.options import parse_options
 from cometmq.spark.queues import Queue
+from cometmq.spark.reach import reach
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -44,6 +45,7 @@ def audit(
     trace_topic: str = TRACE_TOPIC,
     allow_duplicates: bool = False,
     detail: str | Path | None = None,
+    access: Mapping[str, str] | None = None,
     spark: SparkSession | None = None,
     master: str = "local[*]",
     on_step: Callable[[str], None] = lambda _: None,
@@ -56,12 +58,14 @@ def audit(
     :param trace_topic: where producers tell what they sent; left out where there is nothing about the topic.
     :param allow_duplicates: unique keys that are stored twice are noted, and do not count as a disagreement.
     :param detail: directory for the counts of every queue and minute, as Parquet; what is there is replaced.
+    :param access: credentials and TLS, by the options of the source; what they leave open the environment says.
     :param spark: session to use; without one a session on ``master`` is made, and stopped at the end.
     :param on_step: told what is being done.
     :raises OptionError: the topic does not exist, or a name is wrong.
     :raises ArchiveError: there is no archive of it in the directory, or files that it names are lost.
     """
-    cluster = Cluster(parse_options({"namesrvAddr": namesrv, "topic": topic}))
+    servers = reach(namesrv, access)
+    cluster = Cluster(parse_options({**servers, "topic": topic}))
     queues = cluster.queues()
     if not queues:
         raise OptionError(f"topic {topic} does not exist", next_step="see cometmq topic list")
@@ -70,7 +74,7 @@ def audit(
     consumed = {group: committed_offsets(cluster, queues, group) for group in groups}
     session = driver_session(spark, master, "cometmq audit")
     try:
-        work = _Audit(session, cluster, namesrv, topic, queues, log, consumed, on_step)
+        work = _Audit(session, cluster, servers, topic, queues, log, consumed, on_step)
         return work.run(trace_topic, allow_duplicates, detail)
     finally:
         if spark is None:
@@ -106,7 +110,7 @@ class _Audit:
         self,
         spark: SparkSession,
         cluster: Cluster,
-        namesrv: str,
+        servers: Mapping[str, str],
         topic: str,
         queues: Sequence[Queue],
         log: ArchiveLog | None,
@@ -116,7 +120,7 @@ class _Audit:
         self._began = SYSTEM_CLOCK.monotonic()
         self._spark = spark
         self._cluster = cluster
-        self._namesrv = namesrv
+        self._servers = servers
         self._topic = topic
         self._log = log
         self._consumed = consumed
@@ -132,7 +136,7 @@ class _Audit:
     def run(self, trace_topic: str, allow_duplicates: bool, detail: str | Path | None) -> AuditReport:
         """Count and compare."""
         log = self._log
-        with _kept(stored_frame(self._spark, self._namesrv, self._topic, self._bounds)) as stored:
+        with _kept(stored_frame(self._spark, self._servers, self._topic, self._bounds)) as stored:
             if log is None:
                 return self._compared(stored, None, trace_topic, allow_duplicates, detail)
             with _kept(archived_frame(self._spark, log, self._topic)) as archived:
@@ -406,12 +410,12 @@ class _Audit:
         """What producers say they have sent is stored, or archived; gives how many messages that are."""
         from pyspark.sql import functions as f
 
-        if not Cluster(parse_options({"namesrvAddr": self._namesrv, "topic": trace_topic})).queues():
+        if not Cluster(parse_options({**self._servers, "topic": trace_topic})).queues():
             return None
         there = stored.select("uniqKey", "bornTimestamp", "storeTimestamp")
         if archived is not None:
             there = there.union(archived.select("uniqKey", "bornTimestamp", "storeTimestamp"))
-        with _kept(produced_frame(self._spark, self._namesrv, trace_topic, self._topic)) as produced:
+        with _kept(produced_frame(self._spark, self._servers, trace_topic, self._topic)) as produced:
             count = produced.count()
             if not count:
                 return None

@@ -29,13 +29,18 @@ _SCHEMA: Final = (
 _COLUMNS: Final = [field.split()[0] for field in _SCHEMA.split(", ")]
 
 
-def stored_frame(spark: SparkSession, namesrv: str, topic: str, bounds: Mapping[Queue, Bounds]) -> DataFrame:
-    """The messages that brokers hold within ``bounds``; what they turn out not to hold is left out."""
+def stored_frame(
+    spark: SparkSession, servers: Mapping[str, str], topic: str, bounds: Mapping[Queue, Bounds]
+) -> DataFrame:
+    """The messages that brokers hold within ``bounds``; what they turn out not to hold is left out.
+
+    :param servers: options that reach the brokers.
+    """
     first = offsets_to_json({queue: held.first for queue, held in bounds.items()})
     end = offsets_to_json({queue: held.end for queue, held in bounds.items()})
     return (
         spark.read.format("rocketmq")
-        .option("namesrvAddr", namesrv)
+        .options(**servers)
         .option("topic", topic)
         .option("startingOffsets", json.dumps(first))
         .option("endingOffsets", json.dumps(end))
@@ -61,7 +66,7 @@ def archived_frame(spark: SparkSession, log: ArchiveLog, topic: str) -> DataFram
     )
 
 
-def produced_frame(spark: SparkSession, namesrv: str, trace_topic: str, topic: str) -> DataFrame:
+def produced_frame(spark: SparkSession, servers: Mapping[str, str], trace_topic: str, topic: str) -> DataFrame:
     """What producers told the trace topic they had sent: ``uniqKey`` and the first ``producedTimestamp``.
 
     Nobody checks what clients write there: a time that cannot be is none.
@@ -70,7 +75,7 @@ def produced_frame(spark: SparkSession, namesrv: str, trace_topic: str, topic: s
 
     bodies = (
         spark.read.format("rocketmq")
-        .option("namesrvAddr", namesrv)
+        .options(**servers)
         .option("topic", trace_topic)
         .option("failOnDataLoss", "false")
         .schema("body binary")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -22,6 +22,7 @@ from cometmq.message.properties import ORIGIN_MESSAGE_ID, RETRY_TOPIC
 from cometmq.spark.dead_letters_report import Counted, DeadLetterReport, GroupLetters, Resent
 from cometmq.spark.errors import OptionError
 from cometmq.spark.job_source import MessageSource, job_session
+from cometmq.spark.reach import access_options, security_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -101,6 +102,7 @@ def send_again(
     ledgers: Path,
     rate: float | None = None,
     dry_run: bool = False,
+    access: Mapping[str, str] | None = None,
     on_step: Callable[[str], object] = lambda _: None,
 ) -> tuple[Resent, ...]:
     """Send the chosen dead letters of groups again to the topics where they came from, each one once.
@@ -108,12 +110,16 @@ def send_again(
     :param ledgers: directory of one ledger for each group, ``dlq-GROUP.ledger``, which ``cometmq dlq resend`` has too.
     :param rate: messages a second at most.
     :param dry_run: send and write nothing; only count what would be sent.
+    :param access: credentials and TLS, by the options of the source; what they leave open the environment says.
+    :raises OptionError: the options for credentials and TLS are wrong.
     :raises LedgerError: a ledger cannot be read or written.
     :raises CometMQError: the cluster cannot be reached.
     """
 
+    security = security_of(access_options(access))
+
     async def run() -> tuple[Resent, ...]:
-        async with Admin(namesrv) as admin:
+        async with Admin(namesrv, security=security) as admin:
             return tuple([await one(admin, group) for group in dict.fromkeys(groups)])
 
     async def one(admin: Admin, group: str) -> Resent:

@@ -72,7 +72,7 @@ def progress_of(source: MessageSource, delay_levels: str | None) -> list[BrokerP
     """
     delays = None if delay_levels is None else delays_of(delay_levels)
     if source.namesrv is not None:
-        return asyncio.run(_ask(source.namesrv, delays))
+        return asyncio.run(_ask(source, source.namesrv, delays))
     delays = delays or StoreConfig().delays_ms
     if source.archive is not None:
         return [
@@ -93,8 +93,8 @@ def progress_of(source: MessageSource, delay_levels: str | None) -> list[BrokerP
 # Brokers --------------------------------------------------------------------------------------------
 
 
-async def _ask(namesrv: str, delays_ms: tuple[int, ...] | None) -> list[BrokerProgress]:
-    async with Admin(namesrv) as admin:
+async def _ask(source: MessageSource, namesrv: str, delays_ms: tuple[int, ...] | None) -> list[BrokerProgress]:
+    async with Admin(namesrv, security=source.security()) as admin:
         masters = await admin.masters()
         return list(await asyncio.gather(*(_ask_one(admin, name, at, delays_ms) for name, at in masters.items())))
 

@@ -1,4 +1,4 @@
-"""Whether Spark can run here, and a session that suits our jobs."""
+"""Whether Spark can run here, and sessions that suit our jobs: of this process, or of a Spark Connect server."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import importlib.util
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 
 _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 _MODULES: Final = ("pyspark", "pyarrow", "pandas")
+_CONNECT_MODULES: Final = ("grpc", "grpc_status")
+CONNECT_SCHEME: Final = "sc://"
+"""Begins the address of a Spark Connect server, where otherwise a master stands."""
 _LOCAL_SHUFFLE_PARTITIONS: Final = 8
 """Spark's 200 are meant for clusters: on one machine each empty one costs milliseconds, and an audit took a minute."""
 _BRIEF: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -26,18 +30,12 @@ class SparkMissingError(SparkSourceError):
     """PySpark, what it needs, or Java is not installed."""
 
 
-class ConnectSessionError(SparkSourceError):
-    """A job was given a session of Spark Connect."""
-
-
 def demand_spark() -> None:
     """Demand what a Spark session needs.
 
     :raises SparkMissingError: saying what is missing and how to get it.
     """
-    absent = [name for name in _MODULES if importlib.util.find_spec(name) is None]
-    if absent:
-        raise SparkMissingError(f"not installed: {', '.join(absent)}", next_step="pip install 'cometmq[spark]'")
+    _demand_modules(_MODULES, "spark")
     home = os.environ.get("JAVA_HOME")
     if shutil.which("java") is None and not (home and (Path(home) / "bin" / "java").exists()):
         raise SparkMissingError(
@@ -46,20 +44,58 @@ def demand_spark() -> None:
         )
 
 
-def driver_session(spark: SparkSession | None, master: str, app_name: str) -> SparkSession:
-    """The session that a job was given, or one of its own on ``master``.
+def _demand_modules(names: Sequence[str], extra: str) -> None:
+    absent = [name for name in names if importlib.util.find_spec(name) is None]
+    if absent:
+        raise SparkMissingError(f"not installed: {', '.join(absent)}", next_step=f"pip install 'cometmq[{extra}]'")
 
-    :raises SparkMissingError: as :func:`demand_spark`.
-    :raises ConnectSessionError: it is one of Spark Connect.
+
+def driver_session(spark: SparkSession | None, master: str, app_name: str) -> SparkSession:
+    """The session that a job was given, or one of its own on ``master``, which may be a Spark Connect server.
+
+    :raises SparkMissingError: as :func:`demand_spark`, or what Spark Connect needs is not installed.
+    :raises SparkSourceError: there is no such server.
     """
-    if spark is None:
-        return local_session(master, app_name)
-    if type(spark).__module__.startswith("pyspark.sql.connect."):
-        raise ConnectSessionError(
-            "a job counts and commits in the driver's process, which a session of Spark Connect is not in",
-            next_step="run the job by spark-submit, or with --master; reading, writing and streams work by Connect",
-        )
-    return spark
+    if spark is not None:
+        return spark
+    return connect_session(master) if master.startswith(CONNECT_SCHEME) else local_session(master, app_name)
+
+
+def is_connect(spark: SparkSession) -> bool:
+    """Whether it is a session of Spark Connect, whose driver is another process."""
+    return type(spark).__module__.startswith("pyspark.sql.connect.")
+
+
+def tasks_at_a_time(spark: SparkSession) -> int:
+    """How many tasks a session has room for."""
+    if not is_connect(spark):
+        return spark.sparkContext.defaultParallelism
+    from pyspark.sql import functions as f
+
+    # A range has a partition for each of them; nobody tells a client of Connect the number itself.
+    return spark.range(1 << 20).select(f.spark_partition_id()).distinct().count()
+
+
+def connect_session(address: str) -> SparkSession:
+    """Open a session of a Spark Connect server, whose Python must have CometMQ.
+
+    :param address: ``sc://HOST:PORT``, with parameters as Spark has them.
+    :raises SparkMissingError: what Spark Connect needs is not installed.
+    :raises SparkSourceError: there is no such server.
+    """
+    _demand_modules((*_MODULES, *_CONNECT_MODULES), "connect")
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    try:
+        session = SparkSession.builder.remote(address).getOrCreate()
+        session.conf.set("spark.sql.session.timeZone", "UTC")
+    except PySparkException as error:
+        raise SparkSourceError(
+            f"no session of Spark Connect at {address}: {str(error).strip().splitlines()[0]}",
+            next_step="start a server (start-connect-server.sh of Spark), or name another --master",
+        ) from error
+    return session
 
 
 def local_session(master: str = "local[*]", app_name: str = "cometmq", *, brief: bool = False) -> SparkSession:

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from cometmq.client.admin import Admin
+from cometmq.remoting.security import Security
 from cometmq.spark.archive import cause_of
 from cometmq.spark.archive_log import ArchiveLog
 from cometmq.spark.archive_reader import read_archive
 from cometmq.spark.cluster import Cluster
 from cometmq.spark.columns import BY_NAME
-from cometmq.spark.environment import driver_session
+from cometmq.spark.environment import driver_session, tasks_at_a_time
 from cometmq.spark.errors import OptionError, SparkSourceError
 from cometmq.spark.options import parse_options
 from cometmq.spark.queues import Queue
+from cometmq.spark.reach import reach, security_of
 from cometmq.spark.store_files import ConsumeQueues
 
 if TYPE_CHECKING:
@@ -47,6 +49,9 @@ class MessageSource:
     """Only messages stored at this time or later, ms since 1970 …"""
     end_ms: int | None = None
     """… and before this one."""
+    access: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
+    """How brokers are reached: credentials and TLS, by the options of the source; what they leave open the
+    environment says."""
 
     def check(self, topics: Sequence[str]) -> None:
         """Demand that these topics can be asked for.
@@ -54,11 +59,13 @@ class MessageSource:
         :raises OptionError: a name is not allowed, none is given, or it is not said where to read.
         """
         self._demand_one_place()
-        parse_options(self._options(topics) | {"namesrvAddr": self.namesrv or "127.0.0.1:9876"})
+        parse_options({"namesrvAddr": "127.0.0.1:9876", **self._options(topics)})
 
     def _demand_one_place(self) -> None:
         if [self.namesrv, self.archive, self.store].count(None) != 2:
             raise OptionError("say where to read", next_step="give nameservers, an archive or a store, and only one")
+        if self.access and self.namesrv is None:
+            raise OptionError(f"{self} is read from files", next_step="credentials and TLS are for nameservers")
 
     def read(self, spark: SparkSession, topics: Sequence[str], columns: Sequence[str]) -> DataFrame:
         """The messages, with these columns of the source.
@@ -107,7 +114,7 @@ class MessageSource:
         """
         self._demand_one_place()
         if self.namesrv is not None:
-            names = set(asyncio.run(_topics_of(self.namesrv)))
+            names = set(asyncio.run(_topics_of(self.namesrv, self.security())))
         else:
             names = {queue.topic for queue in self._queues_in_files()}
         return sorted(name for name in names if name.startswith(prefix))
@@ -128,10 +135,26 @@ class MessageSource:
         """Where it reads, for a report."""
         return self.namesrv or str(self.archive or self.store)
 
+    def servers(self) -> dict[str, str]:
+        """Options that reach the brokers, of a source that is not read from files.
+
+        :raises OptionError: the options for credentials and TLS are wrong.
+        """
+        assert self.namesrv is not None, "files are read without servers"
+        return reach(self.namesrv, self.access)
+
+    def security(self) -> Security:
+        """What connections of this process to the brokers are to use.
+
+        :raises OptionError: as :meth:`servers`.
+        :raises CometMQError: files or variables that they name are not here.
+        """
+        return security_of(self.servers())
+
     def _options(self, topics: Sequence[str]) -> dict[str, str]:
         options = {"subscribe": ",".join(topics)}
         if self.namesrv is not None:
-            options["namesrvAddr"] = self.namesrv
+            options |= self.servers()
         if self.begin_ms is not None:
             options["startingTimestamp"] = str(self.begin_ms)
         if self.end_ms is not None:
@@ -139,8 +162,8 @@ class MessageSource:
         return options
 
 
-async def _topics_of(namesrv: str) -> list[str]:
-    async with Admin(namesrv) as admin:
+async def _topics_of(namesrv: str, security: Security) -> list[str]:
+    async with Admin(namesrv, security=security) as admin:
         return await admin.topics()
 
 
@@ -153,7 +176,7 @@ def job_session(spark: SparkSession | None, master: str, name: str) -> Iterator[
     from_outside = spark is not None
     session = driver_session(spark, master, name)
     if not from_outside:
-        tasks = max(_LEAST_TASKS, session.sparkContext.defaultParallelism * _TASKS_PER_CORE)
+        tasks = max(_LEAST_TASKS, tasks_at_a_time(session) * _TASKS_PER_CORE)
         session.conf.set("spark.sql.shuffle.partitions", str(tasks))
     from pyspark.errors import PySparkException
 

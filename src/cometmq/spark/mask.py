@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,6 +23,7 @@ from cometmq.durable import replace_file
 from cometmq.message.properties import decode_properties
 from cometmq.spark.archive_commit import Covered
 from cometmq.spark.archive_log import ArchiveLog
+from cometmq.spark.archive_table import TableFormat, format_of
 from cometmq.spark.cluster import Bounds
 from cometmq.spark.errors import ArchiveError, OptionError
 from cometmq.spark.job_source import MessageSource, job_session
@@ -59,6 +60,7 @@ def mask(
     rules: MaskRules,
     to: str | Path,
     *,
+    table_format: TableFormat | str | None = None,
     keys: str | Path | None = None,
     master_key_file: str | Path | None = None,
     hash_secret_file: str | Path | None = None,
@@ -75,6 +77,8 @@ def mask(
     :param source: brokers, an archive, or a store; with times only what was stored between them is copied.
     :param rules: see :func:`~.mask_rules.rules_from_toml` and :func:`~.mask_rules.rules_from_options`.
     :param to: directory that driver and executors share; the same one again goes on where the last run stopped.
+    :param table_format: of a copy that is not there yet, as of :func:`~.archive.archive`: ``parquet``, ``delta`` or
+        ``iceberg``, or more in a :class:`~.archive_table.TableFormat`.
     :param keys: file of the subjects' keys, made when it is not there; needed where a rule encrypts.
     :param master_key_file: the key that wraps them; in the environment (``COMETMQ_MASK_MASTER_KEY``) without it.
     :param hash_secret_file: the secret of hashes; in the environment (``COMETMQ_MASK_HASH_SECRET``) without it.
@@ -101,7 +105,7 @@ def mask(
     )
     _demand_secrets(task, dry_run=dry_run)
     bounds = bounds_of(source, named)
-    log = ArchiveLog(root)
+    log = ArchiveLog(root, format_of(table_format))
     place = source.namesrv or str((source.archive or source.store or root).absolute())
     job = _Job(place, source.begin_ms, source.end_ms, rules.to_dict())
     with job_session(spark, master, "cometmq mask") as session:
@@ -135,6 +139,7 @@ def mask_to_topic(
     *,
     by_key: bool = False,
     per_second: float | None = None,
+    to_access: Mapping[str, str] | None = None,
     spark: SparkSession | None = None,
     master: str = "local[*]",
     stop: threading.Event | None = None,
@@ -145,6 +150,7 @@ def mask_to_topic(
     :param work: directory that keeps the masked messages and how far they are sent; the same one again goes on.
     :param namesrv: nameservers of ``to``, which must exist.
     :param by_key: as of :func:`~.replay.replay`, like ``per_second``.
+    :param to_access: credentials and TLS for ``namesrv``, if not those of the source.
     :param named: as of :func:`mask`.
     :raises CometMQError: as :func:`mask` and :func:`~.replay.replay`.
     """
@@ -161,6 +167,7 @@ def mask_to_topic(
             to=to,
             by_key=by_key,
             per_second=per_second,
+            access=source.access if to_access is None else to_access,
             spark=session,
             stop=stop,
         )

@@ -43,18 +43,19 @@ def translate(
     mappings: Sequence[str],
     topic: str,
     groups: Sequence[str],
-    namesrv: str,
+    servers: Mapping[str, str],
     archived: Mapping[Queue, int],
 ) -> tuple[list[GroupOffset], list[str]]:
     """Translate the offsets that groups have in ``topic`` now; also tells what to warn of.
 
     :param mappings: directories of a replay's mapping.
+    :param servers: options that reach the brokers of the old topic.
     :param archived: where the archive that was replayed ends.
     :raises OptionError: a group has no offsets in the topic.
     """
     from pyspark.sql import functions as f
 
-    cluster = Cluster(parse_options({"namesrvAddr": namesrv, "topic": topic}))
+    cluster = Cluster(parse_options({**servers, "topic": topic}))
     old = cluster.queues()
     offsets: list[tuple[str, str, int, int]] = []
     warnings: list[str] = []

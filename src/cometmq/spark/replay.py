@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,11 +22,12 @@ from cometmq.spark.archive import cause_of
 from cometmq.spark.archive_log import ArchiveLog
 from cometmq.spark.archive_reader import read_files
 from cometmq.spark.cluster import Cluster
-from cometmq.spark.environment import driver_session
+from cometmq.spark.environment import driver_session, tasks_at_a_time
 from cometmq.spark.errors import ArchiveError, OptionError, SparkSourceError
 from cometmq.spark.offset_mapping import translate, write_offsets
 from cometmq.spark.options import parse_options
 from cometmq.spark.queues import OffsetRange, Queue
+from cometmq.spark.reach import reach
 from cometmq.spark.replay_ledger import Plan, Range, ReplayJob, ReplayLedger, Selection, TargetEnd, ranges_left
 from cometmq.spark.replay_messages import SENT_COLUMNS
 from cometmq.spark.replay_plan import files_of, same_queues, select, target_by_key, target_by_queue
@@ -58,6 +59,8 @@ def replay(
     keep_born_time: bool = False,
     translate_groups: Sequence[str] = (),
     groups_namesrv: str | None = None,
+    access: Mapping[str, str] | None = None,
+    groups_access: Mapping[str, str] | None = None,
     dry_run: bool = False,
     step_offsets: int = STEP_OFFSETS,
     timeout_ms: int = TIMEOUT_MS,
@@ -80,6 +83,8 @@ def replay(
         otherwise it is in the property ``REPLAY_ORIGIN``.
     :param translate_groups: consumer groups that go on in the new topic where they are in the old one.
     :param groups_namesrv: nameservers of the brokers where those groups are; ``namesrv`` by default.
+    :param access: credentials and TLS, by the options of the source; what they leave open the environment says.
+    :param groups_access: those for ``groups_namesrv``, if not ``access``.
     :param dry_run: send nothing and write nothing; count what would be sent.
     :param step_offsets: offsets of the archive in one step.
     :param timeout_ms: how long messages may wait for their acknowledgement.
@@ -98,13 +103,15 @@ def replay(
         raise OptionError(
             f"the groups are in topic {to} already", next_step="translate offsets to another topic or cluster only"
         )
+    servers = reach(namesrv, access)
+    groups_servers = reach(groups_namesrv or namesrv, access if groups_access is None else groups_access)
     job = ReplayJob(str(log.root), topic, namesrv, to, by_key, keep_born_time, selection or Selection())
-    run = _Run(log, ReplayLedger(Path(ledger).absolute()), job, per_second, timeout_ms, step_offsets, on_step)
+    run = _Run(log, ReplayLedger(Path(ledger).absolute()), job, servers, per_second, timeout_ms, step_offsets, on_step)
     session = driver_session(spark, master, "cometmq replay")
     try:
         report = run.dry(session) if dry_run else run.wet(session, stop)
         if translate_groups:
-            return run.translated(session, report, translate_groups, groups_namesrv or namesrv)
+            return run.translated(session, report, translate_groups, groups_servers)
         return report
     finally:
         if spark is None:
@@ -128,6 +135,7 @@ class _Run:
         log: ArchiveLog,
         ledger: ReplayLedger,
         job: ReplayJob,
+        servers: Mapping[str, str],
         per_second: float | None,
         timeout_ms: int,
         step_offsets: int,
@@ -136,13 +144,14 @@ class _Run:
         self._log = log
         self._ledger = ledger
         self._job = job
+        self._servers = servers
         self._per_second = per_second
         self._timeout_ms = timeout_ms
         self._step_offsets = step_offsets
         self._on_step = on_step
         self._began = SYSTEM_CLOCK.monotonic()
         self._files = log.files()
-        given = {"namesrvAddr": job.namesrv, "topic": job.to, "pollTimeoutMs": str(timeout_ms), "consumerGroup": GROUP}
+        given = {**servers, "topic": job.to, "pollTimeoutMs": str(timeout_ms), "consumerGroup": GROUP}
         self._cluster = Cluster(parse_options(given))
         self._sources = [
             Queue(of.topic, of.broker, of.queue_id)
@@ -151,7 +160,7 @@ class _Run:
         ]
         if not self._sources:
             raise OptionError(f"the archive {log.root} holds nothing of topic {job.topic}")
-        self._queues = look_up(parse_sink_options({"namesrvAddr": job.namesrv, "topic": job.to}), job.to).queues
+        self._queues = look_up(parse_sink_options({**servers, "topic": job.to}), job.to).queues
         self._kept = None if job.by_key else same_queues(self._sources, self._queues)
 
     # What it does -----------------------------------------------------------------------------------
@@ -217,9 +226,9 @@ class _Run:
             )
         sent = found = 0
         if (frame := self._selected(spark, plan.ranges)) is not None:
-            tasks = min(len(queues), spark.sparkContext.defaultParallelism)
+            tasks = min(len(queues), tasks_at_a_time(spark))
             task = ReplayTask(
-                self._job.namesrv,
+                self._servers,
                 replay_id,
                 queues,
                 tuple(end.end for end in plan.ends),
@@ -251,13 +260,13 @@ class _Run:
         self._on_step(done[-1])
 
     def translated(
-        self, spark: SparkSession, report: ReplayReport, groups: Sequence[str], groups_namesrv: str
+        self, spark: SparkSession, report: ReplayReport, groups: Sequence[str], servers: Mapping[str, str]
     ) -> ReplayReport:
         """Translate the offsets of groups, and set them unless it is a dry run."""
         from dataclasses import replace
 
         mappings = [path for path in self._ledger.mappings() if Path(path).is_dir()]
-        found, warnings = translate(spark, mappings, self._job.topic, groups, groups_namesrv, self._log.next_offsets())
+        found, warnings = translate(spark, mappings, self._job.topic, groups, servers, self._log.next_offsets())
         if not report.dry_run:
             if not report.finished:
                 warnings.append("offsets of groups were not set, since the replay is not at its end")

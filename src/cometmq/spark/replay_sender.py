@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.client.send_encoding import SendEncoder
@@ -23,7 +23,6 @@ from cometmq.remoting.bodies import MessageQueue
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import RemotingCommand
 from cometmq.remoting.headers import SendMessageResponseHeader
-from cometmq.spark.access import Access
 from cometmq.spark.cluster import Cluster
 from cometmq.spark.decode import Records
 from cometmq.spark.errors import DataLossError, SinkError, UnreachableError
@@ -59,7 +58,8 @@ SENT_DDL: Final = (
 class ReplayTask:
     """What every task of a step is told."""
 
-    namesrv: str
+    servers: Mapping[str, str] = field(repr=False)
+    """Options that reach the brokers."""
     replay_id: str
     queues: tuple[Queue, ...]
     """Where messages go; column ``target`` numbers them."""
@@ -74,7 +74,7 @@ class ReplayTask:
         """How the ends of queues are read."""
         return parse_options(
             {
-                "namesrvAddr": self.namesrv,
+                **self.servers,
                 "topic": topic,
                 "consumerGroup": GROUP,
                 "pollTimeoutMs": str(self.timeout_ms),
@@ -182,8 +182,9 @@ class QueueSender:
         self._pace = pace
         self._clock = clock
         self._found: dict[Origin, int] = {}
-        self._routes = Routes(parse_sink_options({"namesrvAddr": task.namesrv, "topic": self._queue.topic}), {})
-        self._security = Access().security()
+        options = parse_sink_options({**task.servers, "topic": self._queue.topic})
+        self._routes = Routes(options, {})
+        self._security = options.access.security()
         credentials = self._security.credentials
         self._encoder = SendEncoder(GROUP, 4, MAX_MESSAGE_BYTES, 0, CompressionType.ZLIB, 0, credentials)
         self._opaques = itertools.count(1)

@@ -31,7 +31,7 @@ def bounds_of(source: MessageSource, topics: Sequence[str]) -> dict[Queue, Bound
     """
     queues = source.queues(topics)
     if source.namesrv is not None:
-        return Cluster(parse_options({"namesrvAddr": source.namesrv, "topic": ",".join(topics)})).bounds(queues)
+        return Cluster(parse_options({**source.servers(), "topic": ",".join(topics)})).bounds(queues)
     if source.archive is not None:
         totals = {
             Queue(of.topic, of.broker, of.queue_id): Bounds(of.first, of.next)
@@ -61,11 +61,11 @@ def read_ranges(
     if source.namesrv is not None:
         ends = {part.queue: part.end for part in ranges}
         firsts = {part.queue: part.first for part in ranges}
-        for queue in Cluster(parse_options({"namesrvAddr": source.namesrv, "topic": ",".join(topics)})).queues():
+        for queue in Cluster(parse_options({**source.servers(), "topic": ",".join(topics)})).queues():
             firsts.setdefault(queue, ends.setdefault(queue, _LATEST))
         return (
             spark.read.format("rocketmq")
-            .options(namesrvAddr=source.namesrv, subscribe=",".join(topics))
+            .options(**source.servers(), subscribe=",".join(topics))
             .option("startingOffsets", _text(firsts))
             .option("endingOffsets", _text(ends))
             .schema(", ".join(f"{name} {BY_NAME[name].type}" for name in columns))

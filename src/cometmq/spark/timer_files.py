@@ -17,6 +17,7 @@ from cometmq.message.properties import TIMER_OUT_MS
 from cometmq.message.record import encode_record
 from cometmq.spark.columns import BY_NAME, arrow_schema
 from cometmq.spark.decode import Records, decode
+from cometmq.spark.environment import tasks_at_a_time
 from cometmq.store.disk import Disk
 from cometmq.store.timer_day import DAY_MS, TimerDay, day_number_of
 from cometmq.store.timer_log import FOREVER_MS
@@ -59,7 +60,7 @@ def read_timer_files(
 
     ddl = ", ".join(f"{name} {BY_NAME[name].type}" for name in columns)
     frame = spark.createDataFrame([(number,) for number in days], "day int")
-    return frame.repartition(max(1, min(len(days), spark.sparkContext.defaultParallelism))).mapInArrow(read, ddl)
+    return frame.repartition(max(1, min(len(days), tasks_at_a_time(spark)))).mapInArrow(read, ddl)
 
 
 def _read_day(

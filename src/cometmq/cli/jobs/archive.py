@@ -6,19 +6,21 @@ import json
 import signal
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from cometmq.cli.administration import namesrv_option
 from cometmq.cli.failures import DONE, PARTLY_DONE
+from cometmq.cli.jobs.access import access_option, settings_of
 from cometmq.cli.jobs.archive_upkeep import COMMANDS
 from cometmq.cli.jobs.reading import report_options, tell_report
-from cometmq.spark.archive_table import FORMATS, ICEBERG, TableFormat
+from cometmq.cli.jobs.table import table_options
 from cometmq.spark.errors import OptionError
 
 if TYPE_CHECKING:
     from cometmq.spark.archive_report import ArchivedBatch, ArchiveReport
+    from cometmq.spark.archive_table import TableFormat
 
 
 @click.group("archive", invoke_without_command=True, subcommand_metavar="[compact|expire|vacuum ARCHIVE]")
@@ -26,14 +28,7 @@ if TYPE_CHECKING:
 @click.option("--topic", "topics", multiple=True, help="A topic; may be given several times.")
 @click.option("--pattern", help="A regular expression that whole topic names match, instead of --topic.")
 @click.option("--to", type=click.Path(path_type=Path, file_okay=False), help="Directory of the archive.")
-@click.option(
-    "--format",
-    "table_format",
-    type=click.Choice(FORMATS),
-    help="Format of an archive that is not there yet.  [default: parquet]",
-)
-@click.option("--catalog", help="With --format iceberg: a catalog that pyiceberg is configured for.")
-@click.option("--table", help="With --format iceberg: namespace and name of the table.  [default: cometmq.archive]")
+@table_options
 @click.option("--checkpoint", type=click.Path(path_type=Path, file_okay=False), help="Directory of the checkpoint.")
 @click.option(
     "--store",
@@ -60,6 +55,7 @@ if TYPE_CHECKING:
 )
 @click.option("--commit-bytes", default="2g", show_default=True, help="Most bytes in one commit, about: 64m, 2g.")
 @click.option("--option", "settings", multiple=True, metavar="NAME=VALUE", help="Any other option of the source.")
+@access_option()
 @click.option("--dry-run", is_flag=True, help="Archive nothing; say how many messages would be archived.")
 @click.option("--vacuum", is_flag=True, help="Then remove what archive vacuum would.")
 @report_options
@@ -70,9 +66,7 @@ def command(
     topics: tuple[str, ...],
     pattern: str | None,
     to: Path | None,
-    table_format: str | None,
-    catalog: str | None,
-    table: str | None,
+    table_format: TableFormat | None,
     checkpoint: Path | None,
     store: Path | None,
     broker_name: str,
@@ -82,6 +76,7 @@ def command(
     commit_rows: int,
     commit_bytes: str,
     settings: tuple[str, ...],
+    access: dict[str, str],
     master: str,
     dry_run: bool,
     page: Path | None,
@@ -103,22 +98,21 @@ def command(
 
     if to is None:
         raise click.UsageError("say where the archive is with --to", ctx)
-    options = _options(settings) | ({} if pattern is None else {"subscribePattern": pattern})
+    options = settings_of("--option", settings) | ({} if pattern is None else {"subscribePattern": pattern})
     if store is None and not topics and not options.keys() & {"topic", "subscribe", "subscribePattern"}:
         raise click.UsageError("say what to archive: topics with --topic, or all that match with --pattern", ctx)
-    wanted = None
-    if table_format or catalog or table:
-        wanted = TableFormat(table_format or ICEBERG, catalog, table)
     stop = threading.Event()
     before = signal.signal(signal.SIGTERM, lambda *_: stop.set())
     try:
         if store is not None:
+            if access:
+                raise click.UsageError("--access is for brokers, and a store is read without them", ctx)
             done = archive_store(
                 store,
                 to,
                 broker_name=broker_name,
                 topics=topics,
-                table_format=wanted,
+                table_format=table_format,
                 options=options,
                 dry_run=dry_run,
                 master=master,
@@ -133,13 +127,14 @@ def command(
                 topics,
                 to,
                 checkpoint or "",
-                table_format=wanted,
+                table_format=table_format,
                 trigger=trigger,
                 starting_offsets=starting_offsets,
                 max_offsets_per_trigger=commit_rows,
                 commit_interval=commit_interval,
                 commit_bytes=commit_bytes,
                 options=options,
+                access=access,
                 dry_run=dry_run,
                 master=master,
                 on_batch=_tell,
@@ -169,16 +164,6 @@ def _write_page(done: ArchiveReport, path: Path) -> None:
     names = [f"{of.topic} {of.broker} {of.queue_id}" for of in done.queues]
     plots = [Bars("By queue", "messages", names, {"messages": [of.rows for of in done.queues]})] if names else []
     write_page(path, f"Archive {done.directory}", done.complete, done.render(), plots)
-
-
-def _options(settings: tuple[str, ...]) -> dict[str, str]:
-    options: dict[str, Any] = {}
-    for setting in settings:
-        name, equals, value = setting.partition("=")
-        if not equals:
-            raise click.UsageError(f"--option {setting}: the form is NAME=VALUE")
-        options[name] = value
-    return options
 
 
 def _tell(batch: ArchivedBatch) -> None:

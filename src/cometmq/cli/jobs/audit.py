@@ -10,6 +10,7 @@ import click
 
 from cometmq.cli.administration import namesrv_option
 from cometmq.cli.failures import DONE, PARTLY_DONE
+from cometmq.cli.jobs.access import access_option
 from cometmq.cli.jobs.reading import report_options, tell_report, tell_step
 from cometmq.message.names import TRACE_TOPIC
 from cometmq.spark.errors import OptionError
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 @click.command("audit")
 @namesrv_option
+@access_option()
 @click.option("--topic", required=True, help="The topic.")
 @click.option("--archive", type=click.Path(path_type=Path, file_okay=False), help="Directory of its archive.")
 @click.option("--group", "groups", multiple=True, help="A consumer group of the topic; may be given several times.")
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 def command(
     ctx: click.Context,
     namesrv: str,
+    access: dict[str, str],
     topic: str,
     archive: Path | None,
     groups: tuple[str, ...],
@@ -59,6 +62,7 @@ def command(
             trace_topic=trace_topic,
             allow_duplicates=allow_duplicates,
             detail=detail,
+            access=access,
             master=master,
             on_step=tell_step,
         )

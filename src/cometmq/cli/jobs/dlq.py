@@ -82,7 +82,14 @@ def command(
         )
     if resend:
         resent = send_again(
-            reading.namesrv, groups, wanted, ledgers=ledgers, rate=rate, dry_run=dry_run, on_step=tell_step
+            reading.namesrv,
+            groups,
+            wanted,
+            ledgers=ledgers,
+            rate=rate,
+            dry_run=dry_run,
+            access=reading.access,
+            on_step=tell_step,
         )
         done = dataclasses.replace(done, resent=resent, dry_run=dry_run)
     code = DONE

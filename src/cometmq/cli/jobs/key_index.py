@@ -26,7 +26,7 @@ _directory = click.Path(path_type=Path, file_okay=False)
 @click.option("--topic", help="With --find: the topic.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=64, show_default=True, help="Most messages found.")
 @click.option("--dry-run", is_flag=True, help="Write nothing; say how many messages would be indexed.")
-@click.option("--master", default="local[*]", show_default=True, help="Spark master.")
+@click.option("--master", default="local[*]", show_default=True, help="Spark master, or sc://HOST of Connect.")
 @click.option("--report", "page", type=click.Path(path_type=Path, dir_okay=False), help="Write the report as HTML too.")
 @output_option
 def command(

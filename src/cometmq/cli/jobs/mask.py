@@ -13,10 +13,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from cometmq.cli.failures import DONE, PARTLY_DONE
+from cometmq.cli.jobs.access import access_option
 from cometmq.cli.jobs.reading import Reading, end, reading_options, report_options, wrong_use
+from cometmq.cli.jobs.table import table_options
 
 if TYPE_CHECKING:
     from cometmq.cli.job_report import Plot
+    from cometmq.spark.archive_table import TableFormat
     from cometmq.spark.mask_report import MaskedStep, MaskReport
     from cometmq.spark.mask_rules import MaskRules
 
@@ -38,9 +41,11 @@ def command() -> None:
 @reading_options
 @click.option("--topic", "topics", multiple=True, required=True, help="A topic; may be given several times.")
 @click.option("--to-archive", type=_directory, help="Directory of the copy.")
+@table_options
 @click.option("--to", help="Topic to send the copy of one topic to, which must exist; needs --work.")
 @click.option("--work", type=_directory, help="With --to: directory that keeps how far the copy is.")
 @click.option("--to-namesrv", help="With --to: nameservers of that topic, if not --namesrv.")
+@access_option("--to-access", "With --to, if not --access: credentials and TLS")
 @click.option("--by-key", is_flag=True, help="With --to: choose queues anew by key, instead of keeping them.")
 @click.option("--rate", type=click.FloatRange(0, min_open=True), help="With --to: most messages a second.")
 @click.option("--rules", "rules_file", type=_file, help="TOML file of the rules.")
@@ -58,9 +63,11 @@ def copy(
     reading: Reading,
     topics: tuple[str, ...],
     to_archive: Path | None,
+    table_format: TableFormat | None,
     to: str | None,
     work: Path | None,
     to_namesrv: str | None,
+    to_access: dict[str, str],
     by_key: bool,
     rate: float | None,
     rules_file: Path | None,
@@ -83,8 +90,10 @@ def copy(
         raise click.UsageError("say where the copy goes: --to-archive DIR, or --to TOPIC and --work DIR")
     if to is not None and len(topics) > 1:
         raise click.UsageError("one topic is copied to one topic: name one --topic with --to")
-    if to is None and (by_key or rate is not None or to_namesrv is not None):
-        raise click.UsageError("--by-key, --rate and --to-namesrv go with --to")
+    if to is None and (by_key or rate is not None or to_namesrv is not None or to_access):
+        raise click.UsageError("--by-key, --rate, --to-namesrv and --to-access go with --to")
+    if to_archive is None and table_format is not None:
+        raise click.UsageError("--format, --catalog and --table go with --to-archive")
     stop = threading.Event()
     before = signal.signal(signal.SIGTERM, lambda *_: stop.set())
     named |= {"dry_run": dry_run, "step_offsets": step, "master": reading.master, "on_step": _tell, "stop": stop}
@@ -92,14 +101,13 @@ def copy(
         with wrong_use():
             rules = _rules(rules_file, rule_texts, subject, not_json)
             if to_archive is not None:
-                done = mask(reading.source, topics, rules, to_archive, **named)
+                done = mask(reading.source, topics, rules, to_archive, table_format=table_format, **named)
             else:
                 assert to is not None, "one of the two is given"
                 assert work is not None, "it goes with --to"
                 target = to_namesrv or reading.namesrv
-                done = mask_to_topic(
-                    reading.source, topics[0], rules, work, target, to, by_key=by_key, per_second=rate, **named
-                )
+                named |= {"by_key": by_key, "per_second": rate, "to_access": to_access or None}
+                done = mask_to_topic(reading.source, topics[0], rules, work, target, to, **named)
     finally:
         signal.signal(signal.SIGTERM, before)
     code = end(reading, done, f"Masked copy of {', '.join(topics)}", _plots, DONE if done.complete else PARTLY_DONE)

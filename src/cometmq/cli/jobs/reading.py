@@ -14,6 +14,7 @@ import click
 
 from cometmq.cli.administration import namesrv_option
 from cometmq.cli.failures import DONE
+from cometmq.cli.jobs.access import access_option
 from cometmq.cli.moments import Moment
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ class Reading:
     page: Path | None
     """Where the report goes as HTML too."""
     output: str
+    access: dict[str, str]
 
     @property
     def source(self) -> MessageSource:
@@ -77,7 +79,7 @@ class Reading:
         from cometmq.spark.job_source import MessageSource
 
         namesrv = self.namesrv if self.archive is None and self.store is None else None
-        return MessageSource(namesrv, self.archive, self.store, self.broker_name, self.since, self.until)
+        return MessageSource(namesrv, self.archive, self.store, self.broker_name, self.since, self.until, self.access)
 
 
 page_options = _in_order(
@@ -95,7 +97,8 @@ page_options = _in_order(
 )
 """The last options of every job: where its report goes, and in which form."""
 report_options = _in_order(
-    click.option("--master", default="local[*]", show_default=True, help="Spark master."), page_options
+    click.option("--master", default="local[*]", show_default=True, help="Spark master, or sc://HOST of Connect."),
+    page_options,
 )
 """Where a job runs, and those."""
 
@@ -107,6 +110,7 @@ def reading_options(command: F) -> F:
     """
     options = (
         namesrv_option,
+        access_option(),
         click.option("--archive", type=_directory, help="Read this archive, instead of asking brokers."),
         click.option("--store", type=_directory, help="Read the files of this store, instead of asking brokers."),
         click.option("--broker-name", default="", help="With --store: whose store it is, for the report."),

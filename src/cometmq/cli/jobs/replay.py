@@ -12,6 +12,7 @@ import click
 
 from cometmq.cli.administration import namesrv_option
 from cometmq.cli.failures import DONE, PARTLY_DONE
+from cometmq.cli.jobs.access import access_option
 from cometmq.cli.jobs.reading import report_options, tell_report
 from cometmq.cli.moments import Moment
 from cometmq.spark.errors import OptionError
@@ -24,6 +25,7 @@ _directory = click.Path(path_type=Path, file_okay=False)
 
 @click.command("replay")
 @namesrv_option
+@access_option()
 @click.option("--archive", required=True, type=_directory, help="Directory of the archive.")
 @click.option("--ledger", required=True, type=_directory, help="Directory that keeps how far the replay is.")
 @click.option("--topic", help="Which topic of the archive; may be left out where it holds one.")
@@ -38,6 +40,7 @@ _directory = click.Path(path_type=Path, file_okay=False)
 @click.option("--keep-born-time", is_flag=True, help="Give messages their born times again; slower.")
 @click.option("--translate-groups", help="Groups, separated by commas, that go on in the new topic where they are.")
 @click.option("--groups-namesrv", help="Nameservers of the brokers where those groups are, if not --namesrv.")
+@access_option("--groups-access", "For --groups-namesrv, if not --access: credentials and TLS")
 @click.option("--dry-run", is_flag=True, help="Send nothing and write nothing; tell what would be sent.")
 @click.option("--step", type=click.IntRange(1), default=200_000, show_default=True, help="Offsets of one step.")
 @report_options
@@ -45,6 +48,7 @@ _directory = click.Path(path_type=Path, file_okay=False)
 def command(
     ctx: click.Context,
     namesrv: str,
+    access: dict[str, str],
     archive: Path,
     ledger: Path,
     topic: str | None,
@@ -59,6 +63,7 @@ def command(
     keep_born_time: bool,
     translate_groups: str | None,
     groups_namesrv: str | None,
+    groups_access: dict[str, str],
     dry_run: bool,
     step: int,
     master: str,
@@ -73,6 +78,8 @@ def command(
     from cometmq.spark.replay import replay
     from cometmq.spark.replay_ledger import Selection
 
+    if groups_access and groups_namesrv is None:
+        raise click.UsageError("--groups-access goes with --groups-namesrv", ctx)
     stop = threading.Event()
     before = signal.signal(signal.SIGTERM, lambda *_: stop.set())
     try:
@@ -88,6 +95,8 @@ def command(
             keep_born_time=keep_born_time,
             translate_groups=[name.strip() for name in (translate_groups or "").split(",") if name.strip()],
             groups_namesrv=groups_namesrv,
+            access=access,
+            groups_access=groups_access or None,
             dry_run=dry_run,
             step_offsets=step,
             master=master,
