@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -233,6 +234,27 @@ def test_wrong_use_of_the_command(spark: Any, topics: Topics, places: tuple[Path
     nothing = CliRunner().invoke(command, ["archive", *base])
     assert nothing.exit_code == 2
     assert "topics with --topic, or all that match with --pattern" in nothing.output
+
+
+def test_commits_come_when_they_are_full_or_when_messages_have_waited(
+    spark: Any, topics: Topics, places: tuple[Path, Path]
+) -> None:
+    to, checkpoint = places
+    topic = topics.fill(250, queues=1)
+    stop = threading.Event()
+    done: list[int] = []
+
+    def told(batch: ArchivedBatch) -> None:
+        done.append(batch.rows)
+        if len(done) == (2 if batch.rows == 100 else 3):
+            stop.set()
+
+    named: dict[str, Any] = {"trigger": "100ms", "max_offsets_per_trigger": 100, "spark": spark, "on_batch": told}
+    full = archive(topics.namesrv, topic, to, checkpoint, commit_interval="1h", stop=stop, **named)
+    assert (full.rows, done, full.finished) == (200, [100, 100], True), "the rest waits for its hour"
+    stop.clear()
+    waited = archive(topics.namesrv, topic, to, checkpoint, commit_interval="500ms", stop=stop, **named)
+    assert (waited.rows, waited.total_rows, done) == (50, 250, [100, 100, 50])
 
 
 def test_the_command_goes_on_until_it_is_told_to_stop(topics: Topics, places: tuple[Path, Path]) -> None:

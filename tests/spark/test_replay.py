@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import zlib
 from pathlib import Path
@@ -37,7 +38,7 @@ from cometmq.spark.group_offsets import committed_offsets
 from cometmq.spark.options import parse_options
 from cometmq.spark.queues import Queue
 from cometmq.spark.replay import replay
-from cometmq.spark.replay_ledger import ReplayLedger, Selection
+from cometmq.spark.replay_ledger import Plan, ReplayJob, ReplayLedger, Selection, TargetEnd
 from cometmq.spark.replay_messages import REPLAY_ORIGIN
 
 pytestmark = pytest.mark.spark
@@ -217,6 +218,47 @@ def test_arguments_that_do_not_fit_are_told(spark: Any, topics: Topics, lake: tu
     wrong = CliRunner().invoke(command, [*base, "--topic", "other", "--to", topic])
     assert wrong.exit_code == 2
     assert "holds nothing of topic other" in wrong.output
+
+
+def test_what_would_send_twice_or_elsewhere_is_refused(
+    spark: Any, topics: Topics, lake: tuple[str, Path], tmp_path: Path
+) -> None:
+    _, to = lake
+    copy = topics.create(3)
+    spark.conf.set("spark.sql.legacy.setCommandRejectsSparkCoreConfs", "false")
+    spark.conf.set("spark.speculation", "true")
+    try:
+        with pytest.raises(OptionError, match=r"spark\.speculation runs a task twice.*switch it off"):
+            replay(to, topics.namesrv, tmp_path / "ledger", to=copy, spark=spark)
+    finally:
+        spark.conf.unset("spark.speculation")
+        spark.conf.unset("spark.sql.legacy.setCommandRejectsSparkCoreConfs")
+    ledger = ReplayLedger(tmp_path / "begun")
+    with ledger.opened(ReplayJob(str(to), lake[0], topics.namesrv, copy, False, False, Selection()), "r"):
+        ledger.write_plan(Plan(0, [], [TargetEnd(topics.broker_name, 0, 0)]))  # when the topic had one queue
+    with pytest.raises(ArchiveError, match=r"have changed since step 0 was begun.*give the topic the queues it had"):
+        replay(to, topics.namesrv, tmp_path / "begun", to=copy, spark=spark)
+    assert stored(topics, copy, 3) == [[], [], []]
+
+
+def test_groups_stay_where_they_are_until_a_replay_is_at_its_end(
+    spark: Any, topics: Topics, lake: tuple[str, Path], tmp_path: Path
+) -> None:
+    topic, to = lake
+    copy, stop = topics.create(3), threading.Event()
+    Cluster(parse_options({"namesrvAddr": topics.namesrv, "topic": topic})).commit_offsets(
+        "waiting", {Queue(topic, topics.broker_name, 0): 1000}
+    )
+    named: dict[str, Any] = {"to": copy, "translate_groups": ["waiting"], "groups_namesrv": topics.namesrv}
+    named |= {"step_offsets": 300, "on_step": lambda _: stop.set(), "stop": stop}
+    done = replay(to, topics.namesrv, tmp_path / "ledger", spark=spark, **named)
+    assert (done.finished, done.complete) == (False, False)
+    assert done.warnings == (
+        "group waiting has consumed 700 messages that the archive does not hold yet",
+        "offsets of groups were not set, since the replay is not at its end",
+    )
+    copied = Cluster(parse_options({"namesrvAddr": topics.namesrv, "topic": copy}))
+    assert committed_offsets(copied, copied.queues(), "waiting") == {}
 
 
 def driver(topics: Topics, to: Path, ledger: Path, copy: str, point: str, rate: int) -> subprocess.Popen[bytes]:

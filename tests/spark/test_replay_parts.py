@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.interop.probe import until
 from tests.spark.sinking import stored
 from tests.spark.topics import Topics
 
 pytest.importorskip("pyarrow", reason="pyarrow is not installed (pip install cometmq[spark])")
 
+import pyarrow as pa
+
 from cometmq.message.properties import decode_properties
 from cometmq.remoting.blocking import BlockingConnection, BlockingConnectionError
 from cometmq.remoting.command import RemotingCommand
 from cometmq.spark.archive_commit import QueueTotals
-from cometmq.spark.errors import ArchiveError, OptionError
+from cometmq.spark.cluster import Cluster
+from cometmq.spark.errors import ArchiveError, OptionError, SinkError
+from cometmq.spark.options import parse_options
 from cometmq.spark.queues import Queue
 from cometmq.spark.replay_ledger import (
     Plan,
@@ -30,10 +36,21 @@ from cometmq.spark.replay_ledger import (
     TargetEnd,
     ranges_left,
 )
-from cometmq.spark.replay_messages import ACTING, REPLAY_ORIGIN, Origin, Resent, origin_of, origin_text, properties_with
+from cometmq.spark.replay_messages import (
+    ACTING,
+    REPLAY_ORIGIN,
+    Origin,
+    Resent,
+    messages_of,
+    origin_of,
+    origin_text,
+    properties_with,
+)
 from cometmq.spark.replay_plan import same_queues
 from cometmq.spark.replay_sender import Pace, QueueSender, ReplayTask
+from cometmq.testing import SyncCluster
 
+PATIENCE_S = 60.0
 JOB = ReplayJob("/lake", "t", "127.0.0.1:9876", "copy", False, False, Selection())
 
 names = st.text(st.characters(exclude_characters="\x01\x02", codec="utf-8"), min_size=1, max_size=8)
@@ -120,6 +137,28 @@ def task(topics: Topics, topic: str, **more: Any) -> ReplayTask:
     """What a task of one queue is told."""
     told: dict[str, Any] = {"per_second": None, "keep_born_time": False, "timeout_ms": 20_000} | more
     return ReplayTask({"namesrvAddr": topics.namesrv}, "r1", (Queue(topic, topics.broker_name, 0),), (0,), **told)
+
+
+def test_a_message_without_room_for_its_origin_is_named() -> None:
+    row = {"brokerName": "b", "queueId": 1, "queueOffset": 7, "flag": 0, "sysFlag": 0, "stored": b"x"}
+    row |= {"bornTimestamp": datetime.fromtimestamp(1, UTC), "propertiesText": f"a\x01{'x' * 32_740}\x02"}
+    with pytest.raises(SinkError, match=r"message 7 of queue 1 of b has no room .*--where"):
+        list(messages_of(pa.RecordBatch.from_pylist([row]), "r"))
+
+
+def test_what_a_topic_has_dropped_cannot_be_told() -> None:
+    """A run died, and messages that it may have sent are gone by the time of the next."""
+    hours = ";".join(f"{hour:02d}" for hour in range(24))
+    keys = {"mappedFileSizeCommitLog": "65536", "fileReservedTime": "0", "deleteWhen": hours}
+    with SyncCluster(broker_keys=keys | {"cleanResourceInterval": "100", "flushIntervalCommitLog": "50"}) as cluster:
+        topics = Topics(cluster.namesrv_address, cluster.cluster.brokers[0].address)
+        topic = topics.create(1)
+        topics.send(topic, 0, [bytes(100)] * 2000)
+        brokers = Cluster(parse_options({"namesrvAddr": topics.namesrv, "topic": topic}))
+        (queue,) = brokers.queues()
+        until(lambda: brokers.bounds([queue])[queue].first > 0, PATIENCE_S, "the first file has gone")
+        with pytest.raises(SinkError, match=r"cannot be told what the replay has sent .*to a fresh topic, with a new"):
+            QueueSender(replace(task(topics, topic), queues=(queue,)), 0, Pace(None))
 
 
 def test_a_repeated_task_finds_what_was_sent(topics: Topics) -> None:
