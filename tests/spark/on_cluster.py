@@ -84,12 +84,14 @@ def stream_sink(spark: Any, namesrv: str, topic: str, to: str, checkpoint: str) 
     writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start().awaitTermination()
 
 
-def archive(spark: Any, namesrv: str, topic: str, to: str, checkpoint: str, most: int) -> dict[str, Any]:
+def archive(
+    spark: Any, namesrv: str, topic: str, to: str, checkpoint: str, most: int, table_format: str
+) -> dict[str, Any]:
     """The archive job."""
     from cometmq.spark.archive import archive
 
-    options = {"minPartitions": "2"}
-    done = archive(namesrv, topic, to, checkpoint, max_offsets_per_trigger=most, options=options, spark=spark)
+    named: dict[str, Any] = {"max_offsets_per_trigger": most, "table_format": table_format}
+    done = archive(namesrv, topic, to, checkpoint, options={"minPartitions": "2"}, spark=spark, **named)
     return done.to_dict()
 
 
