@@ -79,7 +79,7 @@ def _drawn(plots: Sequence[Plot]) -> str:
                 _draw_spans(axes, plot)
             else:
                 _draw_series(axes, plot)
-            axes.set_title(plot.title)
+            axes.set_title(plot.title, loc="left")
             png = io.BytesIO()
             figure.savefig(png, dpi=130)
             pyplot.close(figure)
@@ -118,5 +118,6 @@ def _draw_bars(axes: Any, plot: Bars) -> None:
 
 def _draw_line(axes: Any, plot: Line) -> None:
     for index, (name, values) in enumerate(plot.series.items()):
-        axes.plot(plot.at, values, color=_COLORS[index % len(_COLORS)], label=name)
+        # Later ones are thinner, so that curves that agree can be seen below each other.
+        axes.plot(plot.at, values, color=_COLORS[index % len(_COLORS)], label=name, linewidth=max(1.2, 4 - 1.4 * index))
     axes.set_xlabel(plot.label)

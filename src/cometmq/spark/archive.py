@@ -28,7 +28,7 @@ from cometmq.spark.checkpoint import last_committed_batch, query_id_of
 from cometmq.spark.cluster import Cluster
 from cometmq.spark.environment import driver_session, is_connect
 from cometmq.spark.errors import ArchiveError, OptionError, SparkSourceError
-from cometmq.spark.options import LATEST, parse_options
+from cometmq.spark.options import LATEST, SourceOptions, parse_options
 from cometmq.spark.queues import OffsetRange, Offsets, offsets_to_json
 from cometmq.spark.reach import reach
 from cometmq.spark.readers import demand_topics, resolve_start
@@ -120,12 +120,23 @@ def archive(
         if continuation:
             given.pop("startingTimestamp", None)
         given |= continuation
+        _demand_what_is_read(parse_options(given), is_new=not continuation and last_committed_batch(checkpoint) is None)
         session = driver_session(spark, master, "cometmq archive")
         try:
             return _Run(session, log, wanted, Path(checkpoint).absolute(), given, on_batch).run(timing, stop)
         finally:
             if spark is None:
                 session.stop()
+
+
+def _demand_what_is_read(options: SourceOptions, *, is_new: bool) -> None:
+    """Ask the nameservers before Spark is started, which takes seconds.
+
+    :raises SparkSourceError: none answers, or a new archive is to have a topic that is nowhere.
+    """
+    queues = Cluster(options).queues()
+    if is_new:
+        demand_topics(options, queues)
 
 
 def _new_at(given: Mapping[str, str], archived: Offsets) -> dict[OffsetRange, int]:

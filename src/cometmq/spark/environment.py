@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import shutil
 import sys
@@ -11,9 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from cometmq.spark.errors import SparkSourceError
+from cometmq.spark.gateway import interrupt_at_once, start_jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_log = logging.getLogger(__name__)
 
 _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 _MODULES: Final = ("pyspark", "pyarrow", "pandas")
@@ -58,7 +62,11 @@ def driver_session(spark: SparkSession | None, master: str, app_name: str) -> Sp
     """
     if spark is not None:
         return spark
-    return connect_session(master) if master.startswith(CONNECT_SCHEME) else local_session(master, app_name)
+    if master.startswith(CONNECT_SCHEME):
+        return connect_session(master)
+    session = local_session(master, app_name)
+    interrupt_at_once()
+    return session
 
 
 def is_connect(spark: SparkSession) -> bool:
@@ -105,22 +113,21 @@ def local_session(master: str = "local[*]", app_name: str = "cometmq", *, brief:
     :raises SparkMissingError: as :func:`demand_spark`.
     """
     demand_spark()
+    from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
+    _log.info("starting Spark on %s", master)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     options = f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"
     os.environ.setdefault("SPARK_SUBMIT_OPTS", f"{options} {_BRIEF}" if brief else options)
-    builder = SparkSession.builder
+    conf = SparkConf(loadDefaults=False).setMaster(master).setAppName(app_name)
     if master.startswith("local"):
-        builder = builder.config("spark.sql.shuffle.partitions", str(_LOCAL_SHUFFLE_PARTITIONS))
-    session = (
-        builder.master(master)
-        .appName(app_name)
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.python.unix.domain.socket.enabled", "true")
-        .getOrCreate()
-    )
+        conf.set("spark.sql.shuffle.partitions", str(_LOCAL_SHUFFLE_PARTITIONS))
+    conf.set("spark.ui.enabled", "false")
+    conf.set("spark.ui.showConsoleProgress", "false")
+    conf.set("spark.sql.session.timeZone", "UTC")
+    conf.set("spark.python.unix.domain.socket.enabled", "true")
+    start_jvm(conf)
+    session = SparkSession.builder.config(conf=conf).getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     return session

@@ -33,7 +33,7 @@ dl { display: grid; grid-template-columns: max-content 1fr; gap: .3rem 1.25rem; 
 dt { font-weight: 600 } dd { margin: 0 }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums }
 th, td { text-align: right; padding: .35rem .6rem; border-bottom: 1px solid var(--line) }
-tfoot td { font-weight: 600 }
+th { white-space: nowrap } tfoot td { font-weight: 600 }
 @media (max-width: 40rem) { dl { grid-template-columns: 1fr } dd { margin-bottom: .5rem } }
 """
 _BODY: Final = """<h1>From producer to archive and back</h1>

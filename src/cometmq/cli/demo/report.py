@@ -100,7 +100,12 @@ def save(plan: Plan, seen: Observed, verdict: Comparison, plot: Path | None) -> 
 
 def _counts(verdict: Comparison) -> Table:
     table = Table(
-        title="Messages by queue", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, show_footer=True
+        title="Messages by queue",
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        show_footer=True,
+        padding=(0, 1, 0, 0),
     )
     table.add_column("Queue", justify="right", footer="all")
     for name, title in COUNTS.items():

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import signal
 import threading
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -21,6 +22,15 @@ from cometmq.spark.errors import OptionError
 if TYPE_CHECKING:
     from cometmq.spark.archive_report import ArchivedBatch, ArchiveReport
     from cometmq.spark.archive_table import TableFormat
+
+_OWN_NAMES: Final = {
+    "maxTriggerDelay": "--commit-interval",
+    "maxBytesPerTrigger": "--commit-bytes",
+    "startingOffsets": "--starting-offsets",
+    "subscribePattern": "--pattern",
+    "topic": "--topic",
+}
+"""Options of this command by the options of the source that they become."""
 
 
 @click.group("archive", invoke_without_command=True, subcommand_metavar="[compact|expire|vacuum ARCHIVE]")
@@ -95,6 +105,7 @@ def command(
     from cometmq.spark.archive import archive
     from cometmq.spark.archive_retention import vacuum as swept
     from cometmq.spark.archive_store import archive_store
+    from cometmq.spark.gateway import ignore_what_ends
 
     if to is None:
         raise click.UsageError("say where the archive is with --to", ctx)
@@ -102,7 +113,12 @@ def command(
     if store is None and not topics and not options.keys() & {"topic", "subscribe", "subscribePattern"}:
         raise click.UsageError("say what to archive: topics with --topic, or all that match with --pattern", ctx)
     stop = threading.Event()
-    before = signal.signal(signal.SIGTERM, lambda *_: stop.set())
+
+    def on_sigterm(*_: object) -> None:
+        ignore_what_ends()
+        stop.set()
+
+    before = signal.signal(signal.SIGTERM, on_sigterm)
     try:
         if store is not None:
             if access:
@@ -141,7 +157,7 @@ def command(
                 stop=stop,
             )
     except OptionError as error:
-        raise click.UsageError(str(error), ctx) from error
+        raise click.UsageError(_in_words_of_the_command(str(error), options), ctx) from error
     finally:
         signal.signal(signal.SIGTERM, before)
     removed = swept(to).files_before if vacuum and done.queues and not dry_run else 0
@@ -156,6 +172,14 @@ def command(
         if vacuum:
             click.echo(f"removed {removed} files that no commit names")
     return code
+
+
+def _in_words_of_the_command(told: str, options: Mapping[str, str]) -> str:
+    """What the source calls by the names of its options is called by what the user wrote."""
+    for name, own in _OWN_NAMES.items():
+        if name not in options:
+            told = told.replace(f"option {name} ", f"{own} ")
+    return told
 
 
 def _write_page(done: ArchiveReport, path: Path) -> None:

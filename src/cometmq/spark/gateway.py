@@ -1,0 +1,114 @@
+"""Starts Spark's JVM so that its standard error has nothing but what a person should read."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pyspark import SparkConf
+
+_SAID_AT_EVERY_START: Final = b"WARNING: Using incubator modules: jdk.incubator.vector\n"
+"""By every JVM of Spark 4, which asks for that module itself; no option keeps Java from saying it."""
+_STDERR: Final = 2
+_READ_BYTES: Final = 65_536
+_LAST_WORDS_SECONDS: Final = 5.0
+"""How long to wait for what a JVM says that did not start."""
+
+
+_interrupted: Final = threading.Event()
+
+
+def start_jvm(conf: SparkConf) -> None:
+    """Start the JVM that sessions of this process will use, unless there is one already.
+
+    What it writes to its standard error goes on to ours, but for that one line.
+    """
+    from pyspark import SparkContext
+    from pyspark.java_gateway import launch_gateway
+
+    _interrupted.clear()
+    if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
+        return
+    reading, writing = os.pipe()
+    passing_on = threading.Thread(target=_pass_on, args=(reading,), name="cometmq-spark-stderr", daemon=True)
+    passing_on.start()
+    try:
+        try:
+            with _interruption_put_off():
+                gateway = launch_gateway(conf, {"stderr": writing})  # type: ignore[no-untyped-call]
+        finally:
+            os.close(writing)
+    except Exception:
+        passing_on.join(_LAST_WORDS_SECONDS)
+        raise
+    SparkContext._ensure_initialized(gateway=gateway, conf=conf)
+
+
+@contextlib.contextmanager
+def _interruption_put_off() -> Iterator[None]:
+    """Let Ctrl-C wait for the end of the block: a JVM whose starter is gone before it has told its port stays for ever.
+
+    Outside of the main thread, where no signal arrives, nothing is done.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _frame: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        raise KeyboardInterrupt
+
+
+def ignore_what_ends() -> None:
+    """From now on tasks end because they are told to: what JVM and py4j say of that is nobody's business."""
+    _interrupted.set()
+    logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
+
+
+def interrupt_at_once() -> None:
+    """Let Ctrl-C raise KeyboardInterrupt, and what py4j and the JVM say of it be unheard.
+
+    PySpark's own handler asks the JVM first to cancel its jobs, over a connection that may be in use: that shows as
+    tracebacks. Who makes a session and stops it at the end need not ask. Outside of the main thread nothing is done.
+    """
+
+    def handle(_number: int, _frame: FrameType | None) -> None:
+        ignore_what_ends()
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, handle)
+        logging.getLogger().addFilter(_is_no_interruption)
+
+
+def _is_no_interruption(record: logging.LogRecord) -> bool:
+    """py4j logs it at the root, with a traceback."""
+    return record.msg != "KeyboardInterrupt while sending command."
+
+
+def _pass_on(reading: int) -> None:
+    held = b""  # while it may still become that line
+    is_begun = False
+    with contextlib.suppress(OSError):
+        while data := os.read(reading, _READ_BYTES):
+            held += data
+            if not is_begun and len(held) < len(_SAID_AT_EVERY_START) and _SAID_AT_EVERY_START.startswith(held):
+                continue
+            if not is_begun:
+                held, is_begun = held.removeprefix(_SAID_AT_EVERY_START), True
+            if not _interrupted.is_set():
+                os.write(_STDERR, held)
+            held = b""
+        os.write(_STDERR, held)
+    os.close(reading)
