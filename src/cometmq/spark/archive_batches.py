@@ -18,7 +18,7 @@ from cometmq.durable import replace_file
 from cometmq.spark.archive_commit import Commit
 from cometmq.spark.archive_log import ArchiveLog
 from cometmq.spark.archive_table import TableFormat
-from cometmq.spark.archive_writer import from_rows
+from cometmq.spark.archive_writer import commit_rows
 from cometmq.spark.checkpoint import query_id_of
 
 if TYPE_CHECKING:
@@ -57,14 +57,7 @@ class BatchCommits:
         """
         query_id = query_id_of(self._checkpoint)
         assert query_id is not None, "Spark writes the checkpoint's metadata before the first batch"
-        manifests = from_rows(frame.collect())
-        commit = self._log.append(
-            query_id,
-            batch_id,
-            covered=[manifest.covered for manifest in manifests if manifest.covered],
-            files=[manifest.file for manifest in manifests if manifest.file],
-            lost=[manifest.lost for manifest in manifests if manifest.lost],
-        )
+        commit = commit_rows(self._log, query_id, batch_id, frame.collect())
         if commit is not None:
             self._tell(commit)
 

@@ -25,7 +25,7 @@ from cometmq.spark.archive_commit import Covered
 from cometmq.spark.archive_log import ArchiveLog
 from cometmq.spark.archive_report import ArchivedBatch, ArchiveReport, ArchiveRun, expected
 from cometmq.spark.archive_table import TableFormat, format_of
-from cometmq.spark.archive_writer import PATH_OPTION, Manifest, QueueWriter, from_rows
+from cometmq.spark.archive_writer import PATH_OPTION, Manifest, QueueWriter, commit_rows
 from cometmq.spark.columns import ARCHIVE_COLUMNS, arrow_schema
 from cometmq.spark.decode import Records, decode
 from cometmq.spark.errors import ArchiveError, OptionError
@@ -101,14 +101,8 @@ def archive_store(
                     return run.report(finished=False)
                 some = msgspec.json.encode(parts[first : first + STRETCHES_IN_COMMIT]).decode()
                 own = {_STRETCHES: some, PATH_OPTION: str(log.root)}
-                manifests = from_rows(session.read.format(FORMAT).options(**given, **own).load().collect())
-                commit = log.append(
-                    run_id,
-                    batch_id,
-                    covered=[manifest.covered for manifest in manifests if manifest.covered],
-                    files=[manifest.file for manifest in manifests if manifest.file],
-                    lost=[manifest.lost for manifest in manifests if manifest.lost],
-                )
+                rows = session.read.format(FORMAT).options(**given, **own).load().collect()
+                commit = commit_rows(log, run_id, batch_id, rows)
                 if commit is not None:
                     run.committed(commit)
             return run.report(finished=True)

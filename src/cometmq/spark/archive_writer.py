@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from pyspark.sql.datasource import DataSource, InputPartition
 
-from cometmq.spark.archive_commit import HOUR_MS, Covered, DataFile
+from cometmq.spark.archive_commit import HOUR_MS, Commit, Covered, DataFile
 from cometmq.spark.archive_log import WRITING, ArchiveLog
 from cometmq.spark.columns import ARCHIVE_COLUMNS, arrow_schema
 from cometmq.spark.errors import OptionError
@@ -60,9 +60,19 @@ class Manifest(msgspec.Struct, frozen=True):
         return (msgspec.json.encode(self).decode(),)
 
 
-def from_rows(rows: Iterable[Any]) -> list[Manifest]:
-    """Decode collected rows."""
-    return [msgspec.json.decode(row[0], type=Manifest) for row in rows]
+def commit_rows(log: ArchiveLog, query_id: str, batch_id: int, rows: Iterable[Any]) -> Commit | None:
+    """Commit what the tasks of a batch have written, by the rows they gave; None if it is committed already.
+
+    :raises ArchiveError: it overlaps what is archived, or one of its files is not there.
+    """
+    manifests = [msgspec.json.decode(row[0], type=Manifest) for row in rows]
+    return log.append(
+        query_id,
+        batch_id,
+        covered=[manifest.covered for manifest in manifests if manifest.covered],
+        files=[manifest.file for manifest in manifests if manifest.file],
+        lost=[manifest.lost for manifest in manifests if manifest.lost],
+    )
 
 
 @dataclass
