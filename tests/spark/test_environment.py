@@ -16,7 +16,8 @@ from cometmq.spark.environment import driver_session
 
 @pytest.mark.spark
 def test_a_job_takes_the_session_that_it_is_given(spark: Any) -> None:
-    assert driver_session(spark, "local[1]", "job") is spark
+    with driver_session(spark, "local[1]", "job") as session:
+        assert session is spark
 
 
 @pytest.mark.spark

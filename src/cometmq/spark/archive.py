@@ -121,12 +121,8 @@ def archive(
             given.pop("startingTimestamp", None)
         given |= continuation
         _demand_what_is_read(parse_options(given), is_new=not continuation and last_committed_batch(checkpoint) is None)
-        session = driver_session(spark, master, "cometmq archive")
-        try:
+        with driver_session(spark, master, "cometmq archive") as session:
             return _Run(session, log, wanted, Path(checkpoint).absolute(), given, on_batch).run(timing, stop)
-        finally:
-            if spark is None:
-                session.stop()
 
 
 def _demand_what_is_read(options: SourceOptions, *, is_new: bool) -> None:

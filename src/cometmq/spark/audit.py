@@ -72,13 +72,9 @@ def audit(
     log = None if archive is None else _log_of(Path(archive).absolute(), topic)
     # Groups, then brokers, then the archive's log: each can only be behind the next one that is asked.
     consumed = {group: committed_offsets(cluster, queues, group) for group in groups}
-    session = driver_session(spark, master, "cometmq audit")
-    try:
+    with driver_session(spark, master, "cometmq audit") as session:
         work = _Audit(session, cluster, servers, topic, queues, log, consumed, on_step)
         return work.run(trace_topic, allow_duplicates, detail)
-    finally:
-        if spark is None:
-            session.stop()
 
 
 def _log_of(directory: Path, topic: str) -> ArchiveLog:

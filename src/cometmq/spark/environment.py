@@ -7,7 +7,8 @@ import logging
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -54,19 +55,27 @@ def _demand_modules(names: Sequence[str], extra: str) -> None:
         raise SparkMissingError(f"not installed: {', '.join(absent)}", next_step=f"pip install 'cometmq[{extra}]'")
 
 
-def driver_session(spark: SparkSession | None, master: str, app_name: str) -> SparkSession:
+@contextmanager
+def driver_session(spark: SparkSession | None, master: str, app_name: str) -> Iterator[SparkSession]:
     """The session that a job was given, or one of its own on ``master``, which may be a Spark Connect server.
+
+    Its own is stopped at the end of the block.
 
     :raises SparkMissingError: as :func:`demand_spark`, or what Spark Connect needs is not installed.
     :raises SparkSourceError: there is no such server.
     """
     if spark is not None:
-        return spark
+        yield spark
+        return
     if master.startswith(CONNECT_SCHEME):
-        return connect_session(master)
-    session = local_session(master, app_name)
-    interrupt_at_once()
-    return session
+        session = connect_session(master)
+    else:
+        session = local_session(master, app_name)
+        interrupt_at_once()
+    try:
+        yield session
+    finally:
+        session.stop()
 
 
 def is_connect(spark: SparkSession) -> bool:

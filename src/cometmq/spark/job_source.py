@@ -173,17 +173,13 @@ def job_session(spark: SparkSession | None, master: str, name: str) -> Iterator[
 
     :raises SparkSourceError: what went wrong in Spark within the block, in one sentence.
     """
-    from_outside = spark is not None
-    session = driver_session(spark, master, name)
-    if not from_outside:
-        tasks = max(_LEAST_TASKS, tasks_at_a_time(session) * _TASKS_PER_CORE)
-        session.conf.set("spark.sql.shuffle.partitions", str(tasks))
-    from pyspark.errors import PySparkException
+    with driver_session(spark, master, name) as session:
+        if spark is None:
+            tasks = max(_LEAST_TASKS, tasks_at_a_time(session) * _TASKS_PER_CORE)
+            session.conf.set("spark.sql.shuffle.partitions", str(tasks))
+        from pyspark.errors import PySparkException
 
-    try:
-        yield session
-    except PySparkException as error:
-        raise SparkSourceError(cause_of(str(error))) from error
-    finally:
-        if not from_outside:
-            session.stop()
+        try:
+            yield session
+        except PySparkException as error:
+            raise SparkSourceError(cause_of(str(error))) from error

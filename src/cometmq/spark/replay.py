@@ -107,15 +107,11 @@ def replay(
     groups_servers = reach(groups_namesrv or namesrv, access if groups_access is None else groups_access)
     job = ReplayJob(str(log.root), topic, namesrv, to, by_key, keep_born_time, selection or Selection())
     run = _Run(log, ReplayLedger(Path(ledger).absolute()), job, servers, per_second, timeout_ms, step_offsets, on_step)
-    session = driver_session(spark, master, "cometmq replay")
-    try:
+    with driver_session(spark, master, "cometmq replay") as session:
         report = run.dry(session) if dry_run else run.wet(session, stop)
         if translate_groups:
             return run.translated(session, report, translate_groups, groups_servers)
         return report
-    finally:
-        if spark is None:
-            session.stop()
 
 
 def _only_topic(log: ArchiveLog) -> str:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -16,6 +14,7 @@ from cometmq.cli.failures import DONE, PARTLY_DONE
 from cometmq.cli.jobs.access import access_option, settings_of
 from cometmq.cli.jobs.archive_upkeep import COMMANDS
 from cometmq.cli.jobs.reading import report_options, tell_report
+from cometmq.cli.jobs.stopping import stopped_by_sigterm
 from cometmq.cli.jobs.table import table_options
 from cometmq.spark.errors import OptionError
 
@@ -112,54 +111,46 @@ def command(
     options = settings_of("--option", settings) | ({} if pattern is None else {"subscribePattern": pattern})
     if store is None and not topics and not options.keys() & {"topic", "subscribe", "subscribePattern"}:
         raise click.UsageError("say what to archive: topics with --topic, or all that match with --pattern", ctx)
-    stop = threading.Event()
-
-    def on_sigterm(*_: object) -> None:
-        ignore_what_ends()
-        stop.set()
-
-    before = signal.signal(signal.SIGTERM, on_sigterm)
+    if store is not None and access:
+        raise click.UsageError("--access is for brokers, and a store is read without them", ctx)
+    if store is None and checkpoint is None and not dry_run:
+        raise click.UsageError("say where the checkpoint is with --checkpoint", ctx)
     try:
-        if store is not None:
-            if access:
-                raise click.UsageError("--access is for brokers, and a store is read without them", ctx)
-            done = archive_store(
-                store,
-                to,
-                broker_name=broker_name,
-                topics=topics,
-                table_format=table_format,
-                options=options,
-                dry_run=dry_run,
-                master=master,
-                on_batch=_tell,
-                stop=stop,
-            )
-        elif checkpoint is None and not dry_run:
-            raise click.UsageError("say where the checkpoint is with --checkpoint", ctx)
-        else:
-            done = archive(
-                namesrv,
-                topics,
-                to,
-                checkpoint or "",
-                table_format=table_format,
-                trigger=trigger,
-                starting_offsets=starting_offsets,
-                max_offsets_per_trigger=commit_rows,
-                commit_interval=commit_interval,
-                commit_bytes=commit_bytes,
-                options=options,
-                access=access,
-                dry_run=dry_run,
-                master=master,
-                on_batch=_tell,
-                stop=stop,
-            )
+        with stopped_by_sigterm(ignore_what_ends) as stop:
+            if store is not None:
+                done = archive_store(
+                    store,
+                    to,
+                    broker_name=broker_name,
+                    topics=topics,
+                    table_format=table_format,
+                    options=options,
+                    dry_run=dry_run,
+                    master=master,
+                    on_batch=_tell,
+                    stop=stop,
+                )
+            else:
+                done = archive(
+                    namesrv,
+                    topics,
+                    to,
+                    checkpoint or "",
+                    table_format=table_format,
+                    trigger=trigger,
+                    starting_offsets=starting_offsets,
+                    max_offsets_per_trigger=commit_rows,
+                    commit_interval=commit_interval,
+                    commit_bytes=commit_bytes,
+                    options=options,
+                    access=access,
+                    dry_run=dry_run,
+                    master=master,
+                    on_batch=_tell,
+                    stop=stop,
+                )
     except OptionError as error:
         raise click.UsageError(_in_words_of_the_command(str(error), options), ctx) from error
-    finally:
-        signal.signal(signal.SIGTERM, before)
     removed = swept(to).files_before if vacuum and done.queues and not dry_run else 0
     if page is not None:
         _write_page(done, page)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
-import threading
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +11,7 @@ import click
 
 from cometmq.cli.failures import DONE, PARTLY_DONE
 from cometmq.cli.jobs.reading import page_options, report_options, tell_report, tell_step
+from cometmq.cli.jobs.stopping import stopped_by_sigterm
 from cometmq.cli.moments import Duration
 from cometmq.spark.errors import OptionError
 
@@ -58,9 +57,7 @@ def compact_command(
     """
     from cometmq.spark.archive_compaction import compact
 
-    stop = threading.Event()
-    before = signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    try:
+    with stopped_by_sigterm() as stop:
         done = compact(
             archive,
             target_bytes=target_mb * 1024 * 1024,
@@ -71,8 +68,6 @@ def compact_command(
             on_step=_tell,
             stop=stop,
         )
-    finally:
-        signal.signal(signal.SIGTERM, before)
     return _hand_out(done, output, page)
 
 

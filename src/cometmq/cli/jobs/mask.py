@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,6 +13,7 @@ import click
 from cometmq.cli.failures import DONE, PARTLY_DONE
 from cometmq.cli.jobs.access import access_option
 from cometmq.cli.jobs.reading import Reading, end, reading_options, report_options, wrong_use
+from cometmq.cli.jobs.stopping import stopped_by_sigterm
 from cometmq.cli.jobs.table import table_options
 
 if TYPE_CHECKING:
@@ -94,22 +93,17 @@ def copy(
         raise click.UsageError("--by-key, --rate, --to-namesrv and --to-access go with --to")
     if to_archive is None and table_format is not None:
         raise click.UsageError("--format, --catalog and --table go with --to-archive")
-    stop = threading.Event()
-    before = signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    named |= {"dry_run": dry_run, "step_offsets": step, "master": reading.master, "on_step": _tell, "stop": stop}
-    try:
-        with wrong_use():
-            rules = _rules(rules_file, rule_texts, subject, not_json)
-            if to_archive is not None:
-                done = mask(reading.source, topics, rules, to_archive, table_format=table_format, **named)
-            else:
-                assert to is not None, "one of the two is given"
-                assert work is not None, "it goes with --to"
-                target = to_namesrv or reading.namesrv
-                named |= {"by_key": by_key, "per_second": rate, "to_access": to_access or None}
-                done = mask_to_topic(reading.source, topics[0], rules, work, target, to, **named)
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    with stopped_by_sigterm() as stop, wrong_use():
+        named |= {"dry_run": dry_run, "step_offsets": step, "master": reading.master, "on_step": _tell, "stop": stop}
+        rules = _rules(rules_file, rule_texts, subject, not_json)
+        if to_archive is not None:
+            done = mask(reading.source, topics, rules, to_archive, table_format=table_format, **named)
+        else:
+            assert to is not None, "one of the two is given"
+            assert work is not None, "it goes with --to"
+            target = to_namesrv or reading.namesrv
+            named |= {"by_key": by_key, "per_second": rate, "to_access": to_access or None}
+            done = mask_to_topic(reading.source, topics[0], rules, work, target, to, **named)
     code = end(reading, done, f"Masked copy of {', '.join(topics)}", _plots, DONE if done.complete else PARTLY_DONE)
     if done.samples and reading.output == "table":
         click.echo(done.render_samples())

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +12,7 @@ from cometmq.cli.administration import namesrv_option
 from cometmq.cli.failures import DONE, PARTLY_DONE
 from cometmq.cli.jobs.access import access_option
 from cometmq.cli.jobs.reading import report_options, tell_report
+from cometmq.cli.jobs.stopping import stopped_by_sigterm
 from cometmq.cli.moments import Moment
 from cometmq.spark.errors import OptionError
 
@@ -80,33 +79,30 @@ def command(
 
     if groups_access and groups_namesrv is None:
         raise click.UsageError("--groups-access goes with --groups-namesrv", ctx)
-    stop = threading.Event()
-    before = signal.signal(signal.SIGTERM, lambda *_: stop.set())
     try:
-        done = replay(
-            archive,
-            namesrv,
-            ledger,
-            topic=topic,
-            to=to,
-            selection=Selection(since, until, keys, tags, where),
-            by_key=by_key,
-            per_second=rate,
-            keep_born_time=keep_born_time,
-            translate_groups=[name.strip() for name in (translate_groups or "").split(",") if name.strip()],
-            groups_namesrv=groups_namesrv,
-            access=access,
-            groups_access=groups_access or None,
-            dry_run=dry_run,
-            step_offsets=step,
-            master=master,
-            on_step=_tell,
-            stop=stop,
-        )
+        with stopped_by_sigterm() as stop:
+            done = replay(
+                archive,
+                namesrv,
+                ledger,
+                topic=topic,
+                to=to,
+                selection=Selection(since, until, keys, tags, where),
+                by_key=by_key,
+                per_second=rate,
+                keep_born_time=keep_born_time,
+                translate_groups=[name.strip() for name in (translate_groups or "").split(",") if name.strip()],
+                groups_namesrv=groups_namesrv,
+                access=access,
+                groups_access=groups_access or None,
+                dry_run=dry_run,
+                step_offsets=step,
+                master=master,
+                on_step=_tell,
+                stop=stop,
+            )
     except OptionError as error:
         raise click.UsageError(str(error), ctx) from error
-    finally:
-        signal.signal(signal.SIGTERM, before)
     if page is not None:
         write_replay_page(done, page)
         tell_report(page)
