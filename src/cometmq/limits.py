@@ -286,6 +286,11 @@ DELAY_RECHECK_SECONDS: Final = 10.0
 DELAY_RETRY_SECONDS: Final = 0.1
 """Until delayed messages that the store did not take are delivered again (Apache: ``DELAY_FOR_A_WHILE``)."""
 
+# --- Replication ------------------------------------------------------------------------------------
+MAX_TRANSFER_BYTES: Final = 4 * 1024 * 1024 - 12
+"""Bytes of the log in one transfer to a slave: with its head of 12 they fill the buffer that Apache's slave reads into
+(``READ_MAX_BUFFER_SIZE``); more would never be whole there."""
+
 # --- Any delay ------------------------------------------------------------------------------------
 TIMER_BATCH_MESSAGES: Final = 128
 """Waiting messages delivered in one turn of the loop, about 2 ms of work: others are answered in between."""

@@ -1,0 +1,106 @@
+"""What master and slave send each other on the master's HA port (sans-IO; ``HAConnection``, ``HAClient``).
+
+Big-endian, and nothing else is ever sent::
+
+    slave → master    int64 maxPhyOffset       a *report*: the end of the slave's log
+    master → slave    int64 phyOffset          a *transfer*: where its bytes belong in the log
+                      int32 size               bytes that follow; 0 in a heartbeat
+                      bytes body               cut anywhere, but never across the end of a log file
+
+A slave begins: its first report says where its log ends (0: it has none), and the master answers with
+transfers from there on.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+import msgspec
+
+from cometmq.errors import CometMQError
+from cometmq.limits import MAX_TRANSFER_BYTES
+
+_REPORT: Final = struct.Struct(">q")
+_HEAD: Final = struct.Struct(">qi")
+REPORT_BYTES: Final = _REPORT.size
+TRANSFER_HEAD_BYTES: Final = _HEAD.size
+
+
+class ReplicationError(CometMQError):
+    """The other side of a replication sent what cannot be; its connection is closed."""
+
+
+class Transfer(msgspec.Struct, frozen=True, gc=False):
+    """One transfer from a master."""
+
+    offset: int
+    """Log offset of the first byte of ``body``, or in a heartbeat of the next byte that will come."""
+    body: bytes
+
+
+def encode_report(max_offset: int) -> bytes:
+    """A slave's report that its log ends at ``max_offset``."""
+    return _REPORT.pack(max_offset)
+
+
+def transfer_head(offset: int, size: int) -> bytes:
+    """What goes before ``size`` bytes of the log from ``offset`` on."""
+    return _HEAD.pack(offset, size)
+
+
+class ReportReader:
+    """Cuts a slave's reports out of the bytes of its connection."""
+
+    __slots__ = ("_rest",)
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> int | None:
+        """The newest whole report, which those before it say nothing more than; ``None`` while there is none.
+
+        :raises ReplicationError: it is negative.
+        """
+        data = self._rest + data
+        whole = len(data) - len(data) % REPORT_BYTES
+        self._rest = data[whole:]
+        if not whole:
+            return None
+        (offset,) = _REPORT.unpack_from(data, whole - REPORT_BYTES)
+        if offset < 0:
+            raise ReplicationError(f"a slave's log cannot end at {offset}")
+        return int(offset)
+
+
+class TransferReader:
+    """Cuts a master's transfers out of the bytes of its connection; holds less than one transfer."""
+
+    __slots__ = ("_data",)
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+
+    def feed(self, data: bytes) -> list[Transfer]:
+        """The transfers that are whole with these bytes.
+
+        :raises ReplicationError: an offset that is negative, or a size that is, or is over the limit.
+        """
+        self._data += data
+        view = memoryview(self._data)
+        transfers = []
+        at = 0
+        while len(view) - at >= TRANSFER_HEAD_BYTES:
+            offset, size = _HEAD.unpack_from(view, at)
+            if offset < 0 or not 0 <= size <= MAX_TRANSFER_BYTES:
+                raise ReplicationError(
+                    f"a master cannot transfer {size} bytes at offset {offset}; {MAX_TRANSFER_BYTES} bytes are the most"
+                )
+            end = at + TRANSFER_HEAD_BYTES + size
+            if end > len(view):
+                break
+            transfers.append(Transfer(offset, bytes(view[at + TRANSFER_HEAD_BYTES : end])))
+            at = end
+        view.release()
+        del self._data[:at]
+        return transfers
