@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 
@@ -15,8 +16,8 @@ def flush_directory(path: Path) -> None:
         os.close(fd)
 
 
-def replace_file(path: Path, content: bytes, *, backup: Path | None = None) -> None:
-    """Put a file with ``content`` at ``path``; its directory is made where needed.
+def replace_file(path: Path, content: bytes | Iterable[bytes], *, backup: Path | None = None) -> None:
+    """Put a file with ``content``, whole or in pieces, at ``path``; its directory is made where needed.
 
     At every moment ``path`` or ``backup`` is whole: the new file is written as ``<name>.tmp``, what stood at
     ``path`` is kept as ``backup`` if one is named, and then the new file takes its place.
@@ -26,7 +27,7 @@ def replace_file(path: Path, content: bytes, *, backup: Path | None = None) -> N
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(path.name + ".tmp")
     with fresh.open("wb") as file:
-        file.write(content)
+        file.writelines([content] if isinstance(content, bytes) else content)
         file.flush()
         os.fsync(file.fileno())
     if backup is not None and path.exists():

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -18,10 +19,10 @@ from tests.broker.wire import Wire, records, send_header
 
 from cometmq.broker.controller import Broker
 from cometmq.broker.inner_message import Stored
-from cometmq.broker.producer_sequences import ProducerSequences
+from cometmq.broker.producer_sequences import ProducerSequences, ProducerState
 from cometmq.broker.send_targets import SendRefusedError
 from cometmq.clock import VirtualClock
-from cometmq.limits import PRODUCER_EXPIRY_SECONDS, PRODUCER_MIN_IDLE_SECONDS
+from cometmq.limits import PRODUCER_EXPIRY_SECONDS, PRODUCER_MIN_IDLE_SECONDS, PRODUCER_SAVE_SLICE_BYTES
 from cometmq.message.batch import BatchPiece, encode_batch
 from cometmq.message.producer_sequence import ProducerLane, ProducerLanes, ProducerSequence
 from cometmq.remoting.bodies import decode_body
@@ -287,7 +288,7 @@ async def test_a_clean_restart_remembers(
     await open_producer(wire)
     first = await send(wire, range(3), note="n")
     if saved:
-        broker.producers.save()
+        await broker.producers.save()
     second = await send(wire, range(3, 5), note="n")
     await broker.stop()
     wire = await connect_to(await start_broker())
@@ -377,12 +378,36 @@ async def _only_the_last_are_known(wire: Wire) -> None:
         assert opened.lanes["T/0"].next == 3
 
 
+async def test_a_large_table_is_saved_while_the_broker_serves(
+    start_broker: StartBroker, connect_to: ConnectTo, clock: VirtualClock
+) -> None:
+    broker = await start_broker()
+    wire = await connect_to(broker)
+    await open_producer(wire)
+    await send(wire, range(3))
+    table = broker.producers.table()
+    lane = table.lane("q-0", "T/0")
+    for number in range(20):
+        lanes = {f"T{queue}/0": msgspec.structs.replace(lane, next=queue) for queue in range(500)}
+        table.producers[f'many "{number}"'] = ProducerState(number, 1, clock.now_ms(), lanes)
+    expected = msgspec.to_builtins(table.producers)
+    saving = asyncio.create_task(broker.producers.save())
+    turns = 0
+    while not saving.done():
+        await asyncio.sleep(0)
+        turns += 1
+    saved = Path(broker.config.store_path_root_dir) / "comet" / "producers.json"
+    assert turns > saved.stat().st_size / PRODUCER_SAVE_SLICE_BYTES > 10
+    assert msgspec.json.decode(saved.read_bytes())["producers"] == expected
+
+
 _STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("send"), st.integers(0, 1), st.integers(0, 6), st.integers(1, 5)),
         st.tuples(st.just("open"), st.integers(0, 2)),
         st.tuples(st.just("plain"), st.integers(0, 1)),
         st.tuples(st.just("save")),
+        st.tuples(st.just("begin to save"), st.integers(0, 8)),
         st.tuples(st.just("restart")),
         st.tuples(st.just("crash"), st.integers(0, 400)),
     ),
@@ -397,13 +422,19 @@ _STEPS = st.lists(
 def test_whatever_happens_each_message_is_stored_once_in_order(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[Any, ...]]
 ) -> None:
-    """Sends with any numbers, runs, restarts, and crashes that cut the log anywhere: the broker agrees with a model."""
-    asyncio.run(_follow(tmp_path_factory.mktemp("sequences"), steps))
+    """Sends with any numbers, runs, restarts, and crashes that cut the log anywhere: the broker agrees with a model.
+
+    The table is saved at once, or in pieces between which all the rest goes on.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("cometmq.broker.producer_sequence_log.PRODUCER_SAVE_SLICE_BYTES", 1)
+        asyncio.run(_follow(tmp_path_factory.mktemp("sequences"), steps))
 
 
 async def _follow(place: Path, steps: list[tuple[Any, ...]]) -> None:
     clock = VirtualClock()
     life = 0
+    saving: list[asyncio.Task[None]] = []
 
     async def begin() -> tuple[Broker, Wire]:
         broker = Broker(small_config(place / str(life)), clock=clock)
@@ -412,6 +443,8 @@ async def _follow(place: Path, steps: list[tuple[Any, ...]]) -> None:
 
     async def end() -> None:
         await wire.close()
+        await asyncio.gather(*saving)
+        saving.clear()
         await broker.stop()
 
     broker, wire = await begin()
@@ -435,15 +468,18 @@ async def _follow(place: Path, steps: list[tuple[Any, ...]]) -> None:
             elif step[0] == "plain":
                 await wire.send("T", b"-1", queue_id=step[1])
             elif step[0] == "save":
-                broker.producers.save()
-                await asyncio.sleep(0)
+                await broker.producers.save()
+            elif step[0] == "begin to save":
+                saving.append(asyncio.create_task(broker.producers.save()))
+                for _ in range(step[1]):
+                    await asyncio.sleep(0)
             else:
                 lost = step[1] if step[0] == "crash" else 0
                 if step[0] == "restart":
                     await end()
                     shutil.copytree(place / str(life), place / str(life + 1))
                 else:
-                    flushed = _saved_position(place / str(life))
+                    flushed = broker.store.flushed_position
                     log_end = broker.store.max_physical_offset
                     shutil.copytree(place / str(life), place / str(life + 1))
                     await end()
@@ -476,14 +512,6 @@ async def _send_numbers(wire: Wire, numbers: range, batch: int, epoch: int, queu
     properties = f"PRODUCER_SEQUENCE\x01{sequence.text()}\x02"
     header = send_header("T", batch=True, properties=properties, queue_id=queue_id)
     return await wire.call(RequestCode.SEND_BATCH_MESSAGE, header, body_of(numbers))
-
-
-def _saved_position(directory: Path) -> int:
-    """What was flushed when the table was last written; a power cut takes nothing below it."""
-    import msgspec
-
-    path = directory / "store" / "comet" / "producers.json"
-    return int(msgspec.json.decode(path.read_bytes())["position"]) if path.exists() else 0
 
 
 def _cut(directory: Path, position: int, end: int) -> None:

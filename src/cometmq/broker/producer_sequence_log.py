@@ -1,16 +1,19 @@
 """The table of producers' sequences over restarts: read from ``comet/producers.json`` and from the log behind it.
 
 The log is the truth: the first message of each sequenced request has its sequence as a property. The file only saves
-reading the whole log: it says what was known at one position of it, and is written when everything below that position
-is on the disk, so that it never knows more than a log that lost its tail. Before the first sequenced request after a
-start the log from there on is read, in a thread; until that is done such requests are answered SYSTEM_BUSY. A broker
-that never had one reads nothing: without the file, only a producer that comes makes it read the log.
+reading the whole log: it knows everything below one position of it, and of some producers more, since it is encoded in
+slices between which the broker serves. What the log tells again from that position on changes nothing that is known.
+The file is written when all that it knows is on the disk, so that it never knows more than a log that lost its tail.
+Before the first sequenced request after a start the log from there on is read, in a thread; until that is done such
+requests are answered SYSTEM_BUSY. A broker that never had one reads nothing: without the file, only a producer that
+comes makes it read the log.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +23,7 @@ from cometmq.broker.producer_sequences import UNKNOWN_CRC, Lane, ProducerSequenc
 from cometmq.broker.send_targets import SendRefusedError
 from cometmq.clock import Clock
 from cometmq.durable import replace_file
+from cometmq.limits import PRODUCER_SAVE_SLICE_BYTES
 from cometmq.message.hosts import IPV4_HOST_BYTES, IPV6_HOST_BYTES
 from cometmq.message.producer_sequence import ProducerSequence, SequenceError, parse_sequence
 from cometmq.message.properties import PRODUCER_SEQUENCE
@@ -36,7 +40,7 @@ _VERSION: Final = 1
 
 
 class _Snapshot(msgspec.Struct):
-    """The file."""
+    """The file, as ``_encoded`` writes it."""
 
     position: int
     """All messages below this log offset are in the table."""
@@ -60,6 +64,7 @@ class ProducerSequenceLog:
         self._reading: asyncio.Task[None] | None = None
         self._is_read = False
         self._stopping = False
+        self._saving = asyncio.Lock()
         self._saved_at = -1
 
     def start(self) -> None:
@@ -85,25 +90,31 @@ class ProducerSequenceLog:
             )
         return self._table
 
-    def save(self) -> None:
+    async def save(self) -> None:
         """Forget idle producers, and write the table once the disk has all that it knows."""
         if not self._is_read:
             return
-        self._table.expire()
-        position = self._table.known_below(self._store.max_physical_offset)
-        if position == self._saved_at:
+        async with self._saving:
+            self._table.expire()
+            position = self._table.known_below(self._store.max_physical_offset)
+            if position != self._saved_at:
+                await self._save(position)
+
+    async def _save(self, position: int) -> None:
+        pieces: list[bytes] = []
+        held = 0
+        for piece in _encoded(position, self._table.producers):
+            pieces.append(piece)
+            held += len(piece)
+            if held >= PRODUCER_SAVE_SLICE_BYTES:
+                held = 0
+                await asyncio.sleep(0)
+        flushed: asyncio.Future[StoreError | None] = asyncio.get_running_loop().create_future()
+        self._store.when_flushed(self._store.max_physical_offset, flushed.set_result)
+        if await flushed is not None:
             return
-        content = msgspec.json.encode(_Snapshot(position, self._table.producers))
-
-        def flushed(error: StoreError | None) -> None:
-            if error is None:
-                self._write(content, position)
-
-        self._store.when_flushed(position, flushed)
-
-    def _write(self, content: bytes, position: int) -> None:
         try:
-            replace_file(self._path, content)
+            await asyncio.to_thread(replace_file, self._path, pieces)
             self._saved_at = position
         except OSError as error:
             _log.error("cannot write %s: %s; it will be tried again", self._path, error)
@@ -123,7 +134,7 @@ class ProducerSequenceLog:
             self._table = ProducerSequences(clock=self._clock)
         else:
             self._is_read = not self._stopping
-            self.save()
+            await self.save()
         self._reading = None
 
     def _read_to(self, end: int) -> None:
@@ -149,6 +160,24 @@ class ProducerSequenceLog:
             _log.warning("%s cannot be read (%s): the whole log is read instead", self._path, error)
             return None
         return snapshot if snapshot.version == _VERSION else None
+
+
+def _encoded(position: int, producers: Mapping[str, ProducerState]) -> Iterator[bytes]:
+    """The file in small pieces; each producer is as it is when its first piece is asked for."""
+    json = msgspec.json.Encoder().encode
+    yield b'{"version":%d,"position":%d,"producers":{' % (_VERSION, position)
+    next_producer = b""
+    for name, state in list(producers.items()):
+        lanes = list(state.lanes.items())
+        head = next_producer, json(name), state.batch, state.epoch, state.used_ms
+        yield b'%b%b:{"batch":%d,"epoch":%d,"used_ms":%d,"lanes":{' % head
+        next_lane = b""
+        for queue, lane in lanes:
+            yield next_lane + json(queue) + b":" + json(lane)
+            next_lane = b","
+        yield b"}}"
+        next_producer = b","
+    yield b"}}"
 
 
 class _Following:
