@@ -129,6 +129,13 @@ class CommitLog:
         ready.set_result(segment)
         self._ahead = ready
 
+    def begin_at(self, offset: int) -> None:
+        """Let a log without records begin at ``offset``, the first byte of a file."""
+        self.drop_ahead()
+        while self.segments:
+            self.remove_first()
+        self.position = offset
+
     def _create(self, start: int) -> MappedFile:
         path = self.directory / file_name(start)
         if path.exists():
@@ -150,7 +157,7 @@ class CommitLog:
         segment.path.unlink(missing_ok=True)
 
     # --- writing ------------------------------------------------------------------------------
-    def write(self, segment: MappedFile, offset: int, data: bytes) -> None:
+    def write(self, segment: MappedFile, offset: int, data: bytes | memoryview) -> None:
         """Write ``data`` at log offset ``offset``, all of it in ``segment``.
 
         :raises StoreError: it could not be written whole.

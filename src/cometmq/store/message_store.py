@@ -52,6 +52,7 @@ from cometmq.store.opening import OpenedStore, open_store
 from cometmq.store.query import QueryResult, query
 from cometmq.store.record_scan import NO_QUEUE_OFFSET, ROLLBACK, LogRecord, LogScan
 from cometmq.store.record_walk import walk
+from cometmq.store.replicated_log import ReplicatedLog
 from cometmq.store.topic_queue import UNIT, TopicQueue
 from cometmq.store.topic_queues import TopicQueues
 from cometmq.store.unit_runs import UnitRun, unit_runs
@@ -112,6 +113,7 @@ class MessageStore:
         self._last_offset, self._last_size = opened.last_record
         self._turn_size = 0
         self._ahead_at = self._ahead_point()
+        self._replicated: ReplicatedLog | None = None
         self._maintenance = Maintenance(self, opened, self._flush)
 
     @classmethod
@@ -136,6 +138,8 @@ class MessageStore:
         """As :meth:`close`, without a loop; blocks while the disk works."""
         if not self._closed:
             self._closed = True
+            if self._replicated is not None:
+                self._replicated.drop_tail()
             self._drop_turn()
             self._maintenance.close()
 
@@ -281,6 +285,12 @@ class MessageStore:
         touched = self._touched
         if touched:
             self._touched = []
+        self._publish(position, touched)
+        return position
+
+    def _publish(self, position: int, touched: list[TopicQueue]) -> None:
+        """Make what was put up to ``position`` readable, and write what is derived from it in blocks."""
+        if touched:
             dirty = self._queues.dirty
             for queue in touched:
                 queue.committed = queue.next_offset
@@ -295,11 +305,10 @@ class MessageStore:
             if index.committed >= INDEX_BLOCK_MESSAGES or index.many_keys > INDEX_BLOCK_KEYS:
                 self._maintenance.write_index_in_turns()
         if position > self._ahead_at:
-            log.allocate_ahead()
+            self._log.allocate_ahead()
             self._ahead_at = 1 << 62
         if touched:
             self.on_arrival(touched)
-        return position
 
     def rollback(self) -> None:
         """Take back everything put since the last commit, with all its offsets."""
@@ -357,6 +366,26 @@ class MessageStore:
         self._next = self._part_start = log.position
         self._turn_open = False
         self._turn_error = None
+
+    # --- a slave's ----------------------------------------------------------------------------
+    @property
+    def replicated(self) -> ReplicatedLog:
+        """The end of the log, for who appends a master's bytes to it; nothing may be put into such a store."""
+        if self._replicated is None:
+            self._replicated = ReplicatedLog(self._log, self._queues, self._opened.index, self.disk, self._dispatched)
+        return self._replicated
+
+    def _dispatched(self, position: int, last: LogRecord | None, touched: list[TopicQueue]) -> None:
+        log = self._log
+        segment = log.segments[-1] if log.segments else None
+        if segment is not self._segment:
+            self._segment = segment
+            self._ahead_at = self._ahead_point()
+        log.position = self._next = self._part_start = position
+        if last is not None:
+            self._last_offset, self._last_size = last.offset, last.size
+            self.turn_timestamp = max(self.turn_timestamp, last.store_timestamp)
+        self._publish(position, touched)
 
     # --- durability ---------------------------------------------------------------------------
     def when_flushed(self, position: int, callback: Flushed) -> None:

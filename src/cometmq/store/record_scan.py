@@ -97,8 +97,13 @@ def store_timestamp_of(view: memoryview) -> int:
     return int(_INT64.unpack_from(view, 68 if view[39] & BORNHOST_V6 else 56)[0])
 
 
-def read_log_record(view: memoryview, at: int, offset: int, *, check_crc: bool) -> LogRecord | None:
-    """The record at byte ``at`` of ``view``, which is log offset ``offset``; ``None`` when it is not one."""
+def read_log_record(
+    view: memoryview, at: int, offset: int, *, check_crc: bool, may_be_torn: bool = True
+) -> LogRecord | None:
+    """The record at byte ``at`` of ``view``, which is log offset ``offset``; ``None`` when it is not one.
+
+    :param may_be_torn: with ``check_crc``, whether zeros behind it may mean that it was not written whole.
+    """
     room = len(view) - at
     if room < MIN_RECORD_BYTES:
         return None
@@ -129,7 +134,7 @@ def read_log_record(view: memoryview, at: int, offset: int, *, check_crc: bool) 
     if check_crc:
         if zlib.crc32(view[body_at:body_end]) & CRC_MASK != crc:
             return None
-        if end > topic_end + 2 and ends_in_zeros(view, end):
+        if may_be_torn and end > topic_end + 2 and ends_in_zeros(view, end):
             return None  # properties, which no CRC covers, that end in zeros with zeros behind: not written whole
     try:
         topic = str(view[topic_at:topic_end], "utf-8")

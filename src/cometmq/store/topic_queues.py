@@ -59,6 +59,14 @@ class TopicQueues:
             )
         }
 
+    def begin_anew(self, queue: TopicQueue, offset: int) -> None:
+        """Forget what a queue had, on disk too; its next message gets ``offset``."""
+        if queue.dirty:
+            self.dirty.remove(queue)
+        shutil.rmtree(queue.directory, ignore_errors=True)
+        queue.forget()
+        queue.open_at([], offset)
+
     def delete(self, topic: str) -> bool:
         """Delete a topic's queues from disk; their objects begin again at offset 0."""
         queues = self.by_topic.get(topic)

@@ -1,0 +1,209 @@
+"""ReplicatedLog: a slave's log, which takes a master's bytes as they are (``appendToCommitLog``).
+
+The bytes come cut anywhere. They are written where they belong at once, and what is whole of them becomes readable:
+records get their units and index entries, the filler at the end of a file leads on into the next. What is begun and
+not whole yet, the *tail*, is nothing that anybody reads; a stop takes it back, as recovery does after a crash, and the
+master is asked for it again.
+
+Nothing is believed: bytes that are no record, or whose CRC is wrong, are not kept, and neither is what follows them.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Callable
+from typing import Final
+
+from cometmq.message.record import (
+    BLANK_MAGIC,
+    END_FILE_MIN_BLANK_BYTES,
+    MESSAGE_MAGIC,
+    MESSAGE_MAGIC_V2,
+    MIN_RECORD_BYTES,
+)
+from cometmq.store.commit_log import CommitLog
+from cometmq.store.config import CQ_UNIT_BYTES
+from cometmq.store.disk import Disk
+from cometmq.store.errors import StoreError
+from cometmq.store.index_service import FEW_KEYS, IndexService
+from cometmq.store.load import MAX_QUEUE_ID
+from cometmq.store.record_scan import NO_QUEUE_OFFSET, ROLLBACK, LogRecord, read_log_record
+from cometmq.store.topic_queue import UNIT, TopicQueue
+from cometmq.store.topic_queues import TopicQueues
+
+_log = logging.getLogger(__name__)
+
+_SIZE_MAGIC: Final = struct.Struct(">ii")
+_MAX_QUEUE_OFFSET: Final = (1 << 63) // CQ_UNIT_BYTES
+
+Dispatched = Callable[[int, LogRecord | None, list[TopicQueue]], None]
+"""Told the log's new end, the last record below it that is new, and the queues that got units."""
+
+
+class NotTheLogError(StoreError):
+    """What came is not how this log goes on: other bytes, or bytes of another place."""
+
+
+class ReplicatedLog:
+    """The end of one store's log; see the module's docstring.
+
+    ``end`` is the log offset of the next byte that is wanted: behind the tail.
+    """
+
+    def __init__(
+        self, log: CommitLog, queues: TopicQueues, index: IndexService | None, disk: Disk, dispatched: Dispatched
+    ) -> None:
+        self._log = log
+        self._queues = queues
+        self._index = index
+        self._disk = disk
+        self._dispatched = dispatched
+        self.end = log.position
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the log has no byte yet, so that it may begin at the start of any of the master's files."""
+        return self.end == self._log.min_offset
+
+    def begin_at(self, offset: int) -> None:
+        """Let an empty log begin at ``offset``, where a file of the master's begins.
+
+        :raises NotTheLogError: no file of this store's size can begin there.
+        """
+        assert self.is_empty
+        size = self._log.segment_size
+        if offset < 0 or offset % size:
+            raise NotTheLogError(
+                f"the master's log begins at {offset}, which is no multiple of this store's log files of {size} bytes",
+                next_step="give mappedFileSizeCommitLog the master's value and start with an empty store",
+            )
+        if offset != self.end:
+            self._log.begin_at(offset)
+            self.end = offset
+            self._dispatched(offset, None, [])
+
+    def append(self, offset: int, data: bytes) -> None:
+        """Write ``data`` at log offset ``offset``, and dispatch the records that are whole with it.
+
+        :raises NotTheLogError: the log does not end there, or what came is no record; what came before is kept.
+        :raises StoreError: it cannot be written; the log ends where it did.
+        """
+        if offset != self.end:
+            if not self.is_empty:
+                raise NotTheLogError(
+                    f"the master sent its log from {offset} on, but the log here ends at {self.end}",
+                    next_step="it is asked again; if this repeats, the logs have parted: start with an empty store",
+                )
+            self.begin_at(offset)
+        try:
+            self._write(data)
+            self._dispatch()
+        except StoreError:
+            self.drop_tail()
+            raise
+
+    def drop_tail(self) -> None:
+        """Take back what is begun and not whole; a disk that refuses that leaves it to recovery."""
+        log = self._log
+        position = log.position
+        try:
+            for segment in log.segments:
+                start, end = max(position, segment.start), min(self.end, segment.end)
+                if start < end:
+                    self._disk.write(segment.fd, bytes(end - start), start - segment.start)
+        except OSError as error:
+            _log.warning("%d bytes behind the log's end could not be cleared: %s", self.end - position, error)
+        while len(log.segments) > 1 and log.segments[-1].start >= position:
+            log.undo_segment(log.segments[-1])
+        self.end = position
+
+    # --- writing ------------------------------------------------------------------------------
+    def _write(self, data: bytes) -> None:
+        log = self._log
+        view = memoryview(data)
+        while view:
+            segment = log.segment_at(self.end) or log.next_segment()
+            part = view[: segment.end - self.end]
+            log.write(segment, self.end, part)
+            self.end += len(part)
+            view = view[len(part) :]
+
+    # --- dispatching --------------------------------------------------------------------------
+    def _dispatch(self) -> None:
+        """Give every record that is whole its unit and its index entries; the log's end moves behind the last one."""
+        at = self._log.position
+        touched: list[TopicQueue] = []
+        last: LogRecord | None = None
+        try:
+            while (end := self._whole(at)) is not None:
+                record = self._record(at, end)
+                if record is not None:
+                    self._enter(record, touched)
+                    last = record
+                at = end
+        finally:
+            if at != self._log.position:
+                self._dispatched(at, last, touched)
+
+    def _whole(self, at: int) -> int | None:
+        """The end of what begins at ``at``; ``None`` while it is not whole.
+
+        :raises NotTheLogError: nothing of a log can begin so.
+        """
+        segment = self._log.segment_at(at)
+        if segment is None or self.end - at < _SIZE_MAGIC.size:
+            return None
+        room = segment.end - at
+        size, magic = _SIZE_MAGIC.unpack_from(segment.view, at - segment.start)
+        if magic == BLANK_MAGIC and size == room:
+            return segment.end if self.end >= segment.end else None
+        is_record = magic in (MESSAGE_MAGIC, MESSAGE_MAGIC_V2)
+        if not is_record or not MIN_RECORD_BYTES <= size <= room - END_FILE_MIN_BLANK_BYTES:
+            raise _damaged(at)
+        return at + size if at + size <= self.end else None
+
+    def _record(self, at: int, end: int) -> LogRecord | None:
+        """The record from ``at`` to ``end``; ``None`` for a filler.
+
+        :raises NotTheLogError: it is damaged.
+        """
+        segment = self._log.segment_at(at)
+        assert segment is not None
+        start = at - segment.start
+        if _SIZE_MAGIC.unpack_from(segment.view, start)[1] == BLANK_MAGIC:
+            return None
+        record = read_log_record(segment.view, start, at, check_crc=True, may_be_torn=False)
+        if (
+            record is None
+            or record.size != end - at
+            or not 0 <= record.queue_id <= MAX_QUEUE_ID
+            or not 0 <= record.queue_offset < _MAX_QUEUE_OFFSET
+        ):
+            raise _damaged(at)
+        return record
+
+    def _enter(self, record: LogRecord, touched: list[TopicQueue]) -> None:
+        index = self._index
+        if not record.sys_flag & NO_QUEUE_OFFSET:
+            queue = self._queues.make(record.topic, record.queue_id)
+            if queue.next_offset != record.queue_offset:
+                # The topic was deleted at the master and made again, or the log here begins later than the master's.
+                self._queues.begin_anew(queue, record.queue_offset)
+            if queue.next_offset == queue.committed:
+                touched.append(queue)
+            code = record.store_timestamp + queue.delay_ms if queue.delay_ms else record.tags_code
+            queue.pending += UNIT.pack(record.offset, record.size, code)
+            queue.next_offset += 1
+        if record.keys and index is not None and record.sys_flag & ROLLBACK != ROLLBACK:
+            index.pending.append((record.topic + "#", record.offset, record.store_timestamp, record.keys))
+            if len(record.keys) > FEW_KEYS:
+                index.many_keys += len(record.keys)
+
+
+def _damaged(at: int) -> NotTheLogError:
+    return NotTheLogError(
+        f"what the master sent is no record at log offset {at}, or a damaged one",
+        next_step="it is asked again; if this repeats, the master's log is damaged there, its files have another "
+        "mappedFileSizeCommitLog, or the logs have parted: see 'When a slave stops following' in docs/replication.md",
+    )
