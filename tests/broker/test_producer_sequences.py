@@ -24,6 +24,7 @@ from cometmq.broker.send_targets import SendRefusedError
 from cometmq.clock import VirtualClock
 from cometmq.limits import PRODUCER_EXPIRY_SECONDS, PRODUCER_MIN_IDLE_SECONDS, PRODUCER_SAVE_SLICE_BYTES
 from cometmq.message.batch import BatchPiece, encode_batch
+from cometmq.message.names import PRODUCER_RUNS_TOPIC
 from cometmq.message.producer_sequence import ProducerLane, ProducerLanes, ProducerSequence
 from cometmq.remoting.bodies import decode_body
 from cometmq.remoting.codes import RequestCode, ResponseCode
@@ -300,6 +301,33 @@ async def test_a_clean_restart_remembers(
     assert (await send(wire, range(3), epoch=1)).code == ResponseCode.PRODUCER_FENCED
     assert first.code == 0
     assert await stored(wire) == [0, 1, 2, 3, 4]
+
+
+async def test_a_run_that_has_sent_nothing_fences_the_one_before_also_after_a_crash(
+    start_broker: StartBroker, connect_to: ConnectTo, tmp_path: Path
+) -> None:
+    """The log has it that the run began, though no file was written and no message sent."""
+    broker = await start_broker()
+    wire = await connect_to(broker)
+    await open_producer(wire)
+    await send(wire, range(3))
+    assert (await open_producer(wire)).epoch == 2
+    left = tmp_path / "left"
+    shutil.copytree(broker.config.store_path_root_dir, left)
+    await broker.stop()
+    (left / "comet" / "producers.json").unlink(missing_ok=True)
+    shutil.rmtree(broker.config.store_path_root_dir)
+    left.rename(broker.config.store_path_root_dir)
+    broker = await start_broker()
+    wire = await connect_to(broker)
+    while (zombie := await send(wire, range(3, 4), epoch=1)).code == ResponseCode.SYSTEM_BUSY:
+        await asyncio.sleep(PAUSE_S)
+    assert zombie.code == ResponseCode.PRODUCER_FENCED
+    assert (await send(wire, range(3, 5), epoch=2)).code == 0
+    assert await stored(wire) == [0, 1, 2, 3, 4]
+    assert PRODUCER_RUNS_TOPIC not in [
+        path.name for path in (Path(broker.config.store_path_root_dir) / "consumequeue").iterdir()
+    ]
 
 
 async def test_a_store_that_knows_no_producers_is_not_read_at_start(broker: Broker, wire: Wire) -> None:

@@ -245,7 +245,7 @@ class Broker:
         self.producers = ProducerSequenceLog(
             self.store, Path(config.store_path_root_dir) / "comet" / "producers.json", clock=self.clock
         )
-        sequenced = SequencedSends(self.producers, self.turn, self.store, answers)
+        sequenced = SequencedSends(self.producers, self.turn, self.store, answers, host, clock=self.clock)
         sends = SendMessageProcessor(self.live, targets, self.store, self.turn, answers, sequenced, detours)
         self.hold = PullRequestHoldService(self.store, clock=self.clock)
         pulls = PullMessageProcessor(

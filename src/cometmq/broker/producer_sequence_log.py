@@ -1,6 +1,7 @@
 """The table of producers' sequences over restarts: read from ``comet/producers.json`` and from the log behind it.
 
-The log is the truth: the first message of each sequenced request has its sequence as a property. The file only saves
+The log is the truth: the first message of each sequenced request has its sequence as a property, and so has a record
+that no queue knows for each run that began (:func:`run_record`). The file only saves
 reading the whole log: it knows everything below one position of it, and of some producers more, since it is encoded in
 slices between which the broker serves. What the log tells again from that position on changes nothing that is known.
 The file is written when all that it knows is on the disk, so that it never knows more than a log that lost its tail.
@@ -19,16 +20,18 @@ from typing import Final
 
 import msgspec
 
+from cometmq.broker.inner_message import InnerMessage
 from cometmq.broker.producer_sequences import UNKNOWN_CRC, Lane, ProducerSequences, ProducerState
 from cometmq.broker.send_targets import SendRefusedError
 from cometmq.clock import Clock
 from cometmq.durable import replace_file
 from cometmq.limits import PRODUCER_SAVE_SLICE_BYTES
 from cometmq.message.hosts import IPV4_HOST_BYTES, IPV6_HOST_BYTES
+from cometmq.message.names import PRODUCER_RUNS_TOPIC
 from cometmq.message.producer_sequence import ProducerSequence, SequenceError, parse_sequence
 from cometmq.message.properties import PRODUCER_SEQUENCE
 from cometmq.message.record import RecordError, StoredRecord, decode_record
-from cometmq.message.sysflag import BORNHOST_V6
+from cometmq.message.sysflag import BORNHOST_V6, TRANSACTION_PREPARED
 from cometmq.remoting.codes import ResponseCode
 from cometmq.store.errors import StoreError
 from cometmq.store.message_store import MessageStore
@@ -51,6 +54,21 @@ class _Snapshot(msgspec.Struct):
 def lane_name(topic: str, queue_id: int) -> str:
     """How a queue is called in the table."""
     return f"{topic}/{queue_id}"
+
+
+def run_record(producer: str, state: ProducerState, store_host: bytes, now_ms: int) -> InnerMessage:
+    """What the log keeps of a run that begins, so that all runs before it stay fenced whatever becomes of the file."""
+    sequence = ProducerSequence(producer, state.batch, state.epoch, 0, 0, 0)
+    return InnerMessage(
+        PRODUCER_RUNS_TOPIC,
+        0,
+        b"",
+        f"{PRODUCER_SEQUENCE}\x01{sequence.text()}",
+        0,
+        TRANSACTION_PREPARED,  # such records are in no queue, here and at Apache's brokers
+        now_ms,
+        store_host,
+    )
 
 
 class ProducerSequenceLog:
@@ -210,6 +228,9 @@ class _Following:
             sequence = parse_sequence(head.properties[PRODUCER_SEQUENCE])
         except (RecordError, SequenceError, KeyError):
             return  # the words stand in a body, or somebody else wrote the property
+        if not sequence.count:
+            self._table.opened(sequence, head.store_timestamp)
+            return
         self._sequence, self._head, self._common, self._seen = sequence, head, _common(view), 0
         self._saw_one_more(sequence, head)
 

@@ -166,6 +166,23 @@ class ProducerSequences:
 
         However many producers there are these count: who was idle longest gives way.
         """
+        state = self._heard_of(sequence, stored_ms)
+        if state is None:
+            return
+        before = state.lanes.get(lane)
+        if before is None:
+            if self._lanes >= MAX_PRODUCER_LANES:
+                self._forget_some(sequence.producer)
+            self._lanes += 1
+        if before is None or before.next < reached.next:
+            state.lanes[lane] = reached
+
+    def opened(self, sequence: ProducerSequence, stored_ms: int) -> None:
+        """A run had begun, as the log tells after a restart."""
+        self._heard_of(sequence, stored_ms)
+
+    def _heard_of(self, sequence: ProducerSequence, stored_ms: int | None) -> ProducerState | None:
+        """The state of a producer, with its batch and epoch as far as these; ``None`` when they are over already."""
         used_ms = self._clock.now_ms() if stored_ms is None else stored_ms
         state = self.producers.get(sequence.producer)
         if state is None:
@@ -174,17 +191,11 @@ class ProducerSequences:
             state = self._add(sequence.producer, sequence.batch, used_ms)
         state.used_ms = max(state.used_ms, used_ms)
         if sequence.batch < state.batch:
-            return
+            return None
         if sequence.batch > state.batch:
             self._begin(sequence.producer, state, sequence.batch)
         state.epoch = max(state.epoch, sequence.epoch)
-        before = state.lanes.get(lane)
-        if before is None:
-            if self._lanes >= MAX_PRODUCER_LANES:
-                self._forget_some(sequence.producer)
-            self._lanes += 1
-        if before is None or before.next < reached.next:
-            state.lanes[lane] = reached
+        return state
 
     def known_below(self, position: int) -> int:
         """The log offset below which all messages count as stored here, at most ``position``."""

@@ -8,15 +8,17 @@ protocol. Sends without the property pay one look at the properties of a batch.
 from __future__ import annotations
 
 import itertools
+from functools import partial
 from typing import Any, Final
 
 from cometmq.broker.answers import SendAnswers
 from cometmq.broker.inner_message import Stored
-from cometmq.broker.producer_sequence_log import ProducerSequenceLog, lane_name
+from cometmq.broker.producer_sequence_log import ProducerSequenceLog, lane_name, run_record
 from cometmq.broker.producer_sequences import UNKNOWN_CRC, Lane
 from cometmq.broker.send_properties import SendProperties
 from cometmq.broker.send_targets import SendHeader, SendRefusedError
 from cometmq.broker.store_turn import StoreTurn
+from cometmq.clock import Clock
 from cometmq.limits import MAX_PROPERTIES_BYTES
 from cometmq.message.batch import BatchPiece
 from cometmq.message.producer_sequence import (
@@ -43,19 +45,31 @@ class SequencedSends:
     """Judges and notes the sequences of batch sends."""
 
     def __init__(
-        self, sequences: ProducerSequenceLog, turn: StoreTurn, store: MessageStore, answers: SendAnswers
+        self,
+        sequences: ProducerSequenceLog,
+        turn: StoreTurn,
+        store: MessageStore,
+        answers: SendAnswers,
+        store_host: bytes,
+        *,
+        clock: Clock,
     ) -> None:
         self._sequences = sequences
         self._turn = turn
         self._store = store
         self._answers = answers
+        self._store_host = store_host
+        self._clock = clock
 
     def register(self, processors: ProcessorTable) -> None:
         """Answer the code of this module."""
         processors.register(RequestCode.OPEN_PRODUCER, OpenProducerRequestHeader, self.open)
 
-    def open(self, _connection: ServerConnection, request: Request[Any], _body: bytes) -> Response:
-        """Begin or go on with a batch of a producer: its epoch, and how far each queue has its messages."""
+    def open(self, connection: ServerConnection, request: Request[Any], _body: bytes) -> Response | None:
+        """Begin or go on with a batch of a producer: its epoch, and how far each queue has its messages.
+
+        Answered once the log has it, so that the runs before stay fenced after a crash, and after a failover.
+        """
         header: OpenProducerRequestHeader = request.header
         if not is_producer_id(header.producer) or header.batch < 0:
             return Response(
@@ -64,13 +78,26 @@ class SequencedSends:
             )
         try:
             state = self._sequences.table().open(header.producer, header.batch)
+            record = run_record(header.producer, state, self._store_host, self._clock.now_ms())
+            lanes = {
+                name: ProducerLane(lane.next, None if lane.crc == UNKNOWN_CRC else lane.crc, lane.note)
+                for name, lane in state.lanes.items()
+            }
+            answer = Response(
+                header=OpenProducerResponseHeader(epoch=state.epoch), body=encode_body(ProducerLanes(lanes))
+            )
+            self._turn.put_inner(record, partial(self._opened, connection, request, answer))
         except SendRefusedError as refused:
             return Response(refused.code, remark=refused.remark)
-        lanes = {
-            name: ProducerLane(lane.next, None if lane.crc == UNKNOWN_CRC else lane.crc, lane.note)
-            for name, lane in state.lanes.items()
-        }
-        return Response(header=OpenProducerResponseHeader(epoch=state.epoch), body=encode_body(ProducerLanes(lanes)))
+        return None
+
+    @staticmethod
+    def _opened(
+        connection: ServerConnection, request: Request[Any], answer: Response, outcome: Stored | SendRefusedError
+    ) -> None:
+        if isinstance(outcome, SendRefusedError):
+            answer = Response(outcome.code, remark=outcome.remark)
+        connection.respond(request, answer)
 
     def take(self, header: SendHeader) -> ProducerSequence | None:
         """The sequence of a batch, taken out of its properties; ``None`` when it has none.

@@ -36,6 +36,9 @@ TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 """Where messages with any delay wait, as in RocketMQ 5 (``TimerMessageStore.TIMER_TOPIC``)."""
 
+PRODUCER_RUNS_TOPIC: Final = "rmq_sys_producer_runs"
+"""What records are under that say which producers with sequences have begun to run; it has no queue."""
+
 SYSTEM_TOPICS: Final = frozenset(
     {
         AUTO_CREATE_TOPIC,

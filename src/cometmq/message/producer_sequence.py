@@ -2,7 +2,8 @@
 
 A producer numbers the messages that it sends to each queue, from 0 on in each *batch* of its work. A batch request
 (SEND_BATCH_MESSAGE) whose own properties have ``PRODUCER_SEQUENCE`` carries the messages
-``first <= number < first + count``; the broker keeps the property with the first message that it stores of them.
+``first <= number < first + count``; the broker keeps the property with the first message that it stores of them. When
+a producer begins to run, the broker stores a record of its own with such a property, of no messages.
 Text: ``1;batch;epoch;first;count;crc;producer;note``.
 """
 
@@ -35,6 +36,7 @@ class ProducerSequence(msgspec.Struct, frozen=True, gc=False):
     """Which run of the producer this is, as the broker said when it was opened."""
     first: int
     count: int
+    """0 in what the broker stores when a run begins."""
     crc: int
     """CRC32 of all messages of this batch and queue up to the last of these, as the producer encoded them."""
     note: str = ""
@@ -83,8 +85,8 @@ def parse_sequence(text: str) -> ProducerSequence:
     if not all(part.isascii() and part.isdigit() and len(part) < 20 for part in parts[1:6]):
         raise SequenceError("its numbers are not whole numbers from 0 on")
     batch, epoch, first, count, crc = map(int, parts[1:6])
-    if max(batch, epoch, first + count) > _MAX_INT64 or not 0 < count <= MAX_BATCH_MESSAGES or crc >> 32:
-        raise SequenceError("one of its numbers is too large, or there is no message")
+    if max(batch, epoch, first + count) > _MAX_INT64 or not 0 <= count <= MAX_BATCH_MESSAGES or crc >> 32:
+        raise SequenceError("one of its numbers is too large")
     if not is_producer_id(parts[6]):
         raise SequenceError("the producer's name has other characters than letters, digits and . _ : % | -")
     if _NOTE.fullmatch(parts[7]) is None:
