@@ -28,7 +28,7 @@ from cometmq.spark.audit_frames import archived_frame, minutes_of
 from cometmq.spark.audit_report import AuditReport
 from cometmq.spark.cluster import Cluster
 from cometmq.spark.columns import ARCHIVE_COLUMNS, arrow_schema
-from cometmq.spark.errors import ArchiveError, OptionError
+from cometmq.spark.errors import OptionError
 from cometmq.spark.options import parse_options
 from cometmq.spark.queues import Queue
 from cometmq.spark.replay import replay
@@ -198,7 +198,7 @@ def test_arguments_that_do_not_fit_are_told(topics: Topics, tmp_path: Path) -> N
     with pytest.raises(OptionError, match="topic nosuch does not exist"):
         audit(topics.namesrv, "nosuch")
     topic = topics.create(1)
-    with pytest.raises(ArchiveError, match=f"holds no archive of topic {topic}"):
+    with pytest.raises(OptionError, match=f"holds no archive of topic {topic}"):
         audit(topics.namesrv, topic, archive=tmp_path)
     wrong = CliRunner().invoke(command, ["audit", "--namesrv", topics.namesrv, "--topic", "nosuch"])
     assert wrong.exit_code == 2

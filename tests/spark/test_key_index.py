@@ -13,7 +13,7 @@ from tests.spark.test_store_reader import write_store
 from cometmq.cli.failures import WrongUseError
 from cometmq.cli.pipeline import command
 from cometmq.spark.archive_store import archive_store
-from cometmq.spark.errors import ArchiveError
+from cometmq.spark.errors import OptionError
 from cometmq.spark.key_index import build_key_index, find_by_key
 
 pytestmark = pytest.mark.spark
@@ -52,7 +52,7 @@ def test_a_run_that_died_counts_for_nothing(spark: Any, lake: tuple[Path, Path])
     build_key_index(*lake, spark=spark)
     for done in lake[1].glob("run=*/_indexed.json"):
         done.unlink()
-    with pytest.raises(ArchiveError, match="key-index"):
+    with pytest.raises(OptionError, match="key-index"):
         find_by_key(*lake, "T", "k1")
     again = build_key_index(*lake, spark=spark)
     assert again.messages == 300

@@ -90,7 +90,7 @@ def archive(
     :param dry_run: write nothing and need no Spark; count what the queues hold and the archive does not.
     :param spark: session to use; without one a session on ``master`` is made, and stopped at the end.
     :param on_batch: called after each commit.
-    :raises OptionError: an argument is wrong.
+    :raises OptionError: an argument is wrong, or a topic is not there.
     :raises ArchiveError: another job holds the archive, or another checkpoint has continued it.
     :raises SparkSourceError: the query failed; what was committed stays.
     """
@@ -128,7 +128,8 @@ def archive(
 def _demand_what_is_read(options: SourceOptions, *, is_new: bool) -> None:
     """Ask the nameservers before Spark is started, which takes seconds.
 
-    :raises SparkSourceError: none answers, or a new archive is to have a topic that is nowhere.
+    :raises UnreachableError: none answers.
+    :raises OptionError: a new archive is to have a topic that is nowhere.
     """
     queues = Cluster(options).queues()
     if is_new:

@@ -69,7 +69,8 @@ def compact(
     :param spark: session to use; without one a session on ``master`` is made, and stopped at the end.
     :param on_step: called after each commit; ``stop``, when set, ends the run after the commit under way.
     :raises OptionError: an argument is wrong.
-    :raises ArchiveError: there is no archive, another upkeep of it is under way, or a file cannot be joined as it is.
+    :raises OptionError: there is no archive.
+    :raises ArchiveError: another upkeep of it is under way, or a file cannot be joined as it is.
     """
     if target_bytes < 1:
         raise OptionError(f"files of {target_bytes} bytes cannot be made")

@@ -37,7 +37,7 @@ from cometmq.spark.archive_commit import (
     without,
 )
 from cometmq.spark.archive_table import TableFormat, table_at
-from cometmq.spark.errors import ArchiveError
+from cometmq.spark.errors import ArchiveError, OptionError
 from cometmq.spark.job_lock import locked, locked_if_free
 from cometmq.spark.queues import Offsets, Queue
 
@@ -103,10 +103,10 @@ class ArchiveLog:
     def demand_any(self) -> None:
         """Demand that there is an archive: what lies in another directory is none of our business.
 
-        :raises ArchiveError: nothing was ever committed here.
+        :raises OptionError: nothing was ever committed here.
         """
         if self.last() is None:
-            raise ArchiveError(f"{self.root} holds no archive", next_step="make one: cometmq pipeline archive")
+            raise OptionError(f"{self.root} holds no archive", next_step="make one: cometmq pipeline archive")
 
     # Writing --------------------------------------------------------------------------------------
 
@@ -242,7 +242,8 @@ class ArchiveLog:
         While a job archives, files that no commit has named yet stay until they are a day old.
 
         :param keep_ms: files that left the archive within this time stay.
-        :raises ArchiveError: another upkeep is under way, or there is no archive here.
+        :raises ArchiveError: another upkeep is under way.
+        :raises OptionError: there is no archive here.
         """
         self.demand_any()
         with self.kept_up(), locked_if_free(self.root) as alone:

@@ -35,7 +35,7 @@ def expire(
     :param topics: only these; all without any.
     :param dry_run: change nothing; say what would go.
     :raises OptionError: the window is shorter than an hour.
-    :raises ArchiveError: there is no archive, or another upkeep of it is under way.
+    :raises ArchiveError: another upkeep of it is under way.
     """
     if keep_ms < LEAST_KEPT_MS:
         raise OptionError(f"a keep window of {keep_ms} ms is too short", next_step="keep an hour at least")
@@ -66,7 +66,7 @@ def vacuum(
 
     :param keep_ms: files that belonged to the archive within this time stay, for those who read an older version.
     :param dry_run: delete nothing; say what would go.
-    :raises ArchiveError: there is no archive, or another upkeep of it is under way.
+    :raises ArchiveError: another upkeep of it is under way.
     """
     log = ArchiveLog(archive, clock=clock)
     work = Upkeep(VACUUM, log, dry_run)

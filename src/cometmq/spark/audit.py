@@ -61,8 +61,8 @@ def audit(
     :param access: credentials and TLS, by the options of the source; what they leave open the environment says.
     :param spark: session to use; without one a session on ``master`` is made, and stopped at the end.
     :param on_step: told what is being done.
-    :raises OptionError: the topic does not exist, or a name is wrong.
-    :raises ArchiveError: there is no archive of it in the directory, or files that it names are lost.
+    :raises OptionError: the topic does not exist, there is no archive of it in the directory, or a name is wrong.
+    :raises ArchiveError: files that the archive names are lost.
     """
     servers = reach(namesrv, access)
     cluster = Cluster(parse_options({**servers, "topic": topic}))
@@ -80,7 +80,7 @@ def audit(
 def _log_of(directory: Path, topic: str) -> ArchiveLog:
     log = ArchiveLog(directory)
     if not any(of.topic == topic for of in log.queues()):
-        raise ArchiveError(f"{directory} holds no archive of topic {topic}", next_step="cometmq pipeline archive")
+        raise OptionError(f"{directory} holds no archive of topic {topic}", next_step="cometmq pipeline archive")
     for file in log.files():
         if file.topic == topic and not (log.root / file.path).is_file():
             raise ArchiveError(f"the archive {directory} has lost {file.path}", next_step="restore it from a backup")

@@ -28,7 +28,7 @@ from cometmq.message.message import MessageExt
 from cometmq.spark.archive_commit import DataFile, QueueTotals
 from cometmq.spark.archive_log import ArchiveLog
 from cometmq.spark.archive_reader import read_files, record_of
-from cometmq.spark.errors import ArchiveError
+from cometmq.spark.errors import ArchiveError, OptionError
 from cometmq.spark.job_source import job_session
 from cometmq.spark.queues import Offsets, Queue
 
@@ -105,7 +105,7 @@ def build_key_index(
     :param dry_run: write nothing; count what would be indexed.
     :param spark: session to use; without one a session on ``master`` is made, and stopped at the end.
     :param on_step: told what the job begins to do.
-    :raises ArchiveError: there is no archive.
+    :raises OptionError: there is no archive.
     :raises SparkSourceError: it cannot be read, or the index cannot be written.
     """
     began = SYSTEM_CLOCK.monotonic()
@@ -178,14 +178,15 @@ def find_by_key(archive: str | Path, index: str | Path, topic: str, key: str, *,
 
     Messages that retention has taken out of the archive are passed over.
 
-    :raises ArchiveError: there is no index, or the archive has lost files that it names.
+    :raises OptionError: there is no index.
+    :raises ArchiveError: the archive has lost files that it names.
     """
     import pyarrow.dataset as ds
     import pyarrow.parquet as pq
 
     runs = _runs(Path(index))
     if not runs:
-        raise ArchiveError(f"{index} holds no key index", next_step="make one: cometmq pipeline key-index")
+        raise OptionError(f"{index} holds no key index", next_step="make one: cometmq pipeline key-index")
     bucket = f"bucket={zlib.crc32(f'{topic}#{key}'.encode()) % BUCKETS}"
     files = [str(path) for part in runs for path in sorted((part / bucket).glob("*.parquet"))]
     if not files:

@@ -33,7 +33,8 @@ from cometmq.spark.mask_report import MaskedSample, MaskedStep, MaskReport
 from cometmq.spark.mask_rules import ENCRYPT, HASH, MaskRules
 from cometmq.spark.mask_task import MASKED_COLUMNS, RESULT_DDL, MaskResult, MaskTask, mask_batches
 from cometmq.spark.queues import OffsetRange, Offsets, Queue
-from cometmq.spark.replay import replay
+from cometmq.spark.reach import reach
+from cometmq.spark.replay import replay, target_queues
 from cometmq.spark.source_ranges import bounds_of, read_ranges
 
 if TYPE_CHECKING:
@@ -155,6 +156,8 @@ def mask_to_topic(
     :raises CometMQError: as :func:`mask` and :func:`~.replay.replay`.
     """
     place = Path(work).absolute()
+    access = source.access if to_access is None else to_access
+    target_queues(reach(namesrv, access), to)  # before anything is masked
     with job_session(spark, master, "cometmq mask") as session:
         done = mask(source, topic, rules, place / "archive", spark=session, stop=stop, **named)
         if done.dry_run or not done.finished or not done.total:
@@ -167,7 +170,7 @@ def mask_to_topic(
             to=to,
             by_key=by_key,
             per_second=per_second,
-            access=source.access if to_access is None else to_access,
+            access=access,
             spark=session,
             stop=stop,
         )

@@ -11,7 +11,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from cometmq.spark.cluster import Bounds, Cluster
-from cometmq.spark.errors import DataLossError, OptionError, SparkSourceError
+from cometmq.spark.errors import DataLossError, OptionError
 from cometmq.spark.options import (
     EARLIEST,
     LATEST,
@@ -100,10 +100,10 @@ def _times(name: str, times: Times, queues: Iterable[Queue]) -> Times:
 def demand_topics(options: SourceOptions, queues: Iterable[Queue]) -> None:
     """Demand that every topic asked for by name has queues.
 
-    :raises SparkSourceError: naming those that have none.
+    :raises OptionError: naming those that have none.
     """
     if absent := sorted(set(options.topics) - {queue.topic for queue in queues}):
-        raise SparkSourceError(
+        raise OptionError(
             f"no broker that is registered with {';'.join(options.namesrv_addr)} has topic {', '.join(absent)}",
             next_step="is the name right, and is its broker running?",
         )

@@ -23,7 +23,7 @@ from cometmq.spark.archive_log import ArchiveLog
 from cometmq.spark.archive_reader import read_files
 from cometmq.spark.cluster import Cluster
 from cometmq.spark.environment import driver_session, tasks_at_a_time
-from cometmq.spark.errors import ArchiveError, OptionError, SparkSourceError
+from cometmq.spark.errors import ArchiveError, OptionError, SinkError, SparkSourceError
 from cometmq.spark.offset_mapping import translate, write_offsets
 from cometmq.spark.options import parse_options
 from cometmq.spark.queues import OffsetRange, Queue
@@ -114,6 +114,19 @@ def replay(
         return report
 
 
+def target_queues(servers: Mapping[str, str], topic: str) -> tuple[Queue, ...]:
+    """The queues that messages are to go to.
+
+    :param servers: options that reach the topic's nameservers.
+    :raises OptionError: the topic does not exist, or nothing can be written to it.
+    :raises UnreachableError: no nameserver answers.
+    """
+    try:
+        return look_up(parse_sink_options({**servers, "topic": topic}), topic).queues
+    except SinkError as error:
+        raise OptionError(error.message, next_step=error.next_step) from error
+
+
 def _only_topic(log: ArchiveLog) -> str:
     topics = sorted({queue.topic for queue in log.queues()})
     if len(topics) == 1:
@@ -156,7 +169,7 @@ class _Run:
         ]
         if not self._sources:
             raise OptionError(f"the archive {log.root} holds nothing of topic {job.topic}")
-        self._queues = look_up(parse_sink_options({**servers, "topic": job.to}), job.to).queues
+        self._queues = target_queues(servers, job.to)
         self._kept = None if job.by_key else same_queues(self._sources, self._queues)
 
     # What it does -----------------------------------------------------------------------------------

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 import click
 
 from cometmq.cli.failures import DONE, PARTLY_DONE
-from cometmq.cli.jobs.reading import page_options, report_options, tell_report, tell_step
+from cometmq.cli.jobs.reading import page_options, report_options, tell_report, tell_step, wrong_use
 from cometmq.cli.jobs.stopping import stopped_by_sigterm
 from cometmq.cli.moments import Duration
-from cometmq.spark.errors import OptionError
 
 if TYPE_CHECKING:
     from cometmq.spark.archive_upkeep import Upkeep, UpkeepReport
@@ -39,9 +38,7 @@ _topics = click.option("--topic", "topics", multiple=True, help="Only this topic
 )
 @_dry_run
 @report_options
-@click.pass_context
 def compact_command(
-    ctx: click.Context,
     archive: Path,
     dry_run: bool,
     page: Path | None,
@@ -57,7 +54,7 @@ def compact_command(
     """
     from cometmq.spark.archive_compaction import compact
 
-    with stopped_by_sigterm() as stop:
+    with stopped_by_sigterm() as stop, wrong_use():
         done = compact(
             archive,
             target_bytes=target_mb * 1024 * 1024,
@@ -77,9 +74,7 @@ def compact_command(
 @click.option("--keep", type=Duration(), required=True, help="Keep what was stored within this time: 12h, 90d.")
 @_dry_run
 @page_options
-@click.pass_context
 def expire_command(
-    ctx: click.Context,
     archive: Path,
     dry_run: bool,
     page: Path | None,
@@ -93,10 +88,8 @@ def expire_command(
     """
     from cometmq.spark.archive_retention import expire
 
-    try:
+    with wrong_use():
         done = expire(archive, keep_ms=_ms(keep), topics=topics, dry_run=dry_run)
-    except OptionError as error:
-        raise click.UsageError(str(error), ctx) from error
     return _hand_out(done, output, page)
 
 
@@ -118,7 +111,9 @@ def vacuum_command(archive: Path, dry_run: bool, page: Path | None, output: str,
     """
     from cometmq.spark.archive_retention import vacuum
 
-    return _hand_out(vacuum(archive, keep_ms=_ms(keep), dry_run=dry_run), output, page)
+    with wrong_use():
+        done = vacuum(archive, keep_ms=_ms(keep), dry_run=dry_run)
+    return _hand_out(done, output, page)
 
 
 COMMANDS = (compact_command, expire_command, vacuum_command)

@@ -11,9 +11,8 @@ import click
 from cometmq.cli.administration import namesrv_option
 from cometmq.cli.failures import DONE, PARTLY_DONE
 from cometmq.cli.jobs.access import access_option
-from cometmq.cli.jobs.reading import report_options, tell_report, tell_step
+from cometmq.cli.jobs.reading import report_options, tell_report, tell_step, wrong_use
 from cometmq.message.names import TRACE_TOPIC
-from cometmq.spark.errors import OptionError
 
 if TYPE_CHECKING:
     from cometmq.spark.audit_report import AuditReport
@@ -31,9 +30,7 @@ if TYPE_CHECKING:
     "--detail", type=click.Path(path_type=Path, file_okay=False), help="Counts per queue and minute, Parquet."
 )
 @report_options
-@click.pass_context
 def command(
-    ctx: click.Context,
     namesrv: str,
     access: dict[str, str],
     topic: str,
@@ -53,7 +50,7 @@ def command(
     """
     from cometmq.spark.audit import audit
 
-    try:
+    with wrong_use():
         found = audit(
             namesrv,
             topic,
@@ -66,8 +63,6 @@ def command(
             master=master,
             on_step=tell_step,
         )
-    except OptionError as error:
-        raise click.UsageError(str(error), ctx) from error
     if page is not None:
         write_audit_page(found, page)
         tell_report(page)

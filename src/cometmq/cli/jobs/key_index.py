@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from cometmq.cli.failures import DONE, WrongUseError
-from cometmq.cli.jobs.reading import Ending, end, tell_step
+from cometmq.cli.jobs.reading import Ending, end, tell_step, wrong_use
 from cometmq.cli.message import NotFoundError, show_found
 from cometmq.cli.output import output_option
 
@@ -49,13 +49,15 @@ def command(
     from cometmq.spark.key_index import build_key_index, find_by_key
 
     if key is None:
-        done = build_key_index(archive, index, dry_run=dry_run, master=master, on_step=tell_step)
+        with wrong_use():
+            done = build_key_index(archive, index, dry_run=dry_run, master=master, on_step=tell_step)
         return end(Ending(page, output), done, f"Keys of {done.archive}", _plots)
     if topic is None:
         raise WrongUseError("--find needs the topic", next_step="name it with --topic")
     if dry_run or page is not None:
         raise WrongUseError("--dry-run and --report are for indexing, not for --find")
-    found = find_by_key(archive, index, topic, key, limit=limit)
+    with wrong_use():
+        found = find_by_key(archive, index, topic, key, limit=limit)
     if not found and output == "table":
         raise NotFoundError(f"the archive has no message of topic {topic} with key {key}")
     show_found(found, key, output)

@@ -11,10 +11,9 @@ import click
 from cometmq.cli.administration import namesrv_option
 from cometmq.cli.failures import DONE, PARTLY_DONE
 from cometmq.cli.jobs.access import access_option
-from cometmq.cli.jobs.reading import report_options, tell_report
+from cometmq.cli.jobs.reading import report_options, tell_report, wrong_use
 from cometmq.cli.jobs.stopping import stopped_by_sigterm
 from cometmq.cli.moments import Moment
-from cometmq.spark.errors import OptionError
 
 if TYPE_CHECKING:
     from cometmq.spark.replay_report import ReplayedStep, ReplayReport
@@ -43,9 +42,7 @@ _directory = click.Path(path_type=Path, file_okay=False)
 @click.option("--dry-run", is_flag=True, help="Send nothing and write nothing; tell what would be sent.")
 @click.option("--step", type=click.IntRange(1), default=200_000, show_default=True, help="Offsets of one step.")
 @report_options
-@click.pass_context
 def command(
-    ctx: click.Context,
     namesrv: str,
     access: dict[str, str],
     archive: Path,
@@ -78,31 +75,28 @@ def command(
     from cometmq.spark.replay_ledger import Selection
 
     if groups_access and groups_namesrv is None:
-        raise click.UsageError("--groups-access goes with --groups-namesrv", ctx)
-    try:
-        with stopped_by_sigterm() as stop:
-            done = replay(
-                archive,
-                namesrv,
-                ledger,
-                topic=topic,
-                to=to,
-                selection=Selection(since, until, keys, tags, where),
-                by_key=by_key,
-                per_second=rate,
-                keep_born_time=keep_born_time,
-                translate_groups=[name.strip() for name in (translate_groups or "").split(",") if name.strip()],
-                groups_namesrv=groups_namesrv,
-                access=access,
-                groups_access=groups_access or None,
-                dry_run=dry_run,
-                step_offsets=step,
-                master=master,
-                on_step=_tell,
-                stop=stop,
-            )
-    except OptionError as error:
-        raise click.UsageError(str(error), ctx) from error
+        raise click.UsageError("--groups-access goes with --groups-namesrv")
+    with stopped_by_sigterm() as stop, wrong_use():
+        done = replay(
+            archive,
+            namesrv,
+            ledger,
+            topic=topic,
+            to=to,
+            selection=Selection(since, until, keys, tags, where),
+            by_key=by_key,
+            per_second=rate,
+            keep_born_time=keep_born_time,
+            translate_groups=[name.strip() for name in (translate_groups or "").split(",") if name.strip()],
+            groups_namesrv=groups_namesrv,
+            access=access,
+            groups_access=groups_access or None,
+            dry_run=dry_run,
+            step_offsets=step,
+            master=master,
+            on_step=_tell,
+            stop=stop,
+        )
     if page is not None:
         write_replay_page(done, page)
         tell_report(page)
