@@ -57,6 +57,44 @@ except KeyboardInterrupt:
     assert (done.returncode, done.stdout) == (0, "interrupted\n")
 
 
+_INTERRUPTED = """
+import os, signal, threading
+from cometmq.spark.environment import driver_session
+
+signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
+try:
+    with driver_session(None, "local[1]", "interrupted") as session:
+        java = session._jvm.java
+        gate = java.util.concurrent.Semaphore(0, True)
+        waiting = threading.Thread(target=gate.acquireUninterruptibly)
+        waiting.start()
+        while not gate.hasQueuedThreads():
+            pass
+        over = java.lang.System.currentTimeMillis() + 1000
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
+            java.lang.Thread.sleep(500)
+        except KeyboardInterrupt:
+            while java.lang.System.currentTimeMillis() < over:
+                pass
+            print(gate.getQueueLength(), "waiting")
+            gate.release(2)
+            waiting.join()
+            raise ValueError("what PySpark makes of it")
+except KeyboardInterrupt as interruption:
+    print(repr(interruption.__cause__))
+"""
+
+
+@pytest.mark.spark
+def test_an_interruption_of_one_call_leaves_other_calls_of_the_jvm_alone() -> None:
+    """A call that loses its connection is made again by py4j: two would wait."""
+    words = [sys.executable, "-c", _INTERRUPTED]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=200, check=False)
+    told = "1 waiting\nValueError('what PySpark makes of it')\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, told, "")
+
+
 @pytest.mark.spark
 def test_what_a_jvm_says_that_does_not_start_is_told(tmp_path: Path) -> None:
     java = tmp_path / "bin" / "java"

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from cometmq.spark.errors import SparkSourceError
-from cometmq.spark.gateway import interrupt_at_once, start_jvm
+from cometmq.spark.gateway import ends_interrupted, interrupt_at_once, interruption_put_off, start_jvm
 
 if TYPE_CHECKING:
+    from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
 _log = logging.getLogger(__name__)
@@ -69,13 +70,23 @@ def driver_session(spark: SparkSession | None, master: str, app_name: str) -> It
         return
     if master.startswith(CONNECT_SCHEME):
         session = connect_session(master)
-    else:
-        session = local_session(master, app_name)
+        try:
+            yield session
+        finally:
+            session.stop()
+        return
+    with ends_interrupted():
+        from pyspark import SparkContext
+
+        conf = _started(master, app_name)
         interrupt_at_once()
-    try:
-        yield session
-    finally:
-        session.stop()
+        with interruption_put_off():  # by PySpark's own handler, too
+            SparkContext.getOrCreate(conf)
+        session = _session(conf)
+        try:
+            yield session
+        finally:
+            session.stop()
 
 
 def is_connect(spark: SparkSession) -> bool:
@@ -121,9 +132,13 @@ def local_session(master: str = "local[*]", app_name: str = "cometmq", *, brief:
     :param brief: it lives for a minute or two, on little data: the JVM does not pay for speed that comes later.
     :raises SparkMissingError: as :func:`demand_spark`.
     """
+    return _session(_started(master, app_name, brief=brief))
+
+
+def _started(master: str, app_name: str, *, brief: bool = False) -> SparkConf:
+    """Start the JVM, and say how sessions are to be."""
     demand_spark()
     from pyspark import SparkConf
-    from pyspark.sql import SparkSession
 
     _log.info("starting Spark on %s", master)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -137,6 +152,12 @@ def local_session(master: str = "local[*]", app_name: str = "cometmq", *, brief:
     conf.set("spark.sql.session.timeZone", "UTC")
     conf.set("spark.python.unix.domain.socket.enabled", "true")
     start_jvm(conf)
+    return conf
+
+
+def _session(conf: SparkConf) -> SparkSession:
+    from pyspark.sql import SparkSession
+
     session = SparkSession.builder.config(conf=conf).getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     return session

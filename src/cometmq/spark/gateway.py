@@ -22,6 +22,7 @@ _LAST_WORDS_SECONDS: Final = 5.0
 """How long to wait for what a JVM says that did not start."""
 
 
+_unheard: Final = threading.Event()
 _interrupted: Final = threading.Event()
 
 
@@ -33,6 +34,7 @@ def start_jvm(conf: SparkConf) -> None:
     from pyspark import SparkContext
     from pyspark.java_gateway import launch_gateway
 
+    _unheard.clear()
     _interrupted.clear()
     if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
         return
@@ -41,7 +43,7 @@ def start_jvm(conf: SparkConf) -> None:
     passing_on.start()
     try:
         try:
-            with _interruption_put_off():
+            with interruption_put_off():
                 gateway = launch_gateway(conf, {"stderr": writing})  # type: ignore[no-untyped-call]
         finally:
             os.close(writing)
@@ -52,8 +54,10 @@ def start_jvm(conf: SparkConf) -> None:
 
 
 @contextlib.contextmanager
-def _interruption_put_off() -> Iterator[None]:
+def interruption_put_off() -> Iterator[None]:
     """Let Ctrl-C wait for the end of the block: a JVM whose starter is gone before it has told its port stays for ever.
+
+    Whoever makes another handler meanwhile, as PySpark's context does, has it for the block only.
 
     Outside of the main thread, where no signal arrives, nothing is done.
     """
@@ -72,7 +76,7 @@ def _interruption_put_off() -> Iterator[None]:
 
 def ignore_what_ends() -> None:
     """From now on tasks end because they are told to: what JVM and py4j say of that is nobody's business."""
-    _interrupted.set()
+    _unheard.set()
     logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
 
 
@@ -85,11 +89,42 @@ def interrupt_at_once() -> None:
 
     def handle(_number: int, _frame: FrameType | None) -> None:
         ignore_what_ends()
+        _interrupted.set()
+        _leave_connection()
         raise KeyboardInterrupt
 
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, handle)
         logging.getLogger().addFilter(_is_no_interruption)
+
+
+def _leave_connection() -> None:
+    """Let the call under way have its connection for itself, so that py4j opens another one for the next.
+
+    What py4j does instead, when it sees an interruption in a call, has the JVM close all connections once the call is
+    over there: calls that come after it, such as those that stop the session, fail now and then with "Answer from Java
+    side is empty".
+    """
+    from pyspark import SparkContext
+
+    if SparkContext._gateway is not None:
+        connection = SparkContext._gateway._gateway_client.get_thread_connection()
+        if connection is not None:
+            connection.socket = None
+
+
+@contextlib.contextmanager
+def ends_interrupted() -> Iterator[None]:
+    """Let what fails within the block, after Ctrl-C has come, be the interruption that it follows from.
+
+    PySpark was not written to be interrupted anywhere: what it does on its way out may fail.
+    """
+    try:
+        yield
+    except Exception as error:
+        if _interrupted.is_set():
+            raise KeyboardInterrupt from error
+        raise
 
 
 def _is_no_interruption(record: logging.LogRecord) -> bool:
@@ -107,7 +142,7 @@ def _pass_on(reading: int) -> None:
                 continue
             if not is_begun:
                 held, is_begun = held.removeprefix(_SAID_AT_EVERY_START), True
-            if not _interrupted.is_set():
+            if not _unheard.is_set():
                 os.write(_STDERR, held)
             held = b""
         os.write(_STDERR, held)
