@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from tests.spark.test_store_reader import damage, rows_of, write_store
@@ -90,6 +91,22 @@ def test_two_lives_of_a_topic_are_not_mixed(tmp_path: Path) -> None:
     twice = {Queue(topic, "b", queue_id): [records, records] for topic, queue_id, records in lives}
     with pytest.raises(ArchiveError, match="earlier life"):
         list(job._write(options, twice, tmp_path / "other"))
+
+
+def test_what_is_decoded_at_a_time_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_store(tmp_path / "store", 90, body=lambda number: b"%0100d" % number)
+    options = parse_store_options({"path": str(tmp_path / "store"), "brokerName": "b"})
+    [stretch] = stretches(options)
+
+    def archived(name: str) -> list[Any]:
+        made = list(write_stretch(options, stretch, tmp_path / name, {}))
+        assert [part.covered.end for part in made if part.covered] == [30, 30, 30]
+        return [pq.read_table(tmp_path / name / part.file.path).to_pylist() for part in made if part.file]
+
+    whole = archived("whole")
+    monkeypatch.setattr(job, "_DECODED_BYTES", 1000)
+    assert archived("portions") == whole
+    assert sum(map(len, whole)) == 90
 
 
 def test_the_command_reads_a_store(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import re
 import zlib
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -142,6 +143,48 @@ def test_every_column_equals_the_plain_decoder(records: list[bytes]) -> None:
     assert rows_of(batches) == [plain(record) for record in records]
 
 
+@settings(deadline=None, max_examples=100)
+@given(st.lists(NAMES, max_size=5), st.data())
+def test_records_that_share_their_names_equal_the_plain_decoder(names: list[str], data: st.DataObject) -> None:
+    values = st.lists(VALUES, min_size=len(names), max_size=len(names))
+    texts = [
+        "\x02".join(f"{name}\x01{value}" for name, value in zip(names, drawn, strict=True))
+        for drawn in data.draw(st.lists(values, min_size=2, max_size=8))
+    ]
+    records = [make(i, properties=text) for i, text in enumerate(texts)]
+    kinds = arrow_schema(["properties", "tags", "keys", "uniqKey", "propertiesText"])
+    expected = [{name: plain(record)[name] for name in kinds.names} for record in records]
+    assert rows_of(decode(Records(b"".join(records)), kinds)) == expected
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(stored(), min_size=1, max_size=8), st.data())
+def test_chosen_records_are_those_of_the_whole(records: list[bytes], data: st.DataObject) -> None:
+    """Whatever was looked at before, and however they are chosen."""
+    every = Records(b"".join(records))
+    for look in data.draw(st.sets(st.sampled_from(["topic_codes", "queue_offsets", "properties"]))):
+        getattr(every, look)
+    wanted = data.draw(st.lists(st.integers(0, len(records) - 1), unique=True))
+    if data.draw(st.booleans()):
+        wanted.sort()
+        mask = np.zeros(len(records), np.bool_)
+        mask[wanted] = True
+        chosen = every.rows(mask)
+    else:
+        chosen = every.rows(np.array(wanted, np.int64))
+    assert rows_of(decode(chosen, ALL, broker_name="broker-a")) == [plain(records[row]) for row in wanted]
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(stored(), min_size=1, max_size=12))
+def test_queues_are_told_apart_and_keep_their_order(records: list[bytes]) -> None:
+    expected: dict[tuple[str, int], list[int]] = {}
+    for record in map(decode_record, records):
+        expected.setdefault((record.topic, record.queue_id), []).append(record.queue_offset)
+    found = Records(b"".join(records)).by_queue()
+    assert {(topic, queue_id): part.queue_offsets.tolist() for topic, queue_id, part in found} == expected
+
+
 @settings(deadline=None, max_examples=40)
 @given(st.lists(stored(), min_size=1, max_size=6), st.sets(st.sampled_from([c.name for c in COLUMNS]), min_size=1))
 def test_a_projection_is_a_part_of_the_whole(records: list[bytes], names: set[str]) -> None:
@@ -174,14 +217,14 @@ def test_a_cut_record_is_refused(cut: int) -> None:
         record_starts(record + record[:cut])
 
 
-def make(offset: int, body: bytes = b"body", sys_flag: int = 0) -> bytes:
+def make(offset: int, body: bytes = b"body", sys_flag: int = 0, properties: str = "TAGS\x01TagA") -> bytes:
     return encode_record(
         topic="T",
         queue_id=0,
         queue_offset=offset,
         physical_offset=offset * 100,
         body=body,
-        properties_text="TAGS\x01TagA",
+        properties_text=properties,
         sys_flag=sys_flag,
         born_timestamp=1,
         born_host=encode_host("127.0.0.1", 1),

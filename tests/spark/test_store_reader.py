@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from cometmq.clock import VirtualClock
 from cometmq.message.hosts import encode_host
 from cometmq.message.names import SYSTEM_TOPICS
+from cometmq.spark import store_scan
 from cometmq.spark.decode import Records
 from cometmq.spark.errors import OptionError, StoreReadError
 from cometmq.spark.store_options import parse_store_options
@@ -126,6 +127,7 @@ DAMAGE = {
     "a place of another record": (28, struct.pack(">q", 12345), "place in the log"),
     "a size that is too large": (0, struct.pack(">i", 1 << 29), "claims"),
     "a size that is too small": (0, struct.pack(">i", 95), "magic|add up|does not fit"),
+    "a size below that of any record": (0, struct.pack(">i", 60), "claims"),
     "a negative size": (0, struct.pack(">i", -1), "claims"),
     "a body length that is wild": (84, struct.pack(">i", -5), "does not fit"),
     "zeros over all of it": (0, bytes(120), "magic"),
@@ -169,6 +171,28 @@ def test_several_files_and_parts_give_every_record_once(tmp_path: Path) -> None:
     assert rows == rows_of(tmp_path)
 
 
+def test_however_many_records_are_checked_together_they_are_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offsets = write_store(tmp_path / "store", 300, body=lambda number: b"%050d" % number)
+    damage(tmp_path / "store", offsets[150] + BODY_AT, b"\xff\xff")
+    parsed = parse_store_options({"path": str(tmp_path / "store"), "badRecordsPath": str(tmp_path / "bad")})
+    [stretch] = stretches(parsed)
+
+    def places(chunk_bytes: int) -> list[list[int]]:
+        return [part.physical_offsets.tolist() for part in StoreScan(parsed).records(stretch, chunk_bytes)]
+
+    whole = places(1 << 20)
+    assert [len(part) for part in whole] == [150, 149]
+    apart = places(offsets[20])
+    assert len(apart) == 16
+    monkeypatch.setattr(store_scan, "_CHUNK_RECORDS", 7)
+    few = places(1 << 20)
+    assert max(map(len, few)) == 7
+    for parts in (whole, apart, few):
+        assert [at for part in parts for at in part] == [at for at in offsets if at != offsets[150]]
+
+
 def test_a_file_made_ahead_of_need_is_not_taken_for_the_end_of_the_log(tmp_path: Path) -> None:
     write_store(tmp_path, 300, body=lambda number: b"%050d" % number)
     whole = rows_of(tmp_path)
@@ -204,6 +228,7 @@ def test_the_same_topic_made_anew_shows_only_its_new_life(tmp_path: Path) -> Non
     assert bodies == [b"new"] * 5
 
 
+@example([(1, b"\x01")])  # a size that leads beyond the last record, into bytes that were never written
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(st.integers(0, 40_000), st.binary(min_size=1, max_size=40)), min_size=1, max_size=6))
 def test_whatever_is_overwritten_no_record_is_read_wrong(

@@ -12,6 +12,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -33,7 +34,7 @@ from cometmq.spark.job_source import job_session
 from cometmq.spark.queues import OffsetRange, Offsets, Queue
 from cometmq.spark.store_options import StoreOptions, parse_store_options
 from cometmq.spark.store_reader import StoreScan
-from cometmq.spark.store_stretches import Stretch, stretches
+from cometmq.spark.store_stretches import STRETCH_BYTES, Stretch, stretches
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,6 +46,9 @@ STRETCHES_IN_COMMIT: Final = 16
 """2 GiB of log a commit: seconds of work to repeat after a crash, few enough commits for terabytes."""
 _GATHERED_BYTES: Final = 256 * 1024 * 1024
 """Bytes of records that a task holds before it writes files; where the log cannot be cut a stretch may be larger."""
+
+_DECODED_BYTES: Final = 32 * 1024 * 1024
+"""Bytes of records of one queue that are columns at a time."""
 
 
 def archive_store(
@@ -183,7 +187,7 @@ def write_stretch(options: StoreOptions, stretch: Stretch, root: Path, archived:
     """Write the messages of a stretch that the archive does not hold yet; yield files, and what they cover."""
     gathered: dict[Queue, list[Records]] = {}
     size = 0
-    for records in StoreScan(options).records(stretch):
+    for records in StoreScan(options).records(stretch, STRETCH_BYTES):
         for topic, queue_id, part in records.by_queue():
             queue = Queue(topic, options.broker_name, queue_id)
             offsets = part.queue_offsets
@@ -211,7 +215,7 @@ def _write(options: StoreOptions, gathered: Mapping[Queue, list[Records]], root:
             )
         writer = QueueWriter(root, queue, schema)
         with bad_bodies(fail=options.fail_on_bad_body, directory=options.bad_records_path) as on_bad_body:
-            for part in parts:
+            for part in chain.from_iterable(map(_portions, parts)):
                 for batch in decode(part, schema, broker_name=queue.broker, on_bad_body=on_bad_body):
                     writer.add(batch)
         for file in writer.close():
@@ -219,6 +223,12 @@ def _write(options: StoreOptions, gathered: Mapping[Queue, list[Records]], root:
         yield Manifest(covered=_covered(queue, int(offsets[0]), int(offsets[-1]) + 1))
         for gap in np.flatnonzero(steps > 1).tolist():
             yield Manifest(lost=_covered(queue, int(offsets[gap]) + 1, int(offsets[gap + 1])))
+
+
+def _portions(records: Records) -> Iterator[Records]:
+    ends = np.cumsum(records.sizes, dtype=np.int64)
+    for rows in np.split(np.arange(len(records)), np.flatnonzero(np.diff(ends // _DECODED_BYTES)) + 1):
+        yield records.rows(slice(int(rows[0]), int(rows[-1]) + 1))
 
 
 def _covered(queue: Queue, first: int, end: int) -> Covered:

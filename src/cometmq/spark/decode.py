@@ -24,28 +24,48 @@ from cometmq.message.ids import offset_msg_id
 from cometmq.message.properties import DELAY, KEYS, PGROUP, TAGS, TIMER_DELIVER_MS, UNIQ_KEY
 from cometmq.message.record import (
     BORN_HOST_AT,
-    BORN_TIMESTAMP_AT,
     MESSAGE_MAGIC,
     MESSAGE_MAGIC_V2,
     MIN_RECORD_BYTES,
-    PHYSICAL_OFFSET_AT,
-    QUEUE_OFFSET_AT,
-    SYS_FLAG_AT,
     RecordError,
+    decode_record,
 )
 from cometmq.message.sysflag import BORNHOST_V6, COMPRESSED, STOREHOST_V6
 from cometmq.spark.errors import BadBodyError
 from cometmq.spark.property_columns import PropertyTexts
 from cometmq.spark.queues import Queue
-from cometmq.spark.slices import Bytes, Positions, constant, numbers, slices, text, windows
+from cometmq.spark.slices import Bytes, Positions, constant, slices, text, windows
 
 _SIZE: Final = struct.Struct(">i")
 _MAX_MS: Final = (1 << 63) // 1000 - 1
 """Largest timestamp that still fits into microseconds; a producer may claim any."""
+_HEAD: Final = np.dtype(
+    [
+        ("storeSize", ">i4"),
+        ("magic", ">i4"),
+        ("bodyCrc", ">i4"),
+        ("queueId", ">i4"),
+        ("flag", ">i4"),
+        ("queueOffset", ">i8"),
+        ("physicalOffset", ">i8"),
+        ("sysFlag", ">i4"),
+        ("bornTimestamp", ">i8"),
+        ("bornHost", "u8"),
+        ("storeTimestamp", ">i8"),
+        ("storeHost", "u8"),
+        ("reconsumeTimes", ">i4"),
+        ("preparedTransactionOffset", ">i8"),
+        ("bodyLength", ">i4"),
+    ]
+)
+"""What stands before a body where both hosts are IPv4; every record is longer."""
+_BEHIND_HOSTS: Final = ("storeTimestamp", "reconsumeTimes", "preparedTransactionOffset", "bodyLength")
+_V4_BYTES: Final = 2 * IPV4_HOST_BYTES
+_V6: Final = BORNHOST_V6 | STOREHOST_V6
 _HEX: Final = np.frombuffer(bytes.hex(bytes(range(256))).upper().encode(), "V2")
 
 
-def record_starts(buffer: bytes) -> Positions:
+def record_starts(buffer: bytes | memoryview) -> Positions:
     """Where each record of ``buffer`` begins.
 
     :raises RecordError: the sizes do not lead exactly to the end.
@@ -67,25 +87,37 @@ def record_starts(buffer: bytes) -> Positions:
 
 
 class Records:
-    """Some records of one buffer, whose columns are decoded when asked for."""
+    """Some records of one buffer, whose columns are decoded when asked for.
 
-    def __init__(self, buffer: bytes, starts: Positions | None = None, *, check: bool = False) -> None:
-        """All records of ``buffer``, or those that begin at ``starts``: checked by an earlier look, or with ``check``.
+    What was read of a record stays known to every choice of records: they lie far apart in memory, and to look at
+    each of them again costs more than to work with what is found there.
+    """
+
+    def __init__(self, buffer: bytes | memoryview, starts: Positions | None = None) -> None:
+        """All records of ``buffer``, or those that begin at ``starts``, of which :meth:`check` has yet to be called.
 
         :raises RecordError: the bytes are not whole records.
         """
         self.source = buffer
         self._bytes: Bytes = np.frombuffer(buffer, np.uint8)
         self.starts = record_starts(buffer) if starts is None else starts
-        if (starts is None or check) and len(self.starts):
-            self._check()
+        if starts is None:
+            self.check()
 
     def __len__(self) -> int:
         return len(self.starts)
 
-    def rows(self, which: slice | npt.NDArray[np.bool_]) -> Records:
+    def rows(self, which: slice | npt.NDArray[np.bool_] | Positions) -> Records:
         """Return the chosen records of the same buffer."""
-        return Records(self.source, self.starts[which])
+        chosen, known = Records(self.source, self.starts[which]), vars(self)
+        if "_raw_heads" in known:
+            chosen._raw_heads = self._raw_heads[which]
+        if "_layout" in known:
+            chosen._layout = self._layout[:, which]
+        if "topic_codes" in known:
+            names, codes = self.topic_codes
+            chosen.topic_codes = names, codes[which]
+        return chosen
 
     def between(self, first: int, end: int) -> Records:
         """Return the records with ``first <= queue offset < end``."""
@@ -98,116 +130,138 @@ class Records:
         wanted = pc.is_in(self.properties.values_of(TAGS), pa.array(sorted(tags), pa.string()))
         return self.rows(wanted.to_numpy(zero_copy_only=False))
 
-    # Fields at fixed places -----------------------------------------------------------------------
+    # Numbers --------------------------------------------------------------------------------------
 
-    def _field(self, at: int | Positions, dtype: str) -> npt.NDArray[Any]:
-        return numbers(self._bytes, self.starts + at, dtype)
+    @cached_property
+    def _raw_heads(self) -> npt.NDArray[np.void]:
+        """What stands before the bodies, as bytes: numpy copies those of all records at once, but fields one by one."""
+        raw = windows(self._bytes, f"V{_HEAD.itemsize}")[self.starts]
+        heads = raw.view(_HEAD)
+        flags = heads["sysFlag"]
+        if (flags & _V6).any():
+            store_timestamp_at = self.starts + BORN_HOST_AT + _host_bytes(flags, BORNHOST_V6)
+            rest_at = store_timestamp_at + 8 + _host_bytes(flags, STOREHOST_V6)
+            places = (store_timestamp_at, rest_at, rest_at + 4, rest_at + 12)
+            for name, at in zip(_BEHIND_HOSTS, places, strict=True):
+                kind = _HEAD[name]
+                # A record may be too short for the hosts that it claims, which check() tells.
+                heads[name] = windows(self._bytes, kind)[np.minimum(at, len(self._bytes) - kind.itemsize)]
+        return raw
+
+    @property
+    def _heads(self) -> npt.NDArray[Any]:
+        """What stands before the bodies, as it lies in a record of IPv4 hosts; the hosts are of no use elsewhere."""
+        return self._raw_heads.view(_HEAD)
+
+    def number(self, field: str) -> npt.NDArray[Any]:
+        """A field of the head (:data:`_HEAD`) in native order."""
+        found = self._heads[field]
+        return found.astype(found.dtype.newbyteorder("="))
 
     @cached_property
     def queue_offsets(self) -> npt.NDArray[np.int64]:
         """Queue offsets, int64."""
-        return self._field(QUEUE_OFFSET_AT, ">i8")
+        return self.number("queueOffset")
 
     @cached_property
     def sys_flags(self) -> npt.NDArray[np.int32]:
         """The sysFlags, int32."""
-        return self._field(SYS_FLAG_AT, ">i4")
+        return self.number("sysFlag")
 
     @cached_property
     def store_timestamps(self) -> npt.NDArray[np.int64]:
         """Store timestamps, ms since the epoch."""
-        return self._field(self._store_timestamp_at, ">i8")
+        return self.number("storeTimestamp")
 
     @cached_property
     def sizes(self) -> npt.NDArray[np.int32]:
         """Sizes of the whole records, bytes."""
-        return self._field(0, ">i4")
+        return self.number("storeSize")
 
     @cached_property
     def physical_offsets(self) -> npt.NDArray[np.int64]:
         """Offsets in the broker's log, bytes."""
-        return self._field(PHYSICAL_OFFSET_AT, ">i8")
+        return self.number("physicalOffset")
 
     @cached_property
     def queue_ids(self) -> npt.NDArray[np.int32]:
         """Queue ids, int32."""
-        return self._field(12, ">i4")
-
-    @cached_property
-    def body_crcs(self) -> npt.NDArray[np.int32]:
-        """CRCs of the stored bodies, 31 bits."""
-        return self._field(8, ">i4")
+        return self.number("queueId")
 
     # Geometry -------------------------------------------------------------------------------------
 
-    @cached_property
-    def _v6(self) -> bool:
-        return bool((self.sys_flags & (BORNHOST_V6 | STOREHOST_V6)).any())
+    def check(self) -> None:
+        """Demand that all are :attr:`whole`.
 
-    def _host_bytes(self, bit: int) -> int | Positions:
-        if not self._v6:
-            return IPV4_HOST_BYTES
-        return np.where(self.sys_flags & bit, IPV6_HOST_BYTES, IPV4_HOST_BYTES).astype(np.int64)
+        :raises RecordError: of the first one that is not.
+        """
+        if not self.whole.all():
+            at = int(self.starts[int(np.argmin(self.whole))])
+            decode_record(self.source, at, check_crc=False)
+            raise RecordError(f"the record at byte {at} has lengths that do not add up")
+
+    @property
+    def whole(self) -> npt.NDArray[np.bool_]:
+        """Which of them have a magic and lengths that add up, so that no gather leaves the record."""
+        found: npt.NDArray[np.bool_] = self._layout[6].astype(np.bool_)
+        return found
 
     @cached_property
-    def _store_timestamp_at(self) -> int | Positions:
-        return BORN_HOST_AT + self._host_bytes(BORNHOST_V6)
+    def _layout(self) -> Positions:
+        """Where body, topic and properties begin, after each of these rows their lengths, and which are whole."""
+        ends = self.starts + self.sizes
+        magic, flags = self.number("magic"), self.sys_flags
+        wide = magic == MESSAGE_MAGIC_V2
+        hosts = _host_bytes(flags, BORNHOST_V6) + _host_bytes(flags, STOREHOST_V6) if (flags & _V6).any() else _V4_BYTES
+        layout = np.empty((7, len(self)), np.int64)
+        body_at, body_length, topic_at, topic_length, properties_at, properties_length, whole = layout
+        np.add(self.starts, _HEAD.itemsize - _V4_BYTES + hosts, out=body_at)
+        body_length[:] = self._heads["bodyLength"]
+        good = ((magic == MESSAGE_MAGIC) | wide) & (ends <= len(self._bytes)) & (body_length >= 0)
+        at = body_at + body_length
+        good &= at + 3 + wide <= ends
+        at = np.where(good, at, 0)
+        topic_length[:] = self._bytes[at]
+        if wide.any():
+            topic_length[wide] = windows(self._bytes, ">i2")[at[wide]]
+        np.add(at + 1, wide, out=topic_at)
+        at = topic_at + topic_length
+        good &= (topic_length >= 0) & (at + 2 <= ends)
+        at = np.where(good, at, 0)
+        properties_length[:] = windows(self._bytes, ">i2")[at]
+        np.add(at, 2, out=properties_at)
+        np.logical_and(good, (properties_length >= 0) & (properties_at + properties_length == ends), out=whole)
+        return layout
 
-    @cached_property
-    def _reconsume_at(self) -> int | Positions:
-        return self._store_timestamp_at + 8 + self._host_bytes(STOREHOST_V6)
-
-    @cached_property
+    @property
     def body_slices(self) -> tuple[Positions, Positions]:
         """Where the stored bodies begin in ``source``, and their lengths."""
-        lengths = self._field(self._reconsume_at + 12, ">i4").astype(np.int64)
-        return self.starts + self._reconsume_at + 16, lengths
+        return self._layout[0], self._layout[1]
 
     @cached_property
-    def _topic(self) -> tuple[Positions, Positions]:
-        body_at, body_length = self.body_slices
-        at = body_at + body_length
-        lengths = self._bytes[at].astype(np.int64)
-        wide = self._field(4, ">i4") == MESSAGE_MAGIC_V2
-        if wide.any():
-            lengths[wide] = numbers(self._bytes, at[wide], ">i2")
-            return at + 1 + wide, lengths
-        return at + 1, lengths
+    def topic_codes(self) -> tuple[list[str], Positions]:
+        """The names of topics, and for each record the number of its own; some may have no record."""
+        at, lengths = self._layout[2:4]
+        first = bytes(self.source[int(at[0]) : int(at[0] + lengths[0])]) if len(self) else b""
+        if first and (lengths == len(first)).all() and (windows(self._bytes, f"S{len(first)}")[at] == first).all():
+            return [first.decode("utf-8", "replace")], np.zeros(len(self), np.int64)
+        found = text(slices(self._bytes, at, lengths)).dictionary_encode()
+        return found.dictionary.to_pylist(), found.indices.to_numpy().astype(np.int64)
 
-    @cached_property
-    def _property_slices(self) -> tuple[Positions, Positions]:
-        topic_at, topic_length = self._topic
-        at = topic_at + topic_length
-        return at + 2, numbers(self._bytes, at, ">i2").astype(np.int64)
-
-    def _check(self) -> None:
-        """Demand magic and lengths that add up, so that no later gather leaves a record."""
-        sizes = self.sizes.astype(np.int64)
-        ends = self.starts + sizes
-        magic = self._field(4, ">i4")
-        self._demand((magic == MESSAGE_MAGIC) | (magic == MESSAGE_MAGIC_V2), "has the magic of no record")
-        self._demand(self.starts + self._reconsume_at + 16 < ends, "is too short for its hosts")
-        at, length = self.body_slices
-        self._demand((length >= 0) & (length <= sizes) & (at + length + 3 <= ends), "has a body longer than itself")
-        at, length = self._topic
-        self._demand((length >= 0) & (at + length + 2 <= ends), "has a topic longer than itself")
-        at, length = self._property_slices
-        self._demand((length >= 0) & (at + length == ends), "has lengths that do not add up to its size")
-
-    def _demand(self, good: npt.NDArray[np.bool_], what: str) -> None:
-        if not good.all():
-            at = int(self.starts[int(np.argmin(good))])
-            raise RecordError(f"the record at byte {at} {what}")
+    @property
+    def places(self) -> Positions:
+        """One number for each topic and queue id: the topic's in :attr:`topic_codes`, and 32 bits of the queue's."""
+        return self.topic_codes[1] << 32 | (self.queue_ids.astype(np.int64) & 0xFFFFFFFF)
 
     def by_queue(self) -> Iterator[tuple[str, int, Records]]:
         """Topic, queue id and records of each queue, queue by queue."""
         if not len(self):
             return
-        topics = self.topics().dictionary_encode()
-        names: list[str] = topics.dictionary.to_pylist()
-        places = topics.indices.to_numpy().astype(np.int64) << 32 | self.queue_ids.astype(np.int64)
-        for place in np.unique(places).tolist():
-            yield names[place >> 32], place & 0xFFFFFFFF, self.rows(places == place)
+        names, codes = self.topic_codes
+        places = self.places
+        order = np.argsort(places, kind="stable")
+        for rows in np.split(order, np.flatnonzero(np.diff(places[order])) + 1):
+            yield names[int(codes[rows[0]])], int(self.queue_ids[rows[0]]), self.rows(rows)
 
     # Columns --------------------------------------------------------------------------------------
 
@@ -216,19 +270,16 @@ class Records:
         return _COLUMNS[name](self, kind)
 
     def topics(self) -> Any:
-        """Topics as strings; at hardly any cost where all are the same."""
-        at, lengths = self._topic
-        first = self.source[int(at[0]) : int(at[0] + lengths[0])]
-        if (lengths == len(first)).all() and first:
-            found = windows(self._bytes, f"S{len(first)}")[at]
-            if (found == first).all():
-                return constant(first.decode("utf-8", "replace"), len(self))
-        return text(slices(self._bytes, at, lengths))
+        """Topics as strings."""
+        names, codes = self.topic_codes
+        if (codes == codes[:1]).all():
+            return constant(names[int(codes[0])] if len(codes) else "", len(self))
+        return pa.array(names, pa.string()).take(pa.array(codes))
 
     @cached_property
     def properties(self) -> PropertyTexts:
         """Properties, cut up when asked for."""
-        return PropertyTexts(slices(self._bytes, *self._property_slices))
+        return PropertyTexts(slices(self._bytes, *self._layout[4:]))
 
     def property_numbers(self, name: str, kind: Any) -> Any:
         """A property as whole numbers of an Arrow type; null where it is absent, or none that fits."""
@@ -252,46 +303,54 @@ class Records:
     def body_bytes(self, row: int) -> bytes:
         """The stored body of one record."""
         at, length = self.body_slices
-        return self.source[int(at[row]) : int(at[row] + length[row])]
+        return bytes(self.source[int(at[row]) : int(at[row] + length[row])])
 
     def msg_ids(self) -> Any:
         """Offset ids: 32 hex digits, 56 with an IPv6 store host."""
-        if self._v6:
-            places = zip(self._hosts(STOREHOST_V6), self._field(PHYSICAL_OFFSET_AT, ">i8").tolist(), strict=True)
+        if self._has_v6:
+            places = zip(self._hosts(STOREHOST_V6), self.physical_offsets.tolist(), strict=True)
             return pa.array([offset_msg_id(host, offset) for host, offset in places], pa.string())
-        raw = np.empty((len(self), 2), "V8")
-        source = windows(self._bytes, "V8")
-        raw[:, 0] = source[self.starts + self._store_timestamp_at + 8]
-        raw[:, 1] = source[self.starts + PHYSICAL_OFFSET_AT]
+        raw = np.empty((len(self), 2), _HEAD["physicalOffset"])
+        raw[:, 0] = self._heads["storeHost"].view(raw.dtype)
+        raw[:, 1] = self._heads["physicalOffset"]
         digits = _HEX[raw.view(np.uint8)]
         ends = np.arange(0, 32 * len(self) + 1, 32, dtype=np.int32)
         return pa.Array.from_buffers(pa.string(), len(self), [None, pa.py_buffer(ends), pa.py_buffer(digits)])
 
+    @cached_property
+    def _has_v6(self) -> bool:
+        return bool((self.sys_flags & _V6).any())
+
     def _hosts(self, bit: int) -> list[bytes]:
-        at = self.starts + (BORN_HOST_AT if bit == BORNHOST_V6 else self._store_timestamp_at + 8)
-        lengths = np.broadcast_to(self._host_bytes(bit), at.shape)
-        return [self.source[a : a + n] for a, n in zip(at.tolist(), lengths.tolist(), strict=True)]
+        born = _host_bytes(self.sys_flags, BORNHOST_V6)
+        at = self.starts + BORN_HOST_AT + (0 if bit == BORNHOST_V6 else born + 8)
+        lengths = _host_bytes(self.sys_flags, bit)
+        return [bytes(self.source[a : a + n]) for a, n in zip(at.tolist(), lengths.tolist(), strict=True)]
 
     def host_texts(self, bit: int) -> Any:
         """Born or store hosts (by their IPv6 bit) as ``ip:port``; each distinct one is formatted once."""
-        if self._v6:
+        if self._has_v6:
             known: dict[bytes, str] = {}
             return pa.array([known.get(h) or known.setdefault(h, _host_text(h)) for h in self._hosts(bit)], pa.string())
-        at = self.starts + (BORN_HOST_AT if bit == BORNHOST_V6 else self._store_timestamp_at + 8)
-        raw = windows(self._bytes, "u8")[at]  # native order: only equality matters, and the bytes stay
-        if (raw == raw[0]).all():
+        # As numbers in native order: only equality matters, and the bytes stay.
+        raw = self._heads["bornHost" if bit == BORNHOST_V6 else "storeHost"]
+        if (raw == raw[:1]).all():
             return constant(_host_text(raw[:1].tobytes()), len(self))
-        distinct, which = np.unique(raw, return_inverse=True)
-        names = pa.array([_host_text(host.tobytes()) for host in distinct], pa.string())
-        return names.take(pa.array(which))
+        found = pa.array(np.ascontiguousarray(raw)).dictionary_encode()
+        names = [_host_text(host.tobytes()) for host in found.dictionary.to_numpy()]
+        return pa.array(names, pa.string()).take(found.indices)
+
+
+def _host_bytes(flags: npt.NDArray[np.int32], bit: int) -> Positions:
+    return np.where(flags & bit, IPV6_HOST_BYTES, IPV4_HOST_BYTES).astype(np.int64)
 
 
 def _host_text(stored: bytes) -> str:
     return format_address(*decode_host(stored))
 
 
-def _number(at: int, dtype: str) -> Callable[[Records, Any], Any]:
-    return lambda records, kind: pa.array(records._field(at, dtype), kind)
+def _number(field: str) -> Callable[[Records, Any], Any]:
+    return lambda records, kind: pa.array(records.number(field), kind)
 
 
 def _timestamp(milliseconds: npt.NDArray[np.int64], kind: Any) -> Any:
@@ -308,8 +367,8 @@ _TRANSACTION_TYPES: Final = pa.array([None, "PREPARED", "COMMIT", "ROLLBACK"], p
 
 _COLUMNS: Final[dict[str, Callable[[Records, Any], Any]]] = {
     "topic": lambda records, _: records.topics(),
-    "queueId": _number(12, ">i4"),
-    "queueOffset": lambda records, kind: pa.array(records.queue_offsets, kind),
+    "queueId": _number("queueId"),
+    "queueOffset": _number("queueOffset"),
     "msgId": lambda records, _: records.msg_ids(),
     "uniqKey": lambda records, _: records.properties.values_of(UNIQ_KEY),
     "tags": lambda records, _: records.properties.values_of(TAGS),
@@ -317,17 +376,17 @@ _COLUMNS: Final[dict[str, Callable[[Records, Any], Any]]] = {
     "properties": lambda records, kind: records.properties.maps(kind),
     "propertiesText": lambda records, _: records.properties.text(),
     "storedBody": lambda records, _: records.packed_bodies(),
-    "flag": _number(16, ">i4"),
+    "flag": _number("flag"),
     "sysFlag": lambda records, kind: pa.array(records.sys_flags, kind),
-    "bornTimestamp": lambda records, kind: _timestamp(records._field(BORN_TIMESTAMP_AT, ">i8"), kind),
+    "bornTimestamp": lambda records, kind: _timestamp(records.number("bornTimestamp"), kind),
     "bornHost": lambda records, _: records.host_texts(BORNHOST_V6),
     "storeTimestamp": lambda records, kind: _timestamp(records.store_timestamps, kind),
     "storeHost": lambda records, _: records.host_texts(STOREHOST_V6),
-    "reconsumeTimes": lambda records, kind: pa.array(records._field(records._reconsume_at, ">i4"), kind),
-    "preparedTransactionOffset": lambda records, kind: pa.array(records._field(records._reconsume_at + 4, ">i8"), kind),
-    "physicalOffset": _number(PHYSICAL_OFFSET_AT, ">i8"),
+    "reconsumeTimes": _number("reconsumeTimes"),
+    "preparedTransactionOffset": _number("preparedTransactionOffset"),
+    "physicalOffset": _number("physicalOffset"),
     "storeSize": lambda records, kind: pa.array(records.sizes, kind),
-    "bodyCrc": _number(8, ">i4"),
+    "bodyCrc": _number("bodyCrc"),
     "delayLevel": lambda records, kind: records.property_numbers(DELAY, kind),
     "deliverTimestamp": lambda records, kind: _moments(records.property_numbers(TIMER_DELIVER_MS, pa.int64()), kind),
     "transactionType": lambda records, _: _TRANSACTION_TYPES.take(pa.array((records.sys_flags >> 2) & 3)),

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from cometmq.spark.slices import Bytes, Positions, buffers_of, slices, text
+from cometmq.spark.slices import Bytes, Positions, buffers_of, slices, text, windows
 
 _NAME_END: Final = 1
 _PIECE_END: Final = 2
@@ -60,46 +60,82 @@ class PropertyTexts:
             starts, middles, ends = starts[good], middles[good], ends[good]
         return starts, middles, ends, firsts
 
+    @cached_property
+    def _names(self) -> tuple[list[bytes], Positions]:
+        """The distinct names, and for each piece the number of its own."""
+        starts, middles, _, firsts = self._pieces
+        return _as_in_the_first(self._bytes, starts, middles, firsts) or _encoded(
+            slices(self._bytes, starts, middles - starts)
+        )
+
     def values_of(self, name: str) -> Any:
         """One property of each record as strings, null where it has none."""
-        starts, middles, ends, firsts = self._pieces
-        wanted = np.frombuffer(name.encode(), np.uint8)
-        same = np.flatnonzero(middles - starts == len(wanted))
-        for at, byte in enumerate(wanted):
-            same = same[self._bytes[starts[same] + at] == byte]
-        begin = np.zeros(self._count, np.int64)
-        length = np.zeros(self._count, np.int64)
-        rows = np.searchsorted(firsts, same, side="right") - 1
-        begin[rows] = middles[same] + 1  # the last of equal names stays
-        length[rows] = ends[same] - middles[same] - 1
+        _, middles, ends, firsts = self._pieces
+        names, numbers = self._names
+        wanted = name.encode()
+        if wanted not in names:
+            return pa.nulls(self._count, pa.string())
+        pieces = np.flatnonzero(numbers == names.index(wanted))
+        begins, lengths = middles[pieces] + 1, ends[pieces] - middles[pieces] - 1
+        rows = np.searchsorted(firsts, pieces, side="right") - 1
+        if len(rows) == self._count and (rows == np.arange(self._count)).all():
+            return text(slices(self._bytes, begins, lengths))
+        begin, length = np.zeros(self._count, np.int64), np.zeros(self._count, np.int64)
+        begin[rows], length[rows] = begins, lengths  # the last of equal names stays
         return text(slices(self._bytes, begin, length, length == 0))
 
     def maps(self, kind: Any) -> Any:
         """The properties of each record as an Arrow map of type ``kind``."""
-        starts, middles, ends, firsts = self._pieces
-        names = slices(self._bytes, starts, middles - starts)
-        keep = _without_repeats(names, firsts)
+        _, middles, ends, firsts = self._pieces
+        names, numbers = self._names
+        values = text(slices(self._bytes, middles + 1, ends - middles - 1))
+        keep = _without_repeats(len(names), numbers, firsts)
         if keep is not None:
-            names = names.filter(pa.array(keep))
             firsts = np.concatenate(([0], np.cumsum(keep)))[firsts]
-            middles, ends = middles[keep], ends[keep]
-        values = slices(self._bytes, middles + 1, ends - middles - 1)
-        return pa.MapArray.from_arrays(pa.array(firsts.astype(np.int32)), text(names), text(values), type=kind)
+            numbers, values = numbers[keep], values.filter(pa.array(keep))
+        keys = text(pa.array(names, pa.binary())).take(pa.array(numbers))
+        return pa.MapArray.from_arrays(pa.array(firsts.astype(np.int32)), keys, values, type=kind)
 
 
-def _without_repeats(names: Any, firsts: Positions) -> npt.NDArray[np.bool_] | None:
-    """Which pieces stay when of equal names in a record only the last does; None if all of them do."""
-    if not len(names):
+def _as_in_the_first(
+    data: Bytes, starts: Positions, middles: Positions, firsts: Positions
+) -> tuple[list[bytes], Positions] | None:
+    """Names where every record has those of the first, as those of one producer mostly do; None where it is not so."""
+    count, records = int(firsts[1]), len(firsts) - 1
+    if not count or count * records != len(starts) or (np.diff(firsts) != count).any():
         return None
+    lengths = (middles - starts).reshape(records, count)
+    if (lengths != lengths[0]).any():
+        return None
+    names: list[bytes] = []
+    for number, length in enumerate(lengths[0].tolist()):
+        found = windows(data, f"V{length}")[starts[number::count]]
+        if (found != found[0]).any():
+            return None
+        names.append(found[0].tobytes())
+    if len(set(names)) < count:
+        return None
+    return names, np.tile(np.arange(count), records)
+
+
+def _encoded(names: Any) -> tuple[list[bytes], Positions]:
     encoded = names.dictionary_encode()
-    ids = encoded.indices.to_numpy().astype(np.int64)
-    bits = np.left_shift(np.int64(1), ids % _BITS)
+    return encoded.dictionary.to_pylist(), encoded.indices.to_numpy().astype(np.int64)
+
+
+def _without_repeats(names: int, numbers: Positions, firsts: Positions) -> npt.NDArray[np.bool_] | None:
+    """Which pieces stay when of equal names in a record only the last does; None if all of them do.
+
+    :param names: how many there are; ``numbers`` says which of them each piece has.
+    """
+    if not len(numbers):
+        return None
+    bits = np.left_shift(np.int64(1), numbers % _BITS)
     filled = firsts[:-1][firsts[1:] > firsts[:-1]]
     # Summing powers of two equals or-ing them only where none stands twice.
     if (np.add.reduceat(bits, filled) == np.bitwise_or.reduceat(bits, filled)).all():
         return None
-    rows = np.repeat(np.arange(len(firsts) - 1), np.diff(firsts))
-    keys = rows * len(encoded.dictionary) + ids
+    keys = np.repeat(np.arange(len(firsts) - 1), np.diff(firsts)) * names + numbers
     _, last = np.unique(keys[::-1], return_index=True)
     keep = np.zeros(len(keys), np.bool_)
     keep[len(keys) - 1 - last] = True

@@ -1,4 +1,4 @@
-"""Gathers out of one byte buffer: numbers at any position, and slices of any length as Arrow arrays.
+"""Gathers out of one byte buffer: values at any position, and slices of any length as Arrow arrays.
 
 Everything here works on many records at once and copies each byte at most twice; there is no loop per record.
 """
@@ -14,25 +14,16 @@ import pyarrow as pa
 Bytes = npt.NDArray[np.uint8]
 Positions = npt.NDArray[np.int64]
 
-_VIEW_BYTES: Final = 16
-"""An Arrow view: int32 length, then 12 bytes inline, or 4 bytes prefix, int32 buffer, int32 offset."""
 _INLINE_BYTES: Final = 12
-_ZEROED: Final = np.array(
-    [[0xFF] * length + [0] * (_INLINE_BYTES - length) for length in range(_INLINE_BYTES + 1)], np.uint8
-)
-"""Row ``n`` keeps the first ``n`` of 12 bytes."""
+"""An Arrow view: int32 length, then 12 bytes inline, or 4 bytes prefix, int32 buffer, int32 offset. What stands behind
+fewer bytes inline does not matter to a view that is only copied from."""
+_INLINE: Final = f"V{_INLINE_BYTES}"
 
 
-def windows(buffer: Bytes, dtype: str) -> npt.NDArray[Any]:
+def windows(buffer: Bytes, dtype: str | np.dtype[Any]) -> npt.NDArray[Any]:
     """A view of ``buffer`` as overlapping values of ``dtype``, one beginning at each byte."""
     kind = np.dtype(dtype)
     return np.ndarray((max(len(buffer) - kind.itemsize + 1, 0),), kind, buffer.data, strides=(1,))
-
-
-def numbers(buffer: Bytes, at: Positions, dtype: str) -> npt.NDArray[Any]:
-    """The big-endian numbers of ``dtype`` (as ``">i4"``) that begin at ``at``, in native order."""
-    found = windows(buffer, dtype)[at]
-    return found.astype(found.dtype.newbyteorder("="))
 
 
 def slices(buffer: Bytes, starts: Positions, lengths: Positions, missing: npt.NDArray[np.bool_] | None = None) -> Any:
@@ -44,26 +35,33 @@ def slices(buffer: Bytes, starts: Positions, lengths: Positions, missing: npt.ND
     count = len(starts)
     if count == 0 or not len(buffer):
         return pa.array([None if missing is not None and missing[i] else b"" for i in range(count)], pa.binary())
-    views = np.zeros((count, _VIEW_BYTES), np.uint8)
-    words = views.view(np.int32)
-    words[:, 0] = lengths
-    padded = buffer
-    if int(starts.max()) + _INLINE_BYTES > len(buffer):
-        padded = np.concatenate((buffer, np.zeros(_INLINE_BYTES, np.uint8)))
-    heads = windows(padded, f"V{_INLINE_BYTES}")[starts].view(np.uint8).reshape(count, _INLINE_BYTES)
-    short = lengths <= _INLINE_BYTES
-    if short.all():
-        np.bitwise_and(heads, _ZEROED[lengths], out=views[:, 4:])
-    else:
-        views[:, 4:8] = heads[:, :4]
-        words[:, 3] = starts
-        if short.any():
-            views[short, 4:] = heads[short] & _ZEROED[lengths[short]]
+    views = np.empty((count, 4), np.int32)
+    views[:, 0] = lengths
+    views[:, 1:] = _heads(buffer, starts).view(np.int32).reshape(count, 3)
+    far = lengths > _INLINE_BYTES
+    if far.all():
+        views[:, 2], views[:, 3] = 0, starts
+    elif far.any():
+        np.copyto(views[:, 2], 0, where=far)
+        np.copyto(views[:, 3], starts, where=far, casting="same_kind")
     validity = None
     if missing is not None and missing.any():
         validity = pa.py_buffer(np.packbits(~missing, bitorder="little"))
     array = pa.Array.from_buffers(pa.binary_view(), count, [validity, pa.py_buffer(views), pa.py_buffer(buffer)])
     return array.cast(pa.binary())
+
+
+def _heads(buffer: Bytes, starts: Positions) -> npt.NDArray[np.void]:
+    """The first bytes from each start on, with zeros for those behind the buffer's end."""
+    last = max(len(buffer) - _INLINE_BYTES, 0)
+    early = starts < last
+    if early.all():
+        return windows(buffer, _INLINE)[starts]
+    tail = np.zeros(2 * _INLINE_BYTES, np.uint8)
+    tail[: len(buffer) - last] = buffer[last:]
+    heads = windows(tail, _INLINE)[np.maximum(starts - last, 0)]
+    heads[early] = windows(buffer, _INLINE)[starts[early]]
+    return heads
 
 
 def text(array: Any) -> Any:

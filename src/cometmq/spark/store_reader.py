@@ -21,6 +21,7 @@ from cometmq.spark.apart import bad_bodies
 from cometmq.spark.decode import Records, decode
 from cometmq.spark.store_files import ConsumeQueues
 from cometmq.spark.store_options import StoreOptions
+from cometmq.spark.store_scan import CHUNK_BYTES
 from cometmq.spark.store_stretches import Stretch, sound_records, stretches
 from cometmq.store.record_scan import NO_QUEUE_OFFSET
 
@@ -34,34 +35,31 @@ class StoreScan:
         self._pattern = re.compile(options.topic_pattern) if options.topic_pattern is not None else None
         self._wanted: dict[str, bool] = {}
 
-    def records(self, stretch: Stretch) -> Iterator[Records]:
+    def records(self, stretch: Stretch, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Records]:
         """Yield sound records in the order of the log; damage goes to ``badRecordsPath``.
 
+        :param chunk_bytes: how many of them together, in bytes of the log.
         :raises StoreReadError: a record is damaged and there is no such path.
         """
-        for found in sound_records(stretch, self._options.bad_records_path):
+        for found in sound_records(stretch, self._options.bad_records_path, chunk_bytes):
             kept = self._visible(found)
             if len(kept):
                 yield kept
 
     def _visible(self, records: Records) -> Records:
         options = self._options
-        topics = records.topics().dictionary_encode()
-        names: list[str] = topics.dictionary.to_pylist()
-        which = topics.indices.to_numpy()
+        names, which = records.topic_codes
         keep: npt.NDArray[np.bool_] = np.array([self._wants(name) for name in names], np.bool_)[which]
         keep &= (records.sys_flags & NO_QUEUE_OFFSET) == 0
         times = records.store_timestamps
         keep &= (times >= options.starting_timestamp) & (times < options.ending_timestamp)
         if self._queues is not None and self._queues.present:
-            self._drop_disowned(records, names, which, keep)
+            self._drop_disowned(records, keep)
         return records if keep.all() else records.rows(keep)
 
-    def _drop_disowned(
-        self, records: Records, names: list[str], which: npt.NDArray[Any], keep: npt.NDArray[np.bool_]
-    ) -> None:
+    def _drop_disowned(self, records: Records, keep: npt.NDArray[np.bool_]) -> None:
         assert self._queues is not None
-        places = which.astype(np.int64) << 32 | records.queue_ids.astype(np.int64)
+        names, places = records.topic_codes[0], records.places
         for place in np.unique(places[keep]).tolist():
             units = self._queues.units(names[place >> 32], place & 0xFFFFFFFF)
             if units is not None:

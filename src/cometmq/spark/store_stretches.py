@@ -20,7 +20,7 @@ from cometmq.spark.decode import Records
 from cometmq.spark.errors import StoreReadError
 from cometmq.spark.store_files import ConsumeQueues, LogFile, boundaries, log_files
 from cometmq.spark.store_options import StoreOptions
-from cometmq.spark.store_scan import Damage, scan
+from cometmq.spark.store_scan import CHUNK_BYTES, Damage, scan
 
 STRETCH_BYTES: Final = 128 * 1024 * 1024
 """Bytes of the log in one partition where the consume queues allow to cut there."""
@@ -65,13 +65,14 @@ def stretches(options: StoreOptions) -> list[Stretch]:
     return found
 
 
-def sound_records(stretch: Stretch, bad_records_path: str | None) -> Iterator[Records]:
+def sound_records(stretch: Stretch, bad_records_path: str | None, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Records]:
     """Yield the sound records of a stretch in the order of the log; damage goes to ``bad_records_path``.
 
+    :param chunk_bytes: how many of them together, in bytes of the log.
     :raises StoreReadError: a record is damaged and there is no such path.
     """
     lines: list[bytes] = []
-    for found in scan(stretch.file, stretch.begin, stretch.end):
+    for found in scan(stretch.file, stretch.begin, stretch.end, chunk_bytes):
         if isinstance(found, Records):
             yield found
         elif bad_records_path is None:
