@@ -294,6 +294,15 @@ MAX_TRANSFER_BYTES: Final = 4 * 1024 * 1024 - 12
 """Bytes of the log in one transfer to a slave: with its head of 12 they fill the buffer that Apache's slave reads into
 (``READ_MAX_BUFFER_SIZE``); more would never be whole there."""
 
+TRANSFER_TURN_BYTES: Final = 256 * 1024
+"""Bytes of the log sent to one slave in one turn of the loop, about 0.1 ms: clients are answered in between."""
+
+TRANSFER_HIGH_WATER_BYTES: Final = 1024 * 1024
+"""Unsent bytes of one slave above which it is sent no more until it has read most of them."""
+
+MAX_SLAVES: Final = 64
+"""Slaves of one master; each gets every byte that is stored. Real sets have one or two."""
+
 # --- Any delay ------------------------------------------------------------------------------------
 TIMER_BATCH_MESSAGES: Final = 128
 """Waiting messages delivered in one turn of the loop, about 2 ms of work: others are answered in between."""

@@ -12,7 +12,7 @@ import pytest
 from tests.broker.conftest import small_config
 from tests.broker.wire import Wire, records, send_header
 
-import cometmq.broker.send_flush
+import cometmq.broker.send_waiters
 import cometmq.broker.store_turn
 from cometmq.broker.controller import Broker
 from cometmq.clock import VirtualClock
@@ -121,7 +121,7 @@ async def test_failed_flush_is_never_believed_again(
 
 
 async def test_sync_flush_is_bounded(start_on: StartOn, connect_to: ConnectTo, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cometmq.broker.send_flush, "MAX_UNFLUSHED_CONNECTION_BYTES", 4000)
+    monkeypatch.setattr(cometmq.broker.send_waiters, "MAX_UNFLUSHED_CONNECTION_BYTES", 4000)
     broker = await start_on(flush_disk_type="SYNC_FLUSH")
     flushes: list[Callable[[Any], None]] = []
     monkeypatch.setattr(broker.store, "when_flushed", lambda _position, callback: flushes.append(callback))
@@ -171,7 +171,7 @@ async def test_a_large_turn_is_written_in_parts(
 async def test_sync_flush_counts_what_waits_with_the_message(
     start_on: StartOn, connect_to: ConnectTo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cometmq.broker.send_flush, "MAX_UNFLUSHED_CONNECTION_BYTES", 20_000)
+    monkeypatch.setattr(cometmq.broker.send_waiters, "MAX_UNFLUSHED_CONNECTION_BYTES", 20_000)
     broker = await start_on(flush_disk_type="SYNC_FLUSH")
     monkeypatch.setattr(broker.store, "when_flushed", lambda _position, _callback: None)
     wire = await connect_to(broker)

@@ -6,15 +6,20 @@ import csv
 import io
 import json
 import re
+import socket
 import threading
 import time
 from datetime import timedelta
+from typing import Any
 
 import pytest
-from tests.cli.conftest import CommandLine
+from tests.cli.conftest import CommandLine, until
 
+from cometmq.broker.controller import HA_PORT_DISTANCE
+from cometmq.broker.replication.frames import encode_report
 from cometmq.client import ConsumeFromWhere, Message, ProducerConfig, PushConfig
 from cometmq.client.sync import SyncProducer, SyncPushConsumer
+from cometmq.message.hosts import format_address, parse_address
 
 pytestmark = pytest.mark.xdist_group("cli-administration")
 
@@ -140,6 +145,30 @@ def test_cluster_list_and_status(cometmq: CommandLine) -> None:
     assert status.code == 0
     assert status.json()[0]["state"] == "ok"
     assert status.json()[0]["address"] == broker["address"]
+
+
+def test_cluster_slaves(cometmq: CommandLine) -> None:
+    (broker,) = cometmq("cluster", "list", "-o", "json").json()
+    assert cometmq("cluster", "slaves", "-o", "json").json() == []
+    host, port = parse_address(broker["address"])
+    with socket.create_connection((host, port + HA_PORT_DISTANCE)) as slave:
+        rows: list[dict[str, Any]] = []
+
+        def shown() -> bool:
+            slave.sendall(encode_report(0))  # again and again: a silent one is closed
+            rows[:] = cometmq("cluster", "slaves", "-o", "json").json()
+            return bool(rows)
+
+        until(shown, "the slave is shown")
+        (row,) = rows
+        assert (row["broker"], row["slave"], row["state"], row["has_up_to"]) == (
+            "broker-0",
+            format_address(*slave.getsockname()),
+            "in sync",
+            0,
+        )
+        assert row["behind_bytes"] >= 0
+        assert "in sync" in cometmq("cluster", "slaves").out
 
 
 @pytest.mark.parametrize(

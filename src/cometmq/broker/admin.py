@@ -19,6 +19,8 @@ from cometmq.broker.clients import ClientRegistry
 from cometmq.broker.groups import SubscriptionGroupManager
 from cometmq.broker.live_config import LiveConfig
 from cometmq.broker.offsets import ConsumerOffsetManager
+from cometmq.broker.replication.ha_service import HAService
+from cometmq.broker.replication.ha_status import HaStatusAdmin
 from cometmq.broker.schedule import ScheduleMessageService
 from cometmq.broker.stats import BrokerStats
 from cometmq.broker.timer import TimerMessageService
@@ -45,6 +47,7 @@ def register_administration(
     permission_changed: Callable[[], None],
     when_registered: Callable[[Callable[[], None]], None],
     timer: TimerMessageService,
+    ha: HAService,
     clock: Clock,
 ) -> None:
     """Let ``processors`` answer tools about this broker.
@@ -66,3 +69,4 @@ def register_administration(
     ConfigAdmin(live, permission_changed, clock).register(processors)
     RuntimeAdmin(live, store, stats, schedule, transactions, timer).register(processors)
     TransactionAdmin(transactions.open).register(processors)
+    HaStatusAdmin(live, ha).register(processors)

@@ -24,7 +24,7 @@ from cometmq.remoting.server_connection import ServerConnection
 
 _log = logging.getLogger(__name__)
 
-FIXED: Final = {"filterServerNums": "0", "slaveReadEnable": "false", "useTLS": "false"}
+FIXED: Final = {"filterServerNums": "0", "useTLS": "false"}
 """Apache's keys that tools expect in the answer (exportConfigs fails without them); here they cannot be otherwise."""
 
 

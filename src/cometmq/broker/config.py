@@ -16,6 +16,7 @@ from cometmq.limits import (
     MAX_MESSAGE_BYTES,
     MAX_QUERY_MESSAGES,
     MAX_TIMER_DELAY_SECONDS,
+    MAX_TRANSFER_BYTES,
 )
 from cometmq.message.hosts import parse_address, split_addresses
 from cometmq.message.names import MASTER_ID, TRACE_TOPIC
@@ -107,6 +108,9 @@ APACHE_ONLY_KEYS: Final = frozenset(
 )
 """Keys of Apache's broker (thread pools, Netty, page cache, filter bits) that are accepted and mean nothing here."""
 
+ASYNC_MASTER: Final = "ASYNC_MASTER"
+SYNC_MASTER: Final = "SYNC_MASTER"
+
 _MILLISECONDS_OF_A_DAY: Final = 86_400_000
 
 
@@ -118,11 +122,16 @@ class BrokerConfig(StoreConfig):
     broker_cluster_name: str = option("DefaultCluster", "Cluster that this broker belongs to.")
     broker_name: str = option("", "Name of this broker. Empty: the host's name.")
     broker_id: int = option(MASTER_ID, "0, that of a master.", maximum=MASTER_ID)
-    broker_role: str = option("ASYNC_MASTER", "Role in replication; there are no slaves.", choices=("ASYNC_MASTER",))
+    broker_role: str = option(
+        ASYNC_MASTER,
+        "Role in replication: a SYNC_MASTER answers sends once a slave has the message, too.",
+        choices=(ASYNC_MASTER, SYNC_MASTER),
+    )
     acl_enable: str = option("false", "Whether signatures are checked; this broker cannot.", choices=("false",))
     broker_ip1: str = option(
         "", "Address that clients reach this broker at; it is inside message ids. Empty: found out.", key="brokerIP1"
     )
+    broker_ip2: str = option("", "Address that slaves reach this broker at. Empty: brokerIP1.", key="brokerIP2")
     config_store_path: str = option("", "File that changes made at run time (code 25) are written back to.")
     bind_address: str = option("0.0.0.0", "Address to listen on; empty: every one, IPv4 and IPv6.")
     listen_port: int = option(10_911, "Port for clients and tools; 0 takes a free one.", maximum=65_535)
@@ -180,7 +189,8 @@ class BrokerConfig(StoreConfig):
     )
     access_message_in_memory_max_ratio: int = option(
         40,
-        "Per cent of memory; a new group starts at a queue's first message if the log has not grown more since.",
+        "Per cent of memory: a new group starts at a queue's first message if the log has not grown more since, and "
+        "with slaveReadEnable consumers that are farther behind go to a slave.",
         minimum=0,
         maximum=95,
         runtime=True,
@@ -190,6 +200,29 @@ class BrokerConfig(StoreConfig):
     )
     flush_consumer_offset_interval: int = option(
         5_000, "Milliseconds between two writes of the consumer offsets.", minimum=100, maximum=_MILLISECONDS_OF_A_DAY
+    )
+
+    # --- replication ----------------------------------------------------------------------------
+    ha_listen_port: int = option(
+        0, "Port for slaves. 0: the one after listenPort, or any where that is 0.", maximum=65_535
+    )
+    ha_send_heartbeat_interval: int = option(
+        5_000, "Milliseconds without a transfer after which a slave gets a heartbeat.", minimum=1
+    )
+    ha_housekeeping_interval: int = option(
+        20_000, "Milliseconds without a report after which the connection of a slave is closed.", minimum=1
+    )
+    ha_transfer_batch_size: int = option(
+        32_768, "Bytes of the log in one transfer to a slave.", minimum=1_024, maximum=MAX_TRANSFER_BYTES
+    )
+    ha_slave_fallbehind_max: int = option(
+        268_435_456, "SYNC_MASTER: bytes that all slaves are behind from which on sends do not wait.", minimum=1
+    )
+    slave_timeout: int = option(
+        3_000, "SYNC_MASTER: milliseconds until a send is answered as stored but not at a slave.", minimum=1
+    )
+    slave_read_enable: bool = option(
+        False, "Send consumers that are far behind to a slave, as their group says.", runtime=True
     )
 
     # --- filters --------------------------------------------------------------------------------

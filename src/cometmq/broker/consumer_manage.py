@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from typing import Any, Final
+from typing import Any
 
 from cometmq.broker.clients import ConsumerManager
 from cometmq.broker.live_config import LiveConfig
+from cometmq.broker.log_memory import is_in_memory
 from cometmq.broker.offsets import ConsumerOffsetManager
 from cometmq.message.names import check_group, check_topic
 from cometmq.remoting.bodies import ConsumerIdList, encode_body
@@ -21,8 +21,6 @@ from cometmq.remoting.processors import ProcessorTable, Request, Response
 from cometmq.remoting.server_connection import ServerConnection
 from cometmq.store.message_store import MessageStore
 from cometmq.store.topic_queue import UNIT
-
-_MEMORY_BYTES: Final = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 class ConsumerManageProcessor:
@@ -76,8 +74,7 @@ class ConsumerManageProcessor:
         if queue.min_offset() > 0:
             return False
         position = UNIT.unpack_from(queue.units(0, 1))[0]
-        grown = self._store.max_physical_offset - position
-        return bool(grown <= _MEMORY_BYTES * self._live.current.access_message_in_memory_max_ratio // 100)
+        return is_in_memory(self._store.max_physical_offset - position, self._live.current)
 
     def update_offset(self, _connection: ServerConnection, request: Request[Any], _body: bytes) -> Response:
         """Note how far a group has come in a queue."""

@@ -17,7 +17,7 @@ from typing import Final
 from cometmq.broker.admin import register_administration
 from cometmq.broker.answers import SendAnswers
 from cometmq.broker.clients import ClientRegistry
-from cometmq.broker.config import BrokerConfig
+from cometmq.broker.config import SYNC_MASTER, BrokerConfig
 from cometmq.broker.consumer_filters import ConsumerFilterManager
 from cometmq.broker.consumer_manage import ConsumerManageProcessor
 from cometmq.broker.delay_offsets import DelayOffsets
@@ -39,11 +39,14 @@ from cometmq.broker.pull_filters import PullFilters
 from cometmq.broker.queries import QueryProcessor
 from cometmq.broker.recall import RecallMessageProcessor
 from cometmq.broker.registration import BrokerRegistration
+from cometmq.broker.replication.group_transfer import GroupTransferService
+from cometmq.broker.replication.ha_service import HAService
 from cometmq.broker.reply import ReplyMessageProcessor
 from cometmq.broker.retry import SendBackProcessor
 from cometmq.broker.schedule import ScheduleMessageService
 from cometmq.broker.send import SendMessageProcessor
 from cometmq.broker.send_targets import SendTargets
+from cometmq.broker.send_waiters import SendWaiters
 from cometmq.broker.sequenced_sends import SequencedSends
 from cometmq.broker.stats import BrokerStats
 from cometmq.broker.store_turn import StoreTurn
@@ -79,11 +82,12 @@ class Broker:
 
     Its parts are there for the modules of administration: ``live``, ``topics``, ``groups``,
     ``offsets``, ``filters``, ``clients``, ``locks``, ``processors``, ``stats``; from ``start`` on also ``store``,
-    ``turn``, ``transactions``, ``timer``, ``schedule``, ``hold`` and ``server``.
+    ``turn``, ``ha``, ``transactions``, ``timer``, ``schedule``, ``hold`` and ``server``.
     """
 
     store: MessageStore
     turn: StoreTurn
+    ha: HAService
     transactions: TransactionalMessageService
     timer: TimerMessageService
     schedule: ScheduleMessageService
@@ -100,9 +104,14 @@ class Broker:
         disk: Disk | None = None,
     ) -> None:
         self._hooks = (hooks or BrokerHooks()) + load_hooks(config)
-        ip = config.broker_ip1.removeprefix("[").removesuffix("]") or own_ip()
+        ip = _plain(config.broker_ip1) or own_ip()
         self.live = LiveConfig(
-            dataclasses.replace(config, broker_ip1=ip, broker_name=config.broker_name or socket.gethostname())
+            dataclasses.replace(
+                config,
+                broker_ip1=ip,
+                broker_ip2=_plain(config.broker_ip2) or ip,
+                broker_name=config.broker_name or socket.gethostname(),
+            )
         )
         self.clock = clock
         self._disk = disk
@@ -157,6 +166,7 @@ class Broker:
         """
         for server in self._servers:
             server.cut_off()
+        self.ha.cut_off()
         if self._registrar is not None:
             await self._registrar.close()
 
@@ -183,10 +193,13 @@ class Broker:
         tables = TurnWriter(self._save_tables, self.server.schedule_turn)
         self.topics.on_due = self.groups.on_due = self._lock_file.on_due = tables.changed
         # First the tables: messages of a topic that is in no file would be hidden after a crash.
-        self.server.turn_hooks += (tables.end_turn, self.turn.end, self.timer.end_turn)
+        self.server.turn_hooks += (tables.end_turn, self.turn.end, self.ha.end_turn, self.timer.end_turn)
+        self._stops.push_async_callback(self.ha.stop)
         self._stops.push_async_callback(self.schedule.stop)
         self._stops.push_async_callback(self._finish_requests)
         await self._listen_fast()
+        port = config.ha_listen_port or (config.listen_port and config.listen_port + HA_PORT_DISTANCE)
+        await self.ha.start(config.bind_address, port)
 
     async def _listen_fast(self) -> None:
         """Listen on the port for clients that keep pulls and all else apart (``vipChannelEnabled``)."""
@@ -219,6 +232,19 @@ class Broker:
         host = encode_host(config.broker_ip1, self.server.port)
         answers = SendAnswers(host, region=config.region_id, trace_on=config.trace_on)
         targets = SendTargets(self.live, self.topics, self.groups, self.store, clock=self.clock)
+        transfers = GroupTransferService(
+            clock=self.clock,
+            timeout_s=config.slave_timeout / 1000,
+            fall_behind_max=config.ha_slave_fallbehind_max,
+        )
+        self.ha = HAService(config, self.store, transfers, clock=self.clock)
+        waiters = SendWaiters(
+            self.store,
+            transfers if config.broker_role == SYNC_MASTER else None,
+            answers,
+            clock=self.clock,
+            timeout_s=config.sync_flush_timeout / 1000,
+        )
         self.turn = StoreTurn(
             targets,
             self.store,
@@ -227,7 +253,7 @@ class Broker:
             host,
             self.server.schedule_turn,
             clock=self.clock,
-            flush_timeout_s=config.sync_flush_timeout / 1000,
+            waiters=waiters,
         )
         self.transactions = TransactionalMessageService(
             self.live, self.topics, self.offsets, self.clients.producers, self.store, self.turn, host, clock=self.clock
@@ -291,6 +317,7 @@ class Broker:
             schedule=self.schedule,
             transactions=self.transactions,
             timer=self.timer,
+            ha=self.ha,
             permission_changed=self.topics.new_version,
             when_registered=self._when_registered,
             clock=self.clock,
@@ -337,7 +364,7 @@ class Broker:
             self.topics,
             client,
             address=self.address,
-            ha_address=format_address(config.broker_ip1, self.server.port + HA_PORT_DISTANCE),
+            ha_address=format_address(config.broker_ip2, self.ha.port),
             clock=self.clock,
         )
         self._stops.push_async_callback(registration.stop)
@@ -362,3 +389,8 @@ class Broker:
         self.topics.save()
         self.groups.save()
         self._lock_file.save()
+
+
+def _plain(ip: str) -> str:
+    """An address without the brackets of IPv6."""
+    return ip.removeprefix("[").removesuffix("]")

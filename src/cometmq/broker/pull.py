@@ -11,6 +11,7 @@ from typing import Any, Final
 from cometmq.broker.groups import SubscriptionGroupManager
 from cometmq.broker.hold import HeldPull, PullRequestHoldService
 from cometmq.broker.live_config import LiveConfig
+from cometmq.broker.log_memory import is_in_memory
 from cometmq.broker.offsets import ConsumerOffsetManager
 from cometmq.broker.pull_filters import PullFilters, PullRefusedError
 from cometmq.broker.send_targets import TOPIC_HELP
@@ -157,7 +158,7 @@ class PullMessageProcessor:
         return Response(
             code,
             PullMessageResponseHeader(
-                suggest_which_broker_id=MASTER_ID,
+                suggest_which_broker_id=self._where_next(header.consumer_group, result),
                 next_begin_offset=result.next_begin_offset,
                 min_offset=result.min_offset,
                 max_offset=result.max_offset,
@@ -165,6 +166,15 @@ class PullMessageProcessor:
             result.status.name,
             result.chunks,
         )
+
+    def _where_next(self, group_name: str, result: GetResult) -> int:
+        """The broker id that a group shall pull from next; away from the master when it reads what is not in memory."""
+        config = self._live.current
+        group = self._groups.get(group_name) if config.slave_read_enable else None
+        if group is None:
+            return MASTER_ID
+        behind = self._store.max_physical_offset - result.log_offset if result.count else 0
+        return group.broker_id if is_in_memory(behind, config) else group.which_broker_when_consume_slowly
 
 
 def result_code(status: GetMessageStatus, asked_offset: int) -> ResponseCode:

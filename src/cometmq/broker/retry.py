@@ -111,7 +111,7 @@ class SendBackProcessor:
             )
         if group.retry_queue_nums <= 0:
             return None
-        if self._store.sync_flush and self._turn.waiters.full(connection):
+        if self._turn.waits and self._turn.waiters.full(connection):
             raise SendRefusedError(ResponseCode.SYSTEM_BUSY, BUSY)
         topic_sys_flag = TOPIC_UNIT_SUB if header.unit_mode else 0
         topic = self._made(retry_topic(header.group), group.retry_queue_nums, topic_sys_flag)

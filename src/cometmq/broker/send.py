@@ -185,7 +185,7 @@ class SendMessageProcessor:
             turn.begin()
         if turn.refusal is not None:
             raise turn.refusal
-        if self._store.sync_flush and turn.waiters.full(connection):
+        if turn.waits and turn.waiters.full(connection):
             raise SendRefusedError(ResponseCode.SYSTEM_BUSY, BUSY)
         return self._known.get(header.topic) or self._targets.resolve(header)
 

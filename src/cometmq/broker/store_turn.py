@@ -2,8 +2,8 @@
 
 A request only puts its record into the store's buffer and remembers who asked; so do the broker's own
 services. At the end of the turn one write stores all records, and only then are their requests answered.
-With SYNC_FLUSH the answers wait for the flush that covers the write. A write that fails stores nothing of
-the turn, and everybody is told so (hot path).
+With SYNC_FLUSH the answers wait for the flush that covers the write, with SYNC_MASTER for a slave that has it. A write
+that fails stores nothing of the turn, and everybody is told so (hot path).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Final
 
 from cometmq.broker.answers import PendingSend, SendAnswers
 from cometmq.broker.inner_message import InnerMessage, Stored
-from cometmq.broker.send_flush import FlushWaiters
 from cometmq.broker.send_properties import SendProperties, read_properties
 from cometmq.broker.send_targets import SendRefusedError, SendTarget, SendTargets
+from cometmq.broker.send_waiters import SendWaiters
 from cometmq.broker.stats import BrokerStats
 from cometmq.clock import Clock
 from cometmq.limits import MAX_PROPERTIES_BYTES, MAX_TOPIC_CHARS, MAX_TURN_BYTES
@@ -37,7 +37,8 @@ _MAX_OVERHEAD_BYTES: Final = MIN_RECORD_BYTES + 2 * (IPV6_HOST_BYTES - IPV4_HOST
 """What a record adds to body and properties at most, and the filler that must fit behind it."""
 
 WhenStored = Callable[[Stored | SendRefusedError], None]
-"""Told where an inner message was stored (with SYNC_FLUSH: and flushed), or why it was not."""
+"""Told where an inner message was stored (with SYNC_FLUSH: and flushed; with SYNC_MASTER: and is at a slave, or is not
+in time), or why it was not."""
 
 
 class StoreTurn:
@@ -56,7 +57,7 @@ class StoreTurn:
         schedule: Callable[[], None],
         *,
         clock: Clock,
-        flush_timeout_s: float,
+        waiters: SendWaiters,
     ) -> None:
         self._targets = targets
         self._store = store
@@ -66,7 +67,9 @@ class StoreTurn:
         self._host_flags = STOREHOST_V6 if len(store_host) == IPV6_HOST_BYTES else 0
         self._schedule = schedule
         self._clock = clock
-        self.waiters: Final = FlushWaiters(store, answers, clock=clock, timeout_s=flush_timeout_s)
+        self.waiters: Final = waiters
+        self.waits: Final = waiters.needed
+        """Whether answers wait for more than the write."""
         self._pending: list[PendingSend] = []
         self._inner: list[tuple[WhenStored, Stored]] = []
         self._touched: list[SendTarget] = []
@@ -273,11 +276,11 @@ class StoreTurn:
             target.messages = 0
             target.size_bytes = 0
         stats.put_took(self._clock.now_ms() - self._began_ms, messages)
-        if self._store.sync_flush:
+        if self.waits:
             self.waiters.add(position, [send for send in pending if send.wait])
             pending = [send for send in pending if not send.wait]
             if inner:
-                self._store.when_flushed(position, partial(_flushed, inner))
+                self.waiters.when_safe(position, partial(_safe, inner))
         elif inner:
             _tell(inner)
         self._answers.stored(pending)
@@ -307,7 +310,7 @@ def _tell(inner: list[tuple[WhenStored, Stored]], refusal: SendRefusedError | No
             _log.exception("a service failed after its message was stored or refused")
 
 
-def _flushed(inner: list[tuple[WhenStored, Stored]], error: StoreError | None) -> None:
+def _safe(inner: list[tuple[WhenStored, Stored]], error: StoreError | None) -> None:
     _tell(inner, None if error is None else _not_available(error))
 
 

@@ -30,6 +30,14 @@ _STATUS: Final = (
     Column("disk_used_percent", "Disk %", right=True),
     Column("dispatch_behind_bytes", "Dispatch behind", right=True),
 )
+_SLAVES: Final = (
+    Column("broker", "Broker"),
+    Column("slave", "Slave"),
+    Column("state", "State", prose=True),
+    Column("has_up_to", "Has up to", right=True),
+    Column("behind_bytes", "Behind", right=True),
+    Column("bytes_per_s", "Bytes/s", right=True),
+)
 
 
 @click.group("cluster")
@@ -67,6 +75,39 @@ def status(namesrv: str, output: str) -> int:
     rows = administer(namesrv, work)
     show(rows, _STATUS, output, title="Brokers")
     return DONE if all(row["state"] == "ok" for row in rows) else PARTLY_DONE
+
+
+@command.command("slaves")
+@namesrv_option
+@output_option
+def slaves(namesrv: str, output: str) -> int:
+    """Ask every master of CometMQ, or of RocketMQ 5, how far its slaves are. Exit code 3 when one does not answer."""
+
+    async def work(admin: Admin) -> list[list[dict[str, Any]]]:
+        masters = await admin.masters()
+        return list((await gathered({name: _slaves(admin, name, at) for name, at in masters.items()})).values())
+
+    rows = [row for of_one in administer(namesrv, work) for row in of_one]
+    show(rows, _SLAVES, output, title="Slaves")
+    return DONE if all("slave" in row for row in rows) else PARTLY_DONE
+
+
+async def _slaves(admin: Admin, name: str, address: str) -> list[dict[str, Any]]:
+    try:
+        status = await admin.ha_status(address)
+    except (BrokerError, RemotingError) as error:
+        return [{"broker": name, "state": error.message}]
+    return [
+        {
+            "broker": name,
+            "slave": slave.addr,
+            "state": "in sync" if slave.in_sync else "far behind",
+            "has_up_to": slave.slave_ack_offset,
+            "behind_bytes": slave.diff,
+            "bytes_per_s": slave.transferred_byte_in_second,
+        }
+        for slave in status.ha_connection_info
+    ]
 
 
 async def _status(admin: Admin, name: str, address: str) -> dict[str, Any]:

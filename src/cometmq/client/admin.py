@@ -20,6 +20,7 @@ from cometmq.remoting.bodies import (
     ConsumerIdList,
     ConsumeStats,
     GroupList,
+    HARuntimeInfo,
     KVTable,
     MessageQueue,
     OpenTransaction,
@@ -117,6 +118,11 @@ class Admin:
         code = RequestCode.GET_BROKER_CONFIG
         text = await self._ask.call(broker_address, code, doing="asking for the configuration")
         return {key: value for _, key, value in parse_properties(text.decode("utf-8", "replace"))}
+
+    async def ha_status(self, broker_address: str) -> HARuntimeInfo:
+        """How far the slaves of a master are: of CometMQ, or of RocketMQ 5."""
+        code = RequestCode.GET_BROKER_HA_STATUS
+        return await self._ask.broker(HARuntimeInfo, broker_address, code, None, "asking for its slaves")
 
     # --- transactions ---
 

@@ -221,6 +221,20 @@ class ClientInstance:
             raise MasterNotFoundError(queue.topic, f"broker {queue.broker_name} has no master now")
         return address
 
+    async def reader_of(self, queue: MessageQueue, broker_id: int = MASTER_ID) -> str:
+        """The address to read a queue from, and to keep a group's offsets in it: of that id, else of any of its set.
+
+        :raises RouteNotFoundError: no route names one.
+        """
+        routes = self.routes
+        address = routes.readable(queue.broker_name, broker_id)
+        if address is None:
+            await routes.refresh(queue.topic)
+            address = routes.readable(queue.broker_name, broker_id)
+        if address is None:
+            raise RouteNotFoundError(queue.topic, f"broker {queue.broker_name} is not there now")
+        return address
+
     # --- groups ---
 
     def add_producer(self, group: str) -> None:

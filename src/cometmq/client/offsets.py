@@ -29,7 +29,10 @@ _NOT_FOUND: Final = int(ResponseCode.QUERY_NOT_FOUND)
 
 
 class Offsets:
-    """Asks the masters of queues for offsets; every call may raise ``BrokerError`` and ``RemotingError``."""
+    """Asks the masters of queues for offsets, or while one is away its slave.
+
+    Every call may raise ``BrokerError`` and ``RemotingError``.
+    """
 
     def __init__(self, instance: ClientInstance, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
         self._instance = instance
@@ -67,7 +70,7 @@ class Offsets:
 
         Apache answers 0 for a group it has never heard of while the queue's first message is young.
         """
-        address = await self._instance.master_of(queue)
+        address = await self._instance.reader_of(queue)
         header = QueryConsumerOffsetRequestHeader(group, queue.topic, queue.queue_id)
         answer = await self._instance.remoting.invoke(
             address, RequestCode.QUERY_CONSUMER_OFFSET, header, timeout_s=self._timeout_s
@@ -100,6 +103,6 @@ class Offsets:
         await self._ask(queue, RequestCode.UPDATE_CONSUMER_OFFSET, header, "committing an offset")
 
     async def _ask(self, queue: MessageQueue, code: int, header: Header, doing: str) -> RemotingCommand:
-        address = await self._instance.master_of(queue)
+        address = await self._instance.reader_of(queue)
         what = f"{doing} of {queue.topic}/{queue.broker_name}/{queue.queue_id}"
         return await self._instance.call(address, code, header, doing=what, timeout_s=self._timeout_s)

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from cometmq.client.errors import RouteNotFoundError, refusal
+from cometmq.client.errors import refusal
 from cometmq.client.instance import ClientInstance
 from cometmq.client.subscription import wanted
 from cometmq.message.message import MessageExt, split_records
@@ -93,7 +93,7 @@ class Puller:
         :raises RouteNotFoundError: no broker has the queue.
         :raises RemotingError: no answer.
         """
-        address = await self._address(queue)
+        address = await self._instance.reader_of(queue, self._suggested.get(queue, MASTER_ID))
         flags = PULL_SUBSCRIPTION | (PULL_SUSPEND if wait_s > 0 else 0)
         if lite:
             flags |= PULL_LITE
@@ -121,17 +121,6 @@ class Puller:
         if fields.suggest_which_broker_id != MASTER_ID or queue in self._suggested:
             self._suggested[queue] = fields.suggest_which_broker_id
         return RawPull(status, fields.next_begin_offset, fields.min_offset, fields.max_offset, answer.body)
-
-    async def _address(self, queue: MessageQueue) -> str:
-        routes = self._instance.routes
-        broker_id = self._suggested.get(queue, MASTER_ID)
-        address = routes.readable(queue.broker_name, broker_id)
-        if address is None:
-            await routes.refresh(queue.topic)
-            address = routes.readable(queue.broker_name, broker_id)
-        if address is None:
-            raise RouteNotFoundError(queue.topic, f"broker {queue.broker_name} is not there now")
-        return address
 
 
 def messages_of(pull: RawPull, queue: MessageQueue, data: SubscriptionData) -> list[MessageExt]:

@@ -178,6 +178,7 @@ class SyncAdmin(Face[Admin]):
     cluster_info = blocking(Admin.cluster_info)
     masters = blocking(Admin.masters)
     runtime_info = blocking(Admin.runtime_info)
+    ha_status = blocking(Admin.ha_status)
     broker_config = blocking(Admin.broker_config)
     open_transactions = blocking(Admin.open_transactions)
     resume_transaction = blocking(Admin.resume_transaction)

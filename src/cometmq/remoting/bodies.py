@@ -45,6 +45,30 @@ class DataVersion(Body):
     state_version: int | None = None
 
 
+class HAConnectionRuntimeInfo(Body):
+    """How far one slave of a master is (``HARuntimeInfo.HAConnectionRuntimeInfo``)."""
+
+    addr: str
+    """``host:port`` of its side of the connection."""
+    slave_ack_offset: int
+    """The end of its log, by its last report."""
+    diff: int
+    """Bytes that it has not reported yet."""
+    in_sync: bool
+    transferred_byte_in_second: int
+    transfer_from_where: int
+    """Where the next transfer begins."""
+
+
+class HARuntimeInfo(Body):
+    """The replication of a broker (907, of 5.x)."""
+
+    master: bool
+    master_commit_log_max_offset: int
+    in_sync_slave_nums: int
+    ha_connection_info: list[HAConnectionRuntimeInfo] = []
+
+
 class TopicConfig(Body):
     """The configuration of one topic (``TopicConfig``)."""
 

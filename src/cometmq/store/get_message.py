@@ -53,6 +53,8 @@ class GetResult(msgspec.Struct):
     chunks: list[memoryview] = []
     count: int = 0
     size: int = 0
+    log_offset: int = -1
+    """Where the last unit that was looked at points into the log."""
 
 
 Predicate = Callable[[memoryview], bool]
@@ -99,6 +101,7 @@ def get_message(
     chunks: list[memoryview] = []
     count = 0
     total = 0
+    start = -1
     removed = False
     verified_from = queue.known_from
     run_start = run_end = run_limit = run_base = 0
@@ -144,7 +147,7 @@ def get_message(
         status = GetMessageStatus.MESSAGE_WAS_REMOVING
     else:
         status = GetMessageStatus.NO_MATCHED_MESSAGE
-    return GetResult(status, next_offset, low, high, chunks, count, total)
+    return GetResult(status, next_offset, low, high, chunks, count, total, start)
 
 
 def _outside(offset: int, low: int, high: int) -> GetResult:

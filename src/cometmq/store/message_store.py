@@ -460,6 +460,16 @@ class MessageStore:
         """The bytes of a record that this process has put, unchecked; ``None`` once retention took them."""
         return self._log.view(physical_offset, size)
 
+    def log_part(self, offset: int, most_bytes: int) -> memoryview | None:
+        """The bytes of the log from ``offset`` on, to the end of their file and of the log, ``most_bytes`` at most.
+
+        ``None`` when they are not kept any more, or there are none yet.
+        """
+        segment = self._log.segment_at(offset)
+        if segment is None:
+            return None
+        return self._log.view(offset, min(most_bytes, segment.end - offset, self._log.position - offset))
+
     def offset_by_time(self, topic: str, queue_id: int, timestamp: int) -> int:
         """The offset whose message was stored nearest to ``timestamp`` (ms); 0 for an unknown or empty queue."""
         queue = self._queues.get(topic, queue_id)

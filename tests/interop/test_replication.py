@@ -1,0 +1,207 @@
+"""A real Apache slave of a CometMQ master: it has every byte and every table, through kills of the master."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from tests.crash.reading import read_queue
+from tests.interop import builds, probe, systems
+from tests.interop.clients import PATIENCE_S, Client, Series, seen
+from tests.interop.conftest import unavailable
+from tests.interop.systems import Deployment, Server, System
+
+from cometmq import fastjson
+from cometmq.client import ConsumeFromWhere, MessageExt, PushConfig
+from cometmq.client.sync import SyncPushConsumer
+from cometmq.remoting.blocking import BlockingConnection, BlockingConnectionError
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.headers import SendMessageRequestHeaderV2
+
+pytestmark = pytest.mark.interop
+
+FILE_BYTES = 1024 * 1024
+LOADED = "Loaded"
+"""Made early: Apache's slaves learn of topics every ten seconds."""
+OF_A_SLAVE = {"mappedFileSizeCommitLog": str(FILE_BYTES), "brokerRole": "SLAVE", "brokerId": "1"}
+
+
+@pytest.fixture(scope="module")
+def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    """A nameserver and a master of ours whose log has more than one file already."""
+    deployment = systems.deploy(
+        System.COMETMQ,
+        tmp_path_factory.mktemp("set"),
+        mappedFileSizeCommitLog=str(FILE_BYTES),
+        brokerRole="SYNC_MASTER",
+        slaveTimeout="30000",
+    )
+    with BlockingConnection(deployment.broker.address, 60) as connection:
+        for topic in ("Large", "Large", "Large", "Large", LOADED):
+            assert send_one(connection, topic, bytes(400_000)) == ResponseCode.SLAVE_NOT_AVAILABLE
+    yield deployment
+    deployment.close()
+
+
+@pytest.fixture(scope="module")
+def slave(master: Deployment, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Apache's, on an empty disk."""
+    try:
+        started = systems.start_broker(System.APACHE, tmp_path_factory.mktemp("slave"), master.address, OF_A_SLAVE)
+    except builds.ToolMissingError as problem:
+        unavailable(problem)
+    with started:
+        yield started
+
+
+def send_one(connection: BlockingConnection, topic: str, body: bytes, properties: str = "", queue_id: int = 0) -> int:
+    """Send one message; the code of the answer."""
+    header = SendMessageRequestHeaderV2(
+        producer_group="interop",
+        topic=topic,
+        default_topic="TBW102",
+        default_topic_queue_nums=4,
+        queue_id=queue_id,
+        sys_flag=0,
+        born_timestamp=1,
+        flag=0,
+        properties=properties,
+    )
+    return connection.invoke(RequestCode.SEND_MESSAGE_V2, header, body).code
+
+
+def until_in_sync(address: str, slave: Server) -> None:
+    """Wait until a send is acknowledged by the slave, too: then it has everything before it."""
+
+    def acknowledged() -> bool:
+        with BlockingConnection(address, 60) as connection:
+            return send_one(connection, "InSync", b"?") == ResponseCode.SUCCESS
+
+    probe.until(acknowledged, PATIENCE_S, f"the slave is in sync\n{slave.logs()}")
+
+
+def log_files(server: Server) -> dict[str, bytes]:
+    """The files of a log that hold something; the one made ahead does not."""
+    files = {file.name: file.read_bytes() for file in (server.directory / "store" / "commitlog").iterdir()}
+    return {name: content for name, content in files.items() if any(content)}
+
+
+def until_same_log(master: Server, slave: Server) -> None:
+    """Wait until the slave's log has the bytes of the master's from its own first file on."""
+
+    def same() -> bool:
+        first, ours = min(log_files(slave)), log_files(master)
+        return log_files(slave) == {name: content for name, content in ours.items() if name >= first}
+
+    probe.until(same, PATIENCE_S, f"the logs are the same\n{slave.logs()}")
+
+
+def table(server: Server, name: str) -> Any:
+    """One of the files that describe a broker; nothing before it is there."""
+    path = server.directory / "store" / "config" / name
+    try:
+        return fastjson.loads(path.read_bytes())
+    except (FileNotFoundError, ValueError):  # a moment between two versions
+        return None
+
+
+def until_same_table(master: Server, slave: Server, name: str, entry: str) -> None:
+    """Wait until a file of the slave says what the master's says, this entry among it, with the same version."""
+
+    def same() -> bool:
+        ours, theirs = table(master, name), table(slave, name)
+        if ours is None or theirs is None:
+            return False
+        (key,) = (key for key in ours if key.endswith("Table"))
+        versions = [
+            (whole.get("dataVersion", {}).get(part) for part in ("counter", "timestamp")) for whole in (ours, theirs)
+        ]
+        return entry in ours[key] and ours[key] == theirs[key] and list(versions[0]) == list(versions[1])
+
+    probe.until(same, PATIENCE_S, f"{name} is the same: {table(master, name)} {table(slave, name)}")
+
+
+def test_an_apache_slave_has_every_byte_and_every_table(master: Deployment, slave: Server, java: Client) -> None:
+    broker = master.broker
+    java.create_topic(master.address, broker.address, "Made", queues=3)
+    java.mqadmin(master.address, "updateSubGroup", "-b", broker.address, "-g", "made-group", "-r", "3")
+    until_in_sync(broker.address, slave)
+    series = Series("Made", 30, tags=("a", "b"), keys="k{i}")
+    java.produce(master.address, series)
+    java.consume(master.address, "Made", "made-group", 30)
+    with BlockingConnection(broker.address, 60) as connection:
+        for number in range(3):
+            assert send_one(connection, "Made", b"%d" % number, "DELAY\x011") == ResponseCode.SUCCESS
+        for number in range(4):
+            assert send_one(connection, "Large", bytes([number + 1]) * 300_000) == ResponseCode.SUCCESS
+
+    assert min(log_files(slave)) > min(log_files(broker)), "it began with the last file"
+    until_same_log(broker, slave)
+    for name, entry in (
+        ("topics.json", "Made"),
+        ("subscriptionGroup.json", "made-group"),
+        ("consumerOffset.json", "Made@made-group"),
+    ):
+        until_same_table(broker, slave, name, entry)
+    probe.until(
+        lambda: ((table(slave, "delayOffset.json") or {}).get("offsetTable") or {}).get("1") == 3,
+        PATIENCE_S,
+        "the slave knows how far delays are",
+    )
+
+
+def test_what_was_acknowledged_is_at_the_slave_and_can_be_consumed_there_when_the_master_is_killed(
+    master: Deployment, slave: Server, java: Client
+) -> None:
+    topic, queues = LOADED, 4
+    until_in_sync(master.broker.address, slave)
+    until_same_table(master.broker, slave, "topics.json", topic)
+    acknowledged: set[bytes] = set()
+    enough = threading.Event()
+
+    def load(writer: int) -> None:
+        try:
+            with BlockingConnection(master.broker.address, 60) as connection:
+                for number in range(1_000_000):
+                    body = b"%d/%d" % (writer, number)
+                    if send_one(connection, topic, body, queue_id=number % queues) == ResponseCode.SUCCESS:
+                        acknowledged.add(body)
+                    if len(acknowledged) > 500:
+                        enough.set()
+        except BlockingConnectionError:
+            return
+
+    writers = [threading.Thread(target=load, args=(number,)) for number in range(4)]
+    for writer in writers:
+        writer.start()
+    assert enough.wait(PATIENCE_S), slave.logs()
+    master.broker.kill()
+    for writer in writers:
+        writer.join(PATIENCE_S)
+        assert not writer.is_alive()
+
+    def at_the_slave() -> set[bytes]:
+        return {record.body for queue in range(queues) for record in read_queue(slave.address, topic, queue)}
+
+    probe.until(lambda: acknowledged <= at_the_slave(), PATIENCE_S, "all acknowledged messages are at the slave")
+    stored = len(at_the_slave())
+    assert len(java.consume(master.address, topic, "java-without-a-master", stored)) == stored
+    got: set[bytes] = set()
+
+    def listen(messages: Sequence[MessageExt]) -> None:
+        got.update(message.body for message in messages)
+
+    config = PushConfig(consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET)
+    consumer = SyncPushConsumer("ours-without-a-master", listen, master.address, config=config)
+    consumer.subscribe(topic)
+    with consumer:
+        probe.until(lambda: acknowledged <= got, PATIENCE_S, "our consumer has them from the slave")
+
+    master.start_again(System.COMETMQ)
+    until_in_sync(master.broker.address, slave)
+    late = Series(topic, 12, first=5_000)
+    java.produce(master.address, late)
+    assert set(seen(java.read_topic(master.address, topic))) >= set(late.expected())
+    until_same_log(master.broker, slave)
