@@ -62,6 +62,24 @@ async def test_messages_of_one_answer_are_limited(start_broker: StartBroker, con
 
 
 @pytest.mark.parametrize(
+    ("asked", "answered"),
+    [
+        pytest.param(4000, 2, id="fewer-than-the-broker-gives"),
+        pytest.param(2**31 - 1, 3, id="more"),
+        pytest.param(0, 1, id="none"),
+        pytest.param(-1, 1, id="nonsense"),
+    ],
+)
+async def test_a_pull_may_ask_for_fewer_bytes(
+    start_broker: StartBroker, connect_to: ConnectTo, asked: int, answered: int
+) -> None:
+    wire = await connect_to(await start_broker(max_transfer_bytes_on_message_in_memory=6000))
+    for _ in range(8):
+        await wire.send("T", b"x" * 1500)
+    assert len(records(await wire.pull("T", max_msg_nums=32, max_msg_bytes=asked))) == answered
+
+
+@pytest.mark.parametrize(
     ("queue_id", "offset", "code", "remark", "following"),
     [
         (0, 2, ResponseCode.PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE", 2),

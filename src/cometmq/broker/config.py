@@ -182,7 +182,11 @@ class BrokerConfig(StoreConfig):
         1_000, "Milliseconds that pulls wait when longPollingEnable is off.", maximum=60_000, runtime=True
     )
     max_transfer_bytes_on_message_in_memory: int = option(
-        262_144, "Bytes of messages in one answer to a pull.", minimum=1_024, maximum=8_388_608, runtime=True
+        1_048_576,
+        "Bytes of messages in one answer to a pull; a pull may ask for fewer.",
+        minimum=1_024,
+        maximum=8_388_608,
+        runtime=True,
     )
     max_transfer_count_on_message_in_memory: int = option(
         1_024, "Messages in one answer to a pull.", minimum=1, maximum=16_384, runtime=True

@@ -137,6 +137,9 @@ class PullMessageProcessor:
     # --- the answer -----------------------------------------------------------------------------
     def _get(self, header: PullMessageRequestHeader, wanted: MessageFilter) -> GetResult:
         config = self._live.current
+        most_bytes = config.max_transfer_bytes_on_message_in_memory
+        if header.max_msg_bytes is not None:  # clients of 5.x ask for pullBatchSizeInBytes
+            most_bytes = min(most_bytes, max(header.max_msg_bytes, 1))
         began = self._clock.monotonic()
         result = self._store.get_message(
             self._store.queue(header.topic, header.queue_id),
@@ -145,7 +148,7 @@ class PullMessageProcessor:
             tag_codes=wanted.codes,
             predicate=wanted.predicate,
             choose=wanted.choose,
-            max_bytes=config.max_transfer_bytes_on_message_in_memory,
+            max_bytes=most_bytes,
         )
         self._stats.get_took(self._clock.monotonic() - began)
         return result

@@ -34,7 +34,7 @@ from cometmq.spark.queues import OffsetRange, Queue, joined
 
 CHUNK_BYTES: Final = 4 * 1024 * 1024
 """Bytes handed on at a time; Arrow batches of 2 to 10 MB cross to the JVM fastest."""
-_SEGMENT_OFFSETS: Final = 1024
+_SEGMENT_OFFSETS: Final = 2048
 _IN_FLIGHT: Final = 12
 """Segments pulled side by side."""
 _AHEAD_BYTES: Final = 32 * 1024 * 1024

@@ -44,7 +44,9 @@ def read_ranges(options: SourceOptions, schema: StructType, ranges: Sequence[Off
     from cometmq.spark.apart import bad_bodies
     from cometmq.spark.decode import Records, decode
     from cometmq.spark.fetch import Fetcher
+    from cometmq.spark.heap import keep_freed_memory
 
+    keep_freed_memory()
     arrow = to_arrow_schema(schema, timezone="UTC")
     with bad_bodies(fail=options.fail_on_bad_body, directory=options.bad_records_path) as on_bad_body:
         for chunk in Fetcher(options).fetch(ranges):
