@@ -303,6 +303,36 @@ TRANSFER_HIGH_WATER_BYTES: Final = 1024 * 1024
 MAX_SLAVES: Final = 64
 """Slaves of one master; each gets every byte that is stored. Real sets have one or two."""
 
+REPLICATION_CONNECT_SECONDS: Final = 5.0
+"""How long a slave tries to connect to its master's port for slaves."""
+
+REPLICATION_RETRY_SECONDS: Final = 5.0
+"""Until a slave connects again after its connection ended (``HAClient``)."""
+
+SLAVE_SYNC_FIRST_SECONDS: Final = 3.0
+"""Until a slave first copies its master's tables (``BrokerController.handleSlaveSynchronize``) …"""
+
+SLAVE_SYNC_SECONDS: Final = 10.0
+"""… and then from one copy to the next."""
+
+SLAVE_SYNC_SOON_SECONDS: Final = 1.0
+"""Until they are copied after a message came of a topic that the slave does not know."""
+
+STORE_FILE_PART_BYTES: Final = 1024 * 1024
+"""Bytes of a file in one answer to a slave that copies it: about 1 ms of reading in a thread."""
+
+MAX_STORE_FILE_READS: Final = 4
+"""Such answers under way at once; above it SYSTEM_BUSY. A slave asks for one at a time."""
+
+MAX_COPIED_FILE_BYTES: Final = 256 * 1024 * 1024
+"""Bytes of a file that a slave takes over whole: a full table of producers has about 60 MB."""
+
+COPIED_FILE_BYTES_PER_SECOND: Final = 4 * 1024 * 1024
+"""How fast large files may change and still be copied each time; others are copied less often."""
+
+MAX_TIMER_COPY_BYTES: Final = 4 * 1024 * 1024
+"""Bytes of units, and of records, that a slave copies at once of the messages that wait; one record may have more."""
+
 # --- Any delay ------------------------------------------------------------------------------------
 TIMER_BATCH_MESSAGES: Final = 128
 """Waiting messages delivered in one turn of the loop, about 2 ms of work: others are answered in between."""

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from cometmq.testing import Cluster, SyncCluster
 
 _MARKER_LINE: Final = (
-    "cometmq(brokers=1, queues=4, broker_keys={}, real_time=None, links=False): how the cluster of this test is set up"
+    "cometmq(brokers=1, slaves=0, queues=4, broker_keys={}, real_time=None, links=False): how the cluster of a test is"
 )
-_OPTIONS: Final = frozenset({"brokers", "queues", "broker_keys", "real_time", "links"})
+_OPTIONS: Final = frozenset({"brokers", "queues", "broker_keys", "real_time", "links", "slaves"})
 _NAME_CHARS: Final = 60
 _numbers = itertools.count(1)
 
@@ -90,8 +90,8 @@ async def _cluster(request: pytest.FixtureRequest, cometmq_clock: Clock, cometmq
     from cometmq.testing import Cluster
 
     options = _options(request)
-    keys, links = options["broker_keys"], options["links"]
-    async with Cluster(options["brokers"], clock=cometmq_clock, broker_keys=keys, links=links) as cluster:
+    kind = {"slaves": options["slaves"], "broker_keys": options["broker_keys"], "links": options["links"]}
+    async with Cluster(options["brokers"], clock=cometmq_clock, **kind) as cluster:
         await cluster.create_topic(cometmq_topic, options["queues"])
         yield cluster
 
@@ -110,8 +110,8 @@ def cometmq_sync_cluster(
     from cometmq.testing import SyncCluster
 
     options = _options(request)
-    keys, links = options["broker_keys"], options["links"]
-    with SyncCluster(options["brokers"], clock=cometmq_clock, broker_keys=keys, links=links) as cluster:
+    kind = {"slaves": options["slaves"], "broker_keys": options["broker_keys"], "links": options["links"]}
+    with SyncCluster(options["brokers"], clock=cometmq_clock, **kind) as cluster:
         cluster.create_topic(cometmq_topic, options["queues"])
         yield cluster
 
@@ -121,6 +121,7 @@ def _options(request: pytest.FixtureRequest) -> dict[str, Any]:
     found: dict[str, Any] = {
         "brokers": int(request.config.getini("cometmq_brokers")),
         "queues": int(request.config.getini("cometmq_queues")),
+        "slaves": 0,
         "broker_keys": {},
         "real_time": None,
         "links": False,

@@ -48,7 +48,7 @@ def test_unknown_key_is_named_with_the_nearest_known_one(tmp_path: Path) -> None
         ("listenPort=many", "a whole number from 0 to 65535"),
         ("autoCreateTopicEnable=perhaps", "true or false"),
         ("flushDiskType=SOMETIMES", "ASYNC_FLUSH or SYNC_FLUSH"),
-        ("brokerRole=DLEDGER", "ASYNC_MASTER or SYNC_MASTER"),
+        ("brokerRole=DLEDGER", "ASYNC_MASTER or SYNC_MASTER or SLAVE"),
         ("aclEnable=true", "false"),
         ("brokerPermission=7", "a whole number from 0 to 6"),
         ("messageDelayLevel=1s 5x", "at most 256 delays such as 10s 5m 2h 1d"),

@@ -1,8 +1,8 @@
-"""Administration: every module that answers tools, registered with one call (``AdminBrokerProcessor``)."""
+"""Administration: all modules that answer tools about any broker, with one call (``AdminBrokerProcessor``)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from cometmq.broker.admin_config import ConfigAdmin
 from cometmq.broker.admin_connections import ConnectionAdmin
@@ -11,21 +11,15 @@ from cometmq.broker.admin_offsets import OffsetAdmin
 from cometmq.broker.admin_progress import ProgressAdmin
 from cometmq.broker.admin_queues import QueueAdmin
 from cometmq.broker.admin_relay import RelayAdmin
-from cometmq.broker.admin_runtime import RuntimeAdmin
-from cometmq.broker.admin_timer import TimerAdmin
+from cometmq.broker.admin_runtime import RuntimeAdmin, TellsOfItself
 from cometmq.broker.admin_topics import TopicAdmin
-from cometmq.broker.admin_transactions import TransactionAdmin
 from cometmq.broker.clients import ClientRegistry
 from cometmq.broker.groups import SubscriptionGroupManager
 from cometmq.broker.live_config import LiveConfig
 from cometmq.broker.offsets import ConsumerOffsetManager
-from cometmq.broker.replication.ha_service import HAService
-from cometmq.broker.replication.ha_status import HaStatusAdmin
 from cometmq.broker.schedule import ScheduleMessageService
 from cometmq.broker.stats import BrokerStats
-from cometmq.broker.timer import TimerMessageService
 from cometmq.broker.topics import TopicConfigManager
-from cometmq.broker.transactions import TransactionalMessageService
 from cometmq.clock import Clock
 from cometmq.remoting.processors import ProcessorTable
 from cometmq.store.message_store import MessageStore
@@ -43,16 +37,15 @@ def register_administration(
     store: MessageStore,
     stats: BrokerStats,
     schedule: ScheduleMessageService,
-    transactions: TransactionalMessageService,
+    of_role: Sequence[TellsOfItself],
     permission_changed: Callable[[], None],
     when_registered: Callable[[Callable[[], None]], None],
-    timer: TimerMessageService,
-    ha: HAService,
     clock: Clock,
 ) -> None:
     """Let ``processors`` answer tools about this broker.
 
     :param address: ``host:port`` that clients reach the broker at.
+    :param of_role: what only a master has, or only a slave.
     :param permission_changed: called after an administrator changed ``brokerPermission``.
     :param when_registered: calls something once the nameservers know the topics of this moment.
     """
@@ -65,8 +58,5 @@ def register_administration(
     OffsetAdmin(name, topics, offsets, consumers, store).register(processors)
     QueueAdmin(consumers, store).register(processors)
     RelayAdmin(name, consumers, store).register(processors)
-    TimerAdmin(timer).register(processors)
     ConfigAdmin(live, permission_changed, clock).register(processors)
-    RuntimeAdmin(live, store, stats, schedule, transactions, timer).register(processors)
-    TransactionAdmin(transactions.open).register(processors)
-    HaStatusAdmin(live, ha).register(processors)
+    RuntimeAdmin(live, store, stats, schedule, of_role).register(processors)

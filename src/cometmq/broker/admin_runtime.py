@@ -7,15 +7,13 @@ thread pools and locks are 0, since requests wait for neither here.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from cometmq.broker.live_config import LiveConfig
 from cometmq.broker.schedule import ScheduleMessageService
 from cometmq.broker.stats import BrokerStats
-from cometmq.broker.timer import TimerMessageService
-from cometmq.broker.transactions import TransactionalMessageService
 from cometmq.remoting.bodies import KVTable, encode_body
 from cometmq.remoting.codes import CURRENT_VERSION, CURRENT_VERSION_NAME, RequestCode, ResponseCode
 from cometmq.remoting.headers import NoHeader, ViewBrokerStatsDataRequestHeader
@@ -39,6 +37,13 @@ _NO_STORE_POOL: Final = 2**31 - 1
 """remainTransientStoreBufferNumbs of a broker without a transient store pool."""
 
 
+class TellsOfItself(Protocol):
+    """A part of the broker that the runtime information has keys of."""
+
+    def runtime_info(self) -> dict[str, str]:
+        """The keys and their values now."""
+
+
 class RuntimeAdmin:
     """Answers administrators about the running broker."""
 
@@ -48,15 +53,13 @@ class RuntimeAdmin:
         store: MessageStore,
         stats: BrokerStats,
         schedule: ScheduleMessageService,
-        transactions: TransactionalMessageService,
-        timer: TimerMessageService,
+        of_role: Sequence[TellsOfItself],
     ) -> None:
         self._live = live
         self._store = store
         self._stats = stats
         self._schedule = schedule
-        self._transactions = transactions
-        self._timer = timer
+        self._of_role = of_role
 
     def register(self, processors: ProcessorTable) -> None:
         """Answer the codes about the running broker."""
@@ -72,8 +75,8 @@ class RuntimeAdmin:
         table.update(self._of_store())
         for level, (offset, end) in self._schedule.offsets().items():
             table[f"scheduleMessageOffset_{level}"] = f"{offset},{end}"
-        table.update(self._transactions.runtime_info())
-        table.update(self._timer.runtime_info())
+        for part in self._of_role:
+            table.update(part.runtime_info())
         table.update(dict.fromkeys(_ALWAYS_ZERO, "0"))
         return Response(body=encode_body(KVTable(table=dict(sorted(table.items())))))
 

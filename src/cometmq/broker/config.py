@@ -110,6 +110,7 @@ APACHE_ONLY_KEYS: Final = frozenset(
 
 ASYNC_MASTER: Final = "ASYNC_MASTER"
 SYNC_MASTER: Final = "SYNC_MASTER"
+SLAVE: Final = "SLAVE"
 
 _MILLISECONDS_OF_A_DAY: Final = 86_400_000
 
@@ -121,11 +122,13 @@ class BrokerConfig(StoreConfig):
     # --- who and where --------------------------------------------------------------------------
     broker_cluster_name: str = option("DefaultCluster", "Cluster that this broker belongs to.")
     broker_name: str = option("", "Name of this broker. Empty: the host's name.")
-    broker_id: int = option(MASTER_ID, "0, that of a master.", maximum=MASTER_ID)
+    broker_id: int = option(
+        MASTER_ID, "Number in the set of brokers with one name: 0 is the master, others are slaves.", maximum=2**31 - 1
+    )
     broker_role: str = option(
         ASYNC_MASTER,
-        "Role in replication: a SYNC_MASTER answers sends once a slave has the message, too.",
-        choices=(ASYNC_MASTER, SYNC_MASTER),
+        "Role in replication: a SYNC_MASTER answers sends once a slave has the message, too; a SLAVE follows a master.",
+        choices=(ASYNC_MASTER, SYNC_MASTER, SLAVE),
     )
     acl_enable: str = option("false", "Whether signatures are checked; this broker cannot.", choices=("false",))
     broker_ip1: str = option(
@@ -210,11 +213,18 @@ class BrokerConfig(StoreConfig):
     ha_listen_port: int = option(
         0, "Port for slaves. 0: the one after listenPort, or any where that is 0.", maximum=65_535
     )
+    ha_master_address: str = option(
+        "", "SLAVE: host:port that the master's log comes from. Empty: what the nameservers say."
+    )
     ha_send_heartbeat_interval: int = option(
-        5_000, "Milliseconds without a transfer after which a slave gets a heartbeat.", minimum=1
+        5_000,
+        "Milliseconds after which a slave gets a heartbeat, if no transfer, and its master a report.",
+        minimum=1,
     )
     ha_housekeeping_interval: int = option(
-        20_000, "Milliseconds without a report after which the connection of a slave is closed.", minimum=1
+        20_000,
+        "Milliseconds of silence after which master and slave close their connection.",
+        minimum=1,
     )
     ha_transfer_batch_size: int = option(
         32_768, "Bytes of the log in one transfer to a slave.", minimum=1_024, maximum=MAX_TRANSFER_BYTES
@@ -224,6 +234,11 @@ class BrokerConfig(StoreConfig):
     )
     slave_timeout: int = option(
         3_000, "SYNC_MASTER: milliseconds until a send is answered as stored but not at a slave.", minimum=1
+    )
+    offset_check_in_slave: bool = option(
+        False,
+        "SLAVE: answer pulls beyond the ends of a queue with the offset to go on with, as a master does.",
+        runtime=True,
     )
     slave_read_enable: bool = option(
         False, "Send consumers that are far behind to a slave, as their group says.", runtime=True
@@ -315,8 +330,18 @@ def load_broker_config(path: str | Path | None, **overrides: Any) -> tuple[Broke
 
 def _checked(config: BrokerConfig) -> BrokerConfig:
     for address in split_addresses(config.namesrv_addr):
-        try:
-            parse_address(address)
-        except ValueError as error:
-            raise ConfigError(f"namesrvAddr={config.namesrv_addr}: {error}") from None
+        _check_address("namesrvAddr", config.namesrv_addr, address)
+    if config.ha_master_address:
+        _check_address("haMasterAddress", config.ha_master_address, config.ha_master_address)
+    if config.broker_role == SLAVE and config.broker_id == MASTER_ID:
+        raise ConfigError("brokerRole=SLAVE: a slave's brokerId must be greater than 0", next_step="set brokerId=1")
+    if config.broker_role != SLAVE and config.broker_id != MASTER_ID:
+        return dataclasses.replace(config, broker_id=MASTER_ID)  # as BrokerStartup does
     return config
+
+
+def _check_address(key: str, value: str, address: str) -> None:
+    try:
+        parse_address(address)
+    except ValueError as error:
+        raise ConfigError(f"{key}={value}: {error}") from None

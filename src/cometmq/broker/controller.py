@@ -9,15 +9,17 @@ from __future__ import annotations
 import dataclasses
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final
 
 from cometmq.broker.admin import register_administration
+from cometmq.broker.admin_timer import TimerAdmin
+from cometmq.broker.admin_transactions import TransactionAdmin
 from cometmq.broker.answers import SendAnswers
 from cometmq.broker.clients import ClientRegistry
-from cometmq.broker.config import SYNC_MASTER, BrokerConfig
+from cometmq.broker.config import SLAVE, SYNC_MASTER, BrokerConfig
 from cometmq.broker.consumer_filters import ConsumerFilterManager
 from cometmq.broker.consumer_manage import ConsumerManageProcessor
 from cometmq.broker.delay_offsets import DelayOffsets
@@ -41,6 +43,9 @@ from cometmq.broker.recall import RecallMessageProcessor
 from cometmq.broker.registration import BrokerRegistration
 from cometmq.broker.replication.group_transfer import GroupTransferService
 from cometmq.broker.replication.ha_service import HAService
+from cometmq.broker.replication.ha_status import HaStatusAdmin
+from cometmq.broker.replication.slave import Slave, no_messages
+from cometmq.broker.replication.store_files import StoreFileProcessor
 from cometmq.broker.reply import ReplyMessageProcessor
 from cometmq.broker.retry import SendBackProcessor
 from cometmq.broker.schedule import ScheduleMessageService
@@ -64,7 +69,7 @@ from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.processors import ProcessorTable
 from cometmq.remoting.server import RemotingServer
 from cometmq.store.disk import Disk
-from cometmq.store.message_store import MessageStore
+from cometmq.store.message_store import MessageStore, TopicQueue
 
 _log = logging.getLogger(__name__)
 
@@ -82,7 +87,8 @@ class Broker:
 
     Its parts are there for the modules of administration: ``live``, ``topics``, ``groups``,
     ``offsets``, ``filters``, ``clients``, ``locks``, ``processors``, ``stats``; from ``start`` on also ``store``,
-    ``turn``, ``ha``, ``transactions``, ``timer``, ``schedule``, ``hold`` and ``server``.
+    ``turn``, ``ha``, ``schedule``, ``hold`` and ``server``; of a master ``transactions`` and ``timer``, of a slave
+    ``slave``.
     """
 
     store: MessageStore
@@ -91,6 +97,7 @@ class Broker:
     transactions: TransactionalMessageService
     timer: TimerMessageService
     schedule: ScheduleMessageService
+    slave: Slave
     producers: ProducerSequenceLog
     hold: PullRequestHoldService
     server: RemotingServer
@@ -136,6 +143,11 @@ class Broker:
         return self.live.current
 
     @property
+    def is_slave(self) -> bool:
+        """Whether this broker follows a master."""
+        return self.config.broker_role == SLAVE
+
+    @property
     def address(self) -> str:
         """``host:port`` that clients reach this broker at."""
         return format_address(self.config.broker_ip1, self.server.port)
@@ -167,6 +179,8 @@ class Broker:
         for server in self._servers:
             server.cut_off()
         self.ha.cut_off()
+        if self.is_slave:
+            await self.slave.cut_off()
         if self._registrar is not None:
             await self._registrar.close()
 
@@ -193,7 +207,9 @@ class Broker:
         tables = TurnWriter(self._save_tables, self.server.schedule_turn)
         self.topics.on_due = self.groups.on_due = self._lock_file.on_due = tables.changed
         # First the tables: messages of a topic that is in no file would be hidden after a crash.
-        self.server.turn_hooks += (tables.end_turn, self.turn.end, self.ha.end_turn, self.timer.end_turn)
+        self.server.turn_hooks += (tables.end_turn, self.turn.end, self.ha.end_turn)
+        if not self.is_slave:
+            self.server.turn_hooks += (self.timer.end_turn,)
         self._stops.push_async_callback(self.ha.stop)
         self._stops.push_async_callback(self.schedule.stop)
         self._stops.push_async_callback(self._finish_requests)
@@ -255,23 +271,20 @@ class Broker:
             clock=self.clock,
             waiters=waiters,
         )
-        self.transactions = TransactionalMessageService(
-            self.live, self.topics, self.offsets, self.clients.producers, self.store, self.turn, host, clock=self.clock
-        )
-        counts = TimerCounts(self.stats, config.broker_cluster_name)
-        self.timer = TimerMessageService(self.store, self.turn, self.server.schedule_turn, counts, clock=self.clock)
         self.schedule = ScheduleMessageService(
             self.store, self.turn, DelayOffsets(self.store.config.root), clock=self.clock
         )
-        detours: list[Detour] = [
-            self.transactions.detour,
-            TimerDetour(self.live, clock=self.clock),
-            self.schedule.levels.detour,
-        ]
         self.producers = ProducerSequenceLog(
             self.store, Path(config.store_path_root_dir) / "comet" / "producers.json", clock=self.clock
         )
         sequenced = SequencedSends(self.producers, self.turn, self.store, answers, host, clock=self.clock)
+        detours: list[Detour] = []
+        if self.is_slave:
+            self._make_slave()
+        else:
+            self._make_master_services(host)
+            sequenced.register(self.processors)
+            detours = [self.transactions.detour, TimerDetour(self.live, clock=self.clock), self.schedule.levels.detour]
         sends = SendMessageProcessor(self.live, targets, self.store, self.turn, answers, sequenced, detours)
         self.hold = PullRequestHoldService(self.store, clock=self.clock)
         pulls = PullMessageProcessor(
@@ -286,24 +299,22 @@ class Broker:
             clock=self.clock,
         )
         self.hold.answer = pulls.again
-        self.store.on_arrival = self.hold.arrived
+        self.store.on_arrival = self._replicated if self.is_slave else self.hold.arrived
         consumers = ConsumerManageProcessor(self.live, self.clients.consumers, self.offsets, self.store)
         sends.register(self.processors)
         SendBackProcessor(
             self.live, self.topics, self.groups, self.store, self.turn, self.schedule.levels, self.stats
         ).register(self.processors)
         self.schedule.register(self.processors)
-        sequenced.register(self.processors)
         pulls.register(self.processors)
         consumers.register(self.processors)
         ClientManageProcessor(self.live, self.clients, self.topics, self.groups, self.filters).register(self.processors)
         LockProcessor(self.locks, self.clients).register(self.processors)
-        RecallMessageProcessor(self.live, self.topics, self.timer, clock=self.clock).register(self.processors)
-        self.transactions.register(self.processors)
         ReplyMessageProcessor(
             self.live, targets, self.turn, self.clients.producers, answers, self.address, clock=self.clock
         ).register(self.processors)
         QueryProcessor(self.live, self.store).register(self.processors)
+        StoreFileProcessor(self.store.config.root).register(self.processors)
         register_administration(
             self.processors,
             live=self.live,
@@ -315,13 +326,35 @@ class Broker:
             store=self.store,
             stats=self.stats,
             schedule=self.schedule,
-            transactions=self.transactions,
-            timer=self.timer,
-            ha=self.ha,
+            of_role=[self.slave] if self.is_slave else [self.transactions, self.timer],
             permission_changed=self.topics.new_version,
             when_registered=self._when_registered,
             clock=self.clock,
         )
+
+    def _make_master_services(self, store_host: bytes) -> None:
+        """What stores messages of its own accord, which only a master does."""
+        clock, processors = self.clock, self.processors
+        self.transactions = TransactionalMessageService(
+            self.live, self.topics, self.offsets, self.clients.producers, self.store, self.turn, store_host, clock=clock
+        )
+        self.transactions.register(processors)
+        TransactionAdmin(self.transactions.open).register(processors)
+        counts = TimerCounts(self.stats, self.config.broker_cluster_name)
+        self.timer = TimerMessageService(self.store, self.turn, self.server.schedule_turn, counts, clock=clock)
+        RecallMessageProcessor(self.live, self.topics, self.timer, clock=clock).register(processors)
+        TimerAdmin(self.timer).register(processors)
+        HaStatusAdmin(self.live, self.ha).register(processors)
+
+    def _make_slave(self) -> None:
+        self.turn.forbid(no_messages())
+        self.slave = Slave(self.config, self.store, self.topics, self.groups, self.offsets, clock=self.clock)
+        self.slave.register(self.processors)
+
+    def _replicated(self, queues: Iterable[TopicQueue]) -> None:
+        queues = list(queues)
+        self.slave.tables.arrived(queues)
+        self.hold.arrived(queues)
 
     def _start_services(self) -> None:
         config = self.config
@@ -329,13 +362,11 @@ class Broker:
         self.hold.start()
         self.stats.start()
         self._stops.callback(self.stats.stop)
-        self.producers.start()
-        self._stops.push_async_callback(self.producers.stop)
-        self.transactions.start()
-        self._stops.push_async_callback(self.transactions.stop)
-        self.schedule.start()
-        self.timer.start()
-        self._stops.push_async_callback(self.timer.stop)
+        if self.is_slave:
+            self.slave.start()
+            self._stops.push_async_callback(self.slave.stop)
+        else:
+            self._start_master_services()
         for periodic in (
             Periodic("expire clients", CLIENT_SCAN_SECONDS, self.clients.expire, clock=clock),
             Periodic("expire locks", CLIENT_SCAN_SECONDS, self.locks.expire, clock=clock),
@@ -346,12 +377,26 @@ class Broker:
                 clock=clock,
             ),
             Periodic("write filters", FILTER_SAVE_SECONDS, self.filters.save_in_background, clock=clock),
-            Periodic("write delay offsets", config.flush_delay_offset_interval / 1000, self.schedule.save, clock=clock),
-            Periodic("write producer sequences", PRODUCER_SAVE_SECONDS, self.producers.save, clock=clock),
             Periodic("write tables", TABLE_RETRY_SECONDS, self._save_tables, clock=clock),
         ):
-            periodic.start()
-            self._stops.push_async_callback(periodic.stop)
+            self._repeat(periodic)
+
+    def _start_master_services(self) -> None:
+        clock = self.clock
+        self.producers.start()
+        self._stops.push_async_callback(self.producers.stop)
+        self.transactions.start()
+        self._stops.push_async_callback(self.transactions.stop)
+        self.schedule.start()
+        self.timer.start()
+        self._stops.push_async_callback(self.timer.stop)
+        seconds = self.config.flush_delay_offset_interval / 1000
+        self._repeat(Periodic("write delay offsets", seconds, self.schedule.save, clock=clock))
+        self._repeat(Periodic("write producer sequences", PRODUCER_SAVE_SECONDS, self.producers.save, clock=clock))
+
+    def _repeat(self, periodic: Periodic) -> None:
+        periodic.start()
+        self._stops.push_async_callback(periodic.stop)
 
     async def _start_registration(self) -> None:
         config = self.config
@@ -367,6 +412,8 @@ class Broker:
             ha_address=format_address(config.broker_ip2, self.ha.port),
             clock=self.clock,
         )
+        if self.is_slave:
+            registration.on_answer = self.slave.master.registered
         self._stops.push_async_callback(registration.stop)
         await registration.start()
 

@@ -85,6 +85,19 @@ class SubscriptionGroupManager:
         self.put(created)
         return created
 
+    def take_over(self, wrapper: SubscriptionGroupWrapper) -> None:
+        """Become a copy of a master's table, its version included; groups with names that cannot be are left out."""
+        if wrapper.data_version == self.version:
+            return
+        self._table = {
+            name: group
+            for name, group in wrapper.subscription_group_table.items()
+            if group.group_name == name and check_group(name) is None
+        }
+        self.version = wrapper.data_version
+        self._file.changed()
+        self.on_due()
+
     def put(self, group: SubscriptionGroupConfig) -> None:
         """Add or replace a group; the name must have passed ``check_group``."""
         assert check_group(group.group_name) is None, group.group_name

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -85,6 +85,20 @@ class ConsumerOffsetManager:
         queues[queue_id] = offset
         self._file.changed()
         return True
+
+    def take_over(self, table: Mapping[str, Mapping[int, int]], ends: Callable[[str, int], int]) -> None:
+        """Take a master's offsets, none beyond the end of its queue here: what is missing here is not consumed here.
+
+        :param ends: the offset after the last message of a queue.
+        """
+        for key, queues in table.items():
+            topic, _, group = key.partition(_SEPARATOR)
+            if check_topic(topic) is not None or check_group(group) is not None:
+                continue
+            for queue_id, offset in queues.items():
+                offset = min(offset, ends(topic, queue_id))
+                if offset >= 0 and 0 <= queue_id <= _MAX_QUEUE_ID and offset != self.query(group, topic, queue_id):
+                    self.note(group, topic, queue_id, offset)
 
     def of_group(self, group: str) -> Iterator[tuple[str, Mapping[int, int]]]:
         """Yield ``(topic, {queue id: offset})`` for each topic that a group has offsets of."""

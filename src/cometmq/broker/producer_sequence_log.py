@@ -48,7 +48,20 @@ class _Snapshot(msgspec.Struct):
     position: int
     """All messages below this log offset are in the table."""
     producers: dict[str, ProducerState]
+    end: int = 0
+    """No message from this log offset on is."""
     version: int = _VERSION
+
+
+def reach_of(content: bytes) -> tuple[int, int]:
+    """The log offsets between which a file's table is true.
+
+    :raises ValueError: it is no such file, or one of another version.
+    """
+    snapshot = msgspec.json.decode(content, type=_Snapshot)
+    if snapshot.version != _VERSION or not 0 <= snapshot.position <= snapshot.end:
+        raise ValueError(f"version {snapshot.version}, log offsets {snapshot.position} to {snapshot.end}")
+    return snapshot.position, snapshot.end
 
 
 def lane_name(topic: str, queue_id: int) -> str:
@@ -127,8 +140,10 @@ class ProducerSequenceLog:
             if held >= PRODUCER_SAVE_SLICE_BYTES:
                 held = 0
                 await asyncio.sleep(0)
+        end = self._store.max_physical_offset
+        pieces.append(b',"end":%d}' % end)
         flushed: asyncio.Future[StoreError | None] = asyncio.get_running_loop().create_future()
-        self._store.when_flushed(self._store.max_physical_offset, flushed.set_result)
+        self._store.when_flushed(end, flushed.set_result)
         if await flushed is not None:
             return
         try:
@@ -181,7 +196,7 @@ class ProducerSequenceLog:
 
 
 def _encoded(position: int, producers: Mapping[str, ProducerState]) -> Iterator[bytes]:
-    """The file in small pieces; each producer is as it is when its first piece is asked for."""
+    """The file but for its end, in small pieces; each producer is as it is when its first piece is asked for."""
     json = msgspec.json.Encoder().encode
     yield b'{"version":%d,"position":%d,"producers":{' % (_VERSION, position)
     next_producer = b""
@@ -195,7 +210,7 @@ def _encoded(position: int, producers: Mapping[str, ProducerState]) -> Iterator[
             next_lane = b","
         yield b"}}"
         next_producer = b","
-    yield b"}}"
+    yield b"}"
 
 
 class _Following:

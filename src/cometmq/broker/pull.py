@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from cometmq.broker.config import SLAVE
 from cometmq.broker.groups import SubscriptionGroupManager
 from cometmq.broker.hold import HeldPull, PullRequestHoldService
 from cometmq.broker.live_config import LiveConfig
@@ -28,6 +29,13 @@ from cometmq.remoting.server_connection import ServerConnection
 from cometmq.store.message_store import GetMessageStatus, GetResult, MessageStore
 
 _EMPTY: Final = (GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, GetMessageStatus.NO_MESSAGE_IN_QUEUE)
+_CORRECTED: Final = (
+    *_EMPTY,
+    GetMessageStatus.OFFSET_TOO_SMALL,
+    GetMessageStatus.OFFSET_OVERFLOW_ONE,
+    GetMessageStatus.OFFSET_OVERFLOW_BADLY,
+)
+"""A master answers these with the offset to go on with (``DefaultMessageStore.nextOffsetCorrection``)."""
 _CODES: Final = {
     GetMessageStatus.FOUND: ResponseCode.SUCCESS,
     GetMessageStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
@@ -77,12 +85,12 @@ class PullMessageProcessor:
             wanted = self._check(connection, header)
         except PullRefusedError as refused:
             return Response(refused.code, remark=refused.remark)
-        if header.sys_flag & PULL_COMMIT:
+        config = self._live.current
+        if header.sys_flag & PULL_COMMIT and config.broker_role != SLAVE:
             self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
         result = self._get(header, wanted)
         code = result_code(result.status, header.queue_offset)
         if code == ResponseCode.PULL_NOT_FOUND and header.sys_flag & PULL_SUSPEND:
-            config = self._live.current
             wait_ms = header.suspend_timeout_millis if config.long_polling_enable else config.short_polling_time_mills
             if self._hold.hold(HeldPull(connection, request, wanted, header.queue_offset), wait_ms):
                 return None
@@ -158,11 +166,19 @@ class PullMessageProcessor:
             self._stats.get(header.topic, header.consumer_group, result.count, result.size)
         else:
             self._stats.get_miss()
+        next_offset, next_broker = result.next_begin_offset, self._where_next(header.consumer_group, result)
+        config = self._live.current
+        if config.broker_role == SLAVE and result.status in _CORRECTED and not config.offset_check_in_slave:
+            # What is beyond the end here may be at the master: no consumer is sent to another offset.
+            next_offset = header.queue_offset
+            if code == ResponseCode.PULL_OFFSET_MOVED:
+                group = self._groups.get(header.consumer_group)
+                code, next_broker = ResponseCode.PULL_RETRY_IMMEDIATELY, group.broker_id if group else MASTER_ID
         return Response(
             code,
             PullMessageResponseHeader(
-                suggest_which_broker_id=self._where_next(header.consumer_group, result),
-                next_begin_offset=result.next_begin_offset,
+                suggest_which_broker_id=next_broker,
+                next_begin_offset=next_offset,
                 min_offset=result.min_offset,
                 max_offset=result.max_offset,
             ),

@@ -30,7 +30,11 @@ from cometmq.remoting.bodies import BodyError, DataVersion, KVTable, TopicConfig
 from cometmq.remoting.client import RemotingClient
 from cometmq.remoting.client_errors import RemotingError
 from cometmq.remoting.codes import RequestCode, ResponseCode
-from cometmq.remoting.headers import RegisterBrokerRequestHeader, UnRegisterBrokerRequestHeader
+from cometmq.remoting.headers import (
+    RegisterBrokerRequestHeader,
+    RegisterBrokerResponseHeader,
+    UnRegisterBrokerRequestHeader,
+)
 from cometmq.remoting.register_body import Registration, encode_registration
 
 _log = logging.getLogger(__name__)
@@ -71,6 +75,8 @@ class BrokerRegistration:
         self.ha_address = ha_address
         self._links: list[_Link] = []
         self._tasks: list[asyncio.Task[None]] = []
+        self.on_answer: Callable[[RegisterBrokerResponseHeader], None] = lambda _answer: None
+        """Told each answer of a nameserver that is one: where a slave's master is."""
 
     async def start(self) -> None:
         """Register everywhere; returns when all have answered or failed, or after :data:`FIRST_WAIT_S`."""
@@ -180,6 +186,7 @@ class BrokerRegistration:
         )
         if answer.code != ResponseCode.SUCCESS:
             raise RefusedError(f"code {answer.code}: {answer.remark}")
+        self.on_answer(answer.header(RegisterBrokerResponseHeader))
         return decode_body(KVTable, answer.body) if answer.body else None
 
     async def send_unregister(self, nameserver: str) -> None:

@@ -76,6 +76,7 @@ class StoreTurn:
         self._size_bytes = 0
         self._began_ms = 0
         self._stopping = False
+        self._forbidden: SendRefusedError | None = None
         self.max_stored_bytes: Final = store.config.mapped_file_size_commit_log - _MAX_OVERHEAD_BYTES
         """Body and properties that fit into one log file under any topic: what is parked must fit when it goes on."""
         self.is_open = False
@@ -95,7 +96,11 @@ class StoreTurn:
         elif error is not None:
             self.refusal = _not_available(error)
         else:
-            self.refusal = None
+            self.refusal = self._forbidden
+
+    def forbid(self, why: SendRefusedError) -> None:
+        """Refuse every message, as a slave does."""
+        self._forbidden = why
 
     def stop(self) -> None:
         """Refuse every message from now on; what is put already is still stored and answered."""

@@ -154,6 +154,30 @@ class TopicConfigManager:
         return built_in
 
     # --- Changing -----------------------------------------------------------------------------
+    def take_over(self, wrapper: TopicConfigSerializeWrapper) -> None:
+        """Become a copy of a master's table, its version included; topics with names that cannot be are left out."""
+        if wrapper.data_version == self.version:
+            return
+        self._table = {
+            name: topic
+            for name, topic in wrapper.topic_config_table.items()
+            if topic.topic_name == name and check_topic(name) is None
+        }
+        self.version = wrapper.data_version
+        self._file.changed()
+        self.on_due()
+
+    def note_queue(self, topic: str, queue_id: int) -> bool:
+        """Make a topic of which a slave has messages, and its table does not know yet; return whether it was made.
+
+        Without it these messages would be hidden, should the slave become the master before it copies the topic.
+        """
+        if topic in self._table or topic in SYSTEM_TOPICS or self.is_full or check_topic(topic) is not None:
+            return False
+        queues = _SINGLE_QUEUE if topic.startswith("%") else self._live.current.default_topic_queue_nums
+        self.put(_topic(topic, max(queues, queue_id + 1)))
+        return True
+
     def put(self, topic: TopicConfig) -> None:
         """Add or replace a topic; the name must have passed ``check_topic``."""
         assert check_topic(topic.topic_name) is None, topic.topic_name

@@ -60,6 +60,19 @@ class HAConnectionRuntimeInfo(Body):
     """Where the next transfer begins."""
 
 
+class HAClientRuntimeInfo(Body):
+    """What a slave follows (``HARuntimeInfo.HAClientRuntimeInfo``)."""
+
+    master_addr: str
+    """``host:port`` that its master's log comes from."""
+    max_offset: int
+    """The end of its own log."""
+    last_read_timestamp: int = 0
+    """When it last got something, in ms; 0 for never."""
+    is_activated: bool = False
+    """Whether there is a connection."""
+
+
 class HARuntimeInfo(Body):
     """The replication of a broker (907, of 5.x)."""
 
@@ -67,6 +80,8 @@ class HARuntimeInfo(Body):
     master_commit_log_max_offset: int
     in_sync_slave_nums: int
     ha_connection_info: list[HAConnectionRuntimeInfo] = []
+    ha_client_runtime_info: HAClientRuntimeInfo | None = None
+    """Of a slave."""
 
 
 class TopicConfig(Body):
@@ -543,6 +558,12 @@ class ConsumerOffsetSerializeWrapper(Body):
     """All consumer offsets: ``topic@group`` → queue id → offset (43, ``consumerOffset.json``)."""
 
     offset_table: dict[str, dict[int, int]] = {}
+
+
+class DelayOffsetSerializeWrapper(Body):
+    """How far each delay level is delivered: level → offset of its queue (45, ``delayOffset.json``)."""
+
+    offset_table: dict[int, int] = {}
 
 
 @functools.cache

@@ -185,6 +185,8 @@ class RequestCode(IntEnum):
     """CometMQ's own."""
     GET_WAITING_MESSAGES = 30038
     """CometMQ's own."""
+    GET_STORE_FILE = 30039
+    """CometMQ's own: a slave copies what is not in the log (``broker/replication/store_files.py``)."""
 
 
 class ResponseCode(IntEnum):

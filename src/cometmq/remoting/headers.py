@@ -300,6 +300,23 @@ class OpenProducerResponseHeader(Header):
     epoch: Int64
 
 
+class GetStoreFileRequestHeader(Header):
+    """GET_STORE_FILE (30039), CometMQ's own: bytes of a file below ``comet/`` in the master's store."""
+
+    file: str
+    offset: Int64
+    length: Int32
+
+
+class GetStoreFileResponseHeader(Header):
+    """Answer to GET_STORE_FILE (30039); the body are the bytes."""
+
+    size: Int64
+    """Bytes of the whole file."""
+    version: str
+    """Another one once another file stands in its place."""
+
+
 class PullMessageRequestHeader(Header):
     """PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361); sysFlag is a PullSysFlag."""
 

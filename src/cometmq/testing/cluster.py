@@ -52,6 +52,8 @@ class Cluster:
     Use it as ``async with Cluster() as cluster: Producer("group", cluster.namesrv_address)``.
 
     :param brokers: how many brokers there are, each with a store of its own.
+    :param slaves: how many slaves each of them has; ``brokerRole=SYNC_MASTER`` in ``broker_keys`` lets sends wait for
+        one of them.
     :param clock: what all of them go by; a :class:`~cometmq.clock.VirtualClock` moves when the test says so.
     :param data: directory for the stores, kept afterwards; a temporary one by default.
     :param broker_keys: keys of ``broker.conf`` for every broker.
@@ -63,6 +65,7 @@ class Cluster:
         self,
         brokers: int = 1,
         *,
+        slaves: int = 0,
         clock: Clock = SYSTEM_CLOCK,
         data: Path | None = None,
         broker_keys: Mapping[str, str] | None = None,
@@ -70,12 +73,20 @@ class Cluster:
     ) -> None:
         if brokers < 1:
             raise ValueError(f"a cluster has at least one broker, not {brokers}")
+        if slaves and links:
+            raise ValueError("a cluster has either slaves or links")
         self.clock = clock
         self._keys = {**SMALL_STORE, **(broker_keys or {})}
         self._temporary = TemporaryDirectory(prefix="cometmq-") if data is None else None
         self.data = Path(self._temporary.name) if self._temporary is not None else data or Path()
         self._ports = [free_port(HOST) for _ in range(brokers)]
+        self._roots = [self.data / f"broker-{index}" for index in range(brokers)]
         self._running: dict[int, Broker] = {}
+        self._slaves = {
+            (index, number): _Slave(free_port(HOST), self.data / f"broker-{index}-slave-{number}")
+            for index in range(brokers)
+            for number in range(1, slaves + 1)
+        }
         self._namesrv: NameServer | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._with_links = links
@@ -157,10 +168,10 @@ class Cluster:
 
     def store_root(self, index: int) -> Path:
         """The directory of one broker's store."""
-        return self.data / f"broker-{index}"
+        return self._roots[index]
 
     async def start(self) -> None:
-        """Start the nameserver, then every broker; they are registered when this returns."""
+        """Start the nameserver, then every broker and its slaves; they are registered when this returns."""
         self._loop = asyncio.get_running_loop()
         kv_path = str(self.data / "namesrv" / "kvConfig.json")
         self._namesrv = NameServer(
@@ -171,6 +182,8 @@ class Cluster:
             await self._start_links()
         for index in range(len(self._ports)):
             await self.start_broker(index)
+        for index, number in self._slaves:
+            await self.start_slave(index, number)
 
     async def stop(self) -> None:
         """Stop everything cleanly and remove the temporary directory.
@@ -179,6 +192,9 @@ class Cluster:
         """
         try:
             self._demand_own_loop()
+            for (index, number), slave in self._slaves.items():
+                if slave.broker is not None:
+                    await self.stop_slave(index, number)
             for index in sorted(self._running):
                 await self.stop_broker(index)
             for link in (*self._links, *self._namesrv_links):
@@ -201,13 +217,18 @@ class Cluster:
     async def start_broker(self, index: int) -> Broker:
         """Start a stopped broker on its store and port."""
         assert index not in self._running, f"broker {index} runs"
-        broker = Broker(self._config(index), clock=self._broker_clock(index))
+        broker = self._running[index] = await self._started(
+            Broker(self._config(index), clock=self._broker_clock(index))
+        )
+        return broker
+
+    @staticmethod
+    async def _started(broker: Broker) -> Broker:
         try:
             await broker.start()
         except BaseException:
             await broker.stop()
             raise
-        self._running[index] = broker
         return broker
 
     async def stop_broker(self, index: int) -> None:
@@ -228,19 +249,65 @@ class Cluster:
         :meth:`start_broker` recovers from it. What a power cut would lose, pages not yet flushed, is kept.
         """
         broker = self._running.pop(index)
-        root = self.store_root(index)
-        left = root.with_name(f"{root.name}.killed")
         await broker.cut_off()
         if self._with_links:
             self.link(index).cut()
             self.resume_broker(index)
-        try:
-            # From here on nobody is answered. Worker threads may go on: what they do now is or is not there.
-            shutil.copytree(root, left)
-        finally:
-            await broker.stop()
-        shutil.rmtree(root)
-        left.rename(root)
+        await _leave_as_killed(broker, self.store_root(index))
+
+    # --- slaves -------------------------------------------------------------------------------
+    def slave(self, index: int = 0, number: int = 1) -> Broker:
+        """A slave of the broker of that number; a KeyError when there is none, or it is stopped."""
+        broker = self._slaves[index, number].broker
+        if broker is None:
+            raise KeyError(f"slave {number} of broker {index} does not run")
+        return broker
+
+    async def start_slave(self, index: int = 0, number: int = 1) -> Broker:
+        """Start a stopped slave on its store and port."""
+        slave = self._slaves[index, number]
+        assert slave.broker is None, f"slave {number} of broker {index} runs"
+        config = self._configured(index, slave.port, slave.root, {"brokerRole": "SLAVE", "brokerId": str(number)})
+        slave.broker = await self._started(Broker(config, clock=self.clock))
+        return slave.broker
+
+    async def stop_slave(self, index: int = 0, number: int = 1) -> None:
+        """Stop a slave cleanly."""
+        broker = self.slave(index, number)
+        self._slaves[index, number].broker = None
+        await broker.stop()
+
+    async def kill_slave(self, index: int = 0, number: int = 1) -> None:
+        """End a slave as SIGKILL does; see :meth:`kill_broker`."""
+        broker = self.slave(index, number)
+        self._slaves[index, number].broker = None
+        await broker.cut_off()
+        await _leave_as_killed(broker, self._slaves[index, number].root)
+
+    def empty_slave(self, index: int = 0, number: int = 1) -> None:
+        """Remove the store of a slave that does not run: it gets everything anew from its master."""
+        slave = self._slaves[index, number]
+        assert slave.broker is None, f"slave {number} of broker {index} runs"
+        shutil.rmtree(slave.root, ignore_errors=True)
+
+    def has_replicated(self, index: int = 0, number: int = 1) -> bool:
+        """Whether a slave has everything of its master's log: something to wait for with
+        :func:`~cometmq.testing.waiting.wait_until`."""
+        return self.slave(index, number).store.max_physical_offset == self.broker(index).store.max_physical_offset
+
+    async def promote_slave(self, index: int = 0, number: int = 1) -> Broker:
+        """Make a slave the master, in the place of one that was stopped or killed; return the new master.
+
+        The old master's store and port are from now on those of the slave, for :meth:`start_slave`; if the old
+        master had messages that did not reach the new one, its store must be emptied first, and it says so.
+        """
+        assert index not in self._running, f"broker {index} runs"
+        slave = self._slaves[index, number]
+        if slave.broker is not None:
+            await self.stop_slave(index, number)
+        self._ports[index], slave.port = slave.port, self._ports[index]
+        self._roots[index], slave.root = slave.root, self._roots[index]
+        return await self.start_broker(index)
 
     # --- links --------------------------------------------------------------------------------
     async def _start_links(self) -> None:
@@ -294,14 +361,22 @@ class Cluster:
             raise ValueError("the cluster has no links to disturb: make it with links=True (marker: links=True)")
 
     def _config(self, index: int) -> BrokerConfig:
+        if not self._with_links:
+            return self._configured(index, self._ports[index], self._roots[index], {})
+        namesrv = f"{HOST}:{self._namesrv_links[index].port}"
+        keys = {"brokerIP1": LINK_HOST, "namesrvAddr": namesrv}
+        return self._configured(index, self._ports[index], self._roots[index], keys)
+
+    def _configured(self, index: int, port: int, root: Path, own_keys: Mapping[str, str]) -> BrokerConfig:
         keys = {
             "brokerName": f"broker-{index}",
-            "brokerIP1": LINK_HOST if self._with_links else HOST,
+            "brokerIP1": HOST,
             "bindAddress": HOST,
-            "listenPort": str(self._ports[index]),
-            "namesrvAddr": f"{HOST}:{self._namesrv_links[index].port}" if self._with_links else self.namesrv_address,
-            "storePathRootDir": str(self.store_root(index)),
+            "listenPort": str(port),
+            "namesrvAddr": self.namesrv_address,
+            "storePathRootDir": str(root),
             **self._keys,
+            **own_keys,
         }
         known = options_of(BrokerConfig)
         unknown = sorted(keys.keys() - known.keys())
@@ -309,3 +384,24 @@ class Cluster:
             raise ConfigError(f"a broker has no key {', '.join(unknown)}")
         values: dict[str, Any] = {known[key].name: known[key].parse(text) for key, text in keys.items()}
         return BrokerConfig(**values)
+
+
+class _Slave:
+    """Where one slave is; ``broker`` while it runs."""
+
+    def __init__(self, port: int, root: Path) -> None:
+        self.port = port
+        self.root = root
+        self.broker: Broker | None = None
+
+
+async def _leave_as_killed(broker: Broker, root: Path) -> None:
+    """Stop a broker that is cut off, and put its directory back as it was before that."""
+    left = root.with_name(f"{root.name}.killed")
+    try:
+        # From here on nobody is answered. Worker threads may go on: what they do now is or is not there.
+        shutil.copytree(root, left)
+    finally:
+        await broker.stop()
+    shutil.rmtree(root)
+    left.rename(root)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import selectors
+import shutil
 import signal
 import subprocess
 import sys
@@ -118,28 +119,40 @@ class ProcessCluster:
     ``asyncio.to_thread``, so that the event loop goes on.
 
     :param brokers: how many brokers there are, each with a store of its own.
+    :param slaves: how many slaves each of them has.
     :param data: directory for stores and logs, kept afterwards; a temporary one by default.
     :param broker_keys: keys of ``broker.conf`` for every broker.
     """
 
     def __init__(
-        self, brokers: int = 1, *, data: Path | None = None, broker_keys: Mapping[str, str] | None = None
+        self,
+        brokers: int = 1,
+        *,
+        slaves: int = 0,
+        data: Path | None = None,
+        broker_keys: Mapping[str, str] | None = None,
     ) -> None:
         self._temporary = TemporaryDirectory(prefix="cometmq-") if data is None else None
         self.data = Path(self._temporary.name) if self._temporary is not None else data or Path()
         self._namesrv_port = free_port(HOST)
         self._ports = [free_port(HOST) for _ in range(brokers)]
-        keys = {**SMALL_STORE, **(broker_keys or {})}
+        self._roots = [self.data / f"broker-{index}" for index in range(brokers)]
+        self._slave_ports = {
+            (index, number): free_port(HOST) for index in range(brokers) for number in range(1, slaves + 1)
+        }
+        self._slave_roots = {
+            (index, number): self.data / f"broker-{index}-slave-{number}" for index, number in self._slave_ports
+        }
+        self._keys = {**SMALL_STORE, **(broker_keys or {})}
         kv_path = self.data / "namesrv" / "kvConfig.json"
         self.namesrv: Final = ServerProcess(
             "nameserver",
             ("namesrv", "-p", str(self._namesrv_port), "--host", HOST, "-o", f"kvConfigPath={kv_path}"),
             self.data / "namesrv.log",
         )
-        self.brokers: Final = [
-            ServerProcess(f"broker-{index}", self._broker_arguments(index, keys), self.data / f"broker-{index}.log")
-            for index in range(brokers)
-        ]
+        self.brokers: Final = [self._broker(index) for index in range(brokers)]
+        self.slaves: Final = {place: self._slave(*place) for place in self._slave_ports}
+        """By the number of their broker and their own, from 1 on."""
 
     def __enter__(self) -> Self:
         try:
@@ -170,22 +183,22 @@ class ProcessCluster:
 
     def store_root(self, index: int) -> Path:
         """The directory of one broker's store."""
-        return self.data / f"broker-{index}"
+        return self._roots[index]
 
     def start(self) -> None:
-        """Start the nameserver, then every broker; they are registered when this returns."""
+        """Start the nameserver, then every broker and its slaves; they are registered when this returns."""
         self.namesrv.start()
-        for broker in self.brokers:
+        for broker in (*self.brokers, *self.slaves.values()):
             broker.start()
 
     def stop(self) -> None:
         """Stop everything cleanly."""
-        for server in (*self.brokers, self.namesrv):
+        for server in (*self.slaves.values(), *self.brokers, self.namesrv):
             server.stop()
 
     def kill(self) -> None:
         """End everything at once."""
-        for server in (*self.brokers, self.namesrv):
+        for server in (*self.slaves.values(), *self.brokers, self.namesrv):
             server.kill()
 
     def kill_broker(self, index: int) -> None:
@@ -201,18 +214,53 @@ class ProcessCluster:
         self.brokers[index].stop()
         self.brokers[index].start()
 
+    def kill_slave(self, index: int = 0, number: int = 1) -> None:
+        """SIGKILL one slave."""
+        self.slaves[index, number].kill()
+
+    def start_slave(self, index: int = 0, number: int = 1) -> None:
+        """Start a stopped or killed slave on its store and port, and wait until it is ready."""
+        self.slaves[index, number].start()
+
+    def empty_slave(self, index: int = 0, number: int = 1) -> None:
+        """Remove the store of a slave that does not run: it gets everything anew from its master."""
+        assert self.slaves[index, number].pid is None, f"slave {number} of broker {index} runs"
+        shutil.rmtree(self._slave_roots[index, number], ignore_errors=True)
+
+    def promote_slave(self, index: int = 0, number: int = 1) -> None:
+        """Make a slave the master, in the place of one that was stopped or killed.
+
+        The old master's store and port are from now on those of the slave, for :meth:`start_slave`.
+        """
+        assert self.brokers[index].pid is None, f"broker {index} runs"
+        place = index, number
+        self.slaves[place].stop()
+        self._ports[index], self._slave_ports[place] = self._slave_ports[place], self._ports[index]
+        self._roots[index], self._slave_roots[place] = self._slave_roots[place], self._roots[index]
+        self.brokers[index], self.slaves[place] = self._broker(index), self._slave(*place)
+        self.brokers[index].start()
+
     def _clean_up(self) -> None:
         if self._temporary is not None:
             self._temporary.cleanup()
 
-    def _broker_arguments(self, index: int, keys: Mapping[str, str]) -> list[str]:
+    def _broker(self, index: int) -> ServerProcess:
+        return self._server(f"broker-{index}", index, self._ports[index], self._roots[index], {})
+
+    def _slave(self, index: int, number: int) -> ServerProcess:
+        role = {"brokerRole": "SLAVE", "brokerId": str(number)}
+        port, root = self._slave_ports[index, number], self._slave_roots[index, number]
+        return self._server(f"broker-{index}-slave-{number}", index, port, root, role)
+
+    def _server(self, name: str, index: int, port: int, root: Path, role: Mapping[str, str]) -> ServerProcess:
         own = {
             "brokerName": f"broker-{index}",
             "brokerIP1": HOST,
             "bindAddress": HOST,
-            "listenPort": str(self._ports[index]),
+            "listenPort": str(port),
             "namesrvAddr": self.namesrv_address,
-            "storePathRootDir": str(self.store_root(index)),
+            "storePathRootDir": str(root),
         }
-        options = [text for key, value in {**own, **keys}.items() for text in ("-o", f"{key}={value}")]
-        return ["broker", *options]
+        keys = {**own, **self._keys, **role}
+        options = [text for key, value in keys.items() for text in ("-o", f"{key}={value}")]
+        return ServerProcess(name, ["broker", *options], self.data / f"{name}.log")

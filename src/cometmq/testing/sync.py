@@ -36,13 +36,16 @@ class SyncCluster:
         self,
         brokers: int = 1,
         *,
+        slaves: int = 0,
         clock: Clock = SYSTEM_CLOCK,
         data: Path | None = None,
         broker_keys: Mapping[str, str] | None = None,
         links: bool = False,
     ) -> None:
         self.clock = clock
-        self.cluster: Final = Cluster(brokers, clock=clock, data=data, broker_keys=broker_keys, links=links)
+        self.cluster: Final = Cluster(
+            brokers, slaves=slaves, clock=clock, data=data, broker_keys=broker_keys, links=links
+        )
         """The cluster itself; touch it on its own loop only, by :meth:`call` or :meth:`run`."""
         self._loop = asyncio.new_event_loop()  # not uvloop's, which cannot tell when it is idle
         self._thread = threading.Thread(target=self._loop.run_forever, name=THREAD, daemon=True)
@@ -144,6 +147,22 @@ class SyncCluster:
     def kill_broker(self, index: int) -> None:
         """End a broker as SIGKILL does, see :meth:`Cluster.kill_broker`."""
         self.call(self.cluster.kill_broker(index))
+
+    def start_slave(self, index: int = 0, number: int = 1) -> None:
+        """Start a stopped or killed slave on its store and port."""
+        self.call(self.cluster.start_slave(index, number))
+
+    def kill_slave(self, index: int = 0, number: int = 1) -> None:
+        """End a slave as SIGKILL does, see :meth:`Cluster.kill_broker`."""
+        self.call(self.cluster.kill_slave(index, number))
+
+    def empty_slave(self, index: int = 0, number: int = 1) -> None:
+        """Remove the store of a slave that does not run."""
+        self.run(lambda cluster: cluster.empty_slave(index, number))
+
+    def promote_slave(self, index: int = 0, number: int = 1) -> None:
+        """Make a slave the master in the place of one that is gone, see :meth:`Cluster.promote_slave`."""
+        self.call(self.cluster.promote_slave(index, number))
 
     def pause_broker(self, index: int) -> ExitStack:
         """Stop a broker as SIGSTOP does, see :meth:`Cluster.pause_broker`."""

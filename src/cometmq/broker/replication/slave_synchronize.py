@@ -1,0 +1,197 @@
+"""SlaveSynchronize: what a slave copies of its master beside the log, every ten seconds (``SlaveSynchronize``).
+
+Topics (21) and groups (201) when their data versions differ, consumer offsets (43), and from Apache's master how far
+delayed messages are delivered (45); from a master of CometMQ the files that say it exactly, and the rest that is not
+in the log (:mod:`cometmq.broker.replication.copied_files`, :mod:`cometmq.broker.replication.timer_copy`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Iterable
+from typing import Final, TypeVar
+
+from cometmq.broker.delay_offsets import DelayOffsets, DelayProgress
+from cometmq.broker.groups import SubscriptionGroupManager
+from cometmq.broker.offsets import ConsumerOffsetManager
+from cometmq.broker.periodic import Periodic
+from cometmq.broker.replication.copied_files import copied_files
+from cometmq.broker.replication.frames import ReplicationError
+from cometmq.broker.replication.ha_client import HAClient
+from cometmq.broker.replication.master_address import MasterAddress
+from cometmq.broker.replication.master_files import MasterFiles, NotOfferedError
+from cometmq.broker.replication.timer_copy import TimerCopy
+from cometmq.broker.topics import TopicConfigManager
+from cometmq.clock import Clock, TimerHandle
+from cometmq.errors import CometMQError, reason_of
+from cometmq.limits import SLAVE_SYNC_FIRST_SECONDS, SLAVE_SYNC_SECONDS, SLAVE_SYNC_SOON_SECONDS
+from cometmq.message.names import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC
+from cometmq.message.properties import REAL_TOPIC
+from cometmq.remoting.bodies import (
+    BodyError,
+    ConsumerOffsetSerializeWrapper,
+    DelayOffsetSerializeWrapper,
+    SubscriptionGroupWrapper,
+    TopicConfigSerializeWrapper,
+    decode_body,
+)
+from cometmq.remoting.client import RemotingClient
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.store.message_store import MessageStore, TopicQueue
+
+_log = logging.getLogger(__name__)
+
+_WAITING_TOPICS: Final = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC})
+"""What is stored under these waits for another topic, which its record names."""
+_REAL_TOPIC: Final = re.compile(rb"\x02?" + REAL_TOPIC.encode() + rb"\x01([%|\w-]+)", re.ASCII)
+
+T = TypeVar("T")
+
+
+class SlaveSynchronize:
+    """Copies until it is stopped."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        topics: TopicConfigManager,
+        groups: SubscriptionGroupManager,
+        offsets: ConsumerOffsetManager,
+        master: MasterAddress,
+        client: RemotingClient,
+        follower: HAClient,
+        *,
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._master = master
+        self._client = client
+        self._follower = follower
+        self._clock = clock
+        self._delays = DelayOffsets(store.config.root)
+        self._files = copied_files(store, clock=clock)
+        self._timer = TimerCopy(store)
+        self._again = Periodic("copy the master's tables", SLAVE_SYNC_SECONDS, self.copy, clock=clock)
+        self._first: TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._is_repeated = False
+        self._seen: dict[tuple[str, int], int] = {}
+        """The queue offset up to which messages that wait were looked at, by topic and queue id."""
+        self._copying = asyncio.Lock()
+        self._trouble = ""
+
+    def start(self) -> None:
+        """Begin, on the running loop: first after three seconds."""
+        self._first = self._clock.call_later(SLAVE_SYNC_FIRST_SECONDS, self._begin)
+
+    def _begin(self) -> None:
+        self._first = None
+        self._task = asyncio.get_running_loop().create_task(self.copy(), name="copy the master's tables")
+        if not self._is_repeated:
+            self._is_repeated = True
+            self._again.start()
+
+    def arrived(self, queues: Iterable[TopicQueue]) -> None:
+        """Messages came: those of a topic that is not known here yet make it known, and are reason to copy soon."""
+        made = False
+        for queue in queues:
+            if queue.topic in _WAITING_TOPICS:
+                for topic in self._real_topics(queue):
+                    made = self._topics.note_queue(topic, 0) or made
+            elif self._topics.get(queue.topic) is None:
+                made = self._topics.note_queue(queue.topic, queue.queue_id) or made
+        if made and self._first is None and (self._task is None or self._task.done()):
+            self._first = self._clock.call_later(SLAVE_SYNC_SOON_SECONDS, self._begin)
+
+    def _real_topics(self, queue: TopicQueue) -> set[str]:
+        """The topics that new messages wait for elsewhere."""
+        start = self._seen.get(queue.key, queue.known_from)
+        self._seen[queue.key] = queue.committed
+        topics: set[str] = set()
+        for offset in range(start, queue.committed):
+            unit = queue.unit(offset)
+            record = self._store.view(unit[0], unit[1]) if unit is not None else None
+            found = _REAL_TOPIC.search(record) if record is not None else None
+            if found is not None:
+                topics.add(found[1].decode())
+        return topics
+
+    async def stop(self) -> None:
+        """Copy no more; what the log here has come up to meanwhile is put in its place."""
+        if self._first is not None:
+            self._first.cancel()
+        if self._task is not None:
+            await self._task
+        await self._again.stop()
+        try:
+            await self._put_in_place()
+        except OSError as error:
+            _log.error("what was copied of the master cannot be written: %s", reason_of(error))
+
+    async def copy(self) -> None:
+        """Copy everything once; what fails is tried again the next time."""
+        async with self._copying:
+            await self._copy()
+
+    async def _copy(self) -> None:
+        address = self._master.remoting
+        try:
+            await self._put_in_place()
+            if address is not None and self._follower.is_following:  # never what belongs to another log
+                await self._copy_tables(address)
+                await self._copy_files(address)
+        except (CometMQError, BodyError) as error:
+            if str(error) != self._trouble:
+                self._trouble = str(error)
+                _log.warning("the tables of master %s are not copied: %s; it is tried again", address, error)
+        except OSError as error:
+            _log.error("what was copied of the master cannot be written: %s; it is tried again", reason_of(error))
+        else:
+            self._trouble = ""
+
+    async def _put_in_place(self) -> None:
+        for file in self._files:
+            await file.put_in_place()
+        await self._timer.put_in_place()
+
+    async def _copy_tables(self, master: str) -> None:
+        self._topics.take_over(await self._ask(master, RequestCode.GET_ALL_TOPIC_CONFIG, TopicConfigSerializeWrapper))
+        code = RequestCode.GET_ALL_CONSUMER_OFFSET
+        offsets = await self._ask(master, code, ConsumerOffsetSerializeWrapper)
+        self._offsets.take_over(offsets.offset_table, self._end)
+        code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
+        self._groups.take_over(await self._ask(master, code, SubscriptionGroupWrapper))
+
+    async def _copy_files(self, master: str) -> None:
+        files = MasterFiles(self._client, master)
+        try:
+            for file in self._files:
+                await file.copy(files)
+            await self._timer.copy(files)
+        except NotOfferedError:
+            await self._copy_delay_offsets(master)
+
+    async def _copy_delay_offsets(self, master: str) -> None:
+        """What Apache's master says; it is behind or ahead of the log here by up to ten seconds."""
+        table = await self._ask(master, RequestCode.GET_ALL_DELAY_OFFSET, DelayOffsetSerializeWrapper)
+        offsets = {
+            level: min(offset, self._end(SCHEDULE_TOPIC, level - 1))
+            for level, offset in table.offset_table.items()
+            if level > 0 and offset > 0
+        }
+        await asyncio.to_thread(self._delays.save, DelayProgress(offsets))
+
+    def _end(self, topic: str, queue_id: int) -> int:
+        queue = self._store.queues().get(topic, {}).get(queue_id)
+        return queue.max_offset() if queue is not None else 0
+
+    async def _ask(self, master: str, code: RequestCode, kind: type[T]) -> T:
+        answer = await self._client.invoke(master, code)
+        if answer.code != ResponseCode.SUCCESS:
+            raise ReplicationError(f"{code.name}: code {answer.code}, {answer.remark}")
+        return decode_body(kind, answer.body)

@@ -1,0 +1,178 @@
+"""TimerCopy: a slave's copy of the messages that wait for their time (the timer log of :mod:`cometmq.store.timer_log`).
+
+The log has each of them, but perhaps no longer. So the files of the days are copied, which the master only appends
+to, and its position last: what it says of them is true once the log here is on the disk up to where it says. From
+that offset on the log here is kept. It has the messages that came later, and the deliveries, so that this broker, made
+a master, goes on exactly there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import zlib
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from cometmq.broker.replication.frames import ReplicationError
+from cometmq.broker.replication.master_files import FilePart, MasterFiles
+from cometmq.limits import MAX_TIMER_COPY_BYTES
+from cometmq.message.names import TIMER_TOPIC
+from cometmq.store.disk import replace_whole
+from cometmq.store.message_store import MessageStore
+from cometmq.store.timer_day import TimerDay, day_number_of
+from cometmq.store.timer_position import TimerPosition, read_position
+from cometmq.store.timer_unit import UNIT_BYTES, UNIT_DTYPE, TimerEntry, Units, sound_units
+
+_log = logging.getLogger(__name__)
+
+_POSITION: Final = "timer/position.json"
+_FRESH: Final = "timer.new"
+
+
+class TimerCopy:
+    """The copy in one slave's store."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+        self._directory: Final = store.config.root / "comet" / "timer"
+        self._fresh: Final = self._directory.with_name(_FRESH)
+        self._days: dict[int, TimerDay] = {}
+        """Days whose units are a beginning of the master's."""
+        self._held: tuple[TimerPosition, FilePart] | None = None
+        self._version = ""
+        self._position = read_position(self._directory / "position.json") or TimerPosition()
+        if self._directory.exists():
+            self._pin()
+
+    def _pin(self) -> None:
+        self._store.pin_log("timer", self._position.log_offset)
+
+    async def copy(self, master: MasterFiles) -> None:
+        """Copy what has come since the last time.
+
+        :raises ReplicationError: the master's files are not what they should be, or cannot be had.
+        :raises RemotingError: the master does not answer.
+        :raises OSError: they cannot be written here.
+        """
+        if self._held is None:
+            found = await master.whole(_POSITION, self._version)
+            if found is None:
+                return
+            try:
+                position = msgspec.json.decode(found.data, type=TimerPosition)
+            except msgspec.MsgspecError as error:
+                raise ReplicationError(f"the master's {_POSITION} cannot be used: {error}") from error
+            for number, count in sorted(position.days.items()):
+                await self._copy_day(master, number, count)
+            self._held = (position, found)
+        await self.put_in_place()
+
+    async def put_in_place(self) -> None:
+        """Let the copied position count, if the log here is up to it.
+
+        :raises OSError: it cannot be written.
+        """
+        if self._held is None:
+            return
+        position, found = self._held
+        store = self._store
+        if 0 < position.log_offset < store.min_physical_offset:
+            self._held, self._version = None, ""  # the log here begins later: only a newer one is of use
+        elif store.max_physical_offset >= position.log_offset and self._has(position.serial):
+            await asyncio.to_thread(self._put, position, found.data)
+            self._held = None
+            self._version = found.version
+            self._position = position
+            self._pin()
+
+    def _has(self, serial: int) -> bool:
+        """Whether the disk has all waiting messages below ``serial``, as far as the log here ever had them."""
+        unit = self._store.queue(TIMER_TOPIC, 0).unit(serial - 1) if serial else None
+        if unit is None:
+            return self._store.queue(TIMER_TOPIC, 0).max_offset() >= serial or not serial
+        return unit[0] + unit[1] <= self._store.flushed_position
+
+    # --- one day ------------------------------------------------------------------------------
+    async def _copy_day(self, master: MasterFiles, number: int, count: int) -> None:
+        day = self._days.get(number)
+        if day is None:
+            day = TimerDay(self._directory, number, self._store.disk)
+            day.recover(self._position.days.get(number, 0))
+        if not await self._is_beginning(master, day, count):
+            _log.warning("comet/timer: %s is another one at the master, it is copied anew", day.index_path.name)
+            day = TimerDay(self._fresh, number, self._store.disk)
+        self._days[number] = day
+        while day.count < count:
+            await self._copy_units(master, day, count)
+
+    async def _is_beginning(self, master: MasterFiles, day: TimerDay, count: int) -> bool:
+        """Whether the day ends with the unit that the master's has there; a unit tells where its record stands."""
+        if day.count > count:
+            return False
+        if not day.count:
+            return True
+        at = (day.count - 1) * UNIT_BYTES
+        with day.index_path.open("rb") as file:
+            file.seek(at)
+            ours = file.read(UNIT_BYTES)
+        return await master.stretch(f"timer/{day.index_path.name}", at, at + UNIT_BYTES) == ours
+
+    async def _copy_units(self, master: MasterFiles, day: TimerDay, count: int) -> None:
+        """Copy the next units and their records, up to some MB of both."""
+        name = day.index_path.stem
+        most = min(count - day.count, MAX_TIMER_COPY_BYTES // UNIT_BYTES)
+        start = day.count * UNIT_BYTES
+        raw = await master.stretch(f"timer/{name}.index", start, start + most * UNIT_BYTES)
+        units = np.frombuffer(raw, UNIT_DTYPE)
+        if any(sound_units(raw[at : at + UNIT_BYTES]) != 1 for at in range(0, len(raw), UNIT_BYTES)):
+            raise ReplicationError(f"the master's timer/{name}.index is damaged from unit {day.count} on")
+        ends = units["at"] + units["size"]
+        begin = int(units["at"][0])
+        few = max(1, int(np.searchsorted(ends, begin + MAX_TIMER_COPY_BYTES, side="right")))
+        units, end = units[:few], int(ends[few - 1])
+        most_bytes = MAX_TIMER_COPY_BYTES if few > 1 else self._store.config.mapped_file_size_commit_log
+        if not 0 <= begin < end <= begin + most_bytes:
+            raise ReplicationError(f"the master's timer/{name}.index leads nowhere from unit {day.count} on")
+        records = await master.stretch(f"timer/{name}.data", begin, end)
+        entries = [_entry(unit, records, begin, name) for unit in units]
+        await asyncio.to_thread(_append, day, entries)
+
+    # --- in its place -------------------------------------------------------------------------
+    def _put(self, position: TimerPosition, content: bytes) -> None:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        for number, day in self._days.items():
+            if day.dirty:
+                day.flush()
+            if day.index_path.parent == self._fresh:
+                for path in (day.data_path, day.index_path):
+                    path.replace(self._directory / path.name)
+                self._days[number] = TimerDay(self._directory, number, self._store.disk)
+                self._days[number].recover(day.count)
+        replace_whole(self._directory / "position.json", content, self._store.disk)
+        for path in list(self._directory.iterdir()):
+            number_of_file = day_number_of(path)
+            if number_of_file is not None and number_of_file not in position.days:
+                self._days.pop(number_of_file, None)
+                path.unlink()
+
+
+def _append(day: TimerDay, entries: list[TimerEntry]) -> None:
+    day.index_path.parent.mkdir(parents=True, exist_ok=True)
+    day.append(entries)
+
+
+def _entry(unit: Units, records: bytes, begin: int, name: str) -> TimerEntry:
+    """The entry of one unit.
+
+    :raises ReplicationError: its record is not there.
+    """
+    at = int(unit["at"]) - begin
+    record = records[at : at + int(unit["size"])] if at >= 0 else b""
+    if len(record) != int(unit["size"]) or zlib.crc32(record) != int(unit["crc"]):
+        raise ReplicationError(f"the master's timer/{name}.data is damaged at byte {int(unit['at'])}")
+    return TimerEntry(
+        int(unit["due"]), int(unit["serial"]), int(unit["key"]), int(unit["topic"]), int(unit["kind"]), 0, record
+    )

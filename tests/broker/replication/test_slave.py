@@ -1,0 +1,263 @@
+"""A slave of a CometMQ master: it has the log and the tables, serves pulls, refuses writes, outlives anything."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import cast
+
+import pytest
+from tests.broker.replication.following import PATIENCE_S, bodies, connect, copied, log_of, replicated
+from tests.broker.transacting import COMMIT, Half, end
+from tests.broker.wire import records
+
+from cometmq.broker.config import load_broker_config
+from cometmq.clock import VirtualClock
+from cometmq.idle import settle
+from cometmq.message.sysflag import PULL_COMMIT, PULL_SUBSCRIPTION
+from cometmq.options import ConfigError
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.headers import (
+    ConsumerSendMsgBackRequestHeader,
+    OpenProducerRequestHeader,
+    RecallMessageRequestHeader,
+    UpdateConsumerOffsetRequestHeader,
+)
+from cometmq.testing import Cluster, wait_until
+
+FILE_BYTES = 64 * 1024
+
+
+@pytest.fixture
+async def pair(clock: VirtualClock) -> AsyncIterator[Cluster]:
+    """A master and its slave, with small log files."""
+    keys = {"mappedFileSizeCommitLog": str(FILE_BYTES), "mappedFileSizeConsumeQueue": "2000"}
+    async with Cluster(slaves=1, clock=clock, broker_keys=keys) as cluster:
+        yield cluster
+
+
+async def send(cluster: Cluster, count: int, topic: str = "T", size: int = 10, start: int = 0) -> list[bytes]:
+    wire = await connect(cluster.broker(0))
+    sent = [b"%d:" % number + b"x" * size for number in range(start, start + count)]
+    for body in sent:
+        assert (await wire.send(topic, body)).code == ResponseCode.SUCCESS
+    await wire.close()
+    return sent
+
+
+# --- the log --------------------------------------------------------------------------------------
+async def test_what_is_stored_at_the_master_can_be_pulled_at_the_slave(pair: Cluster) -> None:
+    sent = await send(pair, 150, size=1000)
+    await copied(pair)
+    assert await bodies(pair.slave(), "T") == sent
+    assert pair.slave().store.max_physical_offset > 2 * FILE_BYTES
+    await pair.stop_slave()
+    await pair.stop_broker(0)
+    assert log_of(pair.data / "broker-0-slave-1") == log_of(pair.store_root(0))
+
+
+async def test_a_pull_that_waits_at_the_slave_is_woken_by_a_message_of_the_master(pair: Cluster) -> None:
+    await send(pair, 1)
+    await copied(pair)
+    slave = await connect(pair.slave())
+    waiting = asyncio.create_task(slave.pull("T", queue_offset=1, wait_ms=15_000))
+    await settle()
+    assert len(pair.slave().hold) == 1
+    (second,) = await send(pair, 1, start=1)
+    assert [record.body for record in records(await waiting)] == [second]
+    await slave.close()
+
+
+async def test_a_new_slave_gets_all_that_the_master_keeps(pair: Cluster) -> None:
+    """Not only the last log file, which is what Apache's slave gets; also when the first files are deleted."""
+    await pair.stop_slave()
+    sent = await send(pair, 200, size=1000)
+    await pair.start_slave()
+    await replicated(pair)
+    assert pair.slave().store.min_physical_offset == 0
+    master = pair.broker(0)
+    for path in sorted(Path(master.config.commit_log).iterdir())[:2]:
+        os.utime(path, (0, 0))
+    await cast(VirtualClock, pair.clock).run_for(2)
+    assert master.store.delete_expired_files() == 2
+    await pair.stop_slave()
+    pair.empty_slave()
+    await pair.start_slave()
+    await copied(pair)
+    assert pair.slave().store.min_physical_offset == 2 * FILE_BYTES
+    first = pair.slave().store.queue("T", 0).min_offset()
+    assert 0 < first == master.store.queue("T", 0).min_offset()
+    wire = await connect(pair.slave())
+    assert records(await wire.pull("T", queue_offset=first))[0].body == sent[first]
+    await wire.close()
+
+
+def _empty(root: Path) -> None:
+    for path in sorted(root.rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+
+
+async def test_kills_of_either_leave_no_gap(pair: Cluster) -> None:
+    sent: list[bytes] = []
+    for killed in ("slave", "master", "slave", "master"):
+        sent += await send(pair, 40, size=700, start=len(sent))
+        if killed == "slave":
+            await pair.kill_slave()
+            sent += await send(pair, 10, size=700, start=len(sent))
+            await pair.start_slave()
+        else:
+            await replicated(pair)
+            await pair.kill_broker(0)
+            await pair.start_broker(0)
+        await copied(pair)
+        assert await bodies(pair.slave(), "T") == sent
+    await pair.stop_slave()
+    await pair.stop_broker(0)
+    assert log_of(pair.data / "broker-0-slave-1") == log_of(pair.store_root(0))
+
+
+async def test_a_slave_whose_log_has_parted_stops_and_says_so(pair: Cluster) -> None:
+    """The master lost its store; the slave keeps what it has, and serves it."""
+    sent = await send(pair, 5)
+    await copied(pair)
+    await pair.kill_broker(0)
+    _empty(pair.store_root(0))
+    await pair.start_broker(0)
+    follower = pair.slave().slave.follower
+    assert await wait_until(pair.clock, lambda: follower.trouble and "is here alone" in follower.trouble, PATIENCE_S)
+    await send(pair, 20, "Other")
+    assert await wait_until(pair.clock, lambda: follower.trouble and "have parted" in follower.trouble, PATIENCE_S)
+    assert await bodies(pair.slave(), "T") == sent
+    wire = await connect(pair.slave())
+    answer = await wire.call(RequestCode.GET_BROKER_RUNTIME_INFO)
+    assert b"have parted" in answer.body
+    await wire.close()
+
+
+async def test_a_slave_without_a_master_waits_for_one(clock: VirtualClock) -> None:
+    async with Cluster(slaves=1, clock=clock) as pair:
+        await pair.stop_broker(0)
+        await pair.stop_slave()
+        await pair.start_slave()
+        await clock.run_for(60)
+        assert pair.slave().slave.follower.trouble == "no nameserver knows a master of this broker name"
+        await pair.start_broker(0)
+        await send(pair, 3)
+        await replicated(pair)
+
+
+# --- what only a master does ------------------------------------------------------------------------
+async def test_a_slave_refuses_what_only_a_master_does(pair: Cluster) -> None:
+    await send(pair, 1)
+    await copied(pair)
+    end_of_log = pair.slave().store.max_physical_offset
+    wire = await connect(pair.slave())
+    refused = await wire.send("T", b"no")
+    assert (refused.code, refused.remark) == (
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        "service not available now: this broker is a slave, send to its master",
+    )
+    back = ConsumerSendMsgBackRequestHeader(offset=0, group="g", delay_level=1, origin_msg_id="", origin_topic="T")
+    assert (await wire.call(RequestCode.CONSUMER_SEND_MSG_BACK, back)).code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert (await end(wire, Half("k", 0, 0), COMMIT)).code == ResponseCode.SLAVE_NOT_AVAILABLE
+    recall = RecallMessageRequestHeader(topic="T", recall_handle="x")
+    assert (await wire.call(RequestCode.RECALL_MESSAGE, recall)).code == ResponseCode.SLAVE_NOT_AVAILABLE
+    run = OpenProducerRequestHeader(producer="q", batch=0)
+    assert (await wire.call(RequestCode.OPEN_PRODUCER, run)).code == ResponseCode.SLAVE_NOT_AVAILABLE
+    assert pair.slave().store.max_physical_offset == end_of_log
+    await wire.close()
+
+
+async def test_a_slave_delivers_nothing_by_itself(pair: Cluster) -> None:
+    clock = cast(VirtualClock, pair.clock)
+    wire = await connect(pair.broker(0))
+    await wire.send("Later", b"1", properties="DELAY\x011\x02")
+    await wire.send("Later", b"2", properties=f"UNIQ_KEY\x01u\x02TIMER_DELIVER_MS\x01{clock.now_ms() + 2000}")
+    await wire.close()
+    await replicated(pair)
+    await pair.kill_broker(0)
+    end_of_log = pair.slave().store.max_physical_offset
+    await clock.run_for(30)
+    assert pair.slave().store.max_physical_offset == end_of_log
+
+
+# --- pulls ------------------------------------------------------------------------------------------
+async def test_a_pull_at_a_slave_commits_nothing(pair: Cluster) -> None:
+    await send(pair, 3)
+    await copied(pair)
+    wire = await connect(pair.slave())
+    await wire.pull("T", sys_flag=PULL_SUBSCRIPTION | PULL_COMMIT, commit_offset=2)
+    assert pair.slave().offsets.query("consumers", "T", 0) == -1
+    await wire.close()
+
+
+@pytest.mark.parametrize("check", ["false", "true"])
+async def test_beyond_its_ends_a_slave_sends_to_the_master_and_to_no_other_offset(
+    clock: VirtualClock, check: str
+) -> None:
+    keys = {"offsetCheckInSlave": check}
+    async with Cluster(slaves=1, clock=clock, broker_keys=keys) as pair:
+        await send(pair, 3)
+        await copied(pair)
+        wire = await connect(pair.slave())
+        answer = await wire.pull("T", queue_offset=50)
+        found = (answer.code, answer.ext_fields["nextBeginOffset"], answer.ext_fields["suggestWhichBrokerId"])
+        await wire.close()
+    if check == "true":
+        assert found == (ResponseCode.PULL_OFFSET_MOVED, "3", "0")
+    else:
+        assert found == (ResponseCode.PULL_RETRY_IMMEDIATELY, "50", "0")
+
+
+# --- tables -----------------------------------------------------------------------------------------
+async def test_topics_groups_and_offsets_are_the_masters(pair: Cluster) -> None:
+    """By their versions, every ten seconds; what is deleted at the master goes here, too."""
+    clock = cast(VirtualClock, pair.clock)
+    master, slave = pair.broker(0), pair.slave()
+    await send(pair, 5)
+    wire = await connect(master)
+    await wire.pull("T", consumer_group="readers")
+    offset = UpdateConsumerOffsetRequestHeader(consumer_group="readers", topic="T", queue_id=0, commit_offset=4)
+    await wire.call(RequestCode.UPDATE_CONSUMER_OFFSET, offset)
+    await clock.run_for(14)
+    assert dict(slave.topics.table) == dict(master.topics.table)
+    assert slave.topics.version == master.topics.version
+    assert dict(slave.groups.table) == dict(master.groups.table)
+    assert slave.groups.version == master.groups.version
+    assert slave.offsets.query("readers", "T", 0) == 4
+    master.topics.delete("T")
+    await clock.run_for(11)
+    assert slave.topics.get("T") is None
+    await pair.stop_slave()
+    await pair.stop_broker(0)
+    await wire.close()
+    slave = await pair.start_slave()
+    assert (slave.offsets.query("readers", "T", 0), slave.topics.get("T")) == (4, None)
+    assert "readers" in slave.groups.table
+
+
+async def test_no_offset_is_beyond_what_the_slave_has(pair: Cluster) -> None:
+    """The slave may become the master, and what it does not have was then not consumed."""
+    await send(pair, 5)
+    await copied(pair)
+    pair.broker(0).offsets.note("readers", "T", 0, 10)
+    await pair.slave().slave.tables.copy()
+    assert pair.slave().offsets.query("readers", "T", 0) == pair.slave().store.queue("T", 0).max_offset() == 5
+
+
+# --- starting ---------------------------------------------------------------------------------------
+def test_a_slave_needs_a_number_of_its_own(tmp_path: Path) -> None:
+    """As in ``BrokerStartup``: a slave without one does not start, a master has 0 whatever is said."""
+    path = tmp_path / "broker.conf"
+    path.write_text("brokerRole=SLAVE\n")
+    with pytest.raises(ConfigError, match="brokerId must be greater than 0"):
+        load_broker_config(path)
+    path.write_text("brokerRole=SLAVE\nbrokerId=2\nhaMasterAddress=10.0.0.1:10912\n")
+    assert load_broker_config(path)[0].broker_id == 2
+    path.write_text("brokerRole=SYNC_MASTER\nbrokerId=2\n")
+    assert load_broker_config(path)[0].broker_id == 0
+    path.write_text("brokerRole=SLAVE\nbrokerId=2\nhaMasterAddress=nowhere\n")
+    with pytest.raises(ConfigError, match="haMasterAddress=nowhere"):
+        load_broker_config(path)
