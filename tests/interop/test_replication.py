@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +17,9 @@ from tests.interop.conftest import unavailable
 from tests.interop.systems import Deployment, Server, System
 
 from cometmq import fastjson
-from cometmq.client import ConsumeFromWhere, MessageExt, PushConfig
-from cometmq.client.sync import SyncPushConsumer
+from cometmq.broker.replication.frames import encode_report
+from cometmq.client import ConsumeFromWhere, Message, MessageExt, PushConfig, SendStatus
+from cometmq.client.sync import SyncAdmin, SyncProducer, SyncPushConsumer
 from cometmq.remoting.blocking import BlockingConnection, BlockingConnectionError
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import SendMessageRequestHeaderV2
@@ -129,7 +133,7 @@ def test_an_apache_slave_has_every_byte_and_every_table(master: Deployment, slav
     java.mqadmin(master.address, "updateSubGroup", "-b", broker.address, "-g", "made-group", "-r", "3")
     until_in_sync(broker.address, slave)
     series = Series("Made", 30, tags=("a", "b"), keys="k{i}")
-    java.produce(master.address, series)
+    assert {event["status"] for event in java.produce(master.address, series)} == {"SEND_OK"}
     java.consume(master.address, "Made", "made-group", 30)
     with BlockingConnection(broker.address, 60) as connection:
         for number in range(3):
@@ -150,6 +154,53 @@ def test_an_apache_slave_has_every_byte_and_every_table(master: Deployment, slav
         PATIENCE_S,
         "the slave knows how far delays are",
     )
+
+
+def test_consumers_far_behind_are_sent_to_the_slave_and_go(master: Deployment, slave: Server, java: Client) -> None:
+    topic, count = "Large", 300
+    java.produce(master.address, Series(topic, count), "batch")
+    until_in_sync(master.broker.address, slave)
+    for key, value in (("slaveReadEnable", "true"), ("accessMessageInMemoryMaxRatio", "0")):
+        java.mqadmin(master.address, "updateBrokerConfig", "-b", master.broker.address, "-k", key, "-v", value)
+    before = pulled_from(master.address, slave)
+    java.consume(master.address, topic, "java-far-behind", count)
+    after_java = pulled_from(master.address, slave)
+    assert after_java > before
+    consume(master.address, topic, "ours-far-behind", lambda got: len(got) >= count)
+    assert pulled_from(master.address, slave) > after_java
+
+
+def pulled_from(namesrv: str, broker: Server) -> int:
+    """How many messages consumers have had of a broker."""
+    with SyncAdmin(namesrv) as admin:
+        return int(admin.runtime_info(broker.address)["msgGetTotalTodayNow"])
+
+
+def consume(namesrv: str, topic: str, group: str, is_all: Callable[[set[bytes]], bool]) -> None:
+    """Consume with our client from the first message on, until these bodies are all that are wanted."""
+    got: set[bytes] = set()
+
+    def listen(messages: Sequence[MessageExt]) -> None:
+        got.update(message.body for message in messages)
+
+    config = PushConfig(consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET)
+    consumer = SyncPushConsumer(group, listen, namesrv, config=config)
+    consumer.subscribe(topic)
+    with consumer:
+        probe.until(lambda: is_all(got), PATIENCE_S, f"our consumer has all of {topic}")
+
+
+def test_a_slave_of_apache_5_has_every_byte_and_its_tools_show_both(
+    master: Deployment, slave: Server, clients: Callable[[str], Client], tmp_path: Path
+) -> None:
+    until_in_sync(master.broker.address, slave)
+    second = {**OF_A_SLAVE, "brokerId": "2"}
+    with systems.start_broker(System.APACHE5, tmp_path, master.address, second) as of_5:
+        probe.until(lambda: bool(log_files(of_5)), PATIENCE_S, f"it has begun\n{of_5.logs()}")
+        until_same_log(master.broker, of_5)
+        shown = clients("java5").mqadmin(master.address, "haStatus", "-b", master.broker.address)
+        assert "#SlaveNum\t2\n#InSyncSlaveNum\t2\n" in shown, shown
+        assert len(re.findall(r"^127\.0\.0\.1:\d+ .* OK +\d+$", shown, re.MULTILINE)) == 2, shown
 
 
 def test_what_was_acknowledged_is_at_the_slave_and_can_be_consumed_there_when_the_master_is_killed(
@@ -188,16 +239,7 @@ def test_what_was_acknowledged_is_at_the_slave_and_can_be_consumed_there_when_th
     probe.until(lambda: acknowledged <= at_the_slave(), PATIENCE_S, "all acknowledged messages are at the slave")
     stored = len(at_the_slave())
     assert len(java.consume(master.address, topic, "java-without-a-master", stored)) == stored
-    got: set[bytes] = set()
-
-    def listen(messages: Sequence[MessageExt]) -> None:
-        got.update(message.body for message in messages)
-
-    config = PushConfig(consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET)
-    consumer = SyncPushConsumer("ours-without-a-master", listen, master.address, config=config)
-    consumer.subscribe(topic)
-    with consumer:
-        probe.until(lambda: acknowledged <= got, PATIENCE_S, "our consumer has them from the slave")
+    consume(master.address, topic, "ours-without-a-master", lambda got: acknowledged <= got)
 
     master.start_again(System.COMETMQ)
     until_in_sync(master.broker.address, slave)
@@ -205,3 +247,20 @@ def test_what_was_acknowledged_is_at_the_slave_and_can_be_consumed_there_when_th
     java.produce(master.address, late)
     assert set(seen(java.read_topic(master.address, topic))) >= set(late.expected())
     until_same_log(master.broker, slave)
+
+
+def test_producers_are_told_what_is_missing(
+    deploy: Callable[..., Deployment], clients: Callable[[str], Client]
+) -> None:
+    deployment = deploy(System.COMETMQ, brokerRole="SYNC_MASTER", slaveTimeout="200")
+    names = ("java4", "java5")
+    for name in names:
+        sent = clients(name).produce(deployment.address, Series(f"Alone-{name}"))
+        assert [event["status"] for event in sent] == ["SLAVE_NOT_AVAILABLE"]
+    with socket.create_connection(("127.0.0.1", deployment.broker.port + 1)) as silent:
+        for name in names:
+            silent.sendall(encode_report(0))
+            sent = clients(name).produce(deployment.address, Series(f"Late-{name}"))
+            assert [event["status"] for event in sent] == ["FLUSH_SLAVE_TIMEOUT"]
+        with SyncProducer("late", deployment.address) as producer:
+            assert producer.send(Message("Late", b"x")).status is SendStatus.FLUSH_SLAVE_TIMEOUT
