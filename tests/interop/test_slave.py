@@ -111,6 +111,8 @@ def test_it_takes_the_place_of_its_master(master: Deployment, slave: Server, jav
         until_in_sync(master.broker, started)
         until_same_table(master.broker, started, "topics.json", "Later")
         master.broker.kill()
+        last = seen(java.consume(master.address, "Made", "java-without-a-master", 42))
+        assert set(last) >= set(topic.expected()), "consumed from the slave"
     conf = {**FILES, "brokerRole": "ASYNC_MASTER", "brokerId": "0"}
     with systems.start_broker(System.COMETMQ, slave.directory, master.address, conf, slave.port) as promoted:
         java.produce(master.address, Series("Made", 5, first=900))

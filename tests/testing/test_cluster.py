@@ -24,7 +24,7 @@ from cometmq.client.errors import RemotingError, SendFailedError
 from cometmq.clock import VirtualClock
 from cometmq.idle import settle
 from cometmq.options import ConfigError
-from cometmq.testing import Cluster, ProcessCluster
+from cometmq.testing import Cluster, ProcessCluster, SyncCluster, wait_until
 
 
 async def stored(namesrv: str, topic: str) -> list[bytes]:
@@ -153,3 +153,48 @@ def test_a_server_that_cannot_start_says_why() -> None:
     with pytest.raises(Exception, match="flushDiskType=NEVER"):
         cluster.__enter__()
     assert cluster.namesrv.pid is None
+
+
+async def test_a_failover_loses_nothing_and_clients_go_on() -> None:
+    """The same producer and consumer before and after: the slave takes the master's place under its name."""
+    clock = VirtualClock()
+    async with Cluster(slaves=1, clock=clock, broker_keys={"brokerRole": "SYNC_MASTER"}) as cluster:
+        assert await wait_until(clock, cluster.has_replicated, 60)
+        instance = cluster.client_instance()
+        async with cluster.inbox("orders") as orders, Producer("p", instance=instance) as producer:
+            await producer.send(Message("orders", b"1"))
+            await producer.send(Message("orders", b"2", delay_level=4))
+            assert [message.body for message in await orders.expect(1, within=60)] == [b"1"]
+            port = cluster.slave().server.port
+            await cluster.kill_broker(0)
+            master = await cluster.promote_slave()
+            assert master.server.port == port
+            assert cluster.store_root(0) == cluster.data / "broker-0-slave-1"
+            assert b"2" in [message.body for message in await orders.expect(1, within=180)]
+            with pytest.raises(KeyError):
+                cluster.slave()
+            await cluster.start_slave()
+            assert await wait_until(clock, cluster.has_replicated, 60)
+            await producer.send(Message("orders", b"3"))
+            assert b"3" in [message.body for message in await orders.expect(1, within=60)]
+
+
+async def test_slaves_and_links_exclude_each_other() -> None:
+    with pytest.raises(ValueError, match="either slaves or links"):
+        Cluster(slaves=1, links=True)
+
+
+def test_a_failover_without_an_event_loop() -> None:
+    with SyncCluster(slaves=1) as cluster:
+        replicated = wait_until(cluster.clock, cluster.cluster.has_replicated, 60)
+        assert cluster.call(replicated)
+        cluster.create_topic("orders", 1)
+        cluster.send(Message("orders", b"1"))
+        assert cluster.call(wait_until(cluster.clock, cluster.cluster.has_replicated, 60))
+        cluster.kill_broker(0)
+        cluster.promote_slave()
+        with cluster.inbox("orders") as orders:
+            assert [message.body for message in orders.expect(1, within=60)] == [b"1"]
+        cluster.empty_slave()
+        cluster.start_slave()
+        cluster.kill_slave()

@@ -331,6 +331,8 @@ class Broker:
             when_registered=self._when_registered,
             clock=self.clock,
         )
+        if self.is_slave:
+            self.slave.register(self.processors)
 
     def _make_master_services(self, store_host: bytes) -> None:
         """What stores messages of its own accord, which only a master does."""
@@ -349,7 +351,6 @@ class Broker:
     def _make_slave(self) -> None:
         self.turn.forbid(no_messages())
         self.slave = Slave(self.config, self.store, self.topics, self.groups, self.offsets, clock=self.clock)
-        self.slave.register(self.processors)
 
     def _replicated(self, queues: Iterable[TopicQueue]) -> None:
         queues = list(queues)

@@ -15,6 +15,7 @@ import struct
 from collections.abc import Callable
 from typing import Final
 
+from cometmq.message.names import check_topic
 from cometmq.message.record import (
     BLANK_MAGIC,
     END_FILE_MIN_BLANK_BYTES,
@@ -22,7 +23,7 @@ from cometmq.message.record import (
     MESSAGE_MAGIC_V2,
     MIN_RECORD_BYTES,
 )
-from cometmq.store.commit_log import CommitLog
+from cometmq.store.commit_log import CommitLog, store_error
 from cometmq.store.config import CQ_UNIT_BYTES
 from cometmq.store.disk import Disk
 from cometmq.store.errors import StoreError
@@ -102,6 +103,21 @@ class ReplicatedLog:
         except StoreError:
             self.drop_tail()
             raise
+
+    def begin_queue(self, topic: str, queue_id: int, offset: int) -> None:
+        """Let a queue that had no message here begin at ``offset``: those before it are older than the log.
+
+        :raises StoreError: that cannot be written.
+        """
+        if check_topic(topic) is not None or not 0 <= queue_id <= MAX_QUEUE_ID or not 0 < offset < _MAX_QUEUE_OFFSET:
+            return
+        queue = self._queues.make(topic, queue_id)
+        if queue.next_offset or queue.files:
+            return
+        try:
+            queue.begin_at(self._disk, offset)
+        except OSError as error:
+            raise store_error(error, f"the queue files of {topic}") from error
 
     def drop_tail(self) -> None:
         """Take back what is begun and not whole; a disk that refuses that leaves it to recovery."""

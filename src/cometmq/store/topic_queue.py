@@ -225,6 +225,15 @@ class TopicQueue:
             at += len(part)
             byte += len(part)
 
+    def begin_at(self, disk: Disk, offset: int) -> None:
+        """Let a queue without files and messages begin at ``offset``, on disk too.
+
+        :raises OSError: it could not be written.
+        """
+        if offset * CQ_UNIT_BYTES % self._file_size:
+            self._begin_at(disk, offset)
+        self.open_at(self._files, offset)
+
     def _begin_at(self, disk: Disk, offset: int) -> None:
         """Fill the first file of a queue that begins at ``offset`` with blank units up to there."""
         byte = offset * CQ_UNIT_BYTES

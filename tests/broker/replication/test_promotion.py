@@ -13,13 +13,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.broker.replication.following import PATIENCE_S, bodies, connect, copied, replicated
+from tests.broker.test_locks import lock
 from tests.broker.test_producer_sequences import open_producer
 from tests.broker.test_producer_sequences import send as send_sequence
 from tests.broker.transacting import COMMIT, end, round_of_checks, send_half
 from tests.broker.transacting import delivered as committed_bodies
+from tests.broker.wire import records
 
 from cometmq.broker.controller import Broker
 from cometmq.clock import VirtualClock
+from cometmq.remoting.bodies import MessageQueue
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import RecallMessageRequestHeader, UpdateConsumerOffsetRequestHeader
 from cometmq.testing import Cluster, wait_until
@@ -167,14 +170,50 @@ async def test_messages_that_wait_longer_than_the_log_is_kept_are_copied(pair: C
         os.utime(path, (0, 0))
     assert master.store.delete_expired_files() > 0
     assert master.store.queue("rmq_sys_wheel_timer", 0).min_offset() == 50
-    await later(pair, b"50", DAY_S)
     await wire.close()
     await pair.start_slave()
     await clock.run_for(5)
     await copied(pair)
     master = await fail_over(pair)
+    await later(pair, b"50", DAY_S)
     await clock.skip(31 * DAY_S)
     assert Counter(await bodies(master, "Later")) == Counter([b"%d" % number for number in range(51)])
+
+
+async def test_queues_go_on_whose_messages_are_all_gone(pair: Cluster) -> None:
+    """A slave that is new has none of their messages; consumers go on where they were, and miss nothing."""
+    clock = cast(VirtualClock, pair.clock)
+    await pair.stop_slave()
+    wire = await connect(pair.broker(0))
+    for number in range(5):
+        await wire.send("Old", b"%d" % number)
+    for _ in range(3):
+        await wire.send("OldDelays", b"1", properties="DELAY\x011\x02")
+    await clock.run_for(3)
+    for _ in range(100):
+        await wire.send("Fill", bytes(2000))
+    offset = UpdateConsumerOffsetRequestHeader(consumer_group="readers", topic="Old", queue_id=0, commit_offset=5)
+    await wire.call(RequestCode.UPDATE_CONSUMER_OFFSET, offset)
+    await wire.close()
+    await clock.run_for(15)
+    for path in sorted(Path(pair.broker(0).config.commit_log).iterdir())[:-1]:
+        os.utime(path, (0, 0))
+    assert pair.broker(0).store.delete_expired_files() > 0
+    await pair.start_slave()
+    await copied(pair)
+    await pair.kill_slave()  # what began without a message stays, too
+    await pair.start_slave()
+    await copied(pair)
+    master = await fail_over(pair)
+    assert master.offsets.query("readers", "Old", 0) == 5
+    wire = await connect(master)
+    assert (await wire.send("Old", b"5")).ext_fields["queueOffset"] == "5"
+    assert (await wire.pull("Old", queue_offset=5)).code == ResponseCode.SUCCESS
+    await wire.send("OldDelays", b"2", properties="DELAY\x011\x02")
+    await clock.run_for(3)
+    delivered = await wire.pull("OldDelays", queue_offset=3)
+    assert [record.body for record in records(delivered)] == [b"2"]
+    await wire.close()
 
 
 async def test_a_day_that_is_another_one_at_the_master_is_copied_anew(pair: Cluster) -> None:
@@ -242,6 +281,20 @@ async def test_sequences_hold_and_zombies_stay_fenced(pair: Cluster, copies: boo
     assert (await send_sequence(wire, range(9, 10), epoch=2)).code == ResponseCode.SEQUENCE_GAP
     await wire.close()
     assert await bodies(master, "T") == [b"%d" % number for number in range(8)]
+
+
+async def test_locked_queues_stay_with_their_holders(pair: Cluster) -> None:
+    """As after a restart of the master: what was copied is trusted for as long as clients trust it."""
+    queues = [MessageQueue("T", "broker-0", number) for number in range(4)]
+    wire = await connect(pair.broker(0))
+    assert await lock(wire, "one", queues) == set(queues)
+    await wire.close()
+    await copied(pair)
+    master = await fail_over(pair)
+    wire = await connect(master)
+    assert await lock(wire, "two", queues) == set()
+    assert await lock(wire, "one", queues) == set(queues)
+    await wire.close()
 
 
 async def test_a_table_that_knows_more_than_the_log_here_is_not_used(clock: VirtualClock) -> None:

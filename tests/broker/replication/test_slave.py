@@ -18,6 +18,7 @@ from cometmq.clock import VirtualClock
 from cometmq.idle import settle
 from cometmq.message.sysflag import PULL_COMMIT, PULL_SUBSCRIPTION
 from cometmq.options import ConfigError
+from cometmq.remoting.bodies import HARuntimeInfo, decode_body
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import (
     ConsumerSendMsgBackRequestHeader,
@@ -167,7 +168,30 @@ async def test_a_slave_refuses_what_only_a_master_does(pair: Cluster) -> None:
     run = OpenProducerRequestHeader(producer="q", batch=0)
     assert (await wire.call(RequestCode.OPEN_PRODUCER, run)).code == ResponseCode.SLAVE_NOT_AVAILABLE
     assert pair.slave().store.max_physical_offset == end_of_log
+    for code in (
+        RequestCode.UPDATE_AND_CREATE_TOPIC,
+        RequestCode.DELETE_TOPIC_IN_BROKER,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+        RequestCode.DELETE_SUBSCRIPTIONGROUP,
+    ):
+        answer = await wire.call(code)
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert (answer.remark or "").startswith("Can't modify topic or subscription group from slave broker")
     await wire.close()
+
+
+async def test_it_tells_what_it_follows(pair: Cluster) -> None:
+    """HA_STATUS (907) of a slave; the master's lists it."""
+    await send(pair, 3)
+    await replicated(pair)
+    wire = await connect(pair.slave())
+    info = decode_body(HARuntimeInfo, (await wire.call(RequestCode.GET_BROKER_HA_STATUS)).body)
+    await wire.close()
+    followed = info.ha_client_runtime_info
+    assert not info.master
+    assert followed is not None
+    assert followed.master_addr == f"127.0.0.1:{pair.broker(0).ha.port}"
+    assert (followed.is_activated, followed.max_offset) == (True, pair.broker(0).store.max_physical_offset)
 
 
 async def test_a_slave_delivers_nothing_by_itself(pair: Cluster) -> None:

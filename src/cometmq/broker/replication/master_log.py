@@ -26,12 +26,7 @@ async def find_common_ground(store: MessageStore, client: RemotingClient, master
     :raises BodyError: its answer cannot be read.
     :raises StoreError: the beginning cannot be stored.
     """
-    answer = await client.invoke(master, RequestCode.GET_BROKER_RUNTIME_INFO)
-    info = decode_body(KVTable, answer.body).table
-    try:
-        first, end = int(info["commitLogMinOffset"]), int(info["commitLogMaxOffset"])
-    except (KeyError, ValueError) as error:
-        raise ReplicationError(f"master {master} does not tell where its log begins and ends: {error}") from error
+    first, end = await log_range(client, master)
     log = store.replicated
     if log.is_empty:
         if first > 0 and end > first:
@@ -54,6 +49,21 @@ async def find_common_ground(store: MessageStore, client: RemotingClient, master
             f"the record at log offset {offset} is another one at master {master}: the logs have parted",
             next_step=f"{_EMPTY_STORE}; or make this broker the master",
         )
+
+
+async def log_range(client: RemotingClient, master: str) -> tuple[int, int]:
+    """The log offsets at which a master's log begins and ends.
+
+    :raises ReplicationError: it does not tell.
+    :raises RemotingError: it does not answer.
+    :raises BodyError: its answer cannot be read.
+    """
+    answer = await client.invoke(master, RequestCode.GET_BROKER_RUNTIME_INFO)
+    info = decode_body(KVTable, answer.body).table
+    try:
+        return int(info["commitLogMinOffset"]), int(info["commitLogMaxOffset"])
+    except (KeyError, ValueError) as error:
+        raise ReplicationError(f"master {master} does not tell where its log begins and ends: {error}") from error
 
 
 async def _record(client: RemotingClient, master: str, offset: int) -> bytes:

@@ -33,6 +33,14 @@ _OF_MASTERS: Final = (
 )
 """Requests about what only a master does."""
 
+_OF_TABLES: Final = (
+    RequestCode.UPDATE_AND_CREATE_TOPIC,
+    RequestCode.DELETE_TOPIC_IN_BROKER,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+    RequestCode.DELETE_SUBSCRIPTIONGROUP,
+)
+"""Requests that change what is copied from the master."""
+
 
 def no_messages() -> SendRefusedError:
     """Why a slave takes no message (``DefaultMessageStore.checkStoreStatus``)."""
@@ -62,14 +70,23 @@ class Slave:
         )
 
     def register(self, processors: ProcessorTable) -> None:
-        """Answer about itself, and refuse what only a master does."""
+        """Answer about itself, and refuse what only a master does; after administration, which would do it."""
         for code in _OF_MASTERS:
             processors.register(code, NoHeader, self.refuse)
+        for code in _OF_TABLES:
+            processors.register(code, NoHeader, self.refuse_change)
         processors.register(RequestCode.GET_BROKER_HA_STATUS, NoHeader, self.status)
 
     def refuse(self, _connection: ServerConnection, _request: Request[Any], _body: bytes) -> Response:
         """SLAVE_NOT_AVAILABLE, as Apache's slave answers the end of a transaction."""
         return Response(ResponseCode.SLAVE_NOT_AVAILABLE, remark="this broker is a slave, ask its master")
+
+    def refuse_change(self, _connection: ServerConnection, _request: Request[Any], _body: bytes) -> Response:
+        """In the words of ``AdminBrokerProcessor.validateSlave``."""
+        return Response(
+            ResponseCode.SYSTEM_ERROR,
+            remark="Can't modify topic or subscription group from slave broker, please execute it from master broker.",
+        )
 
     def status(self, _connection: ServerConnection, _request: Request[NoHeader], _body: bytes) -> Response:
         """GET_BROKER_HA_STATUS (907): what this slave follows."""

@@ -22,6 +22,7 @@ from cometmq.broker.replication.frames import ReplicationError
 from cometmq.broker.replication.ha_client import HAClient
 from cometmq.broker.replication.master_address import MasterAddress
 from cometmq.broker.replication.master_files import MasterFiles, NotOfferedError
+from cometmq.broker.replication.queue_ends import QueueEnds
 from cometmq.broker.replication.timer_copy import TimerCopy
 from cometmq.broker.topics import TopicConfigManager
 from cometmq.clock import Clock, TimerHandle
@@ -76,6 +77,7 @@ class SlaveSynchronize:
         self._delays = DelayOffsets(store.config.root)
         self._files = copied_files(store, clock=clock)
         self._timer = TimerCopy(store)
+        self._ends = QueueEnds(store, client)
         self._again = Periodic("copy the master's tables", SLAVE_SYNC_SECONDS, self.copy, clock=clock)
         self._first: TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
@@ -161,6 +163,7 @@ class SlaveSynchronize:
 
     async def _copy_tables(self, master: str) -> None:
         self._topics.take_over(await self._ask(master, RequestCode.GET_ALL_TOPIC_CONFIG, TopicConfigSerializeWrapper))
+        await self._ends.copy(master, list(self._topics.table.values()))
         code = RequestCode.GET_ALL_CONSUMER_OFFSET
         offsets = await self._ask(master, code, ConsumerOffsetSerializeWrapper)
         self._offsets.take_over(offsets.offset_table, self._end)
