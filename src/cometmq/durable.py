@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -14,6 +16,31 @@ def flush_directory(path: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def flush_file(path: Path) -> None:
+    """Make what was written to ``path`` survive a power cut.
+
+    :raises OSError: it could not be written.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def flushing_beside() -> Iterator[Callable[[Path], None]]:
+    """A :func:`flush_file` for the block that does not wait: a thread flushes, and the end of the block waits for it.
+
+    :raises OSError: at that end; one of the files could not be written.
+    """
+    with ThreadPoolExecutor(1, "flush") as thread:
+        under_way: list[Future[None]] = []
+        yield lambda path: under_way.append(thread.submit(flush_file, path))
+        for flush in under_way:
+            flush.result()
 
 
 def replace_file(path: Path, content: bytes | Iterable[bytes], *, backup: Path | None = None) -> None:

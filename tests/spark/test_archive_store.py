@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from click.testing import CliRunner
 from tests.spark.test_store_reader import damage, rows_of, write_store
 
 from cometmq.cli.pipeline import command
+from cometmq.durable import flush_file
 from cometmq.spark import archive_store as job
 from cometmq.spark.archive_log import ArchiveLog
 from cometmq.spark.archive_reader import read_archive
@@ -90,7 +93,7 @@ def test_two_lives_of_a_topic_are_not_mixed(tmp_path: Path) -> None:
     lives = next(iter(StoreScan(options).records(stretch))).by_queue()
     twice = {Queue(topic, "b", queue_id): [records, records] for topic, queue_id, records in lives}
     with pytest.raises(ArchiveError, match="earlier life"):
-        list(job._write(options, twice, tmp_path / "other"))
+        list(job._write(options, twice, tmp_path / "other", flush_file))
 
 
 def test_what_is_decoded_at_a_time_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,6 +110,32 @@ def test_what_is_decoded_at_a_time_changes_nothing(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(job, "_DECODED_BYTES", 1000)
     assert archived("portions") == whole
     assert sum(map(len, whole)) == 90
+
+
+def test_nothing_is_told_before_every_file_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_store(tmp_path / "store", 90, body=lambda number: b"%0100d" % number)
+    options = parse_store_options({"path": str(tmp_path / "store"), "brokerName": "b"})
+    [stretch] = stretches(options)
+    flushed: set[int] = set()
+    fsync = os.fsync
+
+    def noted(fd: int) -> None:
+        fsync(fd)
+        flushed.add(os.fstat(fd).st_ino)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    made = write_stretch(options, stretch, tmp_path / "lake", {})
+    next(made)
+    files = [path.stat().st_ino for path in (tmp_path / "lake").rglob("*.parquet")]
+    assert len(files) == 3
+    assert flushed >= set(files)
+
+    def failing(fd: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", failing)
+    with pytest.raises(OSError, match="Input/output"):
+        next(write_stretch(options, stretch, tmp_path / "lake", {}))
 
 
 def test_the_command_reads_a_store(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

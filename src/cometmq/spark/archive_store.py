@@ -21,6 +21,7 @@ import numpy as np
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from cometmq.clock import SYSTEM_CLOCK
+from cometmq.durable import flushing_beside
 from cometmq.spark.apart import bad_bodies
 from cometmq.spark.archive_commit import Covered
 from cometmq.spark.archive_log import ArchiveLog
@@ -35,6 +36,7 @@ from cometmq.spark.queues import OffsetRange, Offsets, Queue
 from cometmq.spark.store_options import StoreOptions, parse_store_options
 from cometmq.spark.store_reader import StoreScan
 from cometmq.spark.store_stretches import STRETCH_BYTES, Stretch, stretches
+from cometmq.spark.worker_garbage import leave_out_what_stays
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,8 +44,8 @@ if TYPE_CHECKING:
 
 FORMAT: Final = "rocketmq_archive_store"
 _STRETCHES: Final = "stretches"
-STRETCHES_IN_COMMIT: Final = 16
-"""2 GiB of log a commit: seconds of work to repeat after a crash, few enough commits for terabytes."""
+STRETCHES_IN_COMMIT: Final = 64
+"""8 GiB of log a commit: a minute of work of two cores to repeat after a crash, few enough commits for terabytes."""
 _GATHERED_BYTES: Final = 256 * 1024 * 1024
 """Bytes of records that a task holds before it writes files; where the log cannot be cut a stretch may be larger."""
 
@@ -181,27 +183,33 @@ class ArchiveStoreReader(DataSourceReader):
         if isinstance(partition, StretchPartition):
             for manifest in write_stretch(self._options, partition.stretch, Path(self._root), partition.archived):
                 yield manifest.to_row()
+            leave_out_what_stays()
 
 
 def write_stretch(options: StoreOptions, stretch: Stretch, root: Path, archived: Offsets) -> Iterator[Manifest]:
-    """Write the messages of a stretch that the archive does not hold yet; yield files, and what they cover."""
+    """Write the messages of a stretch that the archive does not hold yet; yield flushed files, and what they cover."""
     gathered: dict[Queue, list[Records]] = {}
+    made: list[Manifest] = []
     size = 0
-    for records in StoreScan(options).records(stretch, STRETCH_BYTES):
-        for topic, queue_id, part in records.by_queue():
-            queue = Queue(topic, options.broker_name, queue_id)
-            offsets = part.queue_offsets
-            new = offsets >= archived.get(queue, 0)
-            if new.any():
-                gathered.setdefault(queue, []).append(part if new.all() else part.rows(new))
-        size += len(records.source)
-        if size >= _GATHERED_BYTES:
-            yield from _write(options, gathered, root)
-            gathered, size = {}, 0
-    yield from _write(options, gathered, root)
+    with flushing_beside() as flush:
+        for records in StoreScan(options).records(stretch, STRETCH_BYTES):
+            for topic, queue_id, part in records.by_queue():
+                queue = Queue(topic, options.broker_name, queue_id)
+                offsets = part.queue_offsets
+                new = offsets >= archived.get(queue, 0)
+                if new.any():
+                    gathered.setdefault(queue, []).append(part if new.all() else part.rows(new))
+            size += len(records.source)
+            if size >= _GATHERED_BYTES:
+                made += _write(options, gathered, root, flush)
+                gathered, size = {}, 0
+        made += _write(options, gathered, root, flush)
+    yield from made
 
 
-def _write(options: StoreOptions, gathered: Mapping[Queue, list[Records]], root: Path) -> Iterator[Manifest]:
+def _write(
+    options: StoreOptions, gathered: Mapping[Queue, list[Records]], root: Path, flush: Callable[[Path], None]
+) -> Iterator[Manifest]:
     schema = arrow_schema(ARCHIVE_COLUMNS)
     for queue in sorted(gathered):
         parts = gathered[queue]
@@ -213,7 +221,7 @@ def _write(options: StoreOptions, gathered: Mapping[Queue, list[Records]], root:
                 f"{queue} has offset {at} behind a later one: the log holds an earlier life of its topic",
                 next_step="read it with its consume queues, which tell the two apart, or from startingTimestamp on",
             )
-        writer = QueueWriter(root, queue, schema)
+        writer = QueueWriter(root, queue, schema, flush=flush)
         with bad_bodies(fail=options.fail_on_bad_body, directory=options.bad_records_path) as on_bad_body:
             for part in chain.from_iterable(map(_portions, parts)):
                 for batch in decode(part, schema, broker_name=queue.broker, on_bad_body=on_bad_body):

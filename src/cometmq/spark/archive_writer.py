@@ -10,9 +10,8 @@ when its batch, repeated elsewhere, is.
 
 from __future__ import annotations
 
-import os
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from pyspark.sql.datasource import DataSource, InputPartition
 
+from cometmq.durable import flush_file, flushing_beside
 from cometmq.spark.archive_commit import HOUR_MS, Commit, Covered, DataFile
 from cometmq.spark.archive_log import WRITING, ArchiveLog
 from cometmq.spark.columns import ARCHIVE_COLUMNS, arrow_schema
@@ -29,6 +29,7 @@ from cometmq.spark.options import SourceOptions, parse_options
 from cometmq.spark.queues import OffsetRange, Offsets, Queue
 from cometmq.spark.readers import RangePartition
 from cometmq.spark.stream_reader import RocketMQStreamReader
+from cometmq.spark.worker_garbage import leave_out_what_stays
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -130,6 +131,7 @@ class ArchiveStreamReader(RocketMQStreamReader):
             for part in ranges:
                 if part not in new:
                     yield Manifest(covered=_covered(part)).to_row()
+            leave_out_what_stays()
 
 
 def write_ranges(options: SourceOptions, ranges: Sequence[OffsetRange], root: Path) -> Iterator[Manifest]:
@@ -140,14 +142,19 @@ def write_ranges(options: SourceOptions, ranges: Sequence[OffsetRange], root: Pa
 
     schema = arrow_schema(ARCHIVE_COLUMNS)
     fetcher = Fetcher(options)
-    with bad_bodies(fail=options.fail_on_bad_body, directory=options.bad_records_path) as on_bad_body:
+    files: list[DataFile] = []
+    with (
+        flushing_beside() as flush,
+        bad_bodies(fail=options.fail_on_bad_body, directory=options.bad_records_path) as on_bad_body,
+    ):
         for queue, chunks in groupby(fetcher.fetch(ranges), key=lambda chunk: chunk.queue):
-            writer = QueueWriter(root, queue, schema)
+            writer = QueueWriter(root, queue, schema, flush=flush)
             for chunk in chunks:
                 for batch in decode(Records(chunk.data), schema, broker_name=queue.broker, on_bad_body=on_bad_body):
                     writer.add(batch)
-            for file in writer.close():
-                yield Manifest(file=file)
+            files += writer.close()
+    for file in files:
+        yield Manifest(file=file)
     for part in ranges:
         yield Manifest(covered=_covered(part))
     for part in fetcher.lost:
@@ -161,11 +168,21 @@ def _covered(part: OffsetRange) -> Covered:
 class QueueWriter:
     """Spreads messages of one queue over the files of their hours."""
 
-    def __init__(self, root: Path, queue: Queue, schema: Any, *, writing: str = WRITING) -> None:
+    def __init__(
+        self,
+        root: Path,
+        queue: Queue,
+        schema: Any,
+        *,
+        writing: str = WRITING,
+        flush: Callable[[Path], None] = flush_file,
+    ) -> None:
+        """``flush``: called with each file that is whole, which must not be committed before it is flushed."""
         self._root = root
         self._queue = queue
         self._schema = schema
         self._writing = writing
+        self._flush = flush
         self._open: dict[int, _PartFile] = {}
         self._written: list[DataFile] = []
 
@@ -191,7 +208,9 @@ class QueueWriter:
         return self._written
 
     def _finish(self, hour: int) -> None:
-        self._written.append(self._open.pop(hour).close())
+        file = self._open.pop(hour).close()
+        self._flush(self._root / file.path)
+        self._written.append(file)
 
 
 class _PartFile:
@@ -244,9 +263,6 @@ class _PartFile:
     def close(self) -> DataFile:
         self._flush()
         self._writer.close()
-        with self._path.open("rb") as file:
-            os.fsync(file.fileno())
-            size = os.fstat(file.fileno()).st_size
         return DataFile(
             path=self._name,
             topic=self._queue.topic,
@@ -255,7 +271,7 @@ class _PartFile:
             first=self._first,
             end=self._last + 1,
             rows=self._rows,
-            bytes=size,
+            bytes=self._path.stat().st_size,
             min_store_ms=self._min_us // 1000,
             max_store_ms=self._max_us // 1000,
             bad_bodies=self._bad_bodies,
