@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 from tests.crash.reading import read_queue
@@ -34,11 +35,11 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
         )
     except builds.ToolMissingError as problem:
         unavailable(problem)
-    with BlockingConnection(deployment.broker.address, 60) as connection:
-        for number in range(5):
-            assert send_one(connection, "Before", bytes([number]) * 400_000) == ResponseCode.SLAVE_NOT_AVAILABLE
-    yield deployment
-    deployment.close()
+    with closing(deployment):
+        with BlockingConnection(deployment.broker.address, 60) as connection:
+            for number in range(5):
+                assert send_one(connection, "Before", bytes([number]) * 400_000) == ResponseCode.SLAVE_NOT_AVAILABLE
+        yield deployment
 
 
 @pytest.fixture(scope="module")

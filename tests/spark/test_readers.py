@@ -18,6 +18,7 @@ from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, InputPartition, 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
+from cometmq.client import Message
 from cometmq.clock import VirtualClock
 from cometmq.remoting.blocking import BlockingConnection
 from cometmq.remoting.codes import RequestCode, ResponseCode
@@ -29,6 +30,7 @@ from cometmq.spark.queues import OffsetRange, Queue
 from cometmq.spark.readers import FilteringReader, RangePartition, RocketMQReader
 from cometmq.spark.record_sizes import sized
 from cometmq.spark.stream_reader import RocketMQStreamReader
+from cometmq.testing import SyncCluster, wait_until
 
 PLACE = StructType([StructField("queueId", IntegerType()), StructField("queueOffset", LongType())])
 ALL = ReadAllAvailable()
@@ -482,6 +484,18 @@ def test_a_slave_is_read_where_there_is_one(topics: Topics, options: MakeOptions
         assert read(options(topic, readFrom="slave")) == everything(3) * 2
         with pytest.raises(UnreachableError, match="broker broker-m does not answer"):
             read(options(topic, pollTimeoutMs="500"))
+
+
+def test_a_slave_is_read_while_its_master_is_gone(options: MakeOptions) -> None:
+    with SyncCluster(slaves=1) as cluster:
+        cluster.create_topic("T", 1)
+        for number in range(20):
+            cluster.send(Message("T", b"%d" % number))
+        assert cluster.call(wait_until(cluster.clock, cluster.cluster.has_replicated, 60))
+        cluster.kill_broker(0)
+        assert read(options("T", namesrvAddr=cluster.namesrv_address, readFrom="slave")) == [
+            (0, offset) for offset in range(20)
+        ]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import shutil
+import struct
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.store.conftest import SEGMENT_BYTES, StoreBench, fill, keys_found, put, served
 from tests.store.test_state_machine import MoodyDisk
 
+from cometmq.message.record import MESSAGE_MAGIC_V2
 from cometmq.message.sysflag import TRANSACTION_PREPARED
 from cometmq.store.config import StoreConfig
 from cometmq.store.errors import StoreError
@@ -158,6 +160,23 @@ def test_a_damaged_record_is_not_taken(bench: StoreBench, bench_at: Benches, byt
     assert slave.findings == []
     follow(master, slave)
     assert served(slave) == served(master)
+
+
+@pytest.mark.parametrize("end", ["/../../out", "/x", "."])
+def test_no_name_becomes_a_path(bench: StoreBench, bench_at: Benches, end: str) -> None:
+    """A long name, as RocketMQ 5 has, whose end is not looked at by who makes topics."""
+    master = bench.open()
+    topic = "t" * 127
+    put(master, topic, 0, b"1")
+    master.commit()
+    record = bytearray(bytes_of(master, 0))
+    at = record.index(topic.encode())
+    record[at - 1 : at + 127] = struct.pack(">h", 127 + len(end)) + topic.encode() + end.encode()
+    record[0:8] = struct.pack(">ii", len(record), MESSAGE_MAGIC_V2)
+    slave = bench_at(bench.root.with_name("slave")).open()
+    with pytest.raises(NotTheLogError, match="no record at log offset 0"):
+        slave.replicated.append(0, bytes(record))
+    assert slave.queues() == {}
 
 
 def test_a_record_whose_properties_end_in_a_zero_is_taken(bench: StoreBench, bench_at: Benches) -> None:

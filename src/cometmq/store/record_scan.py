@@ -159,7 +159,8 @@ def read_log_record(
 @lru_cache(maxsize=4096)
 def is_stored_topic(topic: str) -> bool:
     """Whether a name found on disk can be a topic's: RocketMQ 5 has some of up to 255 characters (magic V2)."""
-    return len(topic) <= MAX_STORED_TOPIC_CHARS and check_topic(topic[:MAX_TOPIC_CHARS]) is None
+    parts = (topic[at : at + MAX_TOPIC_CHARS] for at in range(0, max(len(topic), 1), MAX_TOPIC_CHARS))
+    return len(topic) <= MAX_STORED_TOPIC_CHARS and all(check_topic(part) is None for part in parts)
 
 
 def _tag_and_keys(properties: bytes) -> tuple[str | None, list[str]]:
