@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from tests.interop.probe import until
 from tests.spark.lake_files import AT_MS, HOUR_MS, append, cover, messages
 from tests.spark.topics import Topics
 
@@ -16,6 +19,7 @@ pytest.importorskip("pyspark", reason="PySpark is not installed (pip install com
 
 import pyarrow.parquet as pq
 
+from cometmq.broker.live_config import LiveConfig
 from cometmq.cli.pipeline import command
 from cometmq.clock import VirtualClock
 from cometmq.message.trace_record import Pub, encode_trace
@@ -32,6 +36,7 @@ from cometmq.spark.errors import OptionError
 from cometmq.spark.options import parse_options
 from cometmq.spark.queues import Queue
 from cometmq.spark.replay import replay
+from cometmq.testing import SyncCluster
 
 pytestmark = pytest.mark.spark
 
@@ -192,6 +197,37 @@ def test_a_topic_made_anew_does_not_go_with_its_archive(spark: Any, topics: Topi
     words = told(audit(topics.namesrv, topic, archive=lake, spark=spark))
     assert "the archive goes up to 50, and the queue ends at 10" in words
     assert "not the same" in words, "equal offsets, other messages"
+
+
+def test_what_expires_while_it_is_read_is_not_missing(spark: Any, tmp_path: Path) -> None:
+    """Retention takes the older half between the first question and the reading; of it the archive has a part."""
+    keys = {"mappedFileSizeCommitLog": "65536", "deleteWhen": ";".join(f"{hour:02d}" for hour in range(24))}
+    with SyncCluster(broker_keys=keys | {"cleanResourceInterval": "100", "flushIntervalCommitLog": "50"}) as cluster:
+        topics = Topics(cluster.namesrv_address, cluster.run(lambda inner: inner.broker(0).address))
+        topic, trace = topics.create(1), topics.create(1)
+        topics.send(topic, 0, [bytes(100)] * 300)
+        archive(topics.namesrv, topic, tmp_path / "lake", tmp_path / "checkpoint", spark=spark)
+        topics.send(topic, 0, [bytes(100)] * 1700)
+        held = Cluster(parse_options({"namesrvAddr": topics.namesrv, "topic": topic}))
+        (queue,) = held.queues()
+
+        def expire_now(step: str) -> None:
+            if step.startswith("counting"):
+                cluster.run(lambda inner: keep_nothing(inner.broker(0).live))
+                until(lambda: held.bounds([queue])[queue].first > 1000, 60, "the first half has expired")
+
+        report = audit(
+            topics.namesrv, topic, archive=tmp_path / "lake", trace_topic=trace, spark=spark, on_step=expire_now
+        )
+        (found,) = report.disagreements
+        assert re.fullmatch(rf"{queue}: offsets 300 to 1,\d+ went before they were archived", found.what)
+        assert re.match(r"1,\d+ messages of 1 queues? expired while they were read", report.notes[0])
+        assert report.queues[0].stored is not None
+        assert 0 < report.queues[0].stored < 1000
+
+
+def keep_nothing(live: LiveConfig) -> None:
+    live.replace(replace(live.current, file_reserved_time=0))
 
 
 def test_arguments_that_do_not_fit_are_told(topics: Topics, tmp_path: Path) -> None:

@@ -126,6 +126,8 @@ class _Audit:
             mine = [of for of in log.queues() if of.topic == topic]
             self._totals = {of.queue: of for of in mine}
         self._bounds = cluster.bounds(queues)
+        self._kept_from = {queue: held.first for queue, held in self._bounds.items()}
+        """First offset that the broker did not delete while it was being read."""
         self._found: list[Disagreement] = []
         self._notes: list[str] = []
 
@@ -150,6 +152,8 @@ class _Audit:
         self._on_step(
             f"counting {held:,} stored and {sum(of.rows for of in self._totals.values()):,} archived messages"
         )
+        if stored.count() < held:
+            self._leave_out_deleted()
         with _kept(minutes_of(self._spark, stored, archived, self._limits())) as minutes:
             if detail is not None:
                 minutes.write.mode("overwrite").parquet(str(detail))
@@ -177,13 +181,32 @@ class _Audit:
             seconds=SYSTEM_CLOCK.monotonic() - self._began,
         )
 
+    def _leave_out_deleted(self) -> None:
+        """What retention took while the audit read is not looked for."""
+        for queue, held in self._cluster.bounds(self._bounds).items():
+            self._kept_from[queue] = min(max(held.first, self._bounds[queue].first), self._bounds[queue].end)
+        taken = [self._kept_from[queue] - held.first for queue, held in self._bounds.items()]
+        if any(taken):
+            self._notes.append(
+                f"{sum(taken):,} messages of {sum(map(bool, taken)):,} queues expired while they were read: brokers "
+                "deleted them, and those that were not read before are left out"
+            )
+
+    def _not_deleted(self, stored: DataFrame) -> DataFrame:
+        """What brokers still held when it had been read: the rest is there of some queues, and of others not."""
+        from pyspark.sql import functions as f
+
+        rows = [(queue.broker, queue.queue_id, first) for queue, first in self._kept_from.items()]
+        limits = self._spark.createDataFrame(rows, "brokerName string, queueId int, keptFrom bigint")
+        return stored.join(f.broadcast(limits), list(QUEUE)).where("queueOffset >= keptFrom")
+
     # Counting ---------------------------------------------------------------------------------------
 
     def _limits(self) -> list[tuple[str, int, int, int, int, int, int]]:
         limits = []
         for queue, held in self._bounds.items():
             of = self._totals.get(queue)
-            first, end = (0, 0) if of is None else (max(held.first, of.first), min(held.end, of.next))
+            first, end = (0, 0) if of is None else (max(self._kept_from[queue], of.first), min(held.end, of.next))
             expired = (0, 0) if of is None else (of.expired_to, of.expired_before_ms)
             reached = [offsets.get(queue, 0) for offsets in self._consumed.values()]
             limits.append((queue.broker, queue.queue_id, first, max(first, end), *expired, min(reached, default=0)))
@@ -266,11 +289,12 @@ class _Audit:
             there = row["stored"] if row is not None else 0
             if there == held.end - held.first:
                 continue
-            bad.append((queue.broker, queue.queue_id, held.first))
+            kept_from = self._kept_from[queue]
+            bad.append((queue.broker, queue.queue_id, kept_from))
             ends = (held.end, held.end)
             if row is not None and there:
                 ends = (row["storedFirst"], row["storedLast"] + 1)
-            for first, end in ((held.first, ends[0]), (ends[1], held.end)):
+            for first, end in ((kept_from, ends[0]), (max(ends[1], kept_from), held.end)):
                 if first < end:
                     self._differ(
                         f"{queue}: the broker says it holds offsets {first:,} to {end:,}, and hands on none of them",
@@ -316,12 +340,13 @@ class _Audit:
                     "was the topic made anew, or did the broker lose its end? archive it into another directory",
                 )
             elif held is not None and of is not None:
-                if held.first > of.next:
+                kept_from = self._kept_from[queue]
+                if kept_from > of.next:
                     self._differ(
-                        f"{queue}: offsets {of.next:,} to {held.first:,} went before they were archived",
+                        f"{queue}: offsets {of.next:,} to {kept_from:,} went before they were archived",
                         "archive more often, or keep messages longer (fileReservedTime)",
                     )
-                late += held.end - max(held.first, of.next)
+                late += held.end - max(kept_from, of.next)
         if late:
             self._notes.append(f"{late:,} messages are not archived yet")
 
@@ -408,14 +433,15 @@ class _Audit:
 
         if not Cluster(parse_options({**self._servers, "topic": trace_topic})).queues():
             return None
-        there = stored.select("uniqKey", "bornTimestamp", "storeTimestamp")
+        columns = ("uniqKey", "bornTimestamp", "storeTimestamp")
+        there, known = stored.select(*columns), self._not_deleted(stored).select(*columns)
         if archived is not None:
-            there = there.union(archived.select("uniqKey", "bornTimestamp", "storeTimestamp"))
+            there, known = (frame.union(archived.select(*columns)) for frame in (there, known))
         with _kept(produced_frame(self._spark, self._servers, trace_topic, self._topic)) as produced:
             count = produced.count()
             if not count:
                 return None
-            since = there.selectExpr(
+            since = known.selectExpr(
                 "unix_millis(greatest(min(bornTimestamp), min(storeTimestamp))) AS since"
             ).collect()[0]["since"]
             missing = produced.join(there, "uniqKey", "left_anti")
