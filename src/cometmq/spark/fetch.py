@@ -32,8 +32,8 @@ from cometmq.spark.errors import DataLossError, SparkSourceError, UnreachableErr
 from cometmq.spark.options import SourceOptions
 from cometmq.spark.queues import OffsetRange, Queue, joined
 
-CHUNK_BYTES: Final = 4 * 1024 * 1024
-"""Bytes handed on at a time; Arrow batches of 2 to 10 MB cross to the JVM fastest."""
+CHUNK_BYTES: Final = 8 * 1024 * 1024
+"""Bytes handed on at a time: what a chunk costs once is a tenth of it then, and larger ones cross no faster."""
 _SEGMENT_OFFSETS: Final = 2048
 _IN_FLIGHT: Final = 12
 """Segments pulled side by side."""

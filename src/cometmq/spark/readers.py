@@ -45,6 +45,7 @@ def read_ranges(options: SourceOptions, schema: StructType, ranges: Sequence[Off
     from cometmq.spark.decode import Records, decode
     from cometmq.spark.fetch import Fetcher
     from cometmq.spark.heap import keep_freed_memory
+    from cometmq.spark.worker_garbage import leave_out_what_stays
 
     keep_freed_memory()
     arrow = to_arrow_schema(schema, timezone="UTC")
@@ -54,6 +55,7 @@ def read_ranges(options: SourceOptions, schema: StructType, ranges: Sequence[Off
             if options.tags:
                 records = records.tagged(options.tags)
             yield from decode(records, arrow, broker_name=chunk.queue.broker, on_bad_body=on_bad_body)
+    leave_out_what_stays()
 
 
 def partitions_of(options: SourceOptions, cluster: Cluster, ranges: Sequence[OffsetRange]) -> list[RangePartition]:
