@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,11 +29,16 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.interop import systems  # noqa: E402
+from tests.interop import probe, systems  # noqa: E402
 from tests.interop.systems import Server, System  # noqa: E402
+
+from cometmq.client import BrokerError, Message  # noqa: E402
+from cometmq.client.sync import SyncAdmin, SyncProducer  # noqa: E402
 
 JAVA_WARM_SECONDS = 20.0
 JAVA_MEASURED_OPTIONS = ("-Xms1g", "-Xmx1g")
+FOLLOWS_SECONDS = 60.0
+NO_SLAVE = ""
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,8 @@ class Case:
     figure: str = "per_s"
     flush: str = "ASYNC_FLUSH"
     pull: bool = False
+    role: str = NO_SLAVE
+    """brokerRole of a master with one slave of its own system."""
 
 
 CASES = (
@@ -58,6 +65,8 @@ CASES = (
     ),
     Case("drain by pulls of 32", ("-t", "D", "-s", "120"), pull=True),
     Case("SYNC_FLUSH, 64 connections", ("-c", "64", "-t", "S"), flush="SYNC_FLUSH"),
+    Case("ASYNC_MASTER with a slave, 64 connections", ("-c", "64", "-t", "R"), role="ASYNC_MASTER"),
+    Case("SYNC_MASTER with a slave, 64 connections", ("-c", "64", "-t", "R"), role="SYNC_MASTER"),
 )
 
 
@@ -84,26 +93,47 @@ def mqload(mode: str, port: int, *options: str) -> dict[str, Any]:
 
 
 @contextmanager
-def running(system: System, flush: str, directory: Path) -> Iterator[Server]:
-    """A nameserver and a broker of one system, on a fresh store."""
-    with (
-        systems.start_namesrv(system, directory / "namesrv") as names,
-        systems.start_broker(
-            system, directory / "broker", names.address, {"flushDiskType": flush}, java_options=JAVA_MEASURED_OPTIONS
-        ) as broker,
-    ):
+def running(system: System, flush: str, directory: Path, role: str = NO_SLAVE) -> Iterator[Server]:
+    """A nameserver and a broker of one system, on a fresh store; with a role also a slave that follows."""
+
+    def started(name: str, keys: dict[str, str]) -> Server:
+        return systems.start_broker(system, directory / name, names.address, keys, java_options=JAVA_MEASURED_OPTIONS)
+
+    with ExitStack() as servers:
+        names = servers.enter_context(systems.start_namesrv(system, directory / "namesrv"))
+        broker = servers.enter_context(
+            started("broker", {"flushDiskType": flush, "brokerRole": role or "ASYNC_MASTER"})
+        )
+        if role:
+            slave = servers.enter_context(started("slave", {"brokerRole": "SLAVE", "brokerId": "1"}))
+            until_it_follows(names.address, broker.address, slave.address)
         yield broker
 
 
+def until_it_follows(namesrv: str, master: str, slave: str) -> None:
+    """Wait until a slave has a message of its master."""
+    with SyncProducer("benchmark", namesrv) as producer, SyncAdmin(namesrv) as admin:
+        producer.send(Message("First", b"message"))
+
+        def follows() -> bool:
+            try:
+                ends = {admin.runtime_info(address)["commitLogMaxOffset"] for address in (master, slave)}
+            except BrokerError:  # Apache's cannot tell before it has a log
+                return False
+            return len(ends) == 1
+
+        probe.until(follows, FOLLOWS_SECONDS, "the slave follows")
+
+
 def measure_round(system: System, seconds: float, only: str) -> Iterator[tuple[Case, dict[str, Any]]]:
-    """All cases of one system, those of a kind of flush on one broker."""
-    for flush in ("ASYNC_FLUSH", "SYNC_FLUSH"):
-        cases = [case for case in CASES if case.flush == flush and only in case.name]
+    """All cases of one system, those of a kind of flush and a role on one broker."""
+    for flush, role in dict.fromkeys((case.flush, case.role) for case in CASES):
+        cases = [case for case in CASES if (case.flush, case.role) == (flush, role) and only in case.name]
         if not cases:
             continue
         directory = Path(tempfile.mkdtemp(prefix="cometmq-bench-"))
         try:
-            with running(system, flush, directory) as broker:
+            with running(system, flush, directory, role) as broker:
                 if system is System.APACHE:
                     mqload("send", broker.port, "-c", "64", "-t", "Warm", "-s", str(JAVA_WARM_SECONDS))
                 for case in cases:

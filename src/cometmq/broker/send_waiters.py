@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from cometmq.broker.answers import PendingSend, SendAnswers
@@ -22,6 +23,9 @@ from cometmq.store.errors import StoreError
 from cometmq.store.message_store import MessageStore
 
 _log = logging.getLogger(__name__)
+
+Done = Callable[[ResponseCode, StoreError | None], None]
+"""Told the code of the answer, or why the disk does not keep what was stored."""
 
 SEND_OVERHEAD_BYTES: Final = 512
 """Memory that one waiting answer holds beside the message's body and the texts of its request."""
@@ -75,45 +79,42 @@ class SendWaiters:
         if not sends:
             return
         self._nothing_waits.clear()
+        held: dict[ServerConnection, int] = {}
         for send in sends:
-            size = _held_bytes(send)
+            held[send.connection] = held.get(send.connection, 0) + _held_bytes(send)
+        for connection, size in held.items():
             self._total_bytes += size
-            self._bytes_of[send.connection] = self._bytes_of.get(send.connection, 0) + size
-        turn = _WaitingTurn(self, sends, flush=self._store.sync_flush, transfer=self._transfers is not None)
+            self._bytes_of[connection] = self._bytes_of.get(connection, 0) + size
+        waiting = self._wait(position, partial(self._finish, sends, held))
         if self._store.sync_flush:
-            turn.timer = self._clock.call_later(self._timeout_s, turn.flush_timed_out)
-            self._store.when_flushed(position, turn.flushed)
-        if self._transfers is not None:
-            self._transfers.when_replicated(position, turn.replicated)
+            waiting.timer = self._clock.call_later(self._timeout_s, waiting.flush_timed_out)
 
     def when_safe(self, position: int, callback: Callable[[StoreError | None], None]) -> None:
         """Tell a service of the broker that the log is safe up to ``position``, or why the disk does not keep it.
 
         It is told so as well when no slave has it in time: what a service stores is stored all the same.
         """
-        transfers = self._transfers
+        self._wait(position, lambda _code, error: callback(error))
 
-        def flushed(error: StoreError | None) -> None:
-            if error is not None or transfers is None:
-                callback(error)
-            else:
-                transfers.when_replicated(position, lambda _code: callback(None))
-
+    def _wait(self, position: int, done: Done) -> _Waiting:
+        waiting = _Waiting(done, flush=self._store.sync_flush, transfer=self._transfers is not None)
         if self._store.sync_flush:
-            self._store.when_flushed(position, flushed)
-        else:
-            flushed(None)
+            self._store.when_flushed(position, waiting.flushed)
+        if self._transfers is not None:
+            self._transfers.when_replicated(position, waiting.replicated)
+        return waiting
 
-    def finish(self, sends: list[PendingSend], code: ResponseCode, error: StoreError | None) -> None:
+    def _finish(
+        self, sends: list[PendingSend], held: dict[ServerConnection, int], code: ResponseCode, error: StoreError | None
+    ) -> None:
         """Answer the sends of one turn and let go of them."""
-        for send in sends:
-            size = _held_bytes(send)
+        for connection, size in held.items():
             self._total_bytes -= size
-            left = self._bytes_of[send.connection] - size
+            left = self._bytes_of[connection] - size
             if left:
-                self._bytes_of[send.connection] = left
+                self._bytes_of[connection] = left
             else:
-                del self._bytes_of[send.connection]
+                del self._bytes_of[connection]
         if error is not None:
             _log.error("%d messages are not acknowledged, their flush failed: %s", len(sends), error)
             self._answers.refused(ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now: {error}", sends)
@@ -129,27 +130,24 @@ class SendWaiters:
         await self._nothing_waits.wait()
 
 
-class _WaitingTurn:
-    """The sends of one turn: answered once, when neither the disk nor a slave is waited for any longer."""
+class _Waiting:
+    """What was stored in one turn: done once, when neither the disk nor a slave is waited for any longer."""
 
-    __slots__ = ("_code", "_flush", "_sends", "_transfer", "_waiters", "timer")
+    __slots__ = ("_code", "_done", "_flush", "_transfer", "timer")
 
-    def __init__(self, waiters: SendWaiters, sends: list[PendingSend], *, flush: bool, transfer: bool) -> None:
-        self._waiters = waiters
-        self._sends: list[PendingSend] | None = sends
+    def __init__(self, done: Done, *, flush: bool, transfer: bool) -> None:
+        self._done: Done | None = done
         self._flush = flush
         self._transfer = transfer
         self._code = ResponseCode.SUCCESS
         self.timer: TimerHandle | None = None
 
     def flushed(self, error: StoreError | None) -> None:
-        if self.timer is not None:
-            self.timer.cancel()
         self._flush = False
         self._end(error)
 
     def flush_timed_out(self) -> None:
-        if self._code == ResponseCode.SUCCESS:  # of two codes the slave's counts
+        if self._flush and self._code == ResponseCode.SUCCESS:  # of two codes the slave's counts
             self._code = ResponseCode.FLUSH_DISK_TIMEOUT
         self._flush = False
         self._end(None)
@@ -161,6 +159,8 @@ class _WaitingTurn:
         self._end(None)
 
     def _end(self, error: StoreError | None) -> None:
-        if self._sends is not None and (error is not None or not (self._flush or self._transfer)):
-            sends, self._sends = self._sends, None
-            self._waiters.finish(sends, self._code, error)
+        if self._done is not None and (error is not None or not (self._flush or self._transfer)):
+            done, self._done = self._done, None
+            if self.timer is not None:
+                self.timer.cancel()
+            done(self._code, error)

@@ -311,6 +311,28 @@ async def test_reports_in_pieces_and_several_at_once(broker: Broker, wire: Wire,
     assert connection.ack_offset == end
 
 
+async def test_garbage_ends_its_own_connection_and_nothing_else(
+    broker: Broker, wire: Wire, connect_slave: ConnectSlave, clock: VirtualClock
+) -> None:
+    rng = random.Random(20_261)
+    good = await connect_slave(broker)
+    await good.report(0)
+    for _ in range(60):
+        bad = await connect_slave(broker)
+        if rng.random() < 0.5:
+            await bad.report(0)
+        for _ in range(rng.randint(1, 4)):
+            await bad.write(rng.randbytes(rng.choice([1, 7, 8, 9, 100, 10_000])))
+        if rng.random() < 0.5:
+            bad.close()
+        await wire.send("T")
+    await clock.run_for(19)
+    await good.report(good.end)
+    await clock.run_for(3)
+    assert good.log == log_of(broker, 0)
+    assert len(broker.ha.slaves) == 1
+
+
 async def test_too_many_slaves_are_refused(
     broker: Broker, wire: Wire, connect_slave: ConnectSlave, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -287,6 +287,34 @@ async def test_with_sync_flush_and_no_slave_it_is_on_the_disk_when_answered(
     assert master.store.flushed_position == master.store.max_physical_offset
 
 
+async def test_whoever_is_stored_first_is_told_first_however_long_the_flush_takes(
+    start_master: StartMaster, connect_to: ConnectTo, connect_slave: ConnectSlave, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    master = await start_master(flush_disk_type="SYNC_FLUSH")
+    sender = Sender(await connect_to(master))
+    slave = await connect_slave(master)
+    await slave.report(0)
+    await sender.post()
+    await in_sync(slave, master)
+    assert await sender.codes() == [ResponseCode.SUCCESS]
+    flushes: list[Callable[[Any], None]] = []
+    monkeypatch.setattr(master.store, "when_flushed", lambda _position, callback: flushes.append(callback))
+    header = ConsumerSendMsgBackRequestHeader(offset=0, group="consumers", delay_level=0)
+    back = sender.wire.command(RequestCode.CONSUMER_SEND_MSG_BACK, header)
+    sender.posted = [back.opaque]
+    sender.wire.post(back)
+    await settle()
+    end_of_first = master.store.max_physical_offset
+    await sender.post()
+    for flushed in flushes:
+        flushed(None)
+    await slave.report(end_of_first)
+    assert await sender.codes() == [ResponseCode.SUCCESS], "of what goes back"
+    await in_sync(slave, master)
+    assert await sender.codes() == [ResponseCode.SUCCESS] * 2
+    monkeypatch.undo()
+
+
 async def test_what_waits_is_bounded(
     master: Broker, sender: Sender, connect_slave: ConnectSlave, monkeypatch: pytest.MonkeyPatch
 ) -> None:
