@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from tests.broker.conftest import small_config
 from tests.broker.delayed import TurnedBackClock
+from tests.broker.snapshots import copy_store
 
 from cometmq.broker.controller import Broker
 from cometmq.broker.inner_message import InnerMessage, Stored
@@ -158,7 +159,7 @@ class TimerMachine(RuleBasedStateMachine):
 
         async def work() -> None:
             root, left = self.base / "store", self.base / "left"
-            shutil.copytree(root, left)
+            copy_store(root, left)
             await self.running.cut_off()
             await self.running.stop()
             shutil.rmtree(root)

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.broker.conftest import small_config
+from tests.broker.snapshots import copy_store
 from tests.broker.wire import Wire, records, send_header
 
 from cometmq.broker.controller import Broker
@@ -313,7 +314,7 @@ async def test_a_run_that_has_sent_nothing_fences_the_one_before_also_after_a_cr
     await send(wire, range(3))
     assert (await open_producer(wire)).epoch == 2
     left = tmp_path / "left"
-    shutil.copytree(broker.config.store_path_root_dir, left)
+    copy_store(Path(broker.config.store_path_root_dir), left)
     await broker.stop()
     (left / "comet" / "producers.json").unlink(missing_ok=True)
     shutil.rmtree(broker.config.store_path_root_dir)
@@ -509,7 +510,7 @@ async def _follow(place: Path, steps: list[tuple[Any, ...]]) -> None:
                 else:
                     flushed = broker.store.flushed_position
                     log_end = broker.store.max_physical_offset
-                    shutil.copytree(place / str(life), place / str(life + 1))
+                    copy_store(place / str(life), place / str(life + 1))
                     await end()
                     (place / str(life + 1) / "store" / "abort").touch()
                     _cut(place / str(life + 1), max(log_end - lost, flushed), log_end)

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from tests.broker.conftest import small_config
 from tests.broker.delayed import bodies
+from tests.broker.snapshots import copy_store
 from tests.broker.test_retry import hand_back
 from tests.broker.wire import Wire, records
 
@@ -175,7 +176,7 @@ class RetryMachine(RuleBasedStateMachine):
     def crash(self) -> None:
         async def work() -> None:
             root, left = self.base / "store", self.base / "left"
-            shutil.copytree(root, left)
+            copy_store(root, left)
             await self.running.cut_off()
             await self.running.stop()
             shutil.rmtree(root)

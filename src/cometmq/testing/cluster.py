@@ -399,8 +399,9 @@ async def _leave_as_killed(broker: Broker, root: Path) -> None:
     """Stop a broker that is cut off, and put its directory back as it was before that."""
     left = root.with_name(f"{root.name}.killed")
     try:
-        # From here on nobody is answered. Worker threads may go on: what they do now is or is not there.
-        shutil.copytree(root, left)
+        # From here on nobody is answered. Worker threads may go on: what they do now is or is not there. A file
+        # that is about to take another one's place is not: it may be renamed while it is copied.
+        shutil.copytree(root, left, ignore=shutil.ignore_patterns("*.tmp"))
     finally:
         await broker.stop()
     shutil.rmtree(root)
