@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -313,6 +314,23 @@ async def test_whoever_is_stored_first_is_told_first_however_long_the_flush_take
     await in_sync(slave, master)
     assert await sender.codes() == [ResponseCode.SUCCESS] * 2
     monkeypatch.undo()
+
+
+async def test_a_master_that_stops_waits_for_its_slave_first(
+    master: Broker, sender: Sender, connect_slave: ConnectSlave
+) -> None:
+    slave = await connect_slave(master)
+    await slave.report(0)
+    await sender.post()
+    end = master.store.max_physical_offset
+    stopping = asyncio.ensure_future(master.stop())
+    await settle()
+    assert not stopping.done()
+    assert slave.end == end
+    await slave.report(end)
+    await stopping
+    await sender.wire.read_to_the_end()
+    assert await sender.codes() == [ResponseCode.SUCCESS]
 
 
 async def test_what_waits_is_bounded(
