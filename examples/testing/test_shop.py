@@ -8,7 +8,7 @@ from examples.testing.shop import Shop
 
 from cometmq.client import Message, Producer
 from cometmq.client.sync import SyncProducer
-from cometmq.testing import Cluster, SyncCluster
+from cometmq.testing import Cluster, SyncCluster, wait_until
 
 
 @pytest.fixture
@@ -51,6 +51,17 @@ async def test_a_crash_of_the_broker_loses_no_order(shop: Shop, customer: Produc
         await cometmq_cluster.start_broker(0)
         received = await shipments.expect(1, within=120)
         assert received[0].keys == ("order-8",)
+
+
+@pytest.mark.cometmq(slaves=1, broker_keys={"brokerRole": "SYNC_MASTER"})
+async def test_a_failover_loses_no_order(shop: Shop, customer: Producer, cometmq_cluster: Cluster) -> None:
+    assert await wait_until(cometmq_cluster.clock, cometmq_cluster.has_replicated, within=60)
+    async with cometmq_cluster.inbox("shipments") as shipments:
+        await customer.send(Message("orders", b"tea", keys=("order-10",), tags="paid"))
+        await cometmq_cluster.kill_broker(0)
+        await cometmq_cluster.promote_slave()
+        received = await shipments.expect(1, within=120)
+        assert received[0].keys == ("order-10",)
 
 
 @pytest.mark.cometmq(links=True)

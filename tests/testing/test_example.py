@@ -34,7 +34,7 @@ def test_the_tests_of_the_example_pass(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout
-    assert "5 passed" in done.stdout
+    assert "6 passed" in done.stdout
 
 
 def test_the_page_names_what_there_is() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from cometmq.broker.admin_config import ConfigAdmin
 from cometmq.broker.admin_connections import ConnectionAdmin
@@ -37,7 +37,7 @@ def register_administration(
     store: MessageStore,
     stats: BrokerStats,
     schedule: ScheduleMessageService,
-    of_role: Sequence[TellsOfItself],
+    of_role: TellsOfItself,
     permission_changed: Callable[[], None],
     when_registered: Callable[[Callable[[], None]], None],
     clock: Clock,

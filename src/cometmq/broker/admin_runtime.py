@@ -7,7 +7,7 @@ thread pools and locks are 0, since requests wait for neither here.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -53,7 +53,7 @@ class RuntimeAdmin:
         store: MessageStore,
         stats: BrokerStats,
         schedule: ScheduleMessageService,
-        of_role: Sequence[TellsOfItself],
+        of_role: TellsOfItself,
     ) -> None:
         self._live = live
         self._store = store
@@ -75,8 +75,7 @@ class RuntimeAdmin:
         table.update(self._of_store())
         for level, (offset, end) in self._schedule.offsets().items():
             table[f"scheduleMessageOffset_{level}"] = f"{offset},{end}"
-        for part in self._of_role:
-            table.update(part.runtime_info())
+        table.update(self._of_role.runtime_info())
         table.update(dict.fromkeys(_ALWAYS_ZERO, "0"))
         return Response(body=encode_body(KVTable(table=dict(sorted(table.items())))))
 

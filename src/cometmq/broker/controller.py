@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import Final
 
 from cometmq.broker.admin import register_administration
-from cometmq.broker.admin_timer import TimerAdmin
-from cometmq.broker.admin_transactions import TransactionAdmin
 from cometmq.broker.answers import SendAnswers
 from cometmq.broker.clients import ClientRegistry
 from cometmq.broker.config import SLAVE, SYNC_MASTER, BrokerConfig
@@ -32,6 +30,7 @@ from cometmq.broker.inner_message import Detour
 from cometmq.broker.live_config import LiveConfig
 from cometmq.broker.lock_file import LockFile
 from cometmq.broker.locks import LockProcessor, RebalanceLockManager
+from cometmq.broker.master_services import MasterServices
 from cometmq.broker.message_hooks import BrokerHooks
 from cometmq.broker.offsets import ConsumerOffsetManager
 from cometmq.broker.periodic import Periodic
@@ -39,7 +38,6 @@ from cometmq.broker.producer_sequence_log import ProducerSequenceLog
 from cometmq.broker.pull import PullMessageProcessor
 from cometmq.broker.pull_filters import PullFilters
 from cometmq.broker.queries import QueryProcessor
-from cometmq.broker.recall import RecallMessageProcessor
 from cometmq.broker.registration import BrokerRegistration
 from cometmq.broker.replication.group_transfer import GroupTransferService
 from cometmq.broker.replication.ha_service import HAService
@@ -57,12 +55,10 @@ from cometmq.broker.stats import BrokerStats
 from cometmq.broker.store_turn import StoreTurn
 from cometmq.broker.table_file import TurnWriter
 from cometmq.broker.timer import TimerMessageService
-from cometmq.broker.timer_counts import TimerCounts
-from cometmq.broker.timer_detour import TimerDetour
 from cometmq.broker.topics import TopicConfigManager
 from cometmq.broker.transactions import TransactionalMessageService
 from cometmq.clock import SYSTEM_CLOCK, Clock
-from cometmq.limits import CLIENT_SCAN_SECONDS, FILTER_SAVE_SECONDS, PRODUCER_SAVE_SECONDS, TABLE_RETRY_SECONDS
+from cometmq.limits import CLIENT_SCAN_SECONDS, FILTER_SAVE_SECONDS, TABLE_RETRY_SECONDS
 from cometmq.message.hosts import encode_host, format_address, own_ip
 from cometmq.remoting.client import RemotingClient
 from cometmq.remoting.codes import RequestCode
@@ -98,6 +94,7 @@ class Broker:
     timer: TimerMessageService
     schedule: ScheduleMessageService
     slave: Slave
+    _master: MasterServices
     producers: ProducerSequenceLog
     hold: PullRequestHoldService
     server: RemotingServer
@@ -282,9 +279,9 @@ class Broker:
         if self.is_slave:
             self._make_slave()
         else:
-            self._make_master_services(host)
+            self._make_master(host)
             sequenced.register(self.processors)
-            detours = [self.transactions.detour, TimerDetour(self.live, clock=self.clock), self.schedule.levels.detour]
+            detours = self._master.detours
         sends = SendMessageProcessor(self.live, targets, self.store, self.turn, answers, sequenced, detours)
         self.hold = PullRequestHoldService(self.store, clock=self.clock)
         pulls = PullMessageProcessor(
@@ -326,7 +323,7 @@ class Broker:
             store=self.store,
             stats=self.stats,
             schedule=self.schedule,
-            of_role=[self.slave] if self.is_slave else [self.transactions, self.timer],
+            of_role=self.slave if self.is_slave else self._master,
             permission_changed=self.topics.new_version,
             when_registered=self._when_registered,
             clock=self.clock,
@@ -334,19 +331,24 @@ class Broker:
         if self.is_slave:
             self.slave.register(self.processors)
 
-    def _make_master_services(self, store_host: bytes) -> None:
-        """What stores messages of its own accord, which only a master does."""
-        clock, processors = self.clock, self.processors
-        self.transactions = TransactionalMessageService(
-            self.live, self.topics, self.offsets, self.clients.producers, self.store, self.turn, store_host, clock=clock
+    def _make_master(self, store_host: bytes) -> None:
+        master = self._master = MasterServices(
+            self.live,
+            self.topics,
+            self.offsets,
+            self.clients.producers,
+            self.store,
+            self.stats,
+            self.turn,
+            self.schedule,
+            self.producers,
+            store_host,
+            self.server.schedule_turn,
+            clock=self.clock,
         )
-        self.transactions.register(processors)
-        TransactionAdmin(self.transactions.open).register(processors)
-        counts = TimerCounts(self.stats, self.config.broker_cluster_name)
-        self.timer = TimerMessageService(self.store, self.turn, self.server.schedule_turn, counts, clock=clock)
-        RecallMessageProcessor(self.live, self.topics, self.timer, clock=clock).register(processors)
-        TimerAdmin(self.timer).register(processors)
-        HaStatusAdmin(self.live, self.ha).register(processors)
+        self.transactions, self.timer = master.transactions, master.timer
+        master.register(self.processors)
+        HaStatusAdmin(self.live, self.ha).register(self.processors)
 
     def _make_slave(self) -> None:
         self.turn.forbid(no_messages())
@@ -354,7 +356,7 @@ class Broker:
 
     def _replicated(self, queues: Iterable[TopicQueue]) -> None:
         queues = list(queues)
-        self.slave.tables.arrived(queues)
+        self.slave.arrived(queues)
         self.hold.arrived(queues)
 
     def _start_services(self) -> None:
@@ -367,7 +369,7 @@ class Broker:
             self.slave.start()
             self._stops.push_async_callback(self.slave.stop)
         else:
-            self._start_master_services()
+            self._master.start(self._stops)
         for periodic in (
             Periodic("expire clients", CLIENT_SCAN_SECONDS, self.clients.expire, clock=clock),
             Periodic("expire locks", CLIENT_SCAN_SECONDS, self.locks.expire, clock=clock),
@@ -380,24 +382,8 @@ class Broker:
             Periodic("write filters", FILTER_SAVE_SECONDS, self.filters.save_in_background, clock=clock),
             Periodic("write tables", TABLE_RETRY_SECONDS, self._save_tables, clock=clock),
         ):
-            self._repeat(periodic)
-
-    def _start_master_services(self) -> None:
-        clock = self.clock
-        self.producers.start()
-        self._stops.push_async_callback(self.producers.stop)
-        self.transactions.start()
-        self._stops.push_async_callback(self.transactions.stop)
-        self.schedule.start()
-        self.timer.start()
-        self._stops.push_async_callback(self.timer.stop)
-        seconds = self.config.flush_delay_offset_interval / 1000
-        self._repeat(Periodic("write delay offsets", seconds, self.schedule.save, clock=clock))
-        self._repeat(Periodic("write producer sequences", PRODUCER_SAVE_SECONDS, self.producers.save, clock=clock))
-
-    def _repeat(self, periodic: Periodic) -> None:
-        periodic.start()
-        self._stops.push_async_callback(periodic.stop)
+            periodic.start()
+            self._stops.push_async_callback(periodic.stop)
 
     async def _start_registration(self) -> None:
         config = self.config

@@ -291,9 +291,17 @@ class Cluster:
         shutil.rmtree(slave.root, ignore_errors=True)
 
     def has_replicated(self, index: int = 0, number: int = 1) -> bool:
-        """Whether a slave has everything of its master's log: something to wait for with
-        :func:`~cometmq.testing.waiting.wait_until`."""
-        return self.slave(index, number).store.max_physical_offset == self.broker(index).store.max_physical_offset
+        """Whether a slave has everything of its master's log, and its topics and groups.
+
+        Something to wait for with :func:`~cometmq.testing.waiting.wait_until`: the log comes at once, the tables are
+        copied three seconds after the start and then every ten.
+        """
+        slave, master = self.slave(index, number), self.broker(index)
+        return (
+            slave.store.max_physical_offset == master.store.max_physical_offset
+            and slave.topics.version == master.topics.version
+            and slave.groups.version == master.groups.version
+        )
 
     async def promote_slave(self, index: int = 0, number: int = 1) -> Broker:
         """Make a slave the master, in the place of one that was stopped or killed; return the new master.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 from cometmq.broker.config import BrokerConfig
@@ -10,6 +11,7 @@ from cometmq.broker.offsets import ConsumerOffsetManager
 from cometmq.broker.replication.ha_client import HAClient
 from cometmq.broker.replication.master_address import MasterAddress
 from cometmq.broker.replication.slave_synchronize import SlaveSynchronize
+from cometmq.broker.replication.unknown_topics import UnknownTopics
 from cometmq.broker.send_targets import SendRefusedError
 from cometmq.broker.topics import TopicConfigManager
 from cometmq.clock import Clock
@@ -19,7 +21,7 @@ from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import NoHeader
 from cometmq.remoting.processors import ProcessorTable, Request, Response
 from cometmq.remoting.server_connection import ServerConnection
-from cometmq.store.message_store import MessageStore
+from cometmq.store.message_store import MessageStore, TopicQueue
 
 _OF_MASTERS: Final = (
     RequestCode.END_TRANSACTION,
@@ -68,6 +70,7 @@ class Slave:
         self.tables: Final = SlaveSynchronize(
             store, topics, groups, offsets, self.master, self._client, self.follower, clock=clock
         )
+        self._unknown = UnknownTopics(store, topics)
 
     def register(self, processors: ProcessorTable) -> None:
         """Answer about itself, and refuse what only a master does; after administration, which would do it."""
@@ -101,6 +104,11 @@ class Slave:
         )
         return Response(body=encode_body(info))
 
+    def arrived(self, queues: Iterable[TopicQueue]) -> None:
+        """Messages came in these queues."""
+        if self._unknown.arrived(queues):
+            self.tables.soon()
+
     def start(self) -> None:
         """Begin, on the running loop."""
         self.follower.start()
@@ -109,8 +117,8 @@ class Slave:
     async def stop(self) -> None:
         """Follow no more, put what was copied in its place."""
         await self.follower.stop()
+        await self._client.close()  # so that nothing waits for a master that does not answer
         await self.tables.stop()
-        await self._client.close()
 
     async def cut_off(self) -> None:
         """End every connection at once; ``stop`` is still due."""

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
-from collections.abc import Iterable
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from cometmq.broker.delay_offsets import DelayOffsets, DelayProgress
 from cometmq.broker.groups import SubscriptionGroupManager
@@ -28,8 +26,7 @@ from cometmq.broker.topics import TopicConfigManager
 from cometmq.clock import Clock, TimerHandle
 from cometmq.errors import CometMQError, reason_of
 from cometmq.limits import SLAVE_SYNC_FIRST_SECONDS, SLAVE_SYNC_SECONDS, SLAVE_SYNC_SOON_SECONDS
-from cometmq.message.names import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC
-from cometmq.message.properties import REAL_TOPIC
+from cometmq.message.names import SCHEDULE_TOPIC
 from cometmq.remoting.bodies import (
     BodyError,
     ConsumerOffsetSerializeWrapper,
@@ -40,13 +37,9 @@ from cometmq.remoting.bodies import (
 )
 from cometmq.remoting.client import RemotingClient
 from cometmq.remoting.codes import RequestCode, ResponseCode
-from cometmq.store.message_store import MessageStore, TopicQueue
+from cometmq.store.message_store import MessageStore
 
 _log = logging.getLogger(__name__)
-
-_WAITING_TOPICS: Final = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC})
-"""What is stored under these waits for another topic, which its record names."""
-_REAL_TOPIC: Final = re.compile(rb"\x02?" + REAL_TOPIC.encode() + rb"\x01([%|\w-]+)", re.ASCII)
 
 T = TypeVar("T")
 
@@ -82,8 +75,6 @@ class SlaveSynchronize:
         self._first: TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._is_repeated = False
-        self._seen: dict[tuple[str, int], int] = {}
-        """The queue offset up to which messages that wait were looked at, by topic and queue id."""
         self._copying = asyncio.Lock()
         self._trouble = ""
 
@@ -98,30 +89,10 @@ class SlaveSynchronize:
             self._is_repeated = True
             self._again.start()
 
-    def arrived(self, queues: Iterable[TopicQueue]) -> None:
-        """Messages came: those of a topic that is not known here yet make it known, and are reason to copy soon."""
-        made = False
-        for queue in queues:
-            if queue.topic in _WAITING_TOPICS:
-                for topic in self._real_topics(queue):
-                    made = self._topics.note_queue(topic, 0) or made
-            elif self._topics.get(queue.topic) is None:
-                made = self._topics.note_queue(queue.topic, queue.queue_id) or made
-        if made and self._first is None and (self._task is None or self._task.done()):
+    def soon(self) -> None:
+        """Copy within a second: there are messages of topics that were not copied yet."""
+        if self._first is None and (self._task is None or self._task.done()):
             self._first = self._clock.call_later(SLAVE_SYNC_SOON_SECONDS, self._begin)
-
-    def _real_topics(self, queue: TopicQueue) -> set[str]:
-        """The topics that new messages wait for elsewhere."""
-        start = self._seen.get(queue.key, queue.known_from)
-        self._seen[queue.key] = queue.committed
-        topics: set[str] = set()
-        for offset in range(start, queue.committed):
-            unit = queue.unit(offset)
-            record = self._store.view(unit[0], unit[1]) if unit is not None else None
-            found = _REAL_TOPIC.search(record) if record is not None else None
-            if found is not None:
-                topics.add(found[1].decode())
-        return topics
 
     async def stop(self) -> None:
         """Copy no more; what the log here has come up to meanwhile is put in its place."""
