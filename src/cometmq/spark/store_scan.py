@@ -83,21 +83,23 @@ def scan(file: LogFile, begin: int, end: int, chunk_bytes: int = CHUNK_BYTES) ->
 
 def _follow(view: mmap.mmap, base: int, begin: int, limit: int) -> tuple[Records, int]:
     """Follow sizes from ``begin`` towards ``limit``; return the whole records that name their places, and their end."""
-    starts: list[int] = []
-    at, last, size_at = begin, len(view) - MIN_RECORD_BYTES, _SIZE.unpack_from
-    while at < limit and at <= last and len(starts) < _CHUNK_RECORDS:
+    places: list[int] = []
+    at, stop, size_at = begin, min(limit, len(view) - MIN_RECORD_BYTES + 1), _SIZE.unpack_from
+    for _ in range(_CHUNK_RECORDS):
+        if at >= stop:
+            break
         (size,) = size_at(view, at)
         if size < MIN_RECORD_BYTES:
             break
-        starts.append(at - begin)
+        places.append(at)
         at += size
     # Whether it is a record that was followed is asked of all of them together: a leap into nowhere does no harm.
-    found = Records(memoryview(view)[begin:at], np.array(starts, np.int64))
+    found = Records(memoryview(view)[begin:at], np.array(places, np.int64) - begin)
     true = found.whole & (found.physical_offsets == found.starts + (base + begin))
     if true.all():
         return found, at
     first = int(np.argmin(true))
-    return found.rows(slice(0, first)), begin + starts[first]
+    return found.rows(slice(0, first)), places[first]
 
 
 def _fault(view: mmap.mmap, base: int, at: int) -> str | None:
