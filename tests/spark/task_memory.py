@@ -1,7 +1,7 @@
 """The work of one Spark task in a process of its own, which tells its peak memory.
 
 ``python -m tests.spark.task_memory KIND NAMESRV TOPIC ROWS PLACE``: ``read`` and ``archive`` take ROWS messages from
-each queue, ``sink`` writes as many; prints bytes.
+each queue, ``sink`` writes as many; ``store`` archives the whole log beside PLACE. Prints bytes.
 """
 
 from __future__ import annotations
@@ -35,6 +35,18 @@ def archive(namesrv: str, topic: str, rows: int, place: Path) -> None:
 
     options, ranges = _ranges(namesrv, topic, rows)
     for _ in write_ranges(options, ranges, place):
+        pass
+
+
+def store(namesrv: str, topic: str, rows: int, place: Path) -> None:
+    """A task of the archive job that reads a store, of which nobody says where it can be cut."""
+    from cometmq.spark.archive_store import write_stretch
+    from cometmq.spark.store_options import parse_store_options
+    from cometmq.spark.store_stretches import stretches
+
+    options = parse_store_options({"path": str(place.parent / "commitlog"), "brokerName": "b"})
+    [stretch] = stretches(options)
+    for _ in write_stretch(options, stretch, place, {}):
         pass
 
 

@@ -12,7 +12,12 @@ from tests.spark.topics import Topics
 
 pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
 
+import numpy as np
+import pyarrow.parquet as pq
+
 from cometmq.limits import SPARK_TASK_BYTES
+from cometmq.message.hosts import encode_host
+from cometmq.message.record import PHYSICAL_OFFSET_AT, QUEUE_OFFSET_AT, encode_record
 
 LARGE = 30_000
 """Messages of each queue of the large topic; with two queues 250 MB."""
@@ -32,12 +37,41 @@ def large_topic(topics: Topics) -> str:
     return topic
 
 
-def peak(kind: str, topics: Topics, topic: str, rows: int, place: Path) -> int:
+def peak(kind: str, topics: Topics | None, topic: str, rows: int, place: Path) -> int:
     """Peak memory of a task, bytes."""
-    command = [sys.executable, "-m", "tests.spark.task_memory", kind, topics.namesrv, topic, str(rows), str(place)]
+    namesrv = "" if topics is None else topics.namesrv
+    command = [sys.executable, "-m", "tests.spark.task_memory", kind, namesrv, topic, str(rows), str(place)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     return int(done.stdout)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("body_bytes", "messages"), [(BODY_BYTES, 60_000), (16, 1_200_000)])
+def test_a_task_that_reads_a_store_stays_within_its_limit(tmp_path: Path, body_bytes: int, messages: int) -> None:
+    """Of 250 MB of records, few or many."""
+    record = encode_record(
+        topic="T",
+        queue_id=0,
+        queue_offset=0,
+        physical_offset=0,
+        body=bytes(body_bytes),
+        properties_text="TAGS\x01a\x02KEYS\x01key\x02UNIQ_KEY\x017F000001000000000000000000000001\x02",
+        born_timestamp=1,
+        born_host=encode_host("127.0.0.1", 1),
+        store_timestamp=2,
+        store_host=encode_host("127.0.0.1", 10911),
+    )
+    log = np.tile(np.frombuffer(record, np.uint8), (messages, 1))
+    numbers = np.arange(messages, dtype=">i8")
+    log[:, QUEUE_OFFSET_AT : QUEUE_OFFSET_AT + 8] = numbers.view(np.uint8).reshape(-1, 8)
+    places = (numbers.astype(np.int64) * len(record)).astype(">i8")
+    log[:, PHYSICAL_OFFSET_AT : PHYSICAL_OFFSET_AT + 8] = places.view(np.uint8).reshape(-1, 8)
+    (tmp_path / "commitlog").mkdir()
+    log.tofile(tmp_path / "commitlog" / f"{0:020d}")
+    assert peak("store", None, "", messages, tmp_path / "lake") < SPARK_TASK_BYTES
+    written = sum(pq.ParquetFile(file).metadata.num_rows for file in (tmp_path / "lake").rglob("*.parquet"))
+    assert written == messages
 
 
 @pytest.mark.timeout(600)

@@ -46,9 +46,12 @@ FORMAT: Final = "rocketmq_archive_store"
 _STRETCHES: Final = "stretches"
 STRETCHES_IN_COMMIT: Final = 64
 """8 GiB of log a commit: a minute of work of two cores to repeat after a crash, few enough commits for terabytes."""
-_GATHERED_BYTES: Final = 256 * 1024 * 1024
-"""Bytes of records that a task holds before it writes files; where the log cannot be cut a stretch may be larger."""
-
+_CHUNK_BYTES: Final = STRETCH_BYTES * 9 // 16
+"""Bytes of the log that are checked together: a stretch, which ends with a record, is a little more than two halves."""
+_GATHERED_BYTES: Final = STRETCH_BYTES
+"""Bytes that a task holds before it writes files."""
+_KNOWN_BYTES: Final = 200
+"""Of these, what is known of a record beside its own bytes."""
 _DECODED_BYTES: Final = 32 * 1024 * 1024
 """Bytes of records of one queue that are columns at a time."""
 
@@ -192,14 +195,14 @@ def write_stretch(options: StoreOptions, stretch: Stretch, root: Path, archived:
     made: list[Manifest] = []
     size = 0
     with flushing_beside() as flush:
-        for records in StoreScan(options).records(stretch, STRETCH_BYTES):
+        for records in StoreScan(options).records(stretch, _CHUNK_BYTES):
             for topic, queue_id, part in records.by_queue():
                 queue = Queue(topic, options.broker_name, queue_id)
                 offsets = part.queue_offsets
                 new = offsets >= archived.get(queue, 0)
                 if new.any():
                     gathered.setdefault(queue, []).append(part if new.all() else part.rows(new))
-            size += len(records.source)
+            size += len(records.source) + len(records) * _KNOWN_BYTES
             if size >= _GATHERED_BYTES:
                 made += _write(options, gathered, root, flush)
                 gathered, size = {}, 0

@@ -23,6 +23,7 @@ from cometmq.spark.store_files import ConsumeQueues
 from cometmq.spark.store_options import StoreOptions
 from cometmq.spark.store_scan import CHUNK_BYTES
 from cometmq.spark.store_stretches import Stretch, sound_records, stretches
+from cometmq.spark.worker_garbage import leave_out_what_stays
 from cometmq.store.record_scan import NO_QUEUE_OFFSET
 
 
@@ -102,3 +103,4 @@ class StoreReader(DataSourceReader):
             with bad_bodies(fail=options.fail_on_bad_body, directory=options.bad_records_path) as on_bad_body:
                 for records in StoreScan(options).records(partition):
                     yield from decode(records, arrow, broker_name=options.broker_name, on_bad_body=on_bad_body)
+            leave_out_what_stays()

@@ -60,15 +60,15 @@ KEPT_DAMAGE_BYTES: Final = 64 * 1024
 def scan(file: LogFile, begin: int, end: int, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Records | Damage]:
     """Yield the sound records that begin at ``begin <= log offset < end`` and the damage between them, in order.
 
-    ``begin`` is the start of the file or of a record. The file stays mapped as long as there are records of it.
+    ``begin`` is the start of the file or of a record. What is yielded together stays mapped for as long as it is used.
     """
-    with Path(file.path).open("rb") as opened:
-        view = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+    with Path(file.path).open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as view:
         view.madvise(mmap.MADV_SEQUENTIAL)
         at, limit = begin - file.start, end - file.start
         while at < limit:
-            records, after = _follow(view, file.start, at, min(limit, at + chunk_bytes))
-            yield from _checked(records, file.start + at)
+            records, after = _follow(opened.fileno(), view, file.start, at, min(limit, at + chunk_bytes))
+            if records is not None:
+                yield from _checked(records, file.start + at)
             at = after
             why = _fault(view, file.start, at) if at < limit else None
             if why is not None:
@@ -81,7 +81,7 @@ def scan(file: LogFile, begin: int, end: int, chunk_bytes: int = CHUNK_BYTES) ->
                 return
 
 
-def _follow(view: mmap.mmap, base: int, begin: int, limit: int) -> tuple[Records, int]:
+def _follow(fd: int, view: mmap.mmap, base: int, begin: int, limit: int) -> tuple[Records | None, int]:
     """Follow sizes from ``begin`` towards ``limit``; return the whole records that name their places, and their end."""
     places: list[int] = []
     at, stop, size_at = begin, min(limit, len(view) - MIN_RECORD_BYTES + 1), _SIZE.unpack_from
@@ -93,13 +93,22 @@ def _follow(view: mmap.mmap, base: int, begin: int, limit: int) -> tuple[Records
             break
         places.append(at)
         at += size
+    if not places:
+        return None, begin
     # Whether it is a record that was followed is asked of all of them together: a leap into nowhere does no harm.
-    found = Records(memoryview(view)[begin:at], np.array(places, np.int64) - begin)
+    found = Records(_mapped(fd, view, begin, min(at, len(view))), np.array(places, np.int64) - begin)
     true = found.whole & (found.physical_offsets == found.starts + (base + begin))
     if true.all():
         return found, at
     first = int(np.argmin(true))
-    return found.rows(slice(0, first)), places[first]
+    return found.rows(slice(0, first)) if first else None, places[first]
+
+
+def _mapped(fd: int, view: mmap.mmap, begin: int, end: int) -> memoryview:
+    """Bytes of the file in a mapping of their own, which ends with their last use; ``view`` lets go of them."""
+    first = begin - begin % mmap.ALLOCATIONGRANULARITY
+    view.madvise(mmap.MADV_DONTNEED, first, end - first)
+    return memoryview(mmap.mmap(fd, end - first, offset=first, access=mmap.ACCESS_READ))[begin - first :]
 
 
 def _fault(view: mmap.mmap, base: int, at: int) -> str | None:
