@@ -9,6 +9,7 @@ import shutil
 import struct
 import tarfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from cometmq.spark.decode import Records
 from cometmq.spark.errors import OptionError, StoreReadError
 from cometmq.spark.store_options import parse_store_options
 from cometmq.spark.store_reader import StoreScan
-from cometmq.spark.store_stretches import stretches
+from cometmq.spark.store_stretches import sound_records, stretches
 from cometmq.store.config import StoreConfig
 from cometmq.store.message_store import MessageStore
 
@@ -148,6 +149,20 @@ def test_a_damaged_record_is_set_aside_and_all_others_are_read(tmp_path: Path, k
     assert told[0]["logOffset"] == offsets[150]
     assert sum(bad["size"] for bad in told) == offsets[151] - offsets[150]
     assert any(part in told[0]["reason"] for part in reason.split("|"))
+
+
+def test_tasks_that_read_the_same_at_once_tell_its_damage_once(tmp_path: Path) -> None:
+    offsets = write_store(tmp_path / "store", 60, body=lambda number: b"%050d" % number)
+    damage(tmp_path / "store", offsets[30] + BODY_AT, b"\xff\xff")
+    [stretch] = stretches(parse_store_options({"path": str(tmp_path / "store")}))
+
+    def rows(_: int) -> int:
+        return sum(len(records) for records in sound_records(stretch, str(tmp_path / "bad")))
+
+    with ThreadPoolExecutor(4) as tasks:
+        assert list(tasks.map(rows, range(100))) == [59] * 100
+    assert [path.suffix for path in (tmp_path / "bad").iterdir()] == [".json"]
+    assert len(bad_records(tmp_path / "bad")) == 1
 
 
 def test_a_record_inside_a_body_is_not_taken_for_one(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ what.
 from __future__ import annotations
 
 import base64
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,8 +86,10 @@ def sound_records(stretch: Stretch, bad_records_path: str | None, chunk_bytes: i
     if lines and bad_records_path is not None:
         directory = Path(bad_records_path)
         directory.mkdir(parents=True, exist_ok=True)
-        # A task that is repeated writes the same file again.
-        replace_file(directory / f"bad-{stretch.begin:020d}-{stretch.end:020d}.json", b"".join(lines))
+        # A task that is repeated writes the same file again, also while another one does.
+        fresh = directory / f"{uuid.uuid4().hex}.new"
+        replace_file(fresh, b"".join(lines))
+        fresh.replace(directory / f"bad-{stretch.begin:020d}-{stretch.end:020d}.json")
 
 
 def _line(file: LogFile, damage: Damage) -> bytes:
