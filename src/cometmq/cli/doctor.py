@@ -61,7 +61,7 @@ class Finding(NamedTuple):
 @output_option
 def command(data: Path, port: int, namesrv_port: int, output: str) -> int:
     """Check Python, Java, disk room, ports and limits. Exit code 1 when something keeps CometMQ from working."""
-    findings = list(examine(data, {"nameserver": namesrv_port, "broker": port}))
+    findings = list(examine(data, {"nameserver": namesrv_port, "broker": port, "broker for slaves": port and port + 1}))
     show([finding._asdict() for finding in findings], _COLUMNS, output, title="CometMQ on this machine")
     return FAILED if any(finding.state == PROBLEM for finding in findings) else DONE
 
@@ -148,7 +148,7 @@ def _disk(data: Path) -> Finding:
 
 def _port(what: str, port: int) -> Finding:
     if port and port_taken(port):
-        option = "--port" if what == "broker" else "--namesrv-port"
+        option = "--namesrv-port" if what == "nameserver" else "--port"
         return Finding(
             f"port of the {what}", ADVICE, f"{port} is in use", f"CometMQ may run already; else use another {option}"
         )
