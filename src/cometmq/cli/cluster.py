@@ -81,7 +81,7 @@ def status(namesrv: str, output: str) -> int:
 @namesrv_option
 @output_option
 def slaves(namesrv: str, output: str) -> int:
-    """Ask every master of CometMQ, or of RocketMQ 5, how far its slaves are. Exit code 3 when one does not answer."""
+    """Ask every master how far its slaves are (not those of RocketMQ 4). Exit code 3 when one does not answer."""
 
     async def work(admin: Admin) -> list[list[dict[str, Any]]]:
         masters = await admin.masters()
