@@ -18,7 +18,7 @@ pytest.importorskip("pyspark", reason="PySpark is not installed (pip install com
 
 from pyspark.sql.streaming.listener import QueryProgressEvent, QueryTerminatedEvent
 
-from cometmq.spark.errors import OptionError
+from cometmq.spark.errors import OptionError, UnreachableError
 from cometmq.spark.lag import Lag, QueueLag, lag_between, lag_now, lag_of
 from cometmq.spark.lag_listener import LagListener
 from cometmq.spark.queues import Queue, offsets_to_json
@@ -80,6 +80,16 @@ def test_lag_against_what_brokers_hold_now(topics: Topics) -> None:
     topics.send(topic, 2, [b"new"] * 5)
     assert [of.behind for of in lag_now(source, topics.namesrv).queues] == [6, 0, 5]
     assert lag_now({"endOffset": None}, topics.namesrv).queues == ()
+
+
+def test_lag_is_asked_for_as_the_source_asks(topics: Topics) -> None:
+    queue = Queue(topics.create(queues=1), topics.broker_name, 0)
+    source = {"endOffset": {"v": 1, "from": {}, "queues": offsets_to_json({queue: 0})}, "latestOffset": None}
+    assert lag_now(source, topics.namesrv, {"accessKey": "sales", "secretKey": "zq7-secret"}).messages == 0
+    with pytest.raises(OptionError, match="there is no variable NOT_THERE"):
+        lag_now(source, topics.namesrv, {"accessKey": "sales", "secretKeyEnv": "NOT_THERE"})
+    with pytest.raises(UnreachableError):  # it speaks no TLS
+        lag_now(source, topics.namesrv, {"useTLS": "true"})
 
 
 def progress(**changed: Any) -> QueryProgressEvent:

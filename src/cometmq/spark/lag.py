@@ -15,6 +15,7 @@ from cometmq.spark.cluster import Cluster
 from cometmq.spark.errors import OptionError
 from cometmq.spark.options import parse_options
 from cometmq.spark.queues import Offsets, Queue, offsets_from_json
+from cometmq.spark.reach import reach
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,19 +71,20 @@ def lag_of(source: Mapping[str, Any]) -> Lag:
     return lag_between(_offsets(source, "endOffset"), _offsets(source, "latestOffset"))
 
 
-def lag_now(source: Mapping[str, Any], namesrv: str) -> Lag:
+def lag_now(source: Mapping[str, Any], namesrv: str, access: Mapping[str, str] | None = None) -> Lag:
     """The lag against what the brokers hold now: messages that came during a long micro-batch count too.
 
     :param source: as with :func:`lag_of`.
     :param namesrv: nameservers, ``host:port`` separated by ``;``.
-    :raises OptionError: it is no source of format ``rocketmq``.
+    :param access: credentials and TLS, by the options of the source; what they leave open the environment says.
+    :raises OptionError: it is no source of format ``rocketmq``, or an option of ``access`` is wrong.
     :raises UnreachableError: no nameserver, or not every broker, answers.
     """
     reached = _offsets(source, "endOffset")
     if not reached:
         return Lag(())
     topics = ",".join(sorted({queue.topic for queue in reached}))
-    cluster = Cluster(parse_options({"namesrvAddr": namesrv, "topic": topics}))
+    cluster = Cluster(parse_options({**reach(namesrv, access), "topic": topics}))
     bounds = cluster.bounds(cluster.queues())
     unread = {queue: held.first for queue, held in bounds.items()}
     return lag_between(unread | reached, {queue: held.end for queue, held in bounds.items()})
