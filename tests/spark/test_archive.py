@@ -229,7 +229,7 @@ def test_wrong_use_of_the_command(spark: Any, topics: Topics, places: tuple[Path
     page = places[0].with_name("report.html")
     dry = CliRunner().invoke(command, ["archive", *base, "--topic", topic, "--dry-run", "--report", str(page)])
     assert (dry.exit_code, "100 messages would be archived" in dry.output) == (0, True)
-    assert "would then hold 100 messages of 1 queues" in page.read_text()
+    assert "would then hold 100 messages of 1 queue" in page.read_text()
     assert not places[0].exists()
     nothing = CliRunner().invoke(command, ["archive", *base])
     assert nothing.exit_code == 2
@@ -277,7 +277,7 @@ def test_the_command_goes_on_until_it_is_told_to_stop(topics: Topics, places: tu
     assert process.returncode == 0, said
     report = json.loads(output)
     assert (report["rows"], report["total_rows"], report["finished"], report["vacuumed"]) == (111, 111, True, 0)
-    assert b"100 messages in 1 files committed" in said
+    assert b"100 messages in 1 file committed" in said
     assert b" WARN " not in said  # what Spark finds normal is not for its users
 
 

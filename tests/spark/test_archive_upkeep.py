@@ -329,7 +329,7 @@ def test_the_commands_say_what_they_do(tmp_path: Path) -> None:
     assert "2024-01-01-00" in page.read_text()
     told = json.loads(run("expire", place, "--keep", "90d", "--dry-run", "-o", "json"))
     assert (told["rows"], told["dry_run"], told["exit_code"], len(log.files())) == (20, True, 0, 2)
-    assert "1 files" in run("vacuum", place, "--keep", "12h")
+    assert "1 file " in run("vacuum", place, "--keep", "12h")
     assert "20 messages taken out of the archive" in run("expire", place, "--keep", "90d")
     assert log.files() == []
     wrong = CliRunner().invoke(command, ["archive", "expire", place, "--keep", "5m"])

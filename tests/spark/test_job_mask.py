@@ -225,9 +225,9 @@ def test_the_commands_copy_forget_and_reveal(
     assert documents.count(None) == 4
 
     dry = run("mask", "forget", *keys, "--dry-run", "user-0", "nobody")
-    assert (dry.return_value, dry.stdout) == (3, "1 keys would be dropped, 1 subjects had none\n")
+    assert (dry.return_value, dry.stdout) == (3, "1 key would be dropped, 1 subject had none\n")
     forgotten = run("mask", "forget", *keys, input="user-0\nnobody\n")
-    assert (forgotten.return_value, forgotten.stdout) == (3, "1 keys dropped, 1 subjects had none\n")
+    assert (forgotten.return_value, forgotten.stdout) == (3, "1 key dropped, 1 subject had none\n")
     shown = run("mask", "reveal", "--archive", str(tmp_path / "work/archive"), *keys)
     lines = [json.loads(line) for line in shown.stdout.splitlines()]
     assert shown.return_value == 3

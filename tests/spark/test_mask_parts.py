@@ -391,7 +391,7 @@ def test_a_message_with_a_value_that_was_changed_goes_apart_and_the_rest_is_reve
         "queueOffset": 1,
         "reason": "an encrypted value was changed",
     }
-    assert sums == "2 values opened, 0 erased, 1 messages left out"
+    assert sums == "2 values opened, 0 erased, 1 message left out"
 
 
 def test_a_body_that_is_nested_deeply_is_revealed() -> None:

@@ -15,6 +15,7 @@ from cometmq.client.errors import BrokerError, RouteNotFoundError
 from cometmq.client.progress import ConsumeProgress
 from cometmq.errors import CometMQError
 from cometmq.message.names import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS, dlq_topic, retry_topic
+from cometmq.quantity import quantity
 from cometmq.remoting.bodies import ConsumerConnection, SubscriptionGroupConfig
 from cometmq.remoting.codes import ResponseCode
 
@@ -191,7 +192,7 @@ def reset(group: str, topic: str, earliest: bool, latest: bool, moment: int | No
     timestamp = EARLIEST if earliest else LATEST if latest else moment
     assert timestamp is not None
     moved = administer(namesrv, lambda admin: admin.reset_offset(group, topic, timestamp))
-    tell(f"Group {group} is reset in {len(moved)} queues of topic {topic}.")
+    tell(f"Group {group} is reset in {quantity(len(moved), 'queue')} of topic {topic}.")
 
 
 async def _list_row(admin: Admin, group: str) -> dict[str, Any]:

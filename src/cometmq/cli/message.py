@@ -22,6 +22,7 @@ from cometmq.errors import CometMQError
 from cometmq.limits import MAX_QUERY_MESSAGES
 from cometmq.message.message import MessageExt
 from cometmq.message.names import TOOLS_GROUP
+from cometmq.quantity import quantity
 from cometmq.remoting.codes import ResponseCode
 
 _FOUND: Final = (
@@ -133,7 +134,7 @@ def at(topic: str, broker: str | None, queue: int, offset: int, raw: bool, names
         if len(chosen) != 1:
             brokers = sorted({found.broker_name for found in await admin.queues(topic)})
             raise WrongUseError(
-                f"topic {topic} has {len(chosen)} queues with number {queue}",
+                f"topic {topic} has {quantity(len(chosen), 'queue')} with number {queue}",
                 next_step=f"name one of its brokers with --broker: {', '.join(brokers)}",
             )
         consumer = PullConsumer(TOOLS_GROUP, instance=admin.instance)

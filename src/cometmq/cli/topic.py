@@ -20,6 +20,7 @@ from cometmq.cli.output import Column, output_option, show, tell
 from cometmq.client.admin import Admin
 from cometmq.client.errors import BrokerError, ClientError, RemotingError, RouteNotFoundError
 from cometmq.message.names import PERM_INHERIT, PERM_READ, PERM_WRITE
+from cometmq.quantity import quantity
 from cometmq.remoting.bodies import TopicRouteData
 
 PERMISSIONS: Final = {"rw": PERM_READ | PERM_WRITE, "r": PERM_READ, "w": PERM_WRITE}
@@ -111,7 +112,7 @@ def create(
                     next_step="repeat the command once that broker is well; what exists stays as it is",
                 ) from error
             done.append(name)
-        tell(f"Topic {topic} with {queues} queues on {', '.join(done)}.")
+        tell(f"Topic {topic} with {quantity(queues, 'queue')} on {', '.join(done)}.")
 
     administer(namesrv, work)
 

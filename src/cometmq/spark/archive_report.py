@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from cometmq.clock import SYSTEM_CLOCK
+from cometmq.quantity import quantity
 from cometmq.spark.archive_commit import Commit, QueueTotals
 from cometmq.spark.archive_log import ArchiveLog
 from cometmq.spark.queues import OffsetRange
@@ -68,13 +69,14 @@ class ArchiveReport:
         speed = self.rows / self.seconds if self.seconds else 0.0
         plural = "" if self.batches == 1 else "es"
         done = (
-            f"{self.rows:,} messages in {self.files:,} files ({self.bytes / 1e6:,.1f} MB), "
+            f"{quantity(self.rows, 'message')} in {quantity(self.files, 'file')} ({self.bytes / 1e6:,.1f} MB), "
             f"{self.batches:,} batch{plural}, {self.seconds:.1f} s ({speed:,.0f} messages/s)"
         )
         holds = "would then hold" if self.dry_run else "now holds"
         lines = [
-            f"{self.rows:,} messages would be archived" if self.dry_run else done,
-            f"{self.directory} {holds} {self.total_rows:,} messages of {len(self.queues)} queues:",
+            f"{quantity(self.rows, 'message')} would be archived" if self.dry_run else done,
+            f"{self.directory} {holds} {quantity(self.total_rows, 'message')} of "
+            f"{quantity(len(self.queues), 'queue')}:",
             "",
             *table(
                 ("<topic", "<broker", ">queue", ">first", ">next", ">messages"),

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.clock import SYSTEM_CLOCK
+from cometmq.quantity import quantity
 from cometmq.spark.archive_commit import DataFile, place_of
 from cometmq.spark.report_table import table
 
@@ -92,10 +93,10 @@ class UpkeepReport:
         """A summary to read in a terminal."""
         word = _WORDS[self.what][self.dry_run]
         into = f" into {self.files_after:,}" if self.what == COMPACT else ""
-        held = f" with {self.rows:,} messages" if self.rows else ""
+        held = f" with {quantity(self.rows, 'message')}" if self.rows else ""
         lines = [
-            f"{self.directory} ({self.format}): {self.files_before:,} files ({self.bytes_before / 1e6:,.1f} MB){held} "
-            f"{word}{into}, {self.seconds:.1f} s"
+            f"{self.directory} ({self.format}): {quantity(self.files_before, 'file')} "
+            f"({self.bytes_before / 1e6:,.1f} MB){held} {word}{into}, {self.seconds:.1f} s"
         ]
         if self.hours:
             rows = (

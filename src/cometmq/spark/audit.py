@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.message.names import TRACE_TOPIC
+from cometmq.quantity import are, quantity
 from cometmq.spark.archive_commit import QueueTotals
 from cometmq.spark.archive_log import ArchiveLog
 from cometmq.spark.audit_frames import QUEUE, archived_frame, gaps_in, minutes_of, produced_frame, stored_frame, took
@@ -188,8 +189,8 @@ class _Audit:
         taken = [self._kept_from[queue] - held.first for queue, held in self._bounds.items()]
         if any(taken):
             self._notes.append(
-                f"{sum(taken):,} messages of {sum(map(bool, taken)):,} queues expired while they were read: brokers "
-                "deleted them, and those that were not read before are left out"
+                f"{quantity(sum(taken), 'message')} of {quantity(sum(map(bool, taken)), 'queue')} expired while they "
+                "were read: brokers deleted them, and those that were not read before are left out"
             )
 
     def _not_deleted(self, stored: DataFrame) -> DataFrame:
@@ -321,7 +322,8 @@ class _Audit:
                     )
                 elif offset < held.first:
                     self._differ(
-                        f"{queue}: {held.first - offset:,} messages went before group {group} had consumed them",
+                        f"{queue}: {quantity(held.first - offset, 'message')} went before group {group} had consumed "
+                        "them",
                         "an archive may hold them: cometmq pipeline replay",
                     )
 
@@ -348,7 +350,7 @@ class _Audit:
                     )
                 late += held.end - max(kept_from, of.next)
         if late:
-            self._notes.append(f"{late:,} messages are not archived yet")
+            self._notes.append(f"{quantity(late, 'message')} {are(late)} not archived yet")
 
     def _check_archived(self, archived: DataFrame, counted: Mapping[Queue, Any]) -> None:
         """The archive's files hold what its log says, each offset once."""
@@ -358,7 +360,7 @@ class _Audit:
             there = row["archived"] if row else 0
             if there != of.rows:
                 self._differ(
-                    f"{queue}: the archive's log counts {of.rows:,} messages, its files hold {there:,}",
+                    f"{queue}: the archive's log counts {quantity(of.rows, 'message')}, its files hold {there:,}",
                     "restore the archive's files from a backup",
                 )
             if there != of.next - of.first:
@@ -418,7 +420,10 @@ class _Audit:
         if not sums["keys"]:
             return
         first = ", ".join(row["uniqKey"] for row in twice.orderBy("uniqKey").limit(FIRST).collect())
-        told = f"{sums['keys']:,} unique keys are stored more than once ({sums['copies']:,} copies): {first}"
+        told = (
+            f"{quantity(sums['keys'], 'unique key')} {are(sums['keys'])} stored more than once "
+            f"({sums['copies']:,} {'copy' if sums['copies'] == 1 else 'copies'}): {first}"
+        )
         if allowed:
             self._notes.append(told)
         else:
@@ -451,8 +456,8 @@ class _Audit:
             if lost:
                 first = missing.orderBy("producedTimestamp", "uniqKey").limit(FIRST).collect()
                 self._differ(
-                    f"{lost:,} messages that producers had acknowledged are neither stored nor archived: "
-                    + ", ".join(row["uniqKey"] for row in first),
+                    f"{quantity(lost, 'message')} that producers had acknowledged {are(lost)} neither stored nor "
+                    "archived: " + ", ".join(row["uniqKey"] for row in first),
                     "see what became of one: cometmq message trace; did a broker lose its disk?",
                 )
             return count

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from cometmq.quantity import quantity
 from cometmq.spark.report_table import table
 
 
@@ -102,13 +103,15 @@ class AuditReport:
         )
         for group in self.groups:
             behind = [of.end - of.consumed[group] for of in self.queues if of.end is not None and group in of.consumed]
-            lines.append(f"  group {group}: {sum(behind):,} messages behind, in {len(behind)} queues")
+            lines.append(
+                f"  group {group}: {quantity(sum(behind), 'message')} behind, in {quantity(len(behind), 'queue')}"
+            )
         if self.lateness:
             late = ((of.way, of.median_ms, of.p99_ms, of.longest_ms) for of in self.lateness)
             lines += ["", *table(("<lateness, ms", ">median", ">99 %", ">longest"), late)]
         lines += ["", *(f"note: {note}" for note in self.notes)] if self.notes else []
         if self.disagreements:
-            lines += ["", f"✘ {len(self.disagreements)} disagreements, the first of each kind:"]
+            lines += ["", f"✘ {quantity(len(self.disagreements), 'disagreement')}, the first of each kind:"]
             for found in self.disagreements:
                 lines += [f"  {found.what}", f"    → {found.next_step}"]
         else:

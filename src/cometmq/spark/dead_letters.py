@@ -19,6 +19,7 @@ from cometmq.clock import SYSTEM_CLOCK
 from cometmq.message.message import MessageExt
 from cometmq.message.names import DLQ_PREFIX, check_group, dlq_topic
 from cometmq.message.properties import ORIGIN_MESSAGE_ID, RETRY_TOPIC
+from cometmq.quantity import quantity
 from cometmq.spark.dead_letters_report import Counted, DeadLetterReport, GroupLetters, Resent
 from cometmq.spark.errors import OptionError
 from cometmq.spark.job_source import MessageSource, job_session
@@ -69,12 +70,12 @@ def dead_letters(
         from pyspark import StorageLevel
         from pyspark.sql import functions as f
 
-        on_step(f"reading the dead letters of {len(topics)} groups")
+        on_step(f"reading the dead letters of {quantity(len(topics), 'group')}")
         letters = _letters(source.read(session, topics, _COLUMNS), selection or Selection(), reason)
         rows = letters.persist(StorageLevel.DISK_ONLY)
         try:
             found = _groups(rows)
-            on_step(f"counting {sum(of.letters for of in found):,} dead letters")
+            on_step(f"counting {quantity(sum(of.letters for of in found), 'dead letter')}")
             stretch_ms = _stretch_ms(found)
             keys = rows.select("group", f.explode("keys").alias("key")).where("key <> ''")
             return DeadLetterReport(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from cometmq.quantity import quantity
 from cometmq.spark.delay_report import moment
 from cometmq.spark.report_table import table
 
@@ -80,7 +81,10 @@ class DeadLetterReport:
 
     def render(self) -> str:
         """A summary to read in a terminal."""
-        lines = [f"{self.letters:,} dead letters of {len(self.groups)} groups in {self.source}; {self.seconds:.1f} s"]
+        lines = [
+            f"{quantity(self.letters, 'dead letter')} of {quantity(len(self.groups), 'group')} in {self.source}; "
+            f"{self.seconds:.1f} s"
+        ]
         if self.groups:
             groups = ((of.group, of.letters, moment(of.oldest_ms), moment(of.newest_ms)) for of in self.groups)
             lines += ["", *table(("<group", ">letters", "<oldest (UTC)", "<newest (UTC)"), groups)]

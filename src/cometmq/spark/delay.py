@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.message.names import SCHEDULE_TOPIC, SYSTEM_TOPICS, TIMER_TOPIC
+from cometmq.quantity import quantity
 from cometmq.spark import delay_sums as sums
 from cometmq.spark.archive_log import ArchiveLog
 from cometmq.spark.delay_progress import BrokerProgress, progress_of
@@ -73,7 +74,7 @@ def delay(
         from pyspark import StorageLevel
         from pyspark.sql import functions as f
 
-        on_step(f"reading {len(named)} topics and what waits")
+        on_step(f"reading {quantity(len(named), 'topic')} and what waits")
         # What waits for a topic that is not there belongs to the picture, what waits for one that is not read does not.
         unread = [name for name in there if name not in named]
         chosen = f.col("topic").isin(list(named)) if topics else ~f.col("topic").isin(unread)
@@ -185,7 +186,8 @@ def _notes(
         yield f"{unmeasured:,} delivered messages cannot be measured: nothing tells when they were due"
     if untold := counts.messages(UNTOLD):
         why = "they were due before the time asked for" if since_ms is not None else "their topics end before"
-        yield f"of {untold:,} messages nothing tells whether they came: {why}, or it is not known when they were due"
+        told = f"of {quantity(untold, 'message')} nothing tells whether they came"
+        yield f"{told}: {why}, or it is not known when they were due"
     if SCHEDULE_TOPIC not in waiting_topics:
         yield f"there is no {SCHEDULE_TOPIC} here, so that nothing is known of messages that wait for a level"
     if any(of.timer_counts for of in progress) and TIMER_TOPIC not in waiting_topics:

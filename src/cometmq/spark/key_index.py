@@ -25,6 +25,7 @@ import msgspec
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.durable import replace_file
 from cometmq.message.message import MessageExt
+from cometmq.quantity import quantity
 from cometmq.spark.archive_commit import DataFile, QueueTotals
 from cometmq.spark.archive_log import ArchiveLog
 from cometmq.spark.archive_reader import read_files, record_of
@@ -83,7 +84,8 @@ class KeyIndexReport:
             return f"nothing new in the archive {self.archive}"
         verb = "would be indexed" if self.dry_run else "indexed"
         lines = [
-            f"{self.messages:,} messages {verb} under {self.keys:,} keys in {self.index}; {self.seconds:.1f} s",
+            f"{quantity(self.messages, 'message')} {verb} under {quantity(self.keys, 'key')} in {self.index}; "
+            f"{self.seconds:.1f} s",
             "",
         ]
         lines.append(f"  {'topic':<64} {'messages':>14} {'keys':>14}")
@@ -122,7 +124,7 @@ def build_key_index(
             entries = _entries(messages)
             if not dry_run:
                 target = Path(index).absolute() / f"run={len(runs)}"
-                on_step(f"indexing {len(files):,} files of the archive")
+                on_step(f"indexing {quantity(len(files), 'file')} of the archive")
                 _write(entries, target)
                 entries = session.read.parquet(str(target))
             on_step("counting messages and keys")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
+from cometmq.quantity import quantity
 from cometmq.spark.replay_report import ReplayReport
 from cometmq.spark.report_table import table
 
@@ -77,7 +78,7 @@ class MaskReport:
     def render(self) -> str:
         """A summary to read in a terminal, without samples."""
         verb = "would be copied" if self.dry_run else "copied"
-        lines = [f"{self.messages:,} messages of {self.source} {verb} to {self.to}; {self.seconds:.1f} s"]
+        lines = [f"{quantity(self.messages, 'message')} of {self.source} {verb} to {self.to}; {self.seconds:.1f} s"]
         if not self.dry_run:
             lines.append(f"  the copy holds {self.total:,}" + ("" if self.finished else "; stopped before the end"))
         lines += [f"  {warning}" for warning in self.warnings]

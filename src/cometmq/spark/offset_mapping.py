@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from cometmq.quantity import quantity
 from cometmq.spark.cluster import Cluster
 from cometmq.spark.errors import OptionError
 from cometmq.spark.group_offsets import committed_offsets
@@ -35,7 +36,7 @@ class GroupOffset:
     @property
     def note(self) -> str:
         """What a person should know of it."""
-        return f"{self.again:,} messages come again" if self.again else ""
+        return f"{quantity(self.again, 'message')} come again" if self.again else ""
 
 
 def translate(
@@ -67,7 +68,9 @@ def translate(
             )
         beyond = sum(max(0, committed.get(queue, 0) - end) for queue, end in archived.items() if queue.topic == topic)
         if beyond:
-            warnings.append(f"group {group} has consumed {beyond:,} messages that the archive does not hold yet")
+            warnings.append(
+                f"group {group} has consumed {quantity(beyond, 'message')} that the archive does not hold yet"
+            )
         offsets += [(group, queue.broker, queue.queue_id, committed.get(queue, 0)) for queue in old]
     if not mappings:
         return [], [*warnings, "nothing is replayed yet, so offsets cannot be translated"]

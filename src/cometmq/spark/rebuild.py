@@ -24,6 +24,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.durable import flush_directory
+from cometmq.quantity import quantity
 from cometmq.spark.job_source import job_session
 from cometmq.spark.rebuild_report import QueueUnits, RebuildReport
 from cometmq.spark.rebuild_tasks import (
@@ -90,7 +91,8 @@ def rebuild(
             passes = _Passes(session, root, parts, config or StoreConfig(), bad_records_path)
             on_step(f"looking through {len(parts)} stretches of the log")
             queues = passes.lives()
-            what = f"{sum(life.count for life in queues.values()):,} messages of {len(queues)} queues"
+            messages = sum(life.count for life in queues.values())
+            what = f"{quantity(messages, 'message')} of {quantity(len(queues), 'queue')}"
             if dry_run:
                 on_step(f"comparing {what}")
                 compared, indexed = passes.compare(queues), 0

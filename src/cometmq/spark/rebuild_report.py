@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from cometmq.quantity import quantity
 from cometmq.spark.report_table import table
 
 _MOST_LINES: Final = 40
@@ -49,7 +50,7 @@ class RebuildReport:
 
     def render(self) -> str:
         """A summary to read in a terminal."""
-        what = f"{self.messages:,} messages of {len(self.queues):,} queues"
+        what = f"{quantity(self.messages, 'message')} of {quantity(len(self.queues), 'queue')}"
         if self.dry_run:
             lines = [f"{self.store}: compared {what} in {self.seconds:.1f} s, {self.differ:,} differ from the log"]
         else:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from cometmq.quantity import are, quantity
 from cometmq.spark.queues import Queue
 from cometmq.spark.report_table import table
 
@@ -84,12 +85,13 @@ class ReplayReport:
         speed = self.messages / self.seconds if self.seconds else 0.0
         if self.dry_run:
             lines = [
-                f"would send {self.messages:,} messages of {self.topic} in {self.archive} to {self.to}; sent nothing"
+                f"would send {quantity(self.messages, 'message')} of {self.topic} in {self.archive} to {self.to}; "
+                "sent nothing"
             ]
         else:
             lines = [
-                f"{self.messages:,} messages of {self.topic} in {self.archive} are now in {self.to}, "
-                f"{self.seconds:.1f} s ({speed:,.0f} messages/s)"
+                f"{quantity(self.messages, 'message')} of {self.topic} in {self.archive} {are(self.messages)} "
+                f"now in {self.to}, {self.seconds:.1f} s ({speed:,.0f} messages/s)"
             ]
             if self.found:
                 lines.append(

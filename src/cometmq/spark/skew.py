@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.message.properties import SHARDING_KEY
+from cometmq.quantity import quantity
 from cometmq.spark.errors import OptionError
 from cometmq.spark.job_source import MessageSource, job_session
 from cometmq.spark.queue_balance import HANDLED_PER_S, Demand, gini, max_to_mean, recommended_queues
@@ -58,11 +59,11 @@ def skew(
     with job_session(spark, master, "cometmq skew") as session:
         from pyspark import StorageLevel
 
-        on_step(f"reading {len(queues)} queues of {len(named)} topics")
+        on_step(f"reading {quantity(len(queues), 'queue')} of {quantity(len(named), 'topic')}")
         rows = _rows(source, session, named, by).persist(StorageLevel.DISK_ONLY)
         try:
             loads, peaks = _loads(rows), _peaks(rows)
-            on_step(f"counting {by} of {sum(messages for messages, _ in loads.values()):,} messages")
+            on_step(f"counting {by} of {quantity(sum(messages for messages, _ in loads.values()), 'message')}")
             totals = {topic: sum(loads.get(of, (0, 0))[0] for of in queues if of.topic == topic) for topic in named}
             hot_keys, hottest = _keys(rows, totals, top)
         finally:
@@ -88,7 +89,7 @@ def _topic_skew(topic: str, held: tuple[QueueLoad, ...], keys: int, demand: Dema
     if demand.imbalance >= UNEVEN:
         notes.append(f"the busiest queue has {demand.imbalance:.1f} times the mean")
     if sum(messages) and (unused := messages.count(0)):
-        notes.append(f"{unused} of {len(held)} queues hold no messages")
+        notes.append(f"{unused} of {quantity(len(held), 'queue')} hold no messages")
     if demand.hottest_share * len(held) >= UNEVEN:
         notes.append(
             f"one key has {demand.hottest_share:.0%} of the messages, all in one queue: more queues do not spread them"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from cometmq.quantity import quantity
 from cometmq.spark.report_table import table
 
 BY: Final = ("keys", "shardingKey", "tags")
@@ -81,7 +82,11 @@ class SkewReport:
 
     def render(self) -> str:
         """A summary to read in a terminal."""
-        lines = [f"{self.messages:,} messages of {len(self.topics)} topics of {self.source}; {self.seconds:.1f} s", ""]
+        lines = [
+            f"{quantity(self.messages, 'message')} of {quantity(len(self.topics), 'topic')} of {self.source}; "
+            f"{self.seconds:.1f} s",
+            "",
+        ]
         lines += table(
             ("<topic", ">messages", ">peak/s", ">queues", ">max/mean", ">gini", ">in bytes", ">should be"),
             (

@@ -14,6 +14,7 @@ from cometmq.client.trace_reader import MessageWay, way_from
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.limits import MAX_QUERY_MESSAGES
 from cometmq.message.names import TRACE_TOPIC
+from cometmq.quantity import quantity
 from cometmq.spark.errors import OptionError
 from cometmq.spark.job_source import MessageSource, job_session
 from cometmq.spark.trace_report import Latency, SlowConsumer, TraceReport
@@ -62,7 +63,7 @@ def trace(
         rows = joined(decoded(messages)).persist(StorageLevel.DISK_ONLY)
         try:
             sent, unconsumed = _counts(rows)
-            on_step(f"measuring {sent:,} messages")
+            on_step(f"measuring {quantity(sent, 'message')}")
             latencies, slow, histogram = _latencies(rows), _slow(rows, top), _histogram(rows)
             if target is not None:
                 on_step(f"writing rows to {target}")

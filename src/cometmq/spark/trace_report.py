@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from cometmq.client.trace_reader import MessageWay
+from cometmq.quantity import quantity
 from cometmq.spark.report_table import table
 
 
@@ -73,8 +74,8 @@ class TraceReport:
     def render(self) -> str:
         """A summary to read in a terminal."""
         lines = [
-            f"{self.messages:,} messages in {self.trace_topic} of {self.source}, {self.unconsumed:,} of them with no "
-            f"consumption told; {self.seconds:.1f} s"
+            f"{quantity(self.messages, 'message')} in {self.trace_topic} of {self.source}, {self.unconsumed:,} of them "
+            f"with no consumption told; {self.seconds:.1f} s"
         ]
         if self.latencies:
             lines += ["", "sent to consumed, ms:", ""]

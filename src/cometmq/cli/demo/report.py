@@ -17,6 +17,7 @@ from cometmq.cli.demo.compare import Comparison
 from cometmq.cli.demo.lake import Audited
 from cometmq.cli.demo.ledger import Rows
 from cometmq.cli.demo.stage import Observed, Plan
+from cometmq.quantity import quantity
 
 BARS: Final = " ▁▂▃▄▅▆▇█"
 SPARK_COLUMNS: Final = 64
@@ -146,16 +147,22 @@ def facts(plan: Plan, seen: Observed, verdict: Comparison) -> list[tuple[str, st
     shares = " + ".join(f"{share:,}" for share in seen.consumed_by)
     megabytes = seen.lake.archive_bytes / 1e6
     return [
-        ("Produced", f"{plan.messages:,} messages by {plan.producers} processes, {plan.messages / stream:,.0f}/s"),
+        (
+            "Produced",
+            f"{plan.messages:,} messages by {plan.producers} processes, {plan.messages / stream:,.0f}/s",
+        ),
         ("Crash", f"SIGKILL under load; ready again {seen.recovery_seconds:.2f} s after its start"),
-        ("Repeated", f"{seen.retries:,} batches sent again; {verdict.total('copies'):,} records stored twice by that"),
+        (
+            "Repeated",
+            f"{seen.retries:,} batches sent again; {verdict.total('copies'):,} records stored twice by that",
+        ),
         ("Consumed", f"by {plan.consumers} processes ({shares}); {verdict.redelivered:,} delivered again"),
         (
             "Archived",
             f"{verdict.total('archived'):,} rows of Parquet, {megabytes:,.1f} MB, in {spark['archive']:.1f} s",
         ),
         ("Audited", f"broker, group and archive, in {spark['audit']:.1f} s: {_said(seen.lake.of_archive)}"),
-        ("Replayed", f"{verdict.total('replayed'):,} messages to another topic, in {spark['replay']:.1f} s"),
+        ("Replayed", f"{quantity(verdict.total('replayed'), 'message')} to another topic, in {spark['replay']:.1f} s"),
         ("Audited", f"that topic, every body compared, in {spark['audit again']:.1f} s: {_said(seen.lake.of_copy)}"),
     ]
 
@@ -168,4 +175,4 @@ def _facts(plan: Plan, seen: Observed, verdict: Comparison) -> Table:
 
 
 def _said(audited: Audited) -> str:
-    return "it agrees" if audited.agrees else f"{len(audited.disagreements)} disagreements"
+    return "it agrees" if audited.agrees else quantity(len(audited.disagreements), "disagreement")

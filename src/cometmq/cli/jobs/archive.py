@@ -16,6 +16,7 @@ from cometmq.cli.jobs.archive_upkeep import COMMANDS
 from cometmq.cli.jobs.reading import report_options, tell_report
 from cometmq.cli.jobs.stopping import stopped_by_sigterm
 from cometmq.cli.jobs.table import table_options
+from cometmq.quantity import quantity
 from cometmq.spark.errors import OptionError
 
 if TYPE_CHECKING:
@@ -161,7 +162,7 @@ def command(
     else:
         click.echo(done.render())
         if vacuum:
-            click.echo(f"removed {removed} files that no commit names")
+            click.echo(f"removed {quantity(removed, 'file')} that no commit names")
     return code
 
 
@@ -184,7 +185,7 @@ def _write_page(done: ArchiveReport, path: Path) -> None:
 def _tell(batch: ArchivedBatch) -> None:
     speed = batch.total_rows / batch.seconds if batch.seconds else 0.0
     click.echo(
-        f"batch {batch.batch_id}: {batch.rows:,} messages in {batch.files} files committed; "
+        f"batch {batch.batch_id}: {quantity(batch.rows, 'message')} in {quantity(batch.files, 'file')} committed; "
         f"{batch.total_rows:,} so far, {speed:,.0f} messages/s",
         err=True,
     )

@@ -13,6 +13,7 @@ from cometmq.cli.failures import DONE, PARTLY_DONE
 from cometmq.cli.jobs.reading import page_options, report_options, tell_report, tell_step, wrong_use
 from cometmq.cli.jobs.stopping import stopped_by_sigterm
 from cometmq.cli.moments import Duration
+from cometmq.quantity import quantity
 
 if TYPE_CHECKING:
     from cometmq.spark.archive_upkeep import Upkeep, UpkeepReport
@@ -124,7 +125,7 @@ def _ms(span: timedelta) -> int:
 
 
 def _tell(work: Upkeep) -> None:
-    tell_step(f"{work.files:,} files joined in {work.commits} commits")
+    tell_step(f"{quantity(work.files, 'file')} joined in {quantity(work.commits, 'commit')}")
 
 
 def _hand_out(done: UpkeepReport, output: str, page: Path | None) -> int:

@@ -15,6 +15,7 @@ from cometmq.cli.jobs.access import access_option
 from cometmq.cli.jobs.reading import Reading, end, reading_options, report_options, wrong_use
 from cometmq.cli.jobs.stopping import stopped_by_sigterm
 from cometmq.cli.jobs.table import table_options
+from cometmq.quantity import quantity
 
 if TYPE_CHECKING:
     from cometmq.cli.job_report import Plot
@@ -122,7 +123,7 @@ def _rules(file: Path | None, texts: tuple[str, ...], subject: str | None, not_j
 
 def _tell(step: MaskedStep) -> None:
     speed = step.total / step.seconds if step.seconds else 0.0
-    click.echo(f"{step.messages:,} messages copied; {step.total:,} so far, {speed:,.0f} messages/s", err=True)
+    click.echo(f"{quantity(step.messages, 'message')} copied; {step.total:,} so far, {speed:,.0f} messages/s", err=True)
 
 
 def _plots(done: MaskReport) -> list[Plot]:
@@ -163,7 +164,7 @@ def forget(subjects: tuple[str, ...], keys: Path, master_key_file: Path | None, 
     finally:
         store.close()
     done = "would be dropped" if dry_run else "dropped"
-    click.echo(f"{known} keys {done}" + (f", {unknown} subjects had none" if unknown else ""))
+    click.echo(f"{quantity(known, 'key')} {done}" + (f", {quantity(unknown, 'subject')} had none" if unknown else ""))
     return PARTLY_DONE if unknown else DONE
 
 
@@ -200,6 +201,6 @@ def reveal(archive: Path, topics: tuple[str, ...], keys: Path, master_key_file: 
             click.echo(json.dumps(message, ensure_ascii=False))
     finally:
         store.close()
-    left_out = f", {changed:,} messages left out" if changed else ""
+    left_out = f", {quantity(changed, 'message')} left out" if changed else ""
     click.echo(f"{revealer.opened:,} values opened, {revealer.erased:,} erased{left_out}", err=True)
     return PARTLY_DONE if revealer.erased or changed else DONE

@@ -14,6 +14,7 @@ from cometmq.cli.jobs.access import access_option
 from cometmq.cli.jobs.reading import report_options, tell_report, wrong_use
 from cometmq.cli.jobs.stopping import stopped_by_sigterm
 from cometmq.cli.moments import Moment
+from cometmq.quantity import quantity
 
 if TYPE_CHECKING:
     from cometmq.spark.replay_report import ReplayedStep, ReplayReport
@@ -109,7 +110,9 @@ def _tell(step: ReplayedStep) -> None:
     speed = step.total / step.seconds if step.seconds else 0.0
     again = f" ({step.found:,} of them were there)" if step.found else ""
     click.echo(
-        f"step {step.step}: {step.messages:,} messages{again}; {step.total:,} so far, {speed:,.0f} messages/s", err=True
+        f"step {step.step}: {quantity(step.messages, 'message')}{again}; {step.total:,} so far, "
+        f"{speed:,.0f} messages/s",
+        err=True,
     )
 
 
