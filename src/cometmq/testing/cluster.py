@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Mapping, Sequence, Set
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, Self
@@ -409,8 +409,14 @@ async def _leave_as_killed(broker: Broker, root: Path) -> None:
     try:
         # From here on nobody is answered. Worker threads may go on: what they do now is or is not there. A file
         # that is about to take another one's place is not: it may be renamed while it is copied.
-        shutil.copytree(root, left, ignore=shutil.ignore_patterns("*.tmp"))
+        shutil.copytree(root, left, ignore=shutil.ignore_patterns("*.tmp"), copy_function=_copy_if_there)
     finally:
         await broker.stop()
     shutil.rmtree(root)
     left.rename(root)
+
+
+def _copy_if_there(source: str, target: str) -> None:
+    """Copy a file, unless a worker thread removes it meanwhile."""
+    with suppress(FileNotFoundError):
+        shutil.copy2(source, target)
