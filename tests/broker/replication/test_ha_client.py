@@ -155,8 +155,9 @@ async def test_a_silent_master_is_left_and_tried_again(
     assert not master.is_open()
     assert "sent nothing for 20 s" in (slave.slave.follower.trouble or "")
     await clock.run_for(REPLICATION_RETRY_SECONDS)
-    assert (master.connections, master.reports) == (2, [1000])
-    await master.transfer(1000, log[1000:])
+    whole = slave.store.max_physical_offset
+    assert (master.connections, master.reports) == (2, [whole])
+    await master.transfer(whole, log[whole:])
     assert not slave.slave.follower.trouble
     assert slave.store.max_physical_offset == len(log)
 
@@ -208,6 +209,51 @@ async def test_a_damaged_record_stays_out_until_it_comes_undamaged(
     assert master.reports == [good]
     await master.transfer(good, log[good:])
     assert slave.store.max_physical_offset == len(log)
+
+
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+async def test_a_message_that_was_begun_is_asked_for_again(
+    start_slave: StartSlave, master: RawMaster, log: bytes, clock: VirtualClock, flush: str
+) -> None:
+    """A master that lost it in a power cut may go on with another one: the two halves do not become one message."""
+    slave = await start_slave(flush_disk_type=flush)
+    await master.transfer(0, log[:1000])
+    whole = slave.store.max_physical_offset
+    assert 0 < whole < 1000
+    slave.slave.follower.cut_off()
+    await slave.slave.follower.stop()
+    slave.slave.follower.start()
+    await settle()
+    assert master.reports == [whole]
+    await master.transfer(whole, log[whole:])
+    assert slave.store.max_physical_offset == len(log)
+
+
+async def test_a_failure_that_nobody_expected_does_not_end_following(
+    start_slave: StartSlave, master: RawMaster, log: bytes, clock: VirtualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    slave = await start_slave()
+    arrived = slave.store.on_arrival
+    slave.store.on_arrival = lambda _queues: {}["unexpected"]
+    await master.transfer(0, log[:1000])
+    assert not master.is_open()
+    assert "KeyError" in caplog.text
+    slave.store.on_arrival = arrived
+    await clock.run_for(REPLICATION_RETRY_SECONDS)
+    at = master.reports[0]
+    await master.transfer(at, log[at:])
+    assert slave.store.max_physical_offset == len(log)
+
+
+async def test_without_the_masters_word_on_its_log_none_is_taken(
+    start_slave: StartSlave, master: RawMaster, clock: VirtualClock
+) -> None:
+    """A nameserver is configured and does not answer: an empty slave would get the last file only, any other could
+    have parted."""
+    slave = await start_slave(namesrv_addr="127.0.0.1:1")
+    await clock.run_for(3 * REPLICATION_RETRY_SECONDS)
+    assert master.connections == 0
+    assert "no nameserver has told" in (slave.slave.follower.trouble or "")
 
 
 async def test_bytes_of_another_place_end_the_connection(

@@ -137,6 +137,22 @@ async def test_a_slave_whose_log_has_parted_stops_and_says_so(pair: Cluster) -> 
     await wire.close()
 
 
+async def test_a_log_that_has_parted_is_seen_although_the_nameserver_had_lost_the_master(pair: Cluster) -> None:
+    """Not even messages of the same sizes, which would go on exactly where the log here ends, are taken."""
+    clock = cast(VirtualClock, pair.clock)
+    await send(pair, 5)
+    await copied(pair)
+    await pair.kill_broker(0)
+    await clock.run_for(60)  # the slave registers, and no nameserver knows a master
+    _empty(pair.store_root(0))
+    await pair.start_broker(0)
+    await send(pair, 9, start=1)
+    end = pair.slave().store.max_physical_offset
+    follower = pair.slave().slave.follower
+    assert await wait_until(clock, lambda: follower.trouble and "have parted" in follower.trouble, PATIENCE_S)
+    assert pair.slave().store.max_physical_offset == end
+
+
 async def test_a_slave_without_a_master_waits_for_one(clock: VirtualClock) -> None:
     async with Cluster(slaves=1, clock=clock) as pair:
         await pair.stop_broker(0)

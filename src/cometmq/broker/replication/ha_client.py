@@ -40,6 +40,7 @@ class HAClient:
         self._master = master
         self._client = client
         self._clock = clock
+        self._has_nameservers = bool(config.namesrv_addr)
         self._heartbeat_s = config.ha_send_heartbeat_interval / 1000
         self._housekeeping_s = config.ha_housekeeping_interval / 1000
         self._task: asyncio.Task[None] | None = None
@@ -80,6 +81,9 @@ class HAClient:
                 await self._follow(address)
             except (CometMQError, BodyError, OSError, TimeoutError, ValueError) as error:
                 self._failed(address, error)
+            except Exception as error:
+                _log.exception("following the master failed")
+                self._failed(address, error)
             await self._pause()
 
     async def _pause(self) -> None:
@@ -104,6 +108,8 @@ class HAClient:
         :raises OSError: no connection.
         """
         host, port = parse_address(address)
+        if self._master.remoting is None and self._has_nameservers:
+            raise ReplicationError("no nameserver has told where it answers requests, so that its log can be compared")
         await self._ready_to_report()
         connection = self._connection = _Connection(self)
         opening = asyncio.get_running_loop().create_connection(lambda: connection, host, port)
@@ -120,10 +126,11 @@ class HAClient:
             self._connection = None
 
     async def _ready_to_report(self) -> None:
-        """With SYNC_FLUSH, let the disk have all that the first report speaks of."""
+        """Take back a record that is begun, which may go on otherwise when the master was down; with SYNC_FLUSH, let
+        the disk have all that the first report speaks of."""
+        self._store.replicated.drop_tail()
         if not self._store.sync_flush:
             return
-        self._store.replicated.drop_tail()
         flushed: asyncio.Future[StoreError | None] = asyncio.get_running_loop().create_future()
         self._store.when_flushed(self._store.max_physical_offset, flushed.set_result)
         error = await flushed

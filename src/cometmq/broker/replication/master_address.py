@@ -21,14 +21,15 @@ class MasterAddress:
         self.ha: str | None = ha_master_address or None
         """``host:port`` that its log comes from; the last that was known, while the master is away."""
         self.remoting: str | None = None
-        """``host:port`` for requests; ``None`` while no nameserver knows the master."""
+        """``host:port`` for requests, likewise; ``None`` until a nameserver has told it."""
         self.changed = asyncio.Event()
         """Set when one of them has become another."""
 
     def registered(self, answer: RegisterBrokerResponseHeader) -> None:
         """Take what a nameserver answered to the registration of this slave."""
         before = (self.ha, self.remoting)
-        self.remoting = answer.master_addr or None
+        if answer.master_addr:
+            self.remoting = answer.master_addr
         if answer.ha_server_addr and not self._is_configured:
             self.ha = answer.ha_server_addr
         if (self.ha, self.remoting) != before:

@@ -31,8 +31,11 @@ async def find_common_ground(store: MessageStore, client: RemotingClient, master
     if log.is_empty:
         if first > 0 and end > first:
             log.begin_at(first)
-        elif end > 0:
-            log.append(0, await _record(client, master, 0))
+        elif first == 0 and end > 0:
+            record = await _record(client, master, 0)
+            if not record:
+                raise ReplicationError(f"master {master} does not give the first message of its log; it is asked again")
+            log.append(0, record)
         return
     if log.end > end:
         raise ReplicationError(
