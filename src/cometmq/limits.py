@@ -303,6 +303,12 @@ TRANSFER_HIGH_WATER_BYTES: Final = 1024 * 1024
 MAX_SLAVES: Final = 64
 """Slaves of one master; each gets every byte that is stored. Real sets have one or two."""
 
+SLAVES_CATCH_UP_SECONDS: Final = 10.0
+"""How long a master that stops goes on sending its slaves what they lack: some GB, a hundred times what is usual …"""
+
+SLAVE_STILL_SECONDS: Final = 1.0
+"""… unless none of them comes nearer to the end of the log for so long."""
+
 REPLICATION_CONNECT_SECONDS: Final = 5.0
 """How long a slave tries to connect to its master's port for slaves."""
 

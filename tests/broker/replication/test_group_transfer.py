@@ -33,7 +33,7 @@ class GroupTransfers(RuleBasedStateMachine):
     def store_and_wait(self, size: int) -> None:
         self.end += size
         position = self.end
-        if not self.slaves or position - self.furthest >= FALL_BEHIND_MAX:
+        if not self.slaves or position - max(self.slaves) >= FALL_BEHIND_MAX:
             self.expected.append((position, ResponseCode.SLAVE_NOT_AVAILABLE))
         else:
             self.waiting[position] = self.clock.monotonic() + TIMEOUT_S
@@ -66,7 +66,7 @@ class GroupTransfers(RuleBasedStateMachine):
         if not self.slaves:
             self.expected += [(position, ResponseCode.SLAVE_NOT_AVAILABLE) for position in self.waiting]
             self.waiting.clear()
-        self.transfers.left()
+        self.transfers.left(max(self.slaves, default=0))
 
     @rule(seconds=st.sampled_from([0.5, 1.4, TIMEOUT_S, 10.0]))
     def pass_time(self, seconds: float) -> None:
@@ -90,7 +90,20 @@ def test_what_a_slave_has_already_is_not_waited_for() -> None:
     transfers = GroupTransferService(clock=VirtualClock(), timeout_s=TIMEOUT_S, fall_behind_max=FALL_BEHIND_MAX)
     transfers.joined()
     transfers.reported(100)
-    transfers.left()
+    transfers.left(0)
     told: list[ResponseCode] = []
     transfers.when_replicated(100, told.append)
     assert told == [ResponseCode.SUCCESS]
+
+
+def test_who_was_told_in_time_is_not_kept() -> None:
+    """A slave that lives and does not get on: each turn waits, and is forgotten after the time-out."""
+    clock = VirtualClock()
+    transfers = GroupTransferService(clock=clock, timeout_s=TIMEOUT_S, fall_behind_max=FALL_BEHIND_MAX)
+    transfers.joined()
+    told: list[ResponseCode] = []
+    for position in range(1, 101):
+        transfers.when_replicated(position, told.append)
+        clock.advance(1.0)
+    assert told == [ResponseCode.FLUSH_SLAVE_TIMEOUT] * 98
+    assert len(transfers._waiting) <= TIMEOUT_S + 1

@@ -24,6 +24,7 @@ from cometmq.clock import VirtualClock
 from cometmq.idle import settle
 from cometmq.limits import MAX_SLAVES, MAX_TRANSFER_BYTES, TRANSFER_HIGH_WATER_BYTES, TRANSFER_TURN_BYTES
 from cometmq.message.batch import BatchPiece, encode_batch
+from cometmq.message.hosts import format_address
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.testing import free_port
 
@@ -364,6 +365,33 @@ async def test_a_master_that_stops_gives_its_slaves_everything_first(
     await settle()
     assert slave.closed
     assert (slave.end, slave.log) == (end, log)
+
+
+async def test_a_master_that_stops_waits_for_slaves_that_are_behind(
+    start_broker: StartBroker, connect_to: ConnectTo, connect_slave: ConnectSlave, caplog: pytest.LogCaptureFixture
+) -> None:
+    """More than one turn sends, and more than the system takes; one that does not get on is not waited for."""
+    broker = await start_broker()
+    wire = await connect_to(broker)
+    slow, stuck = await connect_slave(broker), await connect_slave(broker)
+    await slow.report(0)
+    await stuck.report(0)
+    slow.transport.pause_reading()
+    stuck.transport.pause_reading()
+    stuck_address = format_address(*stuck.transport.get_extra_info("sockname"))
+    body = random.randbytes(1024 * 1024)
+    for _ in range(24):
+        await wire.send("T", body)
+    end = broker.store.max_physical_offset
+    log = log_of(broker, 0)
+    stopping = asyncio.create_task(broker.stop())
+    await settle()
+    slow.transport.resume_reading()
+    await stopping
+    await settle()
+    assert slow.end == end
+    assert slow.log == log
+    assert f"slave {stuck_address} lacks" in caplog.text
 
 
 async def test_the_port_is_the_next_one_or_the_one_that_is_asked_for(start_broker: StartBroker, tmp_path: Path) -> None:

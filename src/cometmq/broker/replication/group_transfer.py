@@ -31,6 +31,8 @@ class GroupTransferService:
         """Slaves that are connected and have reported."""
         self.max_offset: int = 0
         """The furthest that any slave has reported (``push2SlaveMaxOffset``)."""
+        self._connected_offset: int = 0
+        """The furthest that one of those has reported that are connected."""
 
     def when_replicated(self, position: int, callback: Replicated) -> None:
         """Call back once a slave has the log up to ``position``, or with why that is not waited for any longer.
@@ -39,9 +41,11 @@ class GroupTransferService:
         """
         if position <= self.max_offset:
             callback(ResponseCode.SUCCESS)
-        elif not self.slaves or position - self.max_offset >= self._fall_behind_max:
+        elif not self.slaves or position - self._connected_offset >= self._fall_behind_max:
             callback(ResponseCode.SLAVE_NOT_AVAILABLE)
         else:
+            while self._waiting and self._waiting[0].is_over:
+                self._waiting.popleft()
             self._waiting.append(_Waiter(position, callback, self._clock, self._timeout_s))
 
     def joined(self) -> None:
@@ -50,15 +54,20 @@ class GroupTransferService:
 
     def reported(self, offset: int) -> None:
         """A slave has the log up to ``offset``."""
+        self._connected_offset = max(self._connected_offset, offset)
         if offset > self.max_offset:
             self.max_offset = offset
             waiting = self._waiting
             while waiting and (waiting[0].is_over or waiting[0].position <= offset):
                 waiting.popleft().end(ResponseCode.SUCCESS)
 
-    def left(self) -> None:
-        """A slave is gone; with the last one nobody is waited for, since none comes back in less than the time-out."""
+    def left(self, furthest: int) -> None:
+        """A slave is gone; with the last one nobody is waited for, since none comes back in less than the time-out.
+
+        :param furthest: how far the furthest of the others is.
+        """
         self.slaves -= 1
+        self._connected_offset = max(furthest, 0)
         if not self.slaves:
             waiting, self._waiting = self._waiting, deque()
             for waiter in waiting:

@@ -124,6 +124,16 @@ class HAConnection(asyncio.Protocol):
         """Whether the slave has reported."""
         return self.next_offset != NOT_BEGUN
 
+    @property
+    def behind(self) -> int:
+        """Bytes of the log that the slave has not acknowledged; 0 before it reports."""
+        return self._service.store.max_physical_offset - self.ack_offset if self.has_begun else 0
+
+    @property
+    def progress(self) -> tuple[int, int, int]:
+        """What changes whenever the slave comes nearer to the end of the log."""
+        return self.next_offset, self.ack_offset, self.unsent_bytes
+
     # --- transfers ------------------------------------------------------------------------------
     def transfer(self) -> None:
         """Send what the slave does not have, as much as one turn of the loop is for; the rest goes in the next."""

@@ -18,14 +18,14 @@ from cometmq.broker.replication.group_transfer import GroupTransferService
 from cometmq.broker.replication.ha_connection import HAConnection
 from cometmq.clock import Clock, TimerHandle
 from cometmq.errors import reason_of
-from cometmq.limits import MAX_SLAVES
+from cometmq.limits import MAX_SLAVES, SLAVE_STILL_SECONDS, SLAVES_CATCH_UP_SECONDS
 from cometmq.store.message_store import MessageStore
 
 _log = logging.getLogger(__name__)
 
 _SWEEP_SECONDS: Final = 1.0
+_PAUSE_S: Final = 0.01
 _CLOSE_ATTEMPTS: Final = 100
-_CLOSE_PAUSE_S: Final = 0.01
 
 
 class HAService:
@@ -67,20 +67,36 @@ class HAService:
             ) from error
 
     async def stop(self) -> None:
-        """Take no more slaves, send those that are there what is stored, close."""
+        """Take no more slaves, send those that are there what is stored and wait until they have it, close."""
         if self._server is None:
             return
         self._server.close()
+        await self._catch_up()
         for slave in list(self.slaves):
-            slave.transfer()
             slave.close()
         for _ in range(_CLOSE_ATTEMPTS):
             if not self.slaves:
                 break
-            await asyncio.sleep(_CLOSE_PAUSE_S)
+            await asyncio.sleep(_PAUSE_S)
         self.cut_off()
         await self._server.wait_closed()
         self._server = None
+
+    async def _catch_up(self) -> None:
+        """Wait while slaves come nearer to the end of the log, but not for ever."""
+        self.end_turn()
+        before: dict[HAConnection, tuple[int, int, int]] = {}
+        still = 0
+        for _ in range(int(SLAVES_CATCH_UP_SECONDS / _PAUSE_S)):
+            behind = {slave: slave.progress for slave in self.slaves if slave.behind}
+            still = still + 1 if behind == before else 0
+            if not behind or still * _PAUSE_S >= SLAVE_STILL_SECONDS:
+                break
+            before = behind
+            await asyncio.sleep(_PAUSE_S)
+        for slave in self.slaves:
+            if slave.behind:
+                _log.warning("this master stops, and slave %s lacks %d bytes of its log", slave.address, slave.behind)
 
     def cut_off(self) -> None:
         """End every connection at once and listen no more."""
@@ -117,7 +133,7 @@ class HAService:
             del self.slaves[slave]
             if slave.has_begun:
                 _log.info("slave %s is gone, which had the log up to %d", slave.address, slave.ack_offset)
-                self._transfers.left()
+                self._transfers.left(max((other.ack_offset for other in self.slaves), default=0))
             if not self.slaves and self._sweeper is not None:
                 self._sweeper.cancel()
                 self._sweeper = None

@@ -38,12 +38,11 @@ class HaStatusAdmin:
         )
 
     def _of(self, slave: HAConnection) -> HAConnectionRuntimeInfo:
-        behind = self._ha.store.max_physical_offset - slave.ack_offset
         return HAConnectionRuntimeInfo(
             addr=slave.address,
             slave_ack_offset=slave.ack_offset,
-            diff=behind,
-            in_sync=behind < self._live.current.ha_slave_fallbehind_max,
+            diff=slave.behind,
+            in_sync=slave.behind < self._live.current.ha_slave_fallbehind_max,
             transferred_byte_in_second=slave.bytes_per_s,
             transfer_from_where=slave.next_offset,
         )
