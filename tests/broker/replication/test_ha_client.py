@@ -234,7 +234,11 @@ async def test_a_failure_that_nobody_expected_does_not_end_following(
 ) -> None:
     slave = await start_slave()
     arrived = slave.store.on_arrival
-    slave.store.on_arrival = lambda _queues: {}["unexpected"]
+
+    def fails(_queues: object) -> None:
+        raise KeyError("unexpected")
+
+    slave.store.on_arrival = fails
     await master.transfer(0, log[:1000])
     assert not master.is_open()
     assert "KeyError" in caplog.text
