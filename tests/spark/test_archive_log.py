@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import shutil
 import signal
@@ -271,6 +272,57 @@ def test_times_that_no_calendar_has_are_archived_as_any_other(log: ArchiveLog, a
 def times_in(path: Path) -> list[int]:
     """The store times in a data file, ms since 1970."""
     return [us // 1000 for us in pq.read_table(path, columns=["storeTimestamp"])[0].cast(pa.int64()).to_pylist()]
+
+
+def _begin_an_archive(root: Path, table: str, all_ready: Any) -> None:
+    log = ArchiveLog(root, TableFormat("iceberg", "site", table))
+    all_ready.wait(PATIENCE_S)
+    append(log, 0, ORDERS, 0, 5)
+
+
+def test_archives_that_begin_at_once_share_a_catalog_that_is_made_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each in a process of its own: all find the catalog missing, and one is the first to make it."""
+    import pyiceberg.catalog
+    from pyiceberg.utils.config import Config
+
+    monkeypatch.setenv("PYICEBERG_CATALOG__SITE__TYPE", "sql")
+    monkeypatch.setenv("PYICEBERG_CATALOG__SITE__URI", f"sqlite:///{tmp_path}/site.db")
+    monkeypatch.setattr(pyiceberg.catalog, "_ENV_CONFIG", Config())
+    apart = multiprocessing.get_context("spawn")
+    all_ready = apart.Barrier(3)
+    roots = [tmp_path / f"lake-{job}" for job in range(3)]
+    jobs = [
+        apart.Process(target=_begin_an_archive, args=(root, f"lake.t{job}", all_ready))
+        for job, root in enumerate(roots)
+    ]
+    for job in jobs:
+        job.start()
+    for job in jobs:
+        job.join(PATIENCE_S)
+    assert [job.exitcode for job in jobs] == [0, 0, 0]
+    assert [sum(of.rows for of in ArchiveLog(root).queues()) for root in roots] == [5, 5, 5]
+
+
+def test_an_iceberg_archive_is_there_when_its_table_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever looks while it is made sees none; one that nobody could see yet is gone on with after a kill."""
+    import cometmq.spark.archive_iceberg as module
+
+    root = tmp_path / "lake"
+    log = ArchiveLog(root, TableFormat("iceberg"))
+
+    def killed(_path: Path, _content: bytes) -> None:
+        assert ArchiveLog(root).last() is None
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "replace_file", killed)
+        with pytest.raises(KeyboardInterrupt):
+            append(log, 0, ORDERS, 0, 5)
+    assert ArchiveLog(root).last() is None
+    append(ArchiveLog(root, TableFormat("iceberg")), 0, ORDERS, 0, 5)
+    assert sum(of.rows for of in ArchiveLog(root).queues()) == 5
 
 
 @pytest.mark.parametrize("how", ["moved", "copied"])

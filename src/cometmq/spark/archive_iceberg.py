@@ -11,10 +11,10 @@ other formats; Iceberg's partitions are the topic and the hour of ``storeTimesta
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -24,6 +24,8 @@ from cometmq.spark.archive_iceberg_file import iceberg_file
 from cometmq.spark.archive_table import ICEBERG, ICEBERG_POINTER, TableFormat
 from cometmq.spark.columns import ARCHIVE_COLUMNS, BY_NAME
 from cometmq.spark.errors import ArchiveError
+
+T = TypeVar("T")
 
 OWN_CATALOG: Final = "_catalog.db"
 DEFAULT_TABLE: Final = "cometmq.archive"
@@ -173,14 +175,14 @@ class IcebergArchive:
     def _catalog(self) -> Any:
         if self._pointer.catalog is not None:
             try:
-                return self._load_catalog(self._pointer.catalog)
+                return _made(lambda: self._load_catalog(self._pointer.catalog))
             except ValueError as error:
                 raise ArchiveError(
                     f"pyiceberg is configured for no catalog of the name {self._pointer.catalog}: {error}",
                     next_step="describe it in ~/.pyiceberg.yaml, on driver and executors",
                 ) from error
         own = {"type": "sql", "uri": f"sqlite:///{self._root / OWN_CATALOG}", "warehouse": f"file://{self._root}"}
-        return self._load_catalog("archive", **own)
+        return _made(lambda: self._load_catalog("archive", **own))
 
     def _open(self) -> Any:
         """The table as it is now; None if it was not made yet.
@@ -209,15 +211,17 @@ class IcebergArchive:
         )
 
     def _create(self) -> Any:
-        """Make the table, empty: a job that is killed behind this finds it so."""
+        """Make the table, empty: a job that is killed behind this finds it so.
+
+        The pointer comes last: until then others see no archive here.
+        """
         from pyiceberg.exceptions import TableAlreadyExistsError
         from pyiceberg.partitioning import PartitionField, PartitionSpec
         from pyiceberg.transforms import HourTransform, IdentityTransform
 
-        replace_file(self._root / ICEBERG_POINTER, msgspec.json.encode(self._pointer))
         namespace = self._pointer.table.rpartition(".")[0]
         if namespace:
-            self._catalog.create_namespace_if_not_exists(namespace)
+            _made(lambda: self._catalog.create_namespace_if_not_exists(namespace))
         schema = _schema()
         spec = PartitionSpec(
             PartitionField(schema.find_field("topic").field_id, 1000, IdentityTransform(), "topic"),
@@ -225,12 +229,16 @@ class IcebergArchive:
         )
         place = self._location("")
         try:
-            return self._catalog.create_table(self._pointer.table, schema, place, spec, properties=_PROPERTIES)
+            table = self._catalog.create_table(self._pointer.table, schema, place, spec, properties=_PROPERTIES)
         except TableAlreadyExistsError as error:
-            raise ArchiveError(
-                f"the catalog has a table {self._pointer.table} already, which is no archive in {self._root}",
-                next_step="name another with --table",
-            ) from error
+            table = self._catalog.load_table(self._pointer.table)
+            if table.metadata.location != place or table.current_snapshot() is not None:
+                raise ArchiveError(
+                    f"the catalog has a table {self._pointer.table} already, which is no archive in {self._root}",
+                    next_step="name another with --table",
+                ) from error
+        replace_file(self._root / ICEBERG_POINTER, msgspec.json.encode(self._pointer))
+        return table
 
     def _location(self, path: str) -> str:
         return f"file://{self._root}/{path}".rstrip("/")
@@ -243,6 +251,19 @@ class IcebergArchive:
                 next_step="Iceberg names files by their whole paths: put the archive where it was made",
             )
         return location.removeprefix(prefix)
+
+
+def _made(make: Callable[[], T]) -> T:
+    """Open or make something of a catalog; once more, if that fails.
+
+    SQL catalogs look first whether it is there, and fail if another job makes it between that and their turn.
+    """
+    try:
+        return make()
+    except ValueError:
+        raise
+    except Exception:
+        return make()
 
 
 def _schema() -> Any:
