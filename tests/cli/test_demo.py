@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import re
 import signal
 import subprocess
@@ -14,10 +16,12 @@ import numpy as np
 import pytest
 from tests.cli.conftest import CommandLine, until
 
+from cometmq.cli.demo.command import played
 from cometmq.cli.demo.compare import compare
 from cometmq.cli.demo.lake import Audited, Lake
 from cometmq.cli.demo.ledger import ROW, Ledger, Rows, load
 from cometmq.cli.demo.orders import CANCELLED_EARLY, CANCELLED_LATE, DELIVERED, events_of
+from cometmq.cli.demo.stage import Observed, Plan, Stage
 
 DEMO_SECONDS = 540.0
 
@@ -164,6 +168,30 @@ def test_an_interrupted_demo_leaves_no_process_behind(
         assert demo.wait(60) == 130
         assert b"Traceback" not in demo.stderr.read()
     until(lambda: not running_in(place), "all processes are gone", 60)
+
+
+class CleaningUp(Stage):
+    """Is told to end, and again while it does what must be done then."""
+
+    is_clean = False
+
+    async def run(self) -> Observed:
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            await asyncio.Event().wait()
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGINT):
+                os.kill(os.getpid(), number)
+                await asyncio.sleep(0)
+            self.is_clean = True
+        raise AssertionError("it was never told to end")
+
+
+def test_a_second_signal_does_not_cut_the_cleaning_up_short(tmp_path: Path) -> None:
+    stage = CleaningUp(Plan(1, 1, 1, 1.0, tmp_path), lambda _: None)
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(played(stage))
+    assert stage.is_clean
 
 
 def running_in(place: Path) -> list[int]:

@@ -25,6 +25,7 @@ PLAIN_SECONDS: Final = 2.0
 """How often progress is told where no terminal shows it."""
 STILL_SECONDS: Final = 15.0
 """The same while nothing moves."""
+_ENDING: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 @click.command("demo")
@@ -112,10 +113,17 @@ def check_machine(report: Path) -> None:
 
 
 async def played(stage: Stage) -> Observed:
-    """Run all acts; SIGTERM ends them as SIGINT does, for which asyncio itself cares: nothing is left behind."""
-    task = asyncio.current_task()
+    """Run all acts; SIGINT or SIGTERM ends them, and those that follow change nothing: nothing is left behind."""
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
     assert task is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+
+    def end() -> None:
+        for number in _ENDING:
+            loop.add_signal_handler(number, lambda: None)  # processes are being killed: that must come to its end
+        task.cancel()
+
+    for number in _ENDING:
+        loop.add_signal_handler(number, end)
     return await stage.run()
 
 
