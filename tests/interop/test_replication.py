@@ -135,6 +135,9 @@ def test_an_apache_slave_has_every_byte_and_every_table(master: Deployment, slav
     series = Series("Made", 30, tags=("a", "b"), keys="k{i}")
     assert {event["status"] for event in java.produce(master.address, series)} == {"SEND_OK"}
     java.consume(master.address, "Made", "made-group", 30)
+    listed = java.mqadmin(master.address, "clusterList")
+    for broker_id, one in enumerate((broker, slave)):
+        assert re.search(rf"broker-a +{broker_id} +{one.address} ", listed), listed
     with BlockingConnection(broker.address, 60) as connection:
         for number in range(3):
             assert send_one(connection, "Made", b"%d" % number, "DELAY\x011") == ResponseCode.SUCCESS
