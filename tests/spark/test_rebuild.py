@@ -130,7 +130,37 @@ def test_a_run_that_died_has_changed_nothing(spark: Any, tmp_path: Path, monkeyp
     assert contents(tmp_path) == before
     monkeypatch.undo()
     rebuild(tmp_path, config=config(tmp_path), spark=spark)
+    assert contents(tmp_path) == before
     assert not (tmp_path / job.WORKSHOP).exists()
+
+
+def test_a_run_that_died_goes_on_where_it_stopped(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Units that are on the disk are not written again; an index that is not said to be whole is, and all of it when
+    the log has grown meanwhile."""
+    fill(tmp_path, 200)
+    workshop = tmp_path / job.WORKSHOP
+
+    def die() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(job, "fill_blank", lambda *_: (_ for _ in ()).throw(ConnectionAbortedError))
+            with pytest.raises(ConnectionAbortedError):
+                rebuild(tmp_path, config=config(tmp_path), spark=spark)
+
+    def times(kind: str) -> set[int]:
+        return {path.stat().st_mtime_ns for path in (workshop / kind).rglob("*") if path.is_file()}
+
+    die()
+    (workshop / "done" / "index").unlink()
+    next((workshop / "index").iterdir()).write_bytes(b"half of it")
+    units, index = times("consumequeue"), times("index")
+    die()
+    assert times("consumequeue") == units
+    assert not times("index") & index
+    fill(tmp_path, 50)
+    die()
+    assert not times("consumequeue") & units
+    assert rebuild(tmp_path, config=config(tmp_path), spark=spark).indexed == 250
+    assert rebuild(tmp_path, dry_run=True, config=config(tmp_path), spark=spark).differ == 0
 
 
 @pytest.mark.parametrize("renamed", range(4))

@@ -5,7 +5,9 @@
 3. When all of it is on the disk, ``comet/position.json`` goes, so that the broker that opens the store next checks it
    as a whole; then the new directories take the place of the old ones, which go to ``comet/quarantine/``.
 
-Until the third step nothing of the store has changed, and a run that died, in that step too, is simply begun again.
+Until the third step nothing of the store has changed. A run that died in the second goes on: ``plan`` in its workshop
+says what was to be made of which files of the log, and ``done`` has a file for each stretch that is on the disk, and
+for the index. Where the plan is not the same any more, and after a death in the third step, it begins again.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ import msgspec
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from cometmq.clock import SYSTEM_CLOCK
-from cometmq.durable import flush_directory
+from cometmq.durable import flush_directory, replace_file
 from cometmq.quantity import quantity
 from cometmq.spark.job_source import job_session
 from cometmq.spark.rebuild_report import QueueUnits, RebuildReport
@@ -55,6 +57,8 @@ STRETCHES_OF_JOB: Final = 256
 """Stretches of the log that one Spark job looks through: the driver gets a row for each queue in each, for 32 GiB."""
 WORKSHOP: Final = "comet/rebuild"
 """Where new files are made, below the store."""
+_PLAN, _DONE, _INDEX = "plan", "done", "index"
+"""What tells there how far that is."""
 _WORK: Final = "work"
 _DIRECTORIES: Final = ("consumequeue", "index")
 _LIVES, _UNITS, _COMPARE = "lives", "units", "compare"
@@ -172,26 +176,38 @@ class _Passes:
         return differ
 
     def write(self, queues: Mapping[QueueKey, _Life]) -> int:
-        """Make the new directories aside; gives how many messages the index has."""
+        """Make the new directories aside, or what is missing in them; gives how many messages the index has."""
         workshop = self._root / WORKSHOP
-        shutil.rmtree(workshop, ignore_errors=True)
-        for name in _DIRECTORIES:
-            (workshop / name).mkdir(parents=True)
-        all_at_once = max(len(self._parts), 1)  # the index takes longest, and is one task
-        indexed: int = sum(row["indexed"] for rows in self._rows(_UNITS, workshop, queues, all_at_once) for row in rows)
+        plan = self._plan(self._work(_UNITS, workshop, queues, self._parts))
+        if not (workshop / _PLAN).exists() or (workshop / _PLAN).read_bytes() != plan:
+            shutil.rmtree(workshop, ignore_errors=True)
+            for name in (*_DIRECTORIES, _DONE):
+                (workshop / name).mkdir(parents=True)
+            replace_file(workshop / _PLAN, plan)
+        if _left_of(workshop, self._parts):  # none would be one of which Spark knows nothing
+            all_at_once = max(len(self._parts), 1)  # the index takes longest, and is one task
+            for _ in self._rows(_UNITS, workshop, queues, all_at_once):
+                pass
         for (topic, queue_id), life in queues.items():
             file_bytes = self._layout.queue_file_bytes
             fill_blank(workshop / "consumequeue", topic, queue_id, life.first, BLANK_UNIT, file_bytes)
-        return indexed
+        return int((workshop / _DONE / _INDEX).read_bytes())
+
+    def _plan(self, work: _Work) -> bytes:
+        """What is to be made, of files of the log as they are now."""
+        files = sorted((self._root / "commitlog").glob("*"))
+        return msgspec.json.encode((work, [(file.name, *_identity(file)) for file in files]))
+
+    def _work(self, kind: str, below: Path, queues: Mapping[QueueKey, _Life], parts: list[Stretch]) -> _Work:
+        live_from = [(topic, queue_id, life.begins_at) for (topic, queue_id), life in sorted(queues.items())]
+        return _Work(kind, str(below), self._layout, self._known, live_from, parts, self._bad_records_path)
 
     def _rows(
         self, kind: str, below: Path, queues: Mapping[QueueKey, _Life], at_once: int
     ) -> Iterator[list[dict[str, Any]]]:
         """What the tasks of each Spark job found."""
-        live_from = [(topic, queue_id, life.begins_at) for (topic, queue_id), life in queues.items()]
         for first in range(0, len(self._parts), at_once):
-            parts = self._parts[first : first + at_once]
-            work = _Work(kind, str(below), self._layout, self._known, live_from, parts, self._bad_records_path)
+            work = self._work(kind, below, queues, self._parts[first : first + at_once])
             rows = self._spark.read.format(FORMAT).option(_WORK, work.packed()).load().collect()
             yield [json.loads(row[0]) for row in rows]
 
@@ -214,6 +230,7 @@ def _follow(found: dict[QueueKey, _Life], seen: Iterable[Seen]) -> None:
 def _put_in_place(root: Path) -> None:
     findings = Findings(root)
     workshop = root / WORKSHOP
+    (workshop / _PLAN).unlink()  # what is missing there from now on is not to be made
     for name in _DIRECTORIES:
         flush_directory(workshop / name)
     (root / "comet" / "position.json").unlink(missing_ok=True)
@@ -222,8 +239,13 @@ def _put_in_place(root: Path) -> None:
         if (root / name).exists():
             (root / name).rename(findings.place_for(root / name))
         (workshop / name).rename(root / name)
-    workshop.rmdir()
+    shutil.rmtree(workshop)
     flush_directory(root)
+
+
+def _identity(file: Path) -> tuple[int, int]:
+    stat = file.stat()
+    return stat.st_size, stat.st_mtime_ns
 
 
 class _Task(InputPartition):
@@ -232,6 +254,13 @@ class _Task(InputPartition):
     def __init__(self, stretch: Stretch | None) -> None:
         super().__init__(None)
         self.stretch = stretch
+        self.name = _INDEX if stretch is None else f"{stretch.begin}-{stretch.end}"
+
+
+def _left_of(workshop: Path, parts: Sequence[Stretch]) -> list[_Task]:
+    """What is still to be made."""
+    done = {path.name for path in (workshop / _DONE).iterdir()}
+    return [task for task in (_Task(None), *map(_Task, parts)) if task.name not in done]
 
 
 class RebuildSource(DataSource):
@@ -258,9 +287,13 @@ class RebuildReader(DataSourceReader):
         self._work = work
 
     def partitions(self) -> Sequence[InputPartition]:
-        """One task for each stretch, and where units are written one for the index, which takes longest."""
-        tasks = [_Task(stretch) for stretch in self._work.stretches]
-        return [_Task(None), *tasks] if self._work.kind == _UNITS else tasks
+        """One task for each stretch, and where units are written one for the index, which takes longest.
+
+        What an earlier run has done is left out.
+        """
+        if self._work.kind != _UNITS:
+            return [_Task(stretch) for stretch in self._work.stretches]
+        return _left_of(Path(self._work.root), self._work.stretches)
 
     def read(self, partition: InputPartition) -> Iterator[tuple[str]]:
         """Do one task."""
@@ -270,12 +303,14 @@ class RebuildReader(DataSourceReader):
         live_from = {(topic, queue_id): at for topic, queue_id, at in work.live_from}
         found: Sequence[msgspec.Struct] = ()
         if stretch is None:
-            messages = write_index(work.stretches, root / "index", work.layout, aside)
-            yield (json.dumps({"indexed": messages}),)
+            shutil.rmtree(root / _INDEX)  # what an attempt that died has made of it
+            messages = write_index(work.stretches, root / _INDEX, work.layout, aside)
+            replace_file(root / _DONE / partition.name, b"%d" % messages)
         elif work.kind == _LIVES:
             found = lives(stretch, None if work.known is None else frozenset(work.known), aside)
         elif work.kind == _UNITS:
             write_units(stretch, root / "consumequeue", work.layout, live_from, aside)
+            replace_file(root / _DONE / partition.name, b"")
         else:
             found = compare_units(stretch, root / "consumequeue", work.layout, live_from, aside)
         for row in found:
