@@ -6,8 +6,7 @@ disagreements of each kind, and curves of at most some hundred points.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +21,7 @@ from cometmq.spark.cluster import Cluster
 from cometmq.spark.environment import driver_session
 from cometmq.spark.errors import ArchiveError, OptionError
 from cometmq.spark.group_offsets import committed_offsets
+from cometmq.spark.job_source import kept
 from cometmq.spark.options import parse_options
 from cometmq.spark.queues import Queue
 from cometmq.spark.reach import reach
@@ -88,18 +88,6 @@ def _log_of(directory: Path, topic: str) -> ArchiveLog:
     return log
 
 
-@contextmanager
-def _kept(frame: DataFrame) -> Iterator[DataFrame]:
-    """Keep a frame on the executors' disks while it is used more than once."""
-    from pyspark import StorageLevel
-
-    frame.persist(StorageLevel.DISK_ONLY)
-    try:
-        yield frame
-    finally:
-        frame.unpersist()
-
-
 class _Audit:
     """One audit; what comes after it has begun is left out."""
 
@@ -135,10 +123,10 @@ class _Audit:
     def run(self, trace_topic: str, allow_duplicates: bool, detail: str | Path | None) -> AuditReport:
         """Count and compare."""
         log = self._log
-        with _kept(stored_frame(self._spark, self._servers, self._topic, self._bounds)) as stored:
+        with kept(stored_frame(self._spark, self._servers, self._topic, self._bounds)) as stored:
             if log is None:
                 return self._compared(stored, None, trace_topic, allow_duplicates, detail)
-            with _kept(archived_frame(self._spark, log, self._topic)) as archived:
+            with kept(archived_frame(self._spark, log, self._topic)) as archived:
                 return self._compared(stored, archived, trace_topic, allow_duplicates, detail)
 
     def _compared(
@@ -155,7 +143,7 @@ class _Audit:
         )
         if stored.count() < held:
             self._leave_out_deleted()
-        with _kept(minutes_of(self._spark, stored, archived, self._limits())) as minutes:
+        with kept(minutes_of(self._spark, stored, archived, self._limits())) as minutes:
             if detail is not None:
                 minutes.write.mode("overwrite").parquet(str(detail))
             counted = self._counted(minutes)
@@ -442,7 +430,7 @@ class _Audit:
         there, known = stored.select(*columns), self._not_deleted(stored).select(*columns)
         if archived is not None:
             there, known = (frame.union(archived.select(*columns)) for frame in (there, known))
-        with _kept(produced_frame(self._spark, self._servers, trace_topic, self._topic)) as produced:
+        with kept(produced_frame(self._spark, self._servers, trace_topic, self._topic)) as produced:
             count = produced.count()
             if not count:
                 return None

@@ -22,7 +22,7 @@ from cometmq.message.properties import ORIGIN_MESSAGE_ID, RETRY_TOPIC
 from cometmq.quantity import quantity
 from cometmq.spark.dead_letters_report import Counted, DeadLetterReport, GroupLetters, Resent
 from cometmq.spark.errors import OptionError
-from cometmq.spark.job_source import MessageSource, job_session
+from cometmq.spark.job_source import MessageSource, job_session, kept
 from cometmq.spark.reach import access_options, security_of
 
 if TYPE_CHECKING:
@@ -67,13 +67,11 @@ def dead_letters(
         return DeadLetterReport(str(source), (), (), (), (), (), (), HOUR_MS, (), False, 0.0)
     source.queues(topics)
     with job_session(spark, master, "cometmq dlq") as session:
-        from pyspark import StorageLevel
         from pyspark.sql import functions as f
 
         on_step(f"reading the dead letters of {quantity(len(topics), 'group')}")
         letters = _letters(source.read(session, topics, _COLUMNS), selection or Selection(), reason)
-        rows = letters.persist(StorageLevel.DISK_ONLY)
-        try:
+        with kept(letters) as rows:
             found = _groups(rows)
             on_step(f"counting {quantity(sum(of.letters for of in found), 'dead letter')}")
             stretch_ms = _stretch_ms(found)
@@ -91,8 +89,6 @@ def dead_letters(
                 dry_run=False,
                 seconds=SYSTEM_CLOCK.monotonic() - began,
             )
-        finally:
-            rows.unpersist()
 
 
 def send_again(

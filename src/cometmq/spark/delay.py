@@ -20,7 +20,7 @@ from cometmq.spark.delay_rows import delayed_rows
 from cometmq.spark.delay_stuck import looked_up, with_reasons
 from cometmq.spark.delay_sums import DELIVERED, STUCK, UNTOLD, WAITING
 from cometmq.spark.errors import OptionError
-from cometmq.spark.job_source import MessageSource, job_session
+from cometmq.spark.job_source import MessageSource, job_session, kept
 from cometmq.spark.store_files import newest_store_time
 
 if TYPE_CHECKING:
@@ -71,7 +71,6 @@ def delay(
         raise OptionError(f"{source} has no topic {', '.join(sorted(missing))}")
     waiting_topics = [name for name in (SCHEDULE_TOPIC, TIMER_TOPIC) if name in there]
     with job_session(spark, master, "cometmq delay") as session:
-        from pyspark import StorageLevel
         from pyspark.sql import functions as f
 
         on_step(f"reading {quantity(len(named), 'topic')} and what waits")
@@ -79,12 +78,8 @@ def delay(
         unread = [name for name in there if name not in named]
         chosen = f.col("topic").isin(list(named)) if topics else ~f.col("topic").isin(unread)
         rows = delayed_rows(session, source, named, waiting_topics, progress).where(chosen)
-        states = (
-            rows.withColumn("seenMs", _seen_ms(source, there, at_ms))
-            .withColumn("state", _state(source, at_ms, grace_ms))
-            .persist(StorageLevel.DISK_ONLY)
-        )
-        try:
+        seen = rows.withColumn("seenMs", _seen_ms(source, there, at_ms))
+        with kept(seen.withColumn("state", _state(source, at_ms, grace_ms))) as states:
             counts = sums.counts(states)
             on_step(f"measuring {counts.messages(DELIVERED):,} delivered messages")
             late = states.where(f.col("state") == DELIVERED).selectExpr("*", "deliveredMs - dueMs AS lateMs")
@@ -118,8 +113,6 @@ def delay(
                 notes=tuple(_notes(counts, progress, waiting_topics, since_ms=source.begin_ms)),
                 seconds=SYSTEM_CLOCK.monotonic() - began,
             )
-        finally:
-            states.unpersist()
 
 
 def _moment_of(source: MessageSource, clock: Clock) -> int:

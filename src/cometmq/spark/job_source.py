@@ -183,3 +183,15 @@ def job_session(spark: SparkSession | None, master: str, name: str) -> Iterator[
             yield session
         except PySparkException as error:
             raise SparkSourceError(cause_of(str(error))) from error
+
+
+@contextmanager
+def kept(frame: DataFrame) -> Iterator[DataFrame]:
+    """Keep a frame on the executors' disks while it is used more than once."""
+    from pyspark import StorageLevel
+
+    frame.persist(StorageLevel.DISK_ONLY)
+    try:
+        yield frame
+    finally:
+        frame.unpersist()

@@ -13,7 +13,7 @@ from cometmq.clock import SYSTEM_CLOCK
 from cometmq.message.properties import SHARDING_KEY
 from cometmq.quantity import quantity
 from cometmq.spark.errors import OptionError
-from cometmq.spark.job_source import MessageSource, job_session
+from cometmq.spark.job_source import MessageSource, job_session, kept
 from cometmq.spark.queue_balance import HANDLED_PER_S, Demand, gini, max_to_mean, recommended_queues
 from cometmq.spark.queues import Queue
 from cometmq.spark.skew_report import BY, TOP, HotKey, QueueLoad, SkewReport, TopicSkew
@@ -57,17 +57,12 @@ def skew(
     queues = source.queues(named)
     began = SYSTEM_CLOCK.monotonic()
     with job_session(spark, master, "cometmq skew") as session:
-        from pyspark import StorageLevel
-
         on_step(f"reading {quantity(len(queues), 'queue')} of {quantity(len(named), 'topic')}")
-        rows = _rows(source, session, named, by).persist(StorageLevel.DISK_ONLY)
-        try:
+        with kept(_rows(source, session, named, by)) as rows:
             loads, peaks = _loads(rows), _peaks(rows)
             on_step(f"counting {by} of {quantity(sum(messages for messages, _ in loads.values()), 'message')}")
             totals = {topic: sum(loads.get(of, (0, 0))[0] for of in queues if of.topic == topic) for topic in named}
             hot_keys, hottest = _keys(rows, totals, top)
-        finally:
-            rows.unpersist()
     found = []
     for topic in named:
         held = tuple(QueueLoad(of.broker, of.queue_id, *loads.get(of, (0, 0))) for of in queues if of.topic == topic)

@@ -16,7 +16,7 @@ from cometmq.limits import MAX_QUERY_MESSAGES
 from cometmq.message.names import TRACE_TOPIC
 from cometmq.quantity import quantity
 from cometmq.spark.errors import OptionError
-from cometmq.spark.job_source import MessageSource, job_session
+from cometmq.spark.job_source import MessageSource, job_session, kept
 from cometmq.spark.trace_report import Latency, SlowConsumer, TraceReport
 from cometmq.spark.trace_rows import MESSAGE_COLUMNS, decoded, joined
 
@@ -56,20 +56,15 @@ def trace(
         raise OptionError(f"{target} is there already", next_step="name a directory that is not")
     began = SYSTEM_CLOCK.monotonic()
     with job_session(spark, master, "cometmq trace") as session:
-        from pyspark import StorageLevel
-
         on_step(f"joining the records of {trace_topic}")
         messages = source.read(session, (trace_topic,), MESSAGE_COLUMNS)
-        rows = joined(decoded(messages)).persist(StorageLevel.DISK_ONLY)
-        try:
+        with kept(joined(decoded(messages))) as rows:
             sent, unconsumed = _counts(rows)
             on_step(f"measuring {quantity(sent, 'message')}")
             latencies, slow, histogram = _latencies(rows), _slow(rows, top), _histogram(rows)
             if target is not None:
                 on_step(f"writing rows to {target}")
                 rows.write.parquet(str(target))
-        finally:
-            rows.unpersist()
         if message_id is not None:
             on_step(f"looking for the way of {message_id}")
         return TraceReport(
