@@ -18,6 +18,7 @@ from tests.store.test_state_machine import MoodyDisk
 
 from cometmq.message.record import MESSAGE_MAGIC_V2
 from cometmq.message.sysflag import TRANSACTION_PREPARED
+from cometmq.store.commit_log import filler
 from cometmq.store.config import StoreConfig
 from cometmq.store.errors import StoreError
 from cometmq.store.message_store import MessageStore
@@ -302,7 +303,10 @@ class FollowingMachine(RuleBasedStateMachine):
         old.close_now()
         self.generation += 1
         self.slave = MessageStore.open(self.slave_config)
-        assert self.slave.max_physical_offset == before
+        after = self.slave.max_physical_offset
+        if after != before:  # the head of a filler had come: recovery needs no more to know that the file is over
+            assert after == before - before % 4096 + 4096
+            assert bytes_of(self.master, before, 8) == filler(after - before)
 
     @rule()
     def checkpoint(self) -> None:
@@ -336,7 +340,7 @@ class FollowingMachine(RuleBasedStateMachine):
 
 TestFollowingMachine = FollowingMachine.TestCase
 TestFollowingMachine.settings = settings(
-    max_examples=25, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=15, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
 )
 
 

@@ -338,7 +338,7 @@ _STEPS = st.lists(
 
 @pytest.mark.crash
 @given(steps=_STEPS)
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 def test_whatever_happens_each_message_is_there_once(steps: list[tuple[object, ...]]) -> None:
     """Messages, delays of both kinds, copies, kills and failovers in any order; the old master is the next slave."""
     asyncio.run(_play(steps))
