@@ -16,7 +16,7 @@ _NUMBER = st.integers(0, 2**50)
         batch=_NUMBER,
         epoch=_NUMBER,
         first=_NUMBER,
-        count=st.integers(1, 10_000),
+        count=st.integers(0, 10_000),
         crc=st.integers(0, 2**32 - 1),
         note=st.text("abc:,/ 09", max_size=40),
     )
