@@ -59,6 +59,8 @@ class DelayOffsets:
                 findings.append(f"delayOffset.json: entry {level!r} left out")
         self._saved = offsets
         exact = self._load_exact()
+        if loaded is None and exact is None:  # nothing was delivered before the log began
+            return DelayProgress({}, 0), findings
         # A level that Apache's file is ahead in was delivered by another broker, so the position is not true any more.
         if exact is not None and all(offset <= exact.offsets.get(level, 0) for level, offset in offsets.items()):
             return exact, findings

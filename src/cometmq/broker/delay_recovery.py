@@ -25,7 +25,8 @@ def delivered_since(progress: DelayProgress, store: MessageStore) -> dict[int, i
     if progress.position != NO_POSITION:
         for level in levels:
             level.expect(waited_for)
-        for record in store.scan(progress.position):
+        start = max(progress.position, store.min_physical_offset)
+        for record in store.scan(start) if waited_for else ():
             candidates = waited_for.get((record.topic, record.queue_id))
             if candidates and record.topic != SCHEDULE_TOPIC:
                 found = _decoded(store, record.offset, record.size)

@@ -58,6 +58,8 @@ class DelayLevel:
         self._recheck: TimerHandle | None = None
         self._under_way = False
         """A batch is put and not stored yet, or the next one is about to be put."""
+        self._put: tuple[int, int] | None = None
+        """Of that batch: the end of the log before it, and the queue's offset behind it."""
         self._waits_for_store = False
         """The last batch was refused, which is logged once."""
         self._stopped = False
@@ -85,6 +87,13 @@ class DelayLevel:
         """Deliver no more."""
         self._stopped = True
         self._stop_waiting()
+
+    @property
+    def delivered_offset(self) -> int:
+        """The next offset by what the log has: a batch counts that is in it and waits for the disk or a slave."""
+        if self._put is not None and self._store.max_physical_offset > self._put[0]:
+            return self._put[1]
+        return self.offset
 
     async def stop(self) -> None:
         """Deliver no more; returns when what was put is stored."""
@@ -136,6 +145,7 @@ class DelayLevel:
         for chunk in found.chunks:
             self._read(chunk, messages)
         self._under_way = True
+        self._put = self._store.max_physical_offset, found.next_begin_offset
         try:
             put = self._turn.put_all(messages, partial(self._stored, found.next_begin_offset))
         except SendRefusedError as refused:
@@ -165,11 +175,13 @@ class DelayLevel:
 
     def _delivered(self, next_offset: int) -> None:
         self.offset = next_offset
+        self._put = None
         self._waits_for_store = False
         asyncio.get_running_loop().call_soon(self.look)
 
     def _refused(self, refused: SendRefusedError) -> None:
         self._under_way = False
+        self._put = None
         if self._stopped:
             self._end()
         else:

@@ -90,7 +90,7 @@ class ScheduleMessageService:
             await asyncio.get_running_loop().run_in_executor(None, self._files.save, progress)
 
     def _progress(self) -> DelayProgress:
-        offsets = {number: level.offset for number, level in self._running.items() if level.offset}
+        offsets = {number: level.delivered_offset for number, level in self._running.items() if level.delivered_offset}
         return DelayProgress(offsets, self._store.max_physical_offset)
 
     def _parked(self, number: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from tests.broker.conftest import small_config
 from tests.broker.replication.conftest import ConnectSlave
 from tests.broker.replication.slave import RawSlave, log_of
+from tests.broker.snapshots import copy_store
 from tests.broker.wire import Wire, records, send_header
 
 import cometmq.broker.send_waiters
@@ -217,6 +219,29 @@ async def test_a_message_that_goes_back_waits_for_the_slave_but_goes_back_withou
     await clock.skip(15)
     answer = await sender.wire.pull(retry_topic("consumers"))
     assert len(records(answer)) == 2, "delayed messages are delivered, slave or not"
+
+
+async def test_a_delivery_that_waits_for_the_slave_is_not_made_again_after_a_crash(
+    start_master: StartMaster, connect_to: ConnectTo, connect_slave: ConnectSlave, clock: VirtualClock, tmp_path: Path
+) -> None:
+    master = await start_master()
+    sender = Sender(await connect_to(master))
+    slave = await connect_slave(master)
+    await slave.report(0)
+    await sender.post(properties="DELAY\x011")
+    await in_sync(slave, master)
+    assert await sender.codes() == [ResponseCode.SUCCESS]
+    await clock.run_for(1.5)
+    assert len(records(await sender.wire.pull("T"))) == 1, "delivered, and the slave has not said that it has it"
+    await master.schedule.save()
+    copy_store(tmp_path / "store", tmp_path / "left")
+    slave.close()
+    await master.stop()
+    shutil.rmtree(tmp_path / "store")
+    (tmp_path / "left").rename(tmp_path / "store")
+    wire = await connect_to(await start_master())
+    await clock.run_for(15)
+    assert len(records(await wire.pull("T"))) == 1
 
 
 @pytest.mark.parametrize(
