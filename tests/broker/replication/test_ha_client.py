@@ -155,9 +155,9 @@ async def test_a_silent_master_is_left_and_tried_again(
     assert not master.is_open()
     assert "sent nothing for 20 s" in (slave.slave.follower.trouble or "")
     await clock.run_for(REPLICATION_RETRY_SECONDS)
-    whole = slave.store.max_physical_offset
-    assert (master.connections, master.reports) == (2, [whole])
-    await master.transfer(whole, log[whole:])
+    last = slave.store.last_record[0]
+    assert (master.connections, master.reports) == (2, [last])
+    await master.transfer(last, log[last:])
     assert not slave.slave.follower.trouble
     assert slave.store.max_physical_offset == len(log)
 
@@ -206,8 +206,9 @@ async def test_a_damaged_record_stays_out_until_it_comes_undamaged(
     good = slave.store.max_physical_offset
     assert 0 < good < at
     await clock.run_for(REPLICATION_RETRY_SECONDS)
-    assert master.reports == [good]
-    await master.transfer(good, log[good:])
+    last = slave.store.last_record[0]
+    assert master.reports == [last]
+    await master.transfer(last, log[last:])
     assert slave.store.max_physical_offset == len(log)
 
 
@@ -218,15 +219,61 @@ async def test_a_message_that_was_begun_is_asked_for_again(
     """A master that lost it in a power cut may go on with another one: the two halves do not become one message."""
     slave = await start_slave(flush_disk_type=flush)
     await master.transfer(0, log[:1000])
-    whole = slave.store.max_physical_offset
-    assert 0 < whole < 1000
+    last, size = slave.store.last_record
+    assert 0 < last < last + size < 1000
     slave.slave.follower.cut_off()
     await slave.slave.follower.stop()
     slave.slave.follower.start()
     await settle()
-    assert master.reports == [whole]
-    await master.transfer(whole, log[whole:])
+    assert master.reports == [last]
+    await master.transfer(last, log[last : last + size])
+    assert master.reports == [last, last + size]
+    await master.transfer(last + size, log[last + size :])
     assert slave.store.max_physical_offset == len(log)
+
+
+@pytest.mark.parametrize("count", [1, 5])
+@pytest.mark.parametrize("cut", [10, 10_000])
+async def test_a_master_that_cannot_be_asked_sends_the_last_record_once_more(
+    start_slave: StartSlave, master: RawMaster, log: bytes, clock: VirtualClock, count: int, cut: int
+) -> None:
+    """Another record there, even one of the same size, is how a log shows that it has parted from the one here."""
+    slave = await start_slave()
+    ends = [0]
+    while len(ends) <= count:
+        ends.append(ends[-1] + int.from_bytes(log[ends[-1] :][:4], "big"))
+    end = ends[count]
+    await master.transfer(0, log[:end])
+    start = max(ends[count - 1], 1)
+    for other, parted in ((b"\x01", True), (b"", False)):
+        slave.slave.follower.cut_off()
+        await slave.slave.follower.stop()
+        slave.slave.follower.start()
+        await settle()
+        assert master.reports == [start]
+        again = log[start : end - len(other)] + other + log[end:]
+        for at in range(0, len(again), cut):
+            if not master.is_open():
+                break
+            await master.transfer(start + at, again[at : at + cut])
+        assert ("have parted" in (slave.slave.follower.trouble or "")) == parted
+        assert slave.store.max_physical_offset == (end if parted else len(log))
+    assert master.reports[-1] == len(log)
+
+
+async def test_a_master_whose_log_ends_before_the_last_record_here_is_not_followed(
+    start_slave: StartSlave, master: RawMaster, log: bytes
+) -> None:
+    """The master lost exactly that: it has nothing to send, and its heartbeats say so."""
+    slave = await start_slave()
+    await master.transfer(0, log)
+    slave.slave.follower.cut_off()
+    await slave.slave.follower.stop()
+    slave.slave.follower.start()
+    await settle()
+    await master.transfer(slave.store.last_record[0], b"")
+    assert not master.is_open()
+    assert f"but the log here ends at {len(log)}" in (slave.slave.follower.trouble or "")
 
 
 async def test_a_failure_that_nobody_expected_does_not_end_following(

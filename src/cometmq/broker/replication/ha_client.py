@@ -16,7 +16,7 @@ from typing import Final, cast
 from cometmq.broker.config import BrokerConfig
 from cometmq.broker.replication.frames import ReplicationError, Transfer, TransferReader, encode_report
 from cometmq.broker.replication.master_address import MasterAddress
-from cometmq.broker.replication.master_log import find_common_ground
+from cometmq.broker.replication.master_log import PARTED_NEXT_STEP, find_common_ground
 from cometmq.clock import Clock, TimerHandle
 from cometmq.errors import CometMQError, reason_of
 from cometmq.limits import REPLICATION_CONNECT_SECONDS, REPLICATION_RETRY_SECONDS
@@ -45,6 +45,8 @@ class HAClient:
         self._housekeeping_s = config.ha_housekeeping_interval / 1000
         self._task: asyncio.Task[None] | None = None
         self._connection: _Connection | None = None
+        self._compare_at: int | None = None
+        """Where what the log here has already comes once more, to be compared; ``None`` once it is."""
         self.is_following = False
         """Whether there is a connection, and the log there goes on where the one here ends."""
         self.read_at_ms = 0
@@ -155,28 +157,65 @@ class HAClient:
 
     @property
     def end(self) -> int:
-        """What is reported first: where the log ends."""
+        """Where the log here ends."""
         return self._store.replicated.end
+
+    def first_report(self) -> int:
+        """Where the master is to begin: at the end of the log here, which was compared with the master's.
+
+        One that cannot be asked begins with the last record here, so that what it sends shows whether it has that.
+        """
+        self._compare_at = None
+        offset, size = self._store.last_record
+        if self._master.remoting is not None or self._store.replicated.is_empty or not size:
+            return self.end
+        self._compare_at = max(offset, 1)  # to a report of 0 a master sends its last file
+        return self._compare_at
+
+    def _append(self, transfer: Transfer) -> None:
+        log = self._store.replicated
+        if transfer.body and transfer.offset == self._compare_at:
+            transfer = self._compare(transfer)
+            if not transfer.body:
+                return
+        if transfer.body or not log.is_empty:
+            log.append(transfer.offset, transfer.body)
+
+    def _compare(self, transfer: Transfer) -> Transfer:
+        """What the log here does not have of a transfer.
+
+        :raises ReplicationError: what it has already is not the same.
+        """
+        known = min(self.end - transfer.offset, len(transfer.body))
+        here = self._store.log_part(transfer.offset, known)
+        if here is None or bytes(here) != transfer.body[:known]:
+            raise ReplicationError(
+                f"the record at log offset {transfer.offset} is another one at the master: the logs have parted",
+                next_step=PARTED_NEXT_STEP,
+            )
+        at = transfer.offset + known
+        self._compare_at = at if at < self.end else None
+        return Transfer(at, transfer.body[known:])
 
     def take(self, transfers: list[Transfer], connection: _Connection) -> None:
         """Append what came, and have it reported.
 
         :raises StoreError: it is not how the log goes on, or cannot be written.
+        :raises ReplicationError: what comes once more is not what the log here has.
         """
         store = self._store
         log = store.replicated
-        before = log.end
+        before = log.end if self._compare_at is None else self._compare_at
         self.read_at_ms = self._clock.now_ms()
         error = store.writable()
         if error is not None:
             raise error
         for transfer in transfers:
-            if transfer.body or not log.is_empty:
-                log.append(transfer.offset, transfer.body)
+            self._append(transfer)
         if self.trouble is not None:
             _log.info("the master is followed again, from log offset %d on", before)
             self.trouble = None
-        if log.end == before:
+        if log.end == before or self._compare_at is not None:
             return
         if not store.sync_flush:
             connection.report(log.end)
@@ -217,7 +256,7 @@ class _Connection(asyncio.Protocol):
     def begin(self) -> None:
         """Send the first report, upon which the master begins."""
         self._listen()
-        self.report(self._client.end)
+        self.report(self._client.first_report())
 
     def data_received(self, data: bytes) -> None:
         """Take in transfers."""

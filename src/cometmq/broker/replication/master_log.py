@@ -7,6 +7,8 @@ which Apache's master answers too, a new slave gets everything that the master k
 
 from __future__ import annotations
 
+from typing import Final
+
 from cometmq.broker.replication.frames import ReplicationError
 from cometmq.remoting.bodies import KVTable, decode_body
 from cometmq.remoting.client import RemotingClient
@@ -14,7 +16,8 @@ from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import ViewMessageRequestHeader
 from cometmq.store.message_store import MessageStore
 
-_EMPTY_STORE = "save what you need of it, then start with an empty store: it is filled from the master"
+_EMPTY_STORE: Final = "save what you need of it, then start with an empty store: it is filled from the master"
+PARTED_NEXT_STEP: Final = f"{_EMPTY_STORE}; or make this broker the master"
 
 
 async def find_common_ground(store: MessageStore, client: RemotingClient, master: str) -> None:
@@ -40,7 +43,7 @@ async def find_common_ground(store: MessageStore, client: RemotingClient, master
     if log.end > end:
         raise ReplicationError(
             f"the log here ends at {log.end}, that of master {master} at {end}: what is behind that is here alone",
-            next_step=f"{_EMPTY_STORE}; or make this broker the master",
+            next_step=PARTED_NEXT_STEP,
         )
     if log.end < first:
         raise ReplicationError(
@@ -50,7 +53,7 @@ async def find_common_ground(store: MessageStore, client: RemotingClient, master
     if offset >= first and await _record(client, master, offset) != store.record_at(offset, size):
         raise ReplicationError(
             f"the record at log offset {offset} is another one at master {master}: the logs have parted",
-            next_step=f"{_EMPTY_STORE}; or make this broker the master",
+            next_step=PARTED_NEXT_STEP,
         )
 
 
