@@ -38,8 +38,9 @@ SMALL_STORE: Final = {
     "mappedFileSizeConsumeQueue": "600000",
     "maxHashSlotNum": "50000",
     "maxIndexNum": "200000",
+    "cleanFileForciblyEnable": "false",
 }
-"""Store files of a size that tests can afford; anything may be set differently with `broker_keys`."""
+"""Store files of a size that tests can afford, which stay though the machine's disk is rather full; anything may be set differently with `broker_keys`."""
 
 
 class OtherLoopError(CometMQError):

@@ -153,6 +153,23 @@ async def test_a_log_that_has_parted_is_seen_although_the_nameserver_had_lost_th
     assert pair.slave().store.max_physical_offset == end
 
 
+async def test_a_slave_that_was_away_for_longer_than_the_log_is_kept_says_so(pair: Cluster) -> None:
+    sent = await send(pair, 5)
+    await copied(pair)
+    await pair.stop_slave()
+    await send(pair, 150, "Fill", size=1000)
+    master = pair.broker(0)
+    for path in sorted(Path(master.config.commit_log).iterdir())[:2]:
+        os.utime(path, (0, 0))
+    await cast(VirtualClock, pair.clock).run_for(2)
+    assert master.store.delete_expired_files() == 2
+    await pair.start_slave()
+    follower = pair.slave().slave.follower
+    told = f"keeps no byte before {2 * FILE_BYTES}"
+    assert await wait_until(pair.clock, lambda: follower.trouble and told in follower.trouble, PATIENCE_S)
+    assert await bodies(pair.slave(), "T") == sent, "what it has is served"
+
+
 async def test_a_slave_without_a_master_waits_for_one(clock: VirtualClock) -> None:
     async with Cluster(slaves=1, clock=clock) as pair:
         await pair.stop_broker(0)

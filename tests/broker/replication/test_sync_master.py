@@ -169,6 +169,27 @@ async def test_slaves_far_behind_are_not_waited_for(
     assert await sender.codes() == [ResponseCode.SUCCESS, NOT_AVAILABLE]
 
 
+async def test_a_slave_that_comes_back_with_nothing_is_not_waited_for_until_it_has_caught_up(
+    start_master: StartMaster, connect_to: ConnectTo, connect_slave: ConnectSlave
+) -> None:
+    """What it reported before it lost its disk does not count."""
+    master = await start_master(ha_slave_fallbehind_max=100_000)
+    sender = Sender(await connect_to(master))
+    before = await connect_slave(master)
+    for _ in range(3):
+        await sender.post(body=bytes(60_000), properties="WAIT\x01false\x02")
+    await in_sync(before, master)
+    before.close()
+    after = await connect_slave(master)
+    await after.report(0)
+    await sender.post()
+    assert (await sender.codes())[3:] == [NOT_AVAILABLE]
+    await in_sync(after, master)
+    await sender.post()
+    await in_sync(after, master)
+    assert (await sender.codes())[4:] == [ResponseCode.SUCCESS]
+
+
 async def test_when_the_last_slave_leaves_nobody_waits_any_longer(
     master: Broker, sender: Sender, connect_slave: ConnectSlave
 ) -> None:
