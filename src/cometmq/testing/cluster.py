@@ -40,7 +40,8 @@ SMALL_STORE: Final = {
     "maxIndexNum": "200000",
     "cleanFileForciblyEnable": "false",
 }
-"""Store files of a size that tests can afford, which stay though the machine's disk is rather full; anything may be set differently with `broker_keys`."""
+"""Store files of a size that tests can afford, and that stay although the machine's disk is rather full; anything may
+be set differently with `broker_keys`."""
 
 
 class OtherLoopError(CometMQError):
