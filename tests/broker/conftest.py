@@ -18,14 +18,13 @@ StartBroker = Callable[..., Awaitable[Broker]]
 
 
 def small_config(directory: Path, **options: Any) -> BrokerConfig:
-    """A configuration for tests: small files that stay on a full disk, a free port, this machine only."""
+    """A configuration for tests: small files, a free port, this machine only."""
     values: dict[str, Any] = {
         "store_path_root_dir": str(directory / "store"),
         "mapped_file_size_commit_log": 16 * 1024 * 1024,
         "mapped_file_size_consume_queue": 20 * 10_000,
         "max_hash_slot_num": 1_000,
         "max_index_num": 10_000,
-        "clean_file_forcibly_enable": False,
         "broker_name": "broker-a",
         "broker_ip1": "127.0.0.1",
         "bind_address": "127.0.0.1",

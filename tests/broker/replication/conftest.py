@@ -17,7 +17,7 @@ ConnectSlave = Callable[[Broker], Awaitable[RawSlave]]
 
 @pytest.fixture
 async def master(start_broker: StartBroker) -> Broker:
-    return await start_broker(mapped_file_size_commit_log=FILE_BYTES)
+    return await start_broker(mapped_file_size_commit_log=FILE_BYTES, clean_file_forcibly_enable=False)
 
 
 @pytest.fixture

@@ -259,7 +259,7 @@ async def test_a_slave_whose_next_byte_is_deleted_is_refused(
 async def test_a_slave_is_closed_when_retention_takes_what_it_needs(
     start_broker: StartBroker, connect_to: ConnectTo, connect_slave: ConnectSlave, caplog: pytest.LogCaptureFixture
 ) -> None:
-    broker = await start_broker(mapped_file_size_commit_log=8 * 1024 * 1024)
+    broker = await start_broker(mapped_file_size_commit_log=8 * 1024 * 1024, clean_file_forcibly_enable=False)
     wire = await connect_to(broker)
     slave = await connect_slave(broker)
     await slave.report(0)
