@@ -37,7 +37,8 @@ class GroupTransferService:
     def when_replicated(self, position: int, callback: Replicated) -> None:
         """Call back once a slave has the log up to ``position``, or with why that is not waited for any longer.
 
-        Positions must come in their order.
+        Positions come in their order, but for those that waited for their flush before: they wait for what came
+        before them, too.
         """
         if position <= self.max_offset:
             callback(ResponseCode.SUCCESS)
