@@ -407,3 +407,5 @@ async def test_a_port_that_is_taken_ends_the_start_and_says_which_key_changes_it
         port = other.getsockname()[1]
         with pytest.raises(ReplicationError, match=rf"port {port} for slaves: address already in use .*haListenPort"):
             await start_broker(ha_listen_port=port)
+    with pytest.raises(ReplicationError, match=r"port 65536 for slaves: there is no such port .*haListenPort"):
+        await start_broker(ha_listen_port=65_535 + HA_PORT_DISTANCE)  # as with listenPort=65535

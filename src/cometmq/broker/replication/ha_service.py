@@ -60,9 +60,10 @@ class HAService:
         self._loop = asyncio.get_running_loop()
         try:
             self._server = await self._loop.create_server(lambda: HAConnection(self), host, port)
-        except OSError as error:
+        except (OSError, OverflowError) as error:  # the port after 65535
+            why = reason_of(error) if isinstance(error, OSError) else "there is no such port"
             raise ReplicationError(
-                f"cannot listen on port {port} for slaves: {reason_of(error)}",
+                f"cannot listen on port {port} for slaves: {why}",
                 next_step="stop the program that listens there, or choose another port with haListenPort",
             ) from error
 
