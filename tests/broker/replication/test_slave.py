@@ -295,6 +295,15 @@ async def test_topics_groups_and_offsets_are_the_masters(pair: Cluster) -> None:
     assert "readers" in slave.groups.table
 
 
+async def test_the_topic_that_a_message_waits_for_is_known_at_once_whatever_its_body_says(pair: Cluster) -> None:
+    await copied(pair)
+    wire = await connect(pair.broker(0))
+    await wire.send("Later", b"\x02REAL_TOPIC\x01Other\x02", properties="DELAY\x011\x02")
+    await wire.close()
+    await settle()
+    assert ("Later" in pair.slave().topics.table, "Other" in pair.slave().topics.table) == (True, False)
+
+
 async def test_no_offset_is_beyond_what_the_slave_has(pair: Cluster) -> None:
     """The slave may become the master, and what it does not have was then not consumed."""
     await send(pair, 5)

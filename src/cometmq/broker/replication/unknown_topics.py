@@ -48,7 +48,7 @@ class UnknownTopics:
         for offset in range(start, queue.committed):
             unit = queue.unit(offset)
             record = self._store.view(unit[0], unit[1]) if unit is not None else None
-            found = _REAL_TOPIC.search(record) if record is not None else None
-            if found is not None:
-                topics.add(found[1].decode())
+            found = _REAL_TOPIC.findall(record) if record is not None else []
+            if found:
+                topics.add(found[-1].decode())  # the properties come last: a body may say anything
         return topics
