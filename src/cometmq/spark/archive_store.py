@@ -36,7 +36,7 @@ from cometmq.spark.queues import OffsetRange, Offsets, Queue
 from cometmq.spark.store_options import StoreOptions, parse_store_options
 from cometmq.spark.store_reader import StoreScan
 from cometmq.spark.store_stretches import STRETCH_BYTES, Stretch, stretches
-from cometmq.spark.worker_garbage import leave_out_what_stays
+from cometmq.spark.worker_memory import in_lasting_worker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -181,12 +181,12 @@ class ArchiveStoreReader(DataSourceReader):
         archived = ArchiveLog(self._root).next_offsets()
         return [StretchPartition(stretch, archived) for stretch in self._parts]
 
+    @in_lasting_worker
     def read(self, partition: InputPartition) -> Iterator[tuple[str]]:
         """Write the files of one stretch."""
         if isinstance(partition, StretchPartition):
             for manifest in write_stretch(self._options, partition.stretch, Path(self._root), partition.archived):
                 yield manifest.to_row()
-            leave_out_what_stays()
 
 
 def write_stretch(options: StoreOptions, stretch: Stretch, root: Path, archived: Offsets) -> Iterator[Manifest]:

@@ -29,7 +29,7 @@ from cometmq.spark.options import SourceOptions, parse_options
 from cometmq.spark.queues import OffsetRange, Offsets, Queue
 from cometmq.spark.readers import RangePartition
 from cometmq.spark.stream_reader import RocketMQStreamReader
-from cometmq.spark.worker_garbage import leave_out_what_stays
+from cometmq.spark.worker_memory import in_lasting_worker
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -127,6 +127,7 @@ class ArchiveStreamReader(RocketMQStreamReader):
             if isinstance(part, RangePartition)
         ]
 
+    @in_lasting_worker
     def read(self, partition: InputPartition) -> Iterator[tuple[str]]:
         """Write one partition; ranges that are archived are only told, for the driver to judge."""
         if isinstance(partition, ArchivePartition):
@@ -137,7 +138,6 @@ class ArchiveStreamReader(RocketMQStreamReader):
             for part in ranges:
                 if part not in new:
                     yield Manifest(covered=_covered(part)).to_row()
-            leave_out_what_stays()
 
 
 def write_ranges(options: SourceOptions, ranges: Sequence[OffsetRange], root: Path) -> Iterator[Manifest]:

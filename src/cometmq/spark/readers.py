@@ -26,6 +26,7 @@ from cometmq.spark.planning import dealt, partition_count
 from cometmq.spark.pushdown import Window, window_of
 from cometmq.spark.queues import OffsetRange, Offsets, Queue, total
 from cometmq.spark.record_sizes import sized
+from cometmq.spark.worker_memory import in_lasting_worker
 
 log = logging.getLogger("cometmq.spark")
 
@@ -37,6 +38,7 @@ class RangePartition(InputPartition):
     ranges: tuple[OffsetRange, ...]
 
 
+@in_lasting_worker
 def read_ranges(options: SourceOptions, schema: StructType, ranges: Sequence[OffsetRange]) -> Iterator[Any]:
     """Yield the messages of ``ranges`` as Arrow record batches of ``schema``."""
     from pyspark.sql.pandas.types import to_arrow_schema
@@ -44,10 +46,7 @@ def read_ranges(options: SourceOptions, schema: StructType, ranges: Sequence[Off
     from cometmq.spark.apart import bad_bodies
     from cometmq.spark.decode import Records, decode
     from cometmq.spark.fetch import Fetcher
-    from cometmq.spark.heap import keep_freed_memory
-    from cometmq.spark.worker_garbage import leave_out_what_stays
 
-    keep_freed_memory()
     arrow = to_arrow_schema(schema, timezone="UTC")
     with bad_bodies(fail=options.fail_on_bad_body, directory=options.bad_records_path) as on_bad_body:
         for chunk in Fetcher(options).fetch(ranges):
@@ -55,7 +54,6 @@ def read_ranges(options: SourceOptions, schema: StructType, ranges: Sequence[Off
             if options.tags:
                 records = records.tagged(options.tags)
             yield from decode(records, arrow, broker_name=chunk.queue.broker, on_bad_body=on_bad_body)
-    leave_out_what_stays()
 
 
 def partitions_of(options: SourceOptions, cluster: Cluster, ranges: Sequence[OffsetRange]) -> list[RangePartition]:

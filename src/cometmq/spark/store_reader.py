@@ -23,7 +23,7 @@ from cometmq.spark.store_files import ConsumeQueues
 from cometmq.spark.store_options import StoreOptions
 from cometmq.spark.store_scan import CHUNK_BYTES
 from cometmq.spark.store_stretches import Stretch, sound_records, stretches
-from cometmq.spark.worker_garbage import leave_out_what_stays
+from cometmq.spark.worker_memory import in_lasting_worker
 from cometmq.store.record_scan import NO_QUEUE_OFFSET
 
 
@@ -93,6 +93,7 @@ class StoreReader(DataSourceReader):
         """Cut the log."""
         return stretches(self._options)
 
+    @in_lasting_worker
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Read, check and decode one stretch."""
         from pyspark.sql.pandas.types import to_arrow_schema
@@ -103,4 +104,3 @@ class StoreReader(DataSourceReader):
             with bad_bodies(fail=options.fail_on_bad_body, directory=options.bad_records_path) as on_bad_body:
                 for records in StoreScan(options).records(partition):
                     yield from decode(records, arrow, broker_name=options.broker_name, on_bad_body=on_bad_body)
-            leave_out_what_stays()
