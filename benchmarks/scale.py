@@ -87,7 +87,7 @@ class Site:
     consumer_groups: int = _assume(2, "groups that read everything, beside the archive")
     retention_hours: int = _assume(StoreConfig().file_reserved_time, "hours that brokers keep messages")
     replicas: int = _assume(
-        2, "copies of a broker's store. a master and its slaves, mirrored disks, or replicas below the file system"
+        2, "copies of a broker's store: a master and its slaves, mirrored disks, or replicas below the file system"
     )
     sync_flush: bool = _assume(False, "acknowledge only what is on the disk (flushDiskType=SYNC_FLUSH)")
     utilisation: float = _assume(0.6, "how busy a core may be at the peak")
