@@ -205,11 +205,11 @@ TIMES = {
 """Attributes by the name that they are taken from; ``loop`` stands for any name that ends so."""
 
 REAL_TIME = {
-    "broker/replication/ha_service.py": "gives the system's sockets a moment to close when it stops",
+    "broker/replication/ha_service.py": "gives slaves in other processes time to catch up when it stops",
     "clock.py": "is the clock",
     "client/identity.py": "makes names unique by it",
     "idle.py": "gives up, in real seconds, on a loop that does not come to rest",
-    "remoting/server.py": "gives the system's sockets a moment to close when it stops",
+    "remoting/closing.py": "gives the system's sockets a moment to close when a server stops",
     "testing/processes.py": "waits for processes, whose time cannot be moved",
 }
 YIELDS = "asyncio.sleep(0)"

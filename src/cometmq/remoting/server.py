@@ -21,6 +21,7 @@ from cometmq.limits import (
     MAX_FRAME_BYTES,
     SERVER_IDLE_SECONDS,
 )
+from cometmq.remoting.closing import close_all
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import (
     FLAG_ONEWAY,
@@ -107,14 +108,7 @@ class RemotingServer:
         self._server.close()
         self._end_turn()
         self.unsent.stop()
-        for connection in list(self.connections):
-            connection.close()
-        for _ in range(100):
-            if not self.connections:
-                break
-            await asyncio.sleep(0.01)
-        for connection in list(self.connections):
-            connection.abort()
+        await close_all(self.connections)
         await self._server.wait_closed()
         self._server = None
 

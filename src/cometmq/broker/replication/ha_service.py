@@ -19,13 +19,13 @@ from cometmq.broker.replication.ha_connection import HAConnection
 from cometmq.clock import Clock, TimerHandle
 from cometmq.errors import reason_of
 from cometmq.limits import MAX_SLAVES, SLAVE_STILL_SECONDS, SLAVES_CATCH_UP_SECONDS
+from cometmq.remoting.closing import close_all
 from cometmq.store.message_store import MessageStore
 
 _log = logging.getLogger(__name__)
 
 _SWEEP_SECONDS: Final = 1.0
 _PAUSE_S: Final = 0.01
-_CLOSE_ATTEMPTS: Final = 100
 
 
 class HAService:
@@ -73,13 +73,7 @@ class HAService:
             return
         self._server.close()
         await self._catch_up()
-        for slave in list(self.slaves):
-            slave.close()
-        for _ in range(_CLOSE_ATTEMPTS):
-            if not self.slaves:
-                break
-            await asyncio.sleep(_PAUSE_S)
-        self.cut_off()
+        await close_all(self.slaves)
         await self._server.wait_closed()
         self._server = None
 
