@@ -167,3 +167,17 @@ def spark(event_log: Path, settings: None) -> Iterator[Any]:
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+
+
+@pytest.fixture
+def flushed(monkeypatch: pytest.MonkeyPatch) -> set[int]:
+    """The inodes of all files that are flushed from here on."""
+    inodes: set[int] = set()
+    fsync = os.fsync
+
+    def noted(fd: int) -> None:
+        fsync(fd)
+        inodes.add(os.fstat(fd).st_ino)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    return inodes

@@ -112,18 +112,12 @@ def test_what_is_decoded_at_a_time_changes_nothing(tmp_path: Path, monkeypatch: 
     assert sum(map(len, whole)) == 90
 
 
-def test_nothing_is_told_before_every_file_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_told_before_every_file_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flushed: set[int]
+) -> None:
     write_store(tmp_path / "store", 90, body=lambda number: b"%0100d" % number)
     options = parse_store_options({"path": str(tmp_path / "store"), "brokerName": "b"})
     [stretch] = stretches(options)
-    flushed: set[int] = set()
-    fsync = os.fsync
-
-    def noted(fd: int) -> None:
-        fsync(fd)
-        flushed.add(os.fstat(fd).st_ino)
-
-    monkeypatch.setattr(os, "fsync", noted)
     made = write_stretch(options, stretch, tmp_path / "lake", {})
     next(made)
     files = [path.stat().st_ino for path in (tmp_path / "lake").rglob("*.parquet")]

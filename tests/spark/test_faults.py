@@ -126,18 +126,10 @@ def test_a_body_that_cannot_be_unpacked(topics: Topics, tmp_path: Path) -> None:
 
 
 def test_a_task_of_the_archive_tells_nothing_before_its_files_are_on_the_disk(
-    topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    topics: Topics, tmp_path: Path, flushed: set[int]
 ) -> None:
     topic = topics.fill(60, queues=3)
     parts = [OffsetRange(Queue(topic, topics.broker_name, queue_id), 0, 20) for queue_id in range(3)]
-    flushed: set[int] = set()
-    fsync = os.fsync
-
-    def noted(fd: int) -> None:
-        fsync(fd)
-        flushed.add(os.fstat(fd).st_ino)
-
-    monkeypatch.setattr(os, "fsync", noted)
     next(write_ranges(source_of(topics.namesrv, topic), parts, tmp_path))
     files = [path.stat().st_ino for path in tmp_path.rglob("*.parquet")]
     assert len(files) == 3
