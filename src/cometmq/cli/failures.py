@@ -93,9 +93,9 @@ def explain_os_error(error: OSError) -> str:
         case errno.EACCES | errno.EPERM:
             return f"{where}{text} (use a directory and ports that this user may use)"
         case errno.ENOTDIR:
-            return f"{where}{text} (there is a file on the way; name a directory with --data)"
+            return f"{where}{text} (there is a file on the way; name another directory)"
         case errno.ENOSPC:
-            return f"{where}{text} (free some room, or use another disk with --data)"
+            return f"{where}{text} (free some room, or use another disk)"
         case errno.EMFILE | errno.ENFILE:
             return f"{where}{text} (raise the limit with: ulimit -n 65536)"
         case errno.ECONNREFUSED:

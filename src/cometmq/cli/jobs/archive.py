@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -13,13 +12,14 @@ from cometmq.cli.administration import namesrv_option
 from cometmq.cli.failures import DONE, PARTLY_DONE
 from cometmq.cli.jobs.access import access_option, settings_of
 from cometmq.cli.jobs.archive_upkeep import COMMANDS
-from cometmq.cli.jobs.reading import report_options, tell_report
+from cometmq.cli.jobs.reading import Ending, end, report_options
 from cometmq.cli.jobs.stopping import stopped_by_sigterm
 from cometmq.cli.jobs.table import table_options
 from cometmq.quantity import quantity
 from cometmq.spark.errors import OptionError
 
 if TYPE_CHECKING:
+    from cometmq.cli.job_report import Plot
     from cometmq.spark.archive_report import ArchivedBatch, ArchiveReport
     from cometmq.spark.archive_table import TableFormat
 
@@ -153,16 +153,10 @@ def command(
     except OptionError as error:
         raise click.UsageError(_in_words_of_the_command(str(error), options), ctx) from error
     removed = swept(to).files_before if vacuum and done.queues and not dry_run else 0
-    if page is not None:
-        _write_page(done, page)
-        tell_report(page)
     code = DONE if done.complete else PARTLY_DONE
-    if output == "json":
-        click.echo(json.dumps(done.to_dict() | {"exit_code": code, "vacuumed": removed}, indent=2))
-    else:
-        click.echo(done.render())
-        if vacuum:
-            click.echo(f"removed {quantity(removed, 'file')} that no commit names")
+    end(Ending(page, output), done, f"Archive {done.directory}", _plots, code, vacuumed=removed)
+    if vacuum and output == "table":
+        click.echo(f"removed {quantity(removed, 'file')} that no commit names")
     return code
 
 
@@ -174,12 +168,11 @@ def _in_words_of_the_command(told: str, options: Mapping[str, str]) -> str:
     return told
 
 
-def _write_page(done: ArchiveReport, path: Path) -> None:
-    from cometmq.cli.job_report import Bars, write_page
+def _plots(done: ArchiveReport) -> list[Plot]:
+    from cometmq.cli.job_report import Bars
 
     names = [f"{of.topic} {of.broker} {of.queue_id}" for of in done.queues]
-    plots = [Bars("By queue", "messages", names, {"messages": [of.rows for of in done.queues]})] if names else []
-    write_page(path, f"Archive {done.directory}", done.complete, done.render(), plots)
+    return [Bars("By queue", "messages", names, {"messages": [of.rows for of in done.queues]})] if names else []
 
 
 def _tell(batch: ArchivedBatch) -> None:

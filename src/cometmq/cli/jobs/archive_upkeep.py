@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,16 +9,14 @@ from typing import TYPE_CHECKING
 import click
 
 from cometmq.cli.failures import DONE, PARTLY_DONE
-from cometmq.cli.jobs.reading import page_options, report_options, tell_report, tell_step, wrong_use
+from cometmq.cli.jobs.reading import Ending, end, page_options, report_options, tell_step, wrong_use
 from cometmq.cli.jobs.stopping import stopped_by_sigterm
 from cometmq.cli.moments import Duration
 from cometmq.quantity import quantity
 
 if TYPE_CHECKING:
+    from cometmq.cli.job_report import Plot
     from cometmq.spark.archive_upkeep import Upkeep, UpkeepReport
-
-_MOST_BARS = 60
-
 
 _archive = click.argument("archive", type=click.Path(path_type=Path, file_okay=False, exists=True))
 _dry_run = click.option("--dry-run", is_flag=True, help="Change nothing; say what would be done.")
@@ -130,17 +127,15 @@ def _tell(work: Upkeep) -> None:
 
 def _hand_out(done: UpkeepReport, output: str, page: Path | None) -> int:
     code = DONE if done.finished else PARTLY_DONE
-    if page is not None:
-        from cometmq.cli.job_report import Bars, write_page
+    return end(Ending(page, output), done, f"{done.what} of {done.directory}", _plots, code)
 
-        shown = done.hours[:_MOST_BARS]
-        names = [f"{of.topic} {of.hour}" for of in shown]
-        files = {"before": [of.files_before for of in shown], "after": [of.files_after for of in shown]}
-        sizes = {"MB": [of.bytes_before / 1e6 for of in shown]}
-        plots = (
-            [Bars("Files by hour", "files", names, files), Bars("Bytes by hour", "MB", names, sizes)] if shown else []
-        )
-        write_page(page, f"{done.what} of {done.directory}", done.finished, done.render(), plots)
-        tell_report(page)
-    click.echo(json.dumps(done.to_dict() | {"exit_code": code}, indent=2) if output == "json" else done.render())
-    return code
+
+def _plots(done: UpkeepReport) -> list[Plot]:
+    from cometmq.cli.job_report import Bars
+
+    if not done.hours:
+        return []
+    names = [f"{of.topic} {of.hour}" for of in done.hours]
+    files = {"before": [of.files_before for of in done.hours], "after": [of.files_after for of in done.hours]}
+    sizes = {"MB": [of.bytes_before / 1e6 for of in done.hours]}
+    return [Bars("Files by hour", "files", names, files), Bars("Bytes by hour", "MB", names, sizes)]

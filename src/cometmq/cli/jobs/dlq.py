@@ -99,14 +99,15 @@ def command(
 
 
 def _plots(done: DeadLetterReport) -> list[Plot]:
-    from cometmq.cli.job_report import Bars, Line
+    from cometmq.cli.job_report import Bars
+    from cometmq.spark.delay_report import moment
 
     plots: list[Plot] = []
     if done.over_time:
-        first = done.over_time[0][0]
-        hours = [(at - first) / 3_600_000 for at, _ in done.over_time]
-        counts = {"dead letters": [count for _, count in done.over_time]}
-        plots.append(Line("Dead letters over time", "dead letters", "hours since the first", hours, counts))
+        counts = dict(done.over_time)
+        times = range(min(counts), max(counts) + 1, done.stretch_ms)
+        heights = {"dead letters": [counts.get(at, 0) for at in times]}
+        plots.append(Bars("Over time, from … (UTC) on", "dead letters", [moment(at)[:16] for at in times], heights))
     for title, found in (("topic of origin", done.topics), ("tag", done.tags), ("reason", done.reasons)):
         if found:
             names = [of.value[:24] or "–" for of in found]

@@ -12,7 +12,7 @@ import click
 
 from cometmq.cli.failures import DONE, PARTLY_DONE
 from cometmq.cli.jobs.access import access_option
-from cometmq.cli.jobs.reading import Reading, end, reading_options, report_options, wrong_use
+from cometmq.cli.jobs.reading import Reading, end, reading_options, report_options, visible, wrong_use
 from cometmq.cli.jobs.stopping import stopped_by_sigterm
 from cometmq.cli.jobs.table import table_options
 from cometmq.quantity import quantity
@@ -107,7 +107,7 @@ def copy(
             done = mask_to_topic(reading.source, topics[0], rules, work, target, to, **named)
     code = end(reading, done, f"Masked copy of {', '.join(topics)}", _plots, DONE if done.complete else PARTLY_DONE)
     if done.samples and reading.output == "table":
-        click.echo(done.render_samples())
+        click.echo(visible(done.render_samples()))
     return code
 
 
@@ -197,8 +197,9 @@ def reveal(archive: Path, topics: tuple[str, ...], keys: Path, master_key_file: 
         click.echo(msgspec.json.encode(message), err=True)
 
     try:
-        for message in revealed_messages(archive, revealer, topics, apart=tell):
-            click.echo(json.dumps(message, ensure_ascii=False))
+        with wrong_use():
+            for message in revealed_messages(archive, revealer, topics, apart=tell):
+                click.echo(json.dumps(message, ensure_ascii=False))
     finally:
         store.close()
     left_out = f", {quantity(changed, 'message')} left out" if changed else ""

@@ -131,11 +131,6 @@ def tell_step(step: str) -> None:
     click.echo(f"{step} …", err=True)
 
 
-def tell_report(page: Path) -> None:
-    """Say on stderr where the report lies."""
-    click.echo(f"the report is in {page}", err=True)
-
-
 @contextmanager
 def wrong_use() -> Iterator[None]:
     """Take what a job calls a wrong argument for a wrong use of its command.
@@ -150,17 +145,27 @@ def wrong_use() -> Iterator[None]:
         raise click.UsageError(str(error), click.get_current_context()) from error
 
 
-def end(reading: Reading | Ending, done: R, title: str, plots: Callable[[R], Sequence[Plot]], code: int = DONE) -> int:
-    """End a command: its report to stdout, and as a page where that is asked for; returns its exit code.
+def end(
+    reading: Reading | Ending, done: R, title: str, plots: Callable[[R], Sequence[Plot]], code: int = DONE, **more: Any
+) -> int:
+    """End a command: its report to stdout, and then as a page where that is asked for; returns its exit code.
 
     :param plots: draws the report; called for a page only.
     :param code: anything but 0 gets the page the mark of something that needs a look.
+    :param more: stands in the JSON too.
     """
+    if reading.output == "table":
+        click.echo(visible(done.render()))
+    else:
+        click.echo(json.dumps(done.to_dict() | more | {"exit_code": code}, indent=2))
     if reading.page is not None:
         from cometmq.cli.job_report import write_page
 
         write_page(reading.page, title, code == DONE, done.render(), plots(done))
-        tell_report(reading.page)
-    told = done.render() if reading.output == "table" else json.dumps(done.to_dict() | {"exit_code": code}, indent=2)
-    click.echo(told)
+        click.echo(f"the report is in {reading.page}", err=True)
     return code
+
+
+def visible(text: str) -> str:
+    """Text in which whoever sent a message cannot give orders to the terminal: keys, tags and bodies are theirs."""
+    return "".join(char if char.isprintable() or char == "\n" else ascii(char)[1:-1] for char in text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,12 +10,13 @@ import click
 from cometmq.cli.administration import namesrv_option
 from cometmq.cli.failures import DONE, PARTLY_DONE
 from cometmq.cli.jobs.access import access_option
-from cometmq.cli.jobs.reading import report_options, tell_report, wrong_use
+from cometmq.cli.jobs.reading import Ending, end, report_options, wrong_use
 from cometmq.cli.jobs.stopping import stopped_by_sigterm
 from cometmq.cli.moments import Moment
 from cometmq.quantity import quantity
 
 if TYPE_CHECKING:
+    from cometmq.cli.job_report import Plot
     from cometmq.spark.replay_report import ReplayedStep, ReplayReport
 
 _directory = click.Path(path_type=Path, file_okay=False)
@@ -98,12 +98,7 @@ def command(
             on_step=_tell,
             stop=stop,
         )
-    if page is not None:
-        write_replay_page(done, page)
-        tell_report(page)
-    code = DONE if done.complete else PARTLY_DONE
-    click.echo(json.dumps(done.to_dict() | {"exit_code": code}, indent=2) if output == "json" else done.render())
-    return code
+    return end(Ending(page, output), done, _title(done), _plots, DONE if done.complete else PARTLY_DONE)
 
 
 def _tell(step: ReplayedStep) -> None:
@@ -118,13 +113,23 @@ def _tell(step: ReplayedStep) -> None:
 
 def write_replay_page(done: ReplayReport, path: Path) -> None:
     """Write the report of a replay as HTML."""
-    from cometmq.cli.job_report import Bars, Line, write_page
+    from cometmq.cli.job_report import write_page
+
+    write_page(path, _title(done), done.complete, done.render(), _plots(done))
+
+
+def _title(done: ReplayReport) -> str:
+    return f"Replay of {done.topic} to {done.to}"
+
+
+def _plots(done: ReplayReport) -> list[Plot]:
+    from cometmq.cli.job_report import Bars, Line
 
     names = [f"{of.broker} {of.queue_id}" for of in done.queues]
-    plots: list[Bars | Line] = [Bars("By queue", "messages", names, {"messages": [of.messages for of in done.queues]})]
+    plots: list[Plot] = [Bars("By queue", "messages", names, {"messages": [of.messages for of in done.queues]})]
     if done.steps:
         seconds = [step.seconds for step in done.steps]
         plots.append(
             Line("Progress", "messages sent", "seconds", seconds, {"messages": [step.total for step in done.steps]})
         )
-    write_page(path, f"Replay of {done.topic} to {done.to}", done.complete, done.render(), plots)
+    return plots
