@@ -107,6 +107,8 @@ def test_archive_audit_replay_audit_agree(spark: Any, topics: Topics, tmp_path: 
     assert [of.way for of in first.lateness] == ["born → stored", "stored → archived"]
     assert all(0 <= of.median_ms <= of.p99_ms <= of.longest_ms for of in first.lateness)
     assert "group readers: 204 messages behind, in 2 queues" in first.render()
+    with pytest.raises(OptionError, match="lake is there already"):  # not even an empty one is replaced
+        audit(topics.namesrv, topic, detail=lake, spark=spark)
     detail = spark.read.parquet(str(tmp_path / "detail"))
     assert detail.groupBy().sum("stored", "archived", "archivedBoth").collect()[0][:] == (308, 308, 308)
 

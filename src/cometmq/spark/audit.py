@@ -21,7 +21,7 @@ from cometmq.spark.cluster import Cluster
 from cometmq.spark.environment import driver_session
 from cometmq.spark.errors import ArchiveError, OptionError
 from cometmq.spark.group_offsets import committed_offsets
-from cometmq.spark.job_source import kept
+from cometmq.spark.job_source import kept, new_directory
 from cometmq.spark.options import parse_options
 from cometmq.spark.queues import Queue
 from cometmq.spark.reach import reach
@@ -58,13 +58,15 @@ def audit(
     :param groups: consumer groups whose offsets are looked at.
     :param trace_topic: where producers tell what they sent; left out where there is nothing about the topic.
     :param allow_duplicates: unique keys that are stored twice are noted, and do not count as a disagreement.
-    :param detail: directory for the counts of every queue and minute, as Parquet; what is there is replaced.
+    :param detail: directory for the counts of every queue and minute, as Parquet; it must not be there yet.
     :param access: credentials and TLS, by the options of the source; what they leave open the environment says.
     :param spark: session to use; without one a session on ``master`` is made, and stopped at the end.
     :param on_step: told what is being done.
-    :raises OptionError: the topic does not exist, there is no archive of it in the directory, or a name is wrong.
+    :raises OptionError: the topic does not exist, there is no archive of it in the directory, a name is wrong, or
+        ``detail`` is there.
     :raises ArchiveError: files that the archive names are lost.
     """
+    counts = new_directory(detail)
     servers = reach(namesrv, access)
     cluster = Cluster(parse_options({**servers, "topic": topic}))
     queues = cluster.queues()
@@ -75,7 +77,7 @@ def audit(
     consumed = {group: committed_offsets(cluster, queues, group) for group in groups}
     with driver_session(spark, master, "cometmq audit") as session:
         work = _Audit(session, cluster, servers, topic, queues, log, consumed, on_step)
-        return work.run(trace_topic, allow_duplicates, detail)
+        return work.run(trace_topic, allow_duplicates, counts)
 
 
 def _log_of(directory: Path, topic: str) -> ArchiveLog:
@@ -120,7 +122,7 @@ class _Audit:
         self._found: list[Disagreement] = []
         self._notes: list[str] = []
 
-    def run(self, trace_topic: str, allow_duplicates: bool, detail: str | Path | None) -> AuditReport:
+    def run(self, trace_topic: str, allow_duplicates: bool, detail: Path | None) -> AuditReport:
         """Count and compare."""
         log = self._log
         with kept(stored_frame(self._spark, self._servers, self._topic, self._bounds)) as stored:
@@ -135,7 +137,7 @@ class _Audit:
         archived: DataFrame | None,
         trace_topic: str,
         allow_duplicates: bool,
-        detail: str | Path | None,
+        detail: Path | None,
     ) -> AuditReport:
         held = sum(held.end - held.first for held in self._bounds.values())
         self._on_step(
@@ -145,7 +147,7 @@ class _Audit:
             self._leave_out_deleted()
         with kept(minutes_of(self._spark, stored, archived, self._limits())) as minutes:
             if detail is not None:
-                minutes.write.mode("overwrite").parquet(str(detail))
+                minutes.write.parquet(str(detail))
             counted = self._counted(minutes)
             self._on_step("comparing")
             self._check_stored(stored, counted)
@@ -241,15 +243,12 @@ class _Audit:
         if edges["first"] is None:
             return ()
         width = -(-(edges["last"] - edges["first"] + _MINUTE_S) // (SPANS * _MINUTE_S)) * _MINUTE_S
-        rows = (
-            minutes.groupBy(f.floor((at - edges["first"]) / width).alias("span"))
-            .agg(*(f.sum(name).alias(name) for name in ("stored", "archived", "consumed")))
-            .orderBy("span")
-            .collect()
-        )
+        sums = [f.sum(name) for name in ("stored", "archived", "consumed")]
+        rows = minutes.groupBy(f.floor((at - edges["first"]) / width)).agg(*sums).collect()
+        found = {number: counts for number, *counts in rows}
         return tuple(
-            Span((edges["first"] + row["span"] * width) * 1000, row["stored"], row["archived"], row["consumed"])
-            for row in rows
+            Span((edges["first"] + number * width) * 1000, *found.get(number, (0, 0, 0)))
+            for number in range(max(found) + 1)
         )
 
     def _lateness(self, stored: DataFrame, archived: DataFrame | None) -> tuple[Lateness, ...]:

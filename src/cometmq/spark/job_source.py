@@ -185,6 +185,17 @@ def job_session(spark: SparkSession | None, master: str, name: str) -> Iterator[
             raise SparkSourceError(cause_of(str(error))) from error
 
 
+def new_directory(directory: str | Path | None) -> Path | None:
+    """Where a job may write a table: nothing that is there already is ever replaced.
+
+    :raises OptionError: it is there.
+    """
+    place = None if directory is None else Path(directory).absolute()
+    if place is not None and place.exists():
+        raise OptionError(f"{place} is there already", next_step="name a directory that is not")
+    return place
+
+
 @contextmanager
 def kept(frame: DataFrame) -> Iterator[DataFrame]:
     """Keep a frame on the executors' disks while it is used more than once."""

@@ -15,8 +15,7 @@ from cometmq.clock import SYSTEM_CLOCK
 from cometmq.limits import MAX_QUERY_MESSAGES
 from cometmq.message.names import TRACE_TOPIC
 from cometmq.quantity import quantity
-from cometmq.spark.errors import OptionError
-from cometmq.spark.job_source import MessageSource, job_session, kept
+from cometmq.spark.job_source import MessageSource, job_session, kept, new_directory
 from cometmq.spark.trace_report import Latency, SlowConsumer, TraceReport
 from cometmq.spark.trace_rows import MESSAGE_COLUMNS, decoded, joined
 
@@ -51,9 +50,7 @@ def trace(
     :raises SparkSourceError: the topic cannot be read.
     """
     source.queues((trace_topic,))
-    target = None if to is None else Path(to).absolute()
-    if target is not None and target.exists():
-        raise OptionError(f"{target} is there already", next_step="name a directory that is not")
+    target = new_directory(to)
     began = SYSTEM_CLOCK.monotonic()
     with job_session(spark, master, "cometmq trace") as session:
         on_step(f"joining the records of {trace_topic}")
