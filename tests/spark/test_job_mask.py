@@ -236,7 +236,8 @@ def test_the_commands_copy_forget_and_reveal(
     revealed = [json.loads(line["body"]) for line in lines if line["body"] != "null"]
     assert all(one["phone"].startswith(SECRET) == (one["userId"] != "user-0") for one in revealed)
 
-    for wrong in (wanted[:-2], [*wanted, "--rule", "keys=drop"], [*wanted, "--topic", copy]):
+    reveal = ["mask", "reveal", "--archive", str(tmp_path / "work/archive"), *keys, "--topic"]
+    for wrong in (wanted[:-2], [*wanted, "--rule", "keys=drop"], [*wanted, "--topic", copy], [*reveal, "typo"]):
         with pytest.raises(click.UsageError):
             run(*wrong)
 

@@ -68,14 +68,13 @@ def compact(
     :param dry_run: change nothing; say what would be joined.
     :param spark: session to use; without one a session on ``master`` is made, and stopped at the end.
     :param on_step: called after each commit; ``stop``, when set, ends the run after the commit under way.
-    :raises OptionError: an argument is wrong.
-    :raises OptionError: there is no archive.
+    :raises OptionError: an argument is wrong, or there is no archive, or none of a topic.
     :raises ArchiveError: another upkeep of it is under way, or a file cannot be joined as it is.
     """
     if target_bytes < 1:
         raise OptionError(f"files of {target_bytes} bytes cannot be made")
     log = ArchiveLog(archive, clock=clock)
-    log.demand_any()
+    log.demand_any(topics)
     work = Upkeep(COMPACT, log, dry_run, on_step)
     with log.kept_up():
         files = [file for file in log.files() if not topics or file.topic in topics]

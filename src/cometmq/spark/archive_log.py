@@ -100,13 +100,21 @@ class ArchiveLog:
         """Find the last batch that a query committed here; None if it never did."""
         return self._table.batch_of(query_id)
 
-    def demand_any(self) -> None:
+    def demand_any(self, topics: Iterable[str] = ()) -> None:
         """Demand that there is an archive: what lies in another directory is none of our business.
 
-        :raises OptionError: nothing was ever committed here.
+        :param topics: that must be in it.
+        :raises OptionError: nothing was ever committed here, or nothing of one of the topics.
         """
-        if self.last() is None:
+        last = self.last()
+        if last is None:
             raise OptionError(f"{self.root} holds no archive", next_step="make one: cometmq pipeline archive")
+        there = {of.topic for of in last.queues}
+        if absent := sorted(set(topics) - there):
+            raise OptionError(
+                f"the archive {self.root} has no topic {', '.join(absent)}",
+                next_step=f"it has {', '.join(sorted(there))}",
+            )
 
     # Writing --------------------------------------------------------------------------------------
 

@@ -34,13 +34,13 @@ def expire(
     :param keep_ms: the keep window, ms back from now, by store time.
     :param topics: only these; all without any.
     :param dry_run: change nothing; say what would go.
-    :raises OptionError: the window is shorter than an hour.
+    :raises OptionError: the window is shorter than an hour, or there is no archive, or none of a topic.
     :raises ArchiveError: another upkeep of it is under way.
     """
     if keep_ms < LEAST_KEPT_MS:
         raise OptionError(f"a keep window of {keep_ms} ms is too short", next_step="keep an hour at least")
     log = ArchiveLog(archive, clock=clock)
-    log.demand_any()
+    log.demand_any(topics)
     work = Upkeep(EXPIRE, log, dry_run)
     before_ms = clock.now_ms() - keep_ms
     with log.kept_up():

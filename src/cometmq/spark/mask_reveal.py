@@ -78,11 +78,13 @@ def revealed_messages(
     """The messages of a masked archive with everything in them opened, file by file; no Spark.
 
     :param apart: told of each message that is left out, since an encrypted value in it was changed.
+    :raises OptionError: there is no archive, or none of a topic.
     """
     import pyarrow.parquet as pq
 
     columns = ["topic", "brokerName", "queueId", "queueOffset", "tags", "keys", "properties", "body"]
     log = ArchiveLog(archive)
+    log.demand_any(topics)
     for file in log.files():
         if topics and file.topic not in topics:
             continue
