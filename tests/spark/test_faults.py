@@ -31,6 +31,7 @@ from cometmq.spark.cluster import Cluster
 from cometmq.spark.decode import Records
 from cometmq.spark.errors import BadBodyError, DataLossError, SparkSourceError
 from cometmq.spark.fetch import Fetcher
+from cometmq.spark.group_offsets import committed_offsets
 from cometmq.spark.options import SourceOptions, parse_options
 from cometmq.spark.queues import OffsetRange, Queue
 from cometmq.testing import ProcessCluster, SyncCluster
@@ -44,6 +45,18 @@ def source_of(namesrv: str, topic: str, **more: str) -> SourceOptions:
 
 def offsets(fetcher: Fetcher, part: OffsetRange) -> list[int]:
     return [offset for chunk in fetcher.fetch([part]) for offset in Records(chunk.data).queue_offsets.tolist()]
+
+
+def test_a_broker_that_was_restarted_since_is_asked_where_groups_are() -> None:
+    """Over a new connection: the one kept from before is of no more use."""
+    with SyncCluster() as cluster:
+        cluster.create_topic("orders", 1)
+        brokers = Cluster(source_of(cluster.namesrv_address, "orders"))
+        (queue,) = brokers.queues()
+        brokers.commit_offsets("readers", {queue: 0})
+        assert committed_offsets(brokers, [queue], "readers") == {queue: 0}
+        cluster.restart_broker(0)
+        assert committed_offsets(brokers, [queue], "readers") == {queue: 0}
 
 
 def test_messages_that_expired_after_a_batch_was_planned() -> None:

@@ -45,6 +45,7 @@ def test_lists_of_addresses_and_topics() -> None:
         ({"startingOffsets": "[1]"}, "must be a JSON object"),
         ({"startingOffsets": '{"orders": 5}'}, "must stand below a topic, a broker and a queue"),
         ({"startingOffsets": '{"orders": {"b": {"x": 5}}}'}, "'x' is not the number of a queue"),
+        ({"startingOffsets": '{"orders": {"b": {"00": 5}}}'}, "'00' is not the number of a queue"),
         ({"startingOffsets": '{"orders": {"b": {"0": -7}}}'}, "-7 is not an offset"),
         ({"startingOffsets": '{"orders": {"b": {"0": true}}}'}, "True is not an offset"),
         ({"startingOffsets": "latest", "startingTimestamp": "0"}, "exclude each other"),

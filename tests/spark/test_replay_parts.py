@@ -71,7 +71,7 @@ def test_origins_are_read_back_and_those_of_other_replays_are_not() -> None:
     origin = Origin("broker/a", 3, 77)
     assert origin_of("abc", origin_text("abc", origin, 1)) == origin
     assert origin_of("abd", origin_text("abc", origin, 1)) is None
-    assert origin_of("abc", None) is None
+    assert [origin_of("abc", text) for text in (None, "abc/", "abc/x/1/1/b", "abc/1/1")] == [None] * 4
 
 
 ends = st.lists(st.integers(0, 200), min_size=2, max_size=2)

@@ -207,7 +207,7 @@ class Cluster:
             requests.append((RequestCode.GET_MAX_OFFSET, GetMaxOffsetRequestHeader(queue.topic, queue.queue_id)))
         answers = [
             demand_success(answer).header(GetMaxOffsetResponseHeader).offset
-            for answer in self._ask_broker(members[0], requests, patience_s)
+            for answer in self.ask_broker(members[0], requests, patience_s)
         ]
         return {
             queue: Bounds(min(first, end), end)
@@ -233,7 +233,7 @@ class Cluster:
                 )
                 for queue, at, count in (places[member] for member in members)
             ]
-            answers = self._ask_broker(places[members[0]][0], requests, self._options.poll_timeout_s)
+            answers = self.ask_broker(places[members[0]][0], requests, self._options.poll_timeout_s)
             for member, answer in zip(members, answers, strict=True):
                 if answer.code == ResponseCode.SUCCESS and answer.body:
                     units = decode_body(QueryConsumeQueueResponseBody, answer.body).queue_data
@@ -271,7 +271,7 @@ class Cluster:
             ]
             # The first alone: it makes the group's table, which Apache's threads would make more than once.
             for part in (updates[:1], updates[1:]):
-                for answer in self._ask_broker(members[0], part):
+                for answer in self.ask_broker(members[0], part):
                     demand_success(answer)
 
     def _introduce(self, group: str, members: Sequence[Queue]) -> None:
@@ -317,7 +317,7 @@ class Cluster:
         if held.first == held.end:
             return held.end
         header = SearchOffsetRequestHeader(queue.topic, queue.queue_id, max(timestamp_ms, 0))
-        (answer,) = self._ask_broker(queue, [(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)])
+        (answer,) = self.ask_broker(queue, [(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)])
         hint = min(max(demand_success(answer).header(GetMaxOffsetResponseHeader).offset, held.first), held.end - 1)
         low, high, step = held.first, held.end, 1  # what is sought lies in [low, high]
         at = hint
@@ -338,7 +338,7 @@ class Cluster:
         from cometmq.spark.decode import Records
 
         header = pull_header(queue, offset, 1, self._options.consumer_group)
-        (answer,) = self._ask_broker(queue, [(RequestCode.PULL_MESSAGE, header)])
+        (answer,) = self.ask_broker(queue, [(RequestCode.PULL_MESSAGE, header)])
         if answer.code == ResponseCode.SUCCESS:
             return int(Records(answer.body).store_timestamps[0])
         if answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY:
@@ -349,10 +349,14 @@ class Cluster:
         demand_success(answer)
         return None
 
-    def _ask_broker(
+    def ask_broker(
         self, queue: Queue, requests: Sequence[tuple[int, Header]], patience_s: float = 0.0
     ) -> list[RemotingCommand]:
-        """Ask at least twice (a cached connection may be stale), and on until the patience is over."""
+        """Send requests to the broker of a queue; at least twice (a cached connection may be stale), and on until the
+        patience is over.
+
+        :raises UnreachableError: it does not answer.
+        """
         give_up_at = self._clock.monotonic() + patience_s
         for attempt in count():
             try:

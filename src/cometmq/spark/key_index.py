@@ -32,6 +32,7 @@ from cometmq.spark.archive_reader import read_files, record_of
 from cometmq.spark.errors import ArchiveError, OptionError
 from cometmq.spark.job_source import job_session
 from cometmq.spark.queues import Offsets, Queue
+from cometmq.spark.report_table import table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -83,13 +84,9 @@ class KeyIndexReport:
         if not self.topics:
             return f"nothing new in the archive {self.archive}"
         verb = "would be indexed" if self.dry_run else "indexed"
-        lines = [
-            f"{quantity(self.messages, 'message')} {verb} under {quantity(self.keys, 'key')} in {self.index}; "
-            f"{self.seconds:.1f} s",
-            "",
-        ]
-        lines.append(f"  {'topic':<64} {'messages':>14} {'keys':>14}")
-        return "\n".join([*lines, *(f"  {of.topic:<64} {of.messages:>14,} {of.keys:>14,}" for of in self.topics)])
+        rows = ((of.topic, of.messages, of.keys) for of in self.topics)
+        told = f"{quantity(self.messages, 'message')} {verb} under {quantity(self.keys, 'key')} in {self.index}"
+        return "\n".join([f"{told}; {self.seconds:.1f} s", "", *table(("<topic", ">messages", ">keys"), rows)])
 
 
 def build_key_index(

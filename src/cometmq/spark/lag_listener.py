@@ -59,7 +59,8 @@ class LagListener(StreamingQueryListener):
         for of in self.queries:
             query = f'query="{_escaped(of.name)}"'
             for queue in of.lag.queues:
-                place = f'topic="{queue.queue.topic}",broker="{queue.queue.broker}",queue="{queue.queue.queue_id}"'
+                topic, broker = _escaped(queue.queue.topic), _escaped(queue.queue.broker)
+                place = f'topic="{topic}",broker="{broker}",queue="{queue.queue.queue_id}"'
                 lines.append(f"cometmq_spark_offsets_behind{{{query},{place}}} {queue.behind}")
             speeds.append(f"cometmq_spark_processed_rows_per_second{{{query}}} {of.processed_rows_per_second:.3f}")
         return "\n".join((*lines, *speeds, ""))

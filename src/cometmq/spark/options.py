@@ -265,7 +265,7 @@ def _start(name: str, text: str) -> Start:
 def _check_start(name: str, value: Any, depth: int) -> None:
     if isinstance(value, dict) and depth < 3:
         for key, inner in value.items():
-            if depth == 2 and not key.isdecimal():
+            if depth == 2 and not re.fullmatch("0|[1-9][0-9]{0,9}", key):
                 raise OptionError(f"option {name}: {key!r} is not the number of a queue")
             _check_start(name, inner, depth + 1)
     elif isinstance(value, bool) or not (value in (EARLIEST, LATEST) or (isinstance(value, int) and value >= -2)):

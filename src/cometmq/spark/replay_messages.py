@@ -35,6 +35,7 @@ ACTING: Final = frozenset({DELAY, TRAN_MSG, TIMER_DEL_UNIQKEY, "INNER_MULTI_DISP
 _TOUCHED: Final = re.compile(
     f"(?:^|{PROPERTY_SEPARATOR})(?:{'|'.join(sorted(ACTING | {REPLAY_ORIGIN}))}){NAME_VALUE_SEPARATOR}"
 )
+_ORIGIN: Final = re.compile(r"([^/]*)/(\d{1,10})/(\d{1,19})/-?\d{1,20}/(.*)", re.DOTALL)
 _HEAD: Final = struct.Struct(">iiiii")
 _SHORT: Final = struct.Struct(">h")
 
@@ -84,10 +85,10 @@ def origin_text(replay_id: str, origin: Origin, born_ms: int) -> str:
 
 def origin_of(replay_id: str, text: str | None) -> Origin | None:
     """Undo :func:`origin_text`; ``None`` where it is not of this replay."""
-    if text is None or not text.startswith(f"{replay_id}/"):
+    match = None if text is None else _ORIGIN.fullmatch(text)
+    if match is None or match[1] != replay_id:
         return None
-    _, queue_id, offset, _, broker = text.split("/", 4)
-    return Origin(broker, int(queue_id), int(offset))
+    return Origin(match[4], int(match[2]), int(match[3]))
 
 
 def properties_with(text: str, origin: str) -> str:
