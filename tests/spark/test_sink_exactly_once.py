@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
+import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -171,6 +174,37 @@ KEYLESS: list[dict[str, Any]] = [{"body": b"%06d" % number} for number in range(
 def die_on(topics: Topics) -> None:
     with pytest.raises(DiedError):
         sink(topics, "T", cut(KEYLESS, 1000, 2500), **EXACTLY)
+
+
+@pytest.mark.crash
+def test_a_task_that_fails_first_waits_for_what_it_has_sent(tmp_path: Path) -> None:
+    """The next attempt asks at once what is stored, and would store again what its broker had not come to yet."""
+    deployment = deploy(System.COMETMQ, tmp_path)
+    goes_on = threading.Event()
+
+    def go_on() -> None:
+        goes_on.set()
+        os.kill(deployment.broker.pid, signal.SIGCONT)
+
+    timer = threading.Timer(1.0, go_on)
+
+    def dying() -> Iterator[Any]:
+        yield rows_of(rows(1000))
+        os.kill(deployment.broker.pid, signal.SIGSTOP)
+        timer.start()
+        yield rows_of(rows(1000, 1000))
+        raise DiedError
+
+    try:
+        topics = Topics(deployment.address, deployment.broker.address)
+        topic = topics.create(queues=3)
+        with pytest.raises(DiedError):
+            sink(topics, topic, dying(), **EFFECTIVELY)
+        assert goes_on.is_set()
+        assert sorted(itertools.chain(*numbers(topics, topic, 3))) == list(range(2000))
+    finally:
+        timer.join()
+        deployment.close()
 
 
 @pytest.mark.crash

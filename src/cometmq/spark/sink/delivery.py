@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -110,6 +111,18 @@ class Delivery:
         while self._in_flight:
             self._collect(next(iter(self._in_flight)).broker)
         return self.delivered
+
+    def settle(self) -> None:
+        """Wait a while for the answers to what was sent, whatever they are, before the task fails.
+
+        A repeated attempt asks at once what is stored; what is stored after that is there twice.
+        """
+        give_up_at = self._clock.monotonic() + self._answer_s
+        for broker, connection in self._connections.items():
+            open_ = {sending.opaque for sending in self._in_flight.values() if sending.chunk.queue.broker == broker}
+            with suppress(BlockingConnectionError):
+                while open_ and (left_s := give_up_at - self._clock.monotonic()) > 0:
+                    open_.discard(connection.receive(left_s).opaque)
 
     def close(self) -> None:
         """Close the connections."""

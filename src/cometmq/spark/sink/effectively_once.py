@@ -3,7 +3,8 @@
 The ids of messages (UNIQ_KEY) are the same whenever a row is sent, and brokers find messages by them (QUERY_MESSAGE,
 the index). The rows of one queue are stored in their order, so what an earlier attempt stored is the beginning of them:
 one question tells that there is nothing, and a binary search finds where it ends. After that the queue is asked no
-more, until a connection breaks and nobody knows what became of a request.
+more, until a connection breaks and nobody knows what became of a request. Before a broker is asked its index has to
+hold what the broker acknowledged to an earlier attempt (:mod:`cometmq.spark.sink.dispatch`).
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ from cometmq.remoting.headers import QueryMessageRequestHeader
 from cometmq.spark.connections import borrowed
 from cometmq.spark.errors import SinkError
 from cometmq.spark.queues import Queue
+from cometmq.spark.sink.dispatch import await_dispatch
 from cometmq.spark.sink.identity import TaskIdentity
 from cometmq.spark.sink.options import SinkOptions
 from cometmq.spark.sink.placing import Chunk
 from cometmq.spark.sink.routes import ANSWER_SECONDS, WriteRoute
 
-INDEX_SECONDS: Final = 1.0
-"""What a broker is given to store and index a request whose connection broke, before it is asked."""
+STORE_SECONDS: Final = 1.0
+"""What a broker is given to store a request whose connection broke or whose sender died, before it is asked."""
 PROOF_SECONDS: Final = 10.0
 """What a broker is given to index the last message of a task, before its index is taken for switched off."""
 _PAUSE_SECONDS: Final = 0.1
@@ -42,12 +44,18 @@ _proven: set[str] = set()
 class EffectivelyOnce:
     """Looks for the rows of one task."""
 
-    def __init__(self, options: SinkOptions, identity: TaskIdentity, *, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self, options: SinkOptions, identity: TaskIdentity, attempt: int = 0, *, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
         self._options = options
+        self._is_unsettled = attempt > 0
+        """Whether a request may be on its way to a store of which nobody waits for the answer any more."""
         self._identity = identity
         self._clock = clock
         self._answer_s = min(ANSWER_SECONDS, options.send_timeout_s)
         self._masters: dict[str, str] = {}
+        self._indexed: set[str] = set()
+        """Brokers whose index holds what earlier attempts sent."""
         self._is_new: set[Queue] = set()
         self._last_of: dict[str, Chunk] = {}
 
@@ -72,8 +80,9 @@ class EffectivelyOnce:
         return ""
 
     def still_unsent(self, chunk: Chunk) -> Chunk | None:
-        """The rows that the broker does not find, after some time for its index."""
-        threading.Event().wait(INDEX_SECONDS)
+        """The rows that the broker does not find, after some time to store them."""
+        self._indexed.discard(chunk.queue.broker)
+        self._is_unsettled = True
         return self._search(chunk)
 
     def finish(self) -> None:
@@ -121,10 +130,16 @@ class EffectivelyOnce:
             end_timestamp=_FOR_EVER_MS,
             unique_key_query=True,
         )
+        address, access = self._masters[queue.broker], self._options.access
         give_up_at = self._clock.monotonic() + self._options.send_timeout_s
         for attempt in itertools.count():
             try:
-                with borrowed(self._masters[queue.broker], self._options.access, self._answer_s) as link:
+                if queue.broker not in self._indexed:
+                    if self._is_unsettled:
+                        threading.Event().wait(STORE_SECONDS)
+                    await_dispatch(queue.broker, address, access, patience_s=self._answer_s, clock=self._clock)
+                    self._indexed.add(queue.broker)
+                with borrowed(address, access, self._answer_s) as link:
                     answer = link.invoke(RequestCode.QUERY_MESSAGE, header)
                 if answer.code == ResponseCode.QUERY_NOT_FOUND:
                     return False

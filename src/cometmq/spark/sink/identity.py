@@ -63,6 +63,14 @@ def _low_digits() -> npt.NDArray[np.uint8]:
     return digits[np.stack([numbers >> shift & 15 for shift in (12, 8, 4, 0)], axis=1)]
 
 
+def task_attempt() -> int:
+    """The number of this attempt of the task of Spark that this process runs now, from 0; only inside a task."""
+    from pyspark import TaskContext
+
+    context: Any = TaskContext.get()
+    return int(context.attemptNumber())
+
+
 def task_identity(producer: str | None, *, streaming: bool) -> TaskIdentity:
     """Which task of Spark this process runs now; only inside a task.
 

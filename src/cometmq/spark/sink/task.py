@@ -44,16 +44,19 @@ class SinkPlan:
     """Routes that were looked up when the write was planned."""
 
 
-def write_rows(plan: SinkPlan, identity: TaskIdentity, batches: Iterable[pa.RecordBatch]) -> SinkCommit:
+def write_rows(
+    plan: SinkPlan, identity: TaskIdentity, batches: Iterable[pa.RecordBatch], *, attempt: int = 0
+) -> SinkCommit:
     """Send the rows of one task; return when all are acknowledged.
 
+    :param attempt: number of this attempt, from 0.
     :raises SinkError: a row cannot be sent, or a broker refuses or does not acknowledge messages.
     """
     from cometmq.spark.sink.delivery import Delivery
     from cometmq.spark.sink.encoding import encode_rows, parts_of
     from cometmq.spark.sink.placing import Placing
 
-    guard = _guard(plan.options, identity)
+    guard = _guard(plan.options, identity, attempt)
     routes = Routes(plan.options, plan.routes, guard.settle)
     placing = Placing(plan.options, routes, identity.partition)
     delivery = Delivery(plan.options, routes, guard)
@@ -66,12 +69,15 @@ def write_rows(plan: SinkPlan, identity: TaskIdentity, batches: Iterable[pa.Reco
                 row += part.num_rows
         done = delivery.finish()
         guard.finish()
+    except Exception:
+        delivery.settle()
+        raise
     finally:
         delivery.close()
     return SinkCommit(done.messages, done.bytes, done.requests, done.repeated, done.passed_over)
 
 
-def _guard(options: SinkOptions, identity: TaskIdentity) -> Guard:
+def _guard(options: SinkOptions, identity: TaskIdentity, attempt: int) -> Guard:
     from cometmq.spark.sink.effectively_once import EffectivelyOnce
     from cometmq.spark.sink.exactly_once import ExactlyOnce
     from cometmq.spark.sink.guards import AtLeastOnce
@@ -79,7 +85,7 @@ def _guard(options: SinkOptions, identity: TaskIdentity) -> Guard:
     if options.guarantee is Guarantee.EXACTLY_ONCE:
         return ExactlyOnce(options, identity)
     if options.guarantee is Guarantee.EFFECTIVELY_ONCE:
-        return EffectivelyOnce(options, identity)
+        return EffectivelyOnce(options, identity, attempt)
     return AtLeastOnce()
 
 

@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from cometmq.spark.errors import OptionError
 from cometmq.spark.sink.columns import check_sink_schema
-from cometmq.spark.sink.identity import task_identity
+from cometmq.spark.sink.identity import task_attempt, task_identity
 from cometmq.spark.sink.options import SinkOptions, parse_sink_options
 from cometmq.spark.sink.routes import look_up
 from cometmq.spark.sink.task import SinkCommit, SinkPlan, summary, write_rows
@@ -40,7 +40,8 @@ class RocketMQWriter(DataSourceArrowWriter):
 
         :raises SinkError: as :func:`~cometmq.spark.sink.task.write_rows`.
         """
-        return write_rows(self._plan, task_identity(self._plan.producer, streaming=self._plan.streaming), iterator)
+        identity = task_identity(self._plan.producer, streaming=self._plan.streaming)
+        return write_rows(self._plan, identity, iterator, attempt=task_attempt())
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Tell in the log what was sent."""
@@ -58,7 +59,8 @@ class RocketMQStreamWriter(DataSourceStreamArrowWriter):
 
         :raises SinkError: as :func:`~cometmq.spark.sink.task.write_rows`.
         """
-        return write_rows(self._plan, task_identity(self._plan.producer, streaming=self._plan.streaming), iterator)
+        identity = task_identity(self._plan.producer, streaming=self._plan.streaming)
+        return write_rows(self._plan, identity, iterator, attempt=task_attempt())
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 (Spark's name)
         """Tell in the log what was sent."""
