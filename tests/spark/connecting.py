@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from tests.interop.probe import until
+from tests.spark.home import spark_home
 
 PATIENCE_S = 180.0
 """For the server's start; some seconds on an idle machine."""
@@ -33,9 +34,7 @@ _CONFIGURATION = {
 @contextlib.contextmanager
 def connect_server(directory: Path) -> Iterator[str]:
     """A server with two cores for the length of the block; its address."""
-    import pyspark
-
-    home = Path(pyspark.__file__).parent
+    home = spark_home(directory)
     log = directory / "server.log"
     settings = [word for name, value in _CONFIGURATION.items() for word in ("--conf", f"{name}={value}")]
     own = {

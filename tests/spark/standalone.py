@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.interop.probe import until
+from tests.spark.home import spark_home
 
 from cometmq.testing import free_port
 
@@ -64,9 +65,7 @@ class Standalone:
     workers: int = 2
 
     def __enter__(self) -> Standalone:
-        import pyspark
-
-        self._spark_home = str(Path(pyspark.__file__).parent)
+        self._spark_home = str(spark_home(self.directory))
         self._stack = ExitStack()
         self._running: list[Process] = []
         self._started = 0
