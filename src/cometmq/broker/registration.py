@@ -26,7 +26,8 @@ from cometmq.broker.topics import READ_WRITE, TopicConfigManager
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.message.hosts import split_addresses
 from cometmq.message.names import MASTER_ID
-from cometmq.remoting.bodies import BodyError, DataVersion, KVTable, TopicConfig, crc32, decode_body
+from cometmq.message.record import body_crc
+from cometmq.remoting.bodies import BodyError, DataVersion, KVTable, TopicConfig, decode_body
 from cometmq.remoting.client import RemotingClient
 from cometmq.remoting.client_errors import RemotingError
 from cometmq.remoting.codes import RequestCode, ResponseCode
@@ -175,7 +176,7 @@ class BrokerRegistration:
             ha_server_addr=self.ha_address,
             broker_id=config.broker_id,
             compressed=config.compressed_register,
-            body_crc32=crc32(body),
+            body_crc32=body_crc(body),
         )
         answer = await self._client.invoke(
             nameserver,

@@ -17,13 +17,13 @@ Layout, big-endian (``CommitLog.MessageExtEncoder``, ``MessageDecoder``)::
 from __future__ import annotations
 
 import struct
-import zlib
 from collections.abc import Iterator
 from functools import cached_property
 from typing import Final
 
 import msgspec
 
+from cometmq.checksum import crc32
 from cometmq.errors import CometMQError
 from cometmq.message.hosts import IPV4_HOST_BYTES, IPV6_HOST_BYTES
 from cometmq.message.ids import offset_msg_id
@@ -92,7 +92,7 @@ class StoredRecord(msgspec.Struct, frozen=True, dict=True):
 
 def body_crc(body: Buffer) -> int:
     """CRC32 of a body as records keep it: 31 bits."""
-    return zlib.crc32(body) & CRC_MASK
+    return crc32(body) & CRC_MASK
 
 
 def encode_record(

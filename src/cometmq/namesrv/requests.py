@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 
 from cometmq.clock import Clock
+from cometmq.message.record import body_crc
 from cometmq.message.sysflag import TOPIC_UNIT, TOPIC_UNIT_SUB
 from cometmq.namesrv.kv import ORDER_TOPIC_CONFIG, KvConfig
 from cometmq.namesrv.routes import BrokerIdentity, RegistrationError, RouteTable
@@ -15,7 +16,6 @@ from cometmq.remoting.bodies import (
     DataVersion,
     KVTable,
     TopicList,
-    crc32,
     decode_body,
     encode_body,
     encode_json,
@@ -78,7 +78,7 @@ class NamesrvRequests:
     ) -> Response:
         """REGISTER_BROKER (103)."""
         header = request.header
-        if header.body_crc32 and header.body_crc32 != crc32(body):
+        if header.body_crc32 and header.body_crc32 != body_crc(body):
             return Response(ResponseCode.SYSTEM_ERROR, remark="crc32 not match")
         identity = BrokerIdentity(header.cluster_name, header.broker_name, header.broker_id, header.broker_addr)
         try:

@@ -7,7 +7,6 @@ Written and read in fastjson's dialect (:mod:`cometmq.fastjson`): numeric keys u
 from __future__ import annotations
 
 import functools
-import zlib
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -624,8 +623,3 @@ def _constant(key: str, value: Any) -> Any:
     if constants is not None and isinstance(value, int) and 0 <= value < len(constants):
         return constants[value]
     return value
-
-
-def crc32(body: bytes) -> int:
-    """CRC32 of a body, 31 bits (``UtilAll.crc32``)."""
-    return zlib.crc32(body) & 0x7FFFFFFF

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import mmap
 import struct
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from cometmq.checksum import crc32
 from cometmq.message.record import (
     BLANK_MAGIC,
     CRC_MASK,
@@ -191,7 +191,7 @@ def _sound(records: Records) -> npt.NDArray[np.bool_]:
     names, codes = records.topic_codes
     legal = np.array([is_stored_topic(topic) for topic in names], np.bool_)
     at, lengths = records.body_slices
-    crc32, view = zlib.crc32, memoryview(records.source)
+    view = memoryview(records.source)
     crcs = [crc32(view[a : a + n]) for a, n in zip(at.tolist(), lengths.tolist(), strict=True)]
     sound: npt.NDArray[np.bool_] = ((np.array(crcs, np.int64) & CRC_MASK) == records.number("bodyCrc")) & legal[codes]
     return sound

@@ -6,11 +6,11 @@ Each day's files are read by one Spark task, hour by hour.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from cometmq.checksum import crc32
 from cometmq.message.hosts import encode_host
 from cometmq.message.names import TIMER_TOPIC
 from cometmq.message.properties import TIMER_OUT_MS
@@ -86,7 +86,7 @@ def _records(data: Any, units: Units) -> Iterator[Records]:
     for unit in units:
         data.seek(int(unit["at"]))
         record = data.read(int(unit["size"]))
-        if zlib.crc32(record) != unit["crc"]:
+        if crc32(record) != unit["crc"]:
             record = _damaged(int(unit["serial"]), int(unit["due"]))
         gathered.append(record)
         size += len(record)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from cometmq.checksum import crc32
 from cometmq.clock import TimerHandle
 from cometmq.limits import INDEX_BLOCK_KEYS, MAX_INDEX_WAITING_KEYS
 from cometmq.store.checkpoint import Checkpoint, save_checkpoint
@@ -184,7 +184,7 @@ class Maintenance:
         crc = 0
         if last_offset >= 0:
             view = opened.log.view(last_offset, last_size)
-            crc = zlib.crc32(view) if view is not None else 0
+            crc = crc32(view) if view is not None else 0
         index = opened.index
         queues: list[tuple[TopicQueue, list[int]]] = []
         for topic in opened.queues.by_topic.values():

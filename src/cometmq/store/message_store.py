@@ -17,13 +17,13 @@ everything that was not flushed. What was acknowledged after a flush survives al
 from __future__ import annotations
 
 import struct
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from cometmq.checksum import crc32
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.limits import INDEX_BLOCK_KEYS, MAX_PROPERTIES_BYTES
 from cometmq.message.names import check_topic
@@ -208,7 +208,7 @@ class MessageStore:
             head = _HEAD_V4(
                 size,
                 MESSAGE_MAGIC,
-                zlib.crc32(body) & CRC_MASK,
+                crc32(body) & CRC_MASK,
                 queue.queue_id,
                 flag,
                 queue_offset,
@@ -228,7 +228,7 @@ class MessageStore:
                     _HEAD(
                         size,
                         MESSAGE_MAGIC,
-                        zlib.crc32(body) & CRC_MASK,
+                        crc32(body) & CRC_MASK,
                         queue.queue_id,
                         flag,
                         queue_offset,

@@ -7,12 +7,12 @@ rebuilt from the log; when it is gone, damaged, or does not fit the log, recover
 
 from __future__ import annotations
 
-import zlib
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from cometmq.checksum import crc32
 from cometmq.store.commit_log import CommitLog
 from cometmq.store.disk import Disk, replace_whole
 
@@ -47,7 +47,7 @@ class Position(msgspec.Struct, frozen=True):
         if segment is None or self.last_offset + self.last_size > segment.end:
             return False
         at = self.last_offset - segment.start
-        return zlib.crc32(segment.view[at : at + self.last_size]) == self.last_crc
+        return crc32(segment.view[at : at + self.last_size]) == self.last_crc
 
 
 def load_position(path: Path) -> Position | None:

@@ -7,11 +7,11 @@ stands where it was found.
 from __future__ import annotations
 
 import struct
-import zlib
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from cometmq.checksum import crc32
 from cometmq.limits import MAX_TOPIC_CHARS
 from cometmq.message.ids import tags_code
 from cometmq.message.names import check_topic
@@ -132,7 +132,7 @@ def read_log_record(
     if topic_end + 2 + _INT16.unpack_from(view, topic_end)[0] != end:
         return None
     if check_crc:
-        if zlib.crc32(view[body_at:body_end]) & CRC_MASK != crc:
+        if crc32(view[body_at:body_end]) & CRC_MASK != crc:
             return None
         if may_be_torn and end > topic_end + 2 and ends_in_zeros(view, end):
             return None  # properties, which no CRC covers, that end in zeros with zeros behind: not written whole

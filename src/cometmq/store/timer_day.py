@@ -9,7 +9,6 @@ from __future__ import annotations
 import datetime
 import os
 import threading
-import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -17,6 +16,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from cometmq.checksum import crc32
 from cometmq.store.disk import Disk
 from cometmq.store.timer_position import RENUMBERED
 from cometmq.store.timer_unit import UNIT_BYTES, UNIT_DTYPE, Chosen, TimerEntry, Units, sound_units
@@ -189,7 +189,7 @@ class TimerDay:
             record = os.pread(self._open_reader(), size, at)
         except OSError:
             return None
-        return record if len(record) == size and zlib.crc32(record) == crc else None
+        return record if len(record) == size and crc32(record) == crc else None
 
     def _open_reader(self) -> int:
         with self._opening:  # the loop's thread reads records, the worker thread tells which come soon

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import struct
-import zlib
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -21,6 +20,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from cometmq.checksum import crc32
 from cometmq.message.message import MessageExt
 from cometmq.message.names import TIMER_TOPIC
 from cometmq.message.properties import REAL_QID, REAL_TOPIC, TIMER_DEL_UNIQKEY, TIMER_OUT_MS, UNIQ_KEY
@@ -75,9 +75,9 @@ class TimerEntry(msgspec.Struct, frozen=True, gc=False):
             at,
             len(self.record),
             self.kind,
-            zlib.crc32(self.record),
+            crc32(self.record),
         )
-        return raw + _CHECK.pack(zlib.crc32(raw))
+        return raw + _CHECK.pack(crc32(raw))
 
 
 def text_hash(text: str) -> int:
@@ -128,7 +128,7 @@ def sound_units(data: bytes) -> int:
     while count:
         start = (count - 1) * UNIT_BYTES
         body_end = start + UNIT_BYTES - _CHECK.size
-        if zlib.crc32(data[start:body_end]) == _CHECK.unpack_from(data, body_end)[0]:
+        if crc32(data[start:body_end]) == _CHECK.unpack_from(data, body_end)[0]:
             return count
         count -= 1
     return 0

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import zlib
 from typing import Final
 
 import msgspec
@@ -18,6 +17,7 @@ import numpy as np
 
 from cometmq.broker.replication.frames import ReplicationError
 from cometmq.broker.replication.master_files import FilePart, MasterFiles
+from cometmq.checksum import crc32
 from cometmq.limits import MAX_TIMER_COPY_BYTES
 from cometmq.message.names import TIMER_TOPIC
 from cometmq.store.disk import replace_whole
@@ -171,7 +171,7 @@ def _entry(unit: Units, records: bytes, begin: int, name: str) -> TimerEntry:
     """
     at = int(unit["at"]) - begin
     record = records[at : at + int(unit["size"])] if at >= 0 else b""
-    if len(record) != int(unit["size"]) or zlib.crc32(record) != int(unit["crc"]):
+    if len(record) != int(unit["size"]) or crc32(record) != int(unit["crc"]):
         raise ReplicationError(f"the master's timer/{name}.data is damaged at byte {int(unit['at'])}")
     return TimerEntry(
         int(unit["due"]), int(unit["serial"]), int(unit["key"]), int(unit["topic"]), int(unit["kind"]), 0, record

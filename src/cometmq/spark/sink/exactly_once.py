@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import itertools
 import threading
-import zlib
 from dataclasses import dataclass
 from typing import Final
 
+from cometmq.checksum import crc32
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.message.producer_sequence import ProducerLane, ProducerLanes, ProducerSequence
 from cometmq.message.properties import PRODUCER_SEQUENCE
@@ -101,7 +101,7 @@ class ExactlyOnce:
         if before:
             head = chunk.part(0, before)
             lane.rows += before
-            lane.crc = zlib.crc32(head.pieces, lane.crc)
+            lane.crc = crc32(head.pieces, lane.crc)
             if lane.rows == lane.stored.next and lane.stored.crc not in (None, lane.crc):
                 raise SinkError(
                     f"the first {lane.rows} rows for {queue} differ from those that an earlier attempt stored",
@@ -110,7 +110,7 @@ class ExactlyOnce:
         if before == len(chunk):
             return None
         rest = chunk.part(before, len(chunk)) if before else chunk
-        crc = zlib.crc32(rest.pieces, lane.crc)
+        crc = crc32(rest.pieces, lane.crc)
         epoch = self._epochs[queue.broker]
         note = self._notes[queue.topic]
         sequence = ProducerSequence(self._producer, self._batch, epoch, lane.rows, len(rest), crc, note)

@@ -1,0 +1,30 @@
+"""Sums of bytes are CRC-32's, whichever library computes them."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+import zlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cometmq.checksum import crc32
+
+
+def test_the_check_value_of_the_standard() -> None:
+    assert crc32(b"123456789") == 0xCBF43926
+
+
+@given(st.binary(max_size=5000), st.integers(0, 40), st.integers(0, 2**32 - 1))
+def test_sums_are_zlib_s_wherever_the_bytes_begin_and_whatever_they_follow(data: bytes, begin: int, before: int) -> None:
+    view = memoryview(data)[begin:]
+    assert crc32(view) == zlib.crc32(view)
+    assert crc32(view, before) == zlib.crc32(view, before)
+
+
+def test_without_isal_zlib_computes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "isal", None)
+    monkeypatch.setitem(sys.modules, "isal.isal_zlib", None)
+    assert runpy.run_module("cometmq.checksum")["crc32"] is zlib.crc32
