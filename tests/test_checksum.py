@@ -25,6 +25,7 @@ def test_sums_are_zlib_s_wherever_the_bytes_begin_and_whatever_they_follow(data:
 
 
 def test_without_isal_zlib_computes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "cometmq.checksum")
     monkeypatch.setitem(sys.modules, "isal", None)
     monkeypatch.setitem(sys.modules, "isal.isal_zlib", None)
     assert runpy.run_module("cometmq.checksum")["crc32"] is zlib.crc32
