@@ -18,7 +18,7 @@ def test_the_check_value_of_the_standard() -> None:
 
 
 @given(st.binary(max_size=5000), st.integers(0, 40), st.integers(0, 2**32 - 1))
-def test_sums_are_zlib_s_wherever_the_bytes_begin_and_whatever_they_follow(data: bytes, begin: int, before: int) -> None:
+def test_sums_are_zlib_s_wherever_bytes_begin_and_whatever_they_follow(data: bytes, begin: int, before: int) -> None:
     view = memoryview(data)[begin:]
     assert crc32(view) == zlib.crc32(view)
     assert crc32(view, before) == zlib.crc32(view, before)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 
 import pytest
@@ -47,11 +48,35 @@ def test_ranges_come_whole_and_in_order(topics: Topics, options: MakeOptions) ->
 def test_large_messages_stay_in_bounds(topics: Topics, options: MakeOptions, monkeypatch: pytest.MonkeyPatch) -> None:
     """With hardly any room ahead the order and the number of messages stay the same."""
     monkeypatch.setattr(fetch_module, "_AHEAD_BYTES", 1)
-    monkeypatch.setattr(fetch_module, "_SEGMENT_OFFSETS", 7)
     monkeypatch.setattr(fetch_module, "CHUNK_BYTES", 10_000)
     topic = topics.fill(300, queues=1, size=3000)
     queue = Queue(topic, "broker-a", 0)
-    assert offsets(options(topic), OffsetRange(queue, 0, 300)) == [(queue, offset) for offset in range(300)]
+    assert offsets(options(topic, pullBatchSize="7"), OffsetRange(queue, 0, 300)) == [
+        (queue, offset) for offset in range(300)
+    ]
+
+
+def test_answers_in_the_order_of_offsets_are_handed_on_in_place(topics: Topics, options: MakeOptions) -> None:
+    """Segments are as large as answers, so none is finished by a second answer that lies elsewhere."""
+    topic = topics.fill(20_000, queues=1, size=1500)
+    chunks = list(Fetcher(options(topic)).fetch([OffsetRange(Queue(topic, "broker-a", 0), 0, 20_000)]))
+    copied = [len(chunk.data) for chunk in chunks if isinstance(chunk.data.obj, bytes)]
+    assert copied == []
+    assert len(chunks) <= 1 + sum(len(chunk.data) for chunk in chunks) // (fetch_module.CHUNK_BYTES * 3 // 4)
+
+
+def test_sizes_that_change_from_message_to_message_come_whole_and_in_order(
+    topics: Topics, options: MakeOptions
+) -> None:
+    topic = topics.create(queues=1)
+    queue = Queue(topic, "broker-a", 0)
+    noise = random.Random(5)
+    sizes = [*[10] * 3000, *[100_000] * 60, *[10] * 3000, *(noise.choice([1, 500, 20_000]) for _ in range(1500))]
+    bodies = [noise.randbytes(size) for size in sizes]
+    for first in range(0, len(bodies), 30):
+        topics.send(topic, 0, bodies[first : first + 30])
+    chunks = Fetcher(options(topic)).fetch([OffsetRange(queue, 0, len(bodies))])
+    assert [record.body for chunk in chunks for record in iter_records(bytes(chunk.data))] == bodies
 
 
 def test_offsets_beyond_the_end_are_data_loss(topics: Topics, options: MakeOptions) -> None:

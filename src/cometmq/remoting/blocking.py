@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import itertools
 import socket
-from collections.abc import Mapping
-from typing import Self
+from collections.abc import Callable, Mapping
+from typing import Self, TypeVar
 
 from cometmq.errors import CometMQError
 from cometmq.message.hosts import parse_address
 from cometmq.remoting.command import FLAG_ONEWAY, RemotingCommand, decode_command
-from cometmq.remoting.frame import FrameDecoder
+from cometmq.remoting.frame import Frame, FrameDecoder
 from cometmq.remoting.headers import Header, to_ext
 from cometmq.remoting.security import PLAIN, Security
 from cometmq.remoting.tls import trouble_of
 
 _READ_BYTES = 256 * 1024
+_BEGIN_BYTES = 64 * 1024
+"""Read at a time until the length of a body is known that is to be written elsewhere."""
+_Place = TypeVar("_Place")
+_Got = TypeVar("_Got")
 
 
 class BlockingConnectionError(CometMQError):
@@ -74,17 +78,40 @@ class BlockingConnection:
         """
         self._socket.settimeout(self._timeout_s if timeout_s is None else timeout_s)
         while (frame := self._decoder.next()) is None:
-            try:
-                data = self._socket.recv(_READ_BYTES)
-            except TimeoutError as error:
-                raise BlockingConnectionError(f"{self.address} did not answer in time") from error
-            except OSError as error:
-                raise self._ended(f"the connection to {self.address} broke: {error}") from error
-            if not data:
-                raise self._ended(f"{self.address} closed the connection")
-            self._heard = True
-            self._decoder.push(data)
+            self._decoder.push(self._arrived(self._socket.recv, _READ_BYTES))
         return decode_command(frame)
+
+    def receive_into(self, room: Callable[[int], memoryview]) -> tuple[RemotingCommand, memoryview]:
+        """The next frame that arrives, without its body, and its body; a large one is never copied.
+
+        :param room: gives bytes of the length asked for, which the body is written to.
+        :raises BlockingConnectionError: as :meth:`receive`.
+        """
+        self._socket.settimeout(self._timeout_s)
+        missing = 0
+        while (frame := self._decoder.next()) is None:
+            if (begun := self._decoder.take_begun()) is not None:
+                frame, missing = begun
+                break
+            self._decoder.push(self._arrived(self._socket.recv, _BEGIN_BYTES))
+        at = len(frame.body)
+        body = room(at + missing)
+        body[:at] = frame.body
+        while at < len(body):
+            at += self._arrived(self._socket.recv_into, body[at:])
+        return decode_command(Frame(frame.serialize_type, frame.header, b"")), body
+
+    def _arrived(self, read: Callable[[_Place], _Got], place: _Place) -> _Got:
+        try:
+            got = read(place)
+        except TimeoutError as error:
+            raise BlockingConnectionError(f"{self.address} did not answer in time") from error
+        except OSError as error:
+            raise self._ended(f"the connection to {self.address} broke: {error}") from error
+        if not got:
+            raise self._ended(f"{self.address} closed the connection")
+        self._heard = True
+        return got
 
     def _ended(self, message: str) -> BlockingConnectionError:
         next_step = None if self._heard else "it may take connections with TLS only"

@@ -142,6 +142,17 @@ class FrameDecoder:
         self._at, self._need, self._large = 0, 4, None
         return frame
 
+    def take_begun(self) -> tuple[Frame, int] | None:
+        """A large frame whose header is here: with what is held of its body, and how many bytes of it are to come.
+
+        These are the caller's to read, and not to be pushed.
+        """
+        large, self._large = self._large, None
+        if large is None:
+            return None
+        self._need = 4
+        return large.begun(), large.size - large.held
+
     def _check_total(self, total: int) -> None:
         if not 4 <= total <= self._max_frame_bytes:
             raise FrameError(f"a frame of {total} bytes; at most {self._max_frame_bytes} are taken")
@@ -178,10 +189,17 @@ class _LargeFrame:
             self._pieces.append(bytearray(data))
         self.held += len(data)
 
+    def begun(self) -> Frame:
+        """The frame, with what is held of its body."""
+        first, *rest = self._pieces
+        return self._frame(memoryview(first)[self._body_at :], *rest)
+
     def take(self) -> tuple[Frame, bytes]:
         """The frame, once all of it is held, and what follows it."""
         first, *middle, last = self._pieces
         end = len(last) - (self.held - self.size)
-        mark = _WORDS.unpack_from(first)[1]
-        body = b"".join((memoryview(first)[self._body_at :], *middle, memoryview(last)[:end]))
-        return Frame(mark >> 24, bytes(first[8 : self._body_at]), body), bytes(last[end:])
+        return self._frame(memoryview(first)[self._body_at :], *middle, memoryview(last)[:end]), bytes(last[end:])
+
+    def _frame(self, *body: bytes | bytearray | memoryview) -> Frame:
+        first = self._pieces[0]
+        return Frame(_WORDS.unpack_from(first)[1] >> 24, bytes(first[8 : self._body_at]), b"".join(body))

@@ -1,7 +1,7 @@
 """Pulls ranges of queue offsets as raw record bytes, with many requests in flight on one connection.
 
 A broker answers one pull with at most 32 messages or 256 KiB (Apache's defaults), so waiting for each answer would
-leave the connection idle most of the time. The ranges are cut into segments; the first few unfinished ones are
+leave the connection idle most of the time. The first few unfinished segments (:mod:`cometmq.spark.segments`) are
 pulled side by side, one request each, and their bytes are handed on in order. What is buffered ahead of the first
 segment is bounded: beyond ``_AHEAD_BYTES`` only the first segment goes on.
 
@@ -15,7 +15,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
@@ -25,18 +25,19 @@ from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import RemotingCommand
 from cometmq.remoting.denials import denial_step
 from cometmq.remoting.headers import PullMessageResponseHeader
+from cometmq.spark.blocks import Blocks, Piece, contiguous
 from cometmq.spark.cluster import Cluster, pull_header
 from cometmq.spark.connections import borrowed, send_request
 from cometmq.spark.decode import Records
 from cometmq.spark.errors import DataLossError, SparkSourceError, UnreachableError
 from cometmq.spark.options import SourceOptions
 from cometmq.spark.queues import OffsetRange, Queue, joined
+from cometmq.spark.segments import Segment, Segments
 
 CHUNK_BYTES: Final = 8 * 1024 * 1024
 """Bytes handed on at a time: what a chunk costs once is a tenth of it then, and larger ones cross no faster."""
-_SEGMENT_OFFSETS: Final = 2048
-_IN_FLIGHT: Final = 12
-"""Segments pulled side by side."""
+_APART_BYTES: Final = CHUNK_BYTES // 2
+"""From this size on bytes are handed on rather than copied together with others that do not lie behind them."""
 _AHEAD_BYTES: Final = 32 * 1024 * 1024
 """Answers kept for later segments while the first is not done; with the frames in flight this bounds a reader."""
 _ANSWER_SECONDS: Final = 30.0
@@ -47,32 +48,12 @@ _REMOVING: Final = "MESSAGE_WAS_REMOVING"
 log = logging.getLogger("cometmq.spark")
 
 
-@dataclass(slots=True)
-class _Segment:
-    """A part of a range: what has arrived of it, and where it goes on."""
-
-    part: OffsetRange
-    at: int
-    asked: int | None = None
-    """Opaque of the request in flight."""
-    pieces: list[bytes] = field(default_factory=list)
-    size: int = 0
-
-    @property
-    def queue(self) -> Queue:
-        return self.part.queue
-
-    @property
-    def done(self) -> bool:
-        return self.at >= self.part.end
-
-
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """Whole records of one queue, in the order of their offsets."""
 
     queue: Queue
-    data: bytes
+    data: memoryview
 
 
 class Fetcher:
@@ -83,6 +64,7 @@ class Fetcher:
         self._cluster = Cluster(options)
         self._clock = clock
         self._pause = threading.Event()
+        self._blocks = Blocks(CHUNK_BYTES)
         self.lost: list[OffsetRange] = []
         """What was skipped since its messages were gone (only without ``failOnDataLoss``), neighbours joined."""
 
@@ -93,44 +75,44 @@ class Fetcher:
         :raises UnreachableError: nothing arrived for ``pollTimeoutMs``.
         """
         for _, of_broker in groupby(ranges, key=lambda part: part.queue.broker):
-            waiting = deque(segment for part in of_broker for segment in _segments(part))
-            yield from self._chunks(self._pieces(waiting))
+            yield from self._chunks(self._pieces(Segments(of_broker, self._options.pull_batch_size)))
 
-    def _chunks(self, pieces: Iterator[tuple[Queue, bytes]]) -> Iterator[Chunk]:
+    def _chunks(self, pieces: Iterator[tuple[Queue, Piece]]) -> Iterator[Chunk]:
         for queue, of_queue in groupby(pieces, key=lambda piece: piece[0]):
-            gathered: list[bytes] = []
+            gathered: list[Piece] = []
             size = 0
-            for _, data in of_queue:
-                gathered.append(data)
-                size += len(data)
-                if size >= CHUNK_BYTES:
-                    yield Chunk(queue, b"".join(gathered))
+            for _, piece in of_queue:
+                apart = gathered and not gathered[-1].is_followed_by(piece)
+                if size >= CHUNK_BYTES or (apart and (size >= _APART_BYTES or not piece.begin)):
+                    yield Chunk(queue, contiguous(gathered))
                     gathered, size = [], 0
+                gathered.append(piece)
+                size += len(piece)
             if gathered:
-                yield Chunk(queue, b"".join(gathered))
+                yield Chunk(queue, contiguous(gathered))
 
-    def _pieces(self, waiting: deque[_Segment]) -> Iterator[tuple[Queue, bytes]]:
+    def _pieces(self, waiting: Segments) -> Iterator[tuple[Queue, Piece]]:
         """Yield the answers' bodies in order; connect again when the connection breaks."""
-        active: deque[_Segment] = deque()
+        active: deque[Segment] = deque()
         progress_at = self._clock.monotonic()
         while waiting or active:
-            queue = (active or waiting)[0].queue
+            queue = active[0].queue if active else waiting.next_queue
             try:
                 with borrowed(self._cluster.address_of(queue), self._options.access, self._answer_s) as connection:
-                    for queue, data in self._exchange(connection, waiting, active):
-                        yield queue, data
+                    for queue, piece in self._exchange(connection, waiting, active):
+                        yield queue, piece
                         progress_at = self._clock.monotonic()
             except (BlockingConnectionError, UnreachableError) as error:
                 self._cluster.forget(queue.broker)
                 for segment in active:
                     segment.asked = None
+                where = f"offset {active[0].at} of {active[0].queue}" if active else str(queue)
                 if self._clock.monotonic() - progress_at > self._options.poll_timeout_s:
                     raise UnreachableError(
-                        f"nothing arrived of {(active or waiting)[0].part} for {self._options.poll_timeout_ms} ms: "
-                        f"{error.message}",
+                        f"nothing arrived of {where} for {self._options.poll_timeout_ms} ms: {error.message}",
                         next_step="is the broker running? option pollTimeoutMs waits longer",
                     ) from error
-                log.warning("reading %s is interrupted and tried again: %s", (active or waiting)[0].part, error)
+                log.warning("reading %s is interrupted and tried again: %s", where, error)
                 self._pause.wait(_PAUSE_SECONDS)
 
     @property
@@ -138,34 +120,35 @@ class Fetcher:
         return min(_ANSWER_SECONDS, self._options.poll_timeout_s)
 
     def _exchange(
-        self, connection: BlockingConnection, waiting: deque[_Segment], active: deque[_Segment]
-    ) -> Iterator[tuple[Queue, bytes]]:
+        self, connection: BlockingConnection, waiting: Segments, active: deque[Segment]
+    ) -> Iterator[tuple[Queue, Piece]]:
         """Keep requests in flight and yield what has arrived of the first segment, until all are done."""
-        asked: dict[int, _Segment] = {}
+        asked: dict[int, Segment] = {}
         while waiting or active or asked:
-            while waiting and len(active) < _IN_FLIGHT:
-                first = waiting.popleft()
-                active.append(first)
+            while waiting and len(active) < waiting.in_flight:
+                active.append(waiting.cut())
             ahead = sum(segment.size for segment in active)
             for place, segment in enumerate(active):
                 if segment.asked is None and not segment.done and (place == 0 or ahead < _AHEAD_BYTES):
                     self._ask(connection, segment, asked)
-            answer = connection.receive()
+            answer, _ = connection.receive_into(self._blocks.room)
             asking = asked.pop(answer.opaque, None) if answer.is_response else None
             if asking is None:
                 continue
             asking.asked = None
-            self._take(asking, answer)
+            at = asking.at
+            self._take(asking, answer, self._blocks.last)
+            waiting.learn(asking, at, len(self._blocks.last))
             while active:
                 head = active[0]
                 pieces, head.pieces, head.size = head.pieces, [], 0
-                for data in pieces:
-                    yield head.queue, data
+                for piece in pieces:
+                    yield head.queue, piece
                 if not head.done:
                     break
                 active.popleft()
 
-    def _ask(self, connection: BlockingConnection, segment: _Segment, asked: dict[int, _Segment]) -> None:
+    def _ask(self, connection: BlockingConnection, segment: Segment, asked: dict[int, Segment]) -> None:
         count = min(self._options.pull_batch_size, segment.part.end - segment.at)
         options = self._options
         expression, kind = (options.sql_filter, "SQL92") if options.sql_filter else (_tags(options), "TAG")
@@ -173,7 +156,7 @@ class Fetcher:
         segment.asked = send_request(connection, RequestCode.PULL_MESSAGE, header)
         asked[segment.asked] = segment
 
-    def _take(self, segment: _Segment, answer: RemotingCommand) -> None:
+    def _take(self, segment: Segment, answer: RemotingCommand, body: Piece) -> None:
         """Move a segment on by an answer."""
         if answer.code == ResponseCode.SYSTEM_BUSY:  # tried again on a new connection, after a pause
             raise UnreachableError(f"the broker is busy: {answer.remark}")
@@ -187,12 +170,11 @@ class Fetcher:
             )
         after = answer.header(PullMessageResponseHeader).next_begin_offset
         if answer.code == ResponseCode.SUCCESS:
-            data = answer.body
             if after > segment.part.end:
-                data = _within(data, segment.part)
-            if data:
-                segment.pieces.append(data)
-                segment.size += len(data)
+                body = _within(body, segment.part)
+            if len(body):
+                segment.pieces.append(body)
+                segment.size += len(body)
             segment.at = max(after, segment.at + 1)
         elif answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY and answer.remark != _REMOVING and after > segment.at:
             segment.at = after  # what lies between did not match; that is no loss
@@ -204,7 +186,7 @@ class Fetcher:
             end = "the queue ends before them" if after <= segment.at else "they were deleted"
             self._lost(segment, segment.part.end, end)
 
-    def _lost(self, segment: _Segment, until: int, why: str) -> None:
+    def _lost(self, segment: Segment, until: int, why: str) -> None:
         """Skip to ``until``, or fail."""
         gone = OffsetRange(segment.queue, segment.at, min(until, segment.part.end))
         if self._options.fail_on_data_loss:
@@ -231,13 +213,7 @@ def _tags(options: SourceOptions) -> str:
     return " || ".join(sorted(options.tags)) or "*"
 
 
-def _segments(part: OffsetRange) -> Iterator[_Segment]:
-    for first in range(part.first, part.end, _SEGMENT_OFFSETS):
-        yield _Segment(OffsetRange(part.queue, first, min(first + _SEGMENT_OFFSETS, part.end)), first)
-
-
-def _within(data: bytes, part: OffsetRange) -> bytes:
+def _within(body: Piece, part: OffsetRange) -> Piece:
     """Cut records of later offsets off an answer that went beyond its segment."""
-    records = Records(data)
-    kept = records.between(part.first, part.end)
-    return data[: int(kept.sizes.sum())] if len(kept) else b""
+    kept = Records(body.data).between(part.first, part.end)
+    return body.shortened(int(kept.sizes.sum()))
