@@ -34,7 +34,7 @@ from cometmq.store.record_scan import is_stored_topic
 
 CHUNK_BYTES: Final = 32 * 1024 * 1024
 """Bytes of records that are checked together, unless more are asked for; one record may be larger."""
-_CHUNK_RECORDS: Final = 128 * 1024
+_CHUNK_RECORDS: Final = 64 * 1024
 """Records that are checked together: what is known of each takes some 300 bytes, however small it is."""
 _HEAD: Final = struct.Struct(">ii")
 _SIZE: Final = struct.Struct(">i")
