@@ -6,6 +6,7 @@ import importlib.util
 import logging
 import os
 import shutil
+import site
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
+_WORKER_PYTHON: Final = Path(__file__).with_name("worker-python")
 _MODULES: Final = ("pyspark", "pyarrow", "pandas")
 _CONNECT_MODULES: Final = ("grpc", "grpc_status")
 CONNECT_SCHEME: Final = "sc://"
@@ -147,7 +149,7 @@ def _started(master: str, app_name: str, *, brief: bool = False) -> SparkConf:
     from pyspark import SparkConf
 
     _log.info("starting Spark on %s", master)
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_PYTHON", _worker_python(master))
     options = f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"
     os.environ.setdefault("SPARK_SUBMIT_OPTS", f"{options} {_BRIEF if brief else _LASTING}")
     conf = SparkConf(loadDefaults=False).setMaster(master).setAppName(app_name)
@@ -159,6 +161,18 @@ def _started(master: str, app_name: str, *, brief: bool = False) -> SparkConf:
     conf.set("spark.python.unix.domain.socket.enabled", "true")
     start_jvm(conf)
     return conf
+
+
+def _worker_python(master: str) -> str:
+    """The Python for Spark's workers: this one, on this machine without compiling PySpark in every process."""
+    import pyspark
+
+    places = (*site.getsitepackages(), site.getusersitepackages())
+    installed = any(Path(pyspark.__file__).parents[1].samefile(place) for place in places if Path(place).exists())
+    if not (installed and master.startswith("local") and os.access(_WORKER_PYTHON, os.X_OK)):
+        return sys.executable
+    os.environ["COMETMQ_WORKER_PYTHON"] = sys.executable
+    return str(_WORKER_PYTHON)
 
 
 def _session(conf: SparkConf) -> SparkSession:
