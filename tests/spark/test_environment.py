@@ -22,14 +22,24 @@ def test_a_job_takes_the_session_that_it_is_given(spark: Any) -> None:
 
 @pytest.mark.spark
 def test_a_session_of_ours_starts_without_a_word_and_its_jvm_can_still_be_heard() -> None:
-    """In a process of its own, since a process has one JVM."""
+    """In a process of its own, since a process has one JVM. Its workers take PySpark from where it is installed."""
     program = """
 from cometmq.spark.environment import local_session
 spark = local_session("local[1]", brief=True)
 spark.sparkContext._jvm.System.err.println("heard")
+import os, pyspark, sys
+def worker(_):
+    import pyspark
+    return [(pyspark.__file__, sys.executable, [p for p in os.environ["PYTHONPATH"].split(":") if "given" in p])]
+[found] = spark.sparkContext.parallelize([0], 1).mapPartitions(worker).collect()
+assert found == (pyspark.__file__, sys.executable, ["/given"]), found
 spark.stop()
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=200, check=False)
+    environment = {name: value for name, value in os.environ.items() if name != "PYSPARK_PYTHON"}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, ("/given", os.environ.get("PYTHONPATH"))))
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=200, check=False, env=environment
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "heard\n")
 
 
