@@ -35,7 +35,7 @@ def worker(_):
 assert found == (pyspark.__file__, sys.executable, ["/given"]), found
 spark.stop()
 """
-    environment = {name: value for name, value in os.environ.items() if name != "PYSPARK_PYTHON"}
+    environment = {name: value for name, value in os.environ.items() if name not in {"PYSPARK_PYTHON", "SPARK_HOME"}}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, ("/given", os.environ.get("PYTHONPATH"))))
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=200, check=False, env=environment

@@ -49,7 +49,7 @@ class Blocks:
         """Return ``size`` bytes to write to, behind those given before where they still fit."""
         block, at = self.last.block, self.last.end
         if size > len(block) - at:
-            block, at = memoryview(np.empty(max(size, self._block_bytes), np.uint8)), 0
+            block, at = np.empty(max(size, self._block_bytes), np.uint8).data, 0
         self.last = Piece(block, at, at + size)
         return self.last.data
 
