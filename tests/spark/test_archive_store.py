@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,21 @@ def test_a_run_that_died_is_gone_on_with(
     done = archive_store(tmp_path / "store", tmp_path / "lake", broker_name="b", spark=spark)
     assert done.rows == 900 - sum(queue.rows for queue in before) < 900
     assert read_archive(spark, tmp_path / "lake").select("queueId", "queueOffset").distinct().count() == 900
+
+
+def test_where_only_the_log_was_saved_it_tells_what_topics_there_are(spark: Any, tmp_path: Path) -> None:
+    write_store(tmp_path / "store", 9, body=lambda number: b"%d" % number)
+    shutil.rmtree(tmp_path / "store" / "consumequeue")
+
+    def archived(topic: str, *, dry_run: bool) -> int:
+        store, lake = tmp_path / "store", tmp_path / "lake"
+        return archive_store(store, lake, broker_name="b", topics=topic, dry_run=dry_run, spark=spark).rows
+
+    for dry_run in (True, False):
+        with pytest.raises(OptionError, match="holds no message of topic no-such"):
+            archived("no-such", dry_run=dry_run)
+        assert archived("T", dry_run=dry_run) == 9
+        assert archived("T", dry_run=dry_run) == (9 if dry_run else 0)
 
 
 def test_damage_is_set_aside_and_its_gap_is_told(spark: Any, tmp_path: Path) -> None:

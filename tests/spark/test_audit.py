@@ -233,14 +233,14 @@ def keep_nothing(live: LiveConfig) -> None:
 
 
 def test_arguments_that_do_not_fit_are_told(topics: Topics, tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="topic nosuch does not exist"):
+    with pytest.raises(OptionError, match="has topic nosuch"):
         audit(topics.namesrv, "nosuch")
     topic = topics.create(1)
-    with pytest.raises(OptionError, match=f"holds no archive of topic {topic}"):
+    with pytest.raises(OptionError, match="holds no archive"):
         audit(topics.namesrv, topic, archive=tmp_path)
     wrong = CliRunner().invoke(command, ["audit", "--namesrv", topics.namesrv, "--topic", "nosuch"])
     assert wrong.exit_code == 2
-    assert "does not exist" in wrong.output
+    assert "has topic nosuch" in wrong.output
 
 
 def test_the_command_says_by_its_exit_code_whether_it_agrees(

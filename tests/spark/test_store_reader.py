@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from pyspark.sql.types import StructType
 
 from cometmq.clock import VirtualClock
 from cometmq.message.hosts import encode_host
@@ -24,7 +25,7 @@ from cometmq.spark import store_scan
 from cometmq.spark.decode import Records
 from cometmq.spark.errors import OptionError, StoreReadError
 from cometmq.spark.store_options import parse_store_options
-from cometmq.spark.store_reader import StoreScan
+from cometmq.spark.store_reader import StoreReader, StoreScan
 from cometmq.spark.store_stretches import sound_records, stretches
 from cometmq.store.config import StoreConfig
 from cometmq.store.message_store import MessageStore
@@ -87,7 +88,9 @@ def test_the_log_alone_is_enough(apache_store: tuple[Path, set[Row]], tmp_path: 
 
 
 # --- stores of our own ---------------------------------------------------------------------------
-def write_store(directory: Path, messages: int, *, body: Callable[[int], bytes], segment: int = 1 << 20) -> list[int]:
+def write_store(
+    directory: Path, messages: int, *, body: Callable[[int], bytes], segment: int = 1 << 20, topic: str = "T"
+) -> list[int]:
     """A store of one topic with three queues; return the log offsets of its records."""
     config = StoreConfig(
         store_path_root_dir=str(directory),
@@ -101,7 +104,7 @@ def write_store(directory: Path, messages: int, *, body: Callable[[int], bytes],
     offsets = []
     for number in range(messages):
         clock.advance(0.001)
-        queue = store.queue("T", number % 3)
+        queue = store.queue(topic, number % 3)
         text = f"KEYS\x01k{number}\x02TAGS\x01t{number % 2}"
         offsets.append(store.put(queue, body(number), text.encode(), 0, 0, 0, HOST, HOST, 0, 0, 0, ()))
         store.commit()
@@ -215,6 +218,22 @@ def test_a_file_made_ahead_of_need_is_not_taken_for_the_end_of_the_log(tmp_path:
         file.truncate(1 << 20)
     assert rows_of(tmp_path) == whole, "the zeros at the end of the file before it are no damage"
     assert len(whole) == 300
+
+
+def test_a_topic_that_the_store_does_not_have_is_told(tmp_path: Path) -> None:
+    write_store(tmp_path, 3, body=lambda number: b"%d" % number, topic="orders")
+
+    def reader(topic: str, use_consume_queue: str = "true") -> StoreReader:
+        named = {"path": str(tmp_path), "topic": topic, "useConsumeQueue": use_consume_queue}
+        return StoreReader(parse_store_options(named), StructType())
+
+    with pytest.raises(OptionError, match=r"has no topic order \(did you mean orders\?\)"):
+        reader("order").partitions()
+    shutil.rmtree(tmp_path / "consumequeue" / "orders")
+    with pytest.raises(OptionError, match=r"has no topic orders \(useConsumeQueue=false"):
+        reader("orders").partitions()
+    assert len(reader("orders", "false").partitions()) == 1
+    assert len(rows_of(tmp_path, topic="orders", useConsumeQueue="false")) == 3
 
 
 def test_times_choose(tmp_path: Path) -> None:

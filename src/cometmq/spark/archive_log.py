@@ -39,6 +39,7 @@ from cometmq.spark.archive_commit import (
 from cometmq.spark.archive_table import TableFormat, table_at
 from cometmq.spark.errors import ArchiveError, OptionError
 from cometmq.spark.job_lock import locked, locked_if_free
+from cometmq.spark.missing_topics import demand_present
 from cometmq.spark.queues import Offsets, Queue
 
 REMOVED_KEPT_MS: Final = 7 * 24 * 3_600_000
@@ -110,11 +111,8 @@ class ArchiveLog:
         if last is None:
             raise OptionError(f"{self.root} holds no archive", next_step="make one: cometmq pipeline archive")
         there = {of.topic for of in last.queues}
-        if absent := sorted(set(topics) - there):
-            raise OptionError(
-                f"the archive {self.root} has no topic {', '.join(absent)}",
-                next_step=f"it has {', '.join(sorted(there))}",
-            )
+        told = f"the archive {self.root} has no topic"
+        demand_present(topics, there, told, next_step=f"it has {', '.join(sorted(there))}")
 
     # Writing --------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -32,9 +32,10 @@ from cometmq.spark.columns import ARCHIVE_COLUMNS, arrow_schema
 from cometmq.spark.decode import Records, decode
 from cometmq.spark.errors import ArchiveError, OptionError
 from cometmq.spark.job_source import job_session
+from cometmq.spark.missing_topics import demand_present
 from cometmq.spark.queues import OffsetRange, Offsets, Queue
 from cometmq.spark.store_options import StoreOptions, parse_store_options
-from cometmq.spark.store_reader import StoreScan
+from cometmq.spark.store_reader import StoreScan, demand_stored
 from cometmq.spark.store_stretches import STRETCH_BYTES, Stretch, stretches
 from cometmq.spark.worker_memory import in_lasting_worker
 
@@ -82,7 +83,8 @@ def archive_store(
     :param dry_run: read and check everything and write nothing but ``badRecordsPath``; count what is not archived yet.
     :param spark: session to use; without one a session on ``master`` is made, and stopped at the end.
     :param on_batch: called after each commit; ``stop``, when set, ends the run after the commit under way.
-    :raises OptionError: an argument is wrong.
+    :raises OptionError: an argument is wrong, or a topic is not there; where the consume queues were not saved only
+        the log tells that, when all of it has been read.
     :raises ArchiveError: another job holds the archive.
     :raises StoreReadError: there is no log.
     :raises SparkSourceError: damaged records, and no ``badRecordsPath``; or offsets do not follow the archive's.
@@ -93,12 +95,16 @@ def archive_store(
         given["topic"] = ",".join(named)
     if not broker_name:
         raise OptionError("the broker's name is missing", next_step="no file says whose store it is; see broker.conf")
-    parts = stretches(parse_store_options(given))
+    wanted = parse_store_options(given)
+    parts = stretches(wanted)
+    told = demand_stored(wanted)
     log = ArchiveLog(to, format_of(table_format))
     if dry_run:
         began = SYSTEM_CLOCK.monotonic()
         with job_session(spark, master, "cometmq archive") as session:
             new = _new_in(session, given, log.next_offsets())
+        if not told:
+            _demand_found(wanted, chain(log.next_offsets(), (part.queue for part in new)))
         return expected(log, new, seconds=SYSTEM_CLOCK.monotonic() - began)
     with log.locked():
         run = ArchiveRun(log, on_batch)
@@ -114,7 +120,19 @@ def archive_store(
                 commit = commit_rows(log, run_id, batch_id, rows)
                 if commit is not None:
                     run.committed(commit)
+            if not told:
+                _demand_found(wanted, log.next_offsets())
             return run.report(finished=True)
+
+
+def _demand_found(options: StoreOptions, found: Iterable[Queue]) -> None:
+    """Demand, where only the log could tell, that it had messages of the topics asked for by name."""
+    demand_present(
+        options.topics,
+        (queue.topic for queue in found),
+        f"the log in {options.path} holds no message of topic",
+        next_step="without names all topics are archived",
+    )
 
 
 def _new_in(spark: SparkSession, given: Mapping[str, str], archived: Offsets) -> dict[OffsetRange, int]:

@@ -19,12 +19,13 @@ from cometmq.spark.audit_frames import QUEUE, archived_frame, gaps_in, minutes_o
 from cometmq.spark.audit_report import AuditReport, Disagreement, Lateness, QueueAudit, Span, moment
 from cometmq.spark.cluster import Cluster
 from cometmq.spark.environment import driver_session
-from cometmq.spark.errors import ArchiveError, OptionError
+from cometmq.spark.errors import ArchiveError
 from cometmq.spark.group_offsets import committed_offsets
 from cometmq.spark.job_source import kept, new_directory
 from cometmq.spark.options import parse_options
 from cometmq.spark.queues import Queue
 from cometmq.spark.reach import reach
+from cometmq.spark.readers import demand_topics
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -68,10 +69,10 @@ def audit(
     """
     counts = new_directory(detail)
     servers = reach(namesrv, access)
-    cluster = Cluster(parse_options({**servers, "topic": topic}))
+    options = parse_options({**servers, "topic": topic})
+    cluster = Cluster(options)
     queues = cluster.queues()
-    if not queues:
-        raise OptionError(f"topic {topic} does not exist", next_step="see cometmq topic list")
+    demand_topics(options, queues)
     log = None if archive is None else _log_of(Path(archive).absolute(), topic)
     # Groups, then brokers, then the archive's log: each can only be behind the next one that is asked.
     consumed = {group: committed_offsets(cluster, queues, group) for group in groups}
@@ -82,8 +83,7 @@ def audit(
 
 def _log_of(directory: Path, topic: str) -> ArchiveLog:
     log = ArchiveLog(directory)
-    if not any(of.topic == topic for of in log.queues()):
-        raise OptionError(f"{directory} holds no archive of topic {topic}", next_step="cometmq pipeline archive")
+    log.demand_any((topic,))
     for file in log.files():
         if file.topic == topic and not (log.root / file.path).is_file():
             raise ArchiveError(f"the archive {directory} has lost {file.path}", next_step="restore it from a backup")

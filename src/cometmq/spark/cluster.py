@@ -120,6 +120,13 @@ class Cluster:
         ask_namesrv(self._options.namesrv_addr, self.access, self._timeout_s, look)
         return sorted(found)
 
+    def topics(self) -> Sequence[str]:
+        """Names of all topics that a pattern can choose: of those that match, where one was asked for.
+
+        :raises UnreachableError: no nameserver answers.
+        """
+        return ask_namesrv(self._options.namesrv_addr, self.access, self._timeout_s, self._matching)
+
     def brokers(self) -> frozenset[str]:
         """Names of the brokers that are registered now.
 
@@ -133,7 +140,7 @@ class Cluster:
         return ask_namesrv(self._options.namesrv_addr, self.access, self._timeout_s, look)
 
     def _matching(self, connection: BlockingConnection) -> Sequence[str]:
-        pattern = re.compile(self._options.topic_pattern or "")
+        pattern = re.compile(self._options.topic_pattern or ".*")
         answer = demand_success(connection.invoke(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER))
         return [
             topic

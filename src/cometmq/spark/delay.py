@@ -21,6 +21,7 @@ from cometmq.spark.delay_stuck import looked_up, with_reasons
 from cometmq.spark.delay_sums import DELIVERED, STUCK, UNTOLD, WAITING
 from cometmq.spark.errors import OptionError
 from cometmq.spark.job_source import MessageSource, job_session, kept
+from cometmq.spark.missing_topics import demand_present
 from cometmq.spark.store_files import newest_store_time
 
 if TYPE_CHECKING:
@@ -67,8 +68,7 @@ def delay(
     at_ms = _moment_of(source, clock)
     progress = progress_of(source, delay_levels)
     named = tuple(dict.fromkeys(topics)) or tuple(name for name in there if name not in SYSTEM_TOPICS)
-    if missing := set(named) - set(there):
-        raise OptionError(f"{source} has no topic {', '.join(sorted(missing))}")
+    demand_present(named, there, f"{source} has no topic", next_step="without --topic it reads all that there are")
     waiting_topics = [name for name in (SCHEDULE_TOPIC, TIMER_TOPIC) if name in there]
     with job_session(spark, master, "cometmq delay") as session:
         from pyspark.sql import functions as f

@@ -18,6 +18,7 @@ from cometmq.spark.cluster import Cluster
 from cometmq.spark.columns import BY_NAME
 from cometmq.spark.environment import driver_session, tasks_at_a_time
 from cometmq.spark.errors import OptionError, SparkSourceError
+from cometmq.spark.missing_topics import demand_present
 from cometmq.spark.options import parse_options
 from cometmq.spark.queues import Queue
 from cometmq.spark.reach import reach, security_of
@@ -99,11 +100,13 @@ class MessageSource:
             found = Cluster(parse_options(self._options(topics))).queues()
         else:
             found = self._queues_in_files()
-        if missing := set(topics) - {queue.topic for queue in found}:
-            raise OptionError(
-                f"{self} has no topic {', '.join(sorted(missing))}",
-                next_step="cometmq topic list shows the topics of a cluster, an archive names them in its directories",
-            )
+        demand_present(
+            topics,
+            (queue.topic for queue in found),
+            f"{self} has no topic",
+            next_step="cometmq topic list shows the topics of a cluster, an archive names them in its directories",
+            known=lambda: self.topics(""),
+        )
         return sorted(queue for queue in found if queue.topic in topics)
 
     def topics(self, prefix: str) -> list[str]:

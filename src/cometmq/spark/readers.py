@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 
 from cometmq.spark.cluster import Bounds, Cluster
 from cometmq.spark.errors import DataLossError, OptionError
+from cometmq.spark.missing_topics import demand_present
 from cometmq.spark.options import (
     EARLIEST,
     LATEST,
@@ -104,11 +105,13 @@ def demand_topics(options: SourceOptions, queues: Iterable[Queue]) -> None:
 
     :raises OptionError: naming those that have none.
     """
-    if absent := sorted(set(options.topics) - {queue.topic for queue in queues}):
-        raise OptionError(
-            f"no broker that is registered with {';'.join(options.namesrv_addr)} has topic {', '.join(absent)}",
-            next_step="is the name right, and is its broker running?",
-        )
+    demand_present(
+        options.topics,
+        (queue.topic for queue in queues),
+        f"no broker that is registered with {';'.join(options.namesrv_addr)} has topic",
+        next_step="is the name right, and is its broker running?",
+        known=Cluster(options).topics,
+    )
 
 
 def _demand_known(name: str, start: Start, queues: Iterable[Queue]) -> None:

@@ -90,12 +90,15 @@ def replay(
     :param timeout_ms: how long messages may wait for their acknowledgement.
     :param spark: session to use; without one a session on ``master`` is made, and stopped at the end.
     :param on_step: called after each step; ``stop``, when set, ends the run after the step under way.
-    :raises OptionError: an argument is wrong, or the topic does not fit.
+    :raises OptionError: an argument is wrong, the archive has no such topic, or the one to send to does not fit.
     :raises ArchiveError: another job holds the ledger, or it is about another replay.
     :raises SparkSourceError: messages could not be sent; what was done stays.
     """
     log = ArchiveLog(archive)
-    topic = topic or _only_topic(log)
+    if topic is None:
+        topic = _only_topic(log)
+    else:
+        log.demand_any((topic,))
     to = to or topic
     if to.startswith((RETRY_PREFIX, DLQ_PREFIX)):
         raise OptionError(f"{to} belongs to a consumer group", next_step="replay to an ordinary topic")
@@ -167,8 +170,6 @@ class _Run:
             for of in log.queues()
             if of.topic == job.topic and of.next > of.first
         ]
-        if not self._sources:
-            raise OptionError(f"the archive {log.root} holds nothing of topic {job.topic}")
         self._queues = target_queues(servers, job.to)
         self._kept = None if job.by_key else same_queues(self._sources, self._queues)
 

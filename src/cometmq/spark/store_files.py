@@ -140,6 +140,11 @@ class ConsumeQueues:
         """Whether the topic is there: a deleted one has no queue and no configuration, though its records remain."""
         return any((self._root / topic).glob("*/*")) or (self._topics is not None and topic in self._topics)
 
+    def topics(self) -> set[str]:
+        """Every topic that is there."""
+        found = {topic.name for topic in self._root.iterdir() if self.has_topic(topic.name)} if self.present else set()
+        return found | (self._topics or set())
+
     def units(self, topic: str, queue_id: int) -> QueueUnits | None:
         """The units of a queue, ``None`` when it has no files."""
         key = (topic, queue_id)

@@ -19,6 +19,7 @@ from pyspark.sql.types import StructType
 from cometmq.message.names import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_TOPICS
 from cometmq.spark.apart import bad_bodies
 from cometmq.spark.decode import Records, decode
+from cometmq.spark.missing_topics import demand_present
 from cometmq.spark.store_files import ConsumeQueues
 from cometmq.spark.store_options import StoreOptions
 from cometmq.spark.store_scan import CHUNK_BYTES
@@ -82,6 +83,23 @@ class StoreScan:
         return not deleted and self._pattern.fullmatch(topic) is not None
 
 
+def demand_stored(options: StoreOptions) -> bool:
+    """Demand that topics asked for by name are in the store; gives whether its consume queues could tell.
+
+    :raises OptionError: they tell that one is not.
+    """
+    queues = ConsumeQueues(options.path)
+    told = options.use_consume_queue and queues.present
+    if told:
+        demand_present(
+            options.topics,
+            queues.topics(),
+            f"the store {options.path} has no topic",
+            next_step="useConsumeQueue=false also reads what deleted topics left in the log",
+        )
+    return told
+
+
 class StoreReader(DataSourceReader):
     """The reader behind ``spark.read.format("rocketmq_store")``."""
 
@@ -91,7 +109,9 @@ class StoreReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Cut the log."""
-        return stretches(self._options)
+        found = stretches(self._options)
+        demand_stored(self._options)
+        return found
 
     @in_lasting_worker
     def read(self, partition: InputPartition) -> Iterator[Any]:
