@@ -150,6 +150,13 @@ def test_a_broker_that_hangs_up_gets_everything_unanswered_again(peer: Peer) -> 
     assert queues == ["0", "1", "2", "1", "2"]
 
 
+def test_pauses_double_with_each_round_of_requests_however_many_queues_there_are(peer: Peer) -> None:
+    """Doubled with each answer, they would come to more than a minute and a half."""
+    address, _ = peer(*[ResponseCode.SYSTEM_BUSY] * 60)
+    done = deliver(address, count=20, queues=20, sendTimeoutMs="30000")
+    assert (done.messages, done.requests, done.repeated) == (20, 80, 60)
+
+
 def test_a_broker_that_stays_busy_fails_the_task_in_time(peer: Peer) -> None:
     address, _ = peer(*[ResponseCode.SYSTEM_BUSY] * 100)
     words = r"not acknowledged within 300 ms; broker b answers code 2: the words .*sendTimeoutMs waits longer"

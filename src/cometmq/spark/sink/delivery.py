@@ -1,15 +1,14 @@
 """Chunks on their way: at most one in each queue, so that order is kept; what fails for a while is sent again.
 
 While the brokers store the chunks of some queues, the task encodes those of the next. A broker that is busy
-(flow control) or away slows the task down: its chunks are sent again, after pauses that double, until one has waited
-for ``sendTimeoutMs``.
+(flow control) or away slows the task down: its chunks are sent again, each after pauses of its own that double, until
+one has waited for ``sendTimeoutMs``. Pauses of several queues pass at the same time.
 """
 
 from __future__ import annotations
 
 import itertools
 import threading
-from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -45,7 +44,12 @@ class _Sending:
     chunk: Chunk
     properties: str
     deadline: float
-    opaque: int = 0
+    opaque: int | None = None
+    """Of the request that is on its way; none while it waits to be sent, or to be sent again."""
+    pause_s: float = 0.0
+    """How long it waited, or waits, before it is sent again."""
+    due_at: float = 0.0
+    """When that is over."""
 
 
 @dataclass(slots=True)
@@ -78,8 +82,6 @@ class Delivery:
         self._moved: set[str] = set()
         self._in_flight: dict[Queue, _Sending] = {}
         self._bytes = 0
-        self._due: deque[_Sending] = deque()
-        self._pause_s = 0.0
         self.delivered = Delivered()
 
     def submit(self, chunk: Chunk) -> None:
@@ -88,7 +90,7 @@ class Delivery:
         :raises SinkError: a broker refuses messages, or did not acknowledge some in time.
         """
         while chunk.queue in self._in_flight:
-            self._collect(chunk.queue.broker)
+            self._go_on_with(chunk.queue)
         unsent = self._guard.unsent(chunk)
         self.delivered.passed_over += len(chunk) - (0 if unsent is None else len(unsent))
         if unsent is None:
@@ -99,8 +101,8 @@ class Delivery:
     def _submit(self, sending: _Sending) -> None:
         chunk = sending.chunk
         while self._in_flight and self._bytes + len(chunk.pieces) > MAX_SINK_IN_FLIGHT_BYTES:
-            self._collect(next(iter(self._in_flight)).broker)
-        self._due.append(sending)
+            self._go_on_with(next(iter(self._in_flight)))
+        self._take(sending)
         self._send_due()
 
     def finish(self) -> Delivered:
@@ -109,7 +111,7 @@ class Delivery:
         :raises SinkError: as :meth:`submit`.
         """
         while self._in_flight:
-            self._collect(next(iter(self._in_flight)).broker)
+            self._go_on_with(next(iter(self._in_flight)))
         return self.delivered
 
     def settle(self) -> None:
@@ -119,7 +121,8 @@ class Delivery:
         """
         give_up_at = self._clock.monotonic() + self._answer_s
         for broker, connection in self._connections.items():
-            open_ = {sending.opaque for sending in self._in_flight.values() if sending.chunk.queue.broker == broker}
+            sent = [sending for sending in self._in_flight.values() if sending.chunk.queue.broker == broker]
+            open_ = {sending.opaque for sending in sent if sending.opaque is not None}
             with suppress(BlockingConnectionError):
                 while open_ and (left_s := give_up_at - self._clock.monotonic()) > 0:
                     open_.discard(connection.receive(left_s).opaque)
@@ -132,19 +135,43 @@ class Delivery:
 
     # Sending --------------------------------------------------------------------------------------
 
+    def _go_on_with(self, queue: Queue) -> None:
+        """Take in an answer of the queue's broker, or let a pause pass where none is to come; then send what is due."""
+        if any(of.opaque is not None for of in self._in_flight.values() if of.chunk.queue.broker == queue.broker):
+            self._collect(queue.broker)
+        else:
+            threading.Event().wait(max(self._in_flight[queue].due_at - self._clock.monotonic(), 0.0))
+        self._send_due()
+
     def _send_due(self) -> None:
-        while self._due:
-            sending = self._due.popleft()
-            queue = sending.chunk.queue
-            self._in_flight[queue] = sending
-            self._bytes += len(sending.chunk.pieces)
-            try:
-                connection = self._connection(queue)
-                sending.opaque = next(self._opaques)
-                connection.send(self._frame(sending))
-                self.delivered.requests += 1
-            except CometMQError as error:  # also what a nameserver says of a broker that is away
-                self._broken(queue.broker, error.message)
+        now = self._clock.monotonic()
+        for sending in list(self._in_flight.values()):
+            if sending.opaque is None and sending.due_at <= now:
+                self._send(sending)
+
+    def _send(self, sending: _Sending) -> None:
+        queue = sending.chunk.queue
+        if sending.pause_s and not self._is_left(sending):
+            return
+        try:
+            connection = self._connection(queue)
+            sending.opaque = opaque = next(self._opaques)
+            connection.send(self._frame(sending, opaque))
+            self.delivered.requests += 1
+        except CometMQError as error:  # also what a nameserver says of a broker that is away
+            self._broken(queue.broker, error.message)
+
+    def _is_left(self, sending: _Sending) -> bool:
+        """Whether something of a chunk that was sent before must be sent again: that is then what is left of it."""
+        self._take_back(sending)
+        unsent = self._guard.still_unsent(sending.chunk)
+        self.delivered.messages += len(sending.chunk) - (0 if unsent is None else len(unsent))
+        if unsent is None:
+            return False
+        sending.chunk = unsent
+        self._take(sending)
+        self.delivered.repeated += 1
+        return True
 
     def _connection(self, queue: Queue) -> BlockingConnection:
         connection = self._connections.get(queue.broker)
@@ -154,50 +181,53 @@ class Delivery:
             self._moved.discard(queue.broker)
         return connection
 
-    def _frame(self, sending: _Sending) -> bytes:
+    def _frame(self, sending: _Sending, opaque: int) -> bytes:
         chunk = sending.chunk
         queue = MessageQueue(*chunk.queue)
         now = self._clock.now_ms()
         if not chunk.alone:
             code = RequestCode.SEND_BATCH_MESSAGE
-            return self._encoder.frame(code, queue, sending.opaque, bytes(chunk.pieces), sending.properties, 0, 0, now)
+            return self._encoder.frame(code, queue, opaque, bytes(chunk.pieces), sending.properties, 0, 0, now)
         flag, body, properties = take_apart(bytes(chunk.pieces))
         sys_flag = 0
         if self._options.compression is not None and len(body) > self._options.compress_over:
             body = compress(body, self._options.compression, DEFAULT_LEVEL)
             sys_flag = with_compression(0, self._options.compression)
         code = RequestCode.SEND_MESSAGE_V2
-        return self._encoder.frame(code, queue, sending.opaque, body, properties, sys_flag, flag, now)
+        return self._encoder.frame(code, queue, opaque, body, properties, sys_flag, flag, now)
 
     # Answers --------------------------------------------------------------------------------------
 
     def _collect(self, broker: str) -> None:
-        """Take in one answer of a broker, and send again what has to be."""
+        """Take in one answer of a broker."""
         try:
             answer = self._connections[broker].receive()
         except BlockingConnectionError as error:
             self._broken(broker, error.message)
         else:
             self._answered(broker, answer)
-        self._send_due()
 
     def _answered(self, broker: str, answer: RemotingCommand) -> None:
         sending = next((s for s in self._in_flight.values() if s.opaque == answer.opaque), None)
         if sending is None or not answer.is_response or sending.chunk.queue.broker != broker:
             return  # a request of the broker's, or an answer to what was given up
+        if answer.code in UNSURE:
+            self._again([sending], f"broker {broker} answers {told(answer)}")
+            return
         self._take_back(sending)
         chunk = sending.chunk
         if answer.code == ResponseCode.SUCCESS:
-            self._pause_s = 0.0
             self.delivered.messages += len(chunk)
             self.delivered.bytes += len(chunk.pieces)
-        elif answer.code in UNSURE:
-            self._again([sending], f"broker {broker} answers {told(answer)}")
         else:
             raise SinkError(
                 f"broker {broker} refuses {_named(chunk)}: {told(answer)}",
                 next_step=next_step(answer, too_large=_TOO_LARGE),
             )
+
+    def _take(self, sending: _Sending) -> None:
+        self._in_flight[sending.chunk.queue] = sending
+        self._bytes += len(sending.chunk.pieces)
 
     def _take_back(self, sending: _Sending) -> None:
         del self._in_flight[sending.chunk.queue]
@@ -210,27 +240,20 @@ class Delivery:
             connection.close()
         self._moved.add(broker)
         unsure = [sending for sending in self._in_flight.values() if sending.chunk.queue.broker == broker]
-        for sending in unsure:
-            self._take_back(sending)
         self._again(unsure, f"broker {broker} does not answer: {reason}")
 
     def _again(self, sendings: list[_Sending], reason: str) -> None:
-        """Send again after a pause, twice as long as the last one."""
-        self._pause_s = min(max(2 * self._pause_s, FIRST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS)
+        """Let them be sent again after a pause, twice as long as the last one of each."""
+        now = self._clock.monotonic()
         for sending in sendings:
-            if self._clock.monotonic() + self._pause_s > sending.deadline:
+            sending.opaque = None
+            sending.pause_s = min(max(2 * sending.pause_s, FIRST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS)
+            sending.due_at = now + sending.pause_s
+            if sending.due_at > sending.deadline:
                 raise SinkError(
                     f"{_named(sending.chunk)}: not acknowledged within {self._options.send_timeout_ms} ms; {reason}",
                     next_step="is the broker healthy? option sendTimeoutMs waits longer",
                 )
-        threading.Event().wait(self._pause_s)
-        self.delivered.repeated += len(sendings)
-        for sending in sendings:
-            unsent = self._guard.still_unsent(sending.chunk)
-            self.delivered.messages += len(sending.chunk) - (0 if unsent is None else len(unsent))
-            if unsent is not None:
-                sending.chunk = unsent
-                self._due.append(sending)
 
 
 def _named(chunk: Chunk) -> str:
