@@ -342,6 +342,27 @@ async def test_a_store_that_knows_no_producers_is_not_read_at_start(broker: Brok
         await asyncio.sleep(PAUSE_S)
 
 
+async def test_a_run_that_the_disk_does_not_take_in_time_is_to_be_begun_again(
+    start_broker: StartBroker, connect_to: ConnectTo, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = await start_broker(flush_disk_type="SYNC_FLUSH", sync_flush_timeout=3000)
+    wire = await connect_to(broker)
+    assert (await open_producer(wire)).epoch == 1
+    flushes: list[Callable[[None], None]] = []
+    monkeypatch.setattr(broker.store, "when_flushed", lambda _position, callback: flushes.append(callback))
+    waiting = wire.command(RequestCode.OPEN_PRODUCER, OpenProducerRequestHeader(producer="q-0", batch=0))
+    wire.post(waiting)
+    while not flushes:
+        await asyncio.sleep(0)
+    clock.advance(3.0)
+    assert (await wire.answer(waiting.opaque)).code == ResponseCode.SYSTEM_BUSY
+    monkeypatch.undo()
+    for flushed in flushes:
+        flushed(None)
+    assert (await send(wire, range(3))).code == ResponseCode.PRODUCER_FENCED, "the run before is fenced all the same"
+    assert (await open_producer(wire)).epoch == 3
+
+
 async def test_a_broker_that_stops_does_not_wait_until_its_log_is_read(
     broker: Broker, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -251,12 +251,13 @@ class Broker:
             fall_behind_max=config.ha_slave_fallbehind_max,
         )
         self.ha = HAService(config, self.store, transfers, clock=self.clock)
+        flush_timeout_s = config.sync_flush_timeout / 1000
         waiters = SendWaiters(
             self.store,
             transfers if config.broker_role == SYNC_MASTER else None,
             answers,
             clock=self.clock,
-            timeout_s=config.sync_flush_timeout / 1000,
+            timeout_s=flush_timeout_s,
         )
         self.turn = StoreTurn(
             targets,
@@ -274,7 +275,9 @@ class Broker:
         self.producers = ProducerSequenceLog(
             self.store, Path(config.store_path_root_dir) / "comet" / "producers.json", clock=self.clock
         )
-        sequenced = SequencedSends(self.producers, self.turn, self.store, answers, host, clock=self.clock)
+        sequenced = SequencedSends(
+            self.producers, self.turn, self.store, answers, host, clock=self.clock, timeout_s=flush_timeout_s
+        )
         detours: list[Detour] = []
         if self.is_slave:
             self._make_slave()

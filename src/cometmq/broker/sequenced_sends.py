@@ -8,6 +8,7 @@ protocol. Sends without the property pay one look at the properties of a batch.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
@@ -53,6 +54,7 @@ class SequencedSends:
         store_host: bytes,
         *,
         clock: Clock,
+        timeout_s: float,
     ) -> None:
         self._sequences = sequences
         self._turn = turn
@@ -60,6 +62,7 @@ class SequencedSends:
         self._answers = answers
         self._store_host = store_host
         self._clock = clock
+        self._timeout_s = timeout_s
 
     def register(self, processors: ProcessorTable) -> None:
         """Answer the code of this module."""
@@ -68,7 +71,8 @@ class SequencedSends:
     def open(self, connection: ServerConnection, request: Request[Any], _body: bytes) -> Response | None:
         """Begin or go on with a batch of a producer: its epoch, and how far each queue has its messages.
 
-        Answered once the log has it, so that the runs before stay fenced after a crash, and after a failover.
+        Answered once the log has it, so that the runs before stay fenced after a crash, and after a failover; where
+        that takes longer than ``syncFlushTimeout``, SYSTEM_BUSY, and the producer asks again.
         """
         header: OpenProducerRequestHeader = request.header
         if not is_producer_id(header.producer) or header.batch < 0:
@@ -78,26 +82,20 @@ class SequencedSends:
             )
         try:
             state = self._sequences.table().open(header.producer, header.batch)
-            record = run_record(header.producer, state, self._store_host, self._clock.now_ms())
-            lanes = {
-                name: ProducerLane(lane.next, None if lane.crc == UNKNOWN_CRC else lane.crc, lane.note)
-                for name, lane in state.lanes.items()
-            }
-            answer = Response(
-                header=OpenProducerResponseHeader(epoch=state.epoch), body=encode_body(ProducerLanes(lanes))
-            )
-            self._turn.put_inner(record, partial(self._opened, connection, request, answer))
         except SendRefusedError as refused:
             return Response(refused.code, remark=refused.remark)
+        lanes = {
+            name: ProducerLane(lane.next, None if lane.crc == UNKNOWN_CRC else lane.crc, lane.note)
+            for name, lane in state.lanes.items()
+        }
+        answer = Response(header=OpenProducerResponseHeader(epoch=state.epoch), body=encode_body(ProducerLanes(lanes)))
+        opening = _Opening(partial(connection.respond, request), answer, clock=self._clock, timeout_s=self._timeout_s)
+        try:
+            record = run_record(header.producer, state, self._store_host, self._clock.now_ms())
+            self._turn.put_inner(record, opening.stored)
+        except SendRefusedError as refused:
+            opening.stored(refused)
         return None
-
-    @staticmethod
-    def _opened(
-        connection: ServerConnection, request: Request[Any], answer: Response, outcome: Stored | SendRefusedError
-    ) -> None:
-        if isinstance(outcome, SendRefusedError):
-            answer = Response(outcome.code, remark=outcome.remark)
-        connection.respond(request, answer)
 
     def take(self, header: SendHeader) -> ProducerSequence | None:
         """The sequence of a batch, taken out of its properties; ``None`` when it has none.
@@ -162,6 +160,34 @@ class SequencedSends:
         records = self._store.records(lane.physical_offset, self._store.max_physical_offset)
         offsets = tuple(offset for offset, _ in itertools.islice(records, sequence.count))
         return self._answers.original(queue.queue_id, lane.queue_offset, offsets)
+
+
+class _Opening:
+    """The answer to a run that begins, given once: when the log has it, or cannot have it, or not in time."""
+
+    def __init__(
+        self, respond: Callable[[Response], None], answer: Response, *, clock: Clock, timeout_s: float
+    ) -> None:
+        self._respond = respond
+        self._answer = answer
+        self._is_given = False
+        self._timer = clock.call_later(timeout_s, self._late)
+
+    def stored(self, outcome: Stored | SendRefusedError) -> None:
+        """The log has it, or cannot have it."""
+        if isinstance(outcome, SendRefusedError):
+            self._give(Response(outcome.code, remark=outcome.remark))
+        else:
+            self._give(self._answer)
+
+    def _late(self) -> None:
+        self._give(Response(ResponseCode.SYSTEM_BUSY, remark="the disk has not taken the log in time, try again"))
+
+    def _give(self, answer: Response) -> None:
+        self._timer.cancel()
+        if not self._is_given:
+            self._is_given = True
+            self._respond(answer)
 
 
 def _illegal(why: str) -> SendRefusedError:
