@@ -339,8 +339,11 @@ async def test_too_many_slaves_are_refused(
 ) -> None:
     assert MAX_SLAVES >= 3
     monkeypatch.setattr(cometmq.broker.replication.ha_service, "MAX_SLAVES", 2)
-    slaves = [await connect_slave(broker) for _ in range(3)]
-    assert [slave.closed for slave in slaves] == [False, False, True]
+    slaves = [await connect_slave(broker) for _ in range(2)]
+    for slave in slaves:
+        await slave.report(0)
+    refused = await connect_slave(broker)
+    assert [slave.closed for slave in (*slaves, refused)] == [False, False, True]
     slaves[0].close()
     await settle()
     late = await connect_slave(broker)
@@ -348,6 +351,22 @@ async def test_too_many_slaves_are_refused(
     await wire.send("T")
     await settle()
     assert late.log == log_of(broker, 0), "there is room again"
+
+
+async def test_connections_that_report_nothing_keep_no_slave_out(
+    broker: Broker, connect_slave: ConnectSlave, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cometmq.broker.replication.ha_service, "MAX_SLAVES", 3)
+    first = await connect_slave(broker)
+    await first.report(0)
+    silent = [await connect_slave(broker) for _ in range(4)]
+    late = await connect_slave(broker)
+    assert [slave.closed for slave in (first, *silent, late)] == [False, True, True, True, False, False]
+    await late.report(0)
+    later = await connect_slave(broker)
+    await later.report(0)
+    assert [slave.closed for slave in (first, silent[3], late, later)] == [False, True, False, False]
+    assert len(broker.ha.slaves) == 3
 
 
 # --- start and stop ------------------------------------------------------------------------------

@@ -107,11 +107,14 @@ class HAService:
 
     # --- called by connections ------------------------------------------------------------------
     def opened(self, slave: HAConnection) -> None:
-        """Count a new connection in, or close it when there are too many."""
+        """Count a new connection in. When there are too many the oldest without a report gives way, or else it."""
         if len(self.slaves) >= MAX_SLAVES:
-            _log.warning("refusing slave %s: %d are connected", slave.address, len(self.slaves))
-            slave.abort()
-            return
+            refused = next((other for other in self.slaves if not other.has_begun), slave)
+            _log.warning("refusing slave %s: %d are connected", refused.address, len(self.slaves))
+            refused.abort()
+            if refused is slave:
+                return
+            del self.slaves[refused]
         self.slaves[slave] = None
         if self._sweeper is None:
             self._sweeper = self.clock.call_later(_SWEEP_SECONDS, self._sweep)
