@@ -295,6 +295,24 @@ async def test_topics_groups_and_offsets_are_the_masters(pair: Cluster) -> None:
     assert "readers" in slave.groups.table
 
 
+async def test_a_failure_that_nobody_expected_is_logged_and_the_tables_are_copied_the_next_time(
+    pair: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock, master, slave = cast(VirtualClock, pair.clock), pair.broker(0), pair.slave()
+    await send(pair, 5)
+
+    def failing(_wrapper: object) -> None:
+        raise RuntimeError("something that nobody expected")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(slave.topics, "take_over", failing)
+        await clock.run_for(4)
+    assert "something that nobody expected" in caplog.text
+    assert slave.topics.version != master.topics.version
+    await clock.run_for(11)
+    assert slave.topics.version == master.topics.version
+
+
 async def test_the_topic_that_a_message_waits_for_is_known_at_once_whatever_its_body_says(pair: Cluster) -> None:
     await copied(pair)
     wire = await connect(pair.broker(0))

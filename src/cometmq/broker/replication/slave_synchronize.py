@@ -124,6 +124,8 @@ class SlaveSynchronize:
                 _log.warning("the tables of master %s are not copied: %s; it is tried again", address, error)
         except OSError as error:
             _log.error("what was copied of the master cannot be written: %s; it is tried again", reason_of(error))
+        except Exception:
+            _log.exception("copying the tables of master %s failed; it is tried again", address)
         else:
             self._trouble = ""
 
