@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
@@ -28,7 +27,7 @@ from cometmq.spark.archive_commit import (
     hour_of,
 )
 from cometmq.spark.archive_table import DELTA, DELTA_LOG
-from cometmq.spark.columns import ARCHIVE_COLUMNS, arrow_schema
+from cometmq.spark.columns import ARCHIVE_COLUMNS, arrow_schema, milliseconds
 from cometmq.spark.errors import ArchiveError
 
 if TYPE_CHECKING:
@@ -208,13 +207,9 @@ def _file(row: dict[str, Any]) -> DataFile:
         row["num_records"],
         row["size_bytes"],
         (
-            end_ms - HOUR_MS if times[0] is None else _milliseconds(times[0]),
-            end_ms - 1 if times[1] is None else _milliseconds(times[1]),
+            end_ms - HOUR_MS if times[0] is None else milliseconds(times[0]),
+            end_ms - 1 if times[1] is None else milliseconds(times[1]),
         ),
         row["null_count.body"] or 0,
         row["modification_time"],
     )
-
-
-def _milliseconds(moment: datetime) -> int:
-    return round(moment.timestamp() * 1000)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,7 @@ from cometmq.message.hosts import encode_host, parse_address
 from cometmq.message.record import encode_record
 from cometmq.spark.archive_commit import DataFile
 from cometmq.spark.archive_log import ArchiveLog
-from cometmq.spark.columns import ARCHIVE_DDL
+from cometmq.spark.columns import ARCHIVE_DDL, milliseconds
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -47,14 +46,10 @@ def record_of(row: Mapping[str, Any]) -> bytes:
         properties_text=row["propertiesText"],
         flag=row["flag"],
         sys_flag=row["sysFlag"],
-        born_timestamp=_milliseconds(row["bornTimestamp"]),
+        born_timestamp=milliseconds(row["bornTimestamp"]),
         born_host=encode_host(*parse_address(row["bornHost"])),
-        store_timestamp=_milliseconds(row["storeTimestamp"]),
+        store_timestamp=milliseconds(row["storeTimestamp"]),
         store_host=encode_host(*parse_address(row["storeHost"])),
         reconsume_times=row["reconsumeTimes"],
         prepared_transaction_offset=row["preparedTransactionOffset"],
     )
-
-
-def _milliseconds(moment: datetime) -> int:
-    return round(moment.timestamp() * 1000)

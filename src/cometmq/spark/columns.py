@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from cometmq.options import nearest
@@ -70,6 +71,11 @@ ARCHIVE_COLUMNS: Final = tuple(column.name for column in COLUMNS if column.name 
 
 ARCHIVE_DDL: Final = ", ".join(f"{name} {BY_NAME[name].type}" for name in ARCHIVE_COLUMNS)
 """The columns of an archive's files, in Spark's words."""
+
+
+def milliseconds(moment: datetime) -> int:
+    """The value of a column of times, as RocketMQ has it: ms since 1970."""
+    return round(moment.timestamp() * 1000)
 
 
 def default_ddl(*, body: bool = True) -> str:
