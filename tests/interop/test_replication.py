@@ -7,46 +7,41 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.crash.reading import read_queue
 from tests.interop import builds, probe, systems
 from tests.interop.clients import PATIENCE_S, Client, Series, seen
 from tests.interop.conftest import unavailable
+from tests.interop.replicas import (
+    OF_A_SLAVE,
+    log_files,
+    send_one,
+    sync_master,
+    table,
+    until_in_sync,
+    until_same_log,
+    until_same_table,
+)
 from tests.interop.systems import Deployment, Server, System
 
-from cometmq import fastjson
 from cometmq.broker.replication.frames import encode_report
 from cometmq.client import ConsumeFromWhere, Message, MessageExt, PushConfig, SendStatus
 from cometmq.client.sync import SyncAdmin, SyncProducer, SyncPushConsumer
 from cometmq.remoting.blocking import BlockingConnection, BlockingConnectionError
-from cometmq.remoting.codes import RequestCode, ResponseCode
-from cometmq.remoting.headers import SendMessageRequestHeaderV2
+from cometmq.remoting.codes import ResponseCode
 
 pytestmark = pytest.mark.interop
 
-FILE_BYTES = 1024 * 1024
 LOADED = "Loaded"
 """Made early: Apache's slaves learn of topics every ten seconds."""
-OF_A_SLAVE = {"mappedFileSizeCommitLog": str(FILE_BYTES), "brokerRole": "SLAVE", "brokerId": "1"}
 
 
 @pytest.fixture(scope="module")
 def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    """A nameserver and a master of ours whose log has more than one file already."""
-    deployment = systems.deploy(
-        System.COMETMQ,
-        tmp_path_factory.mktemp("set"),
-        mappedFileSizeCommitLog=str(FILE_BYTES),
-        brokerRole="SYNC_MASTER",
-        slaveTimeout="30000",
-    )
-    with BlockingConnection(deployment.broker.address, 60) as connection:
-        for topic in ("Large", "Large", "Large", "Large", LOADED):
-            assert send_one(connection, topic, bytes(400_000)) == ResponseCode.SLAVE_NOT_AVAILABLE
-    yield deployment
-    deployment.close()
+    """Ours."""
+    with sync_master(System.COMETMQ, tmp_path_factory.mktemp("set"), [*["Large"] * 4, LOADED]) as deployment:
+        yield deployment
 
 
 @pytest.fixture(scope="module")
@@ -60,78 +55,11 @@ def slave(master: Deployment, tmp_path_factory: pytest.TempPathFactory) -> Itera
         yield started
 
 
-def send_one(connection: BlockingConnection, topic: str, body: bytes, properties: str = "", queue_id: int = 0) -> int:
-    """Send one message; the code of the answer."""
-    header = SendMessageRequestHeaderV2(
-        producer_group="interop",
-        topic=topic,
-        default_topic="TBW102",
-        default_topic_queue_nums=4,
-        queue_id=queue_id,
-        sys_flag=0,
-        born_timestamp=1,
-        flag=0,
-        properties=properties,
-    )
-    return connection.invoke(RequestCode.SEND_MESSAGE_V2, header, body).code
-
-
-def until_in_sync(address: str, slave: Server) -> None:
-    """Wait until a send is acknowledged by the slave, too: then it has everything before it."""
-
-    def acknowledged() -> bool:
-        with BlockingConnection(address, 60) as connection:
-            return send_one(connection, "InSync", b"?") == ResponseCode.SUCCESS
-
-    probe.until(acknowledged, PATIENCE_S, f"the slave is in sync\n{slave.logs()}")
-
-
-def log_files(server: Server) -> dict[str, bytes]:
-    """The files of a log that hold something; the one made ahead does not."""
-    files = {file.name: file.read_bytes() for file in (server.directory / "store" / "commitlog").iterdir()}
-    return {name: content for name, content in files.items() if any(content)}
-
-
-def until_same_log(master: Server, slave: Server) -> None:
-    """Wait until the slave's log has the bytes of the master's from its own first file on."""
-
-    def same() -> bool:
-        first, ours = min(log_files(slave)), log_files(master)
-        return log_files(slave) == {name: content for name, content in ours.items() if name >= first}
-
-    probe.until(same, PATIENCE_S, f"the logs are the same\n{slave.logs()}")
-
-
-def table(server: Server, name: str) -> Any:
-    """One of the files that describe a broker; nothing before it is there."""
-    path = server.directory / "store" / "config" / name
-    try:
-        return fastjson.loads(path.read_bytes())
-    except (FileNotFoundError, ValueError):  # a moment between two versions
-        return None
-
-
-def until_same_table(master: Server, slave: Server, name: str, entry: str) -> None:
-    """Wait until a file of the slave says what the master's says, this entry among it, with the same version."""
-
-    def same() -> bool:
-        ours, theirs = table(master, name), table(slave, name)
-        if ours is None or theirs is None:
-            return False
-        (key,) = (key for key in ours if key.endswith("Table"))
-        versions = [
-            (whole.get("dataVersion", {}).get(part) for part in ("counter", "timestamp")) for whole in (ours, theirs)
-        ]
-        return entry in ours[key] and ours[key] == theirs[key] and list(versions[0]) == list(versions[1])
-
-    probe.until(same, PATIENCE_S, f"{name} is the same: {table(master, name)} {table(slave, name)}")
-
-
 def test_an_apache_slave_has_every_byte_and_every_table(master: Deployment, slave: Server, java: Client) -> None:
     broker = master.broker
     java.create_topic(master.address, broker.address, "Made", queues=3)
     java.mqadmin(master.address, "updateSubGroup", "-b", broker.address, "-g", "made-group", "-r", "3")
-    until_in_sync(broker.address, slave)
+    until_in_sync(broker, slave)
     series = Series("Made", 30, tags=("a", "b"), keys="k{i}")
     assert {event["status"] for event in java.produce(master.address, series)} == {"SEND_OK"}
     java.consume(master.address, "Made", "made-group", 30)
@@ -162,7 +90,7 @@ def test_an_apache_slave_has_every_byte_and_every_table(master: Deployment, slav
 def test_consumers_far_behind_are_sent_to_the_slave_and_go(master: Deployment, slave: Server, java: Client) -> None:
     topic, count = "Large", 300
     java.produce(master.address, Series(topic, count), "batch")
-    until_in_sync(master.broker.address, slave)
+    until_in_sync(master.broker, slave)
     for key, value in (("slaveReadEnable", "true"), ("accessMessageInMemoryMaxRatio", "0")):
         java.mqadmin(master.address, "updateBrokerConfig", "-b", master.broker.address, "-k", key, "-v", value)
     before = pulled_from(master.address, slave)
@@ -196,7 +124,7 @@ def consume(namesrv: str, topic: str, group: str, is_all: Callable[[set[bytes]],
 def test_a_slave_of_apache_5_has_every_byte_and_its_tools_show_both(
     master: Deployment, slave: Server, clients: Callable[[str], Client], tmp_path: Path
 ) -> None:
-    until_in_sync(master.broker.address, slave)
+    until_in_sync(master.broker, slave)
     second = {**OF_A_SLAVE, "brokerId": "2"}
     with systems.start_broker(System.APACHE5, tmp_path, master.address, second) as of_5:
         probe.until(lambda: bool(log_files(of_5)), PATIENCE_S, f"it has begun\n{of_5.logs()}")
@@ -213,7 +141,7 @@ def test_what_was_acknowledged_is_at_the_slave_and_can_be_consumed_there_when_th
     master: Deployment, slave: Server, java: Client
 ) -> None:
     topic, queues = LOADED, 4
-    until_in_sync(master.broker.address, slave)
+    until_in_sync(master.broker, slave)
     until_same_table(master.broker, slave, "topics.json", topic)
     acknowledged: set[bytes] = set()
     enough = threading.Event()
@@ -248,7 +176,7 @@ def test_what_was_acknowledged_is_at_the_slave_and_can_be_consumed_there_when_th
     consume(master.address, topic, "ours-without-a-master", lambda got: acknowledged <= got)
 
     master.start_again(System.COMETMQ)
-    until_in_sync(master.broker.address, slave)
+    until_in_sync(master.broker, slave)
     late = Series(topic, 12, first=5_000)
     java.produce(master.address, late)
     assert set(seen(java.read_topic(master.address, topic))) >= set(late.expected())

@@ -3,42 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
 
 import pytest
 from tests.crash.reading import read_queue
-from tests.interop import builds, probe, systems
+from tests.interop import probe, systems
 from tests.interop.clients import PATIENCE_S, Client, Series, seen
-from tests.interop.conftest import unavailable
+from tests.interop.replicas import (
+    FILES,
+    OF_A_SLAVE,
+    send_one,
+    sync_master,
+    until_in_sync,
+    until_same_log,
+    until_same_table,
+)
 from tests.interop.systems import Deployment, Server, System
-from tests.interop.test_replication import log_files, send_one, until_same_table
 
 from cometmq.remoting.blocking import BlockingConnection
 from cometmq.remoting.codes import ResponseCode
 
 pytestmark = pytest.mark.interop
 
-FILES = {"mappedFileSizeCommitLog": str(1024 * 1024)}
-OF_A_SLAVE = {**FILES, "brokerRole": "SLAVE", "brokerId": "1"}
-
 
 @pytest.fixture(scope="module")
 def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    """Apache's, SYNC_MASTER, whose log has more than one file already."""
-    try:
-        deployment = systems.deploy(
-            System.APACHE,
-            tmp_path_factory.mktemp("set"),
-            mappedFileSizeCommitLog=FILES["mappedFileSizeCommitLog"],
-            brokerRole="SYNC_MASTER",
-            slaveTimeout="30000",
-        )
-    except builds.ToolMissingError as problem:
-        unavailable(problem)
-    with closing(deployment):
-        with BlockingConnection(deployment.broker.address, 60) as connection:
-            for number in range(5):
-                assert send_one(connection, "Before", bytes([number]) * 400_000) == ResponseCode.SLAVE_NOT_AVAILABLE
+    """Apache's."""
+    with sync_master(System.APACHE, tmp_path_factory.mktemp("set"), ["Before"] * 5) as deployment:
         yield deployment
 
 
@@ -47,21 +37,6 @@ def slave(master: Deployment, tmp_path_factory: pytest.TempPathFactory) -> Itera
     """Ours, on an empty disk."""
     with systems.start_broker(System.COMETMQ, tmp_path_factory.mktemp("slave"), master.address, OF_A_SLAVE) as started:
         yield started
-
-
-def until_in_sync(master: Server, slave: Server) -> None:
-    """Wait until a send is acknowledged by the slave."""
-
-    def acknowledged() -> bool:
-        with BlockingConnection(master.address, 60) as connection:
-            return send_one(connection, "InSync", b"?") == ResponseCode.SUCCESS
-
-    probe.until(acknowledged, PATIENCE_S, f"the slave is in sync\n{slave.logs()}")
-
-
-def until_same_log(master: Server, slave: Server) -> None:
-    """Wait until both logs have the same bytes, from the first on."""
-    probe.until(lambda: log_files(master) == log_files(slave), PATIENCE_S, f"the logs are the same\n{slave.logs()}")
 
 
 def test_it_has_every_byte_and_every_table(master: Deployment, slave: Server, java: Client) -> None:
