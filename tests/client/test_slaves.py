@@ -64,6 +64,17 @@ async def test_offsets_are_those_of_the_slave_while_the_master_is_away(cluster: 
             await consumer.committed(MessageQueue(TOPIC, "broker-9", 0))
 
 
+async def test_messages_are_found_at_the_slave_while_the_master_is_away(cluster: Cluster) -> None:
+    async with Producer("producers", instance=cluster.client_instance()) as producer:
+        sent = await producer.send(Message(TOPIC, b"wanted", keys=("red", "blue")))
+        assert sent.status is SendStatus.SEND_OK
+    await cluster.kill_broker(0)
+    async with Admin(instance=cluster.client_instance()) as admin:
+        by_key = await admin.query_message(TOPIC, "blue")
+        by_id = await admin.message_by_id(sent.msg_id, TOPIC)
+    assert [message.body for message in (*by_key, by_id)] == [b"wanted", b"wanted"]
+
+
 async def test_a_consumer_far_behind_is_sent_to_the_slave_and_reads_on_there() -> None:
     keys = {"slaveReadEnable": "true", "accessMessageInMemoryMaxRatio": "0"}
     async with replicated(**keys, maxTransferCountOnMessageInMemory=str(PULLED_AT_ONCE)) as cluster:

@@ -89,6 +89,9 @@ def test_it_takes_the_place_of_its_master(master: Deployment, slave: Server, jav
         master.broker.kill()
         last = seen(java.consume(master.address, "Made", "java-without-a-master", 42))
         assert set(last) >= set(topic.expected()), "consumed from the slave"
+        (by_key,) = java.found(master.address, "Made", "k3")
+        (by_id,) = java.admin(master.address, "view", topic="Made", id=by_key["msgId"])
+        assert by_id["offsetMsgId"] == by_key["offsetMsgId"], "looked up there, too"
     conf = {**FILES, "brokerRole": "ASYNC_MASTER", "brokerId": "0"}
     with systems.start_broker(System.COMETMQ, slave.directory, master.address, conf, slave.port) as promoted:
         java.produce(master.address, Series("Made", 5, first=900))

@@ -11,11 +11,13 @@ from typing import cast
 import pytest
 from tests.broker.replication.following import PATIENCE_S, bodies, connect, copied, log_of, replicated
 from tests.broker.transacting import COMMIT, Half, end
-from tests.broker.wire import records
+from tests.broker.wire import Wire, records
 
 from cometmq.broker.config import load_broker_config
 from cometmq.clock import VirtualClock
 from cometmq.idle import settle
+from cometmq.message.ids import decode_offset_msg_id
+from cometmq.message.record import iter_records
 from cometmq.message.sysflag import PULL_COMMIT, PULL_SUBSCRIPTION
 from cometmq.options import ConfigError
 from cometmq.remoting.bodies import HARuntimeInfo, decode_body
@@ -23,8 +25,10 @@ from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import (
     ConsumerSendMsgBackRequestHeader,
     OpenProducerRequestHeader,
+    QueryMessageRequestHeader,
     RecallMessageRequestHeader,
     UpdateConsumerOffsetRequestHeader,
+    ViewMessageRequestHeader,
 )
 from cometmq.testing import Cluster, wait_until
 
@@ -69,6 +73,36 @@ async def test_a_pull_that_waits_at_the_slave_is_woken_by_a_message_of_the_maste
     (second,) = await send(pair, 1, start=1)
     assert [record.body for record in records(await waiting)] == [second]
     await slave.close()
+
+
+async def test_queries_are_answered_as_by_the_master(pair: Cluster) -> None:
+    """By key, by the client's id and by the broker's, also after a start anew."""
+    wire = await connect(pair.broker(0))
+    offsets = []
+    for number in range(40):
+        properties = f"KEYS\x01all k{number}\x02UNIQ_KEY\x01U{number}\x02"
+        sent = await wire.send("T", b"%d" % number + bytes(4000), properties=properties)
+        offsets.append(decode_offset_msg_id(sent.ext_fields["msgId"])[2])
+    await copied(pair)
+
+    def asked(key: str, **fields: object) -> QueryMessageRequestHeader:
+        values = {"max_num": 64, "begin_timestamp": 0, "end_timestamp": 2**62} | fields
+        return QueryMessageRequestHeader(topic="T", key=key, **values)  # type: ignore[arg-type]
+
+    async def answers(wire: Wire) -> list[tuple[int, bytes]]:
+        queries = [asked("all"), asked("all", max_num=3), asked("U7", unique_key_query=True), asked("none")]
+        views = [ViewMessageRequestHeader(offset=offset) for offset in (*offsets, 1, offsets[-1] * 2)]
+        found = [await wire.call(RequestCode.QUERY_MESSAGE, query) for query in queries]
+        found += [await wire.call(RequestCode.VIEW_MESSAGE_BY_ID, view) for view in views]
+        await wire.close()
+        return [(answer.code, bytes(answer.body)) for answer in found]
+
+    expected = await answers(wire)
+    assert [sum(1 for _ in iter_records(body)) for _, body in expected] == [40, 3, 1, 0, *[1] * 40, 0, 0]
+    assert await answers(await connect(pair.slave())) == expected
+    await pair.stop_slave()
+    await pair.start_slave()
+    assert await answers(await connect(pair.slave())) == expected
 
 
 async def test_a_new_slave_gets_all_that_the_master_keeps(pair: Cluster) -> None:
