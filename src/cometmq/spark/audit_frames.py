@@ -50,6 +50,18 @@ def stored_frame(
     )
 
 
+def not_deleted(stored: DataFrame, kept_from: Mapping[Queue, int]) -> DataFrame:
+    """What brokers still held when it had been read: the rest is there of some queues, and of others not.
+
+    :param kept_from: first offset of each queue that was not deleted meanwhile.
+    """
+    from pyspark.sql import functions as f
+
+    rows = [(queue.broker, queue.queue_id, first) for queue, first in kept_from.items()]
+    limits = stored.sparkSession.createDataFrame(rows, "brokerName string, queueId int, keptFrom bigint")
+    return stored.join(f.broadcast(limits), list(QUEUE)).where("queueOffset >= keptFrom")
+
+
 def archived_frame(spark: SparkSession, log: ArchiveLog, topic: str) -> DataFrame:
     """The messages of a topic in an archive."""
     from pyspark.sql import functions as f
