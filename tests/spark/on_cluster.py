@@ -40,13 +40,14 @@ def register(spark: Any) -> None:
 
 
 def read(spark: Any, namesrv: str, topic: str) -> dict[str, Any]:
-    """Messages of each broker, and the executors that have read them."""
+    """Messages of each broker, the executors that have read them, and where a browser sees that."""
     frame = source(spark, namesrv, topic, minPartitions=4).select("brokerName")
     rows = frame.mapInArrow(seen, "broker string, rows bigint, executor string, package string").collect()
     return {
         "counts": [sum(row["rows"] for row in rows if row["broker"] == of) for of in {row["broker"] for row in rows}],
         "executors": len({row["executor"] for row in rows}),
         "packages": sorted({row["package"] for row in rows}),
+        "web": spark.sparkContext.uiWebUrl,
     }
 
 

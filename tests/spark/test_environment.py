@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import shutil
 import subprocess
 import sys
@@ -41,6 +42,35 @@ spark.stop()
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=200, check=False, env=environment
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "heard\n")
+
+
+_SHOWN = """
+import time
+from pathlib import Path
+from cometmq.spark.environment import local_session
+
+def wait(rows):
+    while not Path("seen").exists():
+        time.sleep(0.05)
+    return rows
+
+spark = local_session("local[1]", brief=True)
+spark.sparkContext.parallelize([1], 1).mapPartitions(wait).count()
+spark.stop()
+"""
+
+
+@pytest.mark.spark
+def test_a_terminal_shows_how_far_a_step_is(tmp_path: Path) -> None:
+    ours, its = pty.openpty()
+    with subprocess.Popen([sys.executable, "-c", _SHOWN], cwd=tmp_path, stderr=its) as program:
+        os.close(its)
+        shown = b""
+        while b"(0 + 1) / 1]" not in shown:  # none of its tasks done, one under way
+            shown += os.read(ours, 1000)
+        (tmp_path / "seen").touch()
+        assert program.wait(200) == 0, shown
+    os.close(ours)
 
 
 @pytest.mark.spark

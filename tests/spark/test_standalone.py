@@ -94,6 +94,7 @@ def test_executors_read_all_brokers(driver: Driver, brokers: SyncCluster, topic:
     found = driver.call("read", namesrv=brokers.namesrv_address, topic=topic)
     assert found["counts"] == [MESSAGES // BROKERS] * BROKERS
     assert found["executors"] == 2
+    assert found["web"].startswith("http://")
     streamed = driver.call("stream_to_parquet", namesrv=brokers.namesrv_address, topic=topic, place=str(tmp_path))
     assert streamed == MESSAGES
 

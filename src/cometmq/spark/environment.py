@@ -155,8 +155,8 @@ def _started(master: str, app_name: str, *, brief: bool = False) -> SparkConf:
     conf = SparkConf(loadDefaults=False).setMaster(master).setAppName(app_name)
     if master.startswith("local"):
         conf.set("spark.sql.shuffle.partitions", str(_LOCAL_SHUFFLE_PARTITIONS))
-    conf.set("spark.ui.enabled", "false")
-    conf.set("spark.ui.showConsoleProgress", "false")
+        conf.set("spark.ui.enabled", "false")
+    conf.set("spark.ui.showConsoleProgress", str(sys.stderr.isatty()).lower())
     conf.set("spark.sql.session.timeZone", "UTC")
     conf.set("spark.python.unix.domain.socket.enabled", "true")
     start_jvm(conf)
