@@ -137,6 +137,7 @@ def _draw_spans(axes: Any, plot: Spans) -> None:
     axes.set_yticks(places, plot.names)
     axes.invert_yaxis()
     axes.set_xlabel(plot.label)
+    axes.xaxis.set_major_formatter("{x:,.10g}")
 
 
 def _draw_bars(axes: Any, plot: Bars) -> None:

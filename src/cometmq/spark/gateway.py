@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Final
 
+from cometmq.spark.jvm_stderr import Sieve
+
 if TYPE_CHECKING:
     from pyspark import SparkConf
 
-_SAID_AT_EVERY_START: Final = b"WARNING: Using incubator modules: jdk.incubator.vector\n"
-"""By every JVM of Spark 4, which asks for that module itself; no option keeps Java from saying it."""
 _STDERR: Final = 2
 _READ_BYTES: Final = 65_536
 _LAST_WORDS_SECONDS: Final = 5.0
@@ -29,7 +29,7 @@ _interrupted: Final = threading.Event()
 def start_jvm(conf: SparkConf) -> None:
     """Start the JVM that sessions of this process will use, unless there is one already.
 
-    What it writes to its standard error goes on to ours, but for that one line.
+    What it writes to its standard error goes on to ours, through a :class:`Sieve`.
     """
     from pyspark import SparkContext
     from pyspark.java_gateway import launch_gateway
@@ -133,17 +133,10 @@ def _is_no_interruption(record: logging.LogRecord) -> bool:
 
 
 def _pass_on(reading: int) -> None:
-    held = b""  # while it may still become that line
-    is_begun = False
+    sieve = Sieve()
     with contextlib.suppress(OSError):
         while data := os.read(reading, _READ_BYTES):
-            held += data
-            if not is_begun and len(held) < len(_SAID_AT_EVERY_START) and _SAID_AT_EVERY_START.startswith(held):
-                continue
-            if not is_begun:
-                held, is_begun = held.removeprefix(_SAID_AT_EVERY_START), True
-            if not _unheard.is_set():
-                os.write(_STDERR, held)
-            held = b""
-        os.write(_STDERR, held)
+            if (passed := sieve.passed(data)) and not _unheard.is_set():
+                os.write(_STDERR, passed)
+        os.write(_STDERR, sieve.rest())
     os.close(reading)

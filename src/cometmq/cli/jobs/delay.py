@@ -53,7 +53,8 @@ def _plots(done: DelayReport) -> list[Plot]:
 
     plots: list[Plot] = []
     if times := done.due_by_time():
-        plots.append(Bars("Due", "messages", [name for name, _ in times], {"messages": [count for _, count in times]}))
+        begins = [name.partition(" … ")[0] for name, _ in times]
+        plots.append(Bars("Due, from … (UTC) on", "messages", begins, {"messages": [count for _, count in times]}))
     for title, found in (("topic", done.topics[:_DRAWN]), ("level", done.levels)):
         if found:
             ranks = {rank: [getattr(of, rank) for of in found] for rank in ("p50", "p90", "p99")}
