@@ -1,4 +1,4 @@
-"""What a job is asked for and is not there, a topic or an archive, is a wrong use of each job alike."""
+"""What a job is asked for and is not there, a topic, an archive or a store, is a wrong use of each job alike."""
 
 from __future__ import annotations
 
@@ -62,13 +62,21 @@ def files(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+MISSING_STORE = [
+    "archive --store {empty} --broker-name broker-a --to {there}",
+    "mask copy --topic {topic} --store {empty} --to-archive {there} --rule $.a=drop",
+    "rebuild --store {empty}",
+    "skew --topic {topic} --store {empty}",
+]
+
+
 @pytest.fixture(scope="module")
 def topic(topics: Topics) -> str:
     return topics.create(1)
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("words", MISSING_TOPIC + MISSING_ARCHIVE)
+@pytest.mark.parametrize("words", MISSING_TOPIC + MISSING_ARCHIVE + MISSING_STORE)
 def test_what_is_not_there_is_wrong_use(words: str, topic: str, topics: Topics, tmp_path: Path) -> None:
     """And is found before Spark is started."""
     empty = tmp_path / "empty"
@@ -76,9 +84,8 @@ def test_what_is_not_there_is_wrong_use(words: str, topic: str, topics: Topics, 
     job = words.format(there=tmp_path / "there", empty=empty, topic=topic).split()
     done = CliRunner(env={NAMESRV_VARIABLE: topics.namesrv}).invoke(command, job)
     assert done.exit_code == 2, done.output
-    assert (
-        "no-such" in done.output or f"{empty} holds no archive" in done.output or f"{empty} has no topic" in done.output
-    )
+    told = ("no-such", *(f"{empty} {what}" for what in ("holds no archive", "has no topic", "holds no file of a log")))
+    assert any(words in done.output for words in (*told, f"the store {empty} has no consume queues")), done.output
     assert "starting Spark" not in done.output
 
 

@@ -202,7 +202,14 @@ def test_what_is_chosen_is_spread_anew_by_key(
     )
 
 
-def test_arguments_that_do_not_fit_are_told(spark: Any, topics: Topics, lake: tuple[str, Path], tmp_path: Path) -> None:
+def test_arguments_that_do_not_fit_are_told(
+    spark: Any,
+    topics: Topics,
+    lake: tuple[str, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     topic, to = lake
     small = topics.create(2)
     with pytest.raises(OptionError, match=rf"topic {small} has no queue for .*--by-key"):
@@ -221,6 +228,11 @@ def test_arguments_that_do_not_fit_are_told(spark: Any, topics: Topics, lake: tu
     for way in ([], ["--dry-run"]):
         nowhere = CliRunner().invoke(command, [*base, *way, "--to", "never-made"])
         assert (nowhere.exit_code, "topic never-made does not exist" in nowhere.output) == (2, True)
+    monkeypatch.setattr(type(spark), "stop", lambda _: None)
+    capfd.readouterr()
+    told = CliRunner().invoke(command, [*base, "--topic", topic, "--dry-run", "--where", "nosuch = 1"])
+    assert (told.exit_code, "predicate 'nosuch = 1' cannot be read" in told.output) == (2, True)
+    assert "Py4JJavaError" not in told.output + "".join(capfd.readouterr())  # and not in all that Spark knows of it
 
 
 def test_what_would_send_twice_or_elsewhere_is_refused(

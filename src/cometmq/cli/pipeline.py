@@ -33,6 +33,8 @@ class JobGroup(LazyGroup):
         starting.setLevel(logging.INFO)
         starting.addHandler(_TELLING)
         starting.propagate = False
+        for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)  # JVM frames by the hundred, before our sentence
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:

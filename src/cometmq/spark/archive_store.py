@@ -86,7 +86,7 @@ def archive_store(
     :raises OptionError: an argument is wrong, or a topic is not there; where the consume queues were not saved only
         the log tells that, when all of it has been read.
     :raises ArchiveError: another job holds the archive.
-    :raises StoreReadError: there is no log.
+    :raises NoStoreError: there is no log.
     :raises SparkSourceError: damaged records, and no ``badRecordsPath``; or offsets do not follow the archive's.
     """
     named = [topics] if isinstance(topics, str) else list(topics)

@@ -33,6 +33,10 @@ class StoreReadError(SparkSourceError):
     """The files of a store cannot be read, or hold damaged records and ``badRecordsPath`` is not given."""
 
 
+class NoStoreError(StoreReadError, OptionError):
+    """There is no log in the directory that was named."""
+
+
 class MaskError(SparkSourceError):
     """A copy cannot be masked: its keys are not there, or a message cannot be masked and must not be passed over."""
 

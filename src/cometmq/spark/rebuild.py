@@ -83,7 +83,7 @@ def rebuild(
     :param spark: session to use; without one a session on ``master`` is made, and stopped at the end.
     :param on_step: told what is being done.
     :raises StoreLockedError: a broker runs on the store.
-    :raises StoreReadError: there is no log.
+    :raises NoStoreError: there is no log.
     :raises SparkSourceError: it has damaged records and ``bad_records_path`` is not given, or cannot be read.
     """
     began = SYSTEM_CLOCK.monotonic()

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cometmq.message.record import decode_record
-from cometmq.spark.errors import StoreReadError
+from cometmq.spark.errors import NoStoreError, StoreReadError
 from cometmq.spark.slices import Positions
 from cometmq.store.config import CQ_UNIT_BYTES
 from cometmq.store.load import Findings, offset_of_name
@@ -44,7 +44,8 @@ def log_files(directory: str | Path) -> list[LogFile]:
 
     Left out are the files behind the log's end that a broker makes before it needs them: nothing is written there yet.
 
-    :raises StoreReadError: there are none, or the directory cannot be read.
+    :raises NoStoreError: there are none.
+    :raises StoreReadError: the directory cannot be read.
     """
     root = Path(directory)
     log = root / "commitlog" if (root / "commitlog").is_dir() else root
@@ -58,7 +59,7 @@ def log_files(directory: str | Path) -> list[LogFile]:
             next_step="is the directory the same on all executors?",
         ) from error
     if not found:
-        raise StoreReadError(
+        raise NoStoreError(
             f"{log} holds no file of a log",
             next_step="name the directory that has commitlog/ in it; the files have names of 20 digits",
         )

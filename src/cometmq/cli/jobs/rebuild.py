@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from cometmq.cli.failures import DONE, FAILED
-from cometmq.cli.jobs.reading import Ending, end, report_options, tell_step
+from cometmq.cli.jobs.reading import Ending, end, report_options, tell_step, wrong_use
 from cometmq.options import load_options
 from cometmq.store.config import StoreConfig
 
@@ -54,9 +54,10 @@ def command(
     overrides = {"store_path_root_dir": str(store), "store_path_commit_log": ""}
     text = "" if config is None else config.read_text(encoding="utf-8")
     options, _ = load_options(StoreConfig, text, source=str(config), overrides=overrides)
-    done = rebuild(
-        store, dry_run=dry_run, config=options, bad_records_path=bad_records, master=master, on_step=tell_step
-    )
+    with wrong_use():
+        done = rebuild(
+            store, dry_run=dry_run, config=options, bad_records_path=bad_records, master=master, on_step=tell_step
+        )
     title = f"{'Comparison' if dry_run else 'Rebuild'} of {done.store}"
     return end(Ending(page, output), done, title, _plots, FAILED if done.differ else DONE)
 
