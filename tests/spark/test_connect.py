@@ -30,6 +30,7 @@ from cometmq.spark.audit import audit
 from cometmq.spark.bodies import as_text
 from cometmq.spark.dead_letters import dead_letters
 from cometmq.spark.delay import delay
+from cometmq.spark.environment import connect_session
 from cometmq.spark.errors import OptionError, SparkSourceError
 from cometmq.spark.job_source import MessageSource
 from cometmq.spark.key_index import build_key_index, find_by_key
@@ -39,6 +40,7 @@ from cometmq.spark.rebuild import rebuild
 from cometmq.spark.replay import replay
 from cometmq.spark.skew import skew
 from cometmq.spark.trace import trace
+from cometmq.testing import free_port
 
 pytestmark = pytest.mark.spark
 
@@ -54,6 +56,14 @@ def remote(server: str) -> Iterator[Any]:
     """A session on it."""
     with connected(server) as session:
         yield session
+
+
+@pytest.mark.parametrize("place", ["127.0.0.1:{port}", "127.0.0.1:port", "no-such-host.invalid"])
+def test_a_server_that_is_not_there_is_told_at_once_and_no_token(place: str) -> None:
+    there = place.format(port=free_port())
+    with pytest.raises(SparkSourceError, match="no session of Spark Connect at") as told:
+        connect_session(f"sc://{there}/;token=secret")
+    assert (there in str(told.value), "secret" in str(told.value)) == (True, False)
 
 
 def source(remote: Any, topics: Topics, **options: Any) -> Any:

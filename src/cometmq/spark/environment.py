@@ -7,11 +7,13 @@ import logging
 import os
 import shutil
 import site
+import socket
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
 from cometmq.spark.errors import SparkSourceError
 from cometmq.spark.gateway import ends_interrupted, interrupt_at_once, interruption_put_off, start_jvm
@@ -28,6 +30,9 @@ _MODULES: Final = ("pyspark", "pyarrow", "pandas")
 _CONNECT_MODULES: Final = ("grpc", "grpc_status")
 CONNECT_SCHEME: Final = "sc://"
 """Begins the address of a Spark Connect server, where otherwise a master stands."""
+_CONNECT_PORT: Final = 15002
+"""Of a server, where its address names none."""
+_CONNECT_SECONDS: Final = 10.0
 _LOCAL_SHUFFLE_PARTITIONS: Final = 8
 """Spark's 200 are meant for clusters: on one machine each empty one costs milliseconds, and an audit took a minute."""
 _BRIEF: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -123,15 +128,29 @@ def connect_session(address: str) -> SparkSession:
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
+    place = urlsplit(address).netloc  # what follows may hold a token
+    _log.info("connecting to Spark at %s", place)
     try:
+        _demand_listener(address)
         session = SparkSession.builder.remote(address).getOrCreate()
         session.conf.set("spark.sql.session.timeZone", "UTC")
-    except PySparkException as error:
+    except (PySparkException, OSError, ValueError) as error:
         raise SparkSourceError(
-            f"no session of Spark Connect at {address}: {str(error).strip().splitlines()[0]}",
+            f"no session of Spark Connect at {place}: {str(error).strip().splitlines()[0]}",
             next_step="start a server (start-connect-server.sh of Spark), or name another --master",
         ) from error
     return session
+
+
+def _demand_listener(address: str) -> None:
+    """Look whether anybody listens there: Spark's own client tries for ten minutes.
+
+    :raises OSError: nobody does.
+    :raises ValueError: it is no address.
+    """
+    place = urlsplit(address)
+    with socket.create_connection((place.hostname or "", place.port or _CONNECT_PORT), _CONNECT_SECONDS):
+        pass
 
 
 def local_session(master: str = "local[*]", app_name: str = "cometmq", *, brief: bool = False) -> SparkSession:
