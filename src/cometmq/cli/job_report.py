@@ -16,7 +16,7 @@ from cometmq.durable import replace_file
 
 _COLORS: Final = ("#0e7490", "#d97706", "#a21caf", "#64748b")
 _CHINESE: Final = ("Noto Sans CJK SC", "Source Han Sans SC", "WenQuanYi Micro Hei", "Microsoft YaHei", "PingFang SC")
-_MOST_BARS: Final = 400
+_MOST_BARS: Final = 500
 """Bars that can be told apart in a plot, as wide as it is; each costs a millisecond."""
 _MOST_NAMES: Final = 40
 """Names of bars that can be read below them; of more bars only every second, third … is named."""
