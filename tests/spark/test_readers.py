@@ -21,10 +21,12 @@ from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 from cometmq.client import Message
 from cometmq.clock import VirtualClock
 from cometmq.remoting.blocking import BlockingConnection
+from cometmq.remoting.bodies import ConsumerData, HeartbeatData, encode_body
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import DeleteTopicFromNamesrvRequestHeader, DeleteTopicRequestHeader
 from cometmq.spark.cluster import Cluster
 from cometmq.spark.errors import DataLossError, OptionError, SparkSourceError, UnreachableError
+from cometmq.spark.group_offsets import committed_offsets
 from cometmq.spark.options import SourceOptions
 from cometmq.spark.queues import OffsetRange, Queue
 from cometmq.spark.readers import FilteringReader, RangePartition, RocketMQReader
@@ -118,6 +120,24 @@ def test_a_failed_batch_is_the_same_again(topics: Topics, options: MakeOptions) 
     topics.send(topic, 0, [b"later"])
     query.restart()
     assert query.run(end) == everything(10, 10)
+
+
+def test_a_group_that_others_consume_in_is_not_told_how_far_the_query_is(
+    topics: Topics, options: MakeOptions, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = topics.fill(10, queues=1)
+    group = f"group-of-{topic}"
+    given = options(topic, startingOffsets="earliest", commitGroup=group)
+    cluster = Cluster(given)
+    beat = HeartbeatData(client_id="member", consumer_data_set=[ConsumerData(group_name=group)])
+    with BlockingConnection(topics.broker, 60) as consumer:
+        consumer.invoke(RequestCode.HEART_BEAT, body=encode_body(beat))
+        cluster.commit_offsets(group, {Queue(topic, topics.broker_name, 0): 3})  # as the consumer does
+        query = Query(given)
+        assert query.batch() == everything(10)
+        assert query.batch() is None  # now it would be told
+        assert committed_offsets(cluster, cluster.queues(), group) == {Queue(topic, topics.broker_name, 0): 3}
+        assert f"group {group} is not told how far the query is: it has consumers at" in caplog.text
 
 
 def test_the_rate_limit_is_kept_in_proportion(topics: Topics, options: MakeOptions) -> None:

@@ -18,6 +18,7 @@ from cometmq.remoting.blocking import BlockingConnection, BlockingConnectionErro
 from cometmq.remoting.bodies import (
     ClusterInfo,
     ConsumerData,
+    ConsumerIdList,
     HeartbeatData,
     QueryConsumeQueueResponseBody,
     SubscriptionData,
@@ -29,6 +30,7 @@ from cometmq.remoting.bodies import (
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import RemotingCommand
 from cometmq.remoting.headers import (
+    GetConsumerListByGroupRequestHeader,
     GetMaxOffsetRequestHeader,
     GetMaxOffsetResponseHeader,
     GetMinOffsetRequestHeader,
@@ -258,17 +260,25 @@ class Cluster:
         means = zip(places, self.record_sizes(places), strict=True)
         return {queue: mean for (queue, _, _), mean in means if mean is not None}
 
-    def commit_offsets(self, group: str, offsets: Mapping[Queue, int]) -> None:
+    def commit_offsets(self, group: str, offsets: Mapping[Queue, int], *, alone: bool = False) -> None:
         """Write offsets into a consumer group, which comes into being with its first heartbeat.
 
+        :param alone: only where nobody consumes in the group, whose place would be lost.
         :raises UnreachableError: a broker does not answer.
+        :raises SparkSourceError: somebody consumes in it.
         """
         by_broker: dict[str, list[Queue]] = {}
         for queue in sorted(offsets):
             by_broker.setdefault(queue.broker, []).append(queue)
         for members in by_broker.values():
             if (group, members[0].broker) not in self._introduced:
-                self._introduce(group, members)
+                if not self._has_consumers(group, members[0]):
+                    self._introduce(group, members)
+                elif alone:
+                    raise SparkSourceError(
+                        f"it has consumers at {members[0].broker}, whose offsets would be overwritten",
+                        next_step="name a group in which nobody consumes",
+                    )
             updates = [
                 (
                     RequestCode.UPDATE_CONSUMER_OFFSET,
@@ -280,6 +290,12 @@ class Cluster:
             for part in (updates[:1], updates[1:]):
                 for answer in self.ask_broker(members[0], part):
                     demand_success(answer)
+
+    def _has_consumers(self, group: str, queue: Queue) -> bool:
+        """Whether the group has members at the broker of a queue: it knows the group then, and their subscriptions."""
+        request = (RequestCode.GET_CONSUMER_LIST_BY_GROUP, GetConsumerListByGroupRequestHeader(group))
+        (answer,) = self.ask_broker(queue, [request])
+        return answer.code == ResponseCode.SUCCESS and bool(decode_body(ConsumerIdList, answer.body).consumer_id_list)
 
     def _introduce(self, group: str, members: Sequence[Queue]) -> None:
         """Let a broker make the group and its retry topic, as the first consumer of a group does; then leave it."""

@@ -98,7 +98,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if group is None or _is_initial(done) or done["queues"] == self._shown:
             return
         try:
-            self._cluster.commit_offsets(group, offsets_from_json(done["queues"]))
+            self._cluster.commit_offsets(group, offsets_from_json(done["queues"]), alone=True)
             self._shown = done["queues"]
         except (SparkSourceError, BlockingConnectionError) as error:
             log.warning("group %s is not told how far the query is: %s", group, error)
