@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.spark.topics import Topics
 
+from cometmq.cli.places import NAMESRV_VARIABLE
 from cometmq.spark.environment import driver_session
 
 
@@ -95,6 +97,15 @@ except KeyboardInterrupt:
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=200, check=False, env=environment
     )
     assert (done.returncode, done.stdout) == (0, "interrupted\n")
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("master", ["locl[1]", "local[one]"])
+def test_a_master_that_is_none_is_told_in_one_sentence(topics: Topics, master: str) -> None:
+    words = [sys.executable, "-m", "cometmq", "pipeline", "skew", "--topic", topics.create(1), "--master", master]
+    there = os.environ | {NAMESRV_VARIABLE: topics.namesrv}
+    done = subprocess.run(words, capture_output=True, text=True, timeout=200, check=False, env=there)
+    assert (done.returncode, f"cometmq: Spark does not start on {master}: " in done.stderr) == (1, True), done.stderr
 
 
 _INTERRUPTED = """

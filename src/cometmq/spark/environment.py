@@ -76,7 +76,7 @@ def driver_session(spark: SparkSession | None, master: str, app_name: str) -> It
     Its own is stopped at the end of the block.
 
     :raises SparkMissingError: as :func:`demand_spark`, or what Spark Connect needs is not installed.
-    :raises SparkSourceError: there is no such server.
+    :raises SparkSourceError: there is no such server, or Spark does not start on that master.
     """
     if spark is not None:
         yield spark
@@ -89,17 +89,38 @@ def driver_session(spark: SparkSession | None, master: str, app_name: str) -> It
             session.stop()
         return
     with ends_interrupted():
-        from pyspark import SparkContext
+        with _told_if_it_fails(master):
+            conf = _started(master, app_name)
+            from pyspark import SparkContext
 
-        conf = _started(master, app_name)
-        interrupt_at_once()
-        with interruption_put_off():  # by PySpark's own handler, too
-            SparkContext.getOrCreate(conf)
-        session = _session(conf)
+            interrupt_at_once()
+            with interruption_put_off():  # by PySpark's own handler, too
+                SparkContext.getOrCreate(conf)
+            session = _session(conf)
         try:
             yield session
         finally:
             session.stop()
+
+
+@contextmanager
+def _told_if_it_fails(master: str) -> Iterator[None]:
+    """Say in one sentence that Spark does not start.
+
+    :raises SparkMissingError: as :func:`demand_spark`.
+    :raises SparkSourceError: for whatever py4j or PySpark raise within the block.
+    """
+    demand_spark()
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (Py4JError, PySparkException) as error:
+        cause = next((line[2:] for line in str(error).splitlines() if line.startswith(": ")), str(error))
+        raise SparkSourceError(
+            f"Spark does not start on {master}: {cause}", next_step="is --master right, and is that cluster there?"
+        ) from error
 
 
 def is_connect(spark: SparkSession) -> bool:
@@ -159,12 +180,12 @@ def local_session(master: str = "local[*]", app_name: str = "cometmq", *, brief:
     :param brief: it lives for a minute or two, on little data: the JVM does not pay for speed that comes later.
     :raises SparkMissingError: as :func:`demand_spark`.
     """
+    demand_spark()
     return _session(_started(master, app_name, brief=brief))
 
 
 def _started(master: str, app_name: str, *, brief: bool = False) -> SparkConf:
     """Start the JVM, and say how sessions are to be."""
-    demand_spark()
     from pyspark import SparkConf
 
     _log.info("starting Spark on %s", master)

@@ -163,8 +163,8 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self._options.fail_on_data_loss:
                 raise DataLossError(
                     what,
-                    next_step="was the topic deleted? option failOnDataLoss=false goes on without them, and reads a "
-                    "topic that is made anew from its beginning",
+                    next_step="was the topic deleted, or is it not asked for any more? option failOnDataLoss=false "
+                    "goes on without them, and reads a topic that is made anew from its beginning",
                 )
             log.warning("%s; going on without them", what)
         return gone

@@ -128,8 +128,6 @@ def _plots(done: ReplayReport) -> list[Plot]:
     names = [f"{of.broker} {of.queue_id}" for of in done.queues]
     plots: list[Plot] = [Bars("By queue", "messages", names, {"messages": [of.messages for of in done.queues]})]
     if done.steps:
-        seconds = [step.seconds for step in done.steps]
-        plots.append(
-            Line("Progress", "messages sent", "seconds", seconds, {"messages": [step.total for step in done.steps]})
-        )
+        seconds, totals = [0.0, *(of.seconds for of in done.steps)], [0, *(of.total for of in done.steps)]
+        plots.append(Line("Progress", "messages sent", "seconds", seconds, {"messages": totals}))
     return plots
