@@ -63,6 +63,21 @@ def theirs(member: Running) -> dict[int, list[int]]:
     return queue_positions(member.named("message"))
 
 
+def until_consumed(
+    count: int, patience_s: float, what: str, ours: Ours | None = None, member: Running | None = None
+) -> None:
+    """Wait until members have got so many messages; where they do not, tell who has got and holds what."""
+
+    def consumed() -> list[dict[int, list[int]]]:
+        return [*([] if ours is None else [ours.positions]), *([] if member is None else [theirs(member)])]
+
+    try:
+        probe.until(lambda: total(*consumed()) >= count, patience_s, what)
+    except TimeoutError as error:
+        held = "" if ours is None else f", ours holds {sorted(ours.consumer.assignment)}"
+        raise AssertionError(f"{error}: {count} wanted, {consumed()}{held}") from error
+
+
 def assert_in_order(*members: dict[int, list[int]]) -> None:
     """Each queue was consumed once from its beginning, and passed from member to member as a whole."""
     for queue in {queue for member in members for queue in member}:
@@ -86,14 +101,14 @@ def test_real_members_and_ours_hand_queues_to_each_other_in_order(
 ) -> None:
     member = clients(name).start_consuming(cluster.address, topic, group, mode="orderly", timeout=200)
     send(cluster, topic, 0, 48)
-    probe.until(lambda: total(theirs(member)) == 48, PATIENCE_S, f"{name} alone consumes everything")
+    until_consumed(48, PATIENCE_S, f"{name} alone consumes everything", member=member)
     ours = Ours(cluster, topic, group)
     probe.until(lambda: len(ours.consumer.assignment) == QUEUES // 2, HANDOVER_S, "half of the queues are ours")
     send(cluster, topic, 48, 48)
-    probe.until(lambda: total(theirs(member), ours.positions) == 96, HANDOVER_S, "both together consume everything")
+    until_consumed(96, HANDOVER_S, "both together consume everything", ours, member)
     member.stop()
     send(cluster, topic, 96, 48)
-    probe.until(lambda: total(theirs(member), ours.positions) == 144, HANDOVER_S, "ours takes over")
+    until_consumed(144, HANDOVER_S, "ours takes over", ours, member)
     assert_in_order(theirs(member), ours.positions)
     ours.consumer.close()
 
@@ -104,12 +119,12 @@ def test_a_real_member_takes_over_from_ours(
 ) -> None:
     ours = Ours(cluster, topic, group)
     send(cluster, topic, 0, 48)
-    probe.until(lambda: total(ours.positions) == 48, PATIENCE_S, "ours consumes everything")
+    until_consumed(48, PATIENCE_S, "ours consumes everything", ours)
     member = clients(name).start_consuming(cluster.address, topic, group, mode="orderly", timeout=200)
     probe.until(lambda: len(ours.consumer.assignment) == QUEUES // 2, PATIENCE_S, "half of the queues are left")
     ours.consumer.close()
     send(cluster, topic, 48, 48)
-    probe.until(lambda: total(ours.positions, theirs(member)) == 96, HANDOVER_S, f"{name} takes over")
+    until_consumed(96, HANDOVER_S, f"{name} takes over", ours, member)
     member.stop()
     assert_in_order(ours.positions, theirs(member))
 
@@ -120,7 +135,7 @@ def test_series_of_one_key_from_java_keep_their_order(
     series = Series(topic, 40)
     java.produce(cluster.address, series, mode="selector")
     ours = Ours(cluster, topic, group)
-    probe.until(lambda: total(ours.positions) == 40, PATIENCE_S, "ours consumes everything")
+    until_consumed(40, PATIENCE_S, "ours consumes everything", ours)
     ours.consumer.close()
     assert_in_order(ours.positions)
     assert sorted(map(len, ours.positions.values())) == [10, 10, 10, 10]
