@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.cli.conftest import CommandLine, until
-from tests.spark.home import spark_home
+from tests.spark.home import quick_drivers
 
 from cometmq.cli.demo.command import played
 from cometmq.cli.demo.compare import compare
@@ -125,7 +125,8 @@ def test_a_small_demo_agrees_whatever_other_clusters_want_of_clients(
 ) -> None:
     pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
     size = ("--messages", "20000", "--rate", "8000")
-    monkeypatch.setenv("SPARK_HOME", str(spark_home(tmp_path)))
+    for name, value in quick_drivers(tmp_path).items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setenv("ROCKETMQ_TLS_ENABLE", "true")
     monkeypatch.setenv("ROCKETMQ_ACCESS_KEY", "of another cluster")
     done = offline("demo", *size, "--report", str(tmp_path / "demo"), timeout_s=DEMO_SECONDS)

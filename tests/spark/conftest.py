@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from tests.interop.systems import Deployment, System, deploy
-from tests.spark.home import spark_home
+from tests.spark.home import quick_drivers
 from tests.spark.topics import Topics
 
 from cometmq.spark.options import SourceOptions, parse_options
@@ -105,24 +105,13 @@ def jobs_collect_nothing_that_grows(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(DataFrame, name, watched(name))
 
 
-SETTINGS = """
-spark.driver.extraJavaOptions  -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
-spark.python.daemon.module     tests.spark.daemon
-"""
-"""For drivers that live for a few seconds: their JVMs compile quickly rather than well, and Python workers are forked
-from a process that has imported what they need."""
-
-
 @pytest.fixture(scope="session")
 def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Defaults of all drivers here, those of commands and examples too, and where their Spark is."""
     pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
-    directory = tmp_path_factory.mktemp("spark-conf")
-    (directory / "spark-defaults.conf").write_text(SETTINGS)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SPARK_CONF_DIR", str(directory))
-        patch.setenv("SPARK_HOME", str(spark_home(directory)))
-        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH")])))
+        for name, value in quick_drivers(tmp_path_factory.mktemp("spark-conf")).items():
+            patch.setenv(name, value)
         yield
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from tests.interop.probe import until
-from tests.spark.home import spark_home
+from tests.spark.home import JAVA, spark_home
 
 PATIENCE_S = 180.0
 """For the server's start; some seconds on an idle machine."""
@@ -40,7 +40,7 @@ def connect_server(directory: Path) -> Iterator[str]:
     own = {
         "SPARK_HOME": str(home),
         "SPARK_LOCAL_DIRS": str(directory / "local"),
-        "SPARK_SUBMIT_OPTS": f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Djava.io.tmpdir={directory}",
+        "SPARK_SUBMIT_OPTS": f"{JAVA} -Djava.io.tmpdir={directory}",
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH")])),
     }

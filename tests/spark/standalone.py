@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.interop.probe import until
-from tests.spark.home import spark_home
+from tests.spark.home import JAVA, spark_home
 
 from cometmq.testing import free_port
 
@@ -25,13 +25,12 @@ PATIENCE_S = 180.0
 """For anything that Spark does; seconds on an idle machine."""
 _MASTER = "org.apache.spark.deploy.master.Master"
 _WORKER = "org.apache.spark.deploy.worker.Worker"
-_SMALL_JAVA = ("-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-_DEFAULTS = """
+_DEFAULTS = f"""
 spark.executor.memory          512m
 spark.executor.cores           1
-spark.executor.extraJavaOptions -XX:+UseSerialGC -XX:TieredStopAtLevel=1
+spark.executor.extraJavaOptions {JAVA}
 spark.driver.memory            768m
-spark.driver.extraJavaOptions  -XX:+UseSerialGC -XX:TieredStopAtLevel=1
+spark.driver.extraJavaOptions  {JAVA}
 spark.driver.host              127.0.0.1
 spark.driver.bindAddress       127.0.0.1
 spark.sql.shuffle.partitions   2
@@ -121,7 +120,7 @@ class Standalone:
 
     def _java(self, stack: ExitStack, name: str, main: str, *arguments: str) -> Process:
         java = Path(os.environ["JAVA_HOME"], "bin", "java") if "JAVA_HOME" in os.environ else shutil.which("java")
-        command = [str(java), *_SMALL_JAVA, "-cp", f"{self._spark_home}/jars/*", main, *arguments]
+        command = [str(java), "-Xmx192m", *JAVA.split(), "-cp", f"{self._spark_home}/jars/*", main, *arguments]
         (core,) = Path(self._spark_home, "jars").glob("spark-core_*.jar")
         own = {
             "SPARK_HOME": self._spark_home,
