@@ -61,7 +61,7 @@ def test_a_test_that_passes_only_alone_is_named_and_counted_once(project: Path) 
         (project / "tests" / f"test_{name}.py").write_text(FAILS_ONCE.replace("@pytest.mark.interop", mark))
     done = run_tests(project)
     assert done.returncode == 0, done.stdout
-    named = (f"tests.test_{name}::test_is_slow_beside_others" for name in ("unit", "process", "spark"))
+    named = (f"tests.test_{name}::test_is_slow_beside_others" for name in ("process", "unit", "spark"))
     assert f"PASSED ONLY ALONE, look into them: {', '.join(named)}\n" in done.stdout
     assert "= 6 passed in" in done.stdout
 
