@@ -13,6 +13,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -109,8 +110,11 @@ def jobs_collect_nothing_that_grows(monkeypatch: pytest.MonkeyPatch) -> None:
 def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Defaults of all drivers here, those of commands and examples too, and where their Spark is."""
     pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in quick_drivers(tmp_path_factory.mktemp("spark-conf")).items():
+    # JVMs that are killed leave their temporary files; the path of sockets among them has to be short.
+    temporary = TemporaryDirectory(prefix="spark-", ignore_cleanup_errors=True)
+    with temporary as place, pytest.MonkeyPatch.context() as patch:
+        own = quick_drivers(tmp_path_factory.mktemp("spark-conf"), f"-Djava.io.tmpdir={place}")
+        for name, value in own.items():
             patch.setenv(name, value)
         yield
 

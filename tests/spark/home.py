@@ -10,15 +10,18 @@ JAVA = (
     " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"  # takes the jars' classes for what they are
 )
 _SETTINGS = f"""
-spark.driver.extraJavaOptions  {JAVA}
+spark.driver.extraJavaOptions  {JAVA} {{java}}
 spark.python.daemon.module     tests.spark.daemon
 """
 """Python workers are forked from a process that has imported what they need."""
 
 
-def quick_drivers(directory: Path) -> dict[str, str]:
-    """Environment of drivers: their defaults and their Spark, which are in this directory."""
-    (directory / "spark-defaults.conf").write_text(_SETTINGS)
+def quick_drivers(directory: Path, java: str = "") -> dict[str, str]:
+    """Environment of drivers: their defaults and their Spark, which are in this directory.
+
+    :param java: more options of their JVMs.
+    """
+    (directory / "spark-defaults.conf").write_text(_SETTINGS.format(java=java))
     return {
         "SPARK_CONF_DIR": str(directory),
         "SPARK_HOME": str(spark_home(directory)),
