@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.interop.systems import System, start_namesrv
 from tests.spark.conftest import MakeOptions
 from tests.spark.topics import Topics
 
@@ -20,7 +23,7 @@ from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
 from cometmq.client import Message
 from cometmq.clock import VirtualClock
-from cometmq.remoting.blocking import BlockingConnection
+from cometmq.remoting.blocking import BlockingConnection, BlockingConnectionError
 from cometmq.remoting.bodies import ConsumerData, HeartbeatData, encode_body
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import DeleteTopicFromNamesrvRequestHeader, DeleteTopicRequestHeader
@@ -250,6 +253,27 @@ def test_a_broker_that_is_registered_but_silent(topics: Topics, options: MakeOpt
         with pytest.raises(UnreachableError, match="broker broker-silent does not answer"):
             read(options(topic, pollTimeoutMs="500"))
     assert query.batch() is None
+
+
+def test_a_stream_waits_for_nameservers_that_are_away(topics: Topics, options: MakeOptions, tmp_path: Path) -> None:
+    """But it does not begin without one, and neither does a run over what is available now."""
+    topic = topics.fill(10, queues=1)
+    namesrv = start_namesrv(System.COMETMQ, tmp_path)
+    given = options(topic, namesrvAddr=namesrv.address, startingOffsets="earliest")
+    query = Query(given)
+    own = Topics(namesrv.address, topics.broker)
+    with suppress(BlockingConnectionError), own.registered("broker-a", topics.broker, topic):
+        assert query.batch() == everything(10)
+        namesrv.kill()
+    topics.send(topic, 0, [b"x"])
+    assert query.batch() is None
+    with pytest.raises(UnreachableError, match="no nameserver answers"):
+        Query(given).plan()
+    with pytest.raises(UnreachableError, match="no nameserver answers"):
+        query.reader.prepareForTriggerAvailableNow()
+    again = start_namesrv(System.COMETMQ, tmp_path, namesrv.port)
+    with again, own.registered("broker-a", topics.broker, topic):
+        assert query.batch() == [(0, 10)]
 
 
 def test_a_pattern_finds_topics_as_they_come(topics: Topics, options: MakeOptions) -> None:

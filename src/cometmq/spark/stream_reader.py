@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.remoting.blocking import BlockingConnectionError
 from cometmq.spark.cluster import Bounds, Cluster
-from cometmq.spark.errors import DataLossError, SparkSourceError
+from cometmq.spark.errors import DataLossError, SparkSourceError, UnreachableError
 from cometmq.spark.lag import lag_between
 from cometmq.spark.options import LATEST, SourceOptions, demand_stream
 from cometmq.spark.planning import limited, limited_bytes
@@ -82,9 +82,16 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         :raises DataLossError: messages after ``start`` are gone and ``failOnDataLoss`` is true.
         :raises SparkSourceError: the query begins, and no broker has one of its topics.
+        :raises UnreachableError: the query begins, or reads what is available now, and nobody answers.
         """
         self._show(start)
-        chosen = self._next(start, limit)
+        try:
+            chosen = self._next(start, limit)
+        except UnreachableError as error:
+            if self._target is not None or not self._latest:
+                raise
+            log.warning("%s; the stream waits", error.message)
+            return start
         self._reached = offsets_from_json(chosen["queues"])
         return chosen
 
