@@ -14,6 +14,7 @@ import pytest
 from tests.spark.topics import Topics
 
 from cometmq.cli.places import NAMESRV_VARIABLE
+from cometmq.spark import environment as environment_module
 from cometmq.spark.environment import driver_session
 
 
@@ -73,6 +74,26 @@ def test_a_terminal_shows_how_far_a_step_is(tmp_path: Path) -> None:
         (tmp_path / "seen").touch()
         assert program.wait(200) == 0, shown
     os.close(ours)
+
+
+def test_only_the_zips_of_spark_are_taken_from_the_path_of_its_workers() -> None:
+    """Wherever they stand: before all else for tasks, behind a jar for what plans a stream."""
+    worker_python = Path(environment_module.__file__).with_name("worker-python")
+    lib = "/spark home/python/lib"
+    given = ["/a b/core.jar", f"{lib}/pyspark.zip", f"{lib}/py4j-1-src.zip", "/*", "/z.zip"]
+    environment = {"SPARK_HOME": "/spark home", "COMETMQ_WORKER_PYTHON": sys.executable}
+    program = ["-c", "import os, sys; print(os.environ['PYTHONPATH'], sys.argv[1:])", "an argument", "*"]
+    for path in (given, given[1:], given[1:3] * 2, []):
+        done = subprocess.run(
+            [worker_python, *program],
+            env=environment | {"PYTHONPATH": ":".join(path)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        kept = [entry for entry in path if not entry.startswith(lib)]
+        assert done.stdout == f"{':'.join(kept)} ['an argument', '*']\n"
 
 
 @pytest.mark.spark
