@@ -209,7 +209,8 @@ def _worker_python(master: str) -> str:
 
     places = (*site.getsitepackages(), site.getusersitepackages())
     installed = any(Path(pyspark.__file__).parents[1].samefile(place) for place in places if Path(place).exists())
-    if not (installed and master.startswith("local") and os.access(_WORKER_PYTHON, os.X_OK)):
+    runs_here = master.startswith("local") and os.name == "posix" and os.access(_WORKER_PYTHON, os.X_OK)
+    if not (installed and runs_here):
         return sys.executable
     os.environ["COMETMQ_WORKER_PYTHON"] = sys.executable
     return str(_WORKER_PYTHON)
