@@ -22,8 +22,6 @@ from cometmq.client.sync import SyncProducer, SyncPushConsumer
 from cometmq.message.hosts import format_address, parse_address
 from cometmq.testing import free_port
 
-pytestmark = pytest.mark.xdist_group("cli-administration")
-
 
 def test_topic_from_creation_to_deletion(cometmq: CommandLine) -> None:
     created = cometmq("topic", "create", "life", "--queues", "3")

@@ -10,8 +10,6 @@ from tests.cli.conftest import CommandLine, until
 from cometmq.client import Message
 from cometmq.client.sync import SyncProducer
 
-pytestmark = pytest.mark.xdist_group("cli-administration")
-
 
 def test_waiting_messages_are_counted_and_listed(cometmq: CommandLine) -> None:
     tomorrow = datetime.now(UTC).replace(microsecond=0) + timedelta(days=1)

@@ -12,8 +12,6 @@ from cometmq.client import ConsumeFromWhere, Message, PushConfig
 from cometmq.client.listener import Retry
 from cometmq.client.sync import SyncProducer, SyncPushConsumer
 
-pytestmark = pytest.mark.xdist_group("cli-dlq")
-
 
 @pytest.fixture(scope="module")
 def group(cometmq: CommandLine) -> str:

@@ -12,8 +12,6 @@ from tests.cli.conftest import CommandLine, until
 
 from cometmq.testing import ProcessCluster
 
-pytestmark = pytest.mark.xdist_group("cli-produce-consume")
-
 
 def test_lines_go_in_and_come_out(cometmq: CommandLine) -> None:
     cometmq("topic", "create", "lines", "--queues", "1")

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from tests.cli.conftest import CommandLine, until
 
 from cometmq.client import Message, MessageExt, TransactionState
 from cometmq.client.sync import SyncTransactionProducer
 from cometmq.testing import ProcessCluster
-
-pytestmark = pytest.mark.xdist_group("cli-administration")
 
 
 def execute(message: Message, arg: Any, transaction_id: str) -> TransactionState:
