@@ -30,7 +30,7 @@ _FEW_POINTS: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """A bar for each name and series."""
+    """A bar for each name and series; without names there is no picture."""
 
     title: str
     unit: str

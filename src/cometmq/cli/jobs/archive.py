@@ -172,7 +172,7 @@ def _plots(done: ArchiveReport) -> list[Plot]:
     from cometmq.cli.job_report import Bars
 
     names = [f"{of.topic} {of.broker} {of.queue_id}" for of in done.queues]
-    return [Bars("By queue", "messages", names, {"messages": [of.rows for of in done.queues]})] if names else []
+    return [Bars("By queue", "messages", names, {"messages": [of.rows for of in done.queues]})]
 
 
 def _tell(batch: ArchivedBatch) -> None:

@@ -133,8 +133,6 @@ def _hand_out(done: UpkeepReport, output: str, page: Path | None) -> int:
 def _plots(done: UpkeepReport) -> list[Plot]:
     from cometmq.cli.job_report import Bars
 
-    if not done.hours:
-        return []
     names = [f"{of.topic} {of.hour}" for of in done.hours]
     files = {"before": [of.files_before for of in done.hours], "after": [of.files_after for of in done.hours]}
     sizes = {"MB": [of.bytes_before / 1e6 for of in done.hours]}

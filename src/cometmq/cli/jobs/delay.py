@@ -52,13 +52,12 @@ def _plots(done: DelayReport) -> list[Plot]:
     from cometmq.cli.job_report import Bars, Line
 
     plots: list[Plot] = []
-    if times := done.due_by_time():
-        begins = [name.partition(" … ")[0] for name, _ in times]
-        plots.append(Bars("Due, from … (UTC) on", "messages", begins, {"messages": [count for _, count in times]}))
+    times = done.due_by_time()
+    begins = [name.partition(" … ")[0] for name, _ in times]
+    plots.append(Bars("Due, from … (UTC) on", "messages", begins, {"messages": [count for _, count in times]}))
     for title, found in (("topic", done.topics[:_DRAWN]), ("level", done.levels)):
-        if found:
-            ranks = {rank: [getattr(of, rank) for of in found] for rank in ("p50", "p90", "p99")}
-            plots.append(Bars(f"Late by {title}", "ms", [of.name[:24] for of in found], ranks))
+        ranks = {rank: [getattr(of, rank) for of in found] for rank in ("p50", "p90", "p99")}
+        plots.append(Bars(f"Late by {title}", "ms", [of.name[:24] for of in found], ranks))
     if len(done.hours) > 1:
         at = list(range(len(done.hours)))
         curves = {rank: [getattr(of, rank) for of in done.hours] for rank in ("p50", "p99", "max")}

@@ -109,10 +109,8 @@ def _plots(done: DeadLetterReport) -> list[Plot]:
         heights = {"dead letters": [counts.get(at, 0) for at in times]}
         plots.append(Bars("Over time, from … (UTC) on", "dead letters", [moment(at)[:16] for at in times], heights))
     for title, found in (("topic of origin", done.topics), ("tag", done.tags), ("reason", done.reasons)):
-        if found:
-            names = [of.value[:24] or "–" for of in found]
-            plots.append(Bars(f"By {title}", "dead letters", names, {"dead letters": [of.letters for of in found]}))
-    if done.groups:
-        names = [of.group[:24] for of in done.groups[:20]]
-        plots.append(Bars("By group", "dead letters", names, {"dead letters": [of.letters for of in done.groups[:20]]}))
+        names = [of.value[:24] or "–" for of in found]
+        plots.append(Bars(f"By {title}", "dead letters", names, {"dead letters": [of.letters for of in found]}))
+    names = [of.group[:24] for of in done.groups[:20]]
+    plots.append(Bars("By group", "dead letters", names, {"dead letters": [of.letters for of in done.groups[:20]]}))
     return plots

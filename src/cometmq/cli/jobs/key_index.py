@@ -67,8 +67,6 @@ def command(
 def _plots(done: KeyIndexReport) -> list[Plot]:
     from cometmq.cli.job_report import Bars
 
-    if not done.topics:
-        return []
     names = [of.topic[:24] for of in done.topics]
     counts = {"messages": [of.messages for of in done.topics], "keys": [of.keys for of in done.topics]}
     return [Bars("New in the index", "messages, keys", names, counts)]

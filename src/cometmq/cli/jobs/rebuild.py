@@ -67,7 +67,7 @@ def _plots(done: RebuildReport) -> list[Plot]:
 
     shown = sorted(done.queues, key=lambda of: (-of.differ, of.topic, of.queue_id))[:_MOST_BARS]
     names = [f"{of.topic[:24]} {of.queue_id}" for of in shown]
-    plots: list[Plot] = [Bars("By queue", "messages", names, {"messages": [of.units for of in shown]})] if shown else []
+    plots: list[Plot] = [Bars("By queue", "messages", names, {"messages": [of.units for of in shown]})]
     if done.differ:
         plots.append(Bars("What differs from the log", "units", names, {"units": [of.differ for of in shown]}))
     return plots

@@ -66,8 +66,7 @@ def _plots(done: SkewReport) -> list[Plot]:
         plots.append(
             Bars(f"Queues of {of.topic}", "messages", names, {"messages": [one.messages for one in of.queues]})
         )
-    if done.hot_keys:
-        names = [hot.key[:24] for hot in done.hot_keys[:20]]
-        shares = {"share of the topic, %": [100 * hot.share for hot in done.hot_keys[:20]]}
-        plots.append(Bars(f"Hot {done.by}", "% of the topic", names, shares))
+    names = [hot.key[:24] for hot in done.hot_keys[:20]]
+    shares = {"share of the topic, %": [100 * hot.share for hot in done.hot_keys[:20]]}
+    plots.append(Bars(f"Hot {done.by}", "% of the topic", names, shares))
     return plots

@@ -62,24 +62,16 @@ def command(
 def _plots(done: TraceReport) -> list[Plot]:
     from cometmq.cli.job_report import Bars, Spans
 
-    plots: list[Plot] = []
-    if done.histogram:
-        names = [f"{least:,}" for least, _ in done.histogram]
-        plots.append(
-            Bars(
-                "Sent to consumed, from … ms on",
-                "messages",
-                names,
-                {"messages": [count for _, count in done.histogram]},
-            )
-        )
-    if drawn := [of for of in done.latencies if of.p99 is not None][:_DRAWN]:
-        heights = {rank: [getattr(of, rank) for of in drawn] for rank in ("p50", "p90", "p99")}
-        plots.append(Bars("Latency by topic and group", "ms", [f"{of.topic}\n{of.group}" for of in drawn], heights))
-    if done.slow:
-        names = [f"{of.group}\n{of.host}" for of in done.slow]
-        costs = {rank: [getattr(of, rank) for of in done.slow] for rank in ("p50", "p99")}
-        plots.append(Bars("Slowest consumers", "ms of a call", names, costs))
+    edges = [f"{least:,}" for least, _ in done.histogram]
+    counts = {"messages": [count for _, count in done.histogram]}
+    drawn = [of for of in done.latencies if of.p99 is not None][:_DRAWN]
+    heights = {rank: [getattr(of, rank) for of in drawn] for rank in ("p50", "p90", "p99")}
+    costs = {rank: [getattr(of, rank) for of in done.slow] for rank in ("p50", "p99")}
+    plots: list[Plot] = [
+        Bars("Sent to consumed, from … ms on", "messages", edges, counts),
+        Bars("Latency by topic and group", "ms", [f"{of.topic}\n{of.group}" for of in drawn], heights),
+        Bars("Slowest consumers", "ms of a call", [f"{of.group}\n{of.host}" for of in done.slow], costs),
+    ]
     if done.way is not None and done.way.is_known:
         steps = [row for row in rows_of(done.way) if row["after_ms"] is not None]
         names = [f"{row['step']} {row['group']}" for row in steps]
