@@ -31,6 +31,15 @@ def _stat(process: Path) -> list[str]:
     return (process / "stat").read_text().rpartition(")")[2].split()
 
 
+def cpu_seconds(pid: int) -> tuple[float, float]:
+    """User and system seconds of one process so far, all its threads together.
+
+    :raises OSError: there is no such process.
+    """
+    fields = _stat(Path(f"/proc/{pid}"))
+    return int(fields[11]) / _TICKS, int(fields[12]) / _TICKS
+
+
 class CpuMeter:
     """CPU time of all of them; what ended counts as it was seen last."""
 
