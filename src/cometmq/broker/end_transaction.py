@@ -92,16 +92,16 @@ class EndTransactionProcessor:
     def _put(self, half: StoredRecord, commits: bool, ended: WhenStored) -> None:
         """Put the committed message, then the op message, into the same turn.
 
-        :raises SendRefusedError: nothing can be stored now.
+        :raises SendRefusedError: they cannot be stored now.
         :raises ValueError: the half message names no queue.
         """
-        turn = self._turn
-        if not turn.is_open:
-            turn.begin()
+        op = op_message(half.queue_offset, self._store_host, self._clock.now_ms())
         if commits:
             message = committed(half)
-            turn.put_message(message, from_map(message.properties, half.properties))
-        turn.put_inner(op_message(half.queue_offset, self._store_host, self._clock.now_ms()), ended, OP_READ)
+            read = from_map(message.properties, half.properties)
+            self._turn.put_together(((message, read), (op, OP_READ)), ended)
+        else:
+            self._turn.put_inner(op, ended, OP_READ)
 
     def _ended(
         self,

@@ -27,16 +27,17 @@ def replace_half(
     :raises SendRefusedError: nothing can be stored now.
     """
     offset = half.queue_offset
-    if not turn.is_open:
-        turn.begin()
-    place = turn.put_message(message)
-    table.begin_change(offset)
 
     def told(outcome: Stored | SendRefusedError) -> None:
         if isinstance(outcome, SendRefusedError):
             table.unchanged(offset)
             done(outcome)
         else:
-            done(place)
+            done(places[0])
 
-    turn.put_inner(op_message(offset, store_host, now_ms), told)
+    table.begin_change(offset)
+    try:
+        places = turn.put_together(((message, None), (op_message(offset, store_host, now_ms), None)), told)
+    except SendRefusedError:
+        table.unchanged(offset)
+        raise

@@ -35,6 +35,9 @@ from cometmq.store.message_store import MessageStore
 FIRST_RETRY_LEVEL: Final = 3
 """The delay level of the first retry; each further one takes the next level."""
 
+MAX_RECONSUME_TIMES: Final = 2**31 - 1
+"""What the field holds at most: a message that has failed so often, as its producer says, stays at it."""
+
 
 class SendBackProcessor:
     """Takes failed messages back."""
@@ -138,7 +141,8 @@ class SendBackProcessor:
             return again(record, dead.topic_name, queue_id=0, level=0)
         level = header.delay_level or FIRST_RETRY_LEVEL + record.reconsume_times
         queue_id = random.randrange(group.retry_queue_nums)
-        return self._levels.park(again(record, topic.topic_name, queue_id=queue_id, level=level), level)
+        message = again(record, topic.topic_name, queue_id=queue_id, level=level)
+        return self._levels.park(message, level) if level > 0 else message
 
     def _made(self, name: str, queue_nums: int, topic_sys_flag: int) -> TopicConfig:
         topic = self._topics.get(name)
@@ -176,5 +180,5 @@ def again(record: StoredRecord, topic: str, *, queue_id: int, level: int) -> Inn
         failed.sys_flag,
         failed.born_timestamp,
         failed.born_host,
-        failed.reconsume_times + 1,
+        min(failed.reconsume_times + 1, MAX_RECONSUME_TIMES),
     )

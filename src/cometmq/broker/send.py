@@ -139,22 +139,23 @@ class SendMessageProcessor:
                     return before
             put, sys_flag, born_timestamp = self._turn.put, header.sys_flag | target.sys_flag, header.born_timestamp
             born_host, reconsume_times = connection.peer_bytes, header.reconsume_times or 0
-            offsets = [
-                put(
-                    target,
-                    queue,
-                    piece.body,
-                    properties,
-                    piece.flag,
-                    sys_flag,
-                    born_timestamp,
-                    born_host,
-                    reconsume_times,
-                )
-                for piece, properties in pieces
-            ]
-            if sequence is not None:
-                self._sequenced.put(sequence, queue, offsets[0])
+            with self._turn.all_or_none():
+                offsets = [
+                    put(
+                        target,
+                        queue,
+                        piece.body,
+                        properties,
+                        piece.flag,
+                        sys_flag,
+                        born_timestamp,
+                        born_host,
+                        reconsume_times,
+                    )
+                    for piece, properties in pieces
+                ]
+                if sequence is not None:
+                    self._sequenced.put(sequence, queue, offsets[0])
         except SendRefusedError as refused:
             return Response(refused.code, remark=refused.remark, ext=self._answers.ext)
         if not request.flag & FLAG_ONEWAY or connection.hooked:
@@ -240,8 +241,9 @@ class SendMessageProcessor:
             if parked is not None:
                 message = parked
                 break
+        handle = recall_handle(message, self._broker_name)
         stored = self._turn.put_message(message, properties)
-        return stored.physical_offset, stored.queue_offset, recall_handle(message, self._broker_name)
+        return stored.physical_offset, stored.queue_offset, handle
 
     def _illegal(self) -> SendRefusedError:
         return SendRefusedError(

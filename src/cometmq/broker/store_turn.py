@@ -9,7 +9,8 @@ that fails stores nothing of the turn, and everybody is told so (hot path).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Final
 
@@ -128,24 +129,29 @@ class StoreTurn:
         """Put one record into the store's buffer; return its log offset and queue offset.
 
         The turn must be open and not refused.
+
+        :raises SendRefusedError: no record can hold it; the turn is as it was.
         """
         sys_flag = sys_flag & ~_HOST_FLAGS | self._host_flags
         if len(born_host) == IPV6_HOST_BYTES:
             sys_flag |= BORNHOST_V6
-        physical_offset = self._store.put(
-            queue,
-            body,
-            properties.stored,
-            flag,
-            sys_flag,
-            born_timestamp,
-            born_host,
-            self._store_host,
-            reconsume_times,
-            prepared_transaction_offset,
-            properties.tags_code,
-            properties.index_keys,
-        )
+        try:
+            physical_offset = self._store.put(
+                queue,
+                body,
+                properties.stored,
+                flag,
+                sys_flag,
+                born_timestamp,
+                born_host,
+                self._store_host,
+                reconsume_times,
+                prepared_transaction_offset,
+                properties.tags_code,
+                properties.index_keys,
+            )
+        except Exception as error:
+            raise _failed(error) from error
         size = len(body) + len(properties.stored) + len(target.topic) + MIN_RECORD_BYTES
         if not target.messages:
             self._touched.append(target)
@@ -174,28 +180,27 @@ class StoreTurn:
 
         :param read: the tag and the keys of its properties, where they are known already.
 
-        :raises SendRefusedError: properties longer than RocketMQ's limit, more than fits into a log file, or
-            nothing can be stored now.
+        :raises SendRefusedError: properties longer than RocketMQ's limit, more than fits into a log file, a topic or
+            queue that cannot be, a number larger than its field, or nothing can be stored now. The turn is as it was.
         """
         if self.refusal is not None:
             raise self.refusal
-        properties = read or read_properties(message.properties, "")
-        properties.stored = message.properties.encode()
-        if len(properties.stored) > MAX_PROPERTIES_BYTES:
-            raise SendRefusedError(
-                ResponseCode.MESSAGE_ILLEGAL,
-                f"the message is illegal, its properties have {len(properties.stored)} bytes, limit 32KB.",
-            )
-        if len(message.body) + len(properties.stored) > self.max_stored_bytes:
-            raise SendRefusedError(
-                ResponseCode.MESSAGE_ILLEGAL,
-                f"the message is illegal, body and properties have more than the {self.max_stored_bytes} bytes that "
-                "fit into one log file, with what the broker adds to messages that wait.",
-            )
-        target = self._targets.inner(message.topic)
-        queue = target.queues.get(message.queue_id)
-        if queue is None:
-            queue = target.queues[message.queue_id] = self._store.queue(message.topic, message.queue_id)
+        try:
+            properties = read or read_properties(message.properties, "")
+            properties.stored = message.properties.encode()
+            if len(properties.stored) > MAX_PROPERTIES_BYTES:
+                raise _illegal(f"its properties have {len(properties.stored)} bytes, limit 32KB.")
+            if len(message.body) + len(properties.stored) > self.max_stored_bytes:
+                raise _illegal(
+                    f"body and properties have more than the {self.max_stored_bytes} bytes that fit into one log file, "
+                    "with what the broker adds to messages that wait."
+                )
+            target = self._targets.inner(message.topic)
+            queue = target.queues.get(message.queue_id)
+            if queue is None:
+                queue = target.queues[message.queue_id] = self._store.queue(message.topic, message.queue_id)
+        except ValueError as error:
+            raise _failed(error) from error
         physical_offset, queue_offset = self.put(
             target,
             queue,
@@ -232,17 +237,64 @@ class StoreTurn:
         if self.refusal is not None:
             raise self.refusal
         count = 0
-        for message in messages:
-            try:
-                stored = self.put_message(message)
-            except (SendRefusedError, ValueError) as error:
-                _log.error("a message for topic %s cannot be stored and is lost: %s", message.topic, error)
-            else:
-                count += 1
+        try:
+            with self.all_or_none():
+                for message in messages:
+                    try:
+                        stored = self.put_message(message)
+                    except SendRefusedError as error:
+                        if error.code != ResponseCode.MESSAGE_ILLEGAL:
+                            raise
+                        _log.error("a message for topic %s cannot be stored and is lost: %s", message.topic, error)
+                    else:
+                        count += 1
+        except Exception as error:
+            raise _failed(error) from error
         if count:
             self._inner.append((when_stored, stored))
             self.end_if_full()
         return count
+
+    def put_together(
+        self, messages: Iterable[tuple[InnerMessage, SendProperties | None]], when_stored: WhenStored
+    ) -> list[Stored]:
+        """Put messages of the broker's own making, each with its properties where they are known already.
+
+        All of them are stored, or none; ``when_stored`` is told once, with the last one's place.
+
+        :raises SendRefusedError: one cannot be stored now; ``when_stored`` is not called then.
+        """
+        self._open()
+        try:
+            with self.all_or_none():
+                places = [self.put_message(message, read) for message, read in messages]
+        except Exception as error:
+            raise _failed(error) from error
+        self._inner.append((when_stored, places[-1]))
+        self.end_if_full()
+        return places
+
+    @contextmanager
+    def all_or_none(self) -> Iterator[None]:
+        """Records that are put together: when one of them cannot be, whatever is raised, none of them is.
+
+        The turn must be open and may not end inside.
+        """
+        mark = self._store.mark()
+        counted = [(target, target.messages, target.size_bytes) for target in self._touched]
+        size_bytes, told = self._size_bytes, len(self._inner)
+        try:
+            yield
+        except BaseException:
+            self._store.undo_to(mark)
+            for target in self._touched:
+                target.messages = target.size_bytes = 0
+            for target, messages, target_bytes in counted:
+                target.messages, target.size_bytes = messages, target_bytes
+            self._touched = [target for target, _, _ in counted]
+            self._size_bytes = size_bytes
+            del self._inner[told:]
+            raise
 
     def _open(self) -> None:
         """Begin a turn, if none is, that ends by itself: also one that can take nothing."""
@@ -266,12 +318,9 @@ class StoreTurn:
         try:
             self._targets.save_topics()
             position = self._store.commit()
-        except SendRefusedError as refusal:
+        except Exception as error:
             self._store.rollback()
-            self._failed(refusal, touched, pending, inner)
-            return
-        except StoreError as error:
-            self._failed(_not_available(error), touched, pending, inner)
+            self._failed(_failed(error), touched, pending, inner)
             return
         stats = self._stats
         messages = 0
@@ -317,6 +366,22 @@ def _tell(inner: list[tuple[WhenStored, Stored]], refusal: SendRefusedError | No
 
 def _safe(inner: list[tuple[WhenStored, Stored]], error: StoreError | None) -> None:
     _tell(inner, None if error is None else _not_available(error))
+
+
+def _illegal(why: str) -> SendRefusedError:
+    return SendRefusedError(ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal, {why}")
+
+
+def _failed(error: Exception) -> SendRefusedError:
+    """The answer to what is not stored; what nobody foresaw is logged with its traceback."""
+    if isinstance(error, SendRefusedError):
+        return error
+    if isinstance(error, StoreError):
+        return _not_available(error)
+    if isinstance(error, ValueError):
+        return _illegal(str(error))
+    _log.error("messages are not stored, which is an error of the broker's", exc_info=error)
+    return SendRefusedError(ResponseCode.SYSTEM_ERROR, f"not stored, an error inside: {type(error).__name__}: {error}")
 
 
 def _not_available(error: StoreError) -> SendRefusedError:

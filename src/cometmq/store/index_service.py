@@ -57,8 +57,12 @@ class IndexService:
 
     def undo_turn(self) -> None:
         """Forget what was added since the last commit."""
-        self.many_keys -= _many(self.pending[self.committed :])
-        del self.pending[self.committed :]
+        self.undo_to(self.committed)
+
+    def undo_to(self, count: int) -> None:
+        """Forget all but the first ``count`` messages."""
+        self.many_keys -= _many(self.pending[count:])
+        del self.pending[count:]
 
     def write_pending(self) -> None:
         """Write the entries of all committed messages.

@@ -16,9 +16,10 @@ everything that was not flushed. What was acknowledged after a flush survives al
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -57,6 +58,8 @@ from cometmq.store.topic_queue import UNIT, TopicQueue
 from cometmq.store.topic_queues import TopicQueues
 from cometmq.store.unit_runs import UnitRun, unit_runs
 
+_log = logging.getLogger(__name__)
+
 __all__ = ["GetMessageStatus", "GetResult", "MessageStore", "QueryResult", "TopicQueue"]
 
 _HEAD_V4: Final = struct.Struct(">iiiiiqqiq8sq8siqi").pack
@@ -70,6 +73,22 @@ _FIXED_BYTES: Final = 75
 """A record without hosts, body, topic and properties."""
 _UNIT_BLOCK_BYTES: Final = 4_000
 """Units of a queue are written to its file once so many bytes of them wait."""
+
+
+class TurnMark(NamedTuple):
+    """A place in the turn that is being put together."""
+
+    is_open: bool
+    error: StoreError | None
+    end: int
+    """The log offset of the next record."""
+    segment: MappedFile | None
+    part_start: int
+    last_size: int
+    parts: int
+    chunks: int
+    index_entries: int
+
 
 Arrival = Callable[[Iterable[TopicQueue]], None]
 
@@ -179,7 +198,8 @@ class MessageStore:
         each of KEYS. In the schedule topic the unit's tags code is the due time, whatever is given.
         A turn for which there is no room fails as a whole in :meth:`commit`.
 
-        :raises ValueError: properties over 32,767 bytes, or a record larger than a log file.
+        :raises ValueError: properties over 32,767 bytes, a record larger than a log file, a topic that no record
+            has room for, or a number larger than its field. Whatever is raised, the turn is as it was before.
         """
         body_length = len(body)
         properties_length = len(properties)
@@ -190,59 +210,74 @@ class MessageStore:
         if properties_length > MAX_PROPERTIES_BYTES:
             raise ValueError(f"properties of {properties_length} bytes; {MAX_PROPERTIES_BYTES} is the most")
         middle = queue.record_middle
+        if not middle:
+            raise ValueError(f"topic {queue.topic} is too long for a record of RocketMQ 4")
         hosts = len(born_host) + len(store_host)
         size = _FIXED_BYTES + hosts + body_length + len(queue.topic_bytes) + properties_length
         if not self._turn_open:
             self._begin_turn()
-        if at + size > self._limit:
-            at = self._roll(size)
-        if sys_flag & NO_QUEUE_OFFSET:
-            queue_offset = 0
-        else:
-            queue_offset = queue.next_offset
+        in_queue = not sys_flag & NO_QUEUE_OFFSET
+        queue_offset = queue.next_offset if in_queue else 0
+        before = None
+        # All that can fail comes first: what is refused leaves no trace in the queue, the turn and the index.
+        try:
+            if at + size > self._limit:
+                before = self.mark()
+                at = self._roll(size)
+            unit = _UNIT(at, size, self._turn_now + queue.delay_ms if queue.delay_ms else tags_code)
+            tail = _SHORT(properties_length)
+            if hosts == 16:
+                head = _HEAD_V4(
+                    size,
+                    MESSAGE_MAGIC,
+                    crc32(body) & CRC_MASK,
+                    queue.queue_id,
+                    flag,
+                    queue_offset,
+                    at,
+                    sys_flag,
+                    born_timestamp,
+                    born_host,
+                    self.turn_timestamp,
+                    store_host,
+                    reconsume_times,
+                    prepared_transaction_offset,
+                    body_length,
+                )
+            else:
+                head = b"".join(
+                    (
+                        _HEAD(
+                            size,
+                            MESSAGE_MAGIC,
+                            crc32(body) & CRC_MASK,
+                            queue.queue_id,
+                            flag,
+                            queue_offset,
+                            at,
+                            sys_flag,
+                            born_timestamp,
+                        ),
+                        born_host,
+                        _MIDDLE(self.turn_timestamp),
+                        store_host,
+                        _BODY_HEAD(reconsume_times, prepared_transaction_offset, body_length),
+                    )
+                )
+        except BaseException as error:
+            if not self._chunks and not self._parts:
+                self._drop_turn()
+            elif before is not None:
+                self.undo_to(before)
+            if isinstance(error, struct.error):
+                raise ValueError(f"a number of the message is larger than its field: {error}") from error
+            raise
+        if in_queue:
             queue.next_offset = queue_offset + 1
             if queue_offset == queue.committed:
                 self._touched.append(queue)
-            queue.pending += _UNIT(at, size, self._turn_now + queue.delay_ms if queue.delay_ms else tags_code)
-        if hosts == 16:
-            head = _HEAD_V4(
-                size,
-                MESSAGE_MAGIC,
-                crc32(body) & CRC_MASK,
-                queue.queue_id,
-                flag,
-                queue_offset,
-                at,
-                sys_flag,
-                born_timestamp,
-                born_host,
-                self.turn_timestamp,
-                store_host,
-                reconsume_times,
-                prepared_transaction_offset,
-                body_length,
-            )
-        else:
-            head = b"".join(
-                (
-                    _HEAD(
-                        size,
-                        MESSAGE_MAGIC,
-                        crc32(body) & CRC_MASK,
-                        queue.queue_id,
-                        flag,
-                        queue_offset,
-                        at,
-                        sys_flag,
-                        born_timestamp,
-                    ),
-                    born_host,
-                    _MIDDLE(self.turn_timestamp),
-                    store_host,
-                    _BODY_HEAD(reconsume_times, prepared_transaction_offset, body_length),
-                )
-            )
-        self._chunks += (head, body, middle, _SHORT(properties_length), properties)
+            queue.pending += unit
+        self._chunks += (head, body, middle, tail, properties)
         self._next = at + size
         self._turn_size = size
         if keys and self._index is not None and sys_flag & ROLLBACK != ROLLBACK:
@@ -259,20 +294,13 @@ class MessageStore:
         if not self._turn_open:
             return self._log.position
         log = self._log
-        error = self._turn_error
-        if error is None:
-            try:
-                for segment, at, data in self._parts:
-                    log.write(segment, at, data)
-                if self._chunks:
-                    assert self._segment is not None
-                    log.write(self._segment, self._part_start, b"".join(self._chunks))
-            except StoreError as failed:
-                error = failed
-                log.erase(log.position)
-        if error is not None:
+        try:
+            if self._turn_error is not None:
+                raise self._turn_error
+            self._write_turn()
+        except BaseException:
             self._drop_turn()
-            raise error
+            raise
         position = self._next
         log.position = position
         self._part_start = position
@@ -288,31 +316,88 @@ class MessageStore:
         self._publish(position, touched)
         return position
 
+    def _write_turn(self) -> None:
+        """Write all bytes of the turn; when that fails, none of it is a record."""
+        log = self._log
+        try:
+            for segment, at, data in self._parts:
+                log.write(segment, at, data)
+            if self._chunks:
+                assert self._segment is not None
+                log.write(self._segment, self._part_start, b"".join(self._chunks))
+        except BaseException:
+            log.erase(log.position)
+            raise
+
     def _publish(self, position: int, touched: list[TopicQueue]) -> None:
-        """Make what was put up to ``position`` readable, and write what is derived from it in blocks."""
-        if touched:
-            dirty = self._queues.dirty
-            for queue in touched:
-                queue.committed = queue.next_offset
-                if not queue.dirty:
-                    queue.dirty = True
-                    dirty.append(queue)
-                if len(queue.pending) >= _UNIT_BLOCK_BYTES:
-                    self._maintenance.write_units(queue)
+        """Make what was put up to ``position`` readable, and write what is derived from it in blocks.
+
+        It is stored: whatever fails here, its requests are answered so.
+        """
+        dirty = self._queues.dirty
+        for queue in touched:
+            queue.committed = queue.next_offset
+            if not queue.dirty:
+                queue.dirty = True
+                dirty.append(queue)
         index = self._index
         if index is not None:
             index.committed = len(index.pending)
-            if index.committed >= INDEX_BLOCK_MESSAGES or index.many_keys > INDEX_BLOCK_KEYS:
+        try:
+            for queue in touched:
+                if len(queue.pending) >= _UNIT_BLOCK_BYTES:
+                    self._maintenance.write_units(queue)
+            if index is not None and (index.committed >= INDEX_BLOCK_MESSAGES or index.many_keys > INDEX_BLOCK_KEYS):
                 self._maintenance.write_index_in_turns()
-        if position > self._ahead_at:
-            self._log.allocate_ahead()
-            self._ahead_at = 1 << 62
-        if touched:
-            self.on_arrival(touched)
+            if position > self._ahead_at:
+                self._log.allocate_ahead()
+                self._ahead_at = 1 << 62
+            if touched:
+                self.on_arrival(touched)
+        except Exception:
+            _log.exception("what follows from stored messages was not done whole")
 
     def rollback(self) -> None:
         """Take back everything put since the last commit, with all its offsets."""
         self._drop_turn()
+
+    def mark(self) -> TurnMark:
+        """The turn as it is now, for :meth:`undo_to`."""
+        index = self._index
+        return TurnMark(
+            self._turn_open,
+            self._turn_error,
+            self._next,
+            self._segment,
+            self._part_start,
+            self._turn_size,
+            len(self._parts),
+            len(self._chunks),
+            len(index.pending) if index is not None else 0,
+        )
+
+    def undo_to(self, mark: TurnMark) -> None:
+        """Take back what was put since ``mark`` was made in this turn, with its offsets; what came before stays."""
+        if not mark.is_open:
+            self._drop_turn()
+            return
+        log = self._log
+        for queue in self._touched:
+            queue.undo_from(mark.end)
+        self._touched = [queue for queue in self._touched if queue.next_offset > queue.committed]
+        if self._index is not None:
+            self._index.undo_to(mark.index_entries)
+        if len(self._parts) > mark.parts:
+            _, _, data = self._parts[mark.parts]
+            self._chunks = [data[: mark.end - mark.part_start]]
+            del self._parts[mark.parts :]
+        else:
+            del self._chunks[mark.chunks :]
+        while log.segments and log.segments[-1] is not mark.segment and len(log.segments) > 1:
+            log.undo_segment(log.segments[-1])
+        self._use_last_segment()
+        self._next, self._part_start, self._turn_size = mark.end, mark.part_start, mark.last_size
+        self._turn_error = mark.error
 
     def _begin_turn(self) -> None:
         self._turn_open = True
@@ -361,11 +446,15 @@ class MessageStore:
         self._parts.clear()
         while log.segments and log.segments[-1].start >= log.position and len(log.segments) > 1:
             log.undo_segment(log.segments[-1])
-        self._segment = log.segments[-1] if log.segments else None
-        self._limit = self._segment.end - 8 if self._segment is not None else 0
+        self._use_last_segment()
         self._next = self._part_start = log.position
         self._turn_open = False
         self._turn_error = None
+
+    def _use_last_segment(self) -> None:
+        segments = self._log.segments
+        self._segment = segments[-1] if segments else None
+        self._limit = self._segment.end - 8 if self._segment is not None else 0
 
     # --- a slave's ----------------------------------------------------------------------------
     @property

@@ -15,6 +15,7 @@ from typing import Final
 
 import numpy as np
 
+from cometmq.limits import MAX_TOPIC_CHARS
 from cometmq.store.config import CQ_UNIT_BYTES
 from cometmq.store.disk import Disk
 from cometmq.store.mapped_file import clear_from, file_name, first_data
@@ -60,8 +61,10 @@ class TopicQueue:
         self.queue_id = queue_id
         self.key = (topic, queue_id)
         self.topic_bytes = topic.encode()
-        self.record_middle = bytes((len(self.topic_bytes),)) + self.topic_bytes
-        """The length and bytes of the topic, as they stand in a record."""
+        length = len(self.topic_bytes)
+        self.record_middle = bytes((length,)) + self.topic_bytes if length <= MAX_TOPIC_CHARS else b""
+        """The length and bytes of the topic, as they stand in a record; empty for a topic of RocketMQ 5 that is too
+        long for a record that can be put."""
         self.index_prefix = topic + "#"
         self.delay_ms = delay_ms
         """In the schedule topic: what is added to the store timestamp to make the unit's tags code."""
@@ -187,6 +190,12 @@ class TopicQueue:
         """Forget the units put since the last commit."""
         self.next_offset = self.committed
         del self.pending[(self.committed - self._written) * CQ_UNIT_BYTES :]
+
+    def undo_from(self, log_offset: int) -> None:
+        """Forget the units put since the last commit whose records stand at ``log_offset`` or behind it."""
+        while self.next_offset > self.committed and UNIT.unpack(self.pending[-CQ_UNIT_BYTES:])[0] >= log_offset:
+            del self.pending[-CQ_UNIT_BYTES:]
+            self.next_offset -= 1
 
     def write_pending(self, disk: Disk) -> None:
         """Write the committed units that only memory holds into the files.
