@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cometmq.apache_keys import BROKER, apache_keys
 from cometmq.options import (
     ConfigError,
     changed,
@@ -30,6 +32,7 @@ class Sample:
     trace_on: bool = option(True, "Trace.", runtime=True)
     secret_key: str = option("s3", "Hidden.", secret=True)
     broker_ip1: str = option("", "Address.", key="brokerIP1")
+    kept: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def test_java_properties_in_all_their_forms() -> None:
@@ -83,12 +86,65 @@ def test_the_command_line_wins_over_the_file() -> None:
 
 
 def test_only_what_may_change_at_run_time_changes() -> None:
-    config, texts = changed(Sample(), "ratio=1\nbrokerId=0\n")
-    assert (config.ratio, texts) == (1.0, {"ratio": "1.0"})
+    change = changed(Sample(), "ratio=1\nbrokerId=0\n")
+    assert (change.config.ratio, change.texts) == (1.0, {"ratio": "1.0"})
     with pytest.raises(ConfigError, match="brokerId cannot be changed while running"):
         changed(Sample(), "brokerId=1")
     with pytest.raises(ConfigError, match="unknown key ratoi; did you mean ratio"):
         changed(Sample(), "ratoi=1")
+
+
+def test_of_two_values_for_one_key_the_last_counts() -> None:
+    change = changed(Sample(), "ratio=1\ntraceOn=false\nratio=0.5\n")
+    assert (change.config.ratio, change.texts) == (0.5, {"traceOn": "false"})
+
+
+FOREIGN = apache_keys(BROKER)
+
+
+def test_keys_without_effect_are_kept_from_a_file_and_from_a_request() -> None:
+    text = "sendMessageThreadPoolNums=8\nratio=1\nhighSpeedMode=perhaps\n"
+    config, warnings = load_options(Sample, text, source="x.conf", without_effect=FOREIGN)
+    assert warnings == [
+        "x.conf:3: highSpeedMode=perhaps: allowed is true or false; ignored, since it has no effect here",
+        "x.conf: keys of Apache's without effect here: sendMessageThreadPoolNums",
+    ]
+    change = changed(config, "sendMessageThreadPoolNums=8\nhighSpeedMode=TRUE\n", without_effect=FOREIGN)
+    assert change.config.kept == {"sendMessageThreadPoolNums": "8", "highSpeedMode": "true"}
+    assert (change.texts, change.without_effect) == ({"highSpeedMode": "true"}, ("highSpeedMode",))
+    shown = format_properties(change.config, FOREIGN)
+    assert shown.endswith("sendMessageThreadPoolNums=8\nhighSpeedMode=true\n")
+    assert config.kept == {"sendMessageThreadPoolNums": "8"}, "what was read before stays as it was"
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("sendMessageThreadPoolNums=many", "a whole number from -2147483648 to 2147483647"),
+        ("sendMessageThreadPoolNums=2147483648", "a whole number from -2147483648 to 2147483647"),
+        ("sendMessageThreadPoolNums=", "a whole number"),
+        ("consumerFallbehindThreshold=9223372036854775808", "a whole number"),
+        ("timerMetricSmallThreshold=1.5", "a whole number"),
+        ("diskSpaceCleanForciblyRatioo=1", "did you mean"),
+        ("highSpeedMode=1", "true or false"),
+        ("metricsLabel=a\\nbrokerName:b", "none of them a control character"),
+        ("metricsLabel=a\u2028b", "none of them a control character"),
+        (f"metricsLabel={'x' * 4097}", "at most 4096 characters"),
+        ("storePathEpochFile=/etc/passwd", "cannot be changed while running"),
+        ("messageStorePlugIn=some.Class", "cannot be changed while running"),
+        ("brokerConfigPath=/elsewhere", "cannot be changed while running"),
+        ("rocketmqHome=/elsewhere", "cannot be changed while running"),
+    ],
+)
+def test_keys_without_effect_are_checked_and_those_that_name_files_stay(line: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        changed(Sample(), f"ratio=1\n{line}\n", without_effect=FOREIGN)
+
+
+def test_secrets_of_apaches_are_kept_and_never_shown() -> None:
+    change = changed(Sample(), "initAuthenticationUser=hunter2\n", without_effect=FOREIGN)
+    assert change.config.kept["initAuthenticationUser"] == "hunter2"
+    assert "hunter2" not in format_properties(change.config, FOREIGN)
 
 
 def test_every_option_says_what_it_is() -> None:

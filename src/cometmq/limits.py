@@ -14,6 +14,9 @@ MAX_HEADER_BYTES: Final = 1_048_576
 MAX_EXT_FIELDS: Final = 256
 """Fields of one header. Apache's largest header has 20; clients add a few of their own."""
 
+MAX_KEPT_VALUE_CHARS: Final = 4_096
+"""Value of a configuration key of Apache's that is only kept: the longest real ones list addresses or labels."""
+
 MAX_MESSAGE_BYTES: Final = 4 * 1024 * 1024
 """Default of ``maxMessageSize``: the body of one message, or of one batch."""
 

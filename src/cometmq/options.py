@@ -13,7 +13,7 @@ import types
 import typing
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from cometmq.errors import CometMQError, reason_of
 from cometmq.properties_file import parse_properties
@@ -97,6 +97,10 @@ class Option:
         return value
 
 
+NO_OPTIONS: Final[Mapping[str, Option]] = types.MappingProxyType({})
+"""For configurations that know no keys but their own."""
+
+
 def option(
     default: Any,
     doc: str,
@@ -160,7 +164,7 @@ def nearest(key: str, known: Iterable[str]) -> str | None:
 
 
 def load_file(
-    config_type: type[T], path: str | Path | None, *, overrides: Mapping[str, Any], accepted: Iterable[str] = ()
+    config_type: type[T], path: str | Path | None, *, overrides: Mapping[str, Any], without_effect: Mapping[str, Option]
 ) -> tuple[T, list[str]]:
     """Read the configuration file of a process, see :func:`load_options`; without one all is default or override.
 
@@ -176,7 +180,7 @@ def load_file(
         why = reason_of(error) if isinstance(error, OSError) else "it is not UTF-8 text"
         raise ConfigError(f"cannot read the configuration {path}: {why}", next_step="check the -c argument") from None
     values = {"config_store_path": str(path)} | dict(overrides)
-    return load_options(config_type, text, source=str(path), overrides=values, accepted=accepted)
+    return load_options(config_type, text, source=str(path), overrides=values, without_effect=without_effect)
 
 
 def load_options(
@@ -185,43 +189,57 @@ def load_options(
     *,
     source: str,
     overrides: Mapping[str, Any] | None = None,
-    accepted: Iterable[str] = (),
+    without_effect: Mapping[str, Option] = NO_OPTIONS,
 ) -> tuple[T, list[str]]:
     """Read a configuration file into ``config_type``.
 
-    ``accepted`` are keys of Apache's that mean nothing here and are passed over in silence;
+    ``without_effect`` are keys of Apache's that are kept as they are (``config_type.kept``) and change nothing;
     ``overrides`` are attribute values that win over the file (from the command line).
-    Returns the configuration and one warning for each unknown key.
+    Returns the configuration, one warning for each unknown key, and one that names all keys without effect.
 
     :raises ConfigError: with file, line, value and allowed range.
     """
     known = options_of(config_type)
-    silent = frozenset(accepted)
     values: dict[str, Any] = {}
+    kept: dict[str, str] = {}
     warnings: list[str] = []
     for line, key, value in parse_properties(text):
-        found = known.get(key)
-        if found is None:
-            if key not in silent:
-                near = nearest(key, known)
-                hint = f"; did you mean {near}?" if near else ""
-                warnings.append(f"{source}:{line}: unknown key {key} ignored{hint}")
-            continue
-        try:
-            values[found.name] = found.parse(value)
-        except ConfigError as error:
-            raise ConfigError(f"{source}:{line}: {error.message}") from None
+        place = f"{source}:{line}"
+        if (found := known.get(key)) is not None:
+            try:
+                values[found.name] = found.parse(value)
+            except ConfigError as error:
+                raise ConfigError(f"{place}: {error.message}") from None
+        elif (foreign := without_effect.get(key)) is not None:
+            try:
+                kept[key] = format_value(foreign.parse(value))
+            except ConfigError as error:
+                warnings.append(f"{place}: {error.message}; ignored, since it has no effect here")
+        else:
+            near = nearest(key, known.keys() | without_effect.keys())
+            hint = f"; did you mean {near}?" if near else ""
+            warnings.append(f"{place}: unknown key {key} ignored{hint}")
+    if kept:
+        warnings.append(f"{source}: {no_effect(kept)}")
+        values["kept"] = kept
     values.update(overrides or {})
     return config_type(**values), warnings
 
 
-def format_properties(config: Any) -> str:
-    """Write a configuration as properties text (``MixAll.properties2String``); secrets are left out."""
-    return "".join(
-        f"{found.key}={format_value(getattr(config, found.name))}\n"
-        for found in options_of(type(config)).values()
-        if not found.secret
-    )
+def no_effect(keys: Iterable[str]) -> str:
+    """Say which keys of Apache's change nothing here."""
+    return f"keys of Apache's without effect here: {', '.join(keys)}"
+
+
+def format_properties(config: Any, without_effect: Mapping[str, Option] = NO_OPTIONS) -> str:
+    """Write a configuration as properties text (``MixAll.properties2String``); secrets are left out.
+
+    Keys without effect stand there once they are set.
+    """
+    options = options_of(type(config)).values()
+    texts = {found.key: format_value(getattr(config, found.name)) for found in options if not found.secret}
+    texts |= {key: text for key, text in config.kept.items() if not without_effect[key].secret}
+    return "".join(f"{key}={text}\n" for key, text in texts.items())
 
 
 def format_value(value: Any) -> str:
@@ -229,31 +247,47 @@ def format_value(value: Any) -> str:
     return ("true" if value else "false") if isinstance(value, bool) else str(value)
 
 
-def changed(config: T, updates: str, *, accepted: Iterable[str] = ()) -> tuple[T, dict[str, str]]:
-    """Apply the properties text of an admin request; return the configuration and what changed, as text.
+@dataclasses.dataclass(frozen=True, slots=True)
+class Change(Generic[T]):
+    """A configuration after an admin request."""
+
+    config: T
+    texts: Mapping[str, str]
+    """Each key that has another value now, with that value as text; for the file."""
+    without_effect: tuple[str, ...]
+    """Those of them that are kept and change nothing."""
+
+
+def changed(config: T, updates: str, *, without_effect: Mapping[str, Option] = NO_OPTIONS) -> Change[T]:
+    """Apply the properties text of an admin request.
 
     Only options marked ``runtime`` may change; a key whose value stays the same is accepted, since
-    tools send back what they read.
+    tools send back what they read. Keys ``without_effect`` are kept in ``config.kept``.
 
     :raises ConfigError: when a key is unknown, cannot change while running, or has a bad value;
         nothing is applied then.
     """
     known = options_of(type(config))
-    silent = frozenset(accepted)
+    kept: dict[str, str] = dict(config.kept)  # type: ignore[attr-defined]
     values: dict[str, Any] = {}
     texts: dict[str, str] = {}
-    for _, key, text in parse_properties(updates):
-        found = known.get(key)
-        if found is None and key in silent:
-            continue
+    for key, text in {key: text for _, key, text in parse_properties(updates)}.items():
+        found = known.get(key) or without_effect.get(key)
         if found is None:
-            near = nearest(key, known)
+            near = nearest(key, known.keys() | without_effect.keys())
             raise ConfigError(f"unknown key {key}" + (f"; did you mean {near}?" if near else ""))
         value = found.parse(text)
-        if value == getattr(config, found.name):
+        ours = key in known
+        if (value == getattr(config, found.name)) if ours else (format_value(value) == kept.get(key)):
             continue
         if not found.runtime:
             raise ConfigError(f"{key} cannot be changed while running; change it in the file and restart")
-        values[found.name] = value
         texts[key] = format_value(value)
-    return dataclasses.replace(config, **values), texts  # type: ignore[type-var]
+        if ours:
+            values[found.name] = value
+        else:
+            kept[key] = texts[key]
+    without = tuple(key for key in texts if key not in known)
+    if without:
+        values["kept"] = kept
+    return Change(dataclasses.replace(config, **values), texts, without)  # type: ignore[type-var]

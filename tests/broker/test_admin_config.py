@@ -12,7 +12,7 @@ import pytest
 from tests.broker.conftest import StartBroker, small_config
 from tests.broker.wire import Wire
 
-from cometmq.broker.config import load_broker_config
+from cometmq.broker.config import keys_without_effect, load_broker_config
 from cometmq.broker.controller import Broker
 from cometmq.clock import VirtualClock
 from cometmq.remoting.codes import RequestCode
@@ -48,6 +48,8 @@ async def test_a_change_is_in_force_at_once_and_moves_the_version(broker: Broker
         ("autoCreateTopicEnable=maybe", "true or false"),
         ("diskMaxUsedSpaceRatio=200", "from 10 to 95"),
         ("autoCreateTopicEnable=false\nbrokerName=other", "brokerName cannot be changed"),
+        ("authenticationEnabled=true", "allowed is false"),
+        ("maxTransferCountOnMessageInDisk=many", "a whole number"),
         ("autoCreateTopicEnabled=false", "did you mean autoCreateTopicEnable"),
     ],
 )
@@ -77,6 +79,42 @@ async def test_a_change_is_written_back_to_the_file(
     wire = await connect_to(broker)
     assert (await wire.call(RequestCode.UPDATE_BROKER_CONFIG, body=b"autoCreateTopicEnable=false")).code == 0
     assert file.read_text() == "# mine\nautoCreateTopicEnable=false\n"
+
+
+async def test_every_key_of_apaches_that_names_no_file_is_taken_shown_and_said_to_have_no_effect(
+    broker: Broker, wire: Wire
+) -> None:
+    values = {bool: "true", int: "7", float: "0.5", str: "some text"}
+    sent = {key: values[found.type] for key, found in keys_without_effect().items() if found.runtime}
+    assert len(sent) > 400
+    for key, value in sent.items():
+        answer = await wire.call(RequestCode.UPDATE_BROKER_CONFIG, body=f"{key}={value}".encode())
+        assert (answer.code, answer.remark) == (0, f"keys of Apache's without effect here: {key}")
+    shown = await config_of(wire)
+    secret = {key for key, found in keys_without_effect().items() if found.secret}
+    assert {key: shown.get(key) for key in sent if key not in secret} == {
+        key: value for key, value in sent.items() if key not in secret
+    }
+    assert not shown.keys() & secret
+    again = await wire.call(RequestCode.UPDATE_BROKER_CONFIG, body=b"maxTransferCountOnMessageInDisk=7")
+    assert (again.code, again.remark) == (0, None), "nothing changed"
+
+
+async def test_a_key_without_effect_is_written_to_the_file_and_read_again(
+    start_broker: StartBroker, tmp_path: Path, connect_to: Callable[[Broker], Awaitable[Wire]]
+) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text("# mine\nautoCreateTopicEnable=true\nsendMessageThreadPoolNums=1\n")
+    wire = await connect_to(await start_broker(config_store_path=str(file)))
+    body = b"maxTransferCountOnMessageInDisk=16\nsendMessageThreadPoolNums=4\n"
+    assert (await wire.call(RequestCode.UPDATE_BROKER_CONFIG, body=body)).code == 0
+    assert file.read_text() == (
+        "# mine\nautoCreateTopicEnable=true\nsendMessageThreadPoolNums=4\nmaxTransferCountOnMessageInDisk=16\n"
+    )
+    config, _ = load_broker_config(file)
+    assert config.kept == {"sendMessageThreadPoolNums": "4", "maxTransferCountOnMessageInDisk": "16"}
+    refused = await wire.call(RequestCode.UPDATE_BROKER_CONFIG, body=b"highSpeedMode=true\nbrokerName=other")
+    assert (refused.code, "highSpeedMode" in await config_of(wire)) == (1, False)
 
 
 async def test_a_changed_permission_makes_a_new_table_for_the_nameservers(broker: Broker, wire: Wire) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.config import APACHE_ONLY_KEYS, BrokerConfig, load_broker_config
+from cometmq.broker.config import BrokerConfig, keys_without_effect, load_broker_config
 from cometmq.options import ConfigError, options_of
 from cometmq.store.config import StoreConfig
 
@@ -50,6 +50,8 @@ def test_unknown_key_is_named_with_the_nearest_known_one(tmp_path: Path) -> None
         ("flushDiskType=SOMETIMES", "ASYNC_FLUSH or SYNC_FLUSH"),
         ("brokerRole=DLEDGER", "ASYNC_MASTER or SYNC_MASTER or SLAVE"),
         ("aclEnable=true", "false"),
+        ("authenticationEnabled=true", "false"),
+        ("authorizationEnabled=true", "false"),
         ("brokerPermission=7", "a whole number from 0 to 6"),
         ("messageDelayLevel=1s 5x", "at most 256 delays such as 10s 5m 2h 1d"),
         ("messageDelayLevel=", "at most 256 delays such as 10s 5m 2h 1d"),
@@ -93,10 +95,25 @@ def test_nameserver_that_is_no_address(tmp_path: Path) -> None:
         load_broker_config(path)
 
 
-def test_keys_of_the_timer_of_rocketmq_5_that_mean_nothing_here_are_accepted(tmp_path: Path) -> None:
-    text = "timerWheelEnable=true\ntimerPrecisionMs=1000\ntimerRollWindowSlot=172800\nmappedFileSizeTimerLog=1048576\n"
-    config, warnings = load_broker_config(write(tmp_path / "broker.conf", text))
-    assert (config.timer_wheel_enable, warnings) == (True, [])
+def test_keys_that_mean_nothing_here_are_kept_and_named_in_one_line(tmp_path: Path) -> None:
+    text = "timerWheelEnable=true\ntimerPrecisionMs=1000\nsendMessageThreadPoolNums=4\nenableControllerMode=true\n"
+    path = write(tmp_path / "broker.conf", text)
+    config, warnings = load_broker_config(path)
+    assert config.timer_wheel_enable
+    names = "timerPrecisionMs, sendMessageThreadPoolNums, enableControllerMode"
+    assert warnings == [f"{path}: keys of Apache's without effect here: {names}"]
+    assert config.kept == {"timerPrecisionMs": "1000", "sendMessageThreadPoolNums": "4", "enableControllerMode": "true"}
+
+
+def test_every_key_of_apaches_brokers_is_known() -> None:
+    known = options_of(BrokerConfig).keys() | keys_without_effect().keys()
+    assert len(known) > 500
+    assert known >= {
+        "maxTransferCountOnMessageInDisk",
+        "defaultMessageRequestMode",
+        "popResponseReturnActualRetryTopic",
+        "isBrokerContainer",
+    }
 
 
 def test_command_line_wins(tmp_path: Path) -> None:
@@ -107,9 +124,10 @@ def test_command_line_wins(tmp_path: Path) -> None:
 
 def test_every_field_is_an_option_with_a_text() -> None:
     known = options_of(BrokerConfig)
-    assert {found.name for found in known.values()} == {field.name for field in dataclasses.fields(BrokerConfig)}
+    fields = {field.name for field in dataclasses.fields(BrokerConfig)}
+    assert {found.name for found in known.values()} == fields - {"kept"}
     assert all(len(found.doc) > 10 for found in known.values())
-    assert not known.keys() & APACHE_ONLY_KEYS
+    assert not known.keys() & keys_without_effect().keys()
     assert {field.name for field in dataclasses.fields(StoreConfig)} <= {found.name for found in known.values()}
 
 

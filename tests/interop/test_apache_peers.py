@@ -185,6 +185,38 @@ def test_mqadmin_finds_messages(cluster: Deployment, java: Client, topic: str) -
         java.mqadmin(cluster.address, "queryMsgByKey", "-t", topic, "-k", "absent")
 
 
+@pytest.mark.parametrize("tools", ["java4", "java5"])
+def test_mqadmin_sets_keys_of_apaches_whether_they_mean_anything_or_not(
+    cluster: Deployment, clients: GetClient, tools: str
+) -> None:
+    broker, mqadmin = cluster.broker.address, clients(tools).mqadmin
+    for key, value in {"maxTransferCountOnMessageInDisk": "16", "sendMessageThreadPoolNums": "6"}.items():
+        said = mqadmin(cluster.address, "updateBrokerConfig", "-b", broker, "-k", key, "-v", value)
+        assert f"update broker config success, {broker}" in said
+        shown = mqadmin(cluster.address, "getBrokerConfig", "-b", broker)
+        assert re.search(rf"^{key} +=  {value}$", shown, re.MULTILINE)
+    said = mqadmin(cluster.address, "updateNamesrvConfig", "-k", "productEnvName", "-v", "tests")
+    assert "update name server config success!" in said
+    assert re.search(r"^productEnvName +=  tests$", mqadmin(cluster.address, "getNamesrvConfig"), re.MULTILINE)
+
+
+def test_keys_that_mean_nothing_here_outlive_a_restart(deploy: Callable[..., Deployment], java: Client) -> None:
+    deployment = deploy(System.COMETMQ, sendMessageThreadPoolNums="2")
+    broker = deployment.broker.address
+    java.mqadmin(
+        deployment.address, "updateBrokerConfig", "-b", broker, "-k", "maxTransferCountOnMessageInDisk", "-v", "9"
+    )
+    deployment.broker.stop()
+    assert "keys of Apache's without effect here: sendMessageThreadPoolNums\n" in deployment.logs()
+    written = (deployment.broker.directory / "broker.conf").read_text()
+    assert "maxTransferCountOnMessageInDisk=9\n" in written
+    deployment.settings.update(re.findall("^(.+?)=(.*)$", written, re.MULTILINE))  # the harness writes it anew
+    deployment.start_again(System.COMETMQ)
+    shown = java.mqadmin(deployment.address, "getBrokerConfig", "-b", broker)
+    assert re.search("^maxTransferCountOnMessageInDisk +=  9$", shown, re.MULTILINE)
+    assert re.search("^sendMessageThreadPoolNums +=  2$", shown, re.MULTILINE)
+
+
 @pytest.mark.parametrize(
     ("command", "expected"),
     [

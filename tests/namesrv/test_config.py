@@ -7,19 +7,20 @@ from pathlib import Path
 import pytest
 from tests.namesrv.wire import Connect
 
-from cometmq.namesrv.config import NamesrvConfig, load_namesrv_config
+from cometmq.namesrv.config import NamesrvConfig, keys_without_effect, load_namesrv_config
 from cometmq.namesrv.kv import KvConfig, KvError
 from cometmq.namesrv.settings import PathChangeError, Settings
 from cometmq.options import ConfigError
 
 
-def test_apaches_file_is_read_and_its_thread_pools_passed_over(tmp_path: Path) -> None:
+def test_apaches_file_is_read_and_its_keys_without_effect_are_kept(tmp_path: Path) -> None:
     file = tmp_path / "namesrv.conf"
     file.write_text("# ours\nlistenPort=19876\norderMessageEnable=true\nserverWorkerThreads=8\n")
     config, warnings = load_namesrv_config(file)
     assert (config.listen_port, config.order_message_enable) == (19876, True)
     assert config.config_store_path == str(file)
-    assert warnings == []
+    assert warnings == [f"{file}: keys of Apache's without effect here: serverWorkerThreads"]
+    assert config.kept == {"serverWorkerThreads": "8"}
 
 
 def test_an_unknown_key_is_named_with_the_nearest_known_one(tmp_path: Path) -> None:
@@ -54,8 +55,27 @@ def test_a_change_is_written_back_and_keeps_the_comments(tmp_path: Path) -> None
     settings = Settings(load_namesrv_config(file)[0])
     settings.update("orderMessageEnable=true\nbrokerChannelExpiredTime=60000\nlistenPort=1\nclusterTest=true\n")
     assert settings.config.order_message_enable
-    assert file.read_text() == "# port\nlistenPort=1\norderMessageEnable=true\nbrokerChannelExpiredTime=60000\n"
+    assert file.read_text() == (
+        "# port\nlistenPort=1\norderMessageEnable=true\nbrokerChannelExpiredTime=60000\nclusterTest=true\n"
+    )
     assert "orderMessageEnable=true\n" in settings.text()
+    assert "clusterTest=true\n" in settings.text()
+    assert load_namesrv_config(file)[0].kept == {"clusterTest": "true"}
+
+
+async def test_every_key_of_apaches_that_names_no_file_is_taken_and_said_to_have_no_effect(connect: Connect) -> None:
+    wire = await connect()
+    values = {bool: "true", int: "7", float: "0.5", str: "some text"}
+    sent = {key: values[found.type] for key, found in keys_without_effect().items() if found.runtime}
+    assert sent.keys() >= {"clusterTest", "serverWorkerThreads", "enableAllTopicList", "enableControllerInNamesrv"}
+    for key, value in sent.items():
+        answer = await wire.call(318, body=f"{key}={value}".encode())
+        assert (answer.code, answer.remark) == (0, f"keys of Apache's without effect here: {key}")
+    shown = dict(line.split("=", 1) for line in (await wire.call(319)).body.decode().splitlines())
+    secret = {key for key, found in keys_without_effect().items() if found.secret}
+    assert shown.items() >= {key: value for key, value in sent.items() if key not in secret}.items()
+    refused = await wire.call(318, body=b"controllerStorePath=/elsewhere")
+    assert (refused.code, "cannot be changed" in (refused.remark or "")) == (1, True)
 
 
 def test_nothing_changes_when_one_of_the_changes_is_refused() -> None:

@@ -1,7 +1,8 @@
 """The broker's configuration for administrators: read (26), change at run time (25).
 
 Only keys that :mod:`cometmq.broker.config` marks as changeable at run time can be changed, within their
-ranges; all of a request or nothing of it. Secrets are never in an answer. (``AdminBrokerProcessor``.)
+ranges; all of a request or nothing of it. Apache's other keys are kept and shown, and the answer says that they
+have no effect. Secrets are never in an answer. (``AdminBrokerProcessor``.)
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from cometmq.broker.config import APACHE_ONLY_KEYS
+from cometmq.broker.config import keys_without_effect
 from cometmq.broker.live_config import LiveConfig
 from cometmq.clock import Clock
-from cometmq.options import ConfigError, changed, format_properties
+from cometmq.options import ConfigError, changed, format_properties, no_effect
 from cometmq.properties_file import update_file
 from cometmq.remoting.bodies import DataVersion, encode_body
 from cometmq.remoting.codes import RequestCode, ResponseCode
@@ -25,7 +26,7 @@ from cometmq.remoting.server_connection import ServerConnection
 _log = logging.getLogger(__name__)
 
 FIXED: Final = {"filterServerNums": "0", "useTLS": "false"}
-"""Apache's keys that tools expect in the answer (exportConfigs fails without them); here they cannot be otherwise."""
+"""Apache's keys without effect that tools expect in the answer (exportConfigs fails without them), set or not."""
 
 
 class ConfigAdmin:
@@ -38,6 +39,7 @@ class ConfigAdmin:
         self._live = live
         self._permission_changed = permission_changed
         self._clock = clock
+        self._without_effect = keys_without_effect()
         self._version = DataVersion(counter=0, timestamp=clock.now_ms())
 
     def register(self, processors: ProcessorTable) -> None:
@@ -48,26 +50,31 @@ class ConfigAdmin:
     def read(self, _connection: ServerConnection, _request: Request[NoHeader], _body: bytes) -> Response:
         """GET_BROKER_CONFIG (26): properties text."""
         version = encode_body(self._version).decode()
-        text = format_properties(self._live.current) + "".join(f"{key}={value}\n" for key, value in FIXED.items())
+        config = self._live.current
+        fixed = "".join(f"{key}={value}\n" for key, value in FIXED.items() if key not in config.kept)
+        text = format_properties(config, self._without_effect) + fixed
         return Response(header=GetBrokerConfigResponseHeader(version=version), body=text.encode())
 
     def update(self, connection: ServerConnection, _request: Request[NoHeader], body: bytes) -> Response:
         """UPDATE_BROKER_CONFIG (25): properties text; written back to the configuration file, then in force."""
         before = self._live.current
         try:
-            config, updates = changed(before, body.decode("utf-8"), accepted=APACHE_ONLY_KEYS | FIXED.keys())
-            if updates and before.config_store_path:
-                update_file(Path(before.config_store_path), updates)
+            change = changed(before, body.decode("utf-8"), without_effect=self._without_effect)
+            if change.texts and before.config_store_path:
+                update_file(Path(before.config_store_path), change.texts)
         except UnicodeDecodeError:
             return Response(ResponseCode.SYSTEM_ERROR, remark="the body is not UTF-8 text")
         except ConfigError as error:
             return Response(ResponseCode.SYSTEM_ERROR, remark=str(error))
         except OSError as error:
             return Response(ResponseCode.SYSTEM_ERROR, remark=f"the change could not be written: {error}")
-        if updates:
-            _log.info("%s changes the configuration: %s", connection.remote_address, ", ".join(sorted(updates)))
+        if change.texts:
+            _log.info("%s changes the configuration: %s", connection.remote_address, ", ".join(sorted(change.texts)))
             self._version = DataVersion(counter=self._version.counter + 1, timestamp=self._clock.now_ms())
-            self._live.replace(config)
-            if config.broker_permission != before.broker_permission:
+            self._live.replace(change.config)
+            if change.config.broker_permission != before.broker_permission:
                 self._permission_changed()
-        return Response()
+        if not change.without_effect:
+            return Response()
+        _log.warning("%s sets %s", connection.remote_address, no_effect(change.without_effect))
+        return Response(remark=no_effect(change.without_effect))

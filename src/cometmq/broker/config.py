@@ -7,9 +7,11 @@ One flat dataclass, since Apache's file is flat: ``BrokerConfig`` and ``NettySer
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from cometmq.apache_keys import BROKER, apache_keys
 from cometmq.limits import (
     MAX_CONNECTIONS,
     MAX_FRAME_BYTES,
@@ -20,93 +22,8 @@ from cometmq.limits import (
 )
 from cometmq.message.hosts import parse_address, split_addresses
 from cometmq.message.names import MASTER_ID, TRACE_TOPIC
-from cometmq.options import ConfigError, load_file, option
+from cometmq.options import ConfigError, Option, load_file, option, options_of
 from cometmq.store.config import StoreConfig
-
-APACHE_ONLY_KEYS: Final = frozenset(
-    {
-        "adminBrokerThreadPoolNums",
-        "brokerFastFailureEnable",
-        "channelNotActiveInterval",
-        "clientAsyncSemaphoreValue",
-        "clientCallbackExecutorThreads",
-        "clientChannelMaxIdleTimeSeconds",
-        "clientCloseSocketIfTimeout",
-        "clientManageThreadPoolNums",
-        "clientManagerThreadPoolQueueCapacity",
-        "clientOnewaySemaphoreValue",
-        "clientPooledByteBufAllocatorEnable",
-        "clientSocketRcvBufSize",
-        "clientSocketSndBufSize",
-        "clientWorkerThreads",
-        "commitCommitLogLeastPages",
-        "commitCommitLogThoroughInterval",
-        "commitIntervalCommitLog",
-        "connectTimeoutMillis",
-        "consumerManageThreadPoolNums",
-        "consumerManagerThreadPoolQueueCapacity",
-        "debugLockEnable",
-        "enableCalcFilterBitMap",
-        "destroyMapedFileIntervalForcibly",
-        "endTransactionPoolQueueCapacity",
-        "endTransactionThreadPoolNums",
-        "fastFailIfNoBufferInStorePool",
-        "flushLeastPagesWhenWarmMapedFile",
-        "heartbeatThreadPoolNums",
-        "heartbeatThreadPoolQueueCapacity",
-        "highSpeedMode",
-        "mappedFileSizeTimerLog",
-        "osPageCacheBusyTimeOutMills",
-        "processReplyMessageThreadPoolNums",
-        "pullMessageThreadPoolNums",
-        "pullThreadPoolQueueCapacity",
-        "putMessageFutureThreadPoolNums",
-        "putThreadPoolQueueCapacity",
-        "queryMessageThreadPoolNums",
-        "queryThreadPoolQueueCapacity",
-        "replyThreadPoolQueueCapacity",
-        "rocketmqHome",
-        "sendMessageThreadPoolNums",
-        "sendThreadPoolQueueCapacity",
-        "serverAsyncSemaphoreValue",
-        "serverCallbackExecutorThreads",
-        "serverOnewaySemaphoreValue",
-        "serverPooledByteBufAllocatorEnable",
-        "serverSelectorThreads",
-        "serverSocketBacklog",
-        "serverSocketRcvBufSize",
-        "serverSocketSndBufSize",
-        "serverWorkerThreads",
-        "timerCheckMetricsWhen",
-        "timerColdDataCheckIntervalMs",
-        "timerCongestNumEachSlot",
-        "timerEnableCheckMetrics",
-        "timerEnableDisruptor",
-        "timerFlushIntervalMs",
-        "timerGetMessageThreadNum",
-        "timerInterceptDelayLevel",
-        "timerMetricSmallThreshold",
-        "timerPrecisionMs",
-        "timerProgressLogIntervalMs",
-        "timerPutMessageThreadNum",
-        "timerRollWindowSlot",
-        "timerSkipUnknownError",
-        "timerWarmEnable",
-        "transferMsgByHeap",
-        "transientStorePoolEnable",
-        "transientStorePoolSize",
-        "useEpollNativeSelector",
-        "useReentrantLockWhenPutMessage",
-        "waitTimeMillsInHeartbeatQueue",
-        "waitTimeMillsInPullQueue",
-        "waitTimeMillsInSendQueue",
-        "waitTimeMillsInTransactionQueue",
-        "warmMapedFileEnable",
-        "writeBufferHighWaterMark",
-        "writeBufferLowWaterMark",
-    }
-)
-"""Keys of Apache's broker (thread pools, Netty, page cache, filter bits) that are accepted and mean nothing here."""
 
 ASYNC_MASTER: Final = "ASYNC_MASTER"
 SYNC_MASTER: Final = "SYNC_MASTER"
@@ -131,6 +48,12 @@ class BrokerConfig(StoreConfig):
         choices=(ASYNC_MASTER, SYNC_MASTER, SLAVE),
     )
     acl_enable: str = option("false", "Whether signatures are checked; this broker cannot.", choices=("false",))
+    authentication_enabled: str = option(
+        "false", "Whether 5.x asks who a client is; this broker cannot.", choices=("false",)
+    )
+    authorization_enabled: str = option(
+        "false", "Whether 5.x asks what a client may do; this broker cannot.", choices=("false",)
+    )
     broker_ip1: str = option(
         "", "Address that clients reach this broker at; it is inside message ids. Empty: found out.", key="brokerIP1"
     )
@@ -316,15 +239,24 @@ class BrokerConfig(StoreConfig):
     )
     server_max_connections: int = option(MAX_CONNECTIONS, "Connections open at the same time.", minimum=1)
 
+    kept: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Keys of Apache's that are set and have no effect here, with their values as text."""
+
+
+def keys_without_effect() -> Mapping[str, Option]:
+    """Every key of Apache's broker that is no option of ours."""
+    ours = options_of(BrokerConfig)
+    return {key: found for key, found in apache_keys(BROKER).items() if key not in ours}
+
 
 def load_broker_config(path: str | Path | None, **overrides: Any) -> tuple[BrokerConfig, list[str]]:
     """Read a ``broker.conf``; ``overrides`` are attributes given on the command line.
 
-    Returns the configuration and the warnings for unknown keys.
+    Returns the configuration and the warnings for unknown keys and for those without effect.
 
     :raises ConfigError: when the file cannot be read, or with file, line, value and allowed range.
     """
-    loaded, warnings = load_file(BrokerConfig, path, overrides=overrides, accepted=APACHE_ONLY_KEYS)
+    loaded, warnings = load_file(BrokerConfig, path, overrides=overrides, without_effect=keys_without_effect())
     return _checked(loaded), warnings
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from cometmq.apache_keys import BROKER, NAMESERVER, apache_keys
 from cometmq.cli.failures import WrongUseError
 from cometmq.options import ConfigError, format_value, nearest, options_of
 
@@ -27,6 +28,8 @@ def parse_overrides(config_type: type, settings: tuple[str, ...]) -> dict[str, A
         if not equals:
             raise WrongUseError(f"-o {setting}: write it as key=value")
         found = known.get(key.strip())
+        if found is None and key.strip() in apache_keys(BROKER + NAMESERVER):
+            raise WrongUseError(f"-o {setting}: that key of Apache's has no effect here; leave it out")
         if found is None:
             near = nearest(key, known)
             hint = f"did you mean {near}?" if near else "--help-config lists all keys"

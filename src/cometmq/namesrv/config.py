@@ -3,33 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from cometmq.apache_keys import NAMESERVER, apache_keys
 from cometmq.limits import MAX_CONNECTIONS
-from cometmq.options import load_file, option
-
-APACHE_ONLY_KEYS: Final = frozenset(
-    {
-        "clusterTest",
-        "configBlackList",
-        "productEnvName",
-        "rocketmqHome",
-        "serverAsyncSemaphoreValue",
-        "serverCallbackExecutorThreads",
-        "serverOnewaySemaphoreValue",
-        "serverPooledByteBufAllocatorEnable",
-        "serverSelectorThreads",
-        "serverSocketBacklog",
-        "serverSocketRcvBufSize",
-        "serverSocketSndBufSize",
-        "serverWorkerThreads",
-        "useEpollNativeSelector",
-        "writeBufferHighWaterMark",
-        "writeBufferLowWaterMark",
-    }
-)
-"""Keys of Apache's nameserver (thread pools, Netty) that are accepted and have no meaning here."""
+from cometmq.options import Option, load_file, option, options_of
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -60,16 +40,25 @@ class NamesrvConfig:
     )
     server_max_connections: int = option(MAX_CONNECTIONS, "Connections open at the same time.", minimum=1)
 
+    kept: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Keys of Apache's that are set and have no effect here, with their values as text."""
+
 
 NOT_UPDATABLE: Final = ("configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome")
 """Keys that no admin request may change (``NamesrvConfig.configBlackList``)."""
 
 
+def keys_without_effect() -> Mapping[str, Option]:
+    """Every key of Apache's nameserver that is no option of ours."""
+    ours = options_of(NamesrvConfig)
+    return {key: found for key, found in apache_keys(NAMESERVER).items() if key not in ours}
+
+
 def load_namesrv_config(path: str | Path | None, **overrides: Any) -> tuple[NamesrvConfig, list[str]]:
     """Read a ``namesrv.conf``; ``overrides`` are attributes given on the command line.
 
-    Returns the configuration and the warnings for unknown keys.
+    Returns the configuration and the warnings for unknown keys and for those without effect.
 
     :raises ConfigError: when the file cannot be read, or with file, line, value and allowed range.
     """
-    return load_file(NamesrvConfig, path, overrides=overrides, accepted=APACHE_ONLY_KEYS)
+    return load_file(NamesrvConfig, path, overrides=overrides, without_effect=keys_without_effect())

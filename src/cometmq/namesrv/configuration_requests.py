@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+
 from cometmq.namesrv.kv import KvConfig, KvError
 from cometmq.namesrv.settings import PathChangeError, Settings
-from cometmq.options import ConfigError
+from cometmq.options import ConfigError, no_effect
 from cometmq.remoting.bodies import KVTable, encode_body
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import (
@@ -17,6 +19,8 @@ from cometmq.remoting.headers import (
 )
 from cometmq.remoting.processors import ProcessorTable, Request, Response
 from cometmq.remoting.server_connection import ServerConnection
+
+_log = logging.getLogger(__name__)
 
 
 class ConfigurationRequests:
@@ -81,14 +85,17 @@ class ConfigurationRequests:
     def update_config(self, conn: ServerConnection, request: Request[NoHeader], body: bytes) -> Response:
         """UPDATE_NAMESRV_CONFIG (318)."""
         try:
-            self.settings.update(body.decode("utf-8"))
+            without_effect = self.settings.update(body.decode("utf-8"))
         except UnicodeDecodeError:
             return Response(ResponseCode.SYSTEM_ERROR, remark="the body is not UTF-8 text")
         except PathChangeError as error:
             return Response(ResponseCode.NO_PERMISSION, remark=str(error))
         except ConfigError as error:
             return Response(ResponseCode.SYSTEM_ERROR, remark=str(error))
-        return Response()
+        if not without_effect:
+            return Response()
+        _log.warning("%s sets %s", conn.remote_address, no_effect(without_effect))
+        return Response(remark=no_effect(without_effect))
 
     def get_config(self, conn: ServerConnection, request: Request[NoHeader], body: bytes) -> Response:
         """GET_NAMESRV_CONFIG (319)."""

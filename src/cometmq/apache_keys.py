@@ -1,0 +1,63 @@
+"""Every key of Apache RocketMQ's configurations, 4.9.0 to 5.5.0, with its type (``apache_keys.tsv``).
+
+A key that is an option of ours has its meaning there. The others are taken and kept, since Apache's tools and files
+set them, but have no effect. The list comes from the fields and setters of Apache's classes; each line holds class,
+key, Java type, and the first and the last release that has the key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+from typing import Any, Final
+
+from cometmq.limits import MAX_KEPT_VALUE_CHARS
+from cometmq.options import Option
+
+BROKER: Final = ("BrokerConfig", "MessageStoreConfig", "NettyServerConfig", "NettyClientConfig", "AuthConfig")
+"""Classes that ``broker.conf`` fills."""
+NAMESERVER: Final = ("NamesrvConfig", "NettyServerConfig", "NettyClientConfig", "ControllerConfig")
+"""Classes that ``namesrv.conf`` fills."""
+
+_FIXED_PARTS: Final = ("Path", "Home", "PlugIn", "Provider", "configBlackList")
+"""Parts of keys that name files or classes: no request changes them, here or in a file that Apache's broker reads."""
+_SECRET: Final = frozenset(
+    {"initAuthenticationUser", "innerClientAuthenticationCredentials", "metricsGrpcExporterHeader", "socksProxyConfig"}
+)
+_KINDS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "boolean": {"type": bool, "minimum": None, "maximum": None},
+    "int": {"type": int, "minimum": -(2**31), "maximum": 2**31 - 1},
+    "long": {"type": int, "minimum": -(2**63), "maximum": 2**63 - 1},
+    "float": {"type": float, "minimum": -3.4e38, "maximum": 3.4e38},
+    "double": {"type": float, "minimum": -1.7e308, "maximum": 1.7e308},
+    "String": {"type": str, "minimum": None, "maximum": None},
+}
+
+
+@cache
+def apache_keys(classes: tuple[str, ...]) -> Mapping[str, Option]:
+    """The keys of these configuration classes; those that name files or classes cannot change at run time."""
+    text = resources.files("cometmq").joinpath("apache_keys.tsv").read_text(encoding="ascii")
+    found: dict[str, Option] = {}
+    for line in text.splitlines():
+        class_name, key, kind, first, last = line.split("\t")
+        if class_name in classes:
+            found.setdefault(key, _option(key, kind, f"A key of Apache's {class_name}, {first} to {last}."))
+    return found
+
+
+def _option(key: str, kind: str, doc: str) -> Option:
+    text = kind == "String"
+    return Option(
+        name=key,
+        key=key,
+        default=None,
+        choices=(),
+        pattern=rf"[^\x00-\x1f\x7f-\x9f\u2028\u2029]{{0,{MAX_KEPT_VALUE_CHARS}}}" if text else "",
+        form=f"at most {MAX_KEPT_VALUE_CHARS} characters, none of them a control character" if text else "",
+        runtime=not any(part in key for part in _FIXED_PARTS),
+        secret=key in _SECRET,
+        doc=doc,
+        **_KINDS[kind],
+    )
