@@ -35,7 +35,7 @@ from cometmq.client.hooks import (
     SendMessageHook,
 )
 from cometmq.client.instance import ClientInstance
-from cometmq.client.listener import ConsumeResult, Retry, Suspend
+from cometmq.client.listener import ConsumeResult, Retry, Rollback, Suspend
 from cometmq.client.lite_pull_consumer import LitePullConsumer
 from cometmq.client.outcomes import PartlySentError
 from cometmq.client.producer import Producer
@@ -106,6 +106,7 @@ __all__ = [
     "RemotingTooMuchRequestError",
     "RequestTimeoutError",
     "Retry",
+    "Rollback",
     "RouteNotFoundError",
     "Security",
     "SecurityConfigError",

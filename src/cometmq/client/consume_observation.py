@@ -54,7 +54,7 @@ def observed(listener: Listener, observation: ConsumeObservation) -> Listener:
         context = observation.begin(messages)
         try:
             verdict = await cast("Callable[[Sequence[MessageExt]], Awaitable[Verdict]]", listener)(messages)
-        except Exception:
+        except BaseException:
             observation.end(context, ConsumeReturnType.EXCEPTION)
             raise
         end(context, verdict)
@@ -64,7 +64,7 @@ def observed(listener: Listener, observation: ConsumeObservation) -> Listener:
         context = observation.begin(messages)
         try:
             verdict = cast("Callable[[Sequence[MessageExt]], Verdict]", listener)(messages)
-        except Exception:
+        except BaseException:
             observation.end(context, ConsumeReturnType.EXCEPTION)
             raise
         end(context, verdict)

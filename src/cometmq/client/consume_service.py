@@ -16,9 +16,11 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final, cast
 
-from cometmq.client.listener import ConsumeResult, Listener, Verdict, is_coroutine_listener
+from cometmq.client.listener import Listener, Verdict, is_coroutine_listener, judged, raised
 from cometmq.client.process_queue import ConsumeRequest
+from cometmq.client.user_code import is_end
 from cometmq.clock import Clock, TimerHandle
+from cometmq.message.message import MessageExt
 
 log = logging.getLogger(__name__)
 
@@ -35,14 +37,19 @@ class ConsumeService:
     """Runs one listener.
 
     :param settled: called on the event loop with each request and what the listener said.
+    :param ending: whether the client or its event loop ends, so that a cancelled call is no failure of the listener.
     """
 
-    def __init__(self, listener: Listener, concurrency: int, clock: Clock, settled: Settled) -> None:
+    def __init__(
+        self, listener: Listener, concurrency: int, clock: Clock, settled: Settled, ending: Callable[[], bool]
+    ) -> None:
         self._listener = listener
         self._is_async = is_coroutine_listener(listener)
         self._concurrency = concurrency
         self._clock = clock
         self._settled = settled
+        self._ending = ending
+        self._closed = False
         self._loop = asyncio.get_running_loop()
         self._line: deque[ConsumeRequest] = deque()
         self._answers: deque[tuple[ConsumeRequest, Verdict]] = deque()
@@ -63,11 +70,15 @@ class ConsumeService:
             self._join_timer = self._clock.call_later(JOIN_S, self._join_more)
 
     def close(self) -> None:
-        """Let nothing more begin; calls that run are not waited for."""
+        """Let nothing more begin; calls that run are cancelled where they can be, and not waited for.
+
+        The call that closes its own consumer goes on.
+        """
+        self._closed = True
         self._line.clear()
         if self._join_timer is not None:
             self._join_timer.cancel()
-        for task in self._tasks:
+        for task in self._tasks - {asyncio.current_task()}:
             task.cancel()
         if self._threads is not None:
             self._threads.shutdown(wait=False)
@@ -82,23 +93,27 @@ class ConsumeService:
             self._join_timer = self._clock.call_later(JOIN_S, self._join_more)
 
     def _join(self) -> None:
-        self._workers += 1
         if self._threads is not None:
-            self._threads.submit(self._work_in_thread)
+            try:
+                self._threads.submit(self._work_in_thread)
+            except RuntimeError as error:  # Python ends, and begins no thread any more
+                log.warning("%d requests are not consumed: %s", len(self._line), error)
+                return
         else:
             task = self._loop.create_task(self._work_in_task())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+        self._workers += 1
 
     def _leave(self) -> None:
         self._workers -= 1
-        if self._line and not self._workers:
+        if self._line and not self._workers and not self._ending():
             self._join()
 
     # --- in a task ---
 
     async def _work_in_task(self) -> None:
-        listener = cast("Callable[[list[object]], Awaitable[Verdict]]", self._listener)
+        listener = cast("Callable[[list[MessageExt]], Awaitable[Verdict]]", self._listener)
         line = self._line
         served = 0
         try:
@@ -108,13 +123,14 @@ class ConsumeService:
                     continue
                 request.process_queue.running.add(request)
                 try:
-                    verdict: Verdict = await listener(cast("list[object]", request.messages))
-                except asyncio.CancelledError:
-                    request.process_queue.skip(request)
-                    raise
-                except Exception:
-                    log.exception("the listener failed on %d messages", len(request.messages))
-                    verdict = ConsumeResult.RECONSUME_LATER
+                    verdict = await listener(request.messages[:])
+                    if verdict is not None:
+                        verdict = judged(request.messages, verdict)
+                except BaseException as error:
+                    if is_end(error) and (self._closed or self._ending()):
+                        request.process_queue.skip(request)
+                        raise
+                    verdict = raised(request.messages, error)
                 self._settled(request, verdict)
                 served += 1
                 if served % YIELD_REQUESTS == 0:
@@ -125,7 +141,13 @@ class ConsumeService:
     # --- in a thread ---
 
     def _work_in_thread(self) -> None:
-        listener = cast("Callable[[list[object]], Verdict]", self._listener)
+        try:
+            self._consume_in_thread()
+        finally:
+            self._call_loop(self._leave)
+
+    def _consume_in_thread(self) -> None:
+        listener = cast("Callable[[list[MessageExt]], Verdict]", self._listener)
         line = self._line
         answers = self._answers
         while True:
@@ -139,13 +161,13 @@ class ConsumeService:
                 self._call_loop(partial(queue.skip, request))
                 continue
             try:
-                verdict = listener(cast("list[object]", request.messages))
-            except Exception:
-                log.exception("the listener failed on %d messages", len(request.messages))
-                verdict = ConsumeResult.RECONSUME_LATER
+                verdict = listener(request.messages[:])
+                if verdict is not None:
+                    verdict = judged(request.messages, verdict)
+            except BaseException as error:
+                verdict = raised(request.messages, error)
             answers.append((request, verdict))
             self._wake()
-        self._call_loop(self._leave)
 
     def _wake(self) -> None:
         if not self._draining:

@@ -100,6 +100,8 @@ class PushConfig(ReadConfig):
     """How far the first and the last message in consumption may be apart in one queue (Java: 2000)."""
     orderly: bool = False
     """Whether the messages of a queue are consumed one call at a time, in their order, and wait for one that fails."""
+    auto_commit: bool = True
+    """Orderly: whether messages are done as soon as they are consumed, or when the listener returns COMMIT."""
     suspend_current_queue_s: float = 1.0
     """Orderly: seconds that a queue rests after a failure, unless the listener says how long."""
     max_reconsume_times: int = -1
@@ -128,6 +130,8 @@ class PushConfig(ReadConfig):
             "persist_interval_s",
         )
         demand_zero_or_more(self, "retry_delay_s", "handover_wait_s", "handover_delay_s", "suspend_current_queue_s")
+        if not (self.auto_commit or self.orderly):
+            raise ValueError("auto_commit=False is for orderly consumers; set orderly=True as well")
         if self.max_reconsume_times < -1:
             raise ValueError(f"max_reconsume_times must be -1, 0 or more, not {self.max_reconsume_times}")
 

@@ -96,12 +96,17 @@ class Failures:
                 await self.send_back(message, delay_level)
             except CometMQError as error:
                 log.warning("%s is not taken back and goes to the retry topic: %s", message.msg_id, error)
+            except Exception:
+                log.exception("%s cannot be handed back and goes to the retry topic", message.msg_id)
             else:
                 return True
             try:
                 await self.send_again(message, delay_level)
             except CometMQError as error:
                 log.warning("%s stays here for another attempt: %s", message.msg_id, error)
+                return False
+            except Exception:
+                log.exception("%s stays here for another attempt", message.msg_id)
                 return False
             return True
 

@@ -154,7 +154,7 @@ class ConsumeMessageHook:
 class SendForbiddenError(ClientError):
     """A check-forbidden hook refused the message; it was not sent."""
 
-    def __init__(self, cause: Exception) -> None:
+    def __init__(self, cause: BaseException) -> None:
         super().__init__(
             f"a hook forbids this message: {cause}",
             code=int(ResponseCode.NO_PERMISSION),
@@ -164,12 +164,12 @@ class SendForbiddenError(ClientError):
 
 
 def call_all(functions: Iterable[Callable[[C], None] | None], context: C) -> None:
-    """Call hooks one after the other; what one raises is logged."""
+    """Call hooks one after the other; what one raises, be it ``SystemExit``, is logged."""
     for function in functions:
         if function is not None:
             try:
                 function(context)
-            except Exception:
+            except BaseException:
                 log.exception("hook %r failed", function)
 
 
@@ -181,5 +181,5 @@ def demand_allowed(hooks: Sequence[CheckForbiddenHook], context: CheckForbiddenC
     for hook in hooks:
         try:
             hook(context)
-        except Exception as error:
+        except BaseException as error:
             raise SendForbiddenError(error) from error

@@ -96,6 +96,7 @@ class ClientInstance:
         self.replies = Replies(clock)
         self._users = 0
         self._tasks: set[asyncio.Task[None]] = set()
+        self._keeper: asyncio.Task[None] | None = None
         self.remoting.on_open.append(self._reconnected)
         processors.register(
             RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, NotifyConsumerIdsChangedRequestHeader, self._members_changed
@@ -142,7 +143,7 @@ class ClientInstance:
         """Count one user in; the first one starts the heartbeats."""
         self._users += 1
         if self._users == 1:
-            self.spawn(self._keep_up())
+            self._keeper = self.spawn(self._keep_up())
 
     async def release(self) -> None:
         """Count one user out; the last one closes everything."""
@@ -154,6 +155,11 @@ class ClientInstance:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.remoting.close()
+
+    def is_ending(self) -> bool:
+        """Whether the instance is being closed, or its event loop ends without that and cancels every task."""
+        keeper = self._keeper
+        return keeper is None or keeper.cancelled() or keeper.cancelling() > 0 or not keeper.get_loop().is_running()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run something until it ends or the instance is closed; a failure is logged."""
@@ -170,8 +176,11 @@ class ClientInstance:
     async def _keep_up(self) -> None:
         await self.clock.sleep(1.0)
         while True:
-            await self.routes.refresh_all()
-            await self.send_heartbeats()
+            try:
+                await self.routes.refresh_all()
+                await self.send_heartbeats()
+            except Exception:
+                log.exception("routes and heartbeats of %s: tried again in %g s", self.client_id, REFRESH_S)
             await self.clock.sleep(REFRESH_S)
 
     # --- requests ---

@@ -133,7 +133,7 @@ class Membership:
     def _share(self, queues: Sequence[MessageQueue], members: Sequence[str]) -> set[MessageQueue] | None:
         try:
             return set(self._strategy(self._group, self._instance.client_id, queues, members))
-        except Exception:
+        except BaseException:
             log.exception("the allocation strategy of %s failed; queues stay as they are", self._group)
             return None
 

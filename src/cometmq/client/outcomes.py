@@ -103,4 +103,8 @@ def raisable(error: BaseException) -> BaseException:
     """A failure as the caller gets it: a cancelled task means that the producer was closed."""
     if isinstance(error, asyncio.CancelledError):
         return ClientStateError("the producer was closed before the message was answered")
+    if isinstance(error, StopIteration | StopAsyncIteration | GeneratorExit):  # no future and no coroutine raises these
+        failure = ClientError(f"{error!r} was raised while the message was sent", next_step="look at the selector")
+        failure.__cause__ = error
+        return failure
     return error

@@ -44,6 +44,8 @@ class ProcessQueue:
         """Its queue is read by somebody else now: what has not begun must not be consumed any more."""
         self.running: set[ConsumeRequest] = set()
         """Requests whose listener call runs now, or whose failures are being handed back."""
+        self.uncommitted: list[ConsumeRequest] = []
+        """Requests that an orderly listener without auto commit has consumed, in order."""
         self.pulled_count = 0
         """Messages read so far."""
         self._begun = False
@@ -73,12 +75,14 @@ class ProcessQueue:
 
     async def room(self) -> None:
         """Wait until another pull is worth while (flow control)."""
-        while self._full():
+        while self.is_full:
             self._changed.clear()
             await self._changed.wait()
         await self._budget.room()
 
-    def _full(self) -> bool:
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing is read before something of it is done."""
         config = self._config
         return (
             self._count >= config.pull_threshold_for_queue
@@ -141,8 +145,18 @@ class ProcessQueue:
         request.messages = failed
         self._changed.set()
 
+    def split(self, request: ConsumeRequest, rest: int) -> ConsumeRequest:
+        """Make all but the last ``rest`` messages of a request a request of their own, which stands before it."""
+        first = len(request.messages) - rest
+        head = ConsumeRequest(self, request.messages[:first], request.size_bytes * first // len(request.messages))
+        request.messages = request.messages[first:]
+        request.size_bytes -= head.size_bytes
+        if not self._released:
+            self._open.insert(self._open.index(request), head)
+        return head
+
     def skip(self, request: ConsumeRequest) -> None:
-        """A request was not begun, because the queue was dropped."""
+        """No call of the listener works on a request any more, which is not done."""
         self.running.discard(request)
         self._changed.set()
 

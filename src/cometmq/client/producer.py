@@ -188,7 +188,7 @@ class Producer:
 
         try:
             delivery = self._prepare(message)
-        except Exception as error:
+        except BaseException as error:
             put(error)
             return
         self._start_one(delivery, queue, sharding_key, selector, timeout_s, done)

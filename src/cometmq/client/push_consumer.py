@@ -165,7 +165,8 @@ class PushConsumer:
     def _new_service(self) -> ConsumeService | OrderedConsumeService:
         config, clock = self.config, self.instance.clock
         if not config.orderly:
-            return ConsumeService(self._listener, config.consume_concurrency, clock, self._settled)
+            ending = self.instance.is_ending
+            return ConsumeService(self._listener, config.consume_concurrency, clock, self._settled, ending)
         if not self._broadcast:
             self._locks = QueueLocks(self.instance, self.group, self._lock_lost)
         return OrderedConsumeService(
@@ -176,6 +177,8 @@ class PushConsumer:
             lambda process_queue: self._is_ours(process_queue.queue),
             lambda process_queue: self._lock_lost(process_queue.queue),
             OrderedFailures(self.instance, self.group, config, self._activity).judge,
+            self.instance.is_ending,
+            auto_commit=config.auto_commit,
         )
 
     async def close(self) -> None:
@@ -280,7 +283,10 @@ class PushConsumer:
 
     async def consume_directly(self, message: MessageExt) -> ConsumeMessageDirectlyResult:
         """Consume one message because an administrator says so."""
-        return await consume_directly(self._listener, message, self.instance.clock, orderly=self.config.orderly)
+        instance = self.instance
+        return await consume_directly(
+            self._listener, message, instance.clock, instance.is_ending, orderly=self.config.orderly
+        )
 
     # --- queues come and go ---
 
@@ -413,7 +419,10 @@ class PushConsumer:
         while True:
             await self.instance.clock.sleep(self.config.persist_interval_s)
             self._activity.sample(self._queues)
-            await self._report(self._done())
+            try:
+                await self._report(self._done())
+            except Exception:
+                log.exception("offsets of %s are not reported; the next report follows", self.group)
 
     async def _report(self, offsets: Mapping[MessageQueue, int | None]) -> None:
         """Tell the brokers, or the local file, how far queues are; failures are logged, the next report follows."""

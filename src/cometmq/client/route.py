@@ -11,7 +11,6 @@ from typing import Final
 import msgspec
 
 from cometmq.client.errors import (
-    BrokerError,
     ClientError,
     ClientStateError,
     MasterNotFoundError,
@@ -20,6 +19,7 @@ from cometmq.client.errors import (
     refusal,
 )
 from cometmq.clock import Clock
+from cometmq.errors import CometMQError
 from cometmq.limits import MAX_ROUTE_QUEUES
 from cometmq.message.hosts import parse_address, split_addresses
 from cometmq.message.names import AUTO_CREATE_TOPIC, MASTER_ID, PERM_READ, PERM_WRITE
@@ -218,7 +218,7 @@ class RouteTable:
         for topic in sorted(self._wanted):
             try:
                 await self._ask_once(topic)
-            except (RouteNotFoundError, RemotingError, BrokerError):
+            except CometMQError:
                 continue
 
     def forget(self, topic: str) -> None:

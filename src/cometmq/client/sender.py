@@ -174,7 +174,7 @@ class Sender:
         else:
             try:
                 self._transmit(delivery, route.write_queues)
-            except Exception as error:
+            except BaseException as error:  # a selector may raise anything
                 self._finish(delivery, error)
 
     async def idle(self) -> None:

@@ -7,7 +7,7 @@ import atexit
 import os
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, Generic, NamedTuple, ParamSpec, TypeVar
 
 from cometmq.client.errors import ClientStateError, ForkedError
 from cometmq.loop import fastest_loop
@@ -44,6 +44,18 @@ class _Background:
 _BACKGROUND: Final = _Background()
 
 
+class _Raised(NamedTuple):
+    error: BaseException
+
+
+async def _kept(work: Coroutine[Any, Any, R]) -> R | _Raised:
+    """The result, or what was raised that a task hands to its event loop, which would end by it."""
+    try:
+        return await work
+    except (SystemExit, KeyboardInterrupt, asyncio.CancelledError) as error:
+        return _Raised(error)
+
+
 class Face(Generic[A]):
     """A client and the loop that it lives on."""
 
@@ -75,7 +87,10 @@ class Face(Generic[A]):
         except (ClientStateError, ForkedError):
             work.close()
             raise
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        outcome = asyncio.run_coroutine_threadsafe(_kept(work), self._loop).result()
+        if isinstance(outcome, _Raised):
+            raise outcome.error
+        return outcome
 
     def _call(self, function: Callable[[], R]) -> R:
         async def run() -> R:

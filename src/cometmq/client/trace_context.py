@@ -40,7 +40,7 @@ def with_trace_context(message: Message, headers: TraceHeaders) -> Message:
         return message
     try:
         found = valid_headers(headers())
-    except Exception:
+    except BaseException:
         log.exception("no trace context for a message to %s", message.topic)
         return message
     return msgspec.structs.replace(message, properties={**message.properties, **found}) if found else message

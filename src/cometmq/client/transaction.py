@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
@@ -10,6 +9,7 @@ from enum import IntEnum
 from typing import Any, cast
 
 from cometmq.client.send_result import SendResult
+from cometmq.client.user_code import in_thread
 from cometmq.message.message import Message, MessageExt
 from cometmq.message.sysflag import TRANSACTION_COMMIT, TRANSACTION_NOT, TRANSACTION_ROLLBACK
 
@@ -67,9 +67,11 @@ async def outcome_of(function: Callable[..., object], threads: Executor | None, 
     if threads is None:
         told = await cast("Awaitable[object]", function(*arguments))
     else:
-        told = await asyncio.get_running_loop().run_in_executor(threads, function, *arguments)
+        told = await in_thread(threads, function, *arguments)
     if told is None:
         return TransactionState.UNKNOWN
+    if inspect.iscoroutine(told):
+        told.close()
     if not isinstance(told, TransactionState):
         raise TypeError(f"a TransactionState is expected, not {told!r}")
     return told

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from cometmq.client.instance import ClientInstance
 from cometmq.client.transaction import Checker, TransactionState, is_async, outcome_of
 from cometmq.client.transaction_ends import HalfMessage, TransactionEnds
+from cometmq.client.user_code import is_end, keep_task
 from cometmq.message.message import MessageExt
 from cometmq.remoting.headers import CheckTransactionStateRequestHeader
 
@@ -66,7 +67,10 @@ class TransactionChecks:
             half = self._line.popleft()
             try:
                 state = await outcome_of(self._checker, self._threads, half.message)
-            except Exception:
+            except BaseException as error:
+                if is_end(error) and (not self._is_open or self._instance.is_ending()):
+                    raise
                 log.exception("the checker failed on transaction %s", half.transaction_id)
+                keep_task()
                 state = TransactionState.UNKNOWN
             await self._ends.end(half, state, from_check=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -30,6 +31,7 @@ from cometmq.client.transaction import (
 from cometmq.client.transaction_checks import TransactionChecks
 from cometmq.client.transaction_config import TransactionConfig
 from cometmq.client.transaction_ends import HalfMessage, TransactionEnds
+from cometmq.client.user_code import is_end
 from cometmq.message.ids import decode_offset_msg_id
 from cometmq.message.message import Message
 from cometmq.message.names import AUTO_CREATE_TOPIC, RETRY_PREFIX
@@ -171,7 +173,10 @@ class TransactionProducer(Producer):
         else:
             try:
                 state = await outcome_of(self._execute, self._threads, message, arg, sent.msg_id)
-            except Exception as failed:
+            except BaseException as failed:
+                task = asyncio.current_task()
+                if is_end(failed) and task is not None and task.cancelling():
+                    raise
                 log.exception("the local work of transaction %s failed", sent.msg_id)
                 state, error = TransactionState.UNKNOWN, failed
         _, _, commit_log_offset = decode_offset_msg_id(sent.offset_msg_id)

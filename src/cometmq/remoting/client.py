@@ -157,8 +157,14 @@ class RemotingClient:
             fields.update(ext)
         command = RemotingCommand(code=code, opaque=self.next_opaque(), ext_fields=fields, body=body)
         for hook in self.hooks:
-            if hook.before is not None:
+            if hook.before is None:
+                continue
+            try:
                 hook.before(address, command)
+            except Exception:
+                raise
+            except BaseException as error:  # SystemExit, say, which would end the event loop
+                raise RuntimeError(f"hook {hook!r} raised {error!r} on a request to {address}") from error
         if self.credentials is not None:
             self.credentials.sign(command)
         return command
@@ -170,7 +176,7 @@ class RemotingClient:
                 continue
             try:
                 hook.after(address, request, response)
-            except Exception:
+            except BaseException:
                 log.exception("hook %r failed on an answer of %s", hook, address)
 
     def next_opaque(self) -> int:
