@@ -1,12 +1,18 @@
-"""What the processes below this one cost: CPU seconds of all of them, and the peak memory of Spark's Python workers."""
+"""CPU seconds of processes: of one, or of this one and those below it."""
 
 from __future__ import annotations
 
+import ctypes
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 _TICKS = os.sysconf("SC_CLK_TCK")
+JVM: Final = "JVM"
+PYTHON: Final = "Python"
+_PR_SET_CHILD_SUBREAPER: Final = 36
 
 
 def descendants() -> Iterator[int]:
@@ -41,30 +47,30 @@ def cpu_seconds(pid: int) -> tuple[float, float]:
 
 
 class CpuMeter:
-    """CPU time of all of them; what ended counts as it was seen last."""
+    """CPU time of this process and all below it, by kind: Spark's JVM, Python, and each broker by its name.
+
+    What ended counts with the process that waited for it, and what the JVM waited for is Python: workers and planners.
+    Processes whose parent has ended become children of this one, and nobody waits for them: they stay to be counted.
+    """
 
     def __init__(self) -> None:
-        self._ticks: dict[tuple[int, str], int] = {}
+        if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+            raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+        self.brokers: dict[int, str] = {}
+        """Names of the processes that are a broker's."""
 
-    def seconds(self) -> float:
-        """CPU seconds so far."""
-        for pid in descendants():
+    def seconds(self) -> dict[str, float]:
+        """CPU seconds so far, by kind."""
+        ticks: Counter[str] = Counter()
+        for pid in (os.getpid(), *descendants()):
+            process = Path(f"/proc/{pid}")
             try:
-                fields = _stat(Path(f"/proc/{pid}"))
+                fields = _stat(process)
+                is_java = (process / "comm").read_text().strip() == "java"
             except OSError:
                 continue
-            self._ticks[pid, fields[19]] = int(fields[11]) + int(fields[12])  # by its start time: pids come again
-        return sum(self._ticks.values()) / _TICKS
-
-
-def peak_worker_mb() -> int:
-    """The largest resident memory that any of Spark's Python workers has had."""
-    peak = 0
-    for pid in descendants():
-        try:
-            if b"pyspark.daemon" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                rows = Path(f"/proc/{pid}/status").read_text().splitlines()
-                peak = max(peak, *(int(row.split()[1]) for row in rows if row.startswith("VmHWM")))
-        except (OSError, TypeError):
-            continue
-    return peak // 1024
+            own, waited_for = (sum(int(field) for field in fields[at : at + 2]) for at in (11, 13))
+            broker = self.brokers.get(pid)
+            ticks[broker or (JVM if is_java else PYTHON)] += own
+            ticks[broker or PYTHON] += waited_for
+        return {kind: found / _TICKS for kind, found in ticks.items()}

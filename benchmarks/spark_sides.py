@@ -7,24 +7,31 @@ interop tests.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+import pyarrow.parquet as pq
 from tests.interop import builds, probe
 from tests.interop.systems import System, deploy
 from tests.spark.topics import Topics
 
+from cometmq.client import Message, Producer
 from cometmq.spark.cluster import Cluster
+from cometmq.spark.environment import local_session
 from cometmq.spark.options import parse_options
 from cometmq.testing import free_port
 
 POM: Final = Path(__file__).with_name("kafka") / "pom.xml"
 CONNECTOR_JARS: Final = ("spark-sql-kafka-*", "spark-token-provider-kafka-*", "kafka-clients-*", "commons-pool2-*")
 CLUSTER_ID: Final = "MkU3OEVBNTcwNTJENDM2Qg"
+MASTER: Final = "local[2]"
+FILL_BLOCK: Final = 10_000
 START_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 20.0
 JAVA_OPTIONS: Final = ("-Xms1g", "-Xmx1g")
@@ -37,11 +44,21 @@ class Side(Protocol):
     place: str
     """Names of the columns for a message's queue, offset and time."""
 
+    @property
+    def pids(self) -> Sequence[int]:
+        """The processes of its brokers."""
+
     def create(self, queues: int) -> str:
         """A new topic."""
 
+    def delete(self, topic: str) -> None:
+        """Have its files deleted where that is possible."""
+
     def stored(self, topic: str) -> int:
         """Messages that the broker has in a topic."""
+
+    def fill(self, spark: Any, source: Path, topic: str) -> None:
+        """Send the rows of Parquet files through the system's producer, message by message."""
 
     def write(self, frame: Any, topic: str) -> None:
         """Write rows of ``body``, ``tags`` and ``keys`` to a topic, every message acknowledged."""
@@ -71,13 +88,28 @@ class CometSide:
         self.store = directory / "broker" / "store"
 
     @property
-    def broker_pid(self) -> int:
-        """The process of the broker."""
-        return self.deployment.broker.pid
+    def pids(self) -> Sequence[int]:
+        """The processes of nameserver and broker."""
+        return self.deployment.namesrv.pid, self.deployment.broker.pid
 
     def create(self, queues: int) -> str:
         """A new topic."""
         return self.topics.create(queues)
+
+    def delete(self, topic: str) -> None:
+        """Leave it: its messages are in the one log of all topics."""
+
+    def fill(self, spark: Any, source: Path, topic: str) -> None:
+        """Send rows one by one, to the queues in turn, as many at once as the client has in flight unasked."""
+        del spark
+        asyncio.run(self._fill(source, topic))
+
+    async def _fill(self, source: Path, topic: str) -> None:
+        async with Producer("benchmark", self.deployment.address) as producer:
+            for path in sorted(source.glob("*.parquet")):
+                for block in pq.ParquetFile(path).iter_batches(FILL_BLOCK):
+                    rows = zip(*(block.column(name).to_pylist() for name in ("body", "tags", "keys")), strict=True)
+                    await producer.send_many([Message(topic, body, tags=tag, keys=key) for body, tag, key in rows])
 
     def stored(self, topic: str) -> int:
         """Messages that the broker has in a topic."""
@@ -149,6 +181,7 @@ class KafkaSide:
             "offsets.topic.replication.factor": 1,
             "transaction.state.log.replication.factor": 1,
             "transaction.state.log.min.isr": 1,
+            "log.segment.delete.delay.ms": 0,
         }
         settings = directory / "server.properties"
         settings.write_text("".join(f"{key}={value}\n" for key, value in keys.items()))
@@ -172,9 +205,9 @@ class KafkaSide:
         self._consumer = clients.consumer.KafkaConsumer(client)
 
     @property
-    def broker_pid(self) -> int:
+    def pids(self) -> Sequence[int]:
         """The process of the broker."""
-        return self._process.pid
+        return (self._process.pid,)
 
     def create(self, queues: int) -> str:
         """A new topic."""
@@ -183,6 +216,14 @@ class KafkaSide:
         new = self._jvm.org.apache.kafka.clients.admin.NewTopic(name, queues, 1)
         self._admin.createTopics(self._list([new])).all().get()
         return name
+
+    def delete(self, topic: str) -> None:
+        """Delete it, files and all."""
+        self._admin.deleteTopics(self._list([topic])).all().get()
+
+    def fill(self, spark: Any, source: Path, topic: str) -> None:
+        """Let Spark's sink do it: it hands over each row to Kafka's producer, which gathers up to 16 KB unasked."""
+        self.write(spark.read.parquet(str(source)), topic)
 
     def _list(self, items: Sequence[Any]) -> Any:
         found = self._jvm.java.util.ArrayList()
@@ -230,9 +271,27 @@ class KafkaSide:
             self._process.wait()
 
 
+def plain_session() -> Any:
+    """A session as Spark makes it unasked, but for the Python of its workers, which has to have CometMQ."""
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    spark = SparkSession.builder.master(MASTER).appName("benchmark").getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def tuned_session() -> Any:
+    """The session of ``cometmq pipeline``."""
+    return local_session(MASTER, "benchmark")
+
+
+SESSIONS: Final[Mapping[str, Callable[[], Any]]] = {"plain": plain_session, "tuned": tuned_session}
+
+
 def prepare_class_path() -> None:
     """Let the session that is made next know Kafka's connector."""
-    os.environ["PYSPARK_SUBMIT_ARGS"] = f"--driver-memory 2g --driver-class-path {connector_class_path()} pyspark-shell"
+    os.environ["PYSPARK_SUBMIT_ARGS"] = f"--driver-class-path {connector_class_path()} pyspark-shell"
 
 
 def remove(directory: Path) -> None:

@@ -1,0 +1,77 @@
+"""What benchmarks/spark.py makes of its runs, and the meter of processor time behind it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
+
+from benchmarks.figures import CPU, OURS, measured, tables
+from benchmarks.scale import Figures
+from benchmarks.spark import KAFKA, ROWS, Results
+
+BURN = "while __import__('time').process_time() < 0.3: pass"
+ORPHAN = f"__import__('subprocess').Popen([__import__('sys').executable, '-c', {BURN!r}])"
+METER = f"""
+import json, subprocess, sys, time
+from benchmarks.process_cost import CpuMeter
+meter = CpuMeter()
+broker = subprocess.Popen([sys.executable, "-c", {BURN!r} + "\\ninput()"], stdin=subprocess.PIPE)
+meter.brokers[broker.pid] = "CometMQ"
+before = meter.seconds()["Python"]
+for code in ({BURN!r}, {ORPHAN!r}):
+    subprocess.run([sys.executable, "-c", code], check=True)
+most, deadline = before, time.monotonic() + 60
+while (most < before + 0.4 or meter.seconds()["CometMQ"] < 0.2) and time.monotonic() < deadline:
+    now = meter.seconds()["Python"]
+    assert now >= most, (most, now)
+    most = now
+    time.sleep(0.02)
+time.sleep(0.1)
+print(json.dumps(meter.seconds() | {{"before": before}}))
+broker.communicate(b"\\n")
+"""
+
+
+def test_time_of_processes_counts_by_kind_and_after_they_and_their_parents_have_ended() -> None:
+    done = subprocess.run([sys.executable, "-c", METER], capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["CometMQ"] >= 0.2
+    assert found["Python"] - found["before"] >= 0.4
+
+
+def told(case: str, side: str, round_: int, seconds: float, **more: object) -> dict[str, object]:
+    cpu = {"JVM": seconds, "Python": seconds / 2, side: seconds / 4}
+    names = {"case": case, "session": "plain", "side": side, "round": round_}
+    return {**names, "seconds": seconds, "cpu_seconds": cpu, "rows": 500_000, "others": 0.0, "steal": 0.0, **more}
+
+
+def test_a_row_has_the_medians_of_its_rounds_and_none_of_the_warm_one() -> None:
+    results = Results()
+    for number, seconds in enumerate((99.0, 1.0, 4.0, 2.0)):
+        results.add(told("parquet", KAFKA, number, seconds))
+        results.add(told("archive", OURS, number, seconds / 2))
+    lines = list(results.table(["plain", "tuned"]))
+    assert lines[2:] == [
+        "| archive from a broker, plain | 250 k rows/s | 500 k rows/s | 2.00 × | 7.0 s / 3.5 s "
+        "| 4.0 + 2.0 + 1.0 / 2.0 + 1.0 + 0.5 |"
+    ]
+    assert measured(tables("\n".join(lines)), "archive from a broker, plain", CPU).value == 3.5
+
+
+def test_every_row_that_the_model_of_scale_reads_is_one_that_is_measured() -> None:
+    results = Results()
+    for row in ROWS:
+        for case, side in ((row.case, OURS), row.beside):
+            results.add(told(case, side, 1, 1.0) | {"session": "tuned"})
+    brokers = ("send, 64 connections, 128 B", "send, 64 connections, 1 KB, 2 keys, 4 properties, 3 topics")
+    others = "".join(f"| {row} | 1/s |\n" for row in (*brokers, "SYNC_FLUSH, 64 connections", "drain by pulls of 32"))
+    found = Figures.read("\n".join(results.table(["tuned"])) + f"\n\n| case | {OURS} |\n|---|---|\n{others}")
+    assert found.archive_cpu_s.measured
+    assert found.stream_cpu_s.measured
+    assert found.exactly_once_cpu_s.measured
