@@ -35,6 +35,19 @@ MAX_BATCH_MESSAGES: Final = 10_000
 MAX_DECOMPRESSED_BYTES: Final = 64 * 1024 * 1024
 """A body after decompression; sixteen times the largest body sent. More is taken for a bomb."""
 
+MAX_LOOSE_BODY_BYTES: Final = 128 * 1024
+"""A JSON body of a request that is not strictly of its form: about 40 ms at worst. Those of Java's and Go's clients
+are, and C++ clients, whose are not, subscribe to 500 topics within it."""
+
+MAX_PARSED_BODY_BYTES: Final = 16 * 1024
+"""A body of a request in fastjson's dialect, which no client needs for what it asks of a broker: about 30 ms."""
+
+MAX_REMARK_CHARS: Final = 4_096
+"""Remark of an answer: some repeat what was asked, and a client refuses headers above MAX_HEADER_BYTES."""
+
+MAX_CONFIG_UPDATE_BYTES: Final = 64 * 1024
+"""Properties text that changes a configuration (codes 25 and 318); tools send one key, Apache's whole one has 8 KB."""
+
 # --- Server connections -----------------------------------------------------------------------
 MAX_CONNECTIONS: Final = 16_384
 """Open connections of one server; each costs a file descriptor and about 10 KB."""
@@ -47,10 +60,11 @@ FRAME_SECONDS: Final = 30.0
 
 TURN_SECONDS: Final = 0.001
 """Work for one connection in one turn of a server after which it waits for the next: what others wait for a client
-that sends a thousand requests at once. The first frames are not counted."""
+that sends a thousand requests at once."""
 
 FRAMES_PER_LOOK: Final = 16
-"""Frames of one connection handled between two looks at the clock."""
+"""Sends and commits of offsets of one connection handled between two looks at the clock; after others it is looked at
+each time."""
 
 MAX_UNFINISHED_BYTES: Final = 256 * 1024 * 1024
 """Frames of all connections of one server that have not arrived whole; beyond it the largest is cut off."""
@@ -95,6 +109,9 @@ MAX_KV_VALUE_CHARS: Final = 65_536
 
 MAX_KV_CHARS: Final = 16 * 1024 * 1024
 """Names and values of the whole KV configuration, all written at each change: about 50 ms for so much."""
+
+MAX_DATA_VERSION_BYTES: Final = 4_096
+"""A DataVersion (322); Java's has 60 bytes."""
 
 MAX_REGISTRATION_BYTES: Final = 64 * 1024 * 1024
 """A registration's body after decompression: 100,000 topics with long names."""
@@ -161,6 +178,15 @@ MAX_CLIENT_ID_CHARS: Final = 1_024
 
 MAX_HEARTBEAT_GROUPS: Final = 1_000
 """Groups of one heartbeat, and topics of one group: each makes an entry in a configuration file."""
+
+MAX_HEARTBEAT_BYTES: Final = 1024 * 1024
+"""Body of a heartbeat: 4,000 subscriptions of 250 bytes; common ones have below 10 KB."""
+
+MAX_CHECK_CLIENT_BYTES: Final = 128 * 1024
+"""Body of CHECK_CLIENT_CONFIG (46): the longest subscription, each of its characters escaped."""
+
+MAX_GROUP_CONFIG_BYTES: Final = 64 * 1024
+"""Configuration of one consumer group (200); Apache's has 400 bytes, with attributes of 5.x some more."""
 
 MAX_HEARTBEAT_FILTER_CHARS: Final = 131_072
 """SQL92 expressions of one heartbeat: new ones are compiled while everybody waits, at about 2 µs a character."""
@@ -233,6 +259,9 @@ MAX_LOCKED_QUEUES: Final = 200_000
 
 MAX_LOCK_REQUEST_QUEUES: Final = 16_384
 """Queues of one request to lock: 1,024 queues of 16 topics are much; each takes about 3 µs."""
+
+MAX_LOCK_REQUEST_BYTES: Final = 4 * 1024 * 1024
+"""Body of such a request: MAX_LOCK_REQUEST_QUEUES with names of 200 characters together; about 20 ms."""
 
 MAX_OPEN_TRANSACTIONS: Final = 500_000
 """Half messages that are neither committed nor rolled back, about 250 bytes each; beyond it more are refused."""

@@ -16,11 +16,15 @@ from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
 from cometmq.errors import CometMQError, reason_of
+from cometmq.limits import MAX_CONFIG_UPDATE_BYTES
 from cometmq.properties_file import parse_properties
 
 T = TypeVar("T")
 _METADATA: Final = "option"
 _NEAR_ENOUGH: Final = 0.6
+_LONGEST_COMPARED: Final = 127
+"""Characters of a key that is compared with known ones: comparing takes as long as it is, for each of them."""
+_SHOWN_CHARS: Final = 200
 _INT_MAX: Final = 2**31 - 1
 
 
@@ -93,7 +97,7 @@ class Option:
             if self.maximum is not None and not value <= self.maximum:
                 raise ValueError
         except (KeyError, ValueError):
-            raise ConfigError(f"{self.key}={text}: allowed is {self.range_text}") from None
+            raise ConfigError(f"{self.key}={text[:_SHOWN_CHARS]}: allowed is {self.range_text}") from None
         return value
 
 
@@ -158,6 +162,8 @@ def options_of(config_type: type) -> dict[str, Option]:
 
 def nearest(key: str, known: Iterable[str]) -> str | None:
     """Return the known key that looks most like ``key``, if one does."""
+    if len(key) > _LONGEST_COMPARED:
+        return None
     folded = {name.lower(): name for name in known}
     close = difflib.get_close_matches(key.lower(), folded, n=1, cutoff=_NEAR_ENOUGH)
     return folded[close[0]] if close else None
@@ -218,7 +224,7 @@ def load_options(
         else:
             near = nearest(key, known.keys() | without_effect.keys())
             hint = f"; did you mean {near}?" if near else ""
-            warnings.append(f"{place}: unknown key {key} ignored{hint}")
+            warnings.append(f"{place}: unknown key {key[:_SHOWN_CHARS]} ignored{hint}")
     if kept:
         warnings.append(f"{source}: {no_effect(kept)}")
         values["kept"] = kept
@@ -264,9 +270,11 @@ def changed(config: T, updates: str, *, without_effect: Mapping[str, Option] = N
     Only options marked ``runtime`` may change; a key whose value stays the same is accepted, since
     tools send back what they read. Keys ``without_effect`` are kept in ``config.kept``.
 
-    :raises ConfigError: when a key is unknown, cannot change while running, or has a bad value;
-        nothing is applied then.
+    :raises ConfigError: when a key is unknown, cannot change while running, or has a bad value, or the text is
+        too long; nothing is applied then.
     """
+    if len(updates) > MAX_CONFIG_UPDATE_BYTES:
+        raise ConfigError(f"{len(updates)} characters of properties; at most {MAX_CONFIG_UPDATE_BYTES} are taken")
     known = options_of(type(config))
     kept: dict[str, str] = dict(config.kept)  # type: ignore[attr-defined]
     values: dict[str, Any] = {}
@@ -275,7 +283,7 @@ def changed(config: T, updates: str, *, without_effect: Mapping[str, Option] = N
         found = known.get(key) or without_effect.get(key)
         if found is None:
             near = nearest(key, known.keys() | without_effect.keys())
-            raise ConfigError(f"unknown key {key}" + (f"; did you mean {near}?" if near else ""))
+            raise ConfigError(f"unknown key {key[:_SHOWN_CHARS]}" + (f"; did you mean {near}?" if near else ""))
         value = found.parse(text)
         ours = key in known
         if (value == getattr(config, found.name)) if ours else (format_value(value) == kept.get(key)):

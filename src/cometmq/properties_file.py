@@ -15,27 +15,42 @@ from cometmq.durable import replace_file
 
 _ENTRY: Final = re.compile(r"((?:[^\\=:\s]|\\.)+)[ \t\f]*[=: \t\f]?[ \t\f]*(.*)", re.DOTALL)
 _ESCAPE: Final = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+_BLANKS: Final = " \t\f"
 _ESCAPED: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def parse_properties(text: str) -> Iterator[tuple[int, str, str]]:
     """Yield ``(line, key, value)`` of Java properties; lines count from 1."""
-    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    lines = _lines_of(text)
     number = 0
     while number < len(lines):
         first = number + 1
-        line = lines[number].lstrip(" \t\f")
+        line = lines[number].lstrip(_BLANKS)
         number += 1
         if not line or line[0] in "#!":
             continue
-        while line.endswith("\\") and (len(line) - len(line.rstrip("\\"))) % 2 == 1 and number < len(lines):
-            line = line[:-1] + lines[number].lstrip(" \t\f")
-            number += 1
+        if _continues(line):
+            pieces = []
+            while _continues(line):
+                pieces.append(line[:-1])
+                line = lines[number].lstrip(_BLANKS) if number < len(lines) else ""
+                number += 1
+            line = "".join((*pieces, line))
         match = _ENTRY.match(line)
         if match is None:
             yield first, line, ""
         else:
             yield first, _unescape(match.group(1)), _unescape(match.group(2))
+
+
+def _lines_of(text: str) -> list[str]:
+    """Lines as Java ends them; the other characters that ``str.splitlines`` splits at may stand in a value."""
+    return text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+
+
+def _continues(line: str) -> bool:
+    """Whether the next line belongs to this one: an odd number of backslashes stands at its end."""
+    return line.endswith("\\") and (len(line) - len(line.rstrip("\\"))) % 2 == 1
 
 
 def _unescape(text: str) -> str:
@@ -57,12 +72,16 @@ def update_file(path: Path, updates: Mapping[str, str]) -> None:
     """
     left = dict(updates)
     text = path.read_text(encoding="utf-8") if path.exists() else ""
-    lines = text.splitlines()
+    lines = _lines_of(text)
+    if not lines[-1]:
+        lines.pop()
     places = {key: line - 1 for line, key, _ in parse_properties(text)}
     for key, value in updates.items():
         at = places.get(key)
         if at is not None and not lines[at].endswith("\\"):
             lines[at] = f"{key}={_escape(value)}"
             del left[key]
+    if left and lines and _continues(lines[-1]):
+        lines.append("")
     lines.extend(f"{key}={_escape(value)}" for key, value in left.items())
     replace_file(path, "".join(line + "\n" for line in lines).encode())

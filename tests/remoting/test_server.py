@@ -14,7 +14,7 @@ import pytest
 import cometmq.remoting.server_connection
 import cometmq.remoting.unsent
 from cometmq.clock import VirtualClock
-from cometmq.limits import TURN_SECONDS, UNSENT_LOOK_SECONDS, WRITE_HIGH_WATER_BYTES
+from cometmq.limits import MAX_REMARK_CHARS, TURN_SECONDS, UNSENT_LOOK_SECONDS, WRITE_HIGH_WATER_BYTES
 from cometmq.remoting.command import RemotingCommand, decode_command
 from cometmq.remoting.frame import ROCKETMQ, FrameDecoder
 from cometmq.remoting.headers import GetMaxOffsetRequestHeader, GetMaxOffsetResponseHeader, NoHeader
@@ -27,7 +27,7 @@ BIG = b"x" * 1_000_000
 
 class Service:
     """A few codes: 30 answers, 31 fails, 32 answers big, 33 answers at the end of the turn, 34 keeps the connection,
-    35 takes a quarter of a turn, 36 answers what cannot be written."""
+    35 takes a quarter of a turn, 36 answers what cannot be written, 37 takes five turns, 38 repeats what was asked."""
 
     def __init__(self) -> None:
         self.clock = VirtualClock()
@@ -39,6 +39,8 @@ class Service:
         self.table.register(34, NoHeader, self.keep)
         self.table.register(35, NoHeader, self.work)
         self.table.register(36, NoHeader, lambda conn, request, body: Response(remark="\udcff"))
+        self.table.register(37, NoHeader, self.work_long)
+        self.table.register(38, NoHeader, lambda conn, request, body: Response(1, remark=body.decode()))
         self.server = RemotingServer(self.table, clock=self.clock, idle_timeout_s=120, frame_timeout_s=30)
         self.server.turn_hooks.append(self.end_turn)
         self.waiting: list[tuple[ServerConnection, Request[Any]]] = []
@@ -73,6 +75,11 @@ class Service:
     def work(self, conn: ServerConnection, request: Request[NoHeader], body: bytes) -> Response:
         self.worked.append(conn)
         self.clock.advance(TURN_SECONDS / 4)
+        return Response()
+
+    def work_long(self, conn: ServerConnection, request: Request[NoHeader], body: bytes) -> Response:
+        self.worked.append(conn)
+        self.clock.advance(TURN_SECONDS * 5)
         return Response()
 
     def keep(self, conn: ServerConnection, request: Request[NoHeader], body: bytes) -> Response:
@@ -219,6 +226,25 @@ async def test_a_client_that_asks_a_thousand_times_at_once_makes_nobody_wait(ser
     assert (await greedy.ask(max_offset(7))).opaque == 7, "it is read again afterwards"
     await greedy.close()
     await other.close()
+
+
+async def test_of_requests_that_take_long_one_is_run_before_others_have_their_turn(service: Service) -> None:
+    greedy, other = await Raw.connect(service), await Raw.connect(service)
+    greedy.writer.write(RemotingCommand(code=37).encode() * 12)
+    assert (await other.ask(max_offset(1))).code == 0
+    assert service.worked_before_answer <= 2, "not all twelve, nor as many as are handled between two looks"
+    for _ in range(12):
+        assert await greedy.next() is not None
+    await greedy.close()
+    await other.close()
+
+
+async def test_a_remark_is_never_longer_than_clients_take(service: Service) -> None:
+    raw = await Raw.connect(service)
+    for serialize_type in (0, ROCKETMQ):
+        answer = await raw.ask(RemotingCommand(code=38, body=b"x" * 2_000_000, serialize_type=serialize_type))
+        assert answer.remark == "x" * MAX_REMARK_CHARS
+    await raw.close()
 
 
 async def test_clients_that_ask_a_thousand_times_at_once_take_turns(service: Service) -> None:

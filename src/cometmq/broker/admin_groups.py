@@ -10,9 +10,9 @@ import logging
 from cometmq.broker.groups import SubscriptionGroupManager
 from cometmq.broker.offsets import ConsumerOffsetManager
 from cometmq.broker.stats import BrokerStats
-from cometmq.limits import MAX_TOPIC_QUEUES
+from cometmq.limits import MAX_GROUP_CONFIG_BYTES, MAX_TOPIC_QUEUES
 from cometmq.message.names import check_group
-from cometmq.remoting.bodies import BodyError, SubscriptionGroupConfig, TopicList, decode_body, encode_body
+from cometmq.remoting.bodies import BodyError, SubscriptionGroupConfig, TopicList, decode_request, encode_body
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import (
     DeleteSubscriptionGroupRequestHeader,
@@ -46,7 +46,7 @@ class GroupAdmin:
     def create(self, connection: ServerConnection, _request: Request[NoHeader], body: bytes) -> Response:
         """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200)."""
         try:
-            group = decode_body(SubscriptionGroupConfig, body)
+            group = decode_request(SubscriptionGroupConfig, body, MAX_GROUP_CONFIG_BYTES)
         except BodyError as error:
             return Response(ResponseCode.SYSTEM_ERROR, remark=error.message)
         wrong = check_group(group.group_name)

@@ -16,7 +16,9 @@ from cometmq.broker.pull_filters import not_supported
 from cometmq.broker.subscriptions import SubscriptionError, is_tag_type, parse_sql
 from cometmq.broker.topics import TopicConfigManager
 from cometmq.limits import (
+    MAX_CHECK_CLIENT_BYTES,
     MAX_CLIENT_ID_CHARS,
+    MAX_HEARTBEAT_BYTES,
     MAX_HEARTBEAT_FILTER_CHARS,
     MAX_HEARTBEAT_GROUPS,
     MAX_KIND_CHARS,
@@ -24,7 +26,7 @@ from cometmq.limits import (
 )
 from cometmq.message.names import check_group, check_topic, retry_topic
 from cometmq.message.sysflag import TOPIC_UNIT_SUB
-from cometmq.remoting.bodies import BodyError, CheckClientRequestBody, ConsumerData, HeartbeatData, decode_body
+from cometmq.remoting.bodies import BodyError, CheckClientRequestBody, ConsumerData, HeartbeatData, decode_request
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import (
     NoHeader,
@@ -64,7 +66,7 @@ class ClientManageProcessor:
     def heartbeat(self, connection: ServerConnection, request: Request[Any], body: bytes) -> Response:
         """Enter or refresh the producers and consumers of one client."""
         try:
-            data = decode_body(HeartbeatData, body)
+            data = decode_request(HeartbeatData, body, MAX_HEARTBEAT_BYTES)
         except BodyError as error:
             return Response(ResponseCode.SYSTEM_ERROR, remark=error.message)
         wrong = _check(data)
@@ -103,7 +105,9 @@ class ClientManageProcessor:
     def check_config(self, _connection: ServerConnection, _request: Request[NoHeader], body: bytes) -> Response:
         """Whether a subscription that is not by tags could be served; asked before a consumer starts."""
         try:
-            subscription = decode_body(CheckClientRequestBody, body).subscription_data if body else None
+            subscription = (
+                decode_request(CheckClientRequestBody, body, MAX_CHECK_CLIENT_BYTES).subscription_data if body else None
+            )
         except BodyError as error:
             return Response(ResponseCode.SYSTEM_ERROR, remark=error.message)
         if subscription is None or is_tag_type(subscription.expression_type):

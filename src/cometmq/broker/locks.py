@@ -19,6 +19,7 @@ from cometmq.limits import (
     LOCK_SECONDS,
     LOCK_TRUST_SECONDS,
     MAX_CLIENT_ID_CHARS,
+    MAX_LOCK_REQUEST_BYTES,
     MAX_LOCK_REQUEST_QUEUES,
     MAX_LOCKED_QUEUES,
     MAX_TOPIC_CHARS,
@@ -29,7 +30,7 @@ from cometmq.remoting.bodies import (
     LockBatchRequestBody,
     LockBatchResponseBody,
     MessageQueue,
-    decode_body,
+    decode_request,
 )
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import NoHeader
@@ -191,7 +192,7 @@ def _read(body: bytes) -> LockBatchRequestBody:
 
     :raises BodyError: it is malformed, or names what no client has.
     """
-    asked = decode_body(LockBatchRequestBody, body)
+    asked = decode_request(LockBatchRequestBody, body, MAX_LOCK_REQUEST_BYTES)
     wrong = check_group(asked.consumer_group)
     if not asked.client_id or len(asked.client_id) > MAX_CLIENT_ID_CHARS:
         wrong = f"the clientId is missing, or longer than {MAX_CLIENT_ID_CHARS} characters"

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 
 from cometmq.clock import Clock
+from cometmq.limits import MAX_DATA_VERSION_BYTES
 from cometmq.message.record import body_crc
 from cometmq.message.sysflag import TOPIC_UNIT, TOPIC_UNIT_SUB
 from cometmq.namesrv.kv import ORDER_TOPIC_CONFIG, KvConfig
@@ -16,7 +17,7 @@ from cometmq.remoting.bodies import (
     DataVersion,
     KVTable,
     TopicList,
-    decode_body,
+    decode_request,
     encode_body,
     encode_json,
 )
@@ -130,7 +131,7 @@ class NamesrvRequests:
         header = request.header
         identity = BrokerIdentity(header.cluster_name, header.broker_name, header.broker_id, header.broker_addr)
         try:
-            version = decode_body(DataVersion, body)
+            version = decode_request(DataVersion, body, MAX_DATA_VERSION_BYTES)
         except BodyError as error:
             return Response(ResponseCode.SYSTEM_ERROR, remark=str(error))
         is_changed, known = self.routes.query_data_version(identity, version, self.clock.monotonic())

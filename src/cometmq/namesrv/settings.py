@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from cometmq.errors import CometMQError
+from cometmq.limits import MAX_CONFIG_UPDATE_BYTES
 from cometmq.namesrv.config import NOT_UPDATABLE, NamesrvConfig, keys_without_effect
 from cometmq.options import ConfigError, changed, format_properties
 from cometmq.properties_file import parse_properties, update_file
@@ -31,7 +32,7 @@ class Settings:
         :raises PathChangeError: a key of the black list is among them.
         :raises ConfigError: a key or value cannot be taken, or the file cannot be written.
         """
-        if any(key in NOT_UPDATABLE for _, key, _ in parse_properties(text)):
+        if len(text) <= MAX_CONFIG_UPDATE_BYTES and any(key in NOT_UPDATABLE for _, key, _ in parse_properties(text)):
             raise PathChangeError("Can not update config path")
         change = changed(self.config, text, without_effect=self._without_effect)
         if change.texts and self.config.config_store_path:

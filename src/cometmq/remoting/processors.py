@@ -13,6 +13,7 @@ from typing import Any, Final, Generic
 
 import msgspec
 
+from cometmq.limits import MAX_REMARK_CHARS
 from cometmq.remoting.codes import CURRENT_VERSION, RequestCode, ResponseCode
 from cometmq.remoting.command import (
     FLAG_ONEWAY,
@@ -27,6 +28,15 @@ from cometmq.remoting.frame import JSON, ROCKETMQ, FrameError, encode_frame
 from cometmq.remoting.headers import H, Header, HeaderError, Int32, from_ext
 
 Buffer = bytes | memoryview
+
+_LIGHT: Final = frozenset(
+    {
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.QUERY_CONSUMER_OFFSET,
+        RequestCode.UPDATE_CONSUMER_OFFSET,
+    }
+)
 
 SERVER_LANGUAGE: Final = "JAVA"
 """What answers call themselves: every client knows it, whatever else it knows."""
@@ -93,10 +103,12 @@ Handler = Callable[[Any, Request[Any], bytes], Response | None]
 class Processor:
     """One entry of the table."""
 
-    __slots__ = ("_decoder", "code", "handler", "header_type")
+    __slots__ = ("_decoder", "code", "handler", "header_type", "is_light")
 
     def __init__(self, code: int, header_type: type[Header], handler: Handler) -> None:
         self.code = code
+        self.is_light = code in _LIGHT
+        """Whether requests of this code never take long: after others the clock is looked at."""
         self.header_type = header_type
         self.handler = handler
         self._decoder: msgspec.json.Decoder[Request[Any]] = msgspec.json.Decoder(
@@ -199,6 +211,9 @@ def encode_response(
 ) -> list[Buffer]:
     """The frame of an answer in pieces: head, then the pieces of the body as they are."""
     fields = fields_of(response.header, response.ext)
+    remark = response.remark
+    if remark is not None and len(remark) > MAX_REMARK_CHARS:
+        remark = remark[:MAX_REMARK_CHARS]
     body = response.body
     pieces: Sequence[Buffer] = (body,) if isinstance(body, (bytes, memoryview)) else body
     body_length = sum(map(len, pieces))
@@ -210,13 +225,13 @@ def encode_response(
                 flag=FLAG_RESPONSE,
                 language=language,
                 version=CURRENT_VERSION,
-                remark=response.remark,
+                remark=remark,
                 ext_fields=fields,
             )
         )
     else:
         head = encode_json_header(
-            response.code, opaque, FLAG_RESPONSE, response.remark, fields or None, language, CURRENT_VERSION
+            response.code, opaque, FLAG_RESPONSE, remark, fields or None, language, CURRENT_VERSION
         )
     out: list[Buffer] = [encode_frame(serialize_type, head, body_length)]
     out.extend(piece for piece in pieces if len(piece))

@@ -180,13 +180,18 @@ class RemotingServer:
             for connection in (*waiting, first):
                 connection.resume()
 
-    def handle(self, connection: ServerConnection, frame: Frame) -> None:
-        """Decode one frame and answer it."""
+    def handle(self, connection: ServerConnection, frame: Frame) -> float | None:
+        """Decode one frame and answer it; when that began, if it may have taken long."""
         processor = self.processors.find(frame.serialize_type, frame.header)
+        if processor is not None and processor.is_light:
+            self._run(connection, processor, frame)
+            return None
+        began = self.clock.monotonic()
         if processor is None:
             self._handle_unusual(connection, frame)
-            return
-        self._run(connection, processor, frame)
+        else:
+            self._run(connection, processor, frame)
+        return began
 
     def _handle_unusual(self, connection: ServerConnection, frame: Frame) -> None:
         """An answer from the client, a header whose code is not in front, or an unknown code."""

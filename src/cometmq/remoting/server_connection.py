@@ -165,22 +165,25 @@ class ServerConnection(asyncio.Protocol):
         decoder = self._decoder
         server.schedule_turn()
         clock = server.clock
-        look, ends = FRAMES_PER_LOOK, 0.0
+        look = FRAMES_PER_LOOK
+        ends: float | None = None
         try:
             while not self._paused and self._out_bytes < WRITE_HIGH_WATER_BYTES and not self.closed:
                 if not look:
                     now = clock.monotonic()
-                    if ends and now >= ends:
+                    if ends is not None and now >= ends:
                         self._wait_for_turn()
                         break
-                    look, ends = FRAMES_PER_LOOK, ends or now + TURN_SECONDS
+                    look, ends = FRAMES_PER_LOOK, now + TURN_SECONDS if ends is None else ends
                 look -= 1
                 frame = decoder.next()
                 if frame is None:
                     self._count_unfinished(decoder.pending)
                     break
                 self.frame_sweeps = -1
-                server.handle(self, frame)
+                began = server.handle(self, frame)
+                if began is not None:
+                    look, ends = 0, began + TURN_SECONDS if ends is None else ends
             else:
                 self.frame_sweeps = -1
         except FrameError as error:
