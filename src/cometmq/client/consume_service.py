@@ -13,6 +13,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import thread as futures
 from functools import partial
 from typing import Final, cast
 
@@ -147,10 +148,11 @@ class ConsumeService:
             self._call_loop(self._leave)
 
     def _consume_in_thread(self) -> None:
+        """Consume until the line is empty, or Python exits: it waits for this thread first of all."""
         listener = cast("Callable[[list[MessageExt]], Verdict]", self._listener)
         line = self._line
         answers = self._answers
-        while True:
+        while not futures._shutdown:
             try:
                 request = line.popleft()
             except IndexError:

@@ -16,6 +16,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import thread as futures
 from enum import Enum
 from functools import partial
 from typing import Final, cast
@@ -276,7 +277,7 @@ class OrderedConsumeService:
         listener = cast("Callable[[list[MessageExt]], Verdict]", self._listener)
         line, process_queue = lane.line, lane.process_queue
         until = self._clock.monotonic() + MAX_CONSUME_CONTINUOUSLY_S
-        while line and self._clock.monotonic() < until:
+        while line and self._clock.monotonic() < until and not futures._shutdown:  # Python waits for this thread
             request = line[0]
             process_queue.running.add(request)  # before looking: whoever drops the queue looks here afterwards
             if process_queue.dropped or not self._may_consume(process_queue):

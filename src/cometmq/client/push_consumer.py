@@ -447,5 +447,7 @@ class PushConsumer:
         async with self._saving:
             try:
                 await asyncio.to_thread(self._local.save, dict(self._local_table))
+            except RuntimeError:  # Python exits, and begins no thread any more
+                self._local.save(dict(self._local_table))
             except OSError as error:
                 log.warning("offsets of %s are not kept: %s", self.group, error)

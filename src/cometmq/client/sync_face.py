@@ -17,28 +17,68 @@ R = TypeVar("R")
 P = ParamSpec("P")
 
 
+STOP_TIMEOUT_S: Final = 5.0
+"""For the loop to come to its end when Python exits; only an async listener that blocks it takes longer."""
+
+
 class _Background:
-    """The event loop that all synchronous clients of a process share, in a daemon thread."""
+    """The event loop that all synchronous clients of a process share, in a daemon thread.
+
+    It stops when Python exits, since a daemon thread that runs any longer may crash. Clients may be used even
+    afterwards, by exit handlers of the application that were registered before the first client was made: the
+    loop then runs in the thread that calls, for as long as it waits.
+    """
 
     def __init__(self) -> None:
+        self._forget()
+        os.register_at_fork(after_in_child=self._forget)
+
+    def _forget(self) -> None:
+        """A forked child has neither the thread nor whoever held the lock, and makes a loop of its own."""
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._pid = -1
+        self._is_over = False
 
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The running loop; after a fork the child gets one of its own."""
+        """The running loop."""
         with self._lock:
-            if self._loop is None or self._pid != os.getpid():
+            if self._loop is None:
                 self._loop = fastest_loop()()
-                self._pid = os.getpid()
-                threading.Thread(target=self._loop.run_forever, name="cometmq-client", daemon=True).start()
-                atexit.register(self._stop, self._loop, self._pid)
+                thread = threading.Thread(target=self._loop.run_forever, name="cometmq-client", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError:  # Python exits, and begins no thread any more
+                    self._is_over = True
+                else:
+                    atexit.register(self._stop, self._loop, thread, os.getpid())
             return self._loop
 
-    @staticmethod
-    def _stop(loop: asyncio.AbstractEventLoop, pid: int) -> None:
+    def _stop(self, loop: asyncio.AbstractEventLoop, thread: threading.Thread, pid: int) -> None:
         if pid == os.getpid():
             loop.call_soon_threadsafe(loop.stop)
+            thread.join(STOP_TIMEOUT_S)
+            self._is_over = True
+
+    @property
+    def is_over(self) -> bool:
+        """Whether Python exits, so that the loop runs only while somebody waits."""
+        return self._is_over
+
+    def run(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, R]) -> R:
+        """Wait for a coroutine.
+
+        :raises ClientStateError: Python exits, and a listener does not let go of the loop.
+        """
+        if not self._is_over:
+            return asyncio.run_coroutine_threadsafe(work, loop).result()
+        with self._lock:
+            if loop.is_running():
+                work.close()
+                raise ClientStateError(
+                    "Python exits, and a listener blocks the event loop of the synchronous clients",
+                    next_step="close clients before the program ends; let async listeners await",
+                )
+            return loop.run_until_complete(work)
 
 
 _BACKGROUND: Final = _Background()
@@ -70,6 +110,11 @@ class Face(Generic[A]):
 
         self._inner = self._run(build())
 
+    @property
+    def _is_exiting(self) -> bool:
+        """Whether Python exits, so that nothing goes on in the background."""
+        return _BACKGROUND.is_over
+
     def _demand_other_thread(self) -> None:
         if self._pid != os.getpid():
             raise ForkedError(
@@ -87,7 +132,7 @@ class Face(Generic[A]):
         except (ClientStateError, ForkedError):
             work.close()
             raise
-        outcome = asyncio.run_coroutine_threadsafe(_kept(work), self._loop).result()
+        outcome = _BACKGROUND.run(self._loop, _kept(work))
         if isinstance(outcome, _Raised):
             raise outcome.error
         return outcome

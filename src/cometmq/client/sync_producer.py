@@ -86,6 +86,12 @@ class SyncProducer(Face[Producer]):
         """
         self._demand_other_thread()
         message = self._in_span(message)
+        if self._is_exiting:
+            return self._run(
+                self._inner.send(
+                    message, queue=queue, sharding_key=sharding_key, selector=selector, timeout_s=timeout_s
+                )
+            )
         answer = _Answer()
         self._loop.call_soon_threadsafe(
             partial(self._inner.send_then, message, queue, sharding_key, selector, timeout_s, answer.put)
