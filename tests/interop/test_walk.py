@@ -1,0 +1,156 @@
+"""Every request code of broker and nameserver, put to a real 4.9.7 and to ours: what differs is listed, nothing else.
+
+A difference that is not below fails, and so does one below that is there no more. Each names the row of
+``docs/differences.md`` that tells users about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+from tests.interop.clients import Client, Series
+from tests.interop.systems import Deployment, System
+from tests.interop.walk import Case, Peer, differences
+from tests.interop.walk_cases import broker_cases
+from tests.interop.walk_namesrv_cases import namesrv_cases
+
+from cometmq.broker.config import keys_without_effect as broker_keys_without_effect
+from cometmq.namesrv.config import keys_without_effect as namesrv_keys_without_effect
+
+pytestmark = pytest.mark.interop
+
+PAGE = Path(__file__).parents[2] / "docs" / "differences.md"
+Listed = dict[str, tuple[str, set[str]]]
+
+FIELDS = "required header field missing, or a number out of range"
+FORM = "messages asked for in the binary header (12, 33)"
+FILTER = "a pull by an expression that is none"
+UNITS = "a queue's units (321)"
+FIVE = "codes of 5.x that are answered"
+ACL = "requests about ACLs (50 to 54)"
+STATISTICS = "statistics (315)"
+KEYS = "keys in the answer about the configuration (26, 319)"
+NO_EFFECT = "keys of Apache's (4.9.0 to 5.5.0) that mean nothing here, in a file and at run time"
+NEW_FIELDS = {"timerCongestNum", "timerDequeueTps", "timerEnqueueTps", "timerOffsetBehind", "timerReadBehind"} | {
+    "getTransferredTps",
+    "oldestOpenTransactionAgeMs",
+    "oldestOpenTransactionChecks",
+    "oldestOpenTransactionGroup",
+    "openTransactions",
+    "transactionChecksSent",
+    "transactionsCommitted",
+    "transactionsGivenUp",
+    "transactionsRolledBack",
+}
+ANSWERED_HERE = {"code 0 != 3", "remark"}
+
+BROKER: Listed = {
+    "send no fields 10": (FIELDS, {"remark", "-field MSG_REGION=…", "-field TRACE_ON=true"}),
+    "send no fields 310": (FIELDS, {"remark", "-field MSG_REGION=…", "-field TRACE_ON=true"}),
+    "batch retry": ("a batch to a retry topic", {"code 13 != 0", "remark"}),
+    "batch empty": ("batch", {"code 13 != 1"}),
+    "by key binary": (FORM, {"form"}),
+    "view binary": (FORM, {"form"}),
+    "view in between": ("a log offset at which no message begins (33)", {"code 1 != 0", "remark"}),
+    "view in between binary": ("a log offset at which no message begins (33)", {"code 1 != 0", "remark", "form"}),
+    "pull bad sql": (FILTER, {"code 23 != 0", "remark"}),
+    "pull unknown expression": (FILTER, {"code 23 != 0", "remark"}),
+    "pull 361": ("lite pull consumer of the 5.x Java client (code 361)", {"code 0 != 3", "remark"}),
+    "offset unknown group not zero": ("`setZeroIfNotFound` of a query for an offset (14)", {"code 22 != 0", "remark"}),
+    "topics": ("`rmq_sys_wheel_timer`, where messages wait", {"+body .topicConfigTable has rmq_sys_wheel_timer"}),
+    "runtime": ("runtime information (28)", {f"+body .table.{name}:text" for name in NEW_FIELDS}),
+    "topics of a group": (FIVE, ANSWERED_HERE),
+    "topic config": (FIVE, ANSWERED_HERE),
+    "group config": (FIVE, ANSWERED_HERE),
+    "stats GROUP_GET_LATENCY": (STATISTICS, {"code 1 != 0", "remark"}),
+    "stats TIMER_ENQUEUE_NUMS": (STATISTICS, {"code 0 != 1", "remark"}),
+    "stats TIMER_DEQUEUE_NUMS": (STATISTICS, {"code 0 != 1", "remark"}),
+    "queue": (UNITS, {"+body .queueData[].eval=true", "-body .queueData[].eval=false"}),
+    "queue beyond": (UNITS, {"code 1 != 0"}),
+    "queue unknown": (UNITS, {"code 1 != 0", "remark"}),
+    "check again": ("RESUME_CHECK_HALF_MESSAGE (323) of what is no half message", {"code 1 != 0", "remark"}),
+    "update without effect": (NO_EFFECT, {"remark"}),
+    "update unknown": ("configuration at run time (25)", {"code 1 != 0", "remark"}),
+    "acl 50": (ACL, {"code 3 != 209", "remark"}),
+    "acl 51": (ACL, {"code 3 != 210", "remark"}),
+    "acl 53": (ACL, {"code 3 != 211", "remark"}),
+    "code 60": (FIVE, ANSWERED_HERE),
+    "code 61": (FIVE, ANSWERED_HERE),
+    "code 907": (FIVE, ANSWERED_HERE),
+    "code 370": ("recall (370)", {"code 1 != 3", "remark"}),
+}
+NAMESRV: Listed = {
+    "put no fields": (FIELDS, {"remark"}),
+    "route no fields": (FIELDS, {"code 1 != 17", "remark"}),
+    "update without effect": (NO_EFFECT, {"remark"}),
+    "update unknown": ("configuration at run time (318)", {"code 1 != 0", "remark"}),
+}
+OURS_ALONE = {"bindAddress", "serverMaxConnections"}
+NEWER = {  # keys of 5.x that mean something here
+    "authenticationEnabled",
+    "authorizationEnabled",
+    "configStorePath",
+    "deleteFileBatchMax",
+    "diskSpaceCleanForciblyRatio",
+    "diskSpaceWarningLevelRatio",
+    "haMasterAddress",
+    "hookNames",
+    "recallMessageEnable",
+    "timerMaxDelaySec",
+    "timerWheelEnable",
+}
+NEWER_NAMESRV = {"brokerChannelExpiredTime", "scanNotActiveBrokerInterval"}
+
+
+@pytest.fixture
+def both(deploy: Callable[..., Deployment]) -> tuple[Deployment, Deployment]:
+    """A nameserver and a broker of ours, and of Apache's."""
+    filters = {"enablePropertyFilter": "true"}
+    return deploy(System.COMETMQ, **filters), deploy(System.APACHE, **filters)
+
+
+def walk(ours: str, theirs: str, cases: Iterable[Case]) -> dict[str, set[str]]:
+    """What differs, by the names of the cases."""
+    peers = Peer(ours), Peer(theirs)
+    found = {case.name: differences(*(peer.ask(case) for peer in peers)) for case in cases}
+    for peer in peers:
+        peer.close()
+    return {name: words for name, words in found.items() if words}
+
+
+def keys_of(found: set[str], sign: str) -> set[str]:
+    """Keys of the configuration that only one side shows."""
+    return {words.removeprefix(f"{sign}body ") for words in found if words.startswith(sign)}
+
+
+def test_every_answer_is_apaches_but_for_what_is_listed(both: tuple[Deployment, Deployment]) -> None:
+    ours, theirs = both
+    found = walk(ours.broker.address, theirs.broker.address, broker_cases())
+    shown = found.pop("configuration")
+    assert keys_of(shown, "+") == OURS_ALONE | NEWER
+    assert keys_of(shown, "-") <= broker_keys_without_effect().keys()
+    assert found == {name: words for name, (_, words) in BROKER.items()}
+    found = walk(ours.address, theirs.address, namesrv_cases())
+    shown = found.pop("configuration")
+    assert keys_of(shown, "+") == OURS_ALONE | NEWER_NAMESRV
+    assert keys_of(shown, "-") <= namesrv_keys_without_effect().keys()
+    assert found == {name: words for name, (_, words) in NAMESRV.items()}
+
+
+def test_every_listed_difference_has_a_row_for_users() -> None:
+    rows = {line.split("|")[1].strip() for line in PAGE.read_text(encoding="utf-8").splitlines() if line.count("|") > 2}
+    assert {row for row, _ in (BROKER | NAMESRV).values()} | {KEYS, "version that answers name"} <= rows
+
+
+def test_a_client_with_binary_headers_finds_messages_by_key_and_by_either_id(
+    cluster: Deployment, clients: Callable[[str], Client], topic: str
+) -> None:
+    client = clients("java4-binary")
+    (sent,) = client.produce(cluster.address, Series(topic, 1, keys="needle"))
+    (by_key,) = client.found(cluster.address, topic, "needle")
+    assert by_key["msgId"] == sent["msgId"]
+    for identifier in (sent["msgId"], sent["offsetMsgId"]):
+        (viewed,) = client.admin(cluster.address, "view", topic=topic, id=identifier)
+        assert viewed["bodySha256"] == by_key["bodySha256"]
