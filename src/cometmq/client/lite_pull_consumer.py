@@ -78,6 +78,8 @@ class LitePullConsumer:
         self._by_hand: SubscriptionData | None = None
         self._membership: Membership | None = None
         self._running = False
+        self._changing = asyncio.Lock()
+        """Of the assignments: a rebalance and an unsubscribe may come together."""
         self._next_commit = 0.0
 
     async def __aenter__(self) -> Self:
@@ -173,7 +175,8 @@ class LitePullConsumer:
         wanted = [subscription(topic, expression, expression_type, now_ms) for topic in topics]
         await check_expressions(self.instance, self.group, wanted)
         self._by_hand = subscription("*", expression, expression_type, now_ms)
-        await self._change(set(self._assignments), chosen)
+        async with self._changing:
+            await self._change(set(self._assignments), chosen)
 
     @property
     def assignment(self) -> frozenset[MessageQueue]:
@@ -346,7 +349,10 @@ class LitePullConsumer:
         return assignment
 
     async def _assigned(self, topic: str, queues: set[MessageQueue], shared: bool) -> None:
-        await self._change({queue for queue in self._assignments if queue.topic == topic}, queues)
+        async with self._changing:
+            if topic not in self._subscriptions:
+                queues = set()
+            await self._change({queue for queue in self._assignments if queue.topic == topic}, queues)
 
     async def _change(self, before: set[MessageQueue], after: set[MessageQueue]) -> None:
         for queue in before - after:

@@ -106,33 +106,40 @@ class Membership:
             finally:
                 timer.cancel()
             self._again.clear()
-            try:
-                await self.rebalance()
-            except CometMQError as error:
-                log.warning("rebalancing %s: %s", self._group, error)
+            await self.rebalance()
 
     async def rebalance(self) -> None:
-        """Find the share of every topic now."""
+        """Find the share of every topic now; a topic for which that fails keeps its queues until the next time."""
         for topic in sorted(self._topics):
             try:
-                route = await self._instance.routes.get(topic)
-            except (RouteNotFoundError, RemotingError) as error:
+                await self._rebalance(topic)
+            except RouteNotFoundError as error:
                 if not topic.startswith(RETRY_PREFIX):
                     log.warning("rebalancing %s: %s", self._group, error)
-                continue
-            if self._broadcast:
-                await self._assigned(topic, set(route.read_queues), False)
-                continue
+            except CometMQError as error:
+                log.warning("rebalancing %s: %s", self._group, error)
+            except Exception:
+                log.exception("rebalancing %s in %s failed; queues stay as they are", self._group, topic)
+
+    async def _rebalance(self, topic: str) -> None:
+        route = await self._instance.routes.get(topic)
+        if self._broadcast:
+            share: set[MessageQueue] | None = set(route.read_queues)
+            is_shared = False
+        else:
             members = await self._members([broker.broker_name for broker in route.data.broker_datas])
             if not members or not route.read_queues:
-                continue
-            share = self._share(route.read_queues, sorted(members))
-            if share is not None:
-                await self._assigned(topic, share, len(members) > 1)
+                return
+            share = self._share(topic, route.read_queues, sorted(members))
+            is_shared = len(members) > 1
+        if share is not None and topic in self._topics:  # it may have been unsubscribed meanwhile
+            await self._assigned(topic, share, is_shared)
 
-    def _share(self, queues: Sequence[MessageQueue], members: Sequence[str]) -> set[MessageQueue] | None:
+    def _share(self, topic: str, queues: Sequence[MessageQueue], members: Sequence[str]) -> set[MessageQueue] | None:
+        """What the strategy says, as far as it is of this topic: ``ByConfig`` gives the same queues for every one."""
         try:
-            return set(self._strategy(self._group, self._instance.client_id, queues, members))
+            chosen = self._strategy(self._group, self._instance.client_id, queues, members)
+            return {queue for queue in chosen if queue.topic == topic}
         except BaseException:
             log.exception("the allocation strategy of %s failed; queues stay as they are", self._group)
             return None

@@ -208,16 +208,23 @@ class PushConsumer:
 
         :raises ValueError: the expression is empty or of an unknown type.
         """
-        self._subscriptions[topic] = subscription(topic, expression, expression_type, self.instance.clock.now_ms())
+        wanted = subscription(topic, expression, expression_type, self.instance.clock.now_ms())
+        self._subscriptions[topic] = wanted
         if self._state == "running":
-            self.instance.spawn(self._add(topic))
+            self.instance.spawn(self._add(wanted))
 
-    async def _add(self, topic: str) -> None:
+    async def _add(self, wanted: SubscriptionData) -> None:
+        topic = wanted.topic
         try:
-            await check_expressions(self.instance, self.group, [self._subscriptions[topic]])
+            await check_expressions(self.instance, self.group, [wanted])
         except BrokerError:
-            del self._subscriptions[topic]
+            if self._subscriptions.get(topic) is wanted:
+                del self._subscriptions[topic]
             raise
+        if self._subscriptions.get(topic) is not wanted:
+            return  # unsubscribed meanwhile, or subscribed by another expression
+        for queue in [queue for queue in self._queues if queue.topic == topic]:
+            self._leave(queue)  # and read anew by the expression of now
         await self._membership.add(topic)
 
     def unsubscribe(self, topic: str) -> None:
@@ -291,6 +298,8 @@ class PushConsumer:
     # --- queues come and go ---
 
     async def _assigned(self, topic: str, queues: set[MessageQueue], shared: bool) -> None:
+        if topic not in self._subscriptions:
+            queues = set()
         mine = {queue for queue in self._queues if queue.topic == topic and self._queues[queue].is_read}
         queues_left = {queue for queue in self._queues if queue.topic == topic} - (mine & queues)
         for queue in sorted(queues_left):
