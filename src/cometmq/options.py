@@ -24,7 +24,7 @@ _METADATA: Final = "option"
 _NEAR_ENOUGH: Final = 0.6
 _LONGEST_COMPARED: Final = 127
 """Characters of a key that is compared with known ones: comparing takes as long as it is, for each of them."""
-_SHOWN_CHARS: Final = 200
+_SHOWN_CHARS: Final = 1_000
 _INT_MAX: Final = 2**31 - 1
 
 
