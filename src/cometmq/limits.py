@@ -95,6 +95,24 @@ MAX_REGISTERED_QUEUES: Final = 65_535
 MAX_ROUTE_QUEUES: Final = 262_144
 """Queues of one topic that a client believes a nameserver; about 100 bytes each. 16 brokers of 16,384 each."""
 
+MAX_NAMESRV_QUEUE_DATA: Final = 500_000
+"""Pairs of a topic and a broker that has it, of one nameserver; about 300 bytes each. 100 brokers of 5,000 topics."""
+
+MAX_ADDRESS_CHARS: Final = 300
+"""An address of a broker, its port for slaves, or a filter server: the longest name of a host (253) and a port."""
+
+MAX_FILTER_SERVERS: Final = 64
+"""Filter servers of one broker; Apache gave them up in 4.9."""
+
+MAX_DIALECT_REGISTRATION_BYTES: Final = 1024 * 1024
+"""A registration with numbers as keys, which a broker of 5.x with static topics sends: about 0.6 s of a thread."""
+
+REGISTRATION_BESIDE_BYTES: Final = 64 * 1024
+"""Registrations above this are read by a thread: about 400 topics, or a few thousand compressed, in 2 ms."""
+
+MAX_WAITING_REGISTRATION_BYTES: Final = 256 * 1024 * 1024
+"""Registrations that wait for that thread; above it SYSTEM_BUSY, and the broker tries again."""
+
 MAX_NAMESRV_BROKERS: Final = 4_096
 """Broker addresses of one nameserver; each keeps a connection and registers every 30 s."""
 

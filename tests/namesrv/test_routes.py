@@ -128,8 +128,10 @@ def test_a_closed_connection_takes_out_the_brokers_that_registered_last_by_it() 
     first, second = object(), object()
     register(table, MASTER, topic("T"), connection=first)
     register(table, MASTER, connection=second)
-    assert table.connection_closed(first) == []
-    assert table.connection_closed(second) == [MASTER]
+    assert table.brokers_of(first) == []
+    assert not table.leave(MASTER, first)
+    assert table.brokers_of(second) == [MASTER]
+    assert table.leave(MASTER, second)
     assert table.route("T") is None
 
 

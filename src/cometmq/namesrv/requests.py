@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
+from typing import Final
+
+import msgspec
 
 from cometmq.clock import Clock
+from cometmq.errors import CometMQError
 from cometmq.limits import MAX_DATA_VERSION_BYTES
 from cometmq.message.record import body_crc
 from cometmq.message.sysflag import TOPIC_UNIT, TOPIC_UNIT_SUB
 from cometmq.namesrv.kv import ORDER_TOPIC_CONFIG, KvConfig
+from cometmq.namesrv.registrations import ReadRegistration, RegistrationReader, read_registration
 from cometmq.namesrv.routes import BrokerIdentity, RegistrationError, RouteTable
 from cometmq.namesrv.settings import Settings
 from cometmq.remoting.bodies import (
     BodyError,
     DataVersion,
-    KVTable,
     TopicList,
     decode_request,
     encode_body,
@@ -38,7 +43,6 @@ from cometmq.remoting.headers import (
     WipeWritePermOfBrokerResponseHeader,
 )
 from cometmq.remoting.processors import ProcessorTable, Request, Response
-from cometmq.remoting.register_body import decode_registration
 from cometmq.remoting.server_connection import ServerConnection
 
 log = logging.getLogger(__name__)
@@ -52,6 +56,7 @@ class NamesrvRequests:
         self.kv = kv
         self.settings = settings
         self.clock = clock
+        self._reader: Final = RegistrationReader()
         self._watched: set[ServerConnection] = set()
 
     def register(self, processors: ProcessorTable) -> None:
@@ -76,43 +81,84 @@ class NamesrvRequests:
     # --- brokers ------------------------------------------------------------------------------
     def register_broker(
         self, conn: ServerConnection, request: Request[RegisterBrokerRequestHeader], body: bytes
-    ) -> Response:
+    ) -> Response | None:
         """REGISTER_BROKER (103)."""
         header = request.header
         if header.body_crc32 and header.body_crc32 != body_crc(body):
             return Response(ResponseCode.SYSTEM_ERROR, remark="crc32 not match")
         identity = BrokerIdentity(header.cluster_name, header.broker_name, header.broker_id, header.broker_addr)
+        if not self._reader.takes(body):
+            try:
+                read = read_registration(identity, body, compressed=header.compressed)
+            except BodyError as error:
+                return self._refuse(conn, identity, error)
+            return self._enter(conn, request, identity, read)
+        if not self._reader.has_room(body):
+            return Response(ResponseCode.SYSTEM_BUSY, remark="too many registrations wait already, try again")
+
+        def done(outcome: ReadRegistration | BodyError) -> None:
+            if isinstance(outcome, BodyError):
+                conn.respond(request, self._refuse(conn, identity, outcome))
+            else:
+                conn.respond(request, self._enter(conn, request, identity, outcome))
+
+        self._reader.read(conn, identity, body, compressed=header.compressed, then=done)
+        return None
+
+    def _enter(
+        self,
+        conn: ServerConnection,
+        request: Request[RegisterBrokerRequestHeader],
+        identity: BrokerIdentity,
+        read: ReadRegistration,
+    ) -> Response:
         try:
-            registration = decode_registration(body, compressed=header.compressed)
-            outcome = self.routes.register(
+            outcome = self.routes.enter(
                 identity,
-                ha_address=header.ha_server_addr,
-                data_version=registration.data_version,
-                topics=registration.topics,
-                filter_servers=registration.filter_servers,
+                read.queues,
+                ha_address=request.header.ha_server_addr,
+                data_version=read.data_version,
+                filter_servers=read.filter_servers,
                 connection=conn,
                 now_s=self.clock.monotonic(),
             )
-        except (BodyError, RegistrationError) as error:
-            log.warning("registration of %s by %s refused: %s", header.broker_name, conn.remote_address, error)
-            return Response(ResponseCode.SYSTEM_ERROR, remark=str(error))
+        except RegistrationError as error:
+            return self._refuse(conn, identity, error)
         if conn not in self._watched:
             self._watched.add(conn)
             conn.on_close.append(self._closed)
         if outcome.is_new:
-            log.info("broker %s at %s registered", header.broker_name, header.broker_addr)
+            log.info("broker %s at %s registered", identity.name, identity.address)
         if outcome.skipped_topics:
-            log.warning("broker %s has unusable topics: %s", header.broker_name, outcome.skipped_topics[:10])
+            log.warning("broker %s has unusable topics: %s", identity.name, outcome.skipped_topics[:10])
         answer = RegisterBrokerResponseHeader(
             ha_server_addr=outcome.ha_address or None, master_addr=outcome.master_address or None
         )
         orders = self.kv.namespace(ORDER_TOPIC_CONFIG)
-        return Response(header=answer, body=b"" if orders is None else encode_body(KVTable(table=orders)))
+        return Response(header=answer, body=b"" if orders is None else msgspec.json.encode({"table": orders}))
+
+    def _refuse(self, conn: ServerConnection, identity: BrokerIdentity, error: CometMQError) -> Response:
+        log.warning("registration of %s by %s refused: %s", identity.name[:150], conn.remote_address, error)
+        return Response(ResponseCode.SYSTEM_ERROR, remark=str(error))
 
     def _closed(self, conn: ServerConnection) -> None:
+        """Take out its brokers, one in a turn of the loop: each may have many topics."""
         self._watched.discard(conn)
-        for identity in self.routes.connection_closed(conn):
-            log.warning("broker %s at %s is gone: its connection closed", identity.name, identity.address)
+        gone = self.routes.brokers_of(conn)
+
+        def leave_next() -> None:
+            identity = gone.pop()
+            if self.routes.leave(identity, conn):
+                log.warning("broker %s at %s is gone: its connection closed", identity.name, identity.address)
+            if gone:
+                asyncio.get_running_loop().call_soon(leave_next)
+
+        if gone:
+            leave_next()
+
+    async def stop(self) -> None:
+        """Read no more registrations."""
+        await self._reader.stop()
 
     def unregister_broker(
         self, conn: ServerConnection, request: Request[UnRegisterBrokerRequestHeader], body: bytes
@@ -206,4 +252,5 @@ class NamesrvRequests:
 
 
 def _topic_list(topics: list[str]) -> Response:
-    return Response(body=encode_body(TopicList(topic_list=topics)))
+    # A hundred thousand plain texts: encoded at once instead of one by one, which others would wait for.
+    return Response(body=msgspec.json.encode({"topicList": topics}))

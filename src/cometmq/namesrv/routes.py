@@ -16,13 +16,19 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Final
 
 import msgspec
 
 from cometmq.errors import CometMQError
-from cometmq.limits import MAX_NAMESRV_BROKERS, MAX_NAMESRV_TOPICS, MAX_REGISTERED_QUEUES
+from cometmq.limits import (
+    MAX_ADDRESS_CHARS,
+    MAX_NAMESRV_BROKERS,
+    MAX_NAMESRV_QUEUE_DATA,
+    MAX_NAMESRV_TOPICS,
+    MAX_REGISTERED_QUEUES,
+)
 from cometmq.message.hosts import parse_address
 from cometmq.message.names import MASTER_ID, PERM_READ, PERM_WRITE, check_topic
 from cometmq.remoting.bodies import BrokerData, ClusterInfo, DataVersion, QueueData, TopicConfig, TopicRouteData
@@ -53,6 +59,8 @@ class BrokerIdentity:
                 raise RegistrationError(f"the {what} name {text[:150]!r} is empty, too long or has odd characters")
         if self.broker_id < 0:
             raise RegistrationError(f"the broker id {self.broker_id} is negative")
+        if len(self.address) > MAX_ADDRESS_CHARS:
+            raise RegistrationError(f"the address has more than {MAX_ADDRESS_CHARS} characters")
         try:
             _, port = parse_address(self.address)
         except ValueError as error:
@@ -99,11 +107,43 @@ def _is_usable(config: TopicConfig) -> bool:
     )
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class QueuesOfBroker:
+    """What a registration says of topics, ready for the table."""
+
+    usable: Mapping[str, QueueData]
+    skipped: tuple[str, ...] = ()
+    """Topics whose names or numbers are impossible."""
+
+
+def queues_of(identity: BrokerIdentity, topics: Mapping[str, TopicConfig]) -> QueuesOfBroker:
+    """Check and convert the topics of a registration; only a master's count. Needs no table: any thread may do it."""
+    if identity.broker_id != MASTER_ID:
+        return QueuesOfBroker({})
+    usable = {
+        config.topic_name: QueueData(
+            broker_name=identity.name,
+            read_queue_nums=config.read_queue_nums,
+            write_queue_nums=config.write_queue_nums,
+            perm=config.perm,
+            topic_sys_flag=config.topic_sys_flag,
+        )
+        for config in topics.values()
+        if _is_usable(config)
+    }
+    skipped = (name for name, config in topics.items() if not _is_usable(config))
+    return QueuesOfBroker(usable, tuple(skipped) if len(usable) < len(topics) else ())
+
+
 class RouteTable:
     """The route information of one nameserver."""
 
     def __init__(self) -> None:
         self._topics: dict[str, dict[str, QueueData]] = {}
+        self._topics_of: dict[str, dict[str, None]] = {}
+        """The topics of each broker name."""
+        self._queue_data = 0
+        """Pairs of topic and broker in both."""
         self._brokers: dict[str, _Broker] = {}
         self._clusters: dict[str, dict[str, None]] = {}
         self._live: dict[str, LiveBroker] = {}
@@ -127,9 +167,39 @@ class RouteTable:
 
         :raises RegistrationError: nothing is changed then.
         """
+        return self.enter(
+            identity,
+            queues_of(identity, topics),
+            ha_address=ha_address,
+            data_version=data_version,
+            filter_servers=filter_servers,
+            connection=connection,
+            now_s=now_s,
+        )
+
+    def enter(
+        self,
+        identity: BrokerIdentity,
+        queues: QueuesOfBroker,
+        *,
+        ha_address: str,
+        data_version: DataVersion,
+        filter_servers: list[str],
+        connection: Hashable,
+        now_s: float,
+    ) -> Registered:
+        """As :meth:`register`, with what :func:`queues_of` made of the topics.
+
+        :raises RegistrationError: nothing is changed then.
+        """
         identity.check()
+        if len(ha_address) > MAX_ADDRESS_CHARS:
+            raise RegistrationError(f"haServerAddr has more than {MAX_ADDRESS_CHARS} characters")
         is_master = identity.broker_id == MASTER_ID
-        usable = {name: config for name, config in topics.items() if _is_usable(config)} if is_master else {}
+        usable = queues.usable
+        held = self._topics_of.get(identity.name, {})
+        if self._queue_data + len(usable) - sum(name in held for name in usable) > MAX_NAMESRV_QUEUE_DATA:
+            raise RegistrationError(f"this nameserver holds at most {MAX_NAMESRV_QUEUE_DATA} pairs of topic and broker")
         if identity.address not in self._live and len(self._live) >= MAX_NAMESRV_BROKERS:
             raise RegistrationError(f"this nameserver already knows {MAX_NAMESRV_BROKERS} brokers")
         if len(self._topics) + sum(name not in self._topics for name in usable) > MAX_NAMESRV_TOPICS:
@@ -139,10 +209,10 @@ class RouteTable:
             self._remove(previous.identity)  # the broker at this address has another name now
         self._join(identity)
         replace = previous is None or previous.data_version != data_version
-        self._take_topics(identity.name, usable.values(), replace=replace)
+        self._take_topics(identity.name, usable, replace=replace)
         self._live[identity.address] = LiveBroker(identity, now_s, data_version, connection, ha_address, filter_servers)
         if is_master:
-            return Registered(is_new=previous is None, skipped_topics=tuple(topics.keys() - usable.keys()))
+            return Registered(is_new=previous is None, skipped_topics=queues.skipped)
         master = self._brokers[identity.name].addresses.get(MASTER_ID, "")
         live = self._live.get(master)
         return Registered(master, live.ha_address if live else "", is_new=previous is None)
@@ -159,28 +229,33 @@ class RouteTable:
             del broker.addresses[broker_id]  # one address holds one id: a slave that became the master
         broker.addresses[identity.broker_id] = identity.address
 
-    def _take_topics(self, broker_name: str, topics: Iterable[TopicConfig], *, replace: bool) -> None:
-        for config in topics:
-            queues = self._topics.setdefault(config.topic_name, {})
-            if replace or broker_name not in queues:
-                queues[broker_name] = QueueData(
-                    broker_name=broker_name,
-                    read_queue_nums=config.read_queue_nums,
-                    write_queue_nums=config.write_queue_nums,
-                    perm=config.perm,
-                    topic_sys_flag=config.topic_sys_flag,
-                )
+    def _take_topics(self, broker_name: str, topics: Mapping[str, QueueData], *, replace: bool) -> None:
+        held = self._topics_of.setdefault(broker_name, {})
+        for topic, data in topics.items():
+            if topic not in held:
+                held[topic] = None
+                self._queue_data += 1
+                self._topics.setdefault(topic, {})[broker_name] = data
+            elif replace:
+                self._topics[topic][broker_name] = data
+        if not held:
+            del self._topics_of[broker_name]
 
     def unregister(self, identity: BrokerIdentity) -> None:
         """Take a broker out (code 104); unknown ones are no error."""
         self._remove(identity)
 
-    def connection_closed(self, connection: Hashable) -> list[BrokerIdentity]:
-        """Take out every broker whose last registration came by ``connection``."""
-        gone = [live.identity for live in self._live.values() if live.connection is connection]
-        for identity in gone:
-            self._remove(identity)
-        return gone
+    def brokers_of(self, connection: Hashable) -> list[BrokerIdentity]:
+        """The brokers whose last registration came by ``connection``."""
+        return [live.identity for live in self._live.values() if live.connection is connection]
+
+    def leave(self, identity: BrokerIdentity, connection: Hashable) -> bool:
+        """Take a broker out if its last registration came by ``connection``."""
+        live = self._live.get(identity.address)
+        if live is None or live.identity != identity or live.connection is not connection:
+            return False
+        self._remove(identity)
+        return True
 
     def expire(self, older_than_s: float) -> list[LiveBroker]:
         """Take out brokers last heard of before ``older_than_s`` and return them."""
@@ -199,7 +274,7 @@ class RouteTable:
             return
         del self._brokers[identity.name]
         self._leave_cluster(broker.cluster, identity.name)
-        for topic in [topic for topic, queues in self._topics.items() if identity.name in queues]:
+        for topic in list(self._topics_of.get(identity.name, ())):
             self._drop_queues(topic, identity.name)
 
     def _leave_cluster(self, cluster: str, broker_name: str) -> None:
@@ -210,9 +285,15 @@ class RouteTable:
 
     def _drop_queues(self, topic: str, broker_name: str) -> None:
         queues = self._topics[topic]
-        queues.pop(broker_name, None)
+        if queues.pop(broker_name, None) is None:
+            return
+        self._queue_data -= 1
         if not queues:
             del self._topics[topic]
+        held = self._topics_of[broker_name]
+        del held[topic]
+        if not held:
+            del self._topics_of[broker_name]
 
     # --- questions of brokers -----------------------------------------------------------------
     def query_data_version(
@@ -291,13 +372,12 @@ class RouteTable:
         return self._set_perm(broker_name, lambda _: PERM_READ | PERM_WRITE)
 
     def _set_perm(self, broker_name: str, change: Callable[[int], int]) -> int:
-        count = 0
-        for queues in self._topics.values():
-            queue = queues.get(broker_name)
-            if queue is not None:
-                queues[broker_name] = msgspec.structs.replace(queue, perm=change(queue.perm))
-                count += 1
-        return count
+        held = self._topics_of.get(broker_name, {})
+        for topic in held:
+            queues = self._topics[topic]
+            queue = queues[broker_name]
+            queues[broker_name] = msgspec.structs.replace(queue, perm=change(queue.perm))
+        return len(held)
 
     def delete_topic(self, topic: str, cluster: str = "") -> None:
         """Forget a topic, of the brokers of one cluster if one is named (code 216)."""

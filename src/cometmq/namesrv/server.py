@@ -40,7 +40,8 @@ class NameServer:
         self._settings = Settings(config)
         self._clock = clock
         processors = ProcessorTable()
-        NamesrvRequests(self.routes, self.kv, self._settings, clock).register(processors)
+        self._requests = NamesrvRequests(self.routes, self.kv, self._settings, clock)
+        self._requests.register(processors)
         ConfigurationRequests(self.kv, self._settings).register(processors)
         self._server = RemotingServer(
             processors,
@@ -80,6 +81,7 @@ class NameServer:
             self._scan_timer.cancel()
             self._scan_timer = None
         await self._server.stop()
+        await self._requests.stop()
 
     def _scan(self) -> None:
         """Take out brokers that fell silent (``scanNotActiveBroker``)."""

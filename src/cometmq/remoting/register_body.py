@@ -24,21 +24,34 @@ from typing import Final
 
 import msgspec
 
-from cometmq.fastjson import FastjsonError, dumps, loads
-from cometmq.limits import MAX_REGISTRATION_BYTES
+from cometmq.fastjson import FastjsonError, dumps, loads, quote_keys
+from cometmq.limits import (
+    MAX_ADDRESS_CHARS,
+    MAX_DATA_VERSION_BYTES,
+    MAX_DIALECT_REGISTRATION_BYTES,
+    MAX_FILTER_SERVERS,
+    MAX_LOOSE_BODY_BYTES,
+    MAX_NAMESRV_TOPICS,
+    MAX_REGISTRATION_BYTES,
+)
 from cometmq.remoting.bodies import (
+    Body,
     BodyError,
     DataVersion,
     RegisterBrokerBody,
     TopicConfig,
     TopicConfigSerializeWrapper,
     decode_body,
+    decode_request,
     encode_body,
     encode_json,
 )
 
 _INT: Final = struct.Struct(">i")
 _FIELDS: Final = 5
+_MAX_OBJECTS: Final = 3 * MAX_NAMESRV_TOPICS + 1_000
+"""Objects of a registration as JSON: a topic, and its attributes and queue mapping in 5.x."""
+_MAX_FILTER_SERVERS_BYTES: Final = 2 * MAX_FILTER_SERVERS * MAX_ADDRESS_CHARS
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -73,15 +86,98 @@ def encode_registration(registration: Registration, *, compressed: bool = False)
 def decode_registration(body: bytes, *, compressed: bool = False) -> Registration:
     """Decode a registration's body; an empty one is a broker without topics.
 
-    :raises BodyError: it is neither form, or larger than MAX_REGISTRATION_BYTES once decompressed.
+    What it may have at most is counted before anything is made of it.
+
+    :raises BodyError: it is neither form, larger than MAX_REGISTRATION_BYTES once decompressed, or has too many topics
+        or filter servers.
     """
     if not body:
         return Registration(DataVersion(timestamp=0, counter=0), {})
     if compressed:
         return _decode_compressed(body)
-    plain = decode_body(RegisterBrokerBody, body)
-    wrapper = plain.topic_config_serialize_wrapper
-    return Registration(wrapper.data_version, wrapper.topic_config_table, plain.filter_server_list)
+    if body.count(b"{") > _MAX_OBJECTS:
+        raise _too_many_topics()
+    try:
+        plain = _decode_plain(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        if len(body) > MAX_LOOSE_BODY_BYTES:
+            raise BodyError(f"the registration cannot be read: {error}") from error
+        loose = decode_body(RegisterBrokerBody, body)
+        wrapper = loose.topic_config_serialize_wrapper
+        return Registration(wrapper.data_version, wrapper.topic_config_table, _checked(loose.filter_server_list))
+    table = plain.topic_config_serialize_wrapper.topic_config_table
+    if len(table) > MAX_NAMESRV_TOPICS:
+        raise _too_many_topics()
+    topics = {
+        name: TopicConfig(
+            topic_name=topic.topic_name,
+            read_queue_nums=topic.read_queue_nums,
+            write_queue_nums=topic.write_queue_nums,
+            perm=topic.perm,
+            topic_filter_type=topic.topic_filter_type,
+            topic_sys_flag=topic.topic_sys_flag,
+            order=topic.order,
+        )
+        for name, topic in table.items()
+    }
+    filters = _decode_filters(bytes(plain.filter_server_list))
+    return Registration(plain.topic_config_serialize_wrapper.data_version, topics, filters)
+
+
+class _Topic(Body):
+    """What a nameserver reads of a topic; attributes of 5.x are passed over."""
+
+    topic_name: str
+    read_queue_nums: int = 16
+    write_queue_nums: int = 16
+    perm: int = 6
+    topic_filter_type: str = "SINGLE_TAG"
+    topic_sys_flag: int = 0
+    order: bool = False
+
+
+class _Topics(Body):
+    data_version: DataVersion = msgspec.field(default_factory=DataVersion)
+    topic_config_table: dict[str, _Topic] = msgspec.field(default_factory=dict)
+
+
+class _Plain(Body):
+    topic_config_serialize_wrapper: _Topics = msgspec.field(default_factory=_Topics)
+    filter_server_list: msgspec.Raw = msgspec.Raw(b"[]")
+
+
+_plain_decoder: Final = msgspec.json.Decoder(_Plain, strict=False)
+
+
+def _decode_plain(body: bytes) -> _Plain:
+    try:
+        return _plain_decoder.decode(body)
+    except msgspec.DecodeError:
+        if len(body) > MAX_DIALECT_REGISTRATION_BYTES:
+            raise
+        return _plain_decoder.decode(quote_keys(body))  # the mappings of static topics have numbers as keys
+
+
+def _decode_filters(text: bytes) -> list[str]:
+    if len(text) > _MAX_FILTER_SERVERS_BYTES:
+        raise _too_many_filters()
+    return _checked(msgspec.convert(loads(text), list[str]))
+
+
+def _checked(filters: list[str]) -> list[str]:
+    if len(filters) > MAX_FILTER_SERVERS or any(len(filter_server) > MAX_ADDRESS_CHARS for filter_server in filters):
+        raise _too_many_filters()
+    return filters
+
+
+def _too_many_topics() -> BodyError:
+    return BodyError(f"a registration has at most {MAX_NAMESRV_TOPICS} topics")
+
+
+def _too_many_filters() -> BodyError:
+    return BodyError(
+        f"a registration has at most {MAX_FILTER_SERVERS} filter servers of {MAX_ADDRESS_CHARS} characters"
+    )
 
 
 def _chunk(data: bytes) -> bytes:
@@ -95,16 +191,18 @@ def _decode_compressed(body: bytes) -> Registration:
         if decompressor.unconsumed_tail:
             raise BodyError(f"the registration is larger than {MAX_REGISTRATION_BYTES} bytes")
         chunk, at = _take(data, 0)
-        version = decode_body(DataVersion, chunk)
+        version = decode_request(DataVersion, chunk, MAX_DATA_VERSION_BYTES)
         (count,) = _INT.unpack_from(data, at)
         at += _INT.size
+        if count > MAX_NAMESRV_TOPICS:
+            raise _too_many_topics()
         topics: dict[str, TopicConfig] = {}
         for _ in range(count):
             chunk, at = _take(data, at)
             topic = _parse_topic(chunk.decode())
             topics[topic.topic_name] = topic
         chunk, _ = _take(data, at)
-        filters = msgspec.convert(loads(chunk), list[str])
+        filters = _decode_filters(chunk)
     except (zlib.error, struct.error, UnicodeDecodeError, FastjsonError, msgspec.ValidationError) as error:
         raise BodyError(f"the registration cannot be read: {error}") from error
     return Registration(version, topics, filters)

@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 _JOIN_BYTES: Final = 64 * 1024
 _BUFFER_IS_FULL: Final = 1
 _IS_HELD_BACK: Final = 2
+_IS_WORKED_FOR: Final = 4
 """Why a connection is not read."""
 
 
@@ -137,6 +138,14 @@ class ServerConnection(asyncio.Protocol):
     def go_on(self) -> None:
         """It has read all, or there is room again: go on with what it asked meanwhile."""
         self._unpause(_IS_HELD_BACK)
+
+    def wait_for_work(self) -> None:
+        """What it asked last is worked on beside the loop: stop reading from it until that is done."""
+        self._pause(_IS_WORKED_FOR)
+
+    def work_is_done(self) -> None:
+        """Go on with what it asked meanwhile."""
+        self._unpause(_IS_WORKED_FOR)
 
     def _pause(self, reason: int) -> None:
         self._paused |= reason
