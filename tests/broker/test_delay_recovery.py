@@ -23,7 +23,6 @@ from tests.broker.test_send_failures import FailingDisk
 from cometmq.broker.controller import Broker
 from cometmq.broker.delay_offsets import DelayOffsets, DelayProgress
 from cometmq.broker.inner_message import InnerMessage
-from cometmq.broker.table_file import TableFileError
 from cometmq.clock import VirtualClock
 
 T = TypeVar("T")
@@ -137,25 +136,46 @@ async def test_without_files_every_message_that_waits_in_the_queues_is_delivered
     await broker.stop()
 
 
-async def test_offsets_outside_the_queue_are_brought_back_into_it(root: Path, clock: VirtualClock) -> None:
+@pytest.mark.parametrize("offset", [99, 2, 10**30, -5, '"x"', 1.5])
+async def test_offsets_that_cannot_be_true_lose_no_message_and_repeat_none(
+    root: Path, clock: VirtualClock, offset: object
+) -> None:
+    """Behind the end of the queue, or behind a message that waits still: the log says what was delivered."""
     broker = await started(root, clock)
     put(broker, b"a", 1)
-    await broker.stop()
-    (root / "config" / "delayOffset.json").write_text('{"offsetTable":{1:99,"x":1,"2":1e400,7:-5}}')
-    broker = await started(root, clock)
-    put(broker, b"b", 1)
     await clock.run_for(1)
-    await until(lambda: bodies(broker) == [b"b"])
+    put(broker, b"b", 1)
     await broker.stop()
+    (root / "config" / "delayOffset.json").write_text(f'{{"offsetTable":{{1:{offset}}}}}')
+    broker = await started(root, clock)
+    put(broker, b"c", 1)
+    await clock.run_for(1)
+    await until(lambda: bodies(broker) == [b"a", b"b", b"c"])
+    await broker.stop()
+    assert saved(root) == b'{"offsetTable":{1:3}}'
 
 
-@pytest.mark.parametrize("content", ['{"offsetTable":[1]}', "{"])
-async def test_a_damaged_file_stops_the_start_with_the_next_step(root: Path, clock: VirtualClock, content: str) -> None:
-    await (await started(root, clock)).stop()
+@pytest.mark.parametrize("exact", ["{", '{"offsets":{"1":99},"position":0}', '{"offsets":{"1":1},"position":7}'])
+@pytest.mark.parametrize("content", ['{"offsetTable":[1]}', "{", "", "null"])
+async def test_with_damaged_files_the_log_says_what_was_delivered(
+    root: Path, clock: VirtualClock, content: str, exact: str
+) -> None:
+    broker = await started(root, clock)
+    for body in (b"a", b"twin", b"twin"):
+        put(broker, body, 1)
+    await clock.run_for(1)
+    await until(lambda: len(bodies(broker)) == 3)
+    put(broker, b"twin", 1)
+    await broker.stop()
     (root / "config" / "delayOffset.json").write_text(content)
     (root / "config" / "delayOffset.json.bak").unlink(missing_ok=True)
-    with pytest.raises(TableFileError, match="repair it or put back a copy"):
-        await started(root, clock)
+    (root / "comet" / "delayOffset.json").write_text(exact)
+    broker = await started(root, clock)
+    assert broker.schedule.offsets() == {1: (3, 4)}
+    await clock.run_for(1)
+    await until(lambda: bodies(broker) == [b"a", b"twin", b"twin", b"twin"])
+    await broker.stop()
+    assert saved(root) == b'{"offsetTable":{1:4}}'
 
 
 async def test_progress_is_written_every_interval(root: Path, clock: VirtualClock) -> None:

@@ -13,7 +13,6 @@ from cometmq.broker import consumer_filters
 from cometmq.broker.config import BrokerConfig
 from cometmq.broker.consumer_filters import ConsumerFilterManager
 from cometmq.broker.live_config import LiveConfig
-from cometmq.broker.table_file import TableFileError
 from cometmq.clock import VirtualClock
 from cometmq.remoting.bodies import SubscriptionData
 
@@ -129,11 +128,13 @@ def test_entries_that_cannot_be_used_are_left_out(path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"{", b"[]", b'{"filterDataByTopic":{"T":3}}'])
-def test_a_damaged_file_is_no_empty_table(path: Path, content: bytes) -> None:
+def test_a_damaged_file_is_set_aside(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True)
     path.write_bytes(content)
-    with pytest.raises(TableFileError):
-        opened(path, VirtualClock()).load()
+    (finding,) = opened(path, VirtualClock()).load()
+    aside = path.parent.parent / finding.rpartition("moved to ")[2]
+    assert aside.read_bytes() == content
+    assert not path.exists()
 
 
 def test_the_bak_file_takes_its_place(path: Path) -> None:
@@ -143,7 +144,9 @@ def test_the_bak_file_takes_its_place(path: Path) -> None:
         filters.save()
     path.write_bytes(b"{")
     again = opened(path, VirtualClock())
-    assert again.load() == []
+    damaged, copy = again.load()
+    assert "moved to comet/quarantine" in damaged
+    assert "consumerFilter.json.bak is used" in copy
     data = again.get("T", "g")
     assert data is not None
     assert data.client_version == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,6 @@ from tests.broker.conftest import small_config
 from cometmq import fastjson
 from cometmq.broker.groups import SubscriptionGroupManager
 from cometmq.broker.live_config import LiveConfig
-from cometmq.broker.table_file import TableFileError
 from cometmq.broker.topics import TopicConfigManager, describe_topic, perm_text
 from cometmq.clock import VirtualClock
 from cometmq.message.names import SYSTEM_GROUPS
@@ -114,11 +114,25 @@ def test_names_that_could_leave_the_store_are_left_out(tmp_path: Path, clock: Vi
     assert groups.get("../g") is None
 
 
-@pytest.mark.parametrize("text", ["{", '{"topicConfigTable":[]}', '{"topicConfigTable":{"T":{"perm":"x"}}}'])
-def test_file_that_cannot_be_read_is_an_error_with_a_way_out(tmp_path: Path, clock: VirtualClock, text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("{", "topics.json: cannot be used: .*; moved to"),
+        ('{"topicConfigTable":[]}', "its topicConfigTable is no table; moved to"),
+        ('{"topicConfigTable":{"T":{"perm":"x"}}}', "topic 'T' left out"),
+        ('{"topicConfigTable":{"T":{"topicName":"T","readQueueNums":-1}}}', "readQueueNums=-1"),
+        ('{"topicConfigTable":{"T":{"topicName":"T","perm":1e99}}}', "topic 'T' left out"),
+    ],
+)
+def test_file_that_cannot_be_read_is_told_and_not_whole(
+    tmp_path: Path, clock: VirtualClock, text: str, why: str
+) -> None:
     (tmp_path / "topics.json").write_text(text)
-    with pytest.raises(TableFileError, match=r"topics\.json cannot be read: .*put back a copy"):
-        load(tmp_path, clock)
+    topics = TopicConfigManager(LiveConfig(small_config(tmp_path)), tmp_path / "topics.json", clock=clock)
+    findings = topics.load()
+    assert re.search(why, findings[0])
+    assert topics.get("T") is None
+    assert not topics.is_whole
 
 
 def test_file_that_cannot_be_read_is_replaced_by_its_copy(tmp_path: Path, clock: VirtualClock) -> None:

@@ -83,12 +83,11 @@ class ConsumerFilterManager:
         """Read the file; return a line for each entry that cannot be used.
 
         All filters are dead until their groups say hello. When the Bloom filter's parameters have changed
-        since the file was written, nothing of it is used, as in Apache.
-
-        :raises TableFileError: it cannot be read, or is not of that form.
+        since the file was written, nothing of it is used, as in Apache. A file that cannot be used is set aside, and
+        groups register anew.
         """
-        findings: list[str] = []
-        stored = self._file.load(ConsumerFilterTable)
+        stored = self._file.load_body(ConsumerFilterTable)
+        findings = list(self._file.findings)
         if stored is None:
             return findings
         entries = [data for topic in stored.filter_data_by_topic.values() for data in topic.group_filter_data.values()]

@@ -57,6 +57,9 @@ class ConsumerManageProcessor:
         """
         header: QueryConsumerOffsetRequestHeader = request.header
         offset = self._offsets.query(header.consumer_group, header.topic, header.queue_id)
+        if offset < 0 and header.consumer_group in self._offsets.lost_of:
+            queue = self._store.queues().get(header.topic, {}).get(header.queue_id)
+            offset = queue.min_offset() if queue is not None else 0
         if offset < 0:
             if header.set_zero_if_not_found is False or not self._is_young(header.topic, header.queue_id):
                 return Response(

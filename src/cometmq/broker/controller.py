@@ -54,6 +54,7 @@ from cometmq.broker.sequenced_sends import SequencedSends
 from cometmq.broker.stats import BrokerStats
 from cometmq.broker.store_turn import StoreTurn
 from cometmq.broker.table_file import TurnWriter
+from cometmq.broker.table_recovery import recover_tables
 from cometmq.broker.timer import TimerMessageService
 from cometmq.broker.topics import TopicConfigManager
 from cometmq.broker.transactions import TransactionalMessageService
@@ -186,7 +187,8 @@ class Broker:
         self.store = MessageStore.open(self.config, clock=self.clock, disk=self._disk)
         self._stops.push_async_callback(self.store.close)
         self.live.on_change.append(self.store.reconfigure)
-        for finding in (*self.topics.load(), *self.groups.load(), *self.offsets.load(), *self.filters.load()):
+        findings = [*self.topics.load(), *self.groups.load(), *self.offsets.load(), *self.filters.load()]
+        for finding in (*findings, *recover_tables(self.topics, self.groups, self.offsets, self.store)):
             _log.warning("%s", finding)
         self._lock_file.load()
         self._stops.callback(self._save_tables)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from cometmq.broker.table_file import TableFile, TableFileError
+from cometmq.broker.table_file import TableFile, int64, offset_table, set_aside
 from cometmq.durable import replace_file
 
 _log = logging.getLogger(__name__)
@@ -42,35 +42,39 @@ class DelayOffsets:
         self._saved: dict[int, int] = {}
 
     def load(self) -> tuple[DelayProgress, list[str]]:
-        """How far delivery was, and a line for each entry that cannot be used.
+        """How far delivery was, and a line for each thing found wrong.
 
-        :raises TableFileError: Apache's file cannot be read, or holds no table of offsets.
+        Where a file is damaged the log tells what was delivered, all of it that is kept.
         """
-        findings: list[str] = []
-        loaded: Any = self._file.load_raw()
-        table = loaded.get("offsetTable", {}) if isinstance(loaded, dict) else {} if loaded is None else None
-        if not isinstance(table, dict):
-            raise TableFileError(self._file.path, "it holds no offsetTable")
-        offsets = {}
-        for level, offset in table.items():
-            try:
-                offsets[int(level)] = int(offset)
-            except (OverflowError, TypeError, ValueError):
-                findings.append(f"delayOffset.json: entry {level!r} left out")
-        self._saved = offsets
-        exact = self._load_exact()
-        if loaded is None and exact is None:  # nothing was delivered before the log began
-            return DelayProgress({}, 0), findings
+        offsets = self._file.load(_offsets)
+        findings = list(self._file.findings)
+        if findings:  # what a .bak says is too old to deliver from
+            offsets = None
+        self._saved = offsets or {}
+        exact, wrong = self._load_exact()
         # A level that Apache's file is ahead in was delivered by another broker, so the position is not true any more.
-        if exact is not None and all(offset <= exact.offsets.get(level, 0) for level, offset in offsets.items()):
+        if exact is not None and all(offset <= exact.offsets.get(level, 0) for level, offset in self._saved.items()):
             return exact, findings
-        return DelayProgress(dict(offsets)), findings
+        if wrong is not None:
+            findings.append(wrong)
+        if findings:
+            findings.append("how far delay levels are delivered is read from the log")
+        if findings or offsets is None:  # with neither file nothing was delivered before the log began
+            return DelayProgress({}, 0), findings
+        return DelayProgress(offsets), findings
 
-    def _load_exact(self) -> DelayProgress | None:
+    def _load_exact(self) -> tuple[DelayProgress | None, str | None]:
+        """What the exact file holds, and what is wrong with it."""
         try:
-            return msgspec.json.decode(self._exact.read_bytes(), type=DelayProgress)
-        except (OSError, msgspec.DecodeError, msgspec.ValidationError):
-            return None
+            progress = msgspec.json.decode(self._exact.read_bytes(), type=DelayProgress)
+        except FileNotFoundError:
+            return None, None
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            return None, set_aside(self._exact, f"cannot be used: {error}")
+        values = (*progress.offsets.values(), progress.position, *progress.offsets)
+        if not all(NO_POSITION <= value < 1 << 63 for value in values):
+            return None, set_aside(self._exact, "cannot be used: an offset is out of range")
+        return progress, None
 
     def save(self, progress: DelayProgress) -> None:
         """Write both files; a failure is logged, the next call tries again.
@@ -86,3 +90,7 @@ class DelayOffsets:
             self._file.write({"offsetTable": progress.offsets})
             if not self._file.failed:
                 self._saved = dict(progress.offsets)
+
+
+def _offsets(loaded: Any) -> dict[int, int]:
+    return {int64(level): int64(offset) for level, offset in offset_table(loaded).items()}

@@ -17,39 +17,52 @@ from cometmq.store.message_store import MessageStore, TopicQueue
 
 
 def delivered_since(progress: DelayProgress, store: MessageStore) -> dict[int, int]:
-    """The next offset of each level's queue, by level."""
+    """The next offset of each level's queue, by level.
+
+    An offset that cannot be true, behind the end of its queue or behind a message that is not due yet, is not
+    believed: then the log tells of all that is kept of the level.
+    """
     offsets = dict(progress.offsets)
-    queues = store.queues().get(SCHEDULE_TOPIC, {})
-    levels = [_Level(queue, offsets.get(queue_id + 1, 0), store) for queue_id, queue in queues.items()]
+    position = progress.position
+    if 0 < position < store.max_physical_offset and store.record_at(position) is None:
+        position = 0
+    levels = []
     waited_for: dict[tuple[str, int], list[_Level]] = {}
-    if progress.position != NO_POSITION:
-        for level in levels:
+    start = store.max_physical_offset
+    for queue_id, queue in store.queues().get(SCHEDULE_TOPIC, {}).items():
+        level = _Level(queue, offsets.pop(queue_id + 1, 0), position, store)
+        levels.append(level)
+        if level.counts_from != NO_POSITION:
             level.expect(waited_for)
-        start = max(progress.position, store.min_physical_offset)
-        for record in store.scan(start) if waited_for else ():
-            candidates = waited_for.get((record.topic, record.queue_id))
-            if candidates and record.topic != SCHEDULE_TOPIC:
-                found = _decoded(store, record.offset, record.size)
-                for level in list(candidates):
-                    if found is not None and level.matches(found):
-                        candidates.remove(level)
-                        level.offset += 1
-                        level.expect(waited_for)
-                        break
-    for level in levels:
-        if level.offset:
-            offsets[level.queue.queue_id + 1] = level.offset
-    return offsets
+            start = min(start, max(level.parked_at, level.counts_from))
+    for record in store.scan(max(start, store.min_physical_offset)) if waited_for else ():
+        candidates = waited_for.get((record.topic, record.queue_id))
+        if candidates and record.topic != SCHEDULE_TOPIC:
+            found = _decoded(store, record.offset, record.size)
+            for level in list(candidates):
+                if found is not None and level.matches(found):
+                    candidates.remove(level)
+                    level.offset += 1
+                    level.expect(waited_for)
+                    break
+    return offsets | {level.queue.queue_id + 1: level.offset for level in levels if level.offset}
 
 
 class _Level:
     """One level and the message that it delivers next."""
 
-    def __init__(self, queue: TopicQueue, offset: int, store: MessageStore) -> None:
+    def __init__(self, queue: TopicQueue, offset: int, position: int, store: MessageStore) -> None:
         self.queue = queue
         self.offset = offset
+        self.counts_from = position
+        """Deliveries from this log offset on count; ``NO_POSITION`` when none do."""
+        self.parked_at = store.max_physical_offset
+        """The log offset of the message that it delivers next."""
         self._store = store
         self._next: InnerMessage | None = None
+        last = queue.unit(offset - 1) if offset else None
+        if offset > queue.max_offset() or (last is not None and last[2] > store.clock.now_ms()):
+            self.offset = self.counts_from = 0
 
     def expect(self, waited_for: dict[tuple[str, int], list[_Level]]) -> None:
         """Enter the level where its next delivery would be stored; what cannot be delivered was passed over."""
@@ -58,6 +71,7 @@ class _Level:
             self._next = self._delivery(unit[0], unit[1])
             if self._next is not None:
                 self.offset = at
+                self.parked_at = unit[0]
                 waited_for.setdefault((self._next.topic, self._next.queue_id), []).append(self)
                 return
             at += 1
@@ -74,6 +88,7 @@ class _Level:
         expected = self._next
         return (
             expected is not None
+            and record.physical_offset > max(self.parked_at, self.counts_from - 1)
             and record.born_timestamp == expected.born_timestamp
             and record.born_host == expected.born_host
             and record.reconsume_times == expected.reconsume_times

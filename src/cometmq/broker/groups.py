@@ -10,16 +10,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
+from cometmq import fastjson
 from cometmq.broker.live_config import LiveConfig
-from cometmq.broker.table_file import TableFile
+from cometmq.broker.table_file import INT32_MAX, TableFile, loaded_version
 from cometmq.clock import Clock
-from cometmq.limits import MAX_GROUPS
+from cometmq.limits import MAX_GROUPS, MAX_TOPIC_QUEUES
 from cometmq.message.names import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS, check_group
 from cometmq.remoting.bodies import (
+    BodyError,
     DataVersion,
     SubscriptionGroupConfig,
     SubscriptionGroupWrapper,
+    decode_body,
 )
 
 _log = logging.getLogger(__name__)
@@ -37,6 +41,8 @@ class SubscriptionGroupManager:
         self._table: dict[str, SubscriptionGroupConfig] = {}
         self.version = DataVersion(timestamp=clock.now_ms(), counter=0)
         self.on_change: list[GroupListener] = []
+        self.is_whole = True
+        """Whether ``load`` found every group that was written last."""
         self.on_due: Callable[[], None] = self.save
         """Called after each change: writes the file, or sees to it that it is written before the change is answered."""
 
@@ -52,17 +58,19 @@ class SubscriptionGroupManager:
     def load(self) -> list[str]:
         """Read the file and add the groups every broker has; return a line for each thing found wrong."""
         findings: list[str] = []
-        stored = self._file.load(SubscriptionGroupWrapper)
+        stored = self._file.load(_loaded)
         if stored is not None:
-            self.version = stored.data_version
-            for name, group in stored.subscription_group_table.items():
-                wrong = check_group(name)
-                if wrong is None and group.group_name == name:
+            version, entries = stored
+            self.version = version or self.version
+            for name, entry in entries.items():
+                group, wrong = _checked(name, entry)
+                if group is not None:
                     self._table[name] = group
                 else:
-                    findings.append(
-                        f"subscriptionGroup.json: group {name!r} left out: {wrong or 'its entry has another name'}"
-                    )
+                    self.is_whole = False
+                    findings.append(f"subscriptionGroup.json: group {name!r} left out: {wrong}")
+        self.is_whole = self.is_whole and self._file.is_whole
+        findings[:0] = self._file.findings
         for name in SYSTEM_GROUPS:
             self._table.setdefault(name, SubscriptionGroupConfig(group_name=name))
         return findings
@@ -121,3 +129,27 @@ class SubscriptionGroupManager:
     def save(self) -> None:
         """Write the file if the table changed; on a full or broken disk it stays due for the next call."""
         self._file.save(self.wrapper())
+
+
+def _loaded(loaded: Any) -> tuple[DataVersion | None, dict[str, Any]]:
+    """The version and the entries of the file."""
+    entries = loaded["subscriptionGroupTable"]
+    if not isinstance(entries, dict):
+        raise TypeError("its subscriptionGroupTable is no table")
+    return loaded_version(loaded), entries
+
+
+def _checked(name: str, entry: Any) -> tuple[SubscriptionGroupConfig | None, str]:
+    """The group of one entry, or what is wrong with it."""
+    try:
+        group = decode_body(SubscriptionGroupConfig, fastjson.dumps(entry))
+    except (BodyError, TypeError, ValueError) as error:
+        return None, str(error)
+    wrong = check_group(name)
+    if wrong is not None or group.group_name != name:
+        return None, wrong or "its entry has another name"
+    if not 0 <= group.retry_queue_nums <= MAX_TOPIC_QUEUES:
+        return None, f"retryQueueNums={group.retry_queue_nums}"
+    if not -INT32_MAX <= group.retry_max_times <= INT32_MAX:
+        return None, f"retryMaxTimes={group.retry_max_times}"
+    return group, ""

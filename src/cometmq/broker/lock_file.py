@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from cometmq.broker.locks import HeldQueues, RebalanceLockManager
+from cometmq.broker.table_file import set_aside
 
 _log = logging.getLogger(__name__)
 
@@ -34,8 +35,8 @@ class LockFile:
             held = msgspec.json.decode(self._path.read_bytes(), type=list[HeldQueues])
         except FileNotFoundError:
             return
-        except (OSError, msgspec.DecodeError) as error:
-            _log.warning("%s cannot be read, locks of queues are forgotten: %s", self._path, error)
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            _log.warning("%s", set_aside(self._path, f"cannot be used, locks of queues are forgotten: {error}"))
             return
         self._locks.restore(held)
 

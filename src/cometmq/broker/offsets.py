@@ -10,9 +10,9 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from cometmq.broker.table_file import TableFile, TableFileError
+from cometmq.broker.table_file import TableFile, int64, offset_table
 from cometmq.limits import MAX_CONSUMER_OFFSET_TABLES, MAX_CONSUMER_OFFSETS
 from cometmq.message.names import TRANSACTION_GROUP, check_group, check_topic
 
@@ -30,27 +30,29 @@ class ConsumerOffsetManager:
         self._count = 0
         """Offsets of all pairs."""
         self._writing = threading.Lock()
+        self.is_damaged = False
+        """Whether ``load`` did not find all that was written last."""
+        self.lost_of: frozenset[str] = frozenset()
+        """Groups that may have had offsets which a damage took: where none is known of them they begin at the first
+        message, since what they have not consumed must not be passed over."""
 
     def load(self) -> list[str]:
-        """Read the file; return a line for each entry that cannot be used.
-
-        :raises TableFileError: it cannot be read, or holds no table of offsets.
-        """
-        findings: list[str] = []
-        loaded: Any = self._file.load_raw()
-        if loaded is None:
-            return findings
-        table = loaded.get("offsetTable", {}) if isinstance(loaded, dict) else None
-        if not isinstance(table, dict):
-            raise TableFileError(self._file.path, "it holds no offsetTable")
-        for key, queues in table.items():
+        """Read the file; return a line for each thing found wrong, and for each entry that cannot be used."""
+        table = self._file.load(offset_table)
+        findings = list(self._file.findings)
+        self.is_damaged = bool(findings)
+        for key, queues in (table or {}).items():
             topic, _, group = str(key).partition(_SEPARATOR)
-            try:
-                if check_topic(topic) is not None or check_group(group) is not None:
-                    raise ValueError(key)
-                self._table[key] = {int(queue_id): int(offset) for queue_id, offset in queues.items()}
-            except (AttributeError, TypeError, ValueError):
+            if check_topic(topic) is not None or check_group(group) is not None or not isinstance(queues, dict):
                 findings.append(f"consumerOffset.json: entry {key!r} left out")
+                continue
+            offsets = self._table[key] = {}
+            for queue_id, offset in queues.items():
+                try:
+                    offsets[int64(queue_id)] = int64(offset)
+                except ValueError:
+                    self.is_damaged = True
+                    findings.append(f"consumerOffset.json: of {key!r} queue {str(queue_id)[:20]} left out")
         self._count = sum(map(len, self._table.values()))
         return findings
 

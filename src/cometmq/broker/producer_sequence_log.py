@@ -23,6 +23,7 @@ import msgspec
 from cometmq.broker.inner_message import InnerMessage
 from cometmq.broker.producer_sequences import UNKNOWN_CRC, Lane, ProducerSequences, ProducerState
 from cometmq.broker.send_targets import SendRefusedError
+from cometmq.broker.table_file import set_aside
 from cometmq.clock import Clock
 from cometmq.durable import replace_file
 from cometmq.limits import PRODUCER_SAVE_SLICE_BYTES
@@ -173,7 +174,7 @@ class ProducerSequenceLog:
     def _read_to(self, end: int) -> None:
         snapshot = self._load()
         start = self._store.min_physical_offset
-        if snapshot is not None and start <= snapshot.position <= end:
+        if snapshot is not None and start <= snapshot.position <= end and self._begins_record(snapshot.position, end):
             self._table.load(snapshot.producers)
             start = snapshot.position
         elif snapshot is not None:
@@ -184,13 +185,17 @@ class ProducerSequenceLog:
                 return
             follow.record(view)
 
+    def _begins_record(self, position: int, end: int) -> bool:
+        """Whether the log can be read from ``position`` on."""
+        return position == end or next(self._store.records(position, end), None) is not None
+
     def _load(self) -> _Snapshot | None:
         try:
             snapshot = msgspec.json.decode(self._path.read_bytes(), type=_Snapshot)
         except FileNotFoundError:
             return None
-        except (OSError, msgspec.MsgspecError) as error:
-            _log.warning("%s cannot be read (%s): the whole log is read instead", self._path, error)
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            _log.warning("%s", set_aside(self._path, f"cannot be used, the whole log is read instead: {error}"))
             return None
         return snapshot if snapshot.version == _VERSION else None
 

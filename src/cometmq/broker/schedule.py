@@ -47,8 +47,6 @@ class ScheduleMessageService:
         """Find out how far delivery was, and go on from there.
 
         Messages of a level that is not in ``messageDelayLevel`` any more are delivered too, when they are due.
-
-        :raises TableFileError: ``delayOffset.json`` cannot be read.
         """
         progress, findings = self._files.load()
         for finding in findings:

@@ -1,30 +1,67 @@
-"""The file of one of the broker's tables: read once, written after changes, tried again when the disk was full."""
+"""The file of one of the broker's tables: read once, written after changes, tried again when the disk was full.
+
+One that cannot be read is set aside; what is best known takes its place (:mod:`cometmq.broker.table_recovery`).
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from cometmq import fastjson
 from cometmq.config_file import ConfigFile
-from cometmq.errors import CometMQError
-from cometmq.remoting.bodies import BodyError, decode_body, to_builtins
+from cometmq.remoting.bodies import BodyError, DataVersion, decode_body, to_builtins
+from cometmq.store.load import Findings
 
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+INT32_MAX: Final = 2**31 - 1
 
-class TableFileError(CometMQError):
-    """A file under ``config/`` that cannot be used; starting without it would lose what it says."""
+_SHOWN_CHARS: Final = 200
+"""So much of a reason is shown."""
 
-    def __init__(self, path: Path, reason: object) -> None:
-        super().__init__(
-            f"{path} cannot be read: {reason}",
-            next_step="repair it or put back a copy; removing it and its .bak starts with an empty table",
-        )
+
+def set_aside(path: Path, why: str) -> str:
+    """Move a file below the store's ``config`` or ``comet`` into ``comet/quarantine``; the line that says so."""
+    found = Findings(path.parent.parent)
+    try:
+        found.set_aside(path, why)
+    except OSError as error:
+        return f"{found.name(path)}: {why}; it cannot be set aside: {error.strerror}"
+    return found.lines[0]
+
+
+def offset_table(loaded: Any) -> dict[str, Any]:
+    """The offsets in a file that has them under ``offsetTable``."""
+    table = loaded["offsetTable"]
+    if not isinstance(table, dict):
+        raise TypeError("its offsetTable is no table")
+    return table
+
+
+def loaded_version(loaded: Any) -> DataVersion | None:
+    """The version that a table was written with; ``None`` when it has none that can be used."""
+    try:
+        return decode_body(DataVersion, fastjson.dumps(loaded.get("dataVersion")))
+    except (BodyError, TypeError, ValueError):
+        return None
+
+
+def int64(value: Any) -> int:
+    """An offset as files have it: a number, or its decimal text, from 0 to 2^63 - 1.
+
+    :raises ValueError: it is none.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise ValueError(f"{value!r} is no offset")
+    number = int(value)
+    if not 0 <= number < 1 << 63:
+        raise ValueError(f"{number} is no offset")
+    return number
 
 
 class TurnWriter:
@@ -55,7 +92,10 @@ class TurnWriter:
 
 
 class TableFile:
-    """Keeps a table in ``config/NAME.json`` (``ConfigManager``)."""
+    """Keeps a table in ``config/NAME.json`` (``ConfigManager``).
+
+    A file that cannot be used is set aside, and so is a ``.bak``: neither keeps the broker from serving its messages.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -63,29 +103,45 @@ class TableFile:
         self._due = False
         self.failed = False
         """Whether the last write failed."""
+        self.is_whole = True
+        """Whether ``load`` found all that was written last: not after a damage, and not without the file."""
+        self.findings: list[str] = []
+        """What ``load`` found wrong, one line each."""
 
-    def load_raw(self) -> Any | None:
-        """What the file holds, ``None`` when there is none.
+    def load(self, form: Callable[[Any], T]) -> T | None:
+        """What the file holds, else what its ``.bak`` holds; ``None`` when neither is there and can be used.
 
-        :raises TableFileError: neither it nor its ``.bak`` can be read.
+        :param form: makes the table of what was read; raises ``ValueError``, ``TypeError`` or ``BodyError`` for what
+            has another form.
         """
+        self.findings = []
+        backup = self.path.with_name(self.path.name + ".bak")
+        found = self._read(self.path, form)
+        self.is_whole = found is not None
+        if found is None:
+            found = self._read(backup, form)
+            if found is not None:
+                self._due = True
+                self.findings.append(f"config/{backup.name} is used, the table as it was before its last change")
+        return found
+
+    def _read(self, path: Path, form: Callable[[Any], T]) -> T | None:
         try:
-            return self._file.load()
-        except (OSError, fastjson.FastjsonError) as error:
-            raise TableFileError(self.path, error) from error
-
-    def load(self, kind: type[T]) -> T | None:
-        """The table as a typed body, ``None`` when there is none.
-
-        :raises TableFileError: it cannot be read, or is not of that form.
-        """
-        loaded = self.load_raw()
-        if loaded is None:
+            return form(fastjson.loads(path.read_bytes()))
+        except FileNotFoundError:
             return None
-        try:
-            return decode_body(kind, fastjson.dumps(loaded))
         except BodyError as error:
-            raise TableFileError(self.path, error.message) from error
+            why = error.message
+        except OSError as error:
+            why = error.strerror or str(error)
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+            why = f"{type(error).__name__}: {error}"
+        self.findings.append(set_aside(path, f"cannot be used: {why[:_SHOWN_CHARS]}"))
+        return None
+
+    def load_body(self, kind: type[T]) -> T | None:
+        """The table as a typed body; see :meth:`load`."""
+        return self.load(lambda loaded: decode_body(kind, fastjson.dumps(loaded)))
 
     def changed(self) -> None:
         """The table changed: the next ``save`` writes it."""

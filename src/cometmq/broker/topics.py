@@ -11,12 +11,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from cometmq import fastjson
 from cometmq.broker.live_config import LiveConfig
-from cometmq.broker.table_file import TableFile
+from cometmq.broker.table_file import INT32_MAX, TableFile, loaded_version
 from cometmq.clock import Clock
-from cometmq.limits import MAX_TOPICS
+from cometmq.limits import MAX_TOPIC_QUEUES, MAX_TOPICS
 from cometmq.message.names import (
     AUTO_CREATE_TOPIC,
     BENCHMARK_TOPIC,
@@ -32,7 +33,7 @@ from cometmq.message.names import (
     check_topic,
     reply_topic,
 )
-from cometmq.remoting.bodies import DataVersion, TopicConfig, TopicConfigSerializeWrapper
+from cometmq.remoting.bodies import BodyError, DataVersion, TopicConfig, TopicConfigSerializeWrapper, decode_body
 
 _log = logging.getLogger(__name__)
 
@@ -82,6 +83,8 @@ class TopicConfigManager:
             reply_topic(config.broker_cluster_name),
         }
         self.on_change: list[TopicListener] = []
+        self.is_whole = True
+        """Whether ``load`` found every topic that was written last."""
         self.on_due: Callable[[], None] = self.save
         """Called after each change: writes the file, or sees to it that it is written before the change is answered."""
 
@@ -117,15 +120,19 @@ class TopicConfigManager:
     def load(self) -> list[str]:
         """Read the file, add the topics that every broker has; return a line for each thing found wrong."""
         findings: list[str] = []
-        stored = self._file.load(TopicConfigSerializeWrapper)
+        stored = self._file.load(_loaded)
         if stored is not None:
-            self.version = stored.data_version
-            for name, topic in stored.topic_config_table.items():
-                wrong = check_topic(name)
-                if wrong is None and topic.topic_name == name:
+            version, entries = stored
+            self.version = version or self.version
+            for name, entry in entries.items():
+                topic, wrong = _checked(name, entry)
+                if topic is not None:
                     self._table[name] = topic
                 else:
-                    findings.append(f"topics.json: topic {name!r} left out: {wrong or 'its entry has another name'}")
+                    self.is_whole = False
+                    findings.append(f"topics.json: topic {name!r} left out: {wrong}")
+        self.is_whole = self.is_whole and self._file.is_whole and bool(self._table)
+        findings[:0] = self._file.findings
         for topic in self._built_in():
             if check_topic(topic.topic_name) is None:
                 self._table.setdefault(topic.topic_name, topic)
@@ -256,6 +263,34 @@ class TopicConfigManager:
         self._file.save(self.wrapper())
         if not self._file.failed:
             self._unsaved.clear()
+
+
+def _loaded(loaded: Any) -> tuple[DataVersion | None, dict[str, Any]]:
+    """The version and the entries of the file."""
+    entries = loaded["topicConfigTable"]
+    if not isinstance(entries, dict):
+        raise TypeError("its topicConfigTable is no table")
+    return loaded_version(loaded), entries
+
+
+def _checked(name: str, entry: Any) -> tuple[TopicConfig | None, str]:
+    """The topic of one entry, or what is wrong with it."""
+    try:
+        topic = decode_body(TopicConfig, fastjson.dumps(entry))
+    except (BodyError, TypeError, ValueError) as error:
+        return None, str(error)
+    wrong = check_topic(name)
+    if wrong is not None or topic.topic_name != name:
+        return None, wrong or "its entry has another name"
+    for what, number, most in (
+        ("readQueueNums", topic.read_queue_nums, MAX_TOPIC_QUEUES),
+        ("writeQueueNums", topic.write_queue_nums, MAX_TOPIC_QUEUES),
+        ("perm", topic.perm, INT32_MAX),
+        ("topicSysFlag", topic.topic_sys_flag, INT32_MAX),
+    ):
+        if not 0 <= number <= most:
+            return None, f"{what}={number}"
+    return topic, ""
 
 
 def _topic(name: str, queues: int, perm: int = READ_WRITE, topic_sys_flag: int = 0) -> TopicConfig:

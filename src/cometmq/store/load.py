@@ -18,6 +18,23 @@ from cometmq.store.record_scan import is_stored_topic
 _NAME_DIGITS: Final = 20
 MAX_QUEUE_ID: Final = 0x7FFFFFFF
 
+_SMALL_FILES: Final = (
+    "abort",
+    "checkpoint",
+    "comet/delayOffset.json",
+    "comet/locks.json",
+    "comet/position.json",
+    "comet/producers.json",
+    "comet/timer/position.json",
+    "config/consumerFilter.json",
+    "config/consumerOffset.json",
+    "config/delayOffset.json",
+    "config/subscriptionGroup.json",
+    "config/timercheck",
+    "config/topics.json",
+)
+"""Of the broker too: whatever lies in their places must be out of the way before they are read."""
+
 
 class Findings:
     """What opening a store found and did, one line each, and the place where strange files go."""
@@ -49,6 +66,21 @@ class Findings:
         place = self.place_for(path)
         shutil.move(path, place)
         self.add(f"{self.name(path)}: {why}; moved to {self.name(place)}")
+
+
+def set_unusable_aside(root: Path, findings: Findings) -> None:
+    """Set aside what stands where a small file of the store belongs and can be neither read nor written: directories.
+
+    Every such file can be missing; one that cannot be replaced would stop what it notes for good.
+    """
+    for name in _SMALL_FILES:
+        for path in (root / name, root / f"{name}.bak", root / f"{name}.tmp", (root / name).with_suffix(".tmp")):
+            if path.is_symlink() and not path.exists():
+                findings.set_aside(path, "a link that leads nowhere")
+            elif path.exists() and not path.is_file():
+                findings.set_aside(path, "not a file")
+            elif path.is_file() and not os.access(path, os.R_OK | os.W_OK):
+                findings.set_aside(path, "cannot be read and written")
 
 
 def offset_of_name(name: str) -> int | None:

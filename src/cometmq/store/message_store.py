@@ -313,7 +313,10 @@ class MessageStore:
         touched = self._touched
         if touched:
             self._touched = []
-        self._publish(position, touched)
+        try:
+            self._publish(position, touched)
+        except Exception:  # the messages are stored, and their requests are answered so
+            _log.exception("what follows from stored messages was not done whole")
         return position
 
     def _write_turn(self) -> None:
@@ -330,10 +333,7 @@ class MessageStore:
             raise
 
     def _publish(self, position: int, touched: list[TopicQueue]) -> None:
-        """Make what was put up to ``position`` readable, and write what is derived from it in blocks.
-
-        It is stored: whatever fails here, its requests are answered so.
-        """
+        """Make what was put up to ``position`` readable, and write what is derived from it in blocks."""
         dirty = self._queues.dirty
         for queue in touched:
             queue.committed = queue.next_offset
@@ -343,19 +343,16 @@ class MessageStore:
         index = self._index
         if index is not None:
             index.committed = len(index.pending)
-        try:
-            for queue in touched:
-                if len(queue.pending) >= _UNIT_BLOCK_BYTES:
-                    self._maintenance.write_units(queue)
-            if index is not None and (index.committed >= INDEX_BLOCK_MESSAGES or index.many_keys > INDEX_BLOCK_KEYS):
-                self._maintenance.write_index_in_turns()
-            if position > self._ahead_at:
-                self._log.allocate_ahead()
-                self._ahead_at = 1 << 62
-            if touched:
-                self.on_arrival(touched)
-        except Exception:
-            _log.exception("what follows from stored messages was not done whole")
+        for queue in touched:
+            if len(queue.pending) >= _UNIT_BLOCK_BYTES:
+                self._maintenance.write_units(queue)
+        if index is not None and (index.committed >= INDEX_BLOCK_MESSAGES or index.many_keys > INDEX_BLOCK_KEYS):
+            self._maintenance.write_index_in_turns()
+        if position > self._ahead_at:
+            self._log.allocate_ahead()
+            self._ahead_at = 1 << 62
+        if touched:
+            self.on_arrival(touched)
 
     def rollback(self) -> None:
         """Take back everything put since the last commit, with all its offsets."""

@@ -6,8 +6,8 @@ import dataclasses
 import logging
 from pathlib import Path
 
+from cometmq import fastjson
 from cometmq.clock import Clock
-from cometmq.config_file import ConfigFile
 from cometmq.fastjson import FastjsonError
 from cometmq.store.checkpoint import Checkpoint, StoreLock, load_checkpoint
 from cometmq.store.commit_log import CommitLog
@@ -15,7 +15,7 @@ from cometmq.store.config import StoreConfig
 from cometmq.store.disk import Disk
 from cometmq.store.errors import StoreError
 from cometmq.store.index_service import IndexService
-from cometmq.store.load import Findings, log_file_size
+from cometmq.store.load import Findings, log_file_size, set_unusable_aside
 from cometmq.store.position import load_position
 from cometmq.store.record_scan import LogScan, read_log_record
 from cometmq.store.recovery import Recovery
@@ -82,6 +82,7 @@ def open_store(config: StoreConfig, clock: Clock, disk: Disk) -> OpenedStore:
 def _recover(config: StoreConfig, clock: Clock, disk: Disk, lock: StoreLock, log: CommitLog) -> OpenedStore:
     root = config.root
     findings = Findings(root)
+    set_unusable_aside(root, findings)
     if log.segment_size != config.mapped_file_size_commit_log:
         findings.add(
             f"{findings.name(log.directory)}: files of {log.segment_size} bytes, not "
@@ -134,11 +135,16 @@ def _recover(config: StoreConfig, clock: Clock, disk: Disk, lock: StoreLock, log
 
 
 def known_topics(root: Path, findings: Findings) -> frozenset[str] | None:
-    """The topics of ``config/topics.json``; ``None`` when that cannot be told."""
+    """The topics of ``config/topics.json``; ``None`` when that cannot be told.
+
+    Its ``.bak`` does not tell: it lacks the topic that was made last.
+    """
     try:
-        table = ConfigFile(root / "config" / "topics.json").load()
-    except FastjsonError as error:
-        findings.add(f"config/topics.json: cannot be read, nor its .bak ({error}); every topic of the log is kept")
+        table = fastjson.loads((root / "config" / "topics.json").read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, FastjsonError) as error:
+        findings.add(f"config/topics.json: cannot be read ({error}); every topic of the log is kept")
         return None
     topics = table.get("topicConfigTable") if isinstance(table, dict) else None
     return frozenset(topics) if isinstance(topics, dict) and topics else None

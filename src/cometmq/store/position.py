@@ -54,7 +54,7 @@ def load_position(path: Path) -> Position | None:
     """Read the file; ``None`` when there is none that can be read."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Position)
-    except (OSError, msgspec.DecodeError, msgspec.ValidationError):
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
 
 

@@ -18,6 +18,8 @@ import numpy.typing as npt
 from cometmq.store.timer_unit import Units
 
 _VERSION: Final = 1
+_END_OF_TIME_MS: Final = 1 << 43
+"""In the year 2248: nothing was delivered later."""
 
 
 RENUMBERED: Final = 1 << 48
@@ -95,9 +97,11 @@ def read_position(path: Path) -> TimerPosition | None:
     """Read the file; ``None`` when there is none that can be read."""
     try:
         position = msgspec.json.decode(path.read_bytes(), type=TimerPosition)
-    except (OSError, msgspec.DecodeError, msgspec.ValidationError):
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
-    return position if position.version == _VERSION else None
+    numbers = (position.serial, position.log_offset, *position.days.values(), *position.days)
+    can_be = all(0 <= number < 1 << 62 for number in numbers) and -1 <= position.until_ms < _END_OF_TIME_MS
+    return position if position.version == _VERSION and can_be else None
 
 
 class Delivered:
