@@ -125,8 +125,12 @@ MAX_KV_NAME_CHARS: Final = 255
 MAX_KV_VALUE_CHARS: Final = 65_536
 """Value of a KV configuration entry; an order configuration of 1,000 brokers has about 20 KB."""
 
-MAX_KV_CHARS: Final = 16 * 1024 * 1024
-"""Names and values of the whole KV configuration, all written at each change: about 50 ms for so much."""
+MAX_KV_CHARS: Final = 8 * 1024 * 1024
+"""Names and values of the whole KV configuration, all written when something changes: so a namespace fits into an
+answer."""
+
+MAX_WAITING_KV_CHANGES: Final = 1_024
+"""Changes of the KV configuration that wait for the disk; above it SYSTEM_BUSY."""
 
 MAX_DATA_VERSION_BYTES: Final = 4_096
 """A DataVersion (322); Java's has 60 bytes."""

@@ -89,6 +89,7 @@ async def _make_true(server: NameServer, wire: Wire, exchange: dict[str, Any]) -
             server.kv.put(fields["namespace"], key, value)
     elif code in KV_CODES and answer["header"]["code"] == 0:
         server.kv.put(fields["namespace"], fields["key"], (answer["header"].get("extFields") or {}).get("value", "v"))
+    server.kv.saved(server.kv.staged)
 
 
 def _comparable(text: str) -> Any:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
 
 from cometmq.namesrv.kv import KvConfig, KvError
+from cometmq.namesrv.kv_writer import KvWriter
 from cometmq.namesrv.settings import PathChangeError, Settings
 from cometmq.options import ConfigError, no_effect
-from cometmq.remoting.bodies import KVTable, encode_body
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import (
     DeleteKVConfigRequestHeader,
@@ -28,6 +32,7 @@ class ConfigurationRequests:
 
     def __init__(self, kv: KvConfig, settings: Settings) -> None:
         self.kv = kv
+        self._writer: Final = KvWriter(kv)
         self.settings = settings
 
     def register(self, processors: ProcessorTable) -> None:
@@ -41,15 +46,33 @@ class ConfigurationRequests:
         add(code.UPDATE_NAMESRV_CONFIG, NoHeader, self.update_config)
         add(code.GET_NAMESRV_CONFIG, NoHeader, self.get_config)
 
+    async def stop(self) -> None:
+        """Write what is still to be written."""
+        await self._writer.stop()
+
     # --- KV configuration ---------------------------------------------------------------------
-    def put_kv(self, conn: ServerConnection, request: Request[PutKVConfigRequestHeader], body: bytes) -> Response:
-        """PUT_KV_CONFIG (100)."""
+    def put_kv(
+        self, conn: ServerConnection, request: Request[PutKVConfigRequestHeader], body: bytes
+    ) -> Response | None:
+        """PUT_KV_CONFIG (100); answered once it is on disk."""
         header = request.header
+        return self._change(conn, request, lambda: self.kv.put(header.namespace, header.key, header.value))
+
+    def _change(self, conn: ServerConnection, request: Request[Any], change: Callable[[], None]) -> Response | None:
+        if self._writer.is_full:
+            return Response(ResponseCode.SYSTEM_BUSY, remark="too many changes wait to be written, try again")
         try:
-            self.kv.put(header.namespace, header.key, header.value)
+            change()
         except KvError as error:
             return Response(ResponseCode.SYSTEM_ERROR, remark=str(error))
-        return Response()
+        if self.kv.is_written:
+            return Response()
+        self._writer.write(
+            lambda error: conn.respond(
+                request, Response() if error is None else Response(ResponseCode.SYSTEM_ERROR, remark=str(error))
+            )
+        )
+        return None
 
     def get_kv(self, conn: ServerConnection, request: Request[GetKVConfigRequestHeader], body: bytes) -> Response:
         """GET_KV_CONFIG (101)."""
@@ -62,13 +85,12 @@ class ConfigurationRequests:
             )
         return Response(header=GetKVConfigResponseHeader(value=value))
 
-    def delete_kv(self, conn: ServerConnection, request: Request[DeleteKVConfigRequestHeader], body: bytes) -> Response:
-        """DELETE_KV_CONFIG (102)."""
-        try:
-            self.kv.delete(request.header.namespace, request.header.key)
-        except KvError as error:
-            return Response(ResponseCode.SYSTEM_ERROR, remark=str(error))
-        return Response()
+    def delete_kv(
+        self, conn: ServerConnection, request: Request[DeleteKVConfigRequestHeader], body: bytes
+    ) -> Response | None:
+        """DELETE_KV_CONFIG (102); answered once it is on disk."""
+        header = request.header
+        return self._change(conn, request, lambda: self.kv.delete(header.namespace, header.key))
 
     def kv_namespace(
         self, conn: ServerConnection, request: Request[GetKVListByNamespaceRequestHeader], body: bytes
@@ -79,7 +101,7 @@ class ConfigurationRequests:
             return Response(
                 ResponseCode.QUERY_NOT_FOUND, remark=f"No config item, Namespace: {request.header.namespace}"
             )
-        return Response(body=encode_body(KVTable(table=table)))
+        return Response(body=msgspec.json.encode({"table": table}))
 
     # --- configuration ------------------------------------------------------------------------
     def update_config(self, conn: ServerConnection, request: Request[NoHeader], body: bytes) -> Response:

@@ -1,11 +1,13 @@
 """KVConfigManager: namespaces of keys and values, kept in ``kvConfig.json`` in Apache's form.
 
-The file is ``{"configTable":{namespace:{key:value}}}`` and is written whole at every change, so that
-an answer with code 0 means that the change is on disk.
+The file is ``{"configTable":{namespace:{key:value}}}`` and is written whole. A change is staged first, then written
+together with all others of its moment, and only then seen; so an answer with code 0 means that it is on disk. When
+the write fails, all that is staged is given up. Staged tables are copied before they change: a thread may write them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -13,7 +15,7 @@ import msgspec
 
 from cometmq.config_file import ConfigFile
 from cometmq.errors import CometMQError
-from cometmq.fastjson import FastjsonError, dumps
+from cometmq.fastjson import FastjsonError
 from cometmq.limits import MAX_KV_CHARS, MAX_KV_ENTRIES, MAX_KV_NAME_CHARS, MAX_KV_VALUE_CHARS
 
 ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
@@ -26,11 +28,6 @@ class KvError(CometMQError):
     """A change that breaks a limit or could not be written."""
 
 
-def _count_chars(tables: Tables) -> int:
-    entries = sum(len(key) + len(value) for table in tables.values() for key, value in table.items())
-    return entries + sum(map(len, tables))
-
-
 class KvConfig:
     """The KV configuration of one nameserver."""
 
@@ -40,17 +37,21 @@ class KvConfig:
         :raises KvError: the file exists and cannot be understood.
         """
         self._file = ConfigFile(path)
-        self._tables: Tables = {}
+        self._written: Tables = {}
         try:
             loaded = self._file.load()
             if loaded is not None:
-                self._tables = msgspec.convert(loaded, dict[str, Tables])["configTable"]
+                self._written = msgspec.convert(loaded, dict[str, Tables])["configTable"]
         except (msgspec.ValidationError, FastjsonError, KeyError) as error:
             raise KvError(f"{path} is not a KV configuration: {error}", next_step="repair or remove the file") from None
-        self._chars = _count_chars(self._tables)
+        self._staged = self._written
+        self._entries = 0
+        self._chars = 0
+        self.give_up()
 
+    # --- changes ------------------------------------------------------------------------------
     def put(self, namespace: str, key: str, value: str) -> None:
-        """Set one value (code 100).
+        """Stage one value (code 100).
 
         :raises KvError: nothing is changed then.
         """
@@ -58,38 +59,63 @@ class KvConfig:
             raise KvError(f"a namespace or key has 1 to {MAX_KV_NAME_CHARS} characters")
         if len(value) > MAX_KV_VALUE_CHARS:
             raise KvError(f"the value has {len(value)} characters; at most {MAX_KV_VALUE_CHARS} are allowed")
-        table = self._tables.get(namespace, {})
-        if key not in table and len(self._tables) + sum(map(len, self._tables.values())) >= MAX_KV_ENTRIES:
+        table = self._staged.get(namespace, {})
+        old = table.get(key)
+        if old is None and self._entries >= MAX_KV_ENTRIES:
             raise KvError(f"this nameserver holds at most {MAX_KV_ENTRIES} KV entries")
-        grown = len(key) + len(value) if key not in table else len(value) - len(table[key])
-        grown += 0 if namespace in self._tables else len(namespace)
+        grown = len(value) - len(old) if old is not None else len(key) + len(value)
+        grown += 0 if namespace in self._staged else len(namespace)
         if grown > 0 and self._chars + grown > MAX_KV_CHARS:
             raise KvError(f"this nameserver holds at most {MAX_KV_CHARS} characters of KV configuration")
-        self._save({**self._tables, namespace: {**table, key: value}})
-
-    def get(self, namespace: str, key: str) -> str | None:
-        """Return one value (code 101)."""
-        return self._tables.get(namespace, {}).get(key)
+        self._entries += (old is None) + (namespace not in self._staged)
+        self._chars += grown
+        self._staged = {**self._staged, namespace: {**table, key: value}}
 
     def delete(self, namespace: str, key: str) -> None:
-        """Remove one value; an absent one is no error (code 102).
-
-        :raises KvError: the change could not be written.
-        """
-        table = self._tables.get(namespace)
+        """Stage the removal of one value; an absent one is no error (code 102)."""
+        table = self._staged.get(namespace)
         if table is not None and key in table:
-            rest = {name: value for name, value in table.items() if name != key}
-            self._save({**self._tables, namespace: rest})
+            rest = dict(table)
+            self._chars -= len(key) + len(rest.pop(key))
+            self._entries -= 1
+            self._staged = {**self._staged, namespace: rest}
 
-    def namespace(self, namespace: str) -> dict[str, str] | None:
-        """Return a whole namespace, or ``None`` when it never held anything (code 219)."""
-        table = self._tables.get(namespace)
-        return None if table is None else dict(table)
+    @property
+    def staged(self) -> Tables:
+        """What is to be written; not to be changed."""
+        return self._staged
 
-    def _save(self, tables: Tables) -> None:
+    @property
+    def is_written(self) -> bool:
+        """Whether nothing is staged that is not on disk."""
+        return self._staged is self._written
+
+    def save(self, tables: Tables) -> None:
+        """Write tables that were staged; any thread may call it, one at a time.
+
+        :raises KvError: the file could not be written and is the old one.
+        """
         try:
-            self._file.save(dumps({"configTable": tables}))
+            self._file.save(msgspec.json.encode({"configTable": tables}))
         except OSError as error:
             raise KvError(f"cannot write the KV configuration: {error}") from error
-        self._tables = tables
-        self._chars = _count_chars(tables)
+
+    def saved(self, tables: Tables) -> None:
+        """These tables are on disk: they are seen from now on."""
+        self._written = tables
+
+    def give_up(self) -> None:
+        """Forget what is staged and not on disk."""
+        self._staged = self._written
+        self._entries = len(self._staged) + sum(map(len, self._staged.values()))
+        entries = sum(len(key) + len(value) for table in self._staged.values() for key, value in table.items())
+        self._chars = entries + sum(map(len, self._staged))
+
+    # --- questions ----------------------------------------------------------------------------
+    def get(self, namespace: str, key: str) -> str | None:
+        """Return one value (code 101)."""
+        return self._written.get(namespace, {}).get(key)
+
+    def namespace(self, namespace: str) -> Mapping[str, str] | None:
+        """Return a whole namespace, or ``None`` when it never held anything (code 219); not to be changed."""
+        return self._written.get(namespace)

@@ -42,7 +42,8 @@ class NameServer:
         processors = ProcessorTable()
         self._requests = NamesrvRequests(self.routes, self.kv, self._settings, clock)
         self._requests.register(processors)
-        ConfigurationRequests(self.kv, self._settings).register(processors)
+        self._configuration = ConfigurationRequests(self.kv, self._settings)
+        self._configuration.register(processors)
         self._server = RemotingServer(
             processors,
             clock=clock,
@@ -82,6 +83,7 @@ class NameServer:
             self._scan_timer = None
         await self._server.stop()
         await self._requests.stop()
+        await self._configuration.stop()
 
     def _scan(self) -> None:
         """Take out brokers that fell silent (``scanNotActiveBroker``)."""
