@@ -28,6 +28,7 @@ from cometmq.clock import VirtualClock
 from cometmq.limits import LOCK_SECONDS, LOCK_TRUST_SECONDS, MAX_LOCK_REQUEST_QUEUES
 from cometmq.remoting.bodies import LockBatchRequestBody, LockBatchResponseBody, MessageQueue, decode_body, encode_body
 from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.headers import UnregisterClientRequestHeader
 
 LOCK, UNLOCK = RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ
 QUEUES = [MessageQueue("T", "broker-a", number) for number in range(4)]
@@ -82,6 +83,47 @@ async def test_locks_outlive_the_connection(wire: Wire, connect: Connect) -> Non
     await lost.close()
     assert await lock(wire, "two") == set()
     assert await lock(wire, "one") == set(QUEUES)
+
+
+async def leave(wire: Wire, client: str, group: str = "g") -> None:
+    header = UnregisterClientRequestHeader(client_id=client, consumer_group=group)
+    assert (await wire.call(RequestCode.UNREGISTER_CLIENT, header)).code == ResponseCode.SUCCESS
+
+
+async def test_a_member_that_leaves_frees_all_its_queues_before_the_others_are_told(
+    wire: Wire, connect: Connect
+) -> None:
+    other = await connect()
+    await beat(wire, heartbeat("one", "T"))
+    await beat(other, heartbeat("two", "T"))
+    assert await lock(wire, "one", QUEUES[:3]) == set(QUEUES[:3])
+    assert await lock(other, "two") == {QUEUES[3]}
+    await unlock(wire, "one", QUEUES[:1])  # two others stay: as unlocks that a Java client would send 20 s later
+    await leave(wire, "one")
+    assert await lock(other, "two") == set(QUEUES)
+
+
+async def test_leaving_frees_nothing_of_other_members_and_other_groups(wire: Wire, connect: Connect) -> None:
+    other = await connect()
+    await beat(wire, heartbeat("one", "T"))
+    await beat(other, heartbeat("two", "T"))
+    await lock(wire, "one", QUEUES[:2])
+    await lock(other, "two", QUEUES[2:])
+    await leave(wire, "one", group="another")
+    await leave(wire, "two")  # in another member's name
+    await leave(wire, "")
+    assert await lock(wire, "one") == set(QUEUES[:2])
+    await leave(other, "two")
+    assert await lock(wire, "one") == set(QUEUES)
+    producing = UnregisterClientRequestHeader(client_id="one", producer_group="g")
+    await wire.call(RequestCode.UNREGISTER_CLIENT, producing)
+    assert await lock(other, "two") == set()
+
+
+async def test_a_restarted_broker_knows_that_a_member_left_whose_heartbeat_it_never_got(wire: Wire) -> None:
+    await lock(wire, "one")
+    await leave(wire, "one")
+    assert await lock(wire, "two") == set(QUEUES)
 
 
 async def test_real_exchanges(wire: Wire, golden_frames: list[dict[str, Any]]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
@@ -19,6 +20,8 @@ pytestmark = pytest.mark.interop
 
 GetClient = Callable[[str], Client]
 QUEUES = 4
+SOON_S = 35.0
+"""A member looks at its group every 20 s at least; a lock that nobody frees lives for 60 s."""
 # Members look at their group every 20 s; the C++ client does not unlock a queue that it leaves: it rests for a minute.
 HANDOVER_S = 120.0
 # The Go client keeps the locks of queues that it gave to another member, over Apache's broker too.
@@ -127,6 +130,34 @@ def test_a_real_member_takes_over_from_ours(
     until_consumed(96, HANDOVER_S, f"{name} takes over", ours, member)
     member.stop()
     assert_in_order(ours.positions, theirs(member))
+
+
+def test_a_java_member_that_leaves_soon_after_another_came_leaves_no_queue_behind(
+    cluster: Deployment, java: Client, topic: str, group: str
+) -> None:
+    # A queue that it gave up with messages in its buffer it would unlock 20 s later; shut down, it forgets that.
+    with SyncProducer("interop-ordered", cluster.address) as producer:
+        for queue in producer.queues(topic):
+            producer.send_batch([Message(topic, b"x")] * 400, queue=queue)
+    leaving = java.start_consuming(cluster.address, topic, group, mode="orderly", timeout=200, **{"sleep-ms": 300})
+    probe.until(lambda: total(theirs(leaving)) > 0, PATIENCE_S, "the first member consumes")
+    staying = java.start_consuming(cluster.address, topic, group, mode="orderly", timeout=200)
+    half = QUEUES // 2
+    probe.until(
+        lambda: any(len(event["queues"]) == half for event in leaving.named("assigned")[1:]),
+        PATIENCE_S,
+        "it gives up two",
+    )
+    left_at = time.monotonic()
+    leaving.stop()
+
+    def consumed() -> int:  # Java's members repeat what was in a buffer
+        both = (theirs(leaving), theirs(staying))
+        return len({(queue, offset) for member in both for queue, offsets in member.items() for offset in offsets})
+
+    probe.until(lambda: consumed() == QUEUES * 400, HANDOVER_S, "the second member consumes the rest")
+    assert time.monotonic() - left_at < SOON_S, "queues were locked for a minute"
+    staying.stop()
 
 
 def test_series_of_one_key_from_java_keep_their_order(

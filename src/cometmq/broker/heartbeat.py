@@ -12,6 +12,7 @@ from cometmq.broker.clients import ClientRegistry, ConsumerGroup, selection_char
 from cometmq.broker.consumer_filters import ConsumerFilterManager
 from cometmq.broker.groups import SubscriptionGroupManager
 from cometmq.broker.live_config import LiveConfig
+from cometmq.broker.locks import RebalanceLockManager
 from cometmq.broker.pull_filters import not_supported
 from cometmq.broker.subscriptions import SubscriptionError, is_tag_type, parse_sql
 from cometmq.broker.topics import TopicConfigManager
@@ -49,12 +50,14 @@ class ClientManageProcessor:
         topics: TopicConfigManager,
         groups: SubscriptionGroupManager,
         filters: ConsumerFilterManager,
+        locks: RebalanceLockManager,
     ) -> None:
         self._live = live
         self._clients = clients
         self._topics = topics
         self._groups = groups
         self._filters = filters
+        self._locks = locks
         clients.consumers.on_change.append(self._notify)
 
     def register(self, processors: ProcessorTable) -> None:
@@ -94,11 +97,13 @@ class ClientManageProcessor:
             )
 
     def unregister(self, connection: ServerConnection, request: Request[Any], _body: bytes) -> Response:
-        """Take a client out of the groups it names."""
+        """Take a client out of the groups it names; its queues are free before the other members hear of it."""
         header: UnregisterClientRequestHeader = request.header
         if header.producer_group:
             self._clients.producers.unregister(header.producer_group, connection)
         if header.consumer_group:
+            if not self._clients.is_stranger(connection, header.consumer_group, header.client_id):
+                self._locks.unlock_all(header.consumer_group, header.client_id)
             self._clients.consumers.unregister(header.consumer_group, connection)
         return Response()
 

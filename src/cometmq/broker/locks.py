@@ -2,8 +2,10 @@
 
 Members of an orderly group read only queues that they hold a lock of. A lock lives for
 :data:`~cometmq.limits.LOCK_SECONDS` since its last renewal, twice as long as clients trust one, so that
-a queue never has two readers, however a member was lost. Their holders outlive a restart of the broker
-(:mod:`cometmq.broker.lock_file`).
+a queue never has two readers, however a member was lost. A connection that closes frees nothing, since its
+client may go on over another one; a member that says that it leaves (35) frees all that it holds, also what it
+would have unlocked later: Java's client forgets its delayed unlocks when it is shut down. The holders outlive a
+restart of the broker (:mod:`cometmq.broker.lock_file`).
 """
 
 from __future__ import annotations
@@ -109,6 +111,11 @@ class RebalanceLockManager:
         """Free those of the queues that the client holds; others' locks stay."""
         locks = self._groups.get(group, {})
         self._drop(group, [queue for queue in queues if queue in locks and locks[queue].client_id == client_id])
+
+    def unlock_all(self, group: str, client_id: str) -> None:
+        """Free whatever a member of a group holds: it leaves."""
+        locks = self._groups.get(group, {})
+        self._drop(group, [queue for queue, lock in locks.items() if lock.client_id == client_id])
 
     def expire(self) -> None:
         """Forget the locks whose time is up."""

@@ -285,6 +285,14 @@ class ClientInstance:
             )
         self._consumers[group] = member
 
+    def has_consumer(self, group: str) -> bool:
+        """Whether this client id is a member of the group, as far as its heartbeats tell."""
+        return group in self._consumers
+
+    def drop_consumer(self, group: str) -> None:
+        """Take a consumer out of the heartbeats, without a word to the brokers yet."""
+        self._consumers.pop(group, None)
+
     async def remove(self, *, producer_group: str | None = None, consumer_group: str | None = None) -> None:
         """Take a group out of the heartbeats and tell the brokers."""
         if producer_group is not None:

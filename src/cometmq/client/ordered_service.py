@@ -157,8 +157,10 @@ class OrderedConsumeService:
         """A worker has left a lane."""
         self._idle_workers += 1
         process_queue = lane.process_queue
-        if process_queue not in self._lanes:
-            return  # closed meanwhile
+        if process_queue not in self._lanes:  # closed meanwhile
+            for request in list(process_queue.running):
+                process_queue.skip(request)
+            return
         if end is _End.FAILED:
             self._spawn(self._rest(lane, verdict))
         elif end is _End.PAUSE and lane.line:

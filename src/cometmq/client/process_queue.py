@@ -120,6 +120,7 @@ class ProcessQueue:
         """A request is done for good; harmless when it was before, since its messages went back to the broker."""
         self.running.discard(request)
         if self._released or request.done:
+            self._changed.set()
             return
         request.done = True
         self._count -= len(request.messages)

@@ -107,6 +107,8 @@ class PushConsumer:
         self._saving = asyncio.Lock()
         self._reporting: dict[MessageQueue, asyncio.Lock] = {}
         self._locks: QueueLocks | None = None
+        self._held_on: list[ProcessQueue] = []
+        """Orderly: queues left by the close although a call runs."""
         self._state = "not started"
 
     async def __aenter__(self) -> Self:
@@ -195,8 +197,24 @@ class PushConsumer:
         self._service.close()
         if self.trace is not None:
             await self.trace.close()
-        await self.instance.remove(consumer_group=self.group)
+        if self._held_on:
+            self.instance.drop_consumer(self.group)
+            self.instance.spawn(self._say_goodbye_later())
+        else:
+            await self.instance.remove(consumer_group=self.group)
         await self.instance.release()
+
+    async def _say_goodbye_later(self) -> None:
+        """Leave the group when the last calls have ended, since a member that leaves has no locks any more.
+
+        An instance that nobody else uses is closed by then; its locks end with their time.
+        """
+        for process_queue in self._held_on:
+            await process_queue.idle()
+            if self._locks is not None and not self.instance.has_consumer(self.group):
+                await self._locks.release(process_queue.queue)
+        if not self.instance.has_consumer(self.group):
+            await self.instance.remove(consumer_group=self.group)
 
     # --- subscriptions ---
 
@@ -374,6 +392,8 @@ class PushConsumer:
         process_queue.release()
         if self._locks is not None and drained:
             await self._locks.release(queue)
+        elif self._locks is not None:
+            self._held_on.append(process_queue)
         log.info("%s has left %s at offset %s", self.group, queue, process_queue.offset)
 
     async def _drain(self, queue: MessageQueue, process_queue: ProcessQueue) -> bool:

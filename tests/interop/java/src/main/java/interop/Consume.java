@@ -65,6 +65,7 @@ final class Consume {
             consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
                 messages.forEach(output::message);
                 received.addAndGet(messages.size());
+                pause(options.number("sleep-ms", 0));
                 return ConsumeOrderlyStatus.SUCCESS;
             });
         } else {
@@ -98,6 +99,14 @@ final class Consume {
             replier.close();
         }
         return Map.of("count", received.get());
+    }
+
+    private static void pause(long millis) {
+        try {
+            Thread.sleep(millis);
+        } catch (InterruptedException interrupted) {
+            Thread.currentThread().interrupt();
+        }
     }
 
     private static Map<String, Object> litePull(Options options, Output output, StopSignal stop) throws Exception {
