@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 import struct
 from pathlib import Path
 
@@ -273,6 +274,48 @@ async def test_a_shorter_table_makes_longer_waits_due_and_loses_no_level(
     assert bodies(broker) == [b"4", b"1"]
     await clock.run_for(0.1)
     await until(lambda: bodies(broker) == [b"4", b"1", b"5"])
+
+
+async def test_a_level_that_the_table_no_longer_has_is_due_after_a_second_when_its_queue_is_written_again(
+    start_broker: StartBroker, clock: VirtualClock, tmp_path: Path
+) -> None:
+    """As in Apache; its tag's hash is no due time (1970)."""
+    broker = await start_broker()
+    broker.turn.put_inner(broker.schedule.levels.park(_message(b"2h"), 18), lambda _: None)
+    broker.turn.end()
+    await broker.stop()
+    shutil.rmtree(tmp_path / "store" / "consumequeue" / SCHEDULE_TOPIC)
+    broker = await start_broker(message_delay_level="1s 5s")
+    (parked,) = stored(broker, SCHEDULE_TOPIC, 17)
+    unit = broker.store.queue(SCHEDULE_TOPIC, 17).unit(0)
+    assert unit is not None
+    assert unit[2] == parked.store_timestamp + 1_000
+    assert bodies(broker) == []
+    await clock.run_for(1)
+    await until(lambda: bodies(broker) == [b"2h"])
+
+
+async def test_the_topic_has_a_queue_for_each_level_also_where_a_table_was_stored_before(
+    start_broker: StartBroker, tmp_path: Path
+) -> None:
+    broker = await start_broker()
+    assert broker.topics.table[SCHEDULE_TOPIC].read_queue_nums == 18
+    broker.topics.save()
+    await broker.stop()
+    broker = await start_broker(message_delay_level=" ".join(f"{number}m" for number in range(1, 26)))
+    topic = broker.topics.table[SCHEDULE_TOPIC]
+    assert (topic.read_queue_nums, topic.write_queue_nums) == (25, 25)
+    broker.turn.put_inner(broker.schedule.levels.park(_message(b"last"), 25), lambda _: None)
+    broker.turn.end()
+    assert bodies(broker, SCHEDULE_TOPIC, 24) == [b"last"]
+
+
+async def test_only_levels_that_are_used_have_directories(broker: Broker, wire: Wire, tmp_path: Path) -> None:
+    directory = tmp_path / "store" / "consumequeue" / SCHEDULE_TOPIC
+    assert not directory.exists()
+    await send_delayed(wire, b"one", 3)
+    await broker.stop()
+    assert [entry.name for entry in directory.iterdir()] == ["2"]
 
 
 # --- questions ------------------------------------------------------------------------------------

@@ -28,6 +28,8 @@ class DelayProgress(msgspec.Struct, frozen=True):
     offsets: dict[int, int]
     position: int = NO_POSITION
     """``NO_POSITION`` when it is not known: another broker has delivered since."""
+    moved: dict[int, int] = {}
+    """Those of the offsets that stand behind messages which are not due yet, since these moved into the timer."""
 
 
 class DelayOffsets:
@@ -71,7 +73,7 @@ class DelayOffsets:
             return None, None
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             return None, set_aside(self._exact, f"cannot be used: {error}")
-        values = (*progress.offsets.values(), progress.position, *progress.offsets)
+        values = (*progress.offsets.values(), progress.position, *progress.offsets, *progress.moved.values())
         if not all(NO_POSITION <= value < 1 << 63 for value in values):
             return None, set_aside(self._exact, "cannot be used: an offset is out of range")
         return progress, None

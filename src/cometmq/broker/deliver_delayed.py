@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
+from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
+from cometmq.broker.delay_hold import moved
 from cometmq.broker.delayed_record import NotDeliverableError, delivered
 from cometmq.broker.inner_message import InnerMessage, Stored
 from cometmq.broker.send_targets import SendRefusedError
@@ -26,6 +28,7 @@ from cometmq.store.topic_queue import UNIT
 _log = logging.getLogger(__name__)
 
 _SIZE: Final = struct.Struct(">i")
+_NOTHING: Final[Mapping[int, int]] = {}
 
 
 class DelayLevel:
@@ -62,6 +65,8 @@ class DelayLevel:
         """Of that batch: the end of the log before it, and the queue's offset behind it."""
         self._waits_for_store = False
         """The last batch was refused, which is logged once."""
+        self._move_below = 0
+        """What waits below this log offset moves into the timer: its log file should go."""
         self._stopped = False
         self._idle: asyncio.Future[None] | None = None
 
@@ -81,7 +86,17 @@ class DelayLevel:
         if due:
             self._deliver(due)
         elif first_ms is not None:
-            self._wait_until(first_ms)
+            held = self._to_move()
+            if held:
+                self._deliver(len(held), held)
+            else:
+                self._wait_until(first_ms)
+
+    def move_below(self, end: int) -> None:
+        """Move what waits below a log offset into the timer, unless it becomes due before that is done."""
+        self._move_below = max(self._move_below, end)
+        if not self._under_way and not self._stopped:
+            self.look()
 
     def halt(self) -> None:
         """Deliver no more."""
@@ -124,6 +139,16 @@ class DelayLevel:
             count += 1
         return count, None
 
+    def _to_move(self) -> dict[int, int]:
+        """The due times of the first messages that must move, a batch at most, by their places in the log."""
+        held: dict[int, int] = {}
+        raw = self.queue.units(self.offset, DELAY_BATCH_MESSAGES) if self._move_below else b""
+        for place, _, due in UNIT.iter_unpack(raw):
+            if place >= self._move_below:
+                break
+            held[place] = due
+        return held
+
     # --- waiting ------------------------------------------------------------------------------
     def _wait_until(self, when_ms: int) -> None:
         """Look again at a date, and now and then before: it may be set back."""
@@ -139,11 +164,12 @@ class DelayLevel:
             self._recheck = None
 
     # --- delivery -----------------------------------------------------------------------------
-    def _deliver(self, count: int) -> None:
+    def _deliver(self, count: int, move: Mapping[int, int] = _NOTHING) -> None:
+        """Store the next messages where they belong; those in ``move`` in the timer, with their due times."""
         found = self._store.get_message(self.queue, self.offset, count, max_bytes=DELAY_BATCH_BYTES)
         messages: list[InnerMessage] = []
         for chunk in found.chunks:
-            self._read(chunk, messages)
+            self._read(chunk, messages, move)
         self._under_way = True
         self._put = self._store.max_physical_offset, found.next_begin_offset
         try:
@@ -154,7 +180,7 @@ class DelayLevel:
             if not put:
                 self._delivered(found.next_begin_offset)
 
-    def _read(self, chunk: memoryview, messages: list[InnerMessage]) -> None:
+    def _read(self, chunk: memoryview, messages: list[InnerMessage], move: Mapping[int, int]) -> None:
         at = 0
         while at < len(chunk):
             try:
@@ -164,7 +190,8 @@ class DelayLevel:
                 _log.error("a delayed message of level %d cannot be delivered and is lost: %s", self.level, error)
             else:
                 if message is not None:
-                    messages.append(message)
+                    due = move.get(record.physical_offset)
+                    messages.append(message if due is None else moved(message, due))
             at += _SIZE.unpack_from(chunk, at)[0]
 
     def _stored(self, next_offset: int, result: Stored | SendRefusedError) -> None:

@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from cometmq import fastjson
+from cometmq.broker.delay_hold import DelayHold
 from cometmq.broker.delay_levels import DelayLevels
 from cometmq.broker.delay_offsets import DelayOffsets, DelayProgress
-from cometmq.broker.delay_recovery import delivered_since
+from cometmq.broker.delay_recovery import delivered_since, not_due
 from cometmq.broker.deliver_delayed import DelayLevel
 from cometmq.broker.store_turn import StoreTurn
 from cometmq.clock import Clock
@@ -23,6 +24,7 @@ from cometmq.store.errors import StoreError
 from cometmq.store.message_store import MessageStore
 
 _log = logging.getLogger(__name__)
+_HOUR_MS: Final = 3_600_000
 
 
 class ScheduleMessageService:
@@ -38,6 +40,7 @@ class ScheduleMessageService:
         self._clock = clock
         self._running: dict[int, DelayLevel] = {}
         self.levels: Final = DelayLevels(store.config.delays_ms, self._parked)
+        store.hold_log(DelayHold(store, files, self._move_below))
 
     def register(self, processors: ProcessorTable) -> None:
         """Answer the code about how far the levels are."""
@@ -67,6 +70,24 @@ class ScheduleMessageService:
             self._running[number] = level
             level.look()
         self._files.save(self._progress())
+        self._warn_of_long_levels()
+
+    def _warn_of_long_levels(self) -> None:
+        """Say what becomes of levels that wait for longer than log files are kept."""
+        kept_ms = self._store.config.file_reserved_time * _HOUR_MS
+        numbers = [number for number, delay_ms in enumerate(self.levels.delays_ms, 1) if delay_ms > kept_ms]
+        if numbers:
+            _log.warning(
+                "delay levels %s of messageDelayLevel wait for longer than log files are kept (fileReservedTime=%d "
+                "hours): their messages are stored once more, in the timer, before their log file is deleted",
+                ", ".join(map(str, numbers)),
+                self._store.config.file_reserved_time,
+            )
+
+    def _move_below(self, end: int) -> None:
+        """Move what waits below a log offset into the timer; a slave, where no level runs, keeps it."""
+        for level in self._running.values():
+            level.move_below(end)
 
     def halt(self) -> None:
         """Deliver no more."""
@@ -89,7 +110,11 @@ class ScheduleMessageService:
 
     def _progress(self) -> DelayProgress:
         offsets = {number: level.delivered_offset for number, level in self._running.items() if level.delivered_offset}
-        return DelayProgress(offsets, self._store.max_physical_offset)
+        now_ms = self._clock.now_ms()
+        moved = {
+            number: offset for number, offset in offsets.items() if not_due(self._running[number].queue, offset, now_ms)
+        }
+        return DelayProgress(offsets, self._store.max_physical_offset, moved)
 
     def _parked(self, number: int) -> None:
         level = self._running.get(number)

@@ -136,7 +136,14 @@ class TopicConfigManager:
         for topic in self._built_in():
             if check_topic(topic.topic_name) is None:
                 self._table.setdefault(topic.topic_name, topic)
+        levels = self._schedule_topic()
+        if self._table[SCHEDULE_TOPIC].read_queue_nums < levels.read_queue_nums:
+            self._table[SCHEDULE_TOPIC] = levels
         return findings
+
+    def _schedule_topic(self) -> TopicConfig:
+        """A queue for each level of ``messageDelayLevel``, so that tools and readers see them all."""
+        return _topic(SCHEDULE_TOPIC, max(_SCHEDULE_QUEUES, len(self._live.current.delays_ms)))
 
     def _built_in(self) -> list[TopicConfig]:
         config = self._live.current
@@ -144,7 +151,7 @@ class TopicConfigManager:
             _topic(SELF_TEST_TOPIC, _SINGLE_QUEUE),
             _topic(BENCHMARK_TOPIC, _BENCHMARK_QUEUES),
             _topic(OFFSET_MOVED_EVENT, _SINGLE_QUEUE),
-            _topic(SCHEDULE_TOPIC, _SCHEDULE_QUEUES),
+            self._schedule_topic(),
             _topic(TIMER_TOPIC, _SINGLE_QUEUE),
             _topic(reply_topic(config.broker_cluster_name), _SINGLE_QUEUE),
             _topic(

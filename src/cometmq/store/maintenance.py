@@ -23,7 +23,7 @@ from cometmq.store.flush import FlushService
 from cometmq.store.index_file import IndexFile
 from cometmq.store.opening import OpenedStore
 from cometmq.store.position import Position, save_position
-from cometmq.store.retention import Retention
+from cometmq.store.retention import LogHolder, Retention
 from cometmq.store.topic_queue import TopicQueue
 
 if TYPE_CHECKING:
@@ -251,6 +251,10 @@ class Maintenance:
     def pin_log(self, name: str, offset: int) -> None:
         """Keep the log from ``offset`` on for ``name``."""
         self._retention.pins[name] = offset
+
+    def hold_log(self, holder: LogHolder) -> None:
+        """Ask ``holder`` before a log file is deleted."""
+        self._retention.holders.append(holder)
 
     def reconfigure(self, config: StoreConfig) -> None:
         """Go by another configuration's run-time keys from now on."""

@@ -54,6 +54,7 @@ from cometmq.store.query import QueryResult, query
 from cometmq.store.record_scan import NO_QUEUE_OFFSET, ROLLBACK, LogRecord, LogScan
 from cometmq.store.record_walk import walk
 from cometmq.store.replicated_log import ReplicatedLog
+from cometmq.store.retention import LogHolder
 from cometmq.store.topic_queue import UNIT, TopicQueue
 from cometmq.store.topic_queues import TopicQueues
 from cometmq.store.unit_runs import UnitRun, unit_runs
@@ -595,6 +596,10 @@ class MessageStore:
     def pin_log(self, name: str, offset: int) -> None:
         """Delete no log file with bytes from ``offset`` on, however old, until ``name`` pins another offset."""
         self._maintenance.pin_log(name, offset)
+
+    def hold_log(self, holder: LogHolder) -> None:
+        """Delete no log file that ``holder`` needs, however old."""
+        self._maintenance.hold_log(holder)
 
     def reconfigure(self, config: StoreConfig) -> None:
         """Go by the run-time keys of another configuration; all others keep their values."""

@@ -1,21 +1,37 @@
 """Retention: when log files go, and when messages are refused for want of room (``CleanCommitLogService``).
 
 Old files go at the hours of ``deleteWhen``, or at any hour once the disk is fuller than
-``diskMaxUsedSpaceRatio``; above ``diskSpaceCleanForciblyRatio`` the oldest go before their time. The
-last file never goes. Above ``diskSpaceWarningLevelRatio`` messages are refused.
+``diskMaxUsedSpaceRatio``; above ``diskSpaceCleanForciblyRatio`` the oldest go before their time. The last
+file never goes, nor one with bytes that are not flushed or that a :class:`LogHolder` needs. Above
+``diskSpaceWarningLevelRatio`` messages are refused.
 """
 
 from __future__ import annotations
 
 import datetime
 import logging
+from typing import Protocol
 
 from cometmq.store.errors import StoreFullError
 from cometmq.store.flush import FlushService
+from cometmq.store.mapped_file import MappedFile
 from cometmq.store.opening import OpenedStore
 
 _log = logging.getLogger(__name__)
 _HOUR_MS = 3_600_000
+
+
+class LogHolder(Protocol):
+    """Somebody who needs messages that may lie in log files whose time is over."""
+
+    name: str
+    """Of what it holds, for the log."""
+
+    def needed_from(self) -> int:
+        """Log offset of the first byte that is needed."""
+
+    def let_go(self, end: int, /) -> None:
+        """The file that ends at ``end`` should go: need nothing below soon, if that can be."""
 
 
 class Retention:
@@ -28,6 +44,9 @@ class Retention:
         """The configuration in force; its run-time keys may have changed since the store was opened."""
         self.pins: dict[str, int] = {}
         """Log offsets from which on somebody still needs the log, by who."""
+        self.holders: list[LogHolder] = []
+        self._kept = -1
+        """The end of the last file that a holder kept, which is logged once."""
         self.refusal: StoreFullError | None = None
         """Why messages are refused, while the disk is too full."""
 
@@ -73,12 +92,25 @@ class Retention:
                 break
             if not force and segment.path.stat().st_mtime * 1000 > oldest_ms:
                 break
+            if self._is_held(segment):
+                break
             log.remove_first()
             removed += 1
         if removed:
             _log.info("%d log files deleted; the log begins at %d", removed, log.min_offset)
             self._follow()
         return removed
+
+    def _is_held(self, segment: MappedFile) -> bool:
+        """Whether somebody needs the file; all who do are asked to let it go."""
+        holders = [holder for holder in self.holders if holder.needed_from() < segment.end]
+        for holder in holders:
+            if self._kept != segment.end:
+                _log.info("log file %s is kept: %s need it", segment.path.name, holder.name)
+            holder.let_go(segment.end)
+        if holders:
+            self._kept = segment.end
+        return bool(holders)
 
     def _follow(self) -> None:
         """Let queues and index forget what the log has forgotten."""

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Final
 
 from cometmq.message.names import SCHEDULE_TOPIC
 from cometmq.store.topic_queue import TopicQueue
+
+UNKNOWN_LEVEL_DELAY_MS: Final = 1_000
+"""What a message waits in a queue of no level of the table, as in Apache (``computeDeliverTimestamp``)."""
 
 
 class TopicQueues:
@@ -31,8 +35,8 @@ class TopicQueues:
         queue = queues.get(queue_id)
         if queue is None:
             delay_ms = 0
-            if topic == SCHEDULE_TOPIC and queue_id < len(self._delays_ms):
-                delay_ms = self._delays_ms[queue_id]
+            if topic == SCHEDULE_TOPIC:
+                delay_ms = self._delays_ms[queue_id] if queue_id < len(self._delays_ms) else UNKNOWN_LEVEL_DELAY_MS
             directory = self.root / topic / str(queue_id)
             queue = queues[queue_id] = TopicQueue(topic, queue_id, directory, self._file_size, delay_ms)
         return queue

@@ -379,3 +379,28 @@ async def _play(steps: list[tuple[object, ...]]) -> None:
         await clock.run_for(60)
         await clock.skip(3 * DAY_S)
         assert Counter(await bodies(master, "Later")) == sent, steps
+
+
+async def test_messages_of_a_level_survive_their_log_file_at_master_and_slave(pair: Cluster) -> None:
+    """The master moves them into the timer, the slave keeps its file until it knows that."""
+    clock = cast(VirtualClock, pair.clock)
+    wire = await connect(pair.broker(0))
+    await wire.send("Delayed", b"in 2 h", properties="DELAY\x0118\x02")
+    for _ in range(100):
+        await wire.send("Fill", bytes(2000))
+    await wire.close()
+    await replicated(pair)
+    await clock.run_for(5)
+    master, slave = pair.broker(0), pair.slave()
+    for broker in (master, slave):
+        for path in sorted(Path(broker.config.commit_log).iterdir())[:-1]:
+            os.utime(path, (0, 0))
+    assert (slave.store.delete_expired_files(), master.store.delete_expired_files()) == (0, 0)
+    assert await wait_until(clock, lambda: master.store.delete_expired_files() > 0, PATIENCE_S)
+    await replicated(pair)
+    await copied(pair)
+    assert slave.store.delete_expired_files() > 0
+    promoted = await fail_over(pair)
+    assert promoted.store.min_physical_offset > 0
+    await clock.skip(7_300)
+    assert await bodies(promoted, "Delayed") == [b"in 2 h"]
