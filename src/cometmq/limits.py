@@ -62,6 +62,9 @@ TURN_SECONDS: Final = 0.001
 """Work for one connection in one turn of a server after which it waits for the next: what others wait for a client
 that sends a thousand requests at once."""
 
+LATE_SECONDS: Final = 0.005
+"""So long beyond it one request must take for its connection to go on only after what has arrived meanwhile."""
+
 FRAMES_PER_LOOK: Final = 16
 """Sends and commits of offsets of one connection handled between two looks at the clock; after others it is looked at
 each time."""
@@ -142,6 +145,12 @@ MAX_REGISTRATION_BYTES: Final = 64 * 1024 * 1024
 MAX_TOPIC_QUEUES: Final = 16_384
 """Queues of one topic on one broker; each becomes a directory. Apache's own largest topic has 1,024."""
 
+MAX_CONSUMER_STATUS_BYTES: Final = 4 * 1024 * 1024
+"""Offsets that one consumer says it holds (221): 32,000 queues."""
+
+QUEUES_PER_SLICE: Final = 512
+"""Queues that an answer about a topic looks at in one turn of the loop: 3 to 15 ms."""
+
 MAX_CONSUME_QUEUE_UNITS: Final = 1_000
 """Units of a consume queue in one answer to QUERY_CONSUME_QUEUE (321); about 100 bytes each as JSON."""
 
@@ -210,8 +219,8 @@ MAX_CHECK_CLIENT_BYTES: Final = 128 * 1024
 MAX_GROUP_CONFIG_BYTES: Final = 64 * 1024
 """Configuration of one consumer group (200); Apache's has 400 bytes, with attributes of 5.x some more."""
 
-MAX_HEARTBEAT_FILTER_CHARS: Final = 131_072
-"""SQL92 expressions of one heartbeat: new ones are compiled while everybody waits, at about 2 µs a character."""
+MAX_HEARTBEAT_FILTER_CHARS: Final = 49_152
+"""SQL92 expressions of one heartbeat: new ones are compiled while everybody waits, at about 1.4 µs a character."""
 
 MAX_CONSUMER_FILTERS: Final = 10_000
 """SQL92 filters, one for a group and a topic, in ``consumerFilter.json``, those of the last day's groups included."""

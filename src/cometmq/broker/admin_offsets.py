@@ -13,7 +13,9 @@ from cometmq import fastjson
 from cometmq.broker.admin_topics import DEFAULT_REMARK
 from cometmq.broker.clients import ClientChannel, ConsumerManager
 from cometmq.broker.offsets import NO_OFFSET, ConsumerOffsetManager
+from cometmq.broker.slices import Steps, members, run_in_slices, slices
 from cometmq.broker.topics import TopicConfigManager
+from cometmq.limits import MAX_CONSUMER_STATUS_BYTES
 from cometmq.message.names import check_group
 from cometmq.remoting.bodies import (
     BodyError,
@@ -21,8 +23,6 @@ from cometmq.remoting.bodies import (
     MessageQueue,
     MessageQueueForC,
     QueryCorrectionOffsetBody,
-    ResetOffsetBody,
-    ResetOffsetBodyForC,
     decode_body,
     encode_body,
 )
@@ -129,7 +129,9 @@ class OffsetAdmin:
         return Response()
 
     # --- reset --------------------------------------------------------------------------------
-    def reset(self, connection: ServerConnection, request: Request[ResetOffsetRequestHeader], _body: bytes) -> Response:
+    def reset(
+        self, connection: ServerConnection, request: Request[ResetOffsetRequestHeader], _body: bytes
+    ) -> Response | None:
         """INVOKE_BROKER_TO_RESET_OFFSET (222): compute new offsets and tell the members of the group.
 
         The members stop, take the new offsets and commit them; the broker's table is not touched here.
@@ -141,15 +143,27 @@ class OffsetAdmin:
                 ResponseCode.SYSTEM_ERROR,
                 remark=f"[reset-offset] reset offset failed, no topic in this broker. topic={header.topic}",
             )
-        table: dict[MessageQueue, int] = {}
-        for queue_id in range(topic.write_queue_nums):
-            consumed = self._offsets.query(header.group, header.topic, queue_id)
-            if consumed == NO_OFFSET:
-                return Response(ResponseCode.SYSTEM_ERROR, remark=f"THe consumer group <{header.group}> not exist")
-            wanted = self._offset_at(header.topic, queue_id, header.timestamp)
-            if not header.is_force and wanted > consumed:
-                wanted = consumed
-            table[MessageQueue(header.topic, self._broker_name, queue_id)] = wanted
+        return run_in_slices(
+            connection, request, self._reset(connection.remote_address, header, topic.write_queue_nums)
+        )
+
+    def _reset(self, asker: str, header: ResetOffsetRequestHeader, queue_nums: int) -> Steps:
+        parts: list[bytes] = []
+        parts_for_c: list[bytes] = []
+        for queue_ids in slices(range(queue_nums)):
+            if parts:
+                yield
+            table: dict[MessageQueue, int] = {}
+            for queue_id in queue_ids:
+                consumed = self._offsets.query(header.group, header.topic, queue_id)
+                if consumed == NO_OFFSET:
+                    return Response(ResponseCode.SYSTEM_ERROR, remark=f"THe consumer group <{header.group}> not exist")
+                wanted = self._offset_at(header.topic, queue_id, header.timestamp)
+                if not header.is_force and wanted > consumed:
+                    wanted = consumed
+                table[MessageQueue(header.topic, self._broker_name, queue_id)] = wanted
+            parts.append(members(table))
+            parts_for_c.append(members(_for_c(table)))
         group = self._consumers.get(header.group)
         if group is None:
             return Response(
@@ -164,18 +178,14 @@ class OffsetAdmin:
                     ResponseCode.SYSTEM_ERROR,
                     remark=f"the client does not support this feature. version={channel.version}",
                 )
+        body = b'{"offsetTable":{%s}}' % b",".join(parts)
+        body_for_c = b'{"offsetTable":[%s]}' % b",".join(parts_for_c)
         for channel in channels:
             channel.connection.send_oneway(
-                RequestCode.RESET_CONSUMER_CLIENT_OFFSET, header, _reset_body(channel, table)
+                RequestCode.RESET_CONSUMER_CLIENT_OFFSET, header, body_for_c if channel.language == "CPP" else body
             )
-        _log.info(
-            "%s resets offsets of %s in %s to %d",
-            connection.remote_address,
-            header.group,
-            header.topic,
-            header.timestamp,
-        )
-        return Response(remark=DEFAULT_REMARK, body=encode_body(ResetOffsetBody(offset_table=table)))
+        _log.info("%s resets offsets of %s in %s to %d", asker, header.group, header.topic, header.timestamp)
+        return Response(remark=DEFAULT_REMARK, body=body)
 
     def _offset_at(self, topic: str, queue_id: int, timestamp: int) -> int:
         queue = self._store.queues().get(topic, {}).get(queue_id)
@@ -231,21 +241,29 @@ class OffsetAdmin:
             if isinstance(answer, BaseException):
                 raise answer
             try:
-                status = decode_body(GetConsumerStatusBody, answer.body or b"{}")
+                status = await asyncio.to_thread(_status_of, answer.body)
             except BodyError as error:
                 _log.warning("no status from %s: %s", channel.client_id, error)
                 continue
             if status.message_queue_table:
                 table[channel.client_id] = status.message_queue_table
-        body = encode_body(GetConsumerStatusBody(message_queue_table={}, consumer_table=table))
+        whole = GetConsumerStatusBody(message_queue_table={}, consumer_table=table)
+        body = await asyncio.to_thread(encode_body, whole)
         connection.respond(request, Response(remark=DEFAULT_REMARK, body=body))
 
 
-def _reset_body(channel: ClientChannel, table: dict[MessageQueue, int]) -> bytes:
-    if channel.language != "CPP":
-        return encode_body(ResetOffsetBody(offset_table=table))
-    listed = [
+def _for_c(table: dict[MessageQueue, int]) -> list[MessageQueueForC]:
+    return [
         MessageQueueForC(topic=queue.topic, broker_name=queue.broker_name, queue_id=queue.queue_id, offset=offset)
         for queue, offset in table.items()
     ]
-    return encode_body(ResetOffsetBodyForC(offset_table=listed))
+
+
+def _status_of(body: bytes) -> GetConsumerStatusBody:
+    """What a client says that it holds: in fastjson's dialect, which takes long to read.
+
+    :raises BodyError: it is not of that form, or too long.
+    """
+    if len(body) > MAX_CONSUMER_STATUS_BYTES:
+        raise BodyError(f"{len(body)} bytes; at most {MAX_CONSUMER_STATUS_BYTES} are read")
+    return decode_body(GetConsumerStatusBody, body or b"{}")

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from cometmq.broker.clients import ConsumerManager
 from cometmq.broker.groups import SubscriptionGroupManager
 from cometmq.broker.offsets import ConsumerOffsetManager
+from cometmq.broker.slices import Steps, members, run_in_slices, slices
 from cometmq.broker.stats import GROUP_GET_NUMS, BrokerStats
 from cometmq.broker.topics import TopicConfigManager
 from cometmq.clock import Clock
@@ -19,7 +20,6 @@ from cometmq.remoting.bodies import (
     ConsumeStatsList,
     MessageQueue,
     OffsetWrapper,
-    QueryConsumeTimeSpanBody,
     QueueTimeSpan,
     TopicConfig,
     encode_body,
@@ -68,18 +68,27 @@ class ProgressAdmin:
         processors.register(code.QUERY_CONSUME_TIME_SPAN, QueryConsumeTimeSpanRequestHeader, self.in_time)
 
     def of_group(
-        self, _connection: ServerConnection, request: Request[GetConsumeStatsRequestHeader], _body: bytes
-    ) -> Response:
+        self, connection: ServerConnection, request: Request[GetConsumeStatsRequestHeader], _body: bytes
+    ) -> Response | None:
         """GET_CONSUME_STATS (208): one group, in one topic or in all that it has offsets of."""
-        header = request.header
+        return run_in_slices(connection, request, self._of_group(request.header))
+
+    def _of_group(self, header: GetConsumeStatsRequestHeader) -> Steps:
         group = header.consumer_group
         names = [header.topic] if header.topic else [topic for topic, _ in self._offsets.of_group(group)]
-        total = ConsumeStats(offset_table={})
+        consume_tps = 0.0
+        topics: list[TopicConfig] = []
         for topic in self._consumed(group, names):
-            part = self._progress(group, topic, topic.read_queue_nums)
-            total.offset_table.update(part.offset_table)
-            total.consume_tps += part.consume_tps
-        return Response(body=encode_body(total))
+            topics.append(topic)
+            consume_tps += self._stats.per_minute(GROUP_GET_NUMS, f"{topic.topic_name}@{group}").tps
+        parts: list[bytes] = []
+        wanted = ((topic.topic_name, queue_id) for topic in topics for queue_id in range(topic.read_queue_nums))
+        for some in slices(wanted):
+            if parts:
+                yield
+            parts.append(members({self._queue(name, at): self._offset(group, name, at) for name, at in some}))
+        body = b'{"consumeTps":%s,"offsetTable":{%s}}' % (encode_body(consume_tps), b",".join(parts))
+        return Response(body=body)
 
     def of_all_groups(
         self, _connection: ServerConnection, request: Request[GetConsumeStatsInBrokerHeader], _body: bytes
@@ -109,23 +118,26 @@ class ProgressAdmin:
 
     def _progress(self, group: str, topic: TopicConfig, queue_nums: int) -> ConsumeStats:
         name = topic.topic_name
-        queues = self._store.queues().get(name, {})
-        table: dict[MessageQueue, OffsetWrapper] = {}
-        for queue_id in range(queue_nums):
-            queue = queues.get(queue_id)
-            consumed = max(self._offsets.query(group, name, queue_id), 0)
-            last = self._store.store_time(name, queue_id, consumed - 1) if consumed > 0 and queue is not None else 0
-            table[MessageQueue(name, self._broker_name, queue_id)] = OffsetWrapper(
-                broker_offset=0 if queue is None else max(queue.max_offset(), 0),
-                consumer_offset=consumed,
-                last_timestamp=max(last, 0),
-            )
+        table = {self._queue(name, at): self._offset(group, name, at) for at in range(queue_nums)}
         tps = self._stats.per_minute(GROUP_GET_NUMS, f"{name}@{group}").tps
         return ConsumeStats(offset_table=table, consume_tps=tps)
 
+    def _queue(self, topic: str, queue_id: int) -> MessageQueue:
+        return MessageQueue(topic, self._broker_name, queue_id)
+
+    def _offset(self, group: str, topic: str, queue_id: int) -> OffsetWrapper:
+        queue = self._store.queues().get(topic, {}).get(queue_id)
+        consumed = max(self._offsets.query(group, topic, queue_id), 0)
+        last = self._store.store_time(topic, queue_id, consumed - 1) if consumed > 0 and queue is not None else 0
+        return OffsetWrapper(
+            broker_offset=0 if queue is None else max(queue.max_offset(), 0),
+            consumer_offset=consumed,
+            last_timestamp=max(last, 0),
+        )
+
     def in_time(
-        self, _connection: ServerConnection, request: Request[QueryConsumeTimeSpanRequestHeader], _body: bytes
-    ) -> Response:
+        self, connection: ServerConnection, request: Request[QueryConsumeTimeSpanRequestHeader], _body: bytes
+    ) -> Response | None:
         """QUERY_CONSUME_TIME_SPAN (303): when a queue's first, last and last consumed messages were stored.
 
         ``delayTime`` is how long the next message to consume has been waiting, in ms; 0 when there is none.
@@ -134,33 +146,37 @@ class ProgressAdmin:
         topic = self._topics.get(name)
         if topic is None:
             return Response(ResponseCode.TOPIC_NOT_EXIST, remark=f"topic[{name}] not exist")
-        queues = self._store.queues().get(name, {})
-        now_ms = self._clock.now_ms()
-        spans: list[QueueTimeSpan] = []
-        for queue_id in range(topic.write_queue_nums):
-            queue = queues.get(queue_id)
-            begin, end = (0, 0) if queue is None else (queue.min_offset(), queue.max_offset())
+        return run_in_slices(connection, request, self._in_time(name, group, topic.write_queue_nums))
 
-            def stored_at(offset: int, queue_id: int = queue_id, begin: int = begin, end: int = end) -> int:
-                return self._store.store_time(name, queue_id, offset) if begin <= offset < end else -1
+    def _in_time(self, name: str, group: str, queue_nums: int) -> Steps:
+        parts: list[bytes] = []
+        for queue_ids in slices(range(queue_nums)):
+            if parts:
+                yield
+            parts.append(members([self._time_span(name, group, queue_id) for queue_id in queue_ids]))
+        return Response(body=b'{"consumeTimeSpanSet":[%s]}' % b",".join(parts))
 
-            consumed = max(self._offsets.query(group, name, queue_id), begin)
-            earliest = stored_at(begin)
-            consumed_at = stored_at(consumed - 1) if consumed > begin else earliest
-            latest = stored_at(end - 1)
-            spans.append(
-                QueueTimeSpan(
-                    message_queue=MessageQueue(name, self._broker_name, queue_id),
-                    min_time_stamp=earliest,
-                    max_time_stamp=latest,
-                    consume_time_stamp=consumed_at,
-                    delay_time=now_ms - stored_at(consumed) if consumed < end else 0,
-                    min_time_stamp_str=_local_text(earliest),
-                    max_time_stamp_str=_local_text(latest),
-                    consume_time_stamp_str=_local_text(consumed_at),
-                )
-            )
-        return Response(body=encode_body(QueryConsumeTimeSpanBody(consume_time_span_set=spans)))
+    def _time_span(self, name: str, group: str, queue_id: int) -> QueueTimeSpan:
+        queue = self._store.queues().get(name, {}).get(queue_id)
+        begin, end = (0, 0) if queue is None else (queue.min_offset(), queue.max_offset())
+
+        def stored_at(offset: int) -> int:
+            return self._store.store_time(name, queue_id, offset) if begin <= offset < end else -1
+
+        consumed = max(self._offsets.query(group, name, queue_id), begin)
+        earliest = stored_at(begin)
+        consumed_at = stored_at(consumed - 1) if consumed > begin else earliest
+        latest = stored_at(end - 1)
+        return QueueTimeSpan(
+            message_queue=self._queue(name, queue_id),
+            min_time_stamp=earliest,
+            max_time_stamp=latest,
+            consume_time_stamp=consumed_at,
+            delay_time=self._clock.now_ms() - stored_at(consumed) if consumed < end else 0,
+            min_time_stamp_str=_local_text(earliest),
+            max_time_stamp_str=_local_text(latest),
+            consume_time_stamp_str=_local_text(consumed_at),
+        )
 
 
 def _local_text(timestamp_ms: int) -> str:

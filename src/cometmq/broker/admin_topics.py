@@ -11,6 +11,7 @@ from typing import Final
 
 from cometmq.broker.clients import ConsumerManager
 from cometmq.broker.offsets import ConsumerOffsetManager
+from cometmq.broker.slices import Steps, members, run_in_slices, slices
 from cometmq.broker.stats import BrokerStats
 from cometmq.broker.topics import TopicConfigManager, describe_topic
 from cometmq.limits import MAX_TOPIC_QUEUES
@@ -21,7 +22,6 @@ from cometmq.remoting.bodies import (
     TopicConfig,
     TopicList,
     TopicOffset,
-    TopicStatsTable,
     encode_body,
 )
 from cometmq.remoting.codes import RequestCode, ResponseCode
@@ -141,23 +141,31 @@ class TopicAdmin:
         return Response(body=encode_body(TopicList(topic_list=sorted(self._topics.system_topics))))
 
     def offsets_of(
-        self, _connection: ServerConnection, request: Request[GetTopicStatsInfoRequestHeader], _body: bytes
-    ) -> Response:
+        self, connection: ServerConnection, request: Request[GetTopicStatsInfoRequestHeader], _body: bytes
+    ) -> Response | None:
         """GET_TOPIC_STATS_INFO (202): first and next offset of each queue, and when its last message was stored."""
         name = request.header.topic
         topic = self._topics.get(name)
         if topic is None:
             return Response(ResponseCode.TOPIC_NOT_EXIST, remark=f"topic[{name}] not exist")
-        queues = self._store.queues().get(name, {})
-        table: dict[MessageQueue, TopicOffset] = {}
-        for queue_id in range(topic.write_queue_nums):
-            queue = queues.get(queue_id)
-            first, end = (0, 0) if queue is None else (max(queue.min_offset(), 0), max(queue.max_offset(), 0))
-            last = self._store.store_time(name, queue_id, end - 1) if end > 0 else 0
-            table[MessageQueue(name, self._broker_name, queue_id)] = TopicOffset(
-                min_offset=first, max_offset=end, last_update_timestamp=max(last, 0)
-            )
-        return Response(body=encode_body(TopicStatsTable(offset_table=table)))
+        return run_in_slices(connection, request, self._offsets_of(name, topic.write_queue_nums))
+
+    def _offsets_of(self, name: str, queue_nums: int) -> Steps:
+        parts: list[bytes] = []
+        for queue_ids in slices(range(queue_nums)):
+            if parts:
+                yield
+            queues = self._store.queues().get(name, {})
+            table: dict[MessageQueue, TopicOffset] = {}
+            for queue_id in queue_ids:
+                queue = queues.get(queue_id)
+                first, end = (0, 0) if queue is None else (max(queue.min_offset(), 0), max(queue.max_offset(), 0))
+                last = self._store.store_time(name, queue_id, end - 1) if end > 0 else 0
+                table[MessageQueue(name, self._broker_name, queue_id)] = TopicOffset(
+                    min_offset=first, max_offset=end, last_update_timestamp=max(last, 0)
+                )
+            parts.append(members(table))
+        return Response(body=b'{"offsetTable":{' + b",".join(parts) + b"}}")
 
     def consumed_by(
         self, _connection: ServerConnection, request: Request[QueryTopicConsumeByWhoRequestHeader], _body: bytes

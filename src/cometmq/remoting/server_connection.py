@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from cometmq.errors import CometMQError
 from cometmq.limits import (
     FRAMES_PER_LOOK,
+    LATE_SECONDS,
     MAX_PENDING_INVOKES,
     MAX_UNFINISHED_BYTES,
     TURN_SECONDS,
@@ -181,7 +182,7 @@ class ServerConnection(asyncio.Protocol):
                 if not look:
                     now = clock.monotonic()
                     if ends is not None and now >= ends:
-                        self._wait_for_turn()
+                        self._wait_for_turn(is_late=now - ends >= LATE_SECONDS)
                         break
                     look, ends = FRAMES_PER_LOOK, now + TURN_SECONDS if ends is None else ends
                 look -= 1
@@ -217,13 +218,19 @@ class ServerConnection(asyncio.Protocol):
             if server.unfinished_bytes > MAX_UNFINISHED_BYTES:
                 server.cut_off_largest()
 
-    def _wait_for_turn(self) -> None:
-        """Its time in this turn is used up: others first, and no more bytes of this client until then."""
+    def _wait_for_turn(self, *, is_late: bool) -> None:
+        """Its time in this turn is used up: others first, and no more bytes of this client until then.
+
+        When it was late, so are others whose bytes have arrived and are not read yet: they go before it, too.
+        """
         if self._transport is None or self._transport.is_closing():
             return
         self._waits_for_turn = True
         self._transport.pause_reading()
-        self._server.resume_soon(self)
+        if is_late:
+            asyncio.get_running_loop().call_soon(self._server.resume_soon, self)
+        else:
+            self._server.resume_soon(self)
 
     def accept_response(self, frame: Frame) -> None:
         """An answer to something that the server asked; one that nobody waits for is dropped."""
