@@ -150,3 +150,21 @@ def topic_table(java: Client, deployment: Deployment) -> dict[str, object]:
         (route,) = java.admin(deployment.address, "route", topic=topic)
         table[topic] = route["value"]["queueDatas"]
     return table
+
+
+def test_a_store_with_extended_units_goes_to_ours_and_back(deploy: Callable[..., Deployment], java: Client) -> None:
+    """``enableConsumeQueueExt``: tags codes are addresses in Apache's queues, and codes after ours had the store."""
+    extended = {"enableConsumeQueueExt": "true", "enableCalcFilterBitMap": "true", "enablePropertyFilter": "true"}
+    deployment = deploy(System.APACHE, namesrv=System.APACHE, **extended, **SMALL_FILES)
+    topic = "SwapExtended"
+    java.create_topic(deployment.address, deployment.broker.address, topic)
+    for number, system in enumerate((System.APACHE, System.COMETMQ, System.APACHE)):
+        if number:
+            deployment.broker.stop()
+            deployment.start_again(system)
+        java.produce(deployment.address, Series(topic, 30, number * 100, tags=("a", "b", "c"), keys="k{i}"), "sync")
+        for selector in ({"tag": "b"}, {"sql": "TAGS = 'b'"}):
+            group = f"extended-{number}-{'-'.join(selector)}"
+            got = java.consume(deployment.address, topic, group, 10 * (number + 1), **selector, **{"from": "first"})
+            assert {message["tags"] for message in got} == {"b"}
+            assert len({message["msgId"] for message in got}) == 10 * (number + 1)

@@ -87,6 +87,19 @@ def test_the_log_alone_is_enough(apache_store: tuple[Path, set[Row]], tmp_path: 
     assert truth <= found
 
 
+def test_tags_are_those_of_the_records_where_units_have_addresses_of_an_extension(golden: Path, tmp_path: Path) -> None:
+    """A store with ``enableConsumeQueueExt``, which no broker of ours has opened."""
+    with tarfile.open(golden / "stores" / "ext" / "store.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    parsed = parse_store_options({"path": str(tmp_path / "store"), "topic": "Ext"})
+    reader = StoreScan(parsed)
+    for use in ("true", "false"):
+        parsed = parse_store_options({"path": str(tmp_path / "store"), "topic": "Ext", "useConsumeQueue": use})
+        found = [records for stretch in stretches(parsed) for records in reader.records(stretch)]
+        assert sum(len(records) for records in found) == 62
+        assert sum(len(records.tagged(frozenset({"b"}))) for records in found) == 20
+
+
 # --- stores of our own ---------------------------------------------------------------------------
 def write_store(
     directory: Path, messages: int, *, body: Callable[[int], bytes], segment: int = 1 << 20, topic: str = "T"

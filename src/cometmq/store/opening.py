@@ -14,6 +14,7 @@ from cometmq.store.commit_log import CommitLog
 from cometmq.store.config import StoreConfig
 from cometmq.store.disk import Disk
 from cometmq.store.errors import StoreError
+from cometmq.store.extended_units import replace_addresses
 from cometmq.store.index_service import IndexService
 from cometmq.store.load import Findings, log_file_size, set_unusable_aside
 from cometmq.store.position import load_position
@@ -112,6 +113,8 @@ def _recover(config: StoreConfig, clock: Clock, disk: Disk, lock: StoreLock, log
         check_crc=config.check_crc_on_recover,
     )
     recovery.run(queues.root)
+    if position is None or (root / "consumequeue_ext").is_dir():
+        replace_addresses(queues, log, disk, findings)
     queues.mark_dirty()
     for line in findings.lines:
         _log.warning("%s", line)

@@ -17,7 +17,7 @@ import numpy as np
 
 from cometmq.limits import MAX_TOPIC_CHARS
 from cometmq.store.config import CQ_UNIT_BYTES
-from cometmq.store.disk import Disk
+from cometmq.store.disk import Disk, replace_whole
 from cometmq.store.mapped_file import clear_from, file_name, first_data
 
 UNIT: Final = struct.Struct(">qiq")
@@ -267,6 +267,18 @@ class TopicQueue:
         self._files.append(start)
         self._files.sort()
         return fd
+
+    def file_path(self, start: int) -> Path:
+        """Where the file lies whose first byte is ``start``."""
+        return self._directory / file_name(start)
+
+    def replace_file(self, disk: Disk, start: int, content: bytes) -> None:
+        """Put a file with other units in the place of one; it survives a power cut. Used when opening only.
+
+        :raises OSError: it could not be written; the old one is then still there.
+        """
+        replace_whole(self.file_path(start), content, disk)
+        self._views.pop(start, None)
 
     def cut(self, offset: int) -> bool:
         """Make ``offset`` the end: whatever stands behind it becomes zero, whole files behind it go.
