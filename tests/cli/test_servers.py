@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -127,13 +128,38 @@ def test_several_brokers_share_a_topic_and_come_back(offline: CommandLine, tmp_p
         first, _ = sorted(children_of(process.pid))
         os.kill(first, signal.SIGKILL)
         until(lambda: len(set(children_of(process.pid)) - {first}) == 2, "a new process replaces the killed one")
-        until(lambda: command("cluster", "status").code == 0, "both brokers answer again")
+        until(lambda: both_answer(command), "both brokers answer again")
         got = command("consume", "wide", "--from-beginning", "--until-end")
         assert len(got.out.splitlines()) == 400
         children = children_of(process.pid)
         process.kill()
         process.wait()
         until(lambda: not any(alive(pid) for pid in children), "brokers end with the process that started them")
+
+
+def test_a_broker_that_cannot_be_started_for_want_of_descriptors_comes_back_later(
+    offline: CommandLine, tmp_path: Path
+) -> None:
+    base = free_port()
+    arguments = ["serve", "--data", str(tmp_path), "--namesrv-port", "0", "--port", str(base), "--brokers", "2"]
+    with running(offline, *arguments) as (process, _):
+        assert process.stderr is not None
+        first, second = sorted(children_of(process.pid))
+        limits = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (3, limits[1]))
+        os.kill(first, signal.SIGKILL)
+        while b"cannot be started" not in (said := process.stderr.readline()):
+            assert said
+        assert b"trying again in" in said
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, limits)
+        until(lambda: len(set(children_of(process.pid)) - {first}) == 2, "a new process replaces the killed one")
+        assert second in children_of(process.pid), "the other one serves all the time"
+
+
+def both_answer(command: CommandLine) -> bool:
+    """Whether two brokers are registered, which one of them is not while it starts, and answer."""
+    listed = command("cluster", "list", "-o", "json")
+    return listed.code == 0 and len(listed.json()) == 2 and command("cluster", "status").code == 0
 
 
 def children_of(parent: int) -> list[int]:

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Final
 
 from cometmq.cli.failures import INTERRUPTED
@@ -89,5 +90,11 @@ def announce(line: str) -> None:
 
 def warn(line: str) -> None:
     """Print a warning that does not keep a server from starting."""
-    sys.stderr.write(f"cometmq: warning: {line}\n")
-    sys.stderr.flush()
+    say(f"cometmq: warning: {line}\n")
+
+
+def say(text: str) -> None:
+    """Write to stderr; a full disk or a reader that is gone stops no server."""
+    with suppress(OSError):
+        sys.stderr.write(text)
+        sys.stderr.flush()

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
-from cometmq.cli.process import warn
+from cometmq.cli.failures import explain_os_error
+from cometmq.cli.process import say, warn
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.errors import CometMQError
 
@@ -51,12 +53,14 @@ class Child:
         process = self._process
         if process is None or process.returncode is not None:
             return
-        process.terminate()
-        killer = self._clock.call_later(STOP_SECONDS, process.kill)
-        await process.wait()
+        with suppress(ProcessLookupError):
+            process.terminate()
+        killer = self._clock.call_later(STOP_SECONDS, _kill, process)
+        await _ended(process)
         killer.cancel()
 
     async def _launch(self) -> None:
+        """Start the process and wait for its ready line; what does not come to it is killed."""
         process = await asyncio.create_subprocess_exec(
             *self._command,
             stdin=asyncio.subprocess.PIPE,
@@ -64,22 +68,32 @@ class Child:
             start_new_session=True,
         )
         self._process = process
-        assert process.stdout is not None
-        while line := (await process.stdout.readline()).decode(errors="replace").strip():
-            if READY_MARK in line:
-                self.ready_line = line
-                return
-        code = await process.wait()
+        try:
+            while (line := await _line(process)) is not None:
+                if READY_MARK in line:
+                    self.ready_line = line
+                    return
+            code = await process.wait()
+        except Exception:
+            _kill(process)
+            await process.wait()
+            raise
         raise ChildFailedError(f"{self.name} ended with exit code {code} before it was ready")
 
     async def _watch(self) -> None:
+        """Start the process again whenever it dies, at once or after a pause, until this is cancelled.
+
+        Nothing else ends it: a start may fail for want of memory, processes, descriptors or the program itself.
+        """
         pause = 0.0
         while True:
             assert self._process is not None
             started = self._clock.monotonic()
-            code = await self._process.wait()
+            code = await _ended(self._process)
             pause = 0.0 if self._clock.monotonic() - started > STEADY_SECONDS else pause
-            warn(f"{self.name} ended with exit code {code}; starting it again")
+            warn(
+                f"{self.name} ended with exit code {code}; starting it again" + (f" in {pause:.0f} s" if pause else "")
+            )
             while True:
                 await self._clock.sleep(pause)
                 pause = min(LONGEST_PAUSE_SECONDS, pause * 2 + 1)
@@ -88,3 +102,41 @@ class Child:
                     break
                 except ChildFailedError as error:
                     warn(f"{error}; trying again in {pause:.0f} s")
+                except Exception as error:
+                    warn(f"{self.name} cannot be started: {_reason(error)}; trying again in {pause:.0f} s")
+
+
+def _reason(error: Exception) -> str:
+    """Why a process cannot be started."""
+    return explain_os_error(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+
+
+def _kill(process: asyncio.subprocess.Process) -> None:
+    with suppress(ProcessLookupError):
+        process.kill()
+
+
+async def _ended(process: asyncio.subprocess.Process) -> int:
+    """Wait for the end of a process; what it prints until then goes to stderr, so that it never waits for a reader."""
+    reading = asyncio.create_task(_pass_on(process))
+    try:
+        return await process.wait()
+    finally:
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+
+
+async def _pass_on(process: asyncio.subprocess.Process) -> None:
+    while (line := await _line(process)) is not None:
+        say(f"{line}\n")
+
+
+async def _line(process: asyncio.subprocess.Process) -> str | None:
+    """The next line that a process prints; ``None`` when it has closed its stdout."""
+    assert process.stdout is not None
+    while True:
+        try:
+            line = await process.stdout.readline()
+        except ValueError:  # longer than the reader keeps: left out
+            continue
+        return line.decode(errors="replace").strip() if line else None
