@@ -294,7 +294,13 @@ def test_the_cause_is_found_in_what_spark_says() -> None:
     text = "[STREAM_FAILED] Query failed\nTraceback\ncometmq.spark.errors.DataLossError: messages are gone (do x)\n"
     assert cause_of(text) == "messages are gone (do x)"
     assert cause_of("[X]\nTraceback\nOSError: [Errno 28] No space\n  at org.apache") == "OSError: [Errno 28] No space"
-    assert cause_of("[OTHER] something\nmore") == "[OTHER] something"
+    said = "[OTHER] something\nPlease do that. SQLSTATE: 42K03 SQLSTATE: XXKST"
+    told = (
+        f"[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: {said}\n=== Streaming Query ===\nId: 1"
+    )
+    assert cause_of(told) == "[OTHER] something Please do that."
+    assert cause_of(said + "\n\tat org.apache.spark.X(X.scala:1)") == "[OTHER] something Please do that."
+    assert len(cause_of("[PLAN] " + "x" * 100_000)) < 1100
 
 
 @pytest.mark.crash

@@ -5,7 +5,9 @@ the driver commits them (:mod:`~.archive_log`). Whatever point a crash comes at:
 
 * before the commit: Spark repeats the batch with the same offsets; the files get the same names again;
 * after the commit, before Spark's own: Spark repeats the batch, tasks and driver see that it is committed and skip it;
-* the checkpoint is lost: a new one goes on where the archive's last commit ends.
+* the checkpoint is lost: a new one goes on where the archive's last commit ends;
+* before Spark has written the offsets of the first batch: what it left is set aside, and the query begins anew where
+  it would have begun (:mod:`~.checkpoint`, :mod:`~.starting_offsets`).
 """
 
 from __future__ import annotations
@@ -24,14 +26,15 @@ from cometmq.spark.archive_log import ArchiveLog
 from cometmq.spark.archive_report import ArchivedBatch, ArchiveReport, ArchiveRun, expected
 from cometmq.spark.archive_table import TableFormat, format_of
 from cometmq.spark.archive_writer import FORMAT, PATH_OPTION, ArchiveWriterSource
-from cometmq.spark.checkpoint import last_committed_batch, query_id_of
+from cometmq.spark.checkpoint import has_begun, last_committed_batch, query_id_of, set_aside_dead_start
 from cometmq.spark.cluster import Cluster
 from cometmq.spark.environment import driver_session, is_connect
 from cometmq.spark.errors import ArchiveError, OptionError, SparkSourceError
-from cometmq.spark.options import LATEST, SourceOptions, parse_options
+from cometmq.spark.options import EARLIEST, LATEST, SourceOptions, parse_options
 from cometmq.spark.queues import OffsetRange, Offsets, offsets_to_json
 from cometmq.spark.reach import reach
 from cometmq.spark.readers import demand_topics, resolve_start
+from cometmq.spark.starting_offsets import kept_starting_offsets
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -43,8 +46,12 @@ COMMIT_BYTES: Final = "2g"
 """Bytes of one commit, for large messages."""
 LOOKED_EVERY: Final = "1s"
 """How often the queues are looked at while messages wait for their commit."""
+STARTING_OFFSETS: Final = "_starting_offsets.json"
+"""File of a checkpoint with where its first start was to begin."""
 _NEVER_SO_MANY: Final = str(10**18 - 1)
 _POLL_SECONDS: Final = 1
+_MOST_SAID: Final = 1000
+"""Characters of Spark's words about a failure; some of its errors hold whole plans."""
 _UNITS: Final = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours"}
 
 
@@ -116,11 +123,14 @@ def archive(
         began = SYSTEM_CLOCK.monotonic()
         return expected(log, _new_at(given, log.next_offsets()), seconds=SYSTEM_CLOCK.monotonic() - began)
     with log.locked():
+        set_aside_dead_start(checkpoint)
         continuation = _continuation(log, checkpoint)
         if continuation:
             given.pop("startingTimestamp", None)
         given |= continuation
         _demand_what_is_read(parse_options(given), is_new=not continuation and last_committed_batch(checkpoint) is None)
+        if not continuation and not has_begun(checkpoint) and parse_options(given).starting_offsets != EARLIEST:
+            given |= _fixed(given, Path(checkpoint) / STARTING_OFFSETS)
         with driver_session(spark, master, "cometmq archive") as session:
             return _Run(session, log, wanted, Path(checkpoint).absolute(), given, on_batch).run(timing, stop)
 
@@ -134,6 +144,11 @@ def _demand_what_is_read(options: SourceOptions, *, is_new: bool) -> None:
     queues = Cluster(options).queues()
     if is_new:
         demand_topics(options, queues)
+
+
+def _fixed(given: dict[str, str], kept_in: Path) -> dict[str, str]:
+    """Where the first start that was ever made begins, so that one that dies leaves nothing out."""
+    return {"startingOffsets": kept_starting_offsets(kept_in, given)}
 
 
 def _new_at(given: Mapping[str, str], archived: Offsets) -> dict[OffsetRange, int]:
@@ -205,19 +220,22 @@ class _Run:
         self._failure: Exception | None = None
 
     def run(self, timing: Mapping[str, Any], stop: threading.Event | None) -> ArchiveReport:
-        from pyspark.errors import StreamingQueryException
+        from pyspark.errors import PySparkException, StreamingQueryException
 
         self._told.clear()
         self._spark.dataSource.register(ArchiveWriterSource)
         frame = self._spark.readStream.format(FORMAT).options(**{PATH_OPTION: str(self._log.root), **self._options})
-        query = (
+        writer = (
             frame.load()
             .writeStream.foreachBatch(self._commits if self._elsewhere else self._commit)
             .option("checkpointLocation", str(self._checkpoint))
             .queryName(f"archive {self._log.root}")
             .trigger(**timing)
-            .start()
         )
+        try:
+            query = writer.start()
+        except PySparkException as error:
+            raise self._failed(error) from error
         stopped = False
         try:
             while not query.awaitTermination(_POLL_SECONDS):
@@ -236,10 +254,19 @@ class _Run:
                     f"a batch could not be committed: {self._failure}",
                     next_step="run it again when that is mended; nothing that was committed is lost",
                 ) from self._failure
-            raise SparkSourceError(cause_of(str(error))) from error
+            raise self._failed(error) from error
         self._hear()
         self._told.clear()
         return self._done.report(finished=not stopped or "availableNow" not in timing)
+
+    def _failed(self, error: Exception) -> SparkSourceError:
+        """Spark's words; where they are of the checkpoint, what can always be done without it."""
+        cause = cause_of(str(error))
+        if str(self._checkpoint) not in cause:
+            return SparkSourceError(cause)
+        return SparkSourceError(
+            cause, next_step="name a new --checkpoint instead: the archive goes on where its last commit ends"
+        )
 
     def _hear(self) -> None:
         for commit in self._told.heard():
@@ -254,8 +281,15 @@ class _Run:
 
 
 def cause_of(text: str) -> str:
-    """Find in what Spark says about a failed query our own sentence, the last Python error, or its first line."""
+    """Find in what Spark says about a failed query our own sentence, the last Python error, or all that it says.
+
+    That is what stands before the query's state and stack traces, without the query's ids; its last sentence often
+    is what to do.
+    """
     for pattern in (r"^\s*cometmq\.[\w.]+Error: (.+)$", r"^\s*(\w[\w.]*Error: .+)$"):
         if found := re.findall(pattern, text, re.MULTILINE):
             return str(found[-1])
-    return text.strip().splitlines()[0]
+    said = re.split(r"^(?:=== |JVM stacktrace|Traceback|\s+at )", text.strip(), maxsplit=1, flags=re.MULTILINE)[0]
+    said = re.sub(r"^\[STREAM_FAILED\] Query \[[^]]*\] terminated with exception: (?=.)", "", said)
+    said = " ".join(re.sub(r"\s*SQLSTATE: \w{5}\b", "", said).split())
+    return said if len(said) <= _MOST_SAID else f"{said[:_MOST_SAID]}…"
