@@ -277,9 +277,7 @@ class Broker:
         self.producers = ProducerSequenceLog(
             self.store, Path(config.store_path_root_dir) / "comet" / "producers.json", clock=self.clock
         )
-        sequenced = SequencedSends(
-            self.producers, self.turn, self.store, answers, host, clock=self.clock, timeout_s=flush_timeout_s
-        )
+        sequenced = SequencedSends(self.producers, self.turn, self.store, answers, host, clock=self.clock)
         detours: list[Detour] = []
         if self.is_slave:
             self._make_slave()

@@ -12,10 +12,11 @@ from typing import Final
 
 from cometmq.broker.half_message import OP_READ, committed, first_offset, op_message
 from cometmq.broker.inner_message import Stored
+from cometmq.broker.one_answer import OneAnswer
 from cometmq.broker.open_transactions import OpenTransactions
 from cometmq.broker.send_properties import from_map
 from cometmq.broker.send_targets import SendRefusedError
-from cometmq.broker.store_turn import StoreTurn, WhenStored
+from cometmq.broker.store_turn import Late, StoreTurn, WhenStored
 from cometmq.clock import Clock
 from cometmq.message.names import TRANS_HALF_TOPIC
 from cometmq.message.properties import PGROUP
@@ -53,6 +54,9 @@ class EndTransactionProcessor:
         self, connection: ServerConnection, request: Request[EndTransactionRequestHeader], _body: bytes
     ) -> Response | None:
         """Commit or roll back; answered once that is stored. What is neither is not answered, as Apache does not."""
+        return self._end(OneAnswer(connection, request), request)
+
+    def _end(self, answer: OneAnswer, request: Request[EndTransactionRequestHeader]) -> Response | None:
         header = request.header
         if header.commit_or_rollback not in (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):
             return None
@@ -67,29 +71,31 @@ class EndTransactionProcessor:
         if offset is None:
             return _DONE
         if table.is_changing(offset):
-            table.when_settled(offset, partial(self._again, connection, request))
+            table.when_settled(offset, partial(self._again, answer, request))
+            if self._store.sync_flush:
+                self._clock.call_later(self._turn.waiters.timeout_s, answer.late)
             return None
         if offset != half.queue_offset:
             half = table.record(offset)
             if half is None:
                 return Response(ResponseCode.SYSTEM_ERROR, remark=_NOT_FOUND)
         table.begin_change(offset)
-        ended = partial(self._ended, connection, request, offset)
+        ended = partial(self._ended, answer, request, offset)
         try:
-            self._put(half, header.commit_or_rollback == TRANSACTION_COMMIT, ended)
+            self._put(half, header.commit_or_rollback == TRANSACTION_COMMIT, ended, answer.late)
         except SendRefusedError as refused:
             ended(refused)
         except ValueError as error:
             ended(SendRefusedError(ResponseCode.SYSTEM_ERROR, str(error)))
         return None
 
-    def _again(self, connection: ServerConnection, request: Request[EndTransactionRequestHeader]) -> None:
+    def _again(self, answer: OneAnswer, request: Request[EndTransactionRequestHeader]) -> None:
         """Go on with an end that came while another, or a copy, was on its way to the disk."""
-        response = self.end(connection, request, b"")
+        response = self._end(answer, request)
         if response is not None:
-            connection.respond(request, response)
+            answer.give(response)
 
-    def _put(self, half: StoredRecord, commits: bool, ended: WhenStored) -> None:
+    def _put(self, half: StoredRecord, commits: bool, ended: WhenStored, late: Late) -> None:
         """Put the committed message, then the op message, into the same turn.
 
         :raises SendRefusedError: they cannot be stored now.
@@ -99,26 +105,26 @@ class EndTransactionProcessor:
         if commits:
             message = committed(half)
             read = from_map(message.properties, half.properties)
-            self._turn.put_together(((message, read), (op, OP_READ)), ended)
+            self._turn.put_together(((message, read), (op, OP_READ)), ended, late)
         else:
-            self._turn.put_inner(op, ended, OP_READ)
+            self._turn.put_inner(op, ended, OP_READ, late)
 
     def _ended(
         self,
-        connection: ServerConnection,
+        answer: OneAnswer,
         request: Request[EndTransactionRequestHeader],
         offset: int,
         outcome: Stored | SendRefusedError,
     ) -> None:
         if isinstance(outcome, SendRefusedError):
-            connection.respond(request, Response(outcome.code, remark=outcome.remark))
+            answer.give(Response(outcome.code, remark=outcome.remark))
             self._table.unchanged(offset)
             return
         if request.header.commit_or_rollback == TRANSACTION_COMMIT:
             self.committed += 1
         else:
             self.rolled_back += 1
-        connection.respond(request, _DONE)
+        answer.give(_DONE)
         self._table.ended(offset)
 
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from cometmq.broker.inner_message import InnerMessage, Stored
 from cometmq.broker.live_config import LiveConfig
+from cometmq.broker.one_answer import OneAnswer
 from cometmq.broker.send_targets import SendRefusedError
 from cometmq.broker.timer import TimerMessageService
 from cometmq.broker.timer_detour import parked
@@ -76,8 +77,9 @@ class RecallMessageProcessor:
             handle = self._checked(request.header)
             key = text_hash(recall_key(handle.topic, handle.unique_key))
             message = self._message(handle, request.header.producer_group, connection.peer_bytes)
-            done = partial(self._stored, connection, request, handle.unique_key)
-            self._timer.recall(message, handle.due_ms, key, done)
+            answer = OneAnswer(connection, request)
+            done = partial(self._stored, answer, handle.unique_key)
+            self._timer.recall(message, handle.due_ms, key, done, answer.late)
         except SendRefusedError as refused:
             return self._response(refused.code, remark=refused.remark)
         return None
@@ -121,20 +123,11 @@ class RecallMessageProcessor:
         message = InnerMessage(handle.topic, 0, _BODY, text, 0, 0, self._clock.now_ms(), born_host)
         return parked(message, handle.due_ms)
 
-    def _stored(
-        self,
-        connection: ServerConnection,
-        request: Request[Any],
-        unique_key: str,
-        outcome: Stored | SendRefusedError,
-    ) -> None:
-        if request.oneway:
-            return
+    def _stored(self, answer: OneAnswer, unique_key: str, outcome: Stored | SendRefusedError) -> None:
         if isinstance(outcome, SendRefusedError):
-            connection.respond(request, self._response(outcome.code, remark=outcome.remark))
+            answer.give(self._response(outcome.code, remark=outcome.remark))
         else:
-            header = RecallMessageResponseHeader(msg_id=unique_key)
-            connection.respond(request, self._response(ResponseCode.SUCCESS, header))
+            answer.give(self._response(ResponseCode.SUCCESS, RecallMessageResponseHeader(msg_id=unique_key)))
 
     def _response(
         self, code: int, header: RecallMessageResponseHeader | None = None, remark: str | None = None

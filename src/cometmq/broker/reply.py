@@ -15,6 +15,7 @@ from cometmq.broker.answers import SendAnswers
 from cometmq.broker.clients import ProducerManager
 from cometmq.broker.inner_message import InnerMessage, Stored
 from cometmq.broker.live_config import LiveConfig
+from cometmq.broker.one_answer import OneAnswer
 from cometmq.broker.send import BUSY
 from cometmq.broker.send_properties import read_properties
 from cometmq.broker.send_targets import SendHeader, SendRefusedError, SendTarget, SendTargets
@@ -109,6 +110,7 @@ class ReplyMessageProcessor:
         header: SendHeader = request.header
         wrong = await self._push(connection, header, queue_id, body)
         code = ResponseCode.SUCCESS if wrong is None else ResponseCode.SYSTEM_ERROR
+        once = OneAnswer(connection, request)
 
         def answer(stored: Stored | SendRefusedError | None) -> None:
             if isinstance(stored, Stored):
@@ -119,7 +121,12 @@ class ReplyMessageProcessor:
                 )
             else:
                 fields = SendMessageResponseHeader(msg_id="0", queue_id=queue_id, queue_offset=0)
-            connection.respond(request, Response(code, fields, remark=wrong, ext=self._answers.ext))
+            once.give(Response(code, fields, remark=wrong, ext=self._answers.ext))
+
+        def late() -> None:
+            fields = SendMessageResponseHeader(msg_id="0", queue_id=queue_id, queue_offset=0)
+            late_code = ResponseCode.FLUSH_DISK_TIMEOUT if wrong is None else code
+            once.give(Response(late_code, fields, remark=wrong, ext=self._answers.ext))
 
         if not self._live.current.store_reply_message_enable:
             answer(None)
@@ -137,7 +144,7 @@ class ReplyMessageProcessor:
             header.reconsume_times or 0,
         )
         try:
-            self._turn.put_inner(message, answer)
+            self._turn.put_inner(message, answer, late=late)
         except SendRefusedError as refused:
             answer(refused)
 

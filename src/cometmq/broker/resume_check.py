@@ -12,6 +12,7 @@ from typing import Final
 
 from cometmq.broker.half_message import HALF_QUEUE, first_offset, put_back, real_queue, resumed
 from cometmq.broker.inner_message import Stored
+from cometmq.broker.one_answer import OneAnswer
 from cometmq.broker.open_transactions import OpenTransactions, describe
 from cometmq.broker.replace_half import replace_half
 from cometmq.broker.send_targets import SendRefusedError
@@ -57,7 +58,10 @@ class ResumeCheckProcessor:
         self, connection: ServerConnection, request: Request[ResumeCheckHalfMessageRequestHeader], _body: bytes
     ) -> None:
         """Answered once what is put back is stored."""
-        self._resume(request.header.msg_id or "", partial(connection.respond, request))
+        answer = OneAnswer(connection, request)
+        if self._store.sync_flush:  # it may wait for a change under way as well
+            self._clock.call_later(self._turn.waiters.timeout_s, answer.late)
+        self._resume(request.header.msg_id or "", answer.give)
 
     def _resume(self, msg_id: str, answer: _Answer) -> None:
         try:

@@ -15,6 +15,7 @@ from cometmq.broker.delay_levels import DelayLevels
 from cometmq.broker.groups import SubscriptionGroupManager
 from cometmq.broker.inner_message import InnerMessage, Stored, inner_message
 from cometmq.broker.live_config import LiveConfig
+from cometmq.broker.one_answer import OneAnswer
 from cometmq.broker.send import BUSY
 from cometmq.broker.send_targets import DLQ_QUEUES, V3_4_9, SendRefusedError
 from cometmq.broker.stats import BrokerStats
@@ -26,7 +27,6 @@ from cometmq.message.record import RecordError, StoredRecord, decode_record
 from cometmq.message.sysflag import TOPIC_UNIT_SUB
 from cometmq.remoting.bodies import TopicConfig
 from cometmq.remoting.codes import RequestCode, ResponseCode
-from cometmq.remoting.command import FLAG_ONEWAY
 from cometmq.remoting.headers import ConsumerSendMsgBackRequestHeader
 from cometmq.remoting.processors import ProcessorTable, Request, Response
 from cometmq.remoting.server_connection import ServerConnection
@@ -74,14 +74,15 @@ class SendBackProcessor:
             record = self._record(header.offset)
             failed_topic = record.properties.get(RETRY_TOPIC, record.topic)
             message = self._message(record, topic, header, request.version)
-            self._turn.put_inner(message, partial(self._stored, connection, request, failed_topic))
+            answer = OneAnswer(connection, request)
+            self._turn.put_inner(message, partial(self._stored, answer, request, failed_topic), late=answer.late)
         except SendRefusedError as refused:
             return Response(refused.code, remark=refused.remark)
         return None
 
     def _stored(
         self,
-        connection: ServerConnection,
+        answer: OneAnswer,
         request: Request[Any],
         failed_topic: str,
         result: Stored | SendRefusedError,
@@ -91,8 +92,7 @@ class SendBackProcessor:
         else:
             self._stats.send_back(failed_topic, request.header.group)
             response = Response()
-        if not request.flag & FLAG_ONEWAY:
-            connection.respond(request, response)
+        answer.give(response)
 
     # --- the message --------------------------------------------------------------------------
     def _retry_topic(

@@ -59,7 +59,7 @@ class SendWaiters:
         self._transfers = transfers
         self._answers = answers
         self._clock = clock
-        self._timeout_s = timeout_s
+        self.timeout_s: Final = timeout_s
         self._total_bytes = 0
         self._bytes_of: dict[ServerConnection, int] = {}
         self._nothing_waits: asyncio.Event = asyncio.Event()
@@ -87,14 +87,27 @@ class SendWaiters:
             self._bytes_of[connection] = self._bytes_of.get(connection, 0) + size
         waiting = self._wait(position, partial(self._finish, sends, held))
         if self._store.sync_flush:
-            waiting.timer = self._clock.call_later(self._timeout_s, waiting.flush_timed_out)
+            waiting.timer = self._clock.call_later(self.timeout_s, waiting.flush_timed_out)
 
-    def when_safe(self, position: int, callback: Callable[[StoreError | None], None]) -> None:
+    def when_safe(
+        self, position: int, callback: Callable[[StoreError | None], None], late: Callable[[], None] | None
+    ) -> None:
         """Tell a service of the broker that the log is safe up to ``position``, or why the disk does not keep it.
 
         It is told so as well when no slave has it in time: what a service stores is stored all the same.
+
+        :param late: called before that when the flush takes longer than ``timeout_s``.
         """
-        self._wait(position, lambda _code, error: callback(error))
+        timer = None
+        if late is not None and self._store.sync_flush:
+            timer = self._clock.call_later(self.timeout_s, late)
+
+        def safe(_code: ResponseCode, error: StoreError | None) -> None:
+            if timer is not None:
+                timer.cancel()
+            callback(error)
+
+        self._wait(position, safe)
 
     def _wait(self, position: int, done: Done) -> _Waiting:
         waiting = _Waiting(done, flush=self._store.sync_flush, transfer=self._transfers is not None)

@@ -8,12 +8,12 @@ protocol. Sends without the property pay one look at the properties of a batch.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
 from cometmq.broker.answers import SendAnswers
 from cometmq.broker.inner_message import Stored
+from cometmq.broker.one_answer import OneAnswer
 from cometmq.broker.producer_sequence_log import ProducerSequenceLog, lane_name, run_record
 from cometmq.broker.producer_sequences import UNKNOWN_CRC, Lane
 from cometmq.broker.send_properties import SendProperties
@@ -40,6 +40,7 @@ from cometmq.store.message_store import MessageStore, TopicQueue
 
 Pieces = list[tuple[BatchPiece, SendProperties]]
 _SEPARATOR: Final = PROPERTY_SEPARATOR.encode()
+_LATE: Final = Response(ResponseCode.SYSTEM_BUSY, remark="the disk has not taken the log in time, try again")
 
 
 class SequencedSends:
@@ -54,7 +55,6 @@ class SequencedSends:
         store_host: bytes,
         *,
         clock: Clock,
-        timeout_s: float,
     ) -> None:
         self._sequences = sequences
         self._turn = turn
@@ -62,7 +62,6 @@ class SequencedSends:
         self._answers = answers
         self._store_host = store_host
         self._clock = clock
-        self._timeout_s = timeout_s
 
     def register(self, processors: ProcessorTable) -> None:
         """Answer the code of this module."""
@@ -89,12 +88,16 @@ class SequencedSends:
             for name, lane in state.lanes.items()
         }
         answer = Response(header=OpenProducerResponseHeader(epoch=state.epoch), body=encode_body(ProducerLanes(lanes)))
-        opening = _Opening(partial(connection.respond, request), answer, clock=self._clock, timeout_s=self._timeout_s)
+        once = OneAnswer(connection, request)
+
+        def stored(outcome: Stored | SendRefusedError) -> None:
+            once.give(answer if isinstance(outcome, Stored) else Response(outcome.code, remark=outcome.remark))
+
         try:
             record = run_record(header.producer, state, self._store_host, self._clock.now_ms())
-            self._turn.put_inner(record, opening.stored)
+            self._turn.put_inner(record, stored, late=partial(once.give, _LATE))
         except SendRefusedError as refused:
-            opening.stored(refused)
+            stored(refused)
         return None
 
     def take(self, header: SendHeader) -> ProducerSequence | None:
@@ -160,34 +163,6 @@ class SequencedSends:
         records = self._store.records(lane.physical_offset, self._store.max_physical_offset)
         offsets = tuple(offset for offset, _ in itertools.islice(records, sequence.count))
         return self._answers.original(queue.queue_id, lane.queue_offset, offsets)
-
-
-class _Opening:
-    """The answer to a run that begins, given once: when the log has it, or cannot have it, or not in time."""
-
-    def __init__(
-        self, respond: Callable[[Response], None], answer: Response, *, clock: Clock, timeout_s: float
-    ) -> None:
-        self._respond = respond
-        self._answer = answer
-        self._is_given = False
-        self._timer = clock.call_later(timeout_s, self._late)
-
-    def stored(self, outcome: Stored | SendRefusedError) -> None:
-        """The log has it, or cannot have it."""
-        if isinstance(outcome, SendRefusedError):
-            self._give(Response(outcome.code, remark=outcome.remark))
-        else:
-            self._give(self._answer)
-
-    def _late(self) -> None:
-        self._give(Response(ResponseCode.SYSTEM_BUSY, remark="the disk has not taken the log in time, try again"))
-
-    def _give(self, answer: Response) -> None:
-        self._timer.cancel()
-        if not self._is_given:
-            self._is_given = True
-            self._respond(answer)
 
 
 def _illegal(why: str) -> SendRefusedError:

@@ -42,6 +42,10 @@ WhenStored = Callable[[Stored | SendRefusedError], None]
 in time), or why it was not."""
 
 
+Late = Callable[[], None]
+"""Called when a flush takes longer than ``syncFlushTimeout``: what was put is stored, and its service is told later."""
+
+
 class StoreTurn:
     """The records and the waiters of the turn under way.
 
@@ -73,6 +77,7 @@ class StoreTurn:
         """Whether answers wait for more than the write."""
         self._pending: list[PendingSend] = []
         self._inner: list[tuple[WhenStored, Stored]] = []
+        self._late: list[Late] = []
         self._touched: list[SendTarget] = []
         self._size_bytes = 0
         self._began_ms = 0
@@ -215,16 +220,21 @@ class StoreTurn:
         )
         return Stored(physical_offset, queue_offset)
 
-    def put_inner(self, message: InnerMessage, when_stored: WhenStored, read: SendProperties | None = None) -> None:
+    def put_inner(
+        self,
+        message: InnerMessage,
+        when_stored: WhenStored,
+        read: SendProperties | None = None,
+        late: Late | None = None,
+    ) -> None:
         """Put a message of the broker's own making and tell ``when_stored`` what became of it.
 
         :param read: as for :meth:`put_message`.
+        :param late: for whoever must not wait for a flush without end: a request.
 
         :raises SendRefusedError: it cannot be stored now; ``when_stored`` is not called then.
         """
-        self._open()
-        self._inner.append((when_stored, self.put_message(message, read)))
-        self.end_if_full()
+        self.put_together(((message, read),), when_stored, late)
 
     def put_all(self, messages: Iterable[InnerMessage], when_stored: WhenStored) -> int:
         """Put messages of the broker's own making in one turn and tell ``when_stored`` once, with the last one's place.
@@ -256,11 +266,16 @@ class StoreTurn:
         return count
 
     def put_together(
-        self, messages: Iterable[tuple[InnerMessage, SendProperties | None]], when_stored: WhenStored
+        self,
+        messages: Iterable[tuple[InnerMessage, SendProperties | None]],
+        when_stored: WhenStored,
+        late: Late | None = None,
     ) -> list[Stored]:
         """Put messages of the broker's own making, each with its properties where they are known already.
 
         All of them are stored, or none; ``when_stored`` is told once, with the last one's place.
+
+        :param late: as for :meth:`put_inner`.
 
         :raises SendRefusedError: one cannot be stored now; ``when_stored`` is not called then.
         """
@@ -271,6 +286,8 @@ class StoreTurn:
         except Exception as error:
             raise _failed(error) from error
         self._inner.append((when_stored, places[-1]))
+        if late is not None:
+            self._late.append(late)
         self.end_if_full()
         return places
 
@@ -311,8 +328,10 @@ class StoreTurn:
             return
         pending = self._pending
         inner = self._inner
+        late = self._late
         self._pending = []
         self._inner = []
+        self._late = []
         self._touched = []
         self._size_bytes = 0
         try:
@@ -334,7 +353,7 @@ class StoreTurn:
             self.waiters.add(position, [send for send in pending if send.wait])
             pending = [send for send in pending if not send.wait]
             if inner:
-                self.waiters.when_safe(position, partial(_safe, inner))
+                self.waiters.when_safe(position, partial(_safe, inner), partial(_call, late) if late else None)
         elif inner:
             _tell(inner)
         self._answers.stored(pending)
@@ -354,6 +373,11 @@ class StoreTurn:
         _log.error("%d messages of one turn are not stored: %s", messages, refusal.remark)
         _tell(inner, refusal)
         self._answers.refused(refusal.code, refusal.remark, pending)
+
+
+def _call(late: list[Late]) -> None:
+    for one in late:
+        one()
 
 
 def _tell(inner: list[tuple[WhenStored, Stored]], refusal: SendRefusedError | None = None) -> None:

@@ -19,7 +19,7 @@ from cometmq.broker.delayed_record import NotDeliverableError, delivered
 from cometmq.broker.due import IN_LOG, Waiting
 from cometmq.broker.inner_message import InnerMessage, Stored
 from cometmq.broker.send_targets import SendRefusedError
-from cometmq.broker.store_turn import StoreTurn, WhenStored
+from cometmq.broker.store_turn import Late, StoreTurn, WhenStored
 from cometmq.broker.timer_counts import TimerCounts
 from cometmq.broker.timer_intake import TimerIntake
 from cometmq.clock import Clock, TimerHandle
@@ -88,8 +88,12 @@ class TimerMessageService:
         )
 
     # --- recalls --------------------------------------------------------------------------------
-    def recall(self, message: InnerMessage, due_ms: int, key: int, when_stored: WhenStored) -> None:
+    def recall(
+        self, message: InnerMessage, due_ms: int, key: int, when_stored: WhenStored, late: Late | None = None
+    ) -> None:
         """Put a recall; from now on its message is not delivered, unless the recall cannot be stored.
+
+        ``late`` is as for :meth:`StoreTurn.put_inner`.
 
         :raises SendRefusedError: it cannot be stored now.
         """
@@ -99,7 +103,7 @@ class TimerMessageService:
                 self.intake.undo_recall(due_ms, key)
             when_stored(outcome)
 
-        self._turn.put_inner(message, told)
+        self._turn.put_inner(message, told, late=late)
         self.intake.recall(due_ms, key)
 
     # --- delivery -------------------------------------------------------------------------------
