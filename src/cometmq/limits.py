@@ -198,6 +198,16 @@ MAX_CONSUMER_OFFSET_TABLES: Final = 200_000
 MAX_CONSUMER_OFFSETS: Final = 2_000_000
 """Offsets of all these pairs, one for each queue, about 100 bytes each: clients may name any number of a queue."""
 
+OFFSET_EXPIRY_SECONDS: Final = 86_400.0
+"""Offsets of a topic that is not there, of a group without members, are kept so long: an administrator who deleted the
+topic by mistake has made it again by then."""
+
+OFFSET_LOOK_SECONDS: Final = 30.0
+"""How often some of the offsets are looked at for that."""
+
+OFFSET_LOOK_KEYS: Final = 2_000
+"""Pairs looked at each time, about a millisecond of work: all 200,000 in 50 minutes."""
+
 MAX_TOPICS: Final = 50_000
 """Topics that clients may bring into being; administrators may go on. The table is one file, written on each change."""
 

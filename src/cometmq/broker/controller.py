@@ -32,6 +32,7 @@ from cometmq.broker.lock_file import LockFile
 from cometmq.broker.locks import LockProcessor, RebalanceLockManager
 from cometmq.broker.master_services import MasterServices
 from cometmq.broker.message_hooks import BrokerHooks
+from cometmq.broker.offset_expiry import OffsetExpiry
 from cometmq.broker.offsets import ConsumerOffsetManager
 from cometmq.broker.periodic import Periodic
 from cometmq.broker.producer_sequence_log import ProducerSequenceLog
@@ -59,7 +60,7 @@ from cometmq.broker.timer import TimerMessageService
 from cometmq.broker.topics import TopicConfigManager
 from cometmq.broker.transactions import TransactionalMessageService
 from cometmq.clock import SYSTEM_CLOCK, Clock
-from cometmq.limits import CLIENT_SCAN_SECONDS, FILTER_SAVE_SECONDS, TABLE_RETRY_SECONDS
+from cometmq.limits import CLIENT_SCAN_SECONDS, FILTER_SAVE_SECONDS, OFFSET_LOOK_SECONDS, TABLE_RETRY_SECONDS
 from cometmq.message.hosts import encode_host, format_address, own_ip
 from cometmq.remoting.client import RemotingClient
 from cometmq.remoting.codes import RequestCode
@@ -375,7 +376,14 @@ class Broker:
             self._stops.push_async_callback(self.slave.stop)
         else:
             self._master.start(self._stops)
+        expiry = OffsetExpiry(
+            self.offsets,
+            lambda topic: self.topics.get(topic) is not None or topic in self.store.queues(),
+            lambda group: self.clients.consumers.get(group) is not None,
+            clock=clock,
+        )
         for periodic in (
+            Periodic("expire offsets", OFFSET_LOOK_SECONDS, expiry.look, clock=clock),
             Periodic("expire clients", CLIENT_SCAN_SECONDS, self.clients.expire, clock=clock),
             Periodic("expire locks", CLIENT_SCAN_SECONDS, self.locks.expire, clock=clock),
             Periodic(

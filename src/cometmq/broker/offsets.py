@@ -118,6 +118,13 @@ class ConsumerOffsetManager:
         """The offsets of one group in one topic, by queue id."""
         return self._table.get(f"{topic}{_SEPARATOR}{group}", {})
 
+    def drop(self, key: str) -> None:
+        """Remove one pair, ``topic@group``; it may be gone already."""
+        queues = self._table.pop(key, None)
+        if queues is not None:
+            self._count -= len(queues)
+            self._file.changed()
+
     def forget(self, *, group: str | None = None, topic: str | None = None) -> None:
         """Remove what is known of a group, of a topic, or of one group in one topic."""
         for key in list(self._table):
