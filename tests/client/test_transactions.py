@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 from tests.client.conftest import SYSTEMS, Until, deploy
-from tests.interop.systems import Deployment
+from tests.interop.systems import Deployment, System
 
 from cometmq.client import (
     ConsumeFromWhere,
@@ -26,8 +27,10 @@ from cometmq.client import (
 from cometmq.client.errors import ClientStateError, IllegalMessageError
 from cometmq.client.hooks import EndTransactionContext
 from cometmq.client.sync import SyncTransactionProducer
+from cometmq.client.transaction import TransactionSendResult
 from cometmq.message.properties import RETRY_TOPIC
 
+TIME_OUT_MS = 200
 COMMIT, ROLLBACK, UNKNOWN = TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN
 
 
@@ -37,7 +40,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     deployment = deploy(
         request.param,
         tmp_path_factory.mktemp("transactions"),
-        transactionTimeOut="200",
+        transactionTimeOut=str(TIME_OUT_MS),
         transactionCheckInterval="1000",
     )
     yield deployment
@@ -105,33 +108,52 @@ async def settled(server: Deployment, producer: Producer, topic: str, consumed: 
 async def test_what_is_committed_is_delivered_and_what_is_rolled_back_is_not(
     server: Deployment, topic: str, group: str, consumed: Consumed, until: Until
 ) -> None:
-    ledger = Ledger(COMMIT, ROLLBACK, COMMIT, UNKNOWN)
+    ledger = Ledger()
     async with TransactionProducer(f"{group}-p", ledger.execute, ledger.check, server.address) as producer:
-        results = [
-            await producer.send_in_transaction(
-                Message(topic, b"%d" % number, tags="paid", keys=("order-1",), properties={"a": "b"}), number
-            )
-            for number in range(4)
-        ]
+        results = await sent_in_time(server, producer, topic, ledger)
         assert [result.state for result in results] == [COMMIT, ROLLBACK, COMMIT, UNKNOWN]
         assert [result.confirmed for result in results] == [True, True, True, False]
-        assert ledger.ids == [result.msg_id for result in results]
-        assert ledger.arguments == [0, 1, 2, 3]
+        assert ledger.ids[-4:] == [result.msg_id for result in results]
+        assert ledger.arguments[-4:] == [0, 1, 2, 3]
         await settled(server, producer, topic, consumed, until)
         await until(lambda: ledger.ids_asked.count(results[3].msg_id) >= 2)
-    paid = sorted((message for message in consumed.messages if message.tags), key=lambda message: message.body)
+    sent = {result.msg_id for result in results}
+    found = [message for message in consumed.messages if message.msg_id in sent]
+    paid = sorted(found, key=lambda message: message.body)
     assert [message.body for message in paid] == [b"0", b"2"]
     assert [message.msg_id for message in paid] == [results[0].msg_id, results[2].msg_id]
     for message in paid:
-        assert (message.topic, message.keys) == (topic, ("order-1",))
+        assert (message.topic, message.keys, message.tags) == (topic, ("order-1",), "paid")
         assert message.properties["PGROUP"] == f"{group}-p"
         assert message.properties["TRAN_MSG"] == message.properties["WAIT"] == "true"
         assert message.properties["REAL_TOPIC"] == topic
         assert message.properties["a"] == "b"
         assert message.prepared_transaction_offset < message.commit_log_offset
         assert RETRY_TOPIC not in message.properties
-    asked = ledger.ids_asked  # a busy machine may let the broker ask before it has the answer, never after
+    asked = [asked for asked in ledger.ids_asked if asked in sent]
+    # A busy machine may let the broker ask before it has the answer, never after.
     assert set(asked[asked.index(results[3].msg_id) :]) == {results[3].msg_id}
+
+
+async def sent_in_time(
+    server: Deployment, producer: TransactionProducer, topic: str, ledger: Ledger
+) -> list[TransactionSendResult]:
+    """Four transactions, the last of them open.
+
+    Apache's broker that asks before it has the answer, since a busy machine held the producer up for longer than
+    ``transactionTimeOut``, delivers and asks twice (docs/differences.md); there four others are sent, until all were
+    in time.
+    """
+    while True:
+        ledger.now = [COMMIT, ROLLBACK, COMMIT, UNKNOWN]
+        results, longest_s = [], 0.0
+        for number in range(4):
+            began = time.monotonic()
+            message = Message(topic, b"%d" % number, tags="paid", keys=("order-1",), properties={"a": "b"})
+            results.append(await producer.send_in_transaction(message, number))
+            longest_s = max(longest_s, time.monotonic() - began)
+        if server.broker.system is System.COMETMQ or longest_s < TIME_OUT_MS / 1000:
+            return results
 
 
 async def test_what_is_unknown_is_asked_about_until_it_is_known(
