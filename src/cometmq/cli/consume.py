@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from cometmq.cli.moments import Moment
 from cometmq.cli.output import tell
 from cometmq.cli.process import Stopping, run_server
 from cometmq.cli.rows import message_row
+from cometmq.cli.visible import json_text, visible
 from cometmq.client.consumer_config import ConsumeFromWhere, LitePullConfig
 from cometmq.client.errors import RemotingConnectError
 from cometmq.client.lite_pull_consumer import LitePullConsumer
@@ -173,10 +173,16 @@ def _at_end(consumer: LitePullConsumer, ends: Mapping[MessageQueue, int]) -> boo
     return bool(mine) and all((consumer.position(queue) or 0) >= ends[queue] for queue in mine)
 
 
+def _shown(body: bytes) -> bytes:
+    """A body for a person; a pipe gets it as it is."""
+    return visible(body.decode(errors="backslashreplace"), lines=True).encode()
+
+
 def _write(messages: list[MessageExt], as_json: bool) -> None:
     if as_json:
-        lines = [json.dumps(message_row(message), ensure_ascii=False).encode() for message in messages]
+        lines = [json_text(message_row(message)).encode() for message in messages]
     else:
-        lines = [message.body for message in messages]
+        terminal = sys.stdout.isatty()
+        lines = [_shown(message.body) if terminal else message.body for message in messages]
     sys.stdout.buffer.write(b"\n".join(lines) + b"\n")
     sys.stdout.buffer.flush()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
@@ -19,6 +18,7 @@ from cometmq.cli.moments import Moment, local_time
 from cometmq.cli.output import Column, output_option, show, tell
 from cometmq.cli.progress import Progress
 from cometmq.cli.rows import message_row
+from cometmq.cli.visible import json_text
 from cometmq.client.admin import END_OF_TIME_MS, Admin
 from cometmq.client.dead_letters import Selection, dead_letter_groups, origin_topic, read_dead_letters
 from cometmq.client.resend import Ledger, Outcome, resend
@@ -154,7 +154,7 @@ def export(
         count = 0
         with path.open("w", encoding="utf-8") if path is not None else nullcontext(sys.stdout) as file:
             async for letter in read_dead_letters(admin, group, wanted):
-                file.write(json.dumps(_whole(letter), ensure_ascii=False) + "\n")
+                file.write(json_text(_whole(letter)) + "\n")
                 count += 1
         return count
 
@@ -226,7 +226,7 @@ def resend_command(
         letters = [letter async for letter in read_dead_letters(admin, group, wanted)]
         if dry_run:
             for letter in letters:
-                click.echo(json.dumps(_row(letter), ensure_ascii=False))
+                click.echo(json_text(_row(letter)))
             tell(f"Dead letters of {group} that would be sent again: {len(letters)}")
             return
         with (

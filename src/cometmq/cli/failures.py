@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import sys
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from typing import Final
 
 import click
 
+from cometmq.cli.visible import visible
 from cometmq.errors import CometMQError
 
 DONE: Final = 0
@@ -54,7 +56,9 @@ def guarded(run: Callable[[], object]) -> int:
     except click.exceptions.Exit as stop:
         return stop.exit_code
     except click.UsageError as error:
-        error.show()
+        text = io.StringIO()
+        error.show(text)
+        click.echo(visible(text.getvalue(), lines=True), nl=False, err=True)
         return WRONG_USE
     except click.ClickException as error:
         return _say(error.format_message(), FAILED)
@@ -104,7 +108,7 @@ def explain_os_error(error: OSError) -> str:
 
 
 def _say(sentence: str, code: int) -> int:
-    click.echo(f"cometmq: {sentence}", err=True)
+    click.echo(f"cometmq: {visible(sentence, lines=True)}", err=True)
     return code
 
 

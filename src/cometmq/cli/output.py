@@ -11,6 +11,8 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from cometmq.cli.visible import json_text, visible
+
 FORMATS: Final = ("table", "json", "jsonl", "csv")
 _TO_THE_SECOND: Final = len("2026-01-31 12:00:00")
 
@@ -39,11 +41,11 @@ def show(rows: Iterable[Mapping[str, Any]], columns: Sequence[Column], output: s
     """Write rows to stdout in the form asked for."""
     if output == "jsonl":
         for row in rows:
-            click.echo(json.dumps(_chosen(row, columns), ensure_ascii=False))
+            click.echo(json_text(_chosen(row, columns)))
     elif output == "json":
-        click.echo(json.dumps([_chosen(row, columns) for row in rows], ensure_ascii=False, indent=2))
+        click.echo(json_text([_chosen(row, columns) for row in rows], indent=2))
     elif output == "csv":
-        click.echo(_csv([_chosen(row, columns) for row in rows], columns), nl=False)
+        click.echo(_csv([_chosen(row, columns) for row in rows], columns), nl=False, color=True)  # with escapes, whole
     else:
         _table(list(rows), columns, title)
 
@@ -51,11 +53,11 @@ def show(rows: Iterable[Mapping[str, Any]], columns: Sequence[Column], output: s
 def show_one(row: Mapping[str, Any], output: str, *, title: str = "") -> None:
     """Write one thing with its properties, one property a line."""
     if output == "json":
-        click.echo(json.dumps(row, ensure_ascii=False, indent=2))
+        click.echo(json_text(row, indent=2))
     elif output == "jsonl":
-        click.echo(json.dumps(row, ensure_ascii=False))
+        click.echo(json_text(row))
     elif output == "csv":
-        click.echo(_csv([row], [Column(key, key) for key in row]), nl=False)
+        click.echo(_csv([row], [Column(key, key) for key in row]), nl=False, color=True)  # with escapes, whole
     else:
         pairs = [{"name": name, "value": value} for name, value in row.items()]
         _table(pairs, (Column("name", ""), Column("value", "", prose=True)), title, header=False)
@@ -63,7 +65,7 @@ def show_one(row: Mapping[str, Any], output: str, *, title: str = "") -> None:
 
 def tell(sentence: str) -> None:
     """Say to a person what was done; on stderr, so that stdout stays data."""
-    click.echo(sentence, err=True)
+    click.echo(visible(sentence), err=True)
 
 
 def text_of(value: Any) -> str:
@@ -102,8 +104,8 @@ def _csv(rows: Iterable[Mapping[str, Any]], columns: Sequence[Column]) -> str:
 def _table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column], title: str, *, header: bool = True) -> None:
     from cometmq.cli.table import print_table
 
-    cells = [[_cell(row.get(column.key), column) for column in columns] for row in rows]
-    print_table(cells, columns, title, header=header)
+    cells = [[visible(_cell(row.get(column.key), column)) for column in columns] for row in rows]
+    print_table(cells, columns, visible(title), header=header)
 
 
 def _cell(value: Any, column: Column) -> str:

@@ -10,9 +10,10 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 from cometmq.cli.failures import INTERRUPTED
+from cometmq.cli.visible import visible
 from cometmq.loop import fastest_loop
 
 GC_YOUNG_OBJECTS: Final = 50_000
@@ -78,8 +79,22 @@ def settle_garbage_collector() -> None:
 
 
 def log_to_stderr() -> None:
-    """Let the services' warnings, such as what recovery found in a store, reach stderr."""
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    """Let the services' warnings, such as what recovery found in a store, reach stderr; each is one line."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(LogLine("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+
+
+class LogLine(logging.Formatter):
+    """A line of a log, in which names from outside forge no other line."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        """The line itself."""
+        return visible(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - logging's name
+        """The traceback below it."""
+        return visible(super().formatException(ei), lines=True)
 
 
 def announce(line: str) -> None:
@@ -90,7 +105,7 @@ def announce(line: str) -> None:
 
 def warn(line: str) -> None:
     """Print a warning that does not keep a server from starting."""
-    say(f"cometmq: warning: {line}\n")
+    say(f"cometmq: warning: {visible(line)}\n")
 
 
 def say(text: str) -> None:

@@ -10,6 +10,7 @@ from typing import Final
 
 from cometmq.cli.failures import explain_os_error
 from cometmq.cli.process import say, warn
+from cometmq.cli.visible import visible
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.errors import CometMQError
 
@@ -128,7 +129,7 @@ async def _ended(process: asyncio.subprocess.Process) -> int:
 
 async def _pass_on(process: asyncio.subprocess.Process) -> None:
     while (line := await _line(process)) is not None:
-        say(f"{line}\n")
+        say(f"{visible(line)}\n")
 
 
 async def _line(process: asyncio.subprocess.Process) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,9 +11,10 @@ import click
 
 from cometmq.cli.failures import DONE, PARTLY_DONE
 from cometmq.cli.jobs.access import access_option
-from cometmq.cli.jobs.reading import Reading, end, reading_options, report_options, visible, wrong_use
+from cometmq.cli.jobs.reading import Reading, end, reading_options, report_options, wrong_use
 from cometmq.cli.jobs.stopping import stopped_by_sigterm
 from cometmq.cli.jobs.table import table_options
+from cometmq.cli.visible import json_text, visible
 from cometmq.quantity import quantity
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def copy(
             done = mask_to_topic(reading.source, topics[0], rules, work, target, to, **named)
     code = end(reading, done, f"Masked copy of {', '.join(topics)}", _plots, DONE if done.complete else PARTLY_DONE)
     if done.samples and reading.output == "table":
-        click.echo(visible(done.render_samples()))
+        click.echo(visible(done.render_samples(), lines=True))
     return code
 
 
@@ -194,12 +194,12 @@ def reveal(archive: Path, topics: tuple[str, ...], keys: Path, master_key_file: 
     def tell(message: Apart) -> None:
         nonlocal changed
         changed += 1
-        click.echo(msgspec.json.encode(message), err=True)
+        click.echo(json_text(msgspec.to_builtins(message)), err=True)
 
     try:
         with wrong_use():
             for message in revealed_messages(archive, revealer, topics, apart=tell):
-                click.echo(json.dumps(message, ensure_ascii=False))
+                click.echo(json_text(message))
     finally:
         store.close()
     left_out = f", {quantity(changed, 'message')} left out" if changed else ""

@@ -16,6 +16,7 @@ from cometmq.cli.administration import namesrv_option
 from cometmq.cli.failures import DONE
 from cometmq.cli.jobs.access import access_option
 from cometmq.cli.moments import Moment
+from cometmq.cli.visible import visible
 
 if TYPE_CHECKING:
     from cometmq.cli.job_report import Plot
@@ -155,7 +156,7 @@ def end(
     :param more: stands in the JSON too.
     """
     if reading.output == "table":
-        click.echo(visible(done.render()))
+        click.echo(visible(done.render(), lines=True))
     else:
         click.echo(json.dumps(done.to_dict() | more | {"exit_code": code}, indent=2))
     if reading.page is not None:
@@ -164,8 +165,3 @@ def end(
         write_page(reading.page, title, code == DONE, done.render(), plots(done))
         click.echo(f"the report is in {reading.page}", err=True)
     return code
-
-
-def visible(text: str) -> str:
-    """Text in which whoever sent a message cannot give orders to the terminal: keys, tags and bodies are theirs."""
-    return "".join(char if char.isprintable() or char == "\n" else ascii(char)[1:-1] for char in text)
