@@ -2,11 +2,12 @@
 
 A connection belongs to one borrower at a time, and to the credentials and TLS that it was opened with. It goes back
 to the cache only after every request on it was answered; after any error it is closed. One that lay idle for
-``IDLE_SECONDS`` is closed when the next is borrowed.
+``IDLE_SECONDS`` is closed when the next is borrowed, and all are at the end of the process.
 """
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import os
 from collections.abc import Iterator, Sequence
@@ -54,8 +55,16 @@ class _Cache:
         key = (connection.address, connection.security)
         self._idle.setdefault(key, []).append((SYSTEM_CLOCK.monotonic(), connection))
 
+    def close(self) -> None:
+        """Close what lies idle, at the end of the process."""
+        for waiting in self._idle.values():
+            for _, connection in waiting:
+                connection.close()
+        self._idle = {}
+
 
 _cache = _Cache()
+atexit.register(_cache.close)
 
 
 @contextmanager
