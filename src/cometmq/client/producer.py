@@ -268,7 +268,8 @@ class Producer:
         reply: asyncio.Future[MessageExt],
     ) -> MessageExt:
         routes = self.instance.routes
-        route = await routes.get_for_send(delivery.message.topic, self.config.default_topic_queue_nums)
+        deadline = delivery.begun_at + timeout_s
+        route = await routes.find_for_send(delivery.message.topic, self.config.default_topic_queue_nums, deadline)
         await self.instance.introduce(route)
         waiting = Single()
         self._start_one(delivery, queue, sharding_key, selector, timeout_s, waiting.done)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -14,6 +15,7 @@ from cometmq.client.errors import (
     ClientError,
     ClientStateError,
     MasterNotFoundError,
+    RemotingConnectError,
     RemotingError,
     RouteNotFoundError,
     refusal,
@@ -23,7 +25,7 @@ from cometmq.errors import CometMQError
 from cometmq.limits import MAX_ROUTE_QUEUES
 from cometmq.message.hosts import parse_address, split_addresses
 from cometmq.message.names import AUTO_CREATE_TOPIC, MASTER_ID, PERM_READ, PERM_WRITE
-from cometmq.remoting.bodies import MessageQueue, TopicRouteData, decode_body
+from cometmq.remoting.bodies import ClusterInfo, MessageQueue, TopicRouteData, decode_body
 from cometmq.remoting.client import RemotingClient
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import RemotingCommand
@@ -37,7 +39,11 @@ each client (``heartbeatBrokerInterval``; they forget one after 120 s)."""
 ROUTE_TIMEOUT_S: Final = 3.0
 NEW_TOPIC_FIRST_PAUSE_S: Final = 0.05
 NEW_TOPIC_LAST_PAUSE_S: Final = 0.4
-"""Pauses, doubling, between questions for a topic that may be new; three quarters of a second together."""
+"""Pauses, doubling up to this, between questions for a route that may be there in a moment."""
+NEW_TOPIC_PATIENCE_S: Final = 1.5
+"""How long a topic that nameservers with brokers do not know may be on its way to them."""
+OTHER_NAMESRV_TIMEOUT_S: Final = 1.0
+"""For each further nameserver that is asked for a topic which the first one does not know."""
 _COUNT_DIGITS: Final = 9
 
 
@@ -174,6 +180,10 @@ class RouteTable:
             return known
         return await self._ask_once(topic)
 
+    async def find_for_send(self, topic: str, queue_nums: int, deadline: float) -> TopicRoute:
+        """As :meth:`get_for_send`, with patience for what passes, see :meth:`find`."""
+        return await self.find(partial(self.get_for_send, topic, queue_nums), deadline)
+
     async def get_for_send(self, topic: str, queue_nums: int) -> TopicRoute:
         """As :meth:`get`; an unknown topic gets the queues that a broker will make for it (``TBW102``).
 
@@ -192,22 +202,43 @@ class RouteTable:
                 raise unknown from None
 
     async def get_soon(self, topic: str) -> TopicRoute:
-        """As :meth:`get`, with patience of up to a second for a topic that is being made.
+        """As :meth:`get`, with patience for what passes, see :meth:`find`; three seconds at most.
 
-        A broker answers the message that makes a topic before it has told the nameservers.
+        :raises RouteNotFoundError: no nameserver knows the topic.
+        :raises RemotingError: no nameserver answers.
+        """
+        return await self.find(partial(self.get, topic), self._clock.monotonic() + ROUTE_TIMEOUT_S)
 
-        :raises RouteNotFoundError: the nameserver does not know the topic.
+    async def find(self, ask: Callable[[], Awaitable[TopicRoute]], deadline: float) -> TopicRoute:
+        """Ask again and again for a route that may be there in a moment.
+
+        A broker answers the message that makes a topic before it has told the nameservers, so an unknown topic
+        is asked for again for a second and a half. A nameserver that was just started knows no broker at all, or
+        cannot be reached yet: that is waited for until ``deadline``.
+
+        :raises RouteNotFoundError: no nameserver knows the topic.
         :raises RemotingError: no nameserver answers.
         """
         pause_s = NEW_TOPIC_FIRST_PAUSE_S
+        patient_until = self._clock.monotonic() + NEW_TOPIC_PATIENCE_S
         while True:
             try:
-                return await self.get(topic)
-            except RouteNotFoundError:
-                if pause_s > NEW_TOPIC_LAST_PAUSE_S:
+                return await ask()
+            except (RouteNotFoundError, RemotingConnectError) as error:
+                next_at = self._clock.monotonic() + pause_s
+                is_lasting = next_at >= patient_until and isinstance(error, RouteNotFoundError)
+                if next_at >= deadline or (is_lasting and await self._knows_brokers()):
                     raise
             await self._clock.sleep(pause_s)
-            pause_s *= 2
+            pause_s = min(2 * pause_s, NEW_TOPIC_LAST_PAUSE_S)
+
+    async def _knows_brokers(self) -> bool:
+        """Whether a nameserver has brokers, or does not say: then an unknown topic is one that does not exist."""
+        try:
+            answer = await self.ask_namesrv(RequestCode.GET_BROKER_CLUSTER_INFO, None)
+            return answer.code != ResponseCode.SUCCESS or bool(decode_body(ClusterInfo, answer.body).broker_addr_table)
+        except CometMQError:
+            return True
 
     async def refresh(self, topic: str) -> TopicRoute:
         """Ask again, whatever is known."""
@@ -267,7 +298,9 @@ class RouteTable:
         answer = await self.ask_namesrv(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
         address = self.namesrv[self._sticky]
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
-            raise RouteNotFoundError(topic, f"{address} does not know it")
+            answer = await self._ask_others(header, answer)
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            raise RouteNotFoundError(topic, f"{';'.join(self.namesrv)} does not know it")
         if answer.code != ResponseCode.SUCCESS:
             raise refusal(address, answer.code, answer.remark, f"asking for the route of {topic}")
         data = decode_body(TopicRouteData, answer.body)
@@ -275,6 +308,21 @@ class RouteTable:
             for queues in data.queue_datas:
                 queues.read_queue_nums = queues.write_queue_nums = min(queue_nums, queues.write_queue_nums)
         return self._keep(route_of(topic, data, auto_create=queue_nums is not None))
+
+    async def _ask_others(self, header: GetRouteInfoRequestHeader, answer: RemotingCommand) -> RemotingCommand:
+        """Ask the other nameservers for what one does not know: it may have been started a moment ago."""
+        first = self._sticky
+        for step in range(1, len(self.namesrv)):
+            address = self.namesrv[(first + step) % len(self.namesrv)]
+            try:
+                other = await self._remoting.invoke(
+                    address, RequestCode.GET_ROUTEINFO_BY_TOPIC, header, timeout_s=OTHER_NAMESRV_TIMEOUT_S
+                )
+            except RemotingError:
+                continue
+            if other.code == ResponseCode.SUCCESS:
+                return other
+        return answer
 
     def _keep(self, route: TopicRoute) -> TopicRoute:
         for broker in route.data.broker_datas:

@@ -197,10 +197,10 @@ class Sender:
         encoder = self._encoder
         text = encoder.properties_text(message, unique_key)
         body, sys_flag = encoder.packed(message)
-        queues = queue_or_fail(await self._routes.get_for_send(message.topic, self.config.default_topic_queue_nums))
-        queue = self._choose(message, queues, target, selector, None)
-        address = await self._instance.master_of(queue)
         deadline = self.clock.monotonic() + self.config.send_timeout_s
+        route = await self._routes.find_for_send(message.topic, self.config.default_topic_queue_nums, deadline)
+        queue = self._choose(message, queue_or_fail(route), target, selector, None)
+        address = await self._instance.master_of(queue)
         connection = await self._remoting.ready(address, deadline)
         if has_any_delay(message):
             await self._timer_brokers.demand(address, self.config.send_timeout_s)
@@ -366,7 +366,7 @@ class Sender:
         topic = delivery.message.topic
         left = delivery.deadline - self.clock.monotonic()
         try:
-            asking = self._routes.get_for_send(topic, self.config.default_topic_queue_nums)
+            asking = self._routes.find_for_send(topic, self.config.default_topic_queue_nums, delivery.deadline)
             route = await within(self.clock, left, asking)
             self._transmit(delivery, queue_or_fail(route))
         except TimeoutError as error:
