@@ -101,4 +101,5 @@ def _outcome(identity: BrokerIdentity, body: bytes, compressed: bool) -> ReadReg
     try:
         return read_registration(identity, body, compressed=compressed)
     except BodyError as error:
-        return error
+        # Without its traceback, whose frames would hold the body until the garbage collector comes.
+        return BodyError(error.message)

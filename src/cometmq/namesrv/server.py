@@ -39,13 +39,13 @@ class NameServer:
         self.kv: Final = KvConfig(Path(config.kv_config_path))
         self._settings = Settings(config)
         self._clock = clock
-        processors = ProcessorTable()
+        self.processors: Final = ProcessorTable()
         self._requests = NamesrvRequests(self.routes, self.kv, self._settings, clock)
-        self._requests.register(processors)
+        self._requests.register(self.processors)
         self._configuration = ConfigurationRequests(self.kv, self._settings)
-        self._configuration.register(processors)
+        self._configuration.register(self.processors)
         self._server = RemotingServer(
-            processors,
+            self.processors,
             clock=clock,
             idle_timeout_s=config.server_channel_max_idle_time_seconds,
             max_connections=config.server_max_connections,

@@ -201,6 +201,8 @@ def _decode_loose_header(header: bytes) -> CommandHeader:
             raise FrameError("a header must be a JSON object")
         ext = fields.pop("extFields", None)
         if isinstance(ext, dict):
+            if len(ext) > MAX_EXT_FIELDS:
+                raise FrameError(f"more than {MAX_EXT_FIELDS} fields in one header")
             ext = {name: _loose_text(value) for name, value in ext.items() if value is not None}
         elif ext is not None:
             raise FrameError("extFields must be a JSON object")
