@@ -25,6 +25,8 @@ from cometmq.remoting.headers import (
 from cometmq.remoting.processors import ProcessorTable, Request, Response
 from cometmq.remoting.server import RemotingServer
 
+NO_ANSWER = -1
+
 
 class Broker:
     """A nameserver and two brokers on one port; answers sends with the codes it is told, then stores."""
@@ -57,9 +59,11 @@ class Broker:
         )
         return Response(body=encode_body(route))
 
-    def _send(self, connection: Any, request: Request[SendMessageRequestHeaderV2], body: bytes) -> Response:
+    def _send(self, connection: Any, request: Request[SendMessageRequestHeaderV2], body: bytes) -> Response | None:
         self.asked.append(request.header.broker_name)
         code = self.codes.pop(0) if self.codes else 0
+        if code == NO_ANSWER:
+            return None
         stored = code in (0, 10, 11, 12)
         header = SendMessageResponseHeader("0" * 32, request.header.queue_id, 5) if stored else None
         return Response(code, header, None if stored else "told to")
@@ -166,6 +170,16 @@ async def test_single_messages_and_messages_side_by_side_have_attempts_of_their_
         with pytest.raises(PartlySentError):
             await producer.send_batch([Message("T", b"x")])
     assert len(broker.asked) == 6
+
+
+@pytest.mark.parametrize("code", [NO_ANSWER, ResponseCode.SYSTEM_ERROR])
+async def test_messages_side_by_side_go_to_the_other_broker_too(broker: Broker, code: int) -> None:
+    broker.codes = [code]
+    config = ProducerConfig(send_msg_max_timeout_per_request_s=0.1)
+    async with Producer("p", broker.address, config=config) as producer:
+        (sent,) = await producer.send_many([Message("T", b"x")])
+    assert sorted(map(str, broker.asked)) == ["a", "b"]
+    assert sent.queue.broker_name == broker.asked[-1]
 
 
 @pytest.mark.parametrize("away", [{"a": None, "b": None}, {"a": 1, "b": 1}], ids=["unknown", "slaves only"])
