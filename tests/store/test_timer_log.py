@@ -63,6 +63,13 @@ def test_what_an_entry_is_read_from() -> None:
     assert (recall.kind, recall.key) == (RECALL, message.key)
 
 
+@pytest.mark.parametrize("due_ms", [-1, 1 << 43, 1 << 63, 10**30])
+def test_an_entry_with_a_due_time_that_no_unit_holds_is_none(due_ms: int) -> None:
+    """Another broker's record; the units of all others would never be written."""
+    with pytest.raises(ValueError, match="no due time"):
+        entry(1, due_ms)
+
+
 @pytest.mark.parametrize("lacking", ["TIMER_OUT_MS", "REAL_TOPIC", "REAL_QID"])
 def test_an_entry_without_its_properties_is_none(lacking: str) -> None:
     record = entry(1, T0).record.replace(lacking.encode(), b"X" * len(lacking))

@@ -15,11 +15,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from cometmq.store.timer_unit import Units
+from cometmq.store.timer_unit import END_OF_TIME_MS, Units
 
 _VERSION: Final = 1
-_END_OF_TIME_MS: Final = 1 << 43
-"""In the year 2248: nothing was delivered later."""
 
 
 RENUMBERED: Final = 1 << 48
@@ -100,7 +98,7 @@ def read_position(path: Path) -> TimerPosition | None:
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     numbers = (position.serial, position.log_offset, *position.days.values(), *position.days)
-    can_be = all(0 <= number < 1 << 62 for number in numbers) and -1 <= position.until_ms < _END_OF_TIME_MS
+    can_be = all(0 <= number < 1 << 62 for number in numbers) and -1 <= position.until_ms < END_OF_TIME_MS
     return position if position.version == _VERSION and can_be else None
 
 

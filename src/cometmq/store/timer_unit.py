@@ -28,6 +28,10 @@ from cometmq.message.properties import REAL_QID, REAL_TOPIC, TIMER_DEL_UNIQKEY, 
 MESSAGE: Final = 1
 RECALL: Final = 2
 
+END_OF_TIME_MS: Final = 1 << 43
+"""In the year 2248: nothing is due later."""
+
+
 UNIT_DTYPE: Final = np.dtype(
     [
         ("due", "<i8"),
@@ -98,6 +102,8 @@ def entry_of(record: bytes, serial: int, physical_offset: int) -> TimerEntry:
     properties = MessageExt(record, 0).properties
     try:
         due_ms = int(properties[TIMER_OUT_MS])
+        if not 0 <= due_ms < END_OF_TIME_MS:
+            raise ValueError(f"{due_ms} is no due time")
         topic = properties[REAL_TOPIC]
         int(properties[REAL_QID])
     except (KeyError, ValueError) as error:
