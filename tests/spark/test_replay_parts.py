@@ -26,6 +26,7 @@ from cometmq.spark.cluster import Cluster
 from cometmq.spark.errors import ArchiveError, OptionError, SinkError
 from cometmq.spark.options import parse_options
 from cometmq.spark.queues import Queue
+from cometmq.spark.replay import step_of
 from cometmq.spark.replay_ledger import (
     Plan,
     Range,
@@ -210,3 +211,10 @@ def test_a_request_of_unknown_fate_is_looked_up(topics: Topics, monkeypatch: pyt
     assert broken
     assert outcome == [(Origin("old", 0, 1), 1, arrives), (Origin("old", 0, 2), 2, arrives)]
     assert [record.body for record in stored(topics, topic, 1)[0]] == [b"0", b"1", b"2"]
+
+
+@pytest.mark.parametrize(
+    ("per_second", "step"), [(None, 500_000), (0.1, 200_000), (43_000.0, 500_000), (15_000.0, 300_000), (1e9, 500_000)]
+)
+def test_a_step_is_as_large_as_its_rate_allows(per_second: float | None, step: int) -> None:
+    assert step_of(per_second) == step

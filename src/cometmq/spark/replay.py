@@ -42,7 +42,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 STEP_OFFSETS: Final = 200_000
-"""Offsets of one step: a few seconds to repeat after a crash."""
+"""Fewest offsets of one step that nobody has asked for: with a narrow selection most of them send nothing."""
+STEP_SECONDS: Final = 20
+"""How long a step that is sent at a rate may take, beyond the fewest offsets: a stop waits for its end."""
+MOST_STEP_OFFSETS: Final = 500_000
+"""Most of them: after a crash a task has the places of what its queue has got of the step in memory, 300 bytes each."""
 TIMEOUT_MS: Final = 120_000
 
 
@@ -62,7 +66,7 @@ def replay(
     access: Mapping[str, str] | None = None,
     groups_access: Mapping[str, str] | None = None,
     dry_run: bool = False,
-    step_offsets: int = STEP_OFFSETS,
+    step_offsets: int | None = None,
     timeout_ms: int = TIMEOUT_MS,
     spark: SparkSession | None = None,
     master: str = "local[*]",
@@ -86,7 +90,7 @@ def replay(
     :param access: credentials and TLS, by the options of the source; what they leave open the environment says.
     :param groups_access: those for ``groups_namesrv``, if not ``access``.
     :param dry_run: send nothing and write nothing; count what would be sent.
-    :param step_offsets: offsets of the archive in one step.
+    :param step_offsets: offsets of the archive in one step; :func:`step_of` the rate, if it is not said.
     :param timeout_ms: how long messages may wait for their acknowledgement.
     :param spark: session to use; without one a session on ``master`` is made, and stopped at the end.
     :param on_step: called after each step; ``stop``, when set, ends the run after the step under way.
@@ -109,7 +113,8 @@ def replay(
     servers = reach(namesrv, access)
     groups_servers = reach(groups_namesrv or namesrv, access if groups_access is None else groups_access)
     job = ReplayJob(str(log.root), topic, namesrv, to, by_key, keep_born_time, selection or Selection())
-    run = _Run(log, ReplayLedger(Path(ledger).absolute()), job, servers, per_second, timeout_ms, step_offsets, on_step)
+    step = step_of(per_second) if step_offsets is None else step_offsets
+    run = _Run(log, ReplayLedger(Path(ledger).absolute()), job, servers, per_second, timeout_ms, step, on_step)
     with driver_session(spark, master, "cometmq replay") as session:
         report = run.dry(session) if dry_run else run.wet(session, stop)
         if translate_groups:
@@ -137,6 +142,26 @@ def _only_topic(log: ArchiveLog) -> str:
     if topics:
         raise OptionError(f"the archive holds several topics: {', '.join(topics)}", next_step="name one")
     raise OptionError(f"{log.root} holds no archive", next_step="make one: cometmq pipeline archive")
+
+
+def step_of(per_second: float | None) -> int:
+    """Offsets of one step at a rate: each step costs Spark about a second, whatever it sends."""
+    if per_second is None:
+        return MOST_STEP_OFFSETS
+    return int(min(max(STEP_OFFSETS, per_second * STEP_SECONDS), MOST_STEP_OFFSETS))
+
+
+def _counted(mapping: Path) -> tuple[int, int]:
+    """Messages of a step that were sent, and that were there already: one column of some files, no job of Spark's."""
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    rows = found = 0
+    for path in mapping.glob("*.parquet"):
+        column = pq.read_table(path, columns=["found"]).column("found")
+        rows += len(column)
+        found += pc.sum(column).as_py() or 0
+    return rows - found, found
 
 
 class _Run:
@@ -256,14 +281,11 @@ class _Run:
             mapping = str(self._ledger.mapping_of(plan.step))
             try:
                 ordered.mapInArrow(send, SENT_DDL).write.mode("overwrite").parquet(mapping)
-                counts = {
-                    row["found"]: row["count"] for row in spark.read.parquet(mapping).groupBy("found").count().collect()
-                }
+                sent, found = _counted(self._ledger.mapping_of(plan.step))
             except Exception as error:
                 raise SparkSourceError(
                     cause_of(str(error)), next_step="run it again with the same ledger when that is mended"
                 ) from error
-            sent, found = counts.get(False, 0), counts.get(True, 0)
         self._ledger.write_done(plan, sent, found)
         total = sum(step.messages for step in done) + sent + found
         done.append(ReplayedStep(plan.step, sent + found, found, total, SYSTEM_CLOCK.monotonic() - self._began))

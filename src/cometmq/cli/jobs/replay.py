@@ -41,7 +41,7 @@ _directory = click.Path(path_type=Path, file_okay=False)
 @click.option("--groups-namesrv", help="Nameservers of the brokers where those groups are, if not --namesrv.")
 @access_option("--groups-access", "For --groups-namesrv, if not --access: credentials and TLS")
 @click.option("--dry-run", is_flag=True, help="Send nothing and write nothing; tell what would be sent.")
-@click.option("--step", type=click.IntRange(1), default=200_000, show_default=True, help="Offsets of one step.")
+@click.option("--step", type=click.IntRange(1), help="Offsets of one step; by default as many as suit the rate.")
 @report_options
 def command(
     namesrv: str,
@@ -62,7 +62,7 @@ def command(
     groups_namesrv: str | None,
     groups_access: dict[str, str],
     dry_run: bool,
-    step: int,
+    step: int | None,
     master: str,
     page: Path | None,
     output: str,
