@@ -174,6 +174,12 @@ MAX_TURN_BYTES: Final = 32 * 1024 * 1024
 INDEX_BLOCK_KEYS: Final = 8_192
 """Keys of messages that are put into the index in one turn of the loop, of one message at least: about 4 ms."""
 
+UNIT_SEARCH_UNITS: Final = 4_096
+"""Damaged units of a queue, to either side of the one that is read, beyond which no sound one is looked for."""
+
+UNIT_SEARCH_BYTES: Final = 16 << 20
+"""Bytes of the log that are searched for the records of damaged units of a queue, once: about 30 ms."""
+
 MAX_INDEX_WAITING_KEYS: Final = 2_000_000
 """Keys that wait for it, about 60 bytes each: what is more is put into the index at once, while everybody waits."""
 

@@ -77,6 +77,62 @@ def test_what_a_failed_turn_left_is_no_record_after_a_kill(bench: StoreBench, tm
     copy.close_all()
 
 
+def test_a_failed_turn_is_cleared_whole_so_that_a_shorter_one_uncovers_none_of_it(
+    bench: StoreBench, tmp_path: Path
+) -> None:
+    """Behind a shorter turn, whole records of the failed one would stand in their own places."""
+    disk = FullDisk()
+    store = bench.open(disk=disk)
+    fill(store, 30)
+    disk.room = 1000
+    for _ in range(8):
+        put(store, "TopicTest", 0, b"refused " * 8)
+    with pytest.raises(StoreFullError):
+        store.commit()
+    disk.room = 1 << 40
+    put(store, "TopicTest", 0, b"taken")
+    end = store.commit()
+    expected = served(store)
+    copy = bench.crashed_copy(tmp_path / "copy")
+    assert not any(copy.log_files[0].read_bytes()[end:])
+    again = copy.open()
+    assert served(again) == expected
+    assert again.max_physical_offset == end
+    copy.close_all()
+
+
+def test_while_a_failed_turn_cannot_be_cleared_nothing_more_is_written(bench: StoreBench, tmp_path: Path) -> None:
+    class StuckDisk(Disk):
+        writes_left = 1 << 30
+
+        def write(self, fd: int, data: bytes | bytearray | memoryview, at: int) -> None:
+            if self.writes_left <= 0:
+                super().write(fd, bytes(data)[:400] if any(data) else b"", at)
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            super().write(fd, data, at)
+
+    disk = StuckDisk()
+    store = bench.open(disk=disk)
+    fill(store, 10)
+    expected = served(store)
+    disk.writes_left = 0
+    for _ in range(4):
+        put(store, "TopicTest", 0, b"refused " * 8)
+    with pytest.raises(StoreFailedError):
+        store.commit()
+    put(store, "TopicTest", 0, b"refused, too")
+    with pytest.raises(StoreFailedError):
+        store.commit()
+    disk.writes_left = 1 << 30
+    put(store, "TopicTest", 0, b"taken")
+    end = store.commit()
+    assert not any(bench.log_files[0].read_bytes()[end:])
+    copy = bench.crashed_copy(tmp_path / "copy")
+    again = copy.open()
+    assert sum(map(len, served(again).values())) == sum(map(len, expected.values())) + 1
+    copy.close_all()
+
+
 def store_one(store: MessageStore) -> StoreError | None:
     put(store, "TopicTest", 0, b"x" * 2000)
     try:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import logging
 import struct
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
@@ -19,10 +20,11 @@ from cometmq.durable import flush_directory
 from cometmq.message.record import BLANK_MAGIC, END_FILE_MIN_BLANK_BYTES, MIN_RECORD_BYTES
 from cometmq.store.disk import Disk
 from cometmq.store.errors import StoreError, StoreFailedError, StoreFullError
-from cometmq.store.mapped_file import MappedFile, create_file, file_name
+from cometmq.store.mapped_file import MappedFile, create_file, file_name, first_data
 
 _log = logging.getLogger(__name__)
 FILLER: Final = struct.Struct(">ii")
+_ERASE_BYTES: Final = 1 << 18
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -45,6 +47,7 @@ class CommitLog:
         self._disk = disk
         self._ahead: Future[MappedFile] | None = None
         self._told_of_no_room = False
+        self._owed: Callable[[], None] | None = None
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="cometmq-store-allocate")
 
     @property
@@ -163,19 +166,44 @@ class CommitLog:
         :raises StoreError: it could not be written whole.
         """
         try:
+            if self._owed is not None:
+                self._owed()
+                self._owed = None
             self._disk.write(segment.fd, data, offset - segment.start)
         except OSError as error:
             raise store_error(error, "new messages") from error
 
-    def erase(self, offset: int) -> None:
-        """Make what stands at ``offset`` no record again, after a write that failed half-way."""
-        segment = self.segment_at(offset)
-        if segment is None or offset + 8 > segment.end:
-            return
+    def owe(self, work: Callable[[], None]) -> None:
+        """Have ``work`` done before anything more is written; while it raises ``OSError``, nothing is."""
+        self._owed = work
+
+    def erase(self, start: int, end: int) -> None:
+        """Make what a write that failed half-way left from ``start`` to ``end`` zeros again.
+
+        All of it: behind a damage every whole record counts, not the first one only. While the disk refuses that,
+        nothing more is written.
+        """
+        if self._owed is not None:
+            return  # nothing was written: it is waited for what must come first
         try:
-            self._disk.write(segment.fd, bytes(8), offset - segment.start)
+            self._erase(start, end)
         except OSError as error:
-            _log.warning("the start of an unfinished turn at %d could not be erased: %s", offset, error)
+            _log.warning("an unfinished turn at %d is not erased, messages are refused until it is: %s", start, error)
+            self.owe(lambda: self._erase(start, end))
+
+    def _erase(self, start: int, end: int) -> None:
+        for segment in (*self.segments, *self._ready()):
+            at = max(start, segment.start) - segment.start
+            limit = min(end, segment.end) - segment.start
+            while at < limit and (at := first_data(segment.fd, at, limit)) < limit:
+                part = min(_ERASE_BYTES, limit - at)
+                self._disk.write(segment.fd, bytes(part), at)
+                at += part
+
+    def _ready(self) -> list[MappedFile]:
+        """The segment made ahead, once it is there: one that was taken back may hold what is to be erased."""
+        ahead = self._ahead
+        return [ahead.result()] if ahead is not None and ahead.done() and ahead.exception() is None else []
 
     def flush(self, start: int, end: int) -> None:
         """Make the bytes from ``start`` to ``end`` survive a power cut (called in a thread).
@@ -204,3 +232,11 @@ class CommitLog:
 def filler(rest: int) -> bytes:
     """The mark that ends a log file with ``rest`` bytes left."""
     return FILLER.pack(rest, BLANK_MAGIC)
+
+
+def is_filler(segment: MappedFile, at: int) -> bool:
+    """Whether the mark that ends a log file stands at byte ``at`` of it."""
+    if at + FILLER.size > segment.size:
+        return False
+    rest, magic = FILLER.unpack_from(segment.view, at)
+    return bool(magic == BLANK_MAGIC and rest == segment.size - at)

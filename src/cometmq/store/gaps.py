@@ -12,7 +12,7 @@ import numpy.typing as npt
 from cometmq.store.commit_log import CommitLog
 from cometmq.store.config import CQ_UNIT_BYTES
 from cometmq.store.mapped_file import file_name
-from cometmq.store.record_scan import matches_unit
+from cometmq.store.record_scan import leads_to_record
 from cometmq.store.topic_queue import BLANK_SIZE, UNIT_DTYPE, TopicQueue
 
 _CHECKED_FILES: Final = 3
@@ -22,7 +22,7 @@ Ints = npt.NDArray[np.int64]
 Units = npt.NDArray[Any]
 
 
-def _read_units(queue: TopicQueue, start: int) -> Units:
+def read_units(queue: TopicQueue, start: int) -> Units:
     """The units of one file, up to its last byte that is really there."""
     fd = os.open(queue.directory / file_name(start), os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -47,7 +47,7 @@ def last_sound_unit(log: CommitLog, queue: TopicQueue) -> int:
     end = first[0] // CQ_UNIT_BYTES if first else 0
     last_offset = -1
     for start in files[-_CHECKED_FILES:]:
-        units = _read_units(queue, start)
+        units = read_units(queue, start)
         offsets = units["offset"].astype(np.int64)
         sizes = units["size"].astype(np.int64)
         blank = sizes == BLANK_SIZE
@@ -82,7 +82,7 @@ def is_sound(log: CommitLog, queue: TopicQueue, queue_offset: int, offset: int, 
     if segment is None or offset + size > segment.end:
         return False
     at = offset - segment.start
-    return matches_unit(segment.view[at : at + size], offset, size, queue, queue_offset)
+    return leads_to_record(segment.view, at, offset, size, queue, queue_offset)
 
 
 def account_gaps(log: CommitLog, queues: list[TopicQueue], end: int) -> Iterator[tuple[int, int]]:
@@ -92,7 +92,7 @@ def account_gaps(log: CommitLog, queues: list[TopicQueue], end: int) -> Iterator
     lengths: list[int] = []
     for queue in queues:
         for start in queue.files:
-            units = _read_units(queue, start)[: max(0, queue.committed - start // CQ_UNIT_BYTES)]
+            units = read_units(queue, start)[: max(0, queue.committed - start // CQ_UNIT_BYTES)]
             if len(units):
                 parts.append(units)
                 owners.append((queue, start // CQ_UNIT_BYTES))

@@ -1,7 +1,8 @@
 """Reading a queue: units to slices of the log, no record decoded or copied (``DefaultMessageStore.getMessage``).
 
 Neighbouring records become one slice. Units that this process did not append itself are compared with
-the record they promise, so that bytes which are no records never leave the store.
+the record they promise, so that bytes which are no records never leave the store. One that is damaged is
+mended from the log, once (:mod:`cometmq.store.unit_repair`).
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ import numpy as np
 
 from cometmq.store.commit_log import CommitLog
 from cometmq.store.config import CQ_UNIT_BYTES
-from cometmq.store.record_scan import ends_in_zeros, has_properties, matches_unit, store_timestamp_of
+from cometmq.store.record_scan import leads_to_record, matches_unit, store_timestamp_of
 from cometmq.store.topic_queue import BLANK_SIZE, UNIT, UNIT_DTYPE, TopicQueue
+from cometmq.store.unit_repair import restore_units
 
 CHOOSE_UNITS_MIN: Final = 64
 """From so many units on a ``Chooser`` is asked; fewer are sooner looked at one by one."""
@@ -114,6 +116,8 @@ def get_message(
             break
         end = start + size
         if start < log_min or size == BLANK_SIZE:
+            if at < verified_from and restore_units(log, queue, at):
+                return get_message(log, queue, offset, max_messages, tag_codes, predicate, max_bytes, choose)
             removed = True
             continue
         if run_view is None or start < run_base or end > run_limit:
@@ -123,12 +127,16 @@ def get_message(
             segment = log.segment_at(start)
             if segment is None or end > position or end > segment.end or size <= 0:
                 run_view = None
+                if at < verified_from and restore_units(log, queue, at):
+                    return get_message(log, queue, offset, max_messages, tag_codes, predicate, max_bytes, choose)
                 removed = True
                 continue
             run_view = segment.view
             run_base = segment.start
             run_limit = min(segment.end, position)
-        if at < verified_from and not _is_record(run_view, start - run_base, start, size, queue, at):
+        if at < verified_from and not leads_to_record(run_view, start - run_base, start, size, queue, at):
+            if restore_units(log, queue, at):
+                return get_message(log, queue, offset, max_messages, tag_codes, predicate, max_bytes, choose)
             continue
         if predicate is not None and not predicate(run_view[start - run_base : end - run_base]):
             continue
@@ -158,14 +166,6 @@ def _outside(offset: int, low: int, high: int) -> GetResult:
     if offset == high:
         return GetResult(GetMessageStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
     return GetResult(GetMessageStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
-
-
-def _is_record(view: memoryview, at: int, start: int, size: int, queue: TopicQueue, offset: int) -> bool:
-    """Whether a unit from an earlier life of the store leads to its record, whole as far as can be seen."""
-    end = at + size
-    if not matches_unit(view[at:end], start, size, queue, offset):
-        return False
-    return not ends_in_zeros(view, end) or not has_properties(view[at:end], queue)
 
 
 def _matching(

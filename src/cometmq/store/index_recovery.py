@@ -9,6 +9,7 @@ from cometmq.store.index_file import IndexFile, index_file_bytes
 from cometmq.store.index_service import IndexService, is_index_name
 from cometmq.store.load import Findings
 from cometmq.store.position import Position
+from cometmq.store.record_scan import read_log_record
 
 NEVER = 1 << 62
 """No record is indexed."""
@@ -98,14 +99,17 @@ def _behind_last(index: IndexService, log: CommitLog, findings: Findings) -> int
         if log.segments and not index.files and log.segments[0].view[:8] != bytes(8):
             findings.add("index: no file that can be used; the whole log is indexed again")
         return log.min_offset
-    record = _record_size(log, filled[-1].end_offset)
-    return filled[-1].end_offset + record if record else log.min_offset
+    for offset in np.unique(filled[-1].offsets())[::-1].tolist():
+        size = _record_size(log, offset)
+        if size:
+            return int(offset) + size
+    return log.min_offset
 
 
 def _record_size(log: CommitLog, offset: int) -> int:
+    """The size of the record at ``offset``; 0 when it is damaged, so that nobody knows where it ends."""
     segment = log.segment_at(offset)
     if segment is None:
         return 0
-    at = offset - segment.start
-    size = int.from_bytes(segment.view[at : at + 4], "big", signed=True)
-    return size if 0 < size <= segment.end - offset else 0
+    record = read_log_record(segment.view, offset - segment.start, offset, check_crc=False)
+    return record.size if record is not None else 0

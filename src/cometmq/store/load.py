@@ -11,11 +11,13 @@ import shutil
 from pathlib import Path
 from typing import Final
 
+from cometmq.durable import flush_directory
 from cometmq.store.commit_log import CommitLog
 from cometmq.store.mapped_file import MappedFile, file_name, first_data
 from cometmq.store.record_scan import is_stored_topic
 
 _NAME_DIGITS: Final = 20
+_COPY_BYTES: Final = 1 << 18
 MAX_QUEUE_ID: Final = 0x7FFFFFFF
 
 _SMALL_FILES: Final = (
@@ -59,6 +61,34 @@ class Findings:
         number = 1
         while (place := self._quarantine / f"{flat}.{number}").exists():
             number += 1
+        return place
+
+    def keep_part(self, path: Path, start: int, end: int) -> Path | None:
+        """Copy the bytes from ``start`` to ``end`` of a file into the quarantine, so that they survive a power cut.
+
+        Returns the copy, without zeros at its end; ``None`` when all of them are zero.
+
+        :raises OSError: it cannot be written.
+        """
+        with path.open("rb", buffering=0) as source:
+            at = first_data(source.fileno(), start, end)
+            if at >= end:
+                return None
+            place = self.place_for(path.with_name(f"{path.name}@{start}"))
+            try:
+                with place.open("xb", buffering=0) as target:
+                    while at < end:
+                        block = os.pread(source.fileno(), min(_COPY_BYTES, end - at), at)
+                        used = block.rstrip(b"\0")
+                        written = 0
+                        while written < len(used):
+                            written += os.pwrite(target.fileno(), used[written:], at - start + written)
+                        at = first_data(source.fileno(), at + len(block), end) if block else end
+                    os.fsync(target.fileno())
+            except BaseException:
+                place.unlink(missing_ok=True)
+                raise
+        flush_directory(self._quarantine)
         return place
 
     def set_aside(self, path: Path, why: str) -> None:

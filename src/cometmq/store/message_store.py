@@ -330,7 +330,7 @@ class MessageStore:
                 assert self._segment is not None
                 log.write(self._segment, self._part_start, b"".join(self._chunks))
         except BaseException:
-            log.erase(log.position)
+            log.erase(log.position, self._next)
             raise
 
     def _publish(self, position: int, touched: list[TopicQueue]) -> None:

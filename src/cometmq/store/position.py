@@ -13,7 +13,8 @@ from typing import Final
 import msgspec
 
 from cometmq.checksum import crc32
-from cometmq.store.commit_log import CommitLog
+from cometmq.message.record import MESSAGE_MAGIC, MIN_RECORD_BYTES, PHYSICAL_OFFSET_AT
+from cometmq.store.commit_log import CommitLog, is_filler
 from cometmq.store.disk import Disk, replace_whole
 
 _VERSION: Final = 1
@@ -44,10 +45,31 @@ class Position(msgspec.Struct, frozen=True):
         if self.last_offset < 0:
             return self.offset == log.min_offset
         segment = log.segment_at(self.last_offset)
-        if segment is None or self.last_offset + self.last_size > segment.end:
+        end = self.last_offset + self.last_size
+        if segment is None or self.last_size <= 0 or end > segment.end:
+            return False
+        if self.offset != end and (self.offset != segment.end or not is_filler(segment, end - segment.start)):
             return False
         at = self.last_offset - segment.start
         return crc32(segment.view[at : at + self.last_size]) == self.last_crc
+
+    def proves(self, log: CommitLog) -> int:
+        """Up to where a log to which it does not belong is known to go all the same; 0 for nowhere.
+
+        It speaks of this log, and its last record is damaged, when that still says where it stands and how long it is.
+        """
+        segment = log.segment_at(self.last_offset) if self.last_offset >= 0 else None
+        if self.version != _VERSION or segment is None or not log.min_offset <= self.offset <= log.segments[-1].end:
+            return 0
+        if self.last_size < MIN_RECORD_BYTES or self.last_offset + self.last_size > min(self.offset, segment.end):
+            return 0
+        head = segment.view[self.last_offset - segment.start :]
+        marks = (
+            int.from_bytes(head[:4], "big") == self.last_size,
+            int.from_bytes(head[4:8], "big", signed=True) == MESSAGE_MAGIC,
+            int.from_bytes(head[PHYSICAL_OFFSET_AT : PHYSICAL_OFFSET_AT + 8], "big") == self.last_offset,
+        )
+        return self.offset if sum(marks) >= 2 else 0
 
 
 def load_position(path: Path) -> Position | None:

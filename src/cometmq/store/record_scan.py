@@ -18,6 +18,7 @@ from cometmq.message.names import check_topic
 from cometmq.message.record import BLANK_MAGIC, CRC_MASK, MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_RECORD_BYTES
 from cometmq.message.sysflag import BORNHOST_V6, STOREHOST_V6, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from cometmq.store.commit_log import CommitLog
+from cometmq.store.config import CQ_UNIT_BYTES
 from cometmq.store.topic_queue import TopicQueue
 
 _HEAD: Final = struct.Struct(">iiiiiqqi")
@@ -29,6 +30,8 @@ _IDENTITY: Final = struct.Struct(">ii4xi4xqqi")
 NO_QUEUE_OFFSET: Final = TRANSACTION_PREPARED
 """The bit that PREPARED and ROLLBACK have in common: such records have no unit in any queue."""
 ROLLBACK: Final = TRANSACTION_ROLLBACK
+MAX_QUEUE_OFFSET: Final = (1 << 63) // CQ_UNIT_BYTES
+"""Units from here on would have no place in a file."""
 MAX_STORED_TOPIC_CHARS: Final = 255
 """Longest name of a directory on most file systems, and of a topic in RocketMQ 5."""
 
@@ -61,6 +64,7 @@ def matches_unit(view: memoryview, offset: int, size: int, queue: TopicQueue, qu
         or found_offset != offset
         or found_queue_offset != queue_offset
         or queue_id != queue.queue_id
+        or sys_flag & NO_QUEUE_OFFSET
         or (magic != MESSAGE_MAGIC and magic != MESSAGE_MAGIC_V2)
     ):
         return False
@@ -92,6 +96,14 @@ def ends_in_zeros(view: memoryview, end: int) -> bool:
     return view[end - 1] == 0 and not any(view[end : end + 8])
 
 
+def leads_to_record(view: memoryview, at: int, offset: int, size: int, queue: TopicQueue, queue_offset: int) -> bool:
+    """Whether a unit leads to its record at byte ``at`` of ``view``, whole as far as can be seen without its CRC."""
+    end = at + size
+    if not matches_unit(view[at:end], offset, size, queue, queue_offset):
+        return False
+    return not ends_in_zeros(view, end) or not has_properties(view[at:end], queue)
+
+
 def store_timestamp_of(view: memoryview) -> int:
     """The store timestamp of a record."""
     return int(_INT64.unpack_from(view, 68 if view[39] & BORNHOST_V6 else 56)[0])
@@ -111,6 +123,8 @@ def read_log_record(
     if magic != MESSAGE_MAGIC and magic != MESSAGE_MAGIC_V2:
         return None
     if size < MIN_RECORD_BYTES or size > room or found_offset != offset:
+        return None
+    if queue_id < 0 or not 0 <= queue_offset < MAX_QUEUE_OFFSET:
         return None
     store_at = at + (68 if sys_flag & BORNHOST_V6 else 56)
     length_at = store_at + (40 if sys_flag & STOREHOST_V6 else 28)
@@ -140,9 +154,9 @@ def read_log_record(
         topic = str(view[topic_at:topic_end], "utf-8")
         if not is_stored_topic(topic):
             return None
-        tag, keys = _tag_and_keys(bytes(view[topic_end + 2 : end]))
     except UnicodeDecodeError:
         return None
+    tag, keys = _tag_and_keys(bytes(view[topic_end + 2 : end]))
     return LogRecord(
         offset,
         size,
@@ -164,16 +178,17 @@ def is_stored_topic(topic: str) -> bool:
 
 
 def _tag_and_keys(properties: bytes) -> tuple[str | None, list[str]]:
+    """What the index and units need of properties; bytes that are no UTF-8 are replaced, as Java does it."""
     tag: str | None = None
     unique = ""
     keys: list[str] = []
     for piece in properties.split(b"\x02"):
         if piece.startswith(b"TAGS\x01"):
-            tag = piece[5:].decode() or tag
+            tag = piece[5:].decode(errors="replace") or tag
         elif piece.startswith(b"KEYS\x01"):
-            keys = [key for key in piece[5:].decode().split(" ") if key] or keys
+            keys = [key for key in piece[5:].decode(errors="replace").split(" ") if key] or keys
         elif piece.startswith(b"UNIQ_KEY\x01"):
-            unique = piece[9:].decode() or unique
+            unique = piece[9:].decode(errors="replace") or unique
     return tag, [unique, *keys] if unique else keys
 
 

@@ -25,6 +25,8 @@ UNIT_DTYPE: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags", ">i8"
 BLANK_UNIT: Final = UNIT.pack(0, 0x7FFFFFFF, 0)
 """Fills the units below the first one of a queue that does not begin at 0."""
 BLANK_SIZE: Final = 0x7FFFFFFF
+_BLANK_UNITS: Final = 4_096
+"""Blank units that are looked through at once."""
 
 
 class TopicQueue:
@@ -46,6 +48,7 @@ class TopicQueue:
         "index_prefix",
         "key",
         "known_from",
+        "lost",
         "min_logical",
         "next_offset",
         "pending",
@@ -73,6 +76,8 @@ class TopicQueue:
         self.min_logical = 0
         self.known_from = 0
         """Units from this offset on were appended by this process, after their records."""
+        self.lost: set[int] = set()
+        """Offsets whose units lead nowhere, and whose records were looked for in vain."""
         self.pending = bytearray()
         self.dirty = False
         """Whether the queue is in the list of those with pending units."""
@@ -122,6 +127,7 @@ class TopicQueue:
         """Take over existing files, with units up to ``max_offset``."""
         self._files = files
         self._views.clear()
+        self.lost.clear()
         self.pending.clear()
         self.next_offset = self.committed = self._written = self.known_from = max_offset
         self.min_logical = self.first_stored
@@ -176,14 +182,42 @@ class TopicQueue:
     def offset_of_log(self, log_offset: int) -> int:
         """The first offset whose record stands at ``log_offset`` or behind it (blank units do not)."""
         low, high = self.first_stored, self.committed
+        if low < high and self._last_real(low, low)[1] >= log_offset:
+            return low
         while low < high:
             middle = (low + high) // 2
-            unit = self.unit(middle)
-            if unit is None or unit[0] < log_offset or unit[1] == BLANK_SIZE or unit[1] <= 0:
+            place, found = self._last_real(low, middle)
+            if found < log_offset:
                 low = middle + 1
             else:
-                high = middle
+                high = place
+        while low > self.first_stored and self._is_junk(low - 1, log_offset):
+            low -= 1
         return low
+
+    def _is_junk(self, offset: int, log_offset: int) -> bool:
+        """Whether a unit in front of the first that is kept is neither blank nor older: then its record may be kept."""
+        unit = self.unit(offset)
+        return unit is not None and unit[1] != BLANK_SIZE and not (unit[1] > 0 and 0 <= unit[0] < log_offset)
+
+    def _last_real(self, low: int, at: int) -> tuple[int, int]:
+        """The last offset from ``low`` to ``at`` whose unit can be one, and where that leads; -1 for none.
+
+        Blank ones cannot, nor those that lead behind where the next one does.
+        """
+        while True:
+            first = max(low, at - at % self.file_units, at - _BLANK_UNITS)
+            units = np.frombuffer(self.units(first, at + 2 - first), UNIT_DTYPE)
+            offsets = units["offset"].astype(np.int64)
+            real = (units["size"] > 0) & (units["size"] != BLANK_SIZE) & (offsets >= 0)
+            real[:-1] &= (offsets[:-1] < offsets[1:]) | ~real[1:]
+            real[1:] &= (offsets[:-1] < offsets[1:]) | ~real[:-1]
+            hits = np.flatnonzero(real[: at + 1 - first])
+            if len(hits):
+                return first + int(hits[-1]), int(offsets[hits[-1]])
+            if first == low:
+                return low, -1
+            at = first - 1
 
     # --- writing ------------------------------------------------------------------------------
     def undo_turn(self) -> None:

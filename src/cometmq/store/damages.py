@@ -1,0 +1,137 @@
+"""Damages: what recovery does with the stretches of the log that hold no record (see :mod:`log_reader`).
+
+A stretch is first copied into the quarantine. Then records take its place which everybody reads over: a slave, the
+tools, Apache, which would otherwise end its log there and cut off all that follows. They are of the kind that ends a
+transaction by a rollback, since neither system gives those a place in a queue or in the index, and consist of zeros.
+Where it is known whose message was damaged, its record keeps topic, queue and both offsets, so that the queue's unit
+goes on leading somewhere. At the end of a file the filler takes its place. Where the copy cannot be made, the stretch
+stays as it is and is passed over.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from cometmq.message.record import END_FILE_MIN_BLANK_BYTES, MIN_RECORD_BYTES, encode_record
+from cometmq.message.sysflag import TRANSACTION_ROLLBACK
+from cometmq.store.commit_log import CommitLog, filler
+from cometmq.store.disk import Disk
+from cometmq.store.load import Findings
+from cometmq.store.log_reader import Stretch
+
+_NO_HOST: Final = bytes(8)
+_NO_TOPIC: Final = "DAMAGED"
+"""The topic of a record that takes the place of nobody knows whose."""
+_MAX_BYTES: Final = 4 << 20
+"""The largest such record: what Apache takes for a message by default."""
+_MAX_LINES: Final = 5
+"""Damages that are told one by one."""
+
+
+class Owner(NamedTuple):
+    """Whose message a damaged record was."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+
+
+class Place(NamedTuple):
+    """Where a unit may lead whose record is lost."""
+
+    offset: int
+    size: int
+
+
+class Damages:
+    """All damaged stretches that one opening finds."""
+
+    def __init__(self, log: CommitLog, disk: Disk, findings: Findings) -> None:
+        self._log = log
+        self._disk = disk
+        self._findings = findings
+        self._told = 0
+        self._more = 0
+        self._more_bytes = 0
+
+    def mend(self, stretch: Stretch, owner: Owner | None, timestamp: int) -> list[Place]:
+        """Set a stretch aside and put what can be read over into its place; the records that did."""
+        segment = self._log.segment_at(stretch.start)
+        assert segment is not None
+        start, end = stretch.start - segment.start, stretch.end - segment.start
+        try:
+            kept = self._findings.keep_part(segment.path, start, end)
+            places = self._replace(stretch, owner, timestamp)
+        except OSError as error:
+            self._tell(stretch, f"cannot be set aside ({error.strerror}) and stays as it is")
+            return [Place(stretch.start, stretch.end - stretch.start)]
+        self._tell(stretch, f"set aside as {self._findings.name(kept)}" if kept is not None else "all zeros")
+        return places
+
+    def _replace(self, stretch: Stretch, owner: Owner | None, timestamp: int) -> list[Place]:
+        segment = self._log.segment_at(stretch.start)
+        assert segment is not None
+        at, end = stretch
+        if end == segment.end:
+            if end - at >= END_FILE_MIN_BLANK_BYTES:
+                self._disk.write(segment.fd, filler(end - at), at - segment.start)
+                self._disk.flush(segment.fd)
+            return []
+        places: list[Place] = []
+        while end - at > MIN_RECORD_BYTES:
+            size = end - at
+            if size > _MAX_BYTES:
+                size = min(_MAX_BYTES, size - _MAX_BYTES // 2)
+            record = _stand_in(at, size, owner, timestamp)
+            self._disk.write(segment.fd, record, at - segment.start)
+            places.append(Place(at, size))
+            owner = None
+            at += size
+        self._disk.flush(segment.fd)
+        return places
+
+    def _tell(self, stretch: Stretch, done: str) -> None:
+        segment = self._log.segment_at(stretch.start)
+        assert segment is not None
+        size = stretch.end - stretch.start
+        if self._told == _MAX_LINES:
+            self._more += 1
+            self._more_bytes += size
+            return
+        self._told += 1
+        name = self._findings.name(segment.path)
+        self._findings.add(f"{name}: {size} bytes from {stretch.start} on are damaged; {done}; what follows is kept")
+
+    def tell_the_rest(self) -> None:
+        """Say how many more there were than were told one by one."""
+        if self._more:
+            self._findings.add(f"the log: {self._more} more damages, {self._more_bytes} bytes, dealt with likewise")
+
+    def cut(self, path: Path, at: int, size: int) -> str:
+        """Set aside what stands in a file from ``at`` on; the words that say so.
+
+        :raises OSError: there is no room.
+        """
+        kept = self._findings.keep_part(path, at, size)
+        return f"; what stood there was set aside as {self._findings.name(kept)}" if kept is not None else ""
+
+
+def _stand_in(at: int, size: int, owner: Owner | None, timestamp: int) -> bytes:
+    """The record of ``size`` bytes for log offset ``at`` that everybody reads over."""
+    room = size - MIN_RECORD_BYTES
+    if owner is None or not 0 < len(owner.topic.encode()) <= min(room, 127):
+        owner = Owner(_NO_TOPIC[:room], 0, 0)
+    return encode_record(
+        topic=owner.topic,
+        queue_id=owner.queue_id,
+        queue_offset=owner.queue_offset,
+        physical_offset=at,
+        body=bytes(room - len(owner.topic.encode())),
+        properties_text="",
+        sys_flag=TRANSACTION_ROLLBACK,
+        born_timestamp=timestamp,
+        born_host=_NO_HOST,
+        store_timestamp=timestamp,
+        store_host=_NO_HOST,
+    )

@@ -1,0 +1,197 @@
+"""Reading a log that may be damaged: every record that is sound, and the stretches between them that hold none.
+
+Theory of operation. A place of the log is *sound* when a whole record stands there: its sizes add up, magic and CRC
+are right, and it says itself that it stands there. Where the place behind a sound record is not, either the log ends
+or it is damaged there:
+
+* Damage, when what follows goes on: the record's own size, its own lengths, or the unit of a queue that leads to it
+  say where it ends, and a sound record or the filler of the file stands there; or the next sound record is found by
+  its magic, here or in a later file; or a position file or a sound unit proves that the log went on.
+* The end otherwise: a tail that was torn, or never written.
+
+Fault model. Any bytes may be any others, anywhere, in any number. Bytes that never belonged to the log can look like
+sound records in two cases only. Files of ours are made anew and full of zeros, and what a failed turn left is cleared;
+Apache leaves what it cut off behind the end of its log, and appends over it. Such records are older than the one that
+was written over them: behind a damage that nothing proves to be inside the log, a record that was stored before the
+one ahead of the damage is not taken. And a body can carry the image of a record: inside a record whose extent is
+known, by itself or by a unit, none is looked for.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple, cast
+
+from cometmq.message.record import END_FILE_MIN_BLANK_BYTES, MESSAGE_MAGIC_V2, MIN_RECORD_BYTES
+from cometmq.message.sysflag import BORNHOST_V6, STOREHOST_V6
+from cometmq.store.commit_log import CommitLog, is_filler
+from cometmq.store.mapped_file import MappedFile, first_data
+from cometmq.store.record_scan import LogRecord, is_stored_topic, read_log_record
+
+_IDENTITY: Final = struct.Struct(">ii4xi4xqqi")
+_INT32: Final = struct.Struct(">i")
+_INT16: Final = struct.Struct(">h")
+_ANY_MAGIC: Final = b"\xda\xa3\x20"
+"""What both magics of records begin with."""
+
+
+class Stretch(NamedTuple):
+    """Bytes of one log file that hold no sound record."""
+
+    start: int
+    end: int
+
+
+class Outline(NamedTuple):
+    """What a damaged record says of itself; any of it may be wrong."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    size: int
+    """By its lengths, whatever its first field says."""
+
+
+class Knowledge(NamedTuple):
+    """What is known of the log from elsewhere; asked for only where the log is damaged."""
+
+    extent: Callable[[int], int]
+    """The size of the record at an offset, as the unit of a queue says; 0 when none does."""
+    proven: Callable[[int], int]
+    """Up to where the log is known to go, for a log whose last sound record has this store timestamp."""
+
+
+def outline_of(view: memoryview, at: int) -> Outline | None:
+    """The outline of the damaged record at byte ``at``; ``None`` when its lengths lead nowhere."""
+    room = len(view) - at
+    if room < MIN_RECORD_BYTES:
+        return None
+    _, magic, queue_id, queue_offset, _, sys_flag = _IDENTITY.unpack_from(view, at)
+    length_at = at + (68 if sys_flag & BORNHOST_V6 else 56) + (40 if sys_flag & STOREHOST_V6 else 28)
+    end = len(view)
+    if length_at + 4 > end:
+        return None
+    body_end = length_at + 4 + int(_INT32.unpack_from(view, length_at)[0])
+    head = 2 if magic == MESSAGE_MAGIC_V2 else 1
+    if body_end < length_at + 4 or body_end + head > end:
+        return None
+    topic_at = body_end + head
+    topic_end = topic_at + (view[body_end] if head == 1 else int(_INT16.unpack_from(view, body_end)[0]))
+    if topic_end < topic_at or topic_end + 2 > end:
+        return None
+    size = topic_end + 2 + int(_INT16.unpack_from(view, topic_end)[0]) - at
+    try:
+        topic = str(view[topic_at:topic_end], "utf-8")
+    except UnicodeDecodeError:
+        return None
+    if not is_stored_topic(topic) or not MIN_RECORD_BYTES <= size <= room:
+        return None
+    return Outline(topic, queue_id, queue_offset, size)
+
+
+class LogReader:
+    """An iteration over the log from ``start``, where a record begins, to its end: records, and stretches without one.
+
+    Afterwards ``end`` is where the log ends. With ``until``, a place known to be inside the log or its end, it ends
+    there.
+    """
+
+    def __init__(
+        self, log: CommitLog, start: int, knowledge: Knowledge, *, check_crc: bool, until: int | None = None
+    ) -> None:
+        self._log = log
+        self._knowledge = knowledge
+        self._check_crc = check_crc
+        self._until = until
+        self._found: int | None = start
+        """The next sound place, once it was looked for; ``None`` when there is none."""
+        self.timestamp = 0
+        """Store timestamp of the last sound record."""
+        self.end = start
+
+    def __iter__(self) -> Iterator[LogRecord | Stretch]:
+        log = self._log
+        until = self._until
+        while (segment := log.segment_at(self.end)) is not None and (until is None or self.end < until):
+            view = segment.view
+            base = segment.start
+            at = self.end - base
+            limit = segment.size if until is None else min(segment.size, until - base)
+            while at < limit:
+                record = read_log_record(view, at, base + at, check_crc=self._check_crc)
+                if record is None:
+                    break
+                at += record.size
+                self.end = base + at
+                self.timestamp = record.store_timestamp
+                yield record
+            if at >= limit:
+                continue
+            if is_filler(segment, at):
+                self.end = segment.end
+                continue
+            end = self._behind_damage(segment, base + at)
+            if end is None:
+                return
+            damaged = Stretch(self.end, end)
+            self.end = end
+            yield damaged
+
+    def _behind_damage(self, segment: MappedFile, at: int) -> int | None:
+        """Where what stands at ``at`` and is no record ends; ``None`` when the log ends at ``at``."""
+        limit = segment.end if self._until is None else min(segment.end, self._until)
+        proven = self._knowledge.proven(self.timestamp) if self._until is None else self._until
+        known = self._knowledge.extent(at)
+        known_end = at + known if known >= MIN_RECORD_BYTES and at + known <= limit else 0
+        outline = outline_of(segment.view, at - segment.start)
+        own_size = int(_INT32.unpack_from(segment.view, at - segment.start)[0]) if at + 4 <= segment.end else 0
+        for size in (known, own_size, outline.size if outline is not None else 0):
+            end = at + size
+            if size >= MIN_RECORD_BYTES and end <= limit and self._goes_on(segment, end, proven):
+                return end
+        found = self._next_sound(known_end or at + 1, proven)
+        if found is None and at >= proven:
+            return None
+        return known_end or min(limit, found if found is not None else proven)
+
+    def _goes_on(self, segment: MappedFile, end: int, proven: int) -> bool:
+        """Whether the log is known to have a boundary at ``end``."""
+        if end in (self._until, proven):
+            return True
+        return is_filler(segment, end - segment.start) or self._is_sound(segment, end, proven)
+
+    def _is_sound(self, segment: MappedFile, at: int, proven: int) -> bool:
+        record = read_log_record(segment.view, at - segment.start, at, check_crc=True)
+        if record is None or at + record.size + END_FILE_MIN_BLANK_BYTES > segment.end:
+            return False
+        return at < proven or record.store_timestamp >= self.timestamp
+
+    def _next_sound(self, at: int, proven: int) -> int | None:
+        """The first sound place from ``at`` on, in this file or a later one."""
+        if self._found is None or self._found >= at:
+            return self._found
+        self._found = None
+        while (segment := self._log.segment_at(at)) is not None and (self._until is None or at < self._until):
+            limit = segment.end if self._until is None else min(segment.end, self._until)
+            for place in _places_with_magic(segment, at - segment.start, limit - segment.start):
+                if self._is_sound(segment, segment.start + place, proven):
+                    self._found = segment.start + place
+                    return self._found
+            at = segment.end
+        return None
+
+
+def _places_with_magic(segment: MappedFile, start: int, limit: int) -> Iterator[int]:
+    """The bytes from ``start`` on four behind which a magic stands; reserved space is not read."""
+    content = cast(mmap.mmap, segment.view.obj)
+    at = start + 4
+    while (at := first_data(segment.fd, at, limit)) < limit:
+        hole = min(limit, os.lseek(segment.fd, at, os.SEEK_HOLE))
+        at = max(start + 4, at - 3)
+        while (place := content.find(_ANY_MAGIC, at, hole)) >= 0:
+            yield place - 4
+            at = place + 1
+        at = hole

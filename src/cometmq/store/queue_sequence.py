@@ -1,0 +1,103 @@
+"""QueueSequence: which records can be believed when they say where in their queue they stand.
+
+No CRC covers the fields before the body. In the order of the log, the queue offsets of one queue go up by one. A
+record that breaks this is *in doubt* until the next one of its queue: either that goes on behind it, since the topic
+was made anew or messages between them are lost, or behind the one before it, and then the doubtful one is damaged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from cometmq.store.damages import Place
+from cometmq.store.record_scan import LogRecord
+
+Key = tuple[str, int]
+
+
+class QueueSequence:
+    """Told of every record of one reading of the log, and of what is damaged between them."""
+
+    def __init__(self, confirmed: Callable[[LogRecord], bool | None]) -> None:
+        self._confirmed = confirmed
+        """Whether the unit that leads to a record says so, too; ``None`` when there is none."""
+        self.possible = 0
+        """How many messages may have been lost so far."""
+        self._lost: list[Place] = []
+        self._seen: dict[Key, tuple[int, int]] = {}
+        """``possible`` and the number of lost places at the last record of each queue."""
+        self._doubtful: dict[Key, LogRecord] = {}
+        self.last_rejected: list[LogRecord] = []
+        """Those of them behind which their queue has no record."""
+        self.dropped = 0
+        """Records that are not believed."""
+
+    def lost(self, places: list[Place], possible: int) -> None:
+        """Messages may be lost here: at most so many, whose units may lead to ``places``."""
+        self.possible += possible
+        self._lost += places
+
+    def knows(self, key: Key) -> bool:
+        """Whether a record of this queue was taken."""
+        return key in self._seen
+
+    def places(self, record: LogRecord) -> list[Place]:
+        """Where the messages between this record and the one before it in its queue may have been."""
+        _, first = self._seen.get((record.topic, record.queue_id), (0, 0))
+        return [place for place in self._lost[first:] if place.offset < record.offset]
+
+    def took(self, record: LogRecord) -> None:
+        """The record has its unit."""
+        self._seen[record.topic, record.queue_id] = (self.possible, len(self._lost))
+
+    def admit(self, record: LogRecord, expected: int | None) -> list[LogRecord]:
+        """The records that can be believed now, in order.
+
+        :param expected: the queue offset behind the last one of its queue; ``None`` for a queue not heard of.
+        """
+        key = (record.topic, record.queue_id)
+        doubtful = self._doubtful.pop(key, None)
+        offset = record.queue_offset
+        if doubtful is not None:
+            if offset == doubtful.queue_offset + 1:
+                return [doubtful, record]
+            if expected is None and 0 < offset - doubtful.queue_offset <= self.possible + 1:
+                return [doubtful, record]
+            self._drop(doubtful)
+        if expected is None:
+            self.possible += 1  # a damaged topic or queue id may have made it
+            if offset == 0:
+                return [record]
+        elif offset == expected or 0 < offset - expected <= self._since(key):
+            return [record]
+        self._doubtful[key] = record
+        return []
+
+    def rest(self, expected: Callable[[Key], int | None]) -> list[LogRecord]:
+        """Those in doubt at the end that are believed all the same."""
+        doubtful = list(self._doubtful.items())
+        self._doubtful.clear()
+        self.possible += max(0, len(doubtful) - 1)
+        believed: list[LogRecord] = []
+        for key, record in doubtful:
+            if self._is_believed(record, expected(key)):
+                believed.append(record)
+            else:
+                self._drop(record)
+                self.last_rejected.append(record)
+        return believed
+
+    def _is_believed(self, record: LogRecord, expected: int | None) -> bool:
+        confirmed = self._confirmed(record)
+        if confirmed is not None:
+            return confirmed
+        if expected is None:
+            return True
+        return 0 < record.queue_offset - expected <= self._since((record.topic, record.queue_id))
+
+    def _since(self, key: Key) -> int:
+        return self.possible - self._seen.get(key, (0, 0))[0]
+
+    def _drop(self, record: LogRecord) -> None:
+        self.dropped += 1
+        self.lost([Place(record.offset, record.size)], 1)

@@ -1,0 +1,191 @@
+"""Damage to the log, beside any loss of what is derived from it: every other message is served, now and next time."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.store import damaged_stores as stores
+from tests.store.damaged_stores import LOG_DAMAGES, SPOILT, Message, Place, Written, keys_missing, missing, open_at
+
+from cometmq.store.errors import StoreFullError
+from cometmq.store.load import Findings
+
+
+@pytest.fixture(scope="module", params=["stopped", "killed"])
+def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Written:
+    return stores.write_store(tmp_path_factory.mktemp("written") / "store", killed=request.param == "killed")
+
+
+TOLD = {"body", "crc", "magic", "own place", "size, higher", "topic length", "zeroed page", "garbage record"}
+
+
+def check(root: Path, written: Written, damaged: set[Place], spoilt: str, *, keys: bool = True) -> list[str]:
+    """Open the store, send to it, open it again; what is not damaged is there each time. The first findings."""
+    changes = stores.settings(spoilt)
+    intact = [message for message in written.messages if message.place not in damaged]
+    store = open_at(root, **changes)
+    findings = store.findings
+    assert missing(store, intact) == set()
+    assert not keys or keys_missing(store, intact) == set()
+    for place in stores.QUEUES:
+        assert stores.read_through(store, (*place, 0)) >= sum(message.place[:2] == place for message in intact)
+    stores.send(store, 1000, 9)
+    new = [m for m in newest(store) if m.key.startswith("key-1")]
+    assert len([m for m in new if len(m.key) == 8]) == 9
+    store.close_now()
+    again = open_at(root, **changes)
+    assert again.findings == []
+    assert missing(again, intact) == set()
+    assert not keys or keys_missing(again, intact) == set()
+    assert [m for m in newest(again) if m.key.startswith("key-1")] == new
+    again.close_now()
+    return findings
+
+
+def newest(store: stores.MessageStore) -> list[Message]:
+    """The last twelve messages of each queue that can be read."""
+    found: list[Message] = []
+    for topic, queue_id in stores.QUEUES:
+        queue = store.queues()[topic][queue_id]
+        for offset in range(max(0, queue.max_offset() - 12), queue.max_offset()):
+            record = stores.served_at(store, (topic, queue_id, offset))
+            unit = queue.unit(offset)
+            if record is not None and unit is not None:
+                try:
+                    key = stores.decode_record(record).properties.get("KEYS", "")
+                except stores.RecordError:
+                    continue
+                found.append(Message((topic, queue_id, offset), unit[0], unit[1], record, key))
+    return found
+
+
+@pytest.mark.parametrize("spoilt", SPOILT)
+def test_a_damaged_record_costs_no_other(spoilt: str, written: Written, tmp_path: Path) -> None:
+    """Each damage at each place, and with each loss of a derived file; of the combinations of all three one in five."""
+    failed: list[str] = []
+    cases = [(name, place) for name in LOG_DAMAGES for place in stores.places(written.messages).items()]
+    for name, (place, message) in cases[list(SPOILT).index(spoilt) % 5 :: 5]:
+        root = written.copy(tmp_path / f"{len(failed)}")
+        where = LOG_DAMAGES[name](root, message)
+        SPOILT[spoilt](root)
+        try:
+            findings = check(root, written, stores.overlapping(written.messages, where), spoilt)
+            if spoilt == "index gone" and name in TOLD:
+                assert any("are damaged; set aside as" in line for line in findings) or message is written.messages[-1]
+        except Exception as error:
+            failed.append(f"{place}, {name}: {type(error).__name__} {str(error)[:150]}")
+        else:
+            stores.scrub(root)
+    assert not failed, "\n".join(failed)
+
+
+@pytest.mark.parametrize("spoilt", ["nothing", "index gone", "position gone", "queues gone", "all gone"])
+def test_two_damages_at_once_cost_no_other(spoilt: str, written: Written, tmp_path: Path) -> None:
+    chosen = random.Random(spoilt)
+    failed: list[str] = []
+    for number in range(25):
+        root = written.copy(tmp_path / f"{number}")
+        names = chosen.sample([name for name in LOG_DAMAGES if not name.startswith("queue offset")], 2)
+        messages = chosen.sample(written.messages, 2)
+        ranges = [LOG_DAMAGES[name](root, message) for name, message in zip(names, messages, strict=True)]
+        SPOILT[spoilt](root)
+        try:
+            check(root, written, stores.overlapping(written.messages, *ranges), spoilt)
+        except Exception as error:
+            failed.append(f"{names} of {[m.place for m in messages]}: {type(error).__name__} {str(error)[:150]}")
+        else:
+            stores.scrub(root)
+    assert not failed, "\n".join(failed)
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Written:
+    return stores.write_store(tmp_path_factory.mktemp("stopped") / "store", killed=False)
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_no_damage_of_any_file_costs_a_message_that_it_does_not_touch(
+    data: st.DataObject, stopped: Written, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Any bytes anywhere in any file of the store."""
+    root = stopped.copy(tmp_path_factory.mktemp("any") / "store")
+    files = sorted(path.relative_to(root) for path in root.rglob("*") if path.is_file() and path.stat().st_size)
+    path = root / data.draw(st.sampled_from(files))
+    content = bytearray(path.read_bytes())
+    at = data.draw(st.integers(0, len(content) - 1))
+    damage = data.draw(st.one_of(st.binary(min_size=1, max_size=40), st.just(bytes(4096)), st.just(b"\xff" * 300)))
+    content[at : at + len(damage)] = damage[: len(content) - at]
+    path.write_bytes(content)
+    start = int(path.name) + at if path.parent.name == "commitlog" else -1
+    damaged = stores.overlapping(stopped.messages, (start, start + len(damage)))
+    check(root, stopped, damaged, "nothing", keys=False)
+    stores.scrub(root)
+
+
+def test_what_is_cut_and_what_is_damaged_is_set_aside(written: Written, tmp_path: Path) -> None:
+    """The very bytes, before anything takes their place."""
+    root = written.copy(tmp_path / "case")
+    message = stores.places(written.messages)["in the middle"]
+    where = LOG_DAMAGES["body"](root, message)
+    garbage = b"torn" * 20
+    stores.overwrite(root, written.end, garbage)
+    path = root / "commitlog" / f"{0:020d}"
+    damaged = path.read_bytes()[message.offset : message.offset + message.size]
+    assert damaged != message.record
+    SPOILT["index gone"](root)
+    findings = check(root, written, stores.overlapping(written.messages, where), "index gone")
+    kept = {path.read_bytes() for path in (root / "comet" / "quarantine").iterdir()}
+    assert {damaged, garbage} <= kept
+    told = [line for line in findings if "set aside as comet/quarantine/" in line]
+    assert any(f"{message.size} bytes from {message.offset} on are damaged" in line for line in told)
+    assert any(f"cut after the last whole record, at {written.end}" in line for line in told)
+
+
+def test_a_start_without_room_to_set_aside_cuts_nothing_and_writes_nothing(
+    written: Written, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It serves what it has; once there is room the tail is set aside, and messages are taken."""
+    root = written.copy(tmp_path / "case")
+    stores.overwrite(root, written.end, b"torn" * 20)
+
+    def no_room(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Findings, "keep_part", no_room)
+        store = open_at(root)
+        assert missing(store, written.messages) == set()
+        with pytest.raises(StoreFullError):
+            stores.send(store, 1000, 1)
+        content = (root / "commitlog" / f"{written.end // 4096 * 4096:020d}").read_bytes()
+        assert content[written.end % 4096 :].startswith(b"torn" * 20)
+    stores.send(store, 2000, 3)
+    assert b"torn" * 20 in {path.read_bytes() for path in (root / "comet" / "quarantine").iterdir()}
+    store.close_now()
+
+
+def test_records_that_apache_cut_off_and_wrote_over_stay_cut_off(written: Written, tmp_path: Path) -> None:
+    """It leaves them behind the end of its log: whole, in their places, and older than what is in front of them."""
+    root = written.copy(tmp_path / "case")
+    last = max(written.messages, key=lambda message: message.offset)
+    at = written.end
+    record = bytearray(last.record)
+    record[28:36] = (at + 50).to_bytes(8, "big")
+    stored = int.from_bytes(record[56:64], "big")
+    record[56:64] = (stored - 1000).to_bytes(8, "big")
+    stores.overwrite(root, at, b"x" * 50 + bytes(record))
+    (root / "abort").touch()
+    for name in ("comet", "index"):
+        shutil.rmtree(root / name)
+    store = open_at(root)
+    assert store.max_physical_offset == at
+    assert missing(store, written.messages) == set()
+    store.close_now()
