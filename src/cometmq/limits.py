@@ -174,6 +174,9 @@ MAX_TURN_BYTES: Final = 32 * 1024 * 1024
 INDEX_BLOCK_KEYS: Final = 8_192
 """Keys of messages that are put into the index in one turn of the loop, of one message at least: about 4 ms."""
 
+MAX_LOST_UNITS: Final = 100_000
+"""Queue offsets that a slave takes for those of messages lost at its master: 2 MB of units; more is another queue."""
+
 UNIT_SEARCH_UNITS: Final = 4_096
 """Damaged units of a queue, to either side of the one that is read, beyond which no sound one is looked for."""
 

@@ -358,3 +358,53 @@ def test_a_full_disk_stops_following_and_it_goes_on_when_there_is_room(bench: St
     assert slave.replicated.end == slave.max_physical_offset == before
     follow(master, slave)
     assert served(slave) == served(master)
+
+
+def test_a_slave_goes_on_once_its_master_has_mended_its_log(bench: StoreBench, bench_at: Benches) -> None:
+    """It refuses the damaged record; after a start that reads the whole log, it has every other message."""
+    master = bench.open()
+    fill(master, 400)
+    records = served(master)
+    damaged = records["TopicTest", 1][20]
+    at = int.from_bytes(damaged[28:36], "big")
+    master.close_now()
+    content = bytearray(bench.log_files[0].read_bytes())
+    content[at + 95] ^= 1
+    bench.log_files[0].write_bytes(content)
+    master = bench.open()
+    slave = bench_at(bench.root.with_name("slave")).open()
+    with pytest.raises(NotTheLogError, match="damaged"):
+        follow(master, slave)
+    master.close_now()
+    shutil.rmtree(bench.root / "index")
+    master = bench.open()
+    follow(master, slave)
+    for key, expected in records.items():
+        queue = slave.queue(*key)
+        assert (queue.min_offset(), queue.max_offset()) == (0, len(expected))
+        for offset, record in enumerate(expected):
+            got = b"".join(slave.get_message(queue, offset, 1).chunks)
+            assert got == (b"" if record == damaged else record)
+
+
+def test_a_record_whose_keys_are_not_utf8_is_replicated_and_indexed(bench: StoreBench, bench_at: Benches) -> None:
+    """It is served as it is, by the master's next start, too; the index has it under what Java reads there."""
+    master = bench.open()
+    fill(master, 3)
+    bad = b"KEYS\x01k\xff\x02TAGS\x01\xfe"
+    host = bytes((127, 0, 0, 1, 0, 0, 0x2A, 0x9F))
+    master.put(master.queue("TopicTest", 0), b"body", bad, 0, 0, 1, host, host, 0, 0, 0, ["k\ufffd"])
+    master.commit()
+    fill(master, 6, start=3)
+    expected = served(master)
+    slave = bench_at(bench.root.with_name("slave")).open()
+    follow(master, slave)
+    assert served(slave) == expected
+    assert len(slave.query("TopicTest", "k\ufffd", 32, 0, 1 << 62).records) == 1
+    master.close_now()
+    shutil.rmtree(bench.root / "index")
+    shutil.rmtree(bench.root / "consumequeue")
+    shutil.rmtree(bench.root / "comet")
+    again = bench.open()
+    assert served(again) == expected
+    assert len(again.query("TopicTest", "k\ufffd", 32, 0, 1 << 62).records) == 1

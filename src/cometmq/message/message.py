@@ -229,7 +229,7 @@ class MessageExt:
     def properties_text(self) -> str:
         """All properties in their stored form."""
         _, at = self._topic_span()
-        return self._data[at + 2 : at + 2 + _SHORT.unpack_from(self._data, at)[0]].decode()
+        return self._data[at + 2 : at + 2 + _SHORT.unpack_from(self._data, at)[0]].decode(errors="replace")
 
     @property
     def tags(self) -> str | None:

@@ -155,7 +155,8 @@ def decode_record(buffer: Buffer, at: int = 0, *, check_crc: bool = True) -> Sto
     """The record that begins at byte ``at`` of ``buffer``.
 
     :raises RecordError: fewer bytes than the record claims, a wrong magic, lengths that do not add
-        up to the size, text that is not UTF-8, or (with ``check_crc``) a damaged body.
+        up to the size, a topic that is not UTF-8, or (with ``check_crc``) a damaged body. In properties, what
+        is not UTF-8 becomes U+FFFD, as in Java.
     """
     room = len(buffer) - at
     if room < MIN_RECORD_BYTES:
@@ -187,9 +188,8 @@ def decode_record(buffer: Buffer, at: int = 0, *, check_crc: bool = True) -> Sto
         raise RecordError("the body does not match its CRC")
     try:
         topic = str(buffer[topic_at : topic_at + topic_length], "utf-8")
-        properties_text = str(buffer[properties_at:end], "utf-8")
     except UnicodeDecodeError as error:
-        raise RecordError(f"topic or properties are not UTF-8: {error.reason}") from error
+        raise RecordError(f"the topic is not UTF-8: {error.reason}") from error
     return StoredRecord(
         size=size,
         body_crc=crc,
@@ -206,7 +206,7 @@ def decode_record(buffer: Buffer, at: int = 0, *, check_crc: bool = True) -> Sto
         prepared_transaction_offset=prepared_offset,
         body=body,
         topic=topic,
-        properties_text=properties_text,
+        properties_text=str(buffer[properties_at:end], "utf-8", "replace"),
     )
 
 

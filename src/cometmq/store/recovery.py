@@ -371,8 +371,9 @@ class Recovery:
         for record in sequence.rest(self._ends.get):
             self._take(record, sequence)
         for record in sequence.last_rejected:
-            queue = self._queue(record)
-            self._add_lost_unit(queue, self._ends.get(queue.key, 0), Place(record.offset, record.size))
+            end = self._ends.get((record.topic, record.queue_id))
+            if end is not None:
+                self._add_lost_unit(self._queue(record), end, Place(record.offset, record.size))
         self._dropped += sequence.dropped
         self._possible += sequence.possible
         if self._witness is not None:

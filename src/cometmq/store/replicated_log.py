@@ -15,6 +15,7 @@ import struct
 from collections.abc import Callable
 from typing import Final
 
+from cometmq.limits import MAX_LOST_UNITS
 from cometmq.message.names import check_topic
 from cometmq.message.record import (
     BLANK_MAGIC,
@@ -30,7 +31,7 @@ from cometmq.store.errors import StoreError
 from cometmq.store.index_service import FEW_KEYS, IndexService
 from cometmq.store.load import MAX_QUEUE_ID
 from cometmq.store.record_scan import NO_QUEUE_OFFSET, ROLLBACK, LogRecord, read_log_record
-from cometmq.store.topic_queue import UNIT, TopicQueue
+from cometmq.store.topic_queue import BLANK_UNIT, UNIT, TopicQueue
 from cometmq.store.topic_queues import TopicQueues
 
 _log = logging.getLogger(__name__)
@@ -203,7 +204,14 @@ class ReplicatedLog:
         index = self._index
         if not record.sys_flag & NO_QUEUE_OFFSET:
             queue = self._queues.make(record.topic, record.queue_id)
-            if queue.next_offset != record.queue_offset:
+            if 0 < queue.next_offset < record.queue_offset <= queue.next_offset + MAX_LOST_UNITS:
+                # The master has lost the messages between them, and other records stand in their places.
+                missing = record.queue_offset - queue.next_offset
+                if queue.next_offset == queue.committed:
+                    touched.append(queue)
+                queue.pending += BLANK_UNIT * missing
+                queue.next_offset += missing
+            elif queue.next_offset != record.queue_offset:
                 # The topic was deleted at the master and made again, or the log here begins later than the master's.
                 self._queues.begin_anew(queue, record.queue_offset)
             if queue.next_offset == queue.committed:
