@@ -203,13 +203,15 @@ def _write_pairs(pairs: Iterable[tuple[Any, Any]], out: list[bytes]) -> None:
     out.append(b"}")
 
 
-def dumps_pretty(value: Any) -> bytes:
+def dumps_pretty(value: Any, depth: int = 0) -> bytes:
     """Write fastjson's pretty form, tab-indented, as RocketMQ's ``config/*.json`` have it.
 
     A list of integers stays on its line, as Java's ``int[]`` does.
+
+    :param depth: how many braces are open before the value, when it is to stand in another.
     """
     out: list[bytes] = []
-    _write_pretty(value, out, 0)
+    _write_pretty(value, out, depth)
     return b"".join(out)
 
 

@@ -81,7 +81,7 @@ class Topics:
         )
         table = TopicConfigSerializeWrapper(
             data_version=DataVersion(counter=1, timestamp=1),
-            topic_config_table={topic: TopicConfig(topic, read_queue_nums=1, write_queue_nums=1)},
+            topic_config_table={topic: TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1)},
         )
         body = encode_body(RegisterBrokerBody(topic_config_serialize_wrapper=table))
         gone = UnRegisterBrokerRequestHeader(

@@ -12,7 +12,14 @@ from cometmq.broker.offsets import ConsumerOffsetManager
 from cometmq.broker.stats import BrokerStats
 from cometmq.limits import MAX_GROUP_CONFIG_BYTES, MAX_TOPIC_QUEUES
 from cometmq.message.names import check_group
-from cometmq.remoting.bodies import BodyError, SubscriptionGroupConfig, TopicList, decode_request, encode_body
+from cometmq.remoting.bodies import (
+    BodyError,
+    SubscriptionGroupConfig,
+    TopicList,
+    decode_request,
+    encode_body,
+    encode_table,
+)
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import (
     DeleteSubscriptionGroupRequestHeader,
@@ -73,7 +80,7 @@ class GroupAdmin:
 
     def all_configs(self, _connection: ServerConnection, _request: Request[NoHeader], _body: bytes) -> Response:
         """GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201)."""
-        return Response(body=encode_body(self._groups.wrapper()))
+        return Response(body=encode_table(self._groups.wrapper()))
 
     def config_of(
         self, _connection: ServerConnection, request: Request[GetSubscriptionGroupConfigRequestHeader], _body: bytes

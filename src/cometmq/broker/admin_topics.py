@@ -23,6 +23,7 @@ from cometmq.remoting.bodies import (
     TopicList,
     TopicOffset,
     encode_body,
+    encode_table,
 )
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import (
@@ -123,7 +124,7 @@ class TopicAdmin:
 
     def all_configs(self, _connection: ServerConnection, _request: Request[NoHeader], _body: bytes) -> Response:
         """GET_ALL_TOPIC_CONFIG (21)."""
-        return Response(body=encode_body(self._topics.wrapper()))
+        return Response(body=encode_table(self._topics.wrapper()))
 
     def config_of(
         self, _connection: ServerConnection, request: Request[GetTopicConfigRequestHeader], _body: bytes

@@ -8,15 +8,17 @@ becomes the name of its retry topic and so of directories (Apache does not check
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from cometmq import fastjson
 from cometmq.broker.live_config import LiveConfig
+from cometmq.broker.row_texts import RowTexts, differing, replace_rows
+from cometmq.broker.slices import batches
 from cometmq.broker.table_file import INT32_MAX, TableFile, loaded_version
 from cometmq.clock import Clock
-from cometmq.limits import MAX_GROUPS, MAX_TOPIC_QUEUES
+from cometmq.limits import MAX_GROUPS, MAX_TOPIC_QUEUES, TABLE_ROWS_PER_SLICE
 from cometmq.message.names import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS, check_group
 from cometmq.remoting.bodies import (
     BodyError,
@@ -39,6 +41,7 @@ class SubscriptionGroupManager:
         self._file = TableFile(path)
         self._clock = clock
         self._table: dict[str, SubscriptionGroupConfig] = {}
+        self._rows = RowTexts("subscriptionGroupTable")
         self.version = DataVersion(timestamp=clock.now_ms(), counter=0)
         self.on_change: list[GroupListener] = []
         self.is_whole = True
@@ -73,6 +76,9 @@ class SubscriptionGroupManager:
         findings[:0] = self._file.findings
         for name in SYSTEM_GROUPS:
             self._table.setdefault(name, SubscriptionGroupConfig(group_name=name))
+        for name in self._table:
+            self._rows.changed(name)
+        self._rows.refresh(self._table)
         return findings
 
     def get(self, group: str) -> SubscriptionGroupConfig | None:
@@ -93,15 +99,24 @@ class SubscriptionGroupManager:
         self.put(created)
         return created
 
-    def take_over(self, wrapper: SubscriptionGroupWrapper) -> None:
-        """Become a copy of a master's table, its version included; groups with names that cannot be are left out."""
+    def take_over(self, wrapper: SubscriptionGroupWrapper) -> Iterator[None]:
+        """Become a copy of a master's table, its version included; groups with names that cannot be are left out.
+
+        Stops after each slice of the rows that differ; the version is the master's at the end.
+        """
         if wrapper.data_version == self.version:
             return
-        self._table = {
+        taken = {
             name: group
             for name, group in wrapper.subscription_group_table.items()
             if group.group_name == name and check_group(name) is None
         }
+        for some in batches(differing(self._table, taken), TABLE_ROWS_PER_SLICE):
+            replace_rows(self._table, taken, some)
+            for name in some:
+                self._rows.changed(name)
+            self._rows.refresh(self._table)
+            yield
         self.version = wrapper.data_version
         self._file.changed()
         self.on_due()
@@ -120,6 +135,7 @@ class SubscriptionGroupManager:
         return True
 
     def _changed(self, group: str) -> None:
+        self._rows.changed(group)
         self.version = DataVersion(timestamp=self._clock.now_ms(), counter=self.version.counter + 1)
         self._file.changed()
         self.on_due()
@@ -128,7 +144,8 @@ class SubscriptionGroupManager:
 
     def save(self) -> None:
         """Write the file if the table changed; on a full or broken disk it stays due for the next call."""
-        self._file.save(self.wrapper())
+        if self._file.take_due():
+            self._file.write_text(self._rows.text(self.version, self._table))
 
 
 def _loaded(loaded: Any) -> tuple[DataVersion | None, dict[str, Any]]:

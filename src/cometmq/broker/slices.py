@@ -58,10 +58,15 @@ def run_in_slices(connection: ServerConnection, request: Request[Any], steps: St
 
 def slices(items: Iterable[T]) -> Iterator[list[T]]:
     """The items in lists of as many queues as are looked at in one turn."""
+    return batches(items, QUEUES_PER_SLICE)
+
+
+def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """The items in lists of a size."""
     batch: list[T] = []
     for item in items:
         batch.append(item)
-        if len(batch) == QUEUES_PER_SLICE:
+        if len(batch) == size:
             yield batch
             batch = []
     if batch:

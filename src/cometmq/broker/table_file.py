@@ -152,15 +152,14 @@ class TableFile:
         due, self._due = self._due, False
         return due
 
-    def save(self, table: Any) -> None:
-        """Write a body if the table changed."""
-        if self.take_due():
-            self.write(table)
-
     def write(self, table: Any) -> None:
         """Write a body; on a full or broken disk it is due again."""
+        self.write_text(fastjson.dumps_pretty(to_builtins(table)))
+
+    def write_text(self, text: bytes) -> None:
+        """Write the text of a body; on a full or broken disk it is due again."""
         try:
-            self._file.save(fastjson.dumps_pretty(to_builtins(table)))
+            self._file.save(text)
             self.failed = False
         except OSError as error:
             self._due = self.failed = True

@@ -9,15 +9,17 @@ consumer group (its retry topic).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from cometmq import fastjson
 from cometmq.broker.live_config import LiveConfig
+from cometmq.broker.row_texts import RowTexts, differing, replace_rows
+from cometmq.broker.slices import batches
 from cometmq.broker.table_file import INT32_MAX, TableFile, loaded_version
 from cometmq.clock import Clock
-from cometmq.limits import MAX_TOPIC_QUEUES, MAX_TOPICS
+from cometmq.limits import MAX_TOPIC_QUEUES, MAX_TOPICS, TABLE_ROWS_PER_SLICE
 from cometmq.message.names import (
     AUTO_CREATE_TOPIC,
     BENCHMARK_TOPIC,
@@ -74,6 +76,7 @@ class TopicConfigManager:
         self._file = TableFile(path)
         self._clock = clock
         self._table: dict[str, TopicConfig] = {}
+        self._rows = RowTexts("topicConfigTable")
         self._unsaved: set[str] = set()
         self.version = DataVersion(timestamp=clock.now_ms(), counter=0)
         config = live.current
@@ -139,6 +142,9 @@ class TopicConfigManager:
         levels = self._schedule_topic()
         if self._table[SCHEDULE_TOPIC].read_queue_nums < levels.read_queue_nums:
             self._table[SCHEDULE_TOPIC] = levels
+        for name in self._table:
+            self._rows.changed(name)
+        self._rows.refresh(self._table)
         return findings
 
     def _schedule_topic(self) -> TopicConfig:
@@ -168,15 +174,24 @@ class TopicConfigManager:
         return built_in
 
     # --- Changing -----------------------------------------------------------------------------
-    def take_over(self, wrapper: TopicConfigSerializeWrapper) -> None:
-        """Become a copy of a master's table, its version included; topics with names that cannot be are left out."""
+    def take_over(self, wrapper: TopicConfigSerializeWrapper) -> Iterator[None]:
+        """Become a copy of a master's table, its version included; topics with names that cannot be are left out.
+
+        Stops after each slice of the rows that differ; the version is the master's at the end.
+        """
         if wrapper.data_version == self.version:
             return
-        self._table = {
+        taken = {
             name: topic
             for name, topic in wrapper.topic_config_table.items()
             if topic.topic_name == name and check_topic(name) is None
         }
+        for some in batches(differing(self._table, taken), TABLE_ROWS_PER_SLICE):
+            replace_rows(self._table, taken, some)
+            for name in some:
+                self._rows.changed(name)
+            self._rows.refresh(self._table)
+            yield
         self.version = wrapper.data_version
         self._file.changed()
         self.on_due()
@@ -261,13 +276,15 @@ class TopicConfigManager:
         self.on_due()
 
     def _changed(self, topic: str) -> None:
+        self._rows.changed(topic)
         self.new_version()
         for listener in self.on_change:
             listener(topic)
 
     def save(self) -> None:
         """Write the file if the table changed; on a full or broken disk it stays due for the next call."""
-        self._file.save(self.wrapper())
+        if self._file.take_due():
+            self._file.write_text(self._rows.text(self.version, self._table))
         if not self._file.failed:
             self._unsaved.clear()
 

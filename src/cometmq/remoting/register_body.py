@@ -44,7 +44,7 @@ from cometmq.remoting.bodies import (
     decode_body,
     decode_request,
     encode_body,
-    encode_json,
+    encode_table,
 )
 
 _INT: Final = struct.Struct(">i")
@@ -69,7 +69,7 @@ def encode_registration(registration: Registration, *, compressed: bool = False)
         wrapper = TopicConfigSerializeWrapper(
             data_version=registration.data_version, topic_config_table=dict(registration.topics)
         )
-        return encode_json(
+        return encode_table(
             RegisterBrokerBody(topic_config_serialize_wrapper=wrapper, filter_server_list=registration.filter_servers)
         )
     pieces = [_chunk(encode_body(registration.data_version)), _INT.pack(len(registration.topics))]

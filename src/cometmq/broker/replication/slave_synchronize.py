@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator
 from typing import TypeVar
 
 from cometmq.broker.delay_offsets import DelayOffsets, DelayProgress
@@ -135,13 +136,14 @@ class SlaveSynchronize:
         await self._timer.put_in_place()
 
     async def _copy_tables(self, master: str) -> None:
-        self._topics.take_over(await self._ask(master, RequestCode.GET_ALL_TOPIC_CONFIG, TopicConfigSerializeWrapper))
+        code = RequestCode.GET_ALL_TOPIC_CONFIG
+        await _over_turns(self._topics.take_over(await self._ask(master, code, TopicConfigSerializeWrapper)))
         await self._ends.copy(master, list(self._topics.table.values()))
         code = RequestCode.GET_ALL_CONSUMER_OFFSET
         offsets = await self._ask(master, code, ConsumerOffsetSerializeWrapper)
         self._offsets.take_over(offsets.offset_table, self._end)
         code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
-        self._groups.take_over(await self._ask(master, code, SubscriptionGroupWrapper))
+        await _over_turns(self._groups.take_over(await self._ask(master, code, SubscriptionGroupWrapper)))
 
     async def _copy_files(self, master: str) -> None:
         files = MasterFiles(self._client, master)
@@ -171,3 +173,9 @@ class SlaveSynchronize:
         if answer.code != ResponseCode.SUCCESS:
             raise ReplicationError(f"{code.name}: code {answer.code}, {answer.remark}")
         return decode_body(kind, answer.body)
+
+
+async def _over_turns(steps: Iterator[None]) -> None:
+    """Do one step in each turn of the loop."""
+    for _ in steps:
+        await asyncio.sleep(0)
