@@ -306,6 +306,7 @@ def main() -> None:
             bench.topics[side.name] = side.create(options.queues)
             side.fill(spark, bench.source, bench.topics[side.name])
             bench.demand_same(side)
+        meter.watch()
         session = Session(options.session, bench, sides, meter)
         for group in IN_TURN:
             session.measure([case for case in group if case in wanted], options.rounds, options.messages)
