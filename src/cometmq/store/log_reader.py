@@ -34,6 +34,8 @@ from cometmq.store.record_scan import LogRecord, is_stored_topic, read_log_recor
 _IDENTITY: Final = struct.Struct(">ii4xi4xqqi")
 _INT32: Final = struct.Struct(">i")
 _INT16: Final = struct.Struct(">h")
+_LATEST_MS: Final = 1 << 48
+"""No store timestamp: a damaged one must not become the time of all that is stored later."""
 _ANY_MAGIC: Final = b"\xda\xa3\x20"
 """What both magics of records begin with."""
 
@@ -126,7 +128,8 @@ class LogReader:
                     break
                 at += record.size
                 self.end = base + at
-                self.timestamp = record.store_timestamp
+                if 0 < record.store_timestamp < _LATEST_MS:
+                    self.timestamp = record.store_timestamp
                 yield record
             if at >= limit:
                 continue
@@ -176,7 +179,7 @@ class LogReader:
         self._found = None
         while (segment := self._log.segment_at(at)) is not None and (self._until is None or at < self._until):
             limit = segment.end if self._until is None else min(segment.end, self._until)
-            for place in _places_with_magic(segment, at - segment.start, limit - segment.start):
+            for place in places_with_magic(segment, at - segment.start, limit - segment.start):
                 if self._is_sound(segment, segment.start + place, proven):
                     self._found = segment.start + place
                     return self._found
@@ -184,7 +187,7 @@ class LogReader:
         return None
 
 
-def _places_with_magic(segment: MappedFile, start: int, limit: int) -> Iterator[int]:
+def places_with_magic(segment: MappedFile, start: int, limit: int) -> Iterator[int]:
     """The bytes from ``start`` on four behind which a magic stands; reserved space is not read."""
     content = cast(mmap.mmap, segment.view.obj)
     at = start + 4

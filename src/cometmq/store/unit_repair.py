@@ -11,14 +11,16 @@ import struct
 from typing import Final
 
 from cometmq.limits import UNIT_SEARCH_BYTES, UNIT_SEARCH_UNITS
-from cometmq.message.record import MIN_RECORD_BYTES
+from cometmq.message.record import BLANK_MAGIC, MIN_RECORD_BYTES
 from cometmq.store.commit_log import CommitLog
 from cometmq.store.disk import Disk
+from cometmq.store.log_reader import places_with_magic
+from cometmq.store.mapped_file import MappedFile
 from cometmq.store.record_scan import leads_to_record, read_log_record
 from cometmq.store.topic_queue import BLANK_SIZE, UNIT, TopicQueue
 
 _log = logging.getLogger(__name__)
-_PLACE: Final = struct.Struct(">ii4xi4xq")
+_PLACE: Final = struct.Struct(">ii4xi4xqq")
 
 
 def restore_units(log: CommitLog, queue: TopicQueue, at: int) -> bool:
@@ -69,6 +71,14 @@ def _record_end(log: CommitLog, queue: TopicQueue, offset: int) -> int:
     return end if sound else 0
 
 
+def _next_record(segment: MappedFile, start: int, limit: int) -> int:
+    """The next byte at which a record stands, behind damage; ``limit`` when there is none."""
+    for at in places_with_magic(segment, start, limit):
+        if read_log_record(segment.view, at, segment.start + at, check_crc=False) is not None:
+            return at
+    return limit
+
+
 def _search(log: CommitLog, queue: TopicQueue, wanted: range, start: int, end: int) -> dict[int, bytes]:
     """The units of the records of ``queue`` between two places of the log, by queue offset."""
     found: dict[int, bytes] = {}
@@ -77,11 +87,16 @@ def _search(log: CommitLog, queue: TopicQueue, wanted: range, start: int, end: i
         view = segment.view
         byte = at - segment.start
         limit = min(segment.end, end, log.position) - segment.start
+        before = byte
         while byte + MIN_RECORD_BYTES <= limit:
-            size, _, queue_id, queue_offset = _PLACE.unpack_from(view, byte)
-            if not MIN_RECORD_BYTES <= size <= limit - byte:
-                break
+            size, magic, queue_id, queue_offset, place = _PLACE.unpack_from(view, byte)
             offset = segment.start + byte
+            if place != offset or not MIN_RECORD_BYTES <= size <= limit - byte:
+                if magic == BLANK_MAGIC:
+                    break
+                byte = before = _next_record(segment, before + 1, limit)
+                continue
+            before = byte
             if (
                 queue_id == queue.queue_id
                 and queue_offset in wanted
