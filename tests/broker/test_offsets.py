@@ -183,3 +183,19 @@ def test_agrees_with_a_plain_map(
                     q for g, t, q in expected if (g, t) == (group, topic)
                 }
             assert table.groups_of(group) == {g for g, t, _ in expected if t == group}
+
+
+async def test_a_write_that_is_called_off_is_still_due(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cometmq.broker.offsets, "TABLE_ROWS_PER_SLICE", 1)
+    offsets = ConsumerOffsetManager(tmp_path / "consumerOffset.json")
+    for topic in "abc":
+        offsets.commit("g", topic, 0, 5)
+    writing = asyncio.create_task(offsets.save_in_background())
+    await asyncio.sleep(0)
+    writing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await writing
+    offsets.save()
+    again = ConsumerOffsetManager(tmp_path / "consumerOffset.json")
+    assert again.load() == []
+    assert again.table == offsets.table

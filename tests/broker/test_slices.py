@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from typing import cast
 
 import pytest
 from tests.broker.wire import Connect, Wire
 
+import cometmq.broker.admin_progress
+import cometmq.broker.offsets
 import cometmq.broker.slices
+from cometmq.broker.admin_progress import ProgressAdmin
 from cometmq.broker.controller import Broker
+from cometmq.broker.slices import Steps
 from cometmq.remoting.bodies import (
+    ConsumerOffsetSerializeWrapper,
     ConsumeStats,
+    ConsumeStatsList,
     QueryConsumeTimeSpanBody,
     ResetOffsetBody,
     TopicStatsTable,
     decode_body,
+    encode_body,
 )
 from cometmq.remoting.codes import CURRENT_VERSION, RequestCode
 from cometmq.remoting.command import RemotingCommand
 from cometmq.remoting.headers import CreateTopicRequestHeader, UpdateConsumerOffsetRequestHeader
+from cometmq.remoting.processors import Response
 
 QUEUES = 40
 ASKED = {"topic": "Wide", "group": "g", "consumerGroup": "g", "timestamp": "0", "isForce": "true"}
@@ -123,3 +133,97 @@ async def test_a_failure_in_a_later_slice_is_answered_and_the_connection_goes_on
     answer = await wide.call(RequestCode.GET_TOPIC_STATS_INFO, ext=ASKED)
     assert (answer.code, answer.remark) == (1, "OSError: the disk is gone")
     assert (await wide.call(RequestCode.GET_MIN_OFFSET, ext={"topic": "Wide", "queueId": "0"})).code == 0
+
+
+async def give_offsets(broker: Broker, wire: Wire, groups: int, topics: int) -> None:
+    """Groups with offsets in topics: half of the topics exist."""
+    for topic in range(0, topics, 2):
+        await wire.send(f"t{topic}")
+    for group in range(groups):
+        assert broker.groups.find(f"g{group}") is not None
+        for topic in range(topics):
+            assert broker.offsets.commit(f"g{group}", f"t{topic}", 0, topic % 3)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (RequestCode.GET_BROKER_CONSUME_STATS, ConsumeStatsList),
+        (RequestCode.GET_ALL_CONSUMER_OFFSET, ConsumerOffsetSerializeWrapper),
+        (RequestCode.GET_CONSUME_STATS, ConsumeStats),
+    ],
+)
+async def test_slices_of_tables_give_the_answer_that_one_piece_gives(
+    broker: Broker, wide: Wire, monkeypatch: pytest.MonkeyPatch, code: int, kind: type[object]
+) -> None:
+    await give_offsets(broker, wide, groups=5, topics=20)
+    asked = {"isOrder": "false", "consumerGroup": "g1"}
+    whole = await wide.call(code, ext=asked)
+    monkeypatch.setattr(cometmq.broker.admin_progress, "QUEUES_PER_SLICE", 7)
+    monkeypatch.setattr(cometmq.broker.slices, "QUEUES_PER_SLICE", 7)
+    monkeypatch.setattr(cometmq.broker.offsets, "TABLE_ROWS_PER_SLICE", 7)
+    sliced = await wide.call(code, ext=asked)
+    assert sliced.code == 0
+    assert sliced.body == whole.body
+    assert b"t4" in sliced.body
+    assert encode_body(decode_body(kind, whole.body)) == whole.body
+
+
+async def test_progress_of_all_groups_costs_what_they_have(
+    broker: Broker, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """500 groups beside 20,000 pairs of others took 1.1 s: each looked through all pairs."""
+    for number in range(500):
+        assert broker.groups.find(f"idle{number}") is not None
+    for number in range(20_000):
+        broker.offsets.commit(f"other{number}", f"gone{number}", 0, 1)
+    await give_offsets(broker, wire, groups=50, topics=4)
+    slices: list[float] = []
+    plain = ProgressAdmin._of_all_groups
+
+    def timed(self: ProgressAdmin, is_order: bool) -> Steps:
+        steps = plain(self, is_order)
+        while True:
+            before = time.thread_time()
+            try:
+                next(steps)
+            except StopIteration as done:
+                slices.append(time.thread_time() - before)
+                return cast("Response", done.value)
+            slices.append(time.thread_time() - before)
+            yield
+
+    monkeypatch.setattr(ProgressAdmin, "_of_all_groups", timed)
+    answer = await wire.call(RequestCode.GET_BROKER_CONSUME_STATS, ext={"isOrder": "false"})
+    listed = decode_body(ConsumeStatsList, answer.body).consume_stats_list
+    assert sum(len(topics) for group in listed for topics in group.values()) == 50 * 2
+    assert max(slices) < 0.05
+    assert sum(slices) < 0.25
+
+
+async def test_progress_that_fits_into_no_answer_is_refused_with_a_way_out(
+    broker: Broker, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await give_offsets(broker, wire, groups=5, topics=20)
+    monkeypatch.setattr(cometmq.broker.admin_progress, "MAX_FRAME_BYTES", 1_000)
+    answer = await wire.call(RequestCode.GET_BROKER_CONSUME_STATS, ext={"isOrder": "false"})
+    assert answer.code == 1
+    assert "ask for each group alone" in (answer.remark or "")
+
+
+async def test_offsets_of_a_group_or_topic_go_without_a_look_at_all_others(broker: Broker) -> None:
+    offsets = broker.offsets
+    for number in range(100):
+        for topic in ("T", "U"):
+            offsets.commit(f"g{number}", topic, 0, 1)
+    offsets.forget(group="g5")
+    assert not list(offsets.of_group("g5"))
+    offsets.forget(topic="T", group="g6")
+    assert [topic for topic, _ in offsets.of_group("g6")] == ["U"]
+    offsets.forget(topic="U")
+    assert offsets.groups_of("U") == set()
+    assert offsets.groups_of("T") == {f"g{number}" for number in range(100)} - {"g5", "g6"}
+    offsets.forget(topic="T")
+    assert not offsets.table
+    assert not offsets._topics_of
+    assert not offsets._groups_of

@@ -77,9 +77,17 @@ class OffsetAdmin:
             code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, GetConsumerStatusRequestHeader, self.consumer_status
         )
 
-    def all_offsets(self, _connection: ServerConnection, _request: Request[NoHeader], _body: bytes) -> Response:
+    def all_offsets(self, connection: ServerConnection, request: Request[NoHeader], _body: bytes) -> Response | None:
         """GET_ALL_CONSUMER_OFFSET (43)."""
-        return Response(body=fastjson.dumps({"offsetTable": self._offsets.table}))
+        return run_in_slices(connection, request, self._all_offsets())
+
+    def _all_offsets(self) -> Steps:
+        parts: list[bytes] = []
+        for some in self._offsets.copy_in_slices():
+            if parts:
+                yield
+            parts.append(fastjson.dumps(some)[1:-1])
+        return Response(body=b'{"offsetTable":{%s}}' % b",".join(parts))
 
     def correction(
         self, _connection: ServerConnection, request: Request[QueryCorrectionOffsetHeader], _body: bytes

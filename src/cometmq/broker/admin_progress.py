@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterable
+from typing import Final
 
 from cometmq.broker.clients import ConsumerManager
 from cometmq.broker.groups import SubscriptionGroupManager
 from cometmq.broker.offsets import ConsumerOffsetManager
-from cometmq.broker.slices import Steps, members, run_in_slices, slices
+from cometmq.broker.slices import Steps, batches, members, run_in_slices, slices
 from cometmq.broker.stats import GROUP_GET_NUMS, BrokerStats
 from cometmq.broker.topics import TopicConfigManager
 from cometmq.clock import Clock
+from cometmq.limits import MAX_FRAME_BYTES, QUEUES_PER_SLICE
 from cometmq.remoting.bodies import (
-    ConsumeStats,
-    ConsumeStatsList,
     MessageQueue,
     OffsetWrapper,
     QueueTimeSpan,
@@ -33,6 +33,11 @@ from cometmq.remoting.headers import (
 from cometmq.remoting.processors import ProcessorTable, Request, Response
 from cometmq.remoting.server_connection import ServerConnection
 from cometmq.store.message_store import MessageStore
+
+_TOO_LARGE: Final = (
+    f"the progress of all groups is larger than an answer can be, {MAX_FRAME_BYTES} bytes: ask for each group alone, "
+    "as consumerProgress -g does"
+)
 
 
 class ProgressAdmin:
@@ -78,9 +83,12 @@ class ProgressAdmin:
         names = [header.topic] if header.topic else [topic for topic, _ in self._offsets.of_group(group)]
         consume_tps = 0.0
         topics: list[TopicConfig] = []
-        for topic in self._consumed(group, names):
-            topics.append(topic)
-            consume_tps += self._stats.per_minute(GROUP_GET_NUMS, f"{topic.topic_name}@{group}").tps
+        for some_names in batches(names, QUEUES_PER_SLICE):
+            if topics:
+                yield
+            for topic in self._consumed(group, some_names):
+                topics.append(topic)
+                consume_tps += self._stats.per_minute(GROUP_GET_NUMS, f"{topic.topic_name}@{group}").tps
         parts: list[bytes] = []
         wanted = ((topic.topic_name, queue_id) for topic in topics for queue_id in range(topic.read_queue_nums))
         for some in slices(wanted):
@@ -91,22 +99,47 @@ class ProgressAdmin:
         return Response(body=body)
 
     def of_all_groups(
-        self, _connection: ServerConnection, request: Request[GetConsumeStatsInBrokerHeader], _body: bytes
-    ) -> Response:
+        self, connection: ServerConnection, request: Request[GetConsumeStatsInBrokerHeader], _body: bytes
+    ) -> Response | None:
         """GET_BROKER_CONSUME_STATS (317): every group of this broker, topic by topic."""
-        listed: list[dict[str, list[ConsumeStats]]] = []
-        total_diff = 0
+        return run_in_slices(connection, request, self._of_all_groups(request.header.is_order))
+
+    def _of_all_groups(self, is_order: bool) -> Steps:
+        listed: list[bytes] = []
+        total_diff = seen = size = 0
         for group in list(self._groups.table):
-            progress: list[ConsumeStats] = []
-            for topic in self._consumed(group, [name for name, _ in self._offsets.of_group(group)]):
-                if request.header.is_order and not topic.order:
+            progress: list[bytes] = []
+            seen += 1
+            for name, _ in self._offsets.of_group(group):
+                seen += 1
+                if seen >= QUEUES_PER_SLICE:
+                    seen = 0
+                    yield
+                topic = next(iter(self._consumed(group, [name])), None)
+                if topic is None or (is_order and not topic.order):
                     continue
-                part = self._progress(group, topic, topic.write_queue_nums)
-                total_diff += sum(queue.broker_offset - queue.consumer_offset for queue in part.offset_table.values())
-                progress.append(part)
-            listed.append({group: progress})
-        answer = ConsumeStatsList(consume_stats_list=listed, broker_addr=self._address, total_diff=total_diff)
-        return Response(body=encode_body(answer))
+                parts: list[bytes] = []
+                for queue_ids in batches(range(topic.write_queue_nums), QUEUES_PER_SLICE):
+                    table = {self._queue(name, at): self._offset(group, name, at) for at in queue_ids}
+                    total_diff += sum(queue.broker_offset - queue.consumer_offset for queue in table.values())
+                    parts.append(members(table))
+                    seen += len(queue_ids)
+                    if seen >= QUEUES_PER_SLICE:
+                        seen = 0
+                        yield
+                tps = self._stats.per_minute(GROUP_GET_NUMS, f"{name}@{group}").tps
+                progress.append(b'{"consumeTps":%s,"offsetTable":{%s}}' % (encode_body(tps), b",".join(parts)))
+                size += len(progress[-1])
+                if size > MAX_FRAME_BYTES:
+                    return Response(ResponseCode.SYSTEM_ERROR, remark=_TOO_LARGE)
+            listed.append(b"{%s:[%s]}" % (encode_body(group), b",".join(progress)))
+            if seen >= QUEUES_PER_SLICE:
+                seen = 0
+                yield
+        return Response(
+            body=b'{"brokerAddr":%s,"consumeStatsList":[%s],"totalDiff":%d}'
+            % (encode_body(self._address), b",".join(listed), total_diff)
+        )
 
     def _consumed(self, group: str, names: Iterable[str]) -> Iterable[TopicConfig]:
         """Those topics that exist and that the group, while it has members, still subscribes to."""
@@ -115,12 +148,6 @@ class ProgressAdmin:
             topic = self._topics.get(name)
             if topic is not None and (online is None or not online.subscriptions or name in online.subscriptions):
                 yield topic
-
-    def _progress(self, group: str, topic: TopicConfig, queue_nums: int) -> ConsumeStats:
-        name = topic.topic_name
-        table = {self._queue(name, at): self._offset(group, name, at) for at in range(queue_nums)}
-        tps = self._stats.per_minute(GROUP_GET_NUMS, f"{name}@{group}").tps
-        return ConsumeStats(offset_table=table, consume_tps=tps)
 
     def _queue(self, topic: str, queue_id: int) -> MessageQueue:
         return MessageQueue(topic, self._broker_name, queue_id)
