@@ -407,6 +407,13 @@ SLAVE_SYNC_FIRST_SECONDS: Final = 3.0
 SLAVE_SYNC_SECONDS: Final = 10.0
 """… and then from one copy to the next."""
 
+SLAVE_TABLE_SECONDS: Final = 30.0
+"""How long one of the master's tables may take to arrive: the largest at 4 MB a second."""
+
+MAX_TABLE_ANSWER_BYTES: Final = 128 * 1024 * 1024
+"""Largest table that a slave takes: MAX_CONSUMER_OFFSETS in MAX_CONSUMER_OFFSET_TABLES pairs of the longest names.
+75,000 pairs are more than a frame of Apache's holds."""
+
 SLAVE_SYNC_SOON_SECONDS: Final = 1.0
 """Until they are copied after a message came of a topic that the slave does not know."""
 

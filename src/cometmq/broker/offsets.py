@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -108,12 +108,21 @@ class ConsumerOffsetManager:
         if some:
             yield some
 
-    def take_over(self, table: Mapping[str, Mapping[int, int]], ends: Callable[[str, int], int]) -> None:
+    def take_over(
+        self, rows: Iterable[tuple[str, Mapping[int, int]]], ends: Callable[[str, int], int]
+    ) -> Iterator[None]:
         """Take a master's offsets, none beyond the end of its queue here: what is missing here is not consumed here.
+
+        Stops after each slice.
 
         :param ends: the offset after the last message of a queue.
         """
-        for key, queues in table.items():
+        size = 0
+        for key, queues in rows:
+            size += 1 + len(queues)
+            if size >= TABLE_ROWS_PER_SLICE:
+                size = 0
+                yield
             topic, _, group = key.partition(_SEPARATOR)
             if check_topic(topic) is not None or check_group(group) is not None:
                 continue

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cometmq.clock import SYSTEM_CLOCK, Clock
+from cometmq.limits import MAX_FRAME_BYTES
 from cometmq.message.hosts import parse_address
 from cometmq.remoting.client_connection import Answer, ClientConnection
 from cometmq.remoting.client_errors import (
@@ -58,6 +59,7 @@ class RemotingClient:
     :param security: signs every request after the hooks have seen it, and says whether connections use TLS.
     :param connect_timeout_s: seconds that opening one connection may take.
     :param max_in_flight: requests of one connection that may wait for answers.
+    :param max_frame_bytes: the largest answer.
     :raises TlsError: a file that TLS needs cannot be used.
     """
 
@@ -70,6 +72,7 @@ class RemotingClient:
         clock: Clock = SYSTEM_CLOCK,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         max_in_flight: int = MAX_IN_FLIGHT,
+        max_frame_bytes: int = MAX_FRAME_BYTES,
     ) -> None:
         self.hooks = tuple(hooks)
         self.credentials = security.credentials
@@ -80,6 +83,7 @@ class RemotingClient:
         self.processors = ProcessorTable() if processors is None else processors
         self._connect_timeout_s = connect_timeout_s
         self._max_in_flight = max_in_flight
+        self._max_frame_bytes = max_frame_bytes
         self._connections: dict[str, ClientConnection] = {}
         self._connecting: dict[str, asyncio.Task[ClientConnection]] = {}
         self._opaques = itertools.count(1)
@@ -249,7 +253,9 @@ class RemotingClient:
             host, port = parse_address(address)
         except ValueError as error:
             raise RemotingConnectError(address, str(error), next_step="write addresses as host:port") from error
-        connection = ClientConnection(address, self.clock, self._max_in_flight, self.processors, self._lost)
+        connection = ClientConnection(
+            address, self.clock, self._max_in_flight, self.processors, self._lost, self._max_frame_bytes
+        )
         attempt = loop.create_connection(lambda: connection, host, port, ssl=self._tls)
         try:
             await within(self.clock, self._connect_timeout_s, attempt)

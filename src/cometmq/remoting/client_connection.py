@@ -55,6 +55,7 @@ class ClientConnection(asyncio.Protocol):
         max_in_flight: int,
         processors: ProcessorTable,
         on_lost: Callable[[ClientConnection], None],
+        max_frame_bytes: int,
     ) -> None:
         self.address = address
         self.closed = False
@@ -66,7 +67,7 @@ class ClientConnection(asyncio.Protocol):
         self._on_lost = on_lost
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._decoder = FrameDecoder()
+        self._decoder = FrameDecoder(max_frame_bytes)
         self._pending: dict[int, tuple[float, float, OnAnswer]] = {}
         """opaque -> (deadline, time sent, what to call), both in monotonic seconds."""
         self._out: list[bytes] = []

@@ -16,11 +16,12 @@ from tests.broker.wire import Wire, records
 from cometmq.broker.config import load_broker_config
 from cometmq.clock import VirtualClock
 from cometmq.idle import settle
+from cometmq.limits import MAX_FRAME_BYTES
 from cometmq.message.ids import decode_offset_msg_id
 from cometmq.message.record import iter_records
 from cometmq.message.sysflag import PULL_COMMIT, PULL_SUBSCRIPTION
 from cometmq.options import ConfigError
-from cometmq.remoting.bodies import HARuntimeInfo, decode_body
+from cometmq.remoting.bodies import BodyError, HARuntimeInfo, SubscriptionGroupConfig, decode_body
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import (
     ConsumerSendMsgBackRequestHeader,
@@ -345,6 +346,39 @@ async def test_a_failure_that_nobody_expected_is_logged_and_the_tables_are_copie
     assert slave.topics.version != master.topics.version
     await clock.run_for(11)
     assert slave.topics.version == master.topics.version
+
+
+async def test_a_table_that_fails_stops_no_other_and_the_slave_says_which_lags(
+    pair: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    master, slave = pair.broker(0), pair.slave()
+    await copied(pair)
+    master.groups.put(SubscriptionGroupConfig(group_name="new"))
+
+    def failing(*_: object) -> None:
+        raise BodyError("it cannot be read")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(slave.offsets, "take_over", failing)
+        await slave.slave.tables.copy()
+    assert slave.groups.table == master.groups.table
+    assert slave.slave.runtime_info()["tablesTrouble"] == "consumer offsets: it cannot be read"
+    await slave.slave.tables.copy()
+    assert slave.slave.tables.trouble == ""
+
+
+async def test_offsets_larger_than_a_frame_are_copied_and_what_comes_after_them(pair: Cluster) -> None:
+    """75,000 pairs of long names are above 16 MB: a slave took neither them nor the groups."""
+    master, slave = pair.broker(0), pair.slave()
+    await copied(pair)
+    for number in range(75_000):
+        assert master.offsets.commit(f"{'g' * 110}-{number}", f"{'t' * 120}-{number}", 0, 0)
+    master.groups.put(SubscriptionGroupConfig(group_name="new"))
+    assert sum(len(key) for key in master.offsets.table) > MAX_FRAME_BYTES
+    await slave.slave.tables.copy()
+    assert slave.slave.tables.trouble == ""
+    assert slave.offsets.table == master.offsets.table
+    assert slave.groups.table == master.groups.table
 
 
 async def test_the_topic_that_a_message_waits_for_is_known_at_once_whatever_its_body_says(pair: Cluster) -> None:

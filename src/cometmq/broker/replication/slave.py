@@ -15,6 +15,7 @@ from cometmq.broker.replication.unknown_topics import UnknownTopics
 from cometmq.broker.send_targets import SendRefusedError
 from cometmq.broker.topics import TopicConfigManager
 from cometmq.clock import Clock
+from cometmq.limits import MAX_TABLE_ANSWER_BYTES
 from cometmq.remoting.bodies import HAClientRuntimeInfo, HARuntimeInfo, encode_body
 from cometmq.remoting.client import RemotingClient
 from cometmq.remoting.codes import RequestCode, ResponseCode
@@ -65,7 +66,7 @@ class Slave:
         clock: Clock,
     ) -> None:
         self.master: Final = MasterAddress(config.ha_master_address)
-        self._client = RemotingClient(clock=clock)
+        self._client = RemotingClient(clock=clock, max_frame_bytes=MAX_TABLE_ANSWER_BYTES)
         self.follower: Final = HAClient(config, store, self.master, self._client, clock=clock)
         self.tables: Final = SlaveSynchronize(
             store, topics, groups, offsets, self.master, self._client, self.follower, clock=clock
@@ -126,5 +127,9 @@ class Slave:
         await self._client.close()
 
     def runtime_info(self) -> dict[str, str]:
-        """What the runtime information (28) tells of it: where the log comes from, and why it does not come."""
-        return {"haMasterAddress": self.master.ha or "", "replicationTrouble": self.follower.trouble or ""}
+        """What the runtime information (28) tells of it: where the log comes from, and what does not come and why."""
+        return {
+            "haMasterAddress": self.master.ha or "",
+            "replicationTrouble": self.follower.trouble or "",
+            "tablesTrouble": self.tables.trouble,
+        }

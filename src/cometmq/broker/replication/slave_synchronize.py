@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 
 from cometmq.broker.delay_offsets import DelayOffsets, DelayProgress
 from cometmq.broker.groups import SubscriptionGroupManager
@@ -21,16 +21,16 @@ from cometmq.broker.replication.frames import ReplicationError
 from cometmq.broker.replication.ha_client import HAClient
 from cometmq.broker.replication.master_address import MasterAddress
 from cometmq.broker.replication.master_files import MasterFiles, NotOfferedError
+from cometmq.broker.replication.offset_rows import offset_rows
 from cometmq.broker.replication.queue_ends import QueueEnds
 from cometmq.broker.replication.timer_copy import TimerCopy
 from cometmq.broker.topics import TopicConfigManager
 from cometmq.clock import Clock, TimerHandle
 from cometmq.errors import CometMQError, reason_of
-from cometmq.limits import SLAVE_SYNC_FIRST_SECONDS, SLAVE_SYNC_SECONDS, SLAVE_SYNC_SOON_SECONDS
+from cometmq.limits import SLAVE_SYNC_FIRST_SECONDS, SLAVE_SYNC_SECONDS, SLAVE_SYNC_SOON_SECONDS, SLAVE_TABLE_SECONDS
 from cometmq.message.names import SCHEDULE_TOPIC
 from cometmq.remoting.bodies import (
     BodyError,
-    ConsumerOffsetSerializeWrapper,
     DelayOffsetSerializeWrapper,
     SubscriptionGroupWrapper,
     TopicConfigSerializeWrapper,
@@ -41,8 +41,6 @@ from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.store.message_store import MessageStore
 
 _log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 
 class SlaveSynchronize:
@@ -77,7 +75,13 @@ class SlaveSynchronize:
         self._task: asyncio.Task[None] | None = None
         self._is_repeated = False
         self._copying = asyncio.Lock()
-        self._trouble = ""
+        self._troubles: dict[str, str] = {}
+        """Why what was not copied the last time was not, by its name."""
+
+    @property
+    def trouble(self) -> str:
+        """Which tables were not copied the last time, and why; empty when all were."""
+        return "; ".join(f"{what}: {why}" for what, why in self._troubles.items())
 
     def start(self) -> None:
         """Begin, on the running loop: first after three seconds."""
@@ -113,37 +117,61 @@ class SlaveSynchronize:
             await self._copy()
 
     async def _copy(self) -> None:
+        is_placed = await self._try("what was copied before", self._put_in_place)
         address = self._master.remoting
+        if address is None or not self._follower.is_following:  # never what belongs to another log
+            return
+        for what, copy in (
+            ("topics", self._copy_topics),
+            ("ends of queues", self._copy_ends),
+            ("consumer offsets", self._copy_offsets),
+            ("groups", self._copy_groups),
+            ("files", self._copy_files),
+        ):
+            is_copied = (is_placed or copy != self._copy_files) and await self._try(what, partial(copy, address))
+            if not is_copied and not self._client.live(address):
+                return  # the master is gone
+
+    async def _try(self, what: str, work: Callable[[], Awaitable[None]]) -> bool:
+        """Do one part of the copy and return whether it was done; what fails stops no other, and is said once."""
+        why = ""
         try:
-            await self._put_in_place()
-            if address is not None and self._follower.is_following:  # never what belongs to another log
-                await self._copy_tables(address)
-                await self._copy_files(address)
+            await work()
         except (CometMQError, BodyError) as error:
-            if str(error) != self._trouble:
-                self._trouble = str(error)
-                _log.warning("the tables of master %s are not copied: %s; it is tried again", address, error)
+            why = str(error)
+            if why != self._troubles.get(what):
+                _log.warning("%s of the master are not copied: %s; it is tried again", what, why)
         except OSError as error:
-            _log.error("what was copied of the master cannot be written: %s; it is tried again", reason_of(error))
-        except Exception:
-            _log.exception("copying the tables of master %s failed; it is tried again", address)
+            why = reason_of(error)
+            _log.error("%s of the master cannot be written: %s; it is tried again", what, why)
+        except Exception as error:
+            why = f"{type(error).__name__}: {error}"
+            _log.exception("copying %s of the master failed; it is tried again", what)
+        if why:
+            self._troubles[what] = why
         else:
-            self._trouble = ""
+            self._troubles.pop(what, None)
+        return not why
 
     async def _put_in_place(self) -> None:
         for file in self._files:
             await file.put_in_place()
         await self._timer.put_in_place()
 
-    async def _copy_tables(self, master: str) -> None:
-        code = RequestCode.GET_ALL_TOPIC_CONFIG
-        await _over_turns(self._topics.take_over(await self._ask(master, code, TopicConfigSerializeWrapper)))
+    async def _copy_topics(self, master: str) -> None:
+        body = await self._ask(master, RequestCode.GET_ALL_TOPIC_CONFIG)
+        await _over_turns(self._topics.take_over(decode_body(TopicConfigSerializeWrapper, body)))
+
+    async def _copy_ends(self, master: str) -> None:
         await self._ends.copy(master, list(self._topics.table.values()))
-        code = RequestCode.GET_ALL_CONSUMER_OFFSET
-        offsets = await self._ask(master, code, ConsumerOffsetSerializeWrapper)
-        self._offsets.take_over(offsets.offset_table, self._end)
-        code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
-        await _over_turns(self._groups.take_over(await self._ask(master, code, SubscriptionGroupWrapper)))
+
+    async def _copy_offsets(self, master: str) -> None:
+        body = await self._ask(master, RequestCode.GET_ALL_CONSUMER_OFFSET)
+        await _over_turns(self._offsets.take_over(offset_rows(body), self._end))
+
+    async def _copy_groups(self, master: str) -> None:
+        body = await self._ask(master, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+        await _over_turns(self._groups.take_over(decode_body(SubscriptionGroupWrapper, body)))
 
     async def _copy_files(self, master: str) -> None:
         files = MasterFiles(self._client, master)
@@ -156,7 +184,8 @@ class SlaveSynchronize:
 
     async def _copy_delay_offsets(self, master: str) -> None:
         """What Apache's master says; it is behind or ahead of the log here by up to ten seconds."""
-        table = await self._ask(master, RequestCode.GET_ALL_DELAY_OFFSET, DelayOffsetSerializeWrapper)
+        body = await self._ask(master, RequestCode.GET_ALL_DELAY_OFFSET)
+        table = decode_body(DelayOffsetSerializeWrapper, body)
         offsets = {
             level: min(offset, self._end(SCHEDULE_TOPIC, level - 1))
             for level, offset in table.offset_table.items()
@@ -168,11 +197,11 @@ class SlaveSynchronize:
         queue = self._store.queues().get(topic, {}).get(queue_id)
         return queue.max_offset() if queue is not None else 0
 
-    async def _ask(self, master: str, code: RequestCode, kind: type[T]) -> T:
-        answer = await self._client.invoke(master, code)
+    async def _ask(self, master: str, code: RequestCode) -> bytes:
+        answer = await self._client.invoke(master, code, timeout_s=SLAVE_TABLE_SECONDS)
         if answer.code != ResponseCode.SUCCESS:
             raise ReplicationError(f"{code.name}: code {answer.code}, {answer.remark}")
-        return decode_body(kind, answer.body)
+        return answer.body
 
 
 async def _over_turns(steps: Iterator[None]) -> None:
