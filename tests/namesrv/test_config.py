@@ -8,7 +8,6 @@ import pytest
 from tests.namesrv.wire import Connect
 
 from cometmq.namesrv.config import NamesrvConfig, keys_without_effect, load_namesrv_config
-from cometmq.namesrv.kv import KvConfig, KvError
 from cometmq.namesrv.settings import PathChangeError, Settings
 from cometmq.options import ConfigError
 
@@ -94,10 +93,3 @@ async def test_refusals_reach_the_tool(connect: Connect) -> None:
     assert answer.code == 1
     assert "from 1000 to 86400000" in (answer.remark or "")
     assert (await wire.call(318, body=b"\xff\xfe")).code == 1
-
-
-def test_a_kv_file_that_cannot_be_understood_stops_the_start(tmp_path: Path) -> None:
-    file = tmp_path / "kvConfig.json"
-    file.write_text("{broken")
-    with pytest.raises(KvError, match="repair or remove"):
-        KvConfig(file)

@@ -3,23 +3,34 @@
 The file is ``{"configTable":{namespace:{key:value}}}`` and is written whole. A change is staged first, then written
 together with all others of its moment, and only then seen; so an answer with code 0 means that it is on disk. When
 the write fails, all that is staged is given up. Staged tables are copied before they change: a thread may write them.
+
+A file that cannot be used is set aside, beside its place, and the version before it (``.bak``) is read; without a
+sound one the nameserver starts with no entries. Routes come from the brokers, so it serves either way.
 """
 
 from __future__ import annotations
 
+import itertools
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from cometmq import fastjson
 from cometmq.config_file import ConfigFile
-from cometmq.errors import CometMQError
-from cometmq.fastjson import FastjsonError
+from cometmq.durable import flush_directory
+from cometmq.errors import CometMQError, reason_of
 from cometmq.limits import MAX_KV_CHARS, MAX_KV_ENTRIES, MAX_KV_NAME_CHARS, MAX_KV_VALUE_CHARS
 
 ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
 """Namespace of the order configurations; the key is the topic, the value ``broker:queues;…``."""
+
+_SHOWN_CHARS: Final = 200
+"""So much of a reason is shown."""
+
+_log = logging.getLogger(__name__)
 
 Tables = dict[str, dict[str, str]]
 
@@ -32,18 +43,10 @@ class KvConfig:
     """The KV configuration of one nameserver."""
 
     def __init__(self, path: Path) -> None:
-        """Read ``path``.
-
-        :raises KvError: the file exists and cannot be understood.
-        """
+        """Read ``path``, else its ``.bak``; what cannot be used is set aside."""
         self._file = ConfigFile(path)
-        self._written: Tables = {}
-        try:
-            loaded = self._file.load()
-            if loaded is not None:
-                self._written = msgspec.convert(loaded, dict[str, Tables])["configTable"]
-        except (msgspec.ValidationError, FastjsonError, KeyError) as error:
-            raise KvError(f"{path} is not a KV configuration: {error}", next_step="repair or remove the file") from None
+        backup = path.with_name(f"{path.name}.bak")
+        self._written = next((found for file in (path, backup) if (found := _read(file)) is not None), {})
         self._staged = self._written
         self._entries = 0
         self._chars = 0
@@ -119,3 +122,36 @@ class KvConfig:
     def namespace(self, namespace: str) -> Mapping[str, str] | None:
         """Return a whole namespace, or ``None`` when it never held anything (code 219); not to be changed."""
         return self._written.get(namespace)
+
+
+def _read(path: Path) -> Tables | None:
+    """The tables in a file; ``None`` when it is not there, empty, or set aside because it cannot be used."""
+    try:
+        text = path.read_bytes()
+        if not text.strip():
+            return None
+        tables = msgspec.convert(fastjson.loads(text), dict[str, Tables])["configTable"]
+        msgspec.json.encode(tables)  # half a surrogate pair can be read, but never be written
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        why = reason_of(error)
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        why = f"{type(error).__name__}: {error}"
+    else:
+        return tables
+    _set_aside(path, why[:_SHOWN_CHARS])
+    return None
+
+
+def _set_aside(path: Path, why: str) -> None:
+    """Rename a file that cannot be used, and say so; its new name is free."""
+    names = (path.with_name(f"{path.name}.damaged.{number}") for number in itertools.count(1))
+    place = next(name for name in names if not name.exists())
+    try:
+        path.rename(place)
+        flush_directory(path.parent)
+    except OSError as error:
+        _log.error("%s cannot be used: %s; it cannot be set aside: %s", path, why, reason_of(error))
+    else:
+        _log.error("%s cannot be used: %s; moved to %s", path, why, place.name)

@@ -31,10 +31,7 @@ class NameServer:
     """
 
     def __init__(self, config: NamesrvConfig, *, clock: Clock = SYSTEM_CLOCK) -> None:
-        """Read the KV configuration.
-
-        :raises KvError: its file cannot be understood.
-        """
+        """Read the KV configuration; a file that cannot be used is set aside."""
         self.routes: Final = RouteTable()
         self.kv: Final = KvConfig(Path(config.kv_config_path))
         self._settings = Settings(config)
