@@ -329,6 +329,10 @@ MAX_HALF_LAG: Final = 200_000
 TRANSACTION_SLICE: Final = 100
 """Half messages looked at before a round of checks lets the loop do other work: about 3 ms."""
 
+MAX_GIVEN_UP_LINES: Final = 100
+"""Transactions of one round of checks that are given up with a line of the log each: enough to begin with; the last
+line has their number, and all of them are in TRANS_CHECK_MAX_TIME_TOPIC."""
+
 TRANSACTION_PROGRESS_SECONDS: Final = 5.0
 """How often it is noted how far half messages are done with (Apache writes its offsets every 5 s)."""
 

@@ -55,6 +55,8 @@ class Option:
     secret: bool
     """Never leaves the process in an answer or a log."""
     doc: str
+    also: str = ""
+    """Another spelling that is understood; where both are given, ``key`` holds."""
 
     @property
     def range_text(self) -> str:
@@ -115,6 +117,7 @@ def option(
     pattern: str = "",
     form: str = "",
     key: str = "",
+    also: str = "",
     runtime: bool = False,
     secret: bool = False,
 ) -> Any:
@@ -130,6 +133,7 @@ def option(
         "pattern": pattern,
         "form": form,
         "key": key,
+        "also": also,
         "runtime": runtime,
         "secret": secret,
         "doc": doc,
@@ -158,6 +162,12 @@ def options_of(config_type: type) -> dict[str, Option]:
         key = details.pop("key") or camel(field.name)
         found[key] = Option(name=field.name, key=key, type=kind, default=field.default, **details)
     return found
+
+
+def spellings_of(config_type: type) -> dict[str, Option]:
+    """Return the options of a configuration dataclass by every name under which they are understood."""
+    known = options_of(config_type)
+    return known | {found.also: found for found in known.values() if found.also}
 
 
 def nearest(key: str, known: Iterable[str]) -> str | None:
@@ -205,13 +215,18 @@ def load_options(
 
     :raises ConfigError: with file, line, value and allowed range.
     """
-    known = options_of(config_type)
+    known = spellings_of(config_type)
     values: dict[str, Any] = {}
     kept: dict[str, str] = {}
     warnings: list[str] = []
-    for line, key, value in parse_properties(text):
+    entries = list(parse_properties(text))
+    given = {key for _, key, _ in entries}
+    for line, key, value in entries:
         place = f"{source}:{line}"
         if (found := known.get(key)) is not None:
+            if key == found.also and found.key in given:
+                warnings.append(f"{place}: {key} ignored, since {found.key} is given too")
+                continue
             try:
                 values[found.name] = found.parse(value)
             except ConfigError as error:
@@ -275,22 +290,25 @@ def changed(config: T, updates: str, *, without_effect: Mapping[str, Option] = N
     """
     if len(updates) > MAX_CONFIG_UPDATE_BYTES:
         raise ConfigError(f"{len(updates)} characters of properties; at most {MAX_CONFIG_UPDATE_BYTES} are taken")
-    known = options_of(type(config))
+    known = spellings_of(type(config))
     kept: dict[str, str] = dict(config.kept)  # type: ignore[attr-defined]
     values: dict[str, Any] = {}
     texts: dict[str, str] = {}
-    for key, text in {key: text for _, key, text in parse_properties(updates)}.items():
+    given = {key: text for _, key, text in parse_properties(updates)}
+    for key, text in given.items():
         found = known.get(key) or without_effect.get(key)
         if found is None:
             near = nearest(key, known.keys() | without_effect.keys())
             raise ConfigError(f"unknown key {key[:_SHOWN_CHARS]}" + (f"; did you mean {near}?" if near else ""))
+        if key == found.also and found.key in given:
+            continue
         value = found.parse(text)
         ours = key in known
         if (value == getattr(config, found.name)) if ours else (format_value(value) == kept.get(key)):
             continue
         if not found.runtime:
             raise ConfigError(f"{key} cannot be changed while running; change it in the file and restart")
-        texts[key] = format_value(value)
+        texts[found.key] = format_value(value)
         if ours:
             values[found.name] = value
         else:

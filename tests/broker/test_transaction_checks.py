@@ -333,6 +333,39 @@ async def test_the_number_of_checks_can_be_set(start_broker: StartBroker, connec
     assert len(stored(broker, TRANS_CHECK_MAX_TIME_TOPIC)) == 1
 
 
+async def test_each_transaction_that_is_given_up_is_named_in_the_log_up_to_a_bound(
+    start_broker: StartBroker,
+    connect_to: ConnectTo,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("cometmq.broker.transaction_check.MAX_GIVEN_UP_LINES", 3)
+    broker = await start_broker(transaction_check_max=1, transaction_check_interval=1_000, transaction_time_out=0)
+    clock = broker.clock
+    assert isinstance(clock, VirtualClock)
+    wire = await connect_to(broker)
+    await join(wire)
+    keys = ["K1\x1b[2J\n", *(f"K{number}" for number in range(2, 6))]
+    for key in keys:
+        await send_half(wire, key)
+    await clock.run_for(5)
+    records = stored(broker, TRANS_CHECK_MAX_TIME_TOPIC)
+    assert [record.properties["UNIQ_KEY"] for record in records] == keys
+    lines = [record.getMessage() for record in caplog.records if "given up" in record.getMessage()]
+    assert [record.levelname for record in caplog.records if "given up" in record.getMessage()][:3] == ["ERROR"] * 3
+    named = "a transaction is given up, nobody ended it: topic TxTopic, group TxProducers, id "
+    assert [line.rsplit(", offset id", 1)[0] for line in lines[:-1]] == [
+        f"{named}K1\\x1b[2J\\n",
+        f"{named}K2",
+        f"{named}K3",
+    ]
+    assert lines[-1].startswith("5 transactions that nobody ended are given up")
+    for key in ("K7", "K8"):
+        await send_half(wire, key)
+    await clock.run_for(5)
+    assert f"{named}K8, offset id" in caplog.text, "the bound is one of each round"
+
+
 async def test_what_is_older_than_the_log_is_kept_is_given_up(broker: Broker, wire: Wire, clock: VirtualClock) -> None:
     await join(wire)
     await send_half(wire, "K1", CHECK_IMMUNITY_TIME_IN_SECONDS=str(100 * 3600))

@@ -192,8 +192,10 @@ class BrokerConfig(StoreConfig):
     # --- transactions ---------------------------------------------------------------------------
     transaction_time_out: int = option(
         6_000,
-        "Milliseconds that a half message is old before its producer is asked about it.",
+        "Milliseconds that a half message is old before its producer is asked about it; also understood as "
+        "`transactionTimeout`.",
         maximum=_MILLISECONDS_OF_A_DAY,
+        also="transactionTimeout",
         runtime=True,
     )
     transaction_check_interval: int = option(

@@ -26,9 +26,9 @@ from cometmq.broker.send_targets import SendRefusedError
 from cometmq.broker.store_turn import StoreTurn
 from cometmq.broker.topics import TopicConfigManager
 from cometmq.clock import Clock
-from cometmq.limits import MAX_HALF_LAG, TRANSACTION_SLICE
+from cometmq.limits import MAX_GIVEN_UP_LINES, MAX_HALF_LAG, TRANSACTION_SLICE
 from cometmq.message.names import TRANS_CHECK_MAX_TIME_TOPIC
-from cometmq.message.properties import UNIQ_KEY
+from cometmq.message.properties import PGROUP, REAL_TOPIC, UNIQ_KEY
 from cometmq.message.record import StoredRecord
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.headers import CheckTransactionStateRequestHeader
@@ -36,6 +36,9 @@ from cometmq.remoting.headers import CheckTransactionStateRequestHeader
 _log = logging.getLogger(__name__)
 
 _HOUR_MS: Final = 3_600_000
+
+_SHOWN_CHARS: Final = 255
+"""Of a name that a producer chose so much is shown in the log."""
 
 _WhenReplaced = Callable[[Stored], None]
 
@@ -65,6 +68,8 @@ class TransactionalMessageCheck:
         """Group → how often it was asked, for the round robin over its producers; of live groups only."""
         self.asked = 0
         self.given_up = 0
+        self._round_began = 0
+        """``given_up`` when the round began."""
 
     async def run(self) -> None:
         """Look at everything that is open now, in slices between which the loop does other work."""
@@ -73,7 +78,7 @@ class TransactionalMessageCheck:
         groups = self._producers.groups
         self._asked_last = {group: count for group, count in self._asked_last.items() if group in groups}
         newest = offsets[-1] if offsets else 0
-        given_up = self.given_up
+        given_up = self._round_began = self.given_up
         try:
             for begin in range(0, len(offsets), TRANSACTION_SLICE):
                 for offset in offsets[begin : begin + TRANSACTION_SLICE]:
@@ -135,7 +140,7 @@ class TransactionalMessageCheck:
 
     def _give_up(self, half: StoredRecord) -> None:
         self._topics.create_retry(TRANS_CHECK_MAX_TIME_TOPIC)
-        self._replace(half, given_up(half), partial(self._is_given_up, half.queue_offset))
+        self._replace(half, given_up(half), partial(self._is_given_up, half))
 
     def _replace(self, half: StoredRecord, message: InnerMessage, stored: _WhenReplaced) -> None:
         def done(outcome: Stored | SendRefusedError) -> None:
@@ -149,9 +154,16 @@ class TransactionalMessageCheck:
         if asks:
             self._ask(copy.queue_offset, noted.group)
 
-    def _is_given_up(self, offset: int, _place: Stored) -> None:
-        self._table.ended(offset)
+    def _is_given_up(self, half: StoredRecord, _place: Stored) -> None:
+        self._table.ended(half.queue_offset)
         self.given_up += 1
+        if self.given_up - self._round_began <= MAX_GIVEN_UP_LINES:
+            named = half.properties
+            _log.error(
+                "a transaction is given up, nobody ended it: topic %s, group %s, id %s, offset id %s",
+                *(_shown(named.get(name)) for name in (REAL_TOPIC, PGROUP, UNIQ_KEY)),
+                half.msg_id,
+            )
 
     # --- asking -------------------------------------------------------------------------------
     def _ask(self, offset: int, group: str) -> None:
@@ -182,3 +194,8 @@ class TransactionalMessageCheck:
             connection.send_oneway(RequestCode.CHECK_TRANSACTION_STATE, header, body)
             self.asked += 1
             return
+
+
+def _shown(name: str | None) -> str:
+    """A name as the log has it, without what would change lines or a terminal."""
+    return "-" if name is None else ascii(name[:_SHOWN_CHARS])[1:-1]

@@ -8,7 +8,7 @@ import click
 
 from cometmq.apache_keys import BROKER, NAMESERVER, apache_keys
 from cometmq.cli.failures import WrongUseError
-from cometmq.options import ConfigError, format_value, nearest, options_of
+from cometmq.options import ConfigError, format_value, nearest, options_of, spellings_of
 
 set_option = click.option(
     "-o", "--option", "settings", multiple=True, metavar="KEY=VALUE", help="Set a key of the configuration; repeatable."
@@ -21,7 +21,7 @@ def parse_overrides(config_type: type, settings: tuple[str, ...]) -> dict[str, A
 
     :raises WrongUseError: when a key is unknown or a value is outside its range.
     """
-    known = options_of(config_type)
+    known = spellings_of(config_type)
     values: dict[str, Any] = {}
     for setting in settings:
         key, equals, text = setting.partition("=")

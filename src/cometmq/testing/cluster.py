@@ -21,7 +21,7 @@ from cometmq.errors import CometMQError
 from cometmq.message.hosts import parse_address
 from cometmq.namesrv.config import NamesrvConfig
 from cometmq.namesrv.server import NameServer
-from cometmq.options import ConfigError, options_of
+from cometmq.options import ConfigError, spellings_of
 from cometmq.remoting.security import PLAIN
 from cometmq.testing.inbox import Inbox
 from cometmq.testing.ports import free_port
@@ -388,7 +388,7 @@ class Cluster:
             **self._keys,
             **own_keys,
         }
-        known = options_of(BrokerConfig)
+        known = spellings_of(BrokerConfig)
         unknown = sorted(keys.keys() - known.keys())
         if unknown:
             raise ConfigError(f"a broker has no key {', '.join(unknown)}")
