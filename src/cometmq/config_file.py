@@ -6,6 +6,7 @@ store keep their tables so.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,8 @@ class ConfigFile:
             raise failure
         return None
 
-    def save(self, content: bytes) -> None:
-        """Replace the file; when this returns, the new content survives a power cut.
+    def save(self, content: bytes | Iterable[bytes]) -> None:
+        """Replace the file, whole or in pieces; when this returns, the new content survives a power cut.
 
         :raises OSError: it could not be written; the old file is then still there.
         """

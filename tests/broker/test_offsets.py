@@ -199,3 +199,15 @@ async def test_a_write_that_is_called_off_is_still_due(tmp_path: Path, monkeypat
     again = ConsumerOffsetManager(tmp_path / "consumerOffset.json")
     assert again.load() == []
     assert again.table == offsets.table
+
+
+@pytest.mark.parametrize("table", [{}, {"T@g": {0: 5}}, {"T@g": {0: 5, 7: 6}, "%RETRY%g@g": {}}])
+def test_the_file_is_as_in_one_piece(tmp_path: Path, table: dict[str, dict[int, int]]) -> None:
+    path = tmp_path / "consumerOffset.json"
+    path.write_bytes(fastjson.dumps({"offsetTable": table}))
+    offsets = ConsumerOffsetManager(path)
+    assert offsets.load() == []
+    offsets.note("g", "U", 0, 1)
+    offsets.forget(group="g", topic="U")
+    offsets.save()
+    assert path.read_bytes() == fastjson.dumps_pretty({"offsetTable": table})

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tests.broker.conftest import small_config
+from tests.broker.wire import Connect
 
 from cometmq import fastjson
+from cometmq.broker.controller import Broker
 from cometmq.broker.groups import SubscriptionGroupManager
 from cometmq.broker.live_config import LiveConfig
 from cometmq.broker.row_texts import RowTexts
+from cometmq.broker.table_file import TableFile
 from cometmq.broker.topics import TopicConfigManager
 from cometmq.clock import VirtualClock
 from cometmq.limits import TABLE_ROWS_PER_SLICE
@@ -127,3 +131,30 @@ def test_groups_are_written_as_in_one_piece(tmp_path: Path, clock: VirtualClock)
 def test_a_table_without_rows_is_an_empty_map() -> None:
     text = RowTexts("topicConfigTable").text(DataVersion(), {})
     assert text == fastjson.dumps_pretty(to_builtins(TopicConfigSerializeWrapper()))
+
+
+async def test_topics_of_many_sends_of_a_turn_share_one_write(
+    broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And each is in the file before its message is answered."""
+    writes: list[int] = []
+    plain = TableFile.write_text
+
+    def write_text(self: TableFile, text: bytes) -> None:
+        plain(self, text)
+        if self.path.name == "topics.json":
+            writes.append(len(fastjson.loads(self.path.read_bytes())["topicConfigTable"]))
+
+    monkeypatch.setattr(TableFile, "write_text", write_text)
+    before = len(broker.topics.table)
+    others = broker.server.turn_hooks
+    monkeypatch.setattr(broker.server, "turn_hooks", [])  # a turn that does not end until all have sent
+    sends = [asyncio.ensure_future((await connect()).send(f"New{number}")) for number in range(20)]
+    while len(broker.topics.table) < before + 20:
+        await asyncio.sleep(0)
+    assert writes == []
+    broker.server.turn_hooks = others
+    broker.server.schedule_turn()
+    answers = await asyncio.gather(*sends)
+    assert {answer.code for answer in answers} == {0}
+    assert writes == [before + 20]

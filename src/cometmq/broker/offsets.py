@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+from cometmq import fastjson
 from cometmq.broker.table_file import TableFile, int64, offset_table
 from cometmq.limits import MAX_CONSUMER_OFFSET_TABLES, MAX_CONSUMER_OFFSETS, TABLE_ROWS_PER_SLICE
 from cometmq.message.names import TRANSACTION_GROUP, check_group, check_topic
@@ -198,7 +199,19 @@ class ConsumerOffsetManager:
 
     def _write(self, table: Mapping[str, Mapping[int, int]]) -> None:
         with self._writing:
-            self._file.write({"offsetTable": table})
+            self._file.write_text(_text(table))
+
+
+def _text(table: Mapping[str, Mapping[int, int]]) -> Iterator[bytes]:
+    """The file in fastjson's pretty form, piece by piece: to join millions of pieces would hold the loop, too."""
+    if not table:
+        yield fastjson.dumps_pretty({"offsetTable": {}})
+        return
+    before = b'{\n\t"offsetTable":{\n\t\t'
+    for key, queues in table.items():
+        yield before + fastjson.dumps(key) + b":" + fastjson.dumps_pretty(queues, 2)
+        before = b",\n\t\t"
+    yield b"\n\t}\n}"
 
 
 def _remove(names: dict[str, dict[str, None]], of: str, name: str) -> None:

@@ -9,12 +9,14 @@ per turn of the loop or per pull; everything else is sampled by the clock.
 from __future__ import annotations
 
 import datetime
+import itertools
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 from cometmq.broker.stats_item import PERIODS_S, StatsItem
+from cometmq.broker.stats_items import StatsItems
 from cometmq.clock import SYSTEM_CLOCK, Clock, TimerHandle
 from cometmq.remoting.bodies import BrokerStatsData, BrokerStatsItem
 
@@ -56,7 +58,9 @@ class BrokerStats:
     def __init__(self, cluster: str, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
         self._timer: TimerHandle | None = None
-        self._items: dict[str, dict[str, StatsItem]] = {}
+        self._items = StatsItems(_OF_THE_BROKER, self._forgotten)
+        self._sampling: Iterator[None] = iter(())
+        self._sample_timer: TimerHandle | None = None
         self._topic_put: dict[str, tuple[StatsItem, StatsItem]] = {}
         self._group_get: dict[tuple[str, str], tuple[StatsItem, StatsItem]] = {}
         self._broker_put = self.item(BROKER_PUT_NUMS, cluster)
@@ -133,31 +137,24 @@ class BrokerStats:
 
     def item(self, name: str, key: str) -> StatsItem:
         """Return the counter of this name and key, a new one at first."""
-        items = self._items.setdefault(name, {})
-        found = items.get(key)
-        if found is None:
-            found = items[key] = StatsItem()
-        return found
+        return self._items.item(name, key)
 
     # --- forgetting ---------------------------------------------------------------------------
     def forget_topic(self, topic: str) -> None:
         """Drop what belongs to a deleted topic (``BrokerStatsManager.onTopicDeleted``)."""
-        self._topic_put.pop(topic, None)
-        for pair in [pair for pair in self._group_get if pair[0] == topic]:
-            del self._group_get[pair]
-        self._forget(lambda key: key == topic or key.startswith(topic + "@"))
+        self._items.forget_topic(topic)
 
     def forget_group(self, group: str) -> None:
         """Drop what belongs to a deleted group (``BrokerStatsManager.onGroupDeleted``)."""
-        for pair in [pair for pair in self._group_get if pair[1] == group]:
-            del self._group_get[pair]
-        self._forget(lambda key: key.endswith("@" + group))
+        self._items.forget_group(group)
 
-    def _forget(self, matches: Callable[[str], bool]) -> None:
-        for name, items in self._items.items():
-            if name not in _OF_THE_BROKER:
-                for key in [key for key in items if matches(key)]:
-                    del items[key]
+    def _forgotten(self, name: str, key: str) -> None:
+        """Keep no item for counting that is shown no more."""
+        if name in (TOPIC_PUT_NUMS, TOPIC_PUT_SIZE):
+            self._topic_put.pop(key, None)
+        elif name in (GROUP_GET_NUMS, GROUP_GET_SIZE):
+            topic, _, group = key.partition("@")
+            self._group_get.pop((topic, group), None)
 
     # --- sampling -----------------------------------------------------------------------------
     def start(self) -> None:
@@ -170,23 +167,32 @@ class BrokerStats:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._sample_timer is not None:
+            self._sample_timer.cancel()
+            self._sample_timer = None
 
     def _tick(self) -> None:
         self._timer = self._clock.call_later(1.0, self._tick)
         self._ticks += 1
         self._sample_totals()
         now_ms = self._clock.now_ms()
-        for window, period in enumerate(PERIODS_S):
-            if self._ticks % period == 0:
-                for item in self._all_items():
-                    item.sample(window, now_ms)
-        if self._ticks % PERIODS_S[-1] == 0:
-            self._forget_idle()
+        windows = [window for window, period in enumerate(PERIODS_S) if self._ticks % period == 0]
+        if windows:
+            self._sampling = itertools.chain(self._sampling, self._items.sample(windows, now_ms))
+            if self._sample_timer is None:
+                self._go_on_sampling()
         today = self._today()
         if today != self._day:
             self._day = today
             self.put_yesterday_morning, self.put_today_morning = self.put_today_morning, self.put_messages
             self.get_yesterday_morning, self.get_today_morning = self.get_today_morning, self.get_messages
+
+    def _go_on_sampling(self) -> None:
+        """Sample the next items; others follow in the turns after this."""
+        if next(self._sampling, self) is self:
+            self._sampling, self._sample_timer = iter(()), None
+        else:
+            self._sample_timer = self._clock.call_later(0.0, self._go_on_sampling)
 
     def _today(self) -> datetime.date:
         return datetime.datetime.fromtimestamp(self._clock.now_ms() / 1000).astimezone().date()
@@ -196,32 +202,17 @@ class BrokerStats:
             (self._clock.now_ms(), self.put_messages, self.get_found, self.get_missed, self.get_messages)
         )
 
-    def _all_items(self) -> Iterator[StatsItem]:
-        for items in self._items.values():
-            yield from items.values()
-
-    def _forget_idle(self) -> None:
-        for name, items in self._items.items():
-            if name not in _OF_THE_BROKER:
-                for key in [key for key, item in items.items() if item.idle_for_a_day]:
-                    del items[key]
-        self._topic_put = {
-            topic: pair for topic, pair in self._topic_put.items() if topic in self._items.get(TOPIC_PUT_NUMS, {})
-        }
-        known = self._items.get(GROUP_GET_NUMS, {})
-        self._group_get = {names: pair for names, pair in self._group_get.items() if f"{names[0]}@{names[1]}" in known}
-
     # --- answers ------------------------------------------------------------------------------
     def view(self, name: str, key: str) -> BrokerStatsData | None:
         """Return one item over minute, hour and day, or ``None`` when nothing was ever counted (code 315)."""
-        found = self._items.get(name, {}).get(key)
+        found = self._items.get(name, key)
         if found is None:
             return None
         return BrokerStatsData(stats_minute=found.seen(0), stats_hour=found.seen(1), stats_day=found.seen(2))
 
     def per_minute(self, name: str, key: str) -> BrokerStatsItem:
         """Return one item over the last minute; zeros when nothing was counted."""
-        found = self._items.get(name, {}).get(key)
+        found = self._items.get(name, key)
         return StatsItem().seen(0) if found is None else found.seen(0)
 
     def _per_second(self, *columns: int) -> str:

@@ -6,7 +6,7 @@ One that cannot be read is set aside; what is best known takes its place (:mod:`
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -156,8 +156,8 @@ class TableFile:
         """Write a body; on a full or broken disk it is due again."""
         self.write_text(fastjson.dumps_pretty(to_builtins(table)))
 
-    def write_text(self, text: bytes) -> None:
-        """Write the text of a body; on a full or broken disk it is due again."""
+    def write_text(self, text: bytes | Iterable[bytes]) -> None:
+        """Write the text of a body, whole or in pieces; on a full or broken disk it is due again."""
         try:
             self._file.save(text)
             self.failed = False
