@@ -50,7 +50,8 @@ MAX_CONFIG_UPDATE_BYTES: Final = 64 * 1024
 
 # --- Server connections -----------------------------------------------------------------------
 MAX_CONNECTIONS: Final = 16_384
-"""Open connections of one server; each costs a file descriptor and about 10 KB."""
+"""Open connections of one server; each costs a file descriptor and about 10 KB. Fewer where the process may have fewer
+descriptors (``ulimit -n``): an eighth of them, and what files take, is left free."""
 
 SERVER_IDLE_SECONDS: Final = 120.0
 """A connection without traffic for this long is closed (Apache: NettyServerConfig, all-idle 120 s)."""
@@ -469,6 +470,9 @@ TIMER_WINDOW_MS: Final = 60_000
 
 TIMER_AHEAD_MS: Final = 20_000
 """So long before its first message is due a window is loaded: many times what reading a day's index takes."""
+
+MAX_OPEN_TIMER_DAYS: Final = 16
+"""Files of the timer log kept open for reading, one for each day: days that are due, and those that are listed."""
 
 MAX_TIMER_LOADED: Final = 1_000_000
 """Waiting messages in memory that the timer log gave, about 60 MB; more are loaded as these are delivered."""

@@ -10,6 +10,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from cometmq import descriptors
+from cometmq.limits import MAX_OPEN_TIMER_DAYS
 from cometmq.message.record import decode_record, encode_record
 from cometmq.store.disk import Disk
 from cometmq.store.errors import StoreError
@@ -355,3 +357,17 @@ def test_a_loss_that_cannot_be_written_down_stops_the_start(tmp_path: Path) -> N
         opened(tmp_path, disk, LogEnd(60, 4, T0))
     assert (tmp_path / "timer/position.json").read_bytes() == before
     assert serials(opened(tmp_path, end=LogEnd(60, 4, T0)), before=4) == [0, 1, 2, 3, lost(4), lost(5)]
+
+
+def test_messages_of_any_number_of_days_are_read_with_few_open_files(tmp_path: Path) -> None:
+    """A list of what waits reads a message of each day."""
+    log = opened(tmp_path)
+    entries = [entry(number, T0 + number * DAY_MS) for number in range(100)]
+    log.append(entries)
+    before = descriptors.in_use()
+    units = log.load(0, FOREVER_MS, 1 << 40, 1000).units
+    found = [log.record(int(unit["due"]), int(unit["at"]), int(unit["size"]), int(unit["crc"])) for unit in units]
+    assert found == [one.record for one in entries]
+    assert descriptors.in_use() - before <= MAX_OPEN_TIMER_DAYS
+    log.close()
+    assert descriptors.in_use() <= before

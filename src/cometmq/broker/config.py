@@ -239,7 +239,9 @@ class BrokerConfig(StoreConfig):
     server_channel_max_idle_time_seconds: int = option(
         120, "Seconds without traffic after which a connection is closed.", minimum=1, maximum=86_400
     )
-    server_max_connections: int = option(MAX_CONNECTIONS, "Connections open at the same time.", minimum=1)
+    server_max_connections: int = option(
+        MAX_CONNECTIONS, "Connections open at the same time; fewer where `ulimit -n` allows less.", minimum=1
+    )
 
     kept: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Keys of Apache's that are set and have no effect here, with their values as text."""

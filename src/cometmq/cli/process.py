@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Final
 
+from cometmq import descriptors
 from cometmq.cli.failures import INTERRUPTED
 from cometmq.cli.visible import visible
 from cometmq.loop import fastest_loop
@@ -61,6 +62,7 @@ class Stopping:
 def run_server(main: Callable[[Stopping], Awaitable[None]]) -> None:
     """Run `main` on uvloop where it is installed, otherwise on asyncio's loop."""
     log_to_stderr()
+    descriptors.raise_limit()
 
     async def guarded_main() -> None:
         stopping = Stopping()

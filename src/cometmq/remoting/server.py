@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import ssl
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from cometmq import descriptors
 from cometmq.clock import SYSTEM_CLOCK, Clock, TimerHandle
 from cometmq.limits import (
     FRAME_SECONDS,
@@ -29,6 +31,7 @@ from cometmq.remoting.command import (
     decode_header,
 )
 from cometmq.remoting.frame import Frame
+from cometmq.remoting.listener import Listener
 from cometmq.remoting.processors import (
     Processor,
     ProcessorTable,
@@ -45,6 +48,8 @@ from cometmq.remoting.unsent import UnsentAnswers
 log = logging.getLogger(__name__)
 
 _SWEEP_SECONDS: Final = 5.0
+_BACKLOG: Final = 4_096
+"""Connections that wait to be accepted, in the kernel: a client that comes back with all of its at once."""
 
 
 class RemotingServer:
@@ -74,8 +79,14 @@ class RemotingServer:
         self._idle_timeout_s = idle_timeout_s
         self._frame_timeout_s = frame_timeout_s
         self._max_connections = max_connections
+        self._allowed = max_connections
+        """How many connections may be open, by the configuration and by the descriptors that are free."""
+        self._refused = 0
+        """Connections refused since that was last logged."""
         self._ssl_context = ssl_context
-        self._server: asyncio.Server | None = None
+        self._listener = Listener(self._accepted)
+        self._opening: dict[ServerConnection, asyncio.Task[None]] = {}
+        """Connections that are accepted and have no transport yet, such as during a TLS handshake."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._dirty: list[ServerConnection] = []
         self._resume: list[ServerConnection] = []
@@ -85,8 +96,7 @@ class RemotingServer:
     @property
     def port(self) -> int:
         """The port listened on."""
-        assert self._server is not None
-        return int(self._server.sockets[0].getsockname()[1])
+        return self._listener.port
 
     async def start(self, host: str, port: int) -> None:
         """Listen on ``host:port``; port 0 takes a free one.
@@ -94,40 +104,68 @@ class RemotingServer:
         :raises OSError: the port is taken or not allowed.
         """
         self._loop = asyncio.get_running_loop()
-        self._server = await self._loop.create_server(
-            lambda: ServerConnection(self), host, port, backlog=4096, ssl=self._ssl_context
-        )
+        self._count_descriptors()
+        await self._listener.start(host, port, _BACKLOG)
         self._sweeper = self.clock.call_later(_SWEEP_SECONDS, self._sweep)
 
     async def stop(self) -> None:
         """Take no new connections, write what is queued, close all."""
         if self._sweeper is not None:
             self._sweeper.cancel()
-        if self._server is None:
+        if not self._listener.is_open:
             return
-        self._server.close()
+        self._listener.close()
+        for task in list(self._opening.values()):
+            task.cancel()
         self._end_turn()
         self.unsent.stop()
         await close_all(self.connections)
-        await self._server.wait_closed()
-        self._server = None
 
     def cut_off(self) -> None:
         """End every connection at once and listen no more, as the system does for a process that was killed."""
-        if self._server is not None:
-            self._server.close()
+        self._listener.close()
         for connection in list(self.connections):
             connection.abort()
 
     # --- called by connections ----------------------------------------------------------------
 
     def opened(self, connection: ServerConnection) -> None:
-        """Count a new connection in, or close it when there are too many."""
-        if len(self.connections) >= self._max_connections:
-            log.warning("refusing %s: %d connections are open", connection.remote_address, len(self.connections))
-            connection.abort()
-            return
+        """Count a new connection in."""
+        self._opening.pop(connection, None)
         self.connections.add(connection)
+
+    def _accepted(self, sock: socket.socket) -> None:
+        """Make a connection of a socket, or close it when there are too many."""
+        if len(self.connections) + len(self._opening) >= self._allowed:
+            if not self._refused:
+                self._warn_of_refusal()
+            self._refused += 1
+            sock.close()
+            return
+        connection = ServerConnection(self)
+        self._opening[connection] = asyncio.get_running_loop().create_task(self._open(connection, sock))
+
+    async def _open(self, connection: ServerConnection, sock: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.connect_accepted_socket(lambda: connection, sock, ssl=self._ssl_context)
+        except OSError as error:  # it has left already, or its handshake failed
+            log.info("a connection was not made: %s", error)
+            sock.close()
+        finally:
+            self._opening.pop(connection, None)
+
+    def _warn_of_refusal(self) -> None:
+        reason = "serverMaxConnections"
+        if self._allowed < self._max_connections:
+            reason = f"the process may have {descriptors.limit()} descriptors; raise it with ulimit -n or LimitNOFILE"
+        log.warning("connections are refused: %d are open (%s)", self._allowed, reason)
+
+    def _count_descriptors(self) -> None:
+        """Find how many connections may be open: what files and other sockets have, and some more, is not for them."""
+        others = max(descriptors.in_use() - len(self.connections), 0)
+        free = descriptors.limit() - others - descriptors.kept_for_files()
+        self._allowed = max(min(self._max_connections, free), 1)
 
     def lost(self, connection: ServerConnection) -> None:
         """Count a connection out."""
@@ -230,6 +268,10 @@ class RemotingServer:
             connection.respond(request, response)
 
     def _sweep(self) -> None:
+        self._count_descriptors()
+        if self._refused > 1:
+            log.warning("%d connections were refused since %g s", self._refused, _SWEEP_SECONDS)
+        self._refused = 0
         for connection in list(self.connections):
             connection.quiet_sweeps += 1
             if connection.frame_sweeps >= 0:

@@ -19,6 +19,7 @@ from cometmq.spark.columns import BY_NAME, arrow_schema
 from cometmq.spark.decode import Records, decode
 from cometmq.spark.environment import tasks_at_a_time
 from cometmq.store.disk import Disk
+from cometmq.store.open_files import OpenFiles
 from cometmq.store.timer_day import DAY_MS, TimerDay, day_number_of
 from cometmq.store.timer_log import FOREVER_MS
 from cometmq.store.timer_position import Delivered, TimerPosition
@@ -66,7 +67,7 @@ def read_timer_files(
 def _read_day(
     directory: Path, number: int, broker: str, position: TimerPosition, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    day = TimerDay(directory, number, Disk())
+    day = TimerDay(directory, number, Disk(), OpenFiles(1))
     day.recover(position.days.get(number))
     day.lost = [(of.days[number], of.serial, of.added) for of in position.lost if number in of.days]
     if not day.count:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime
 import os
-import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -18,6 +17,7 @@ import numpy.typing as npt
 
 from cometmq.checksum import crc32
 from cometmq.store.disk import Disk
+from cometmq.store.open_files import OpenFiles
 from cometmq.store.timer_position import RENUMBERED
 from cometmq.store.timer_unit import UNIT_BYTES, UNIT_DTYPE, Chosen, TimerEntry, Units, sound_units
 
@@ -30,7 +30,7 @@ _READ_UNITS: Final = 65_536
 class TimerDay:
     """The two files of one day. ``number`` counts days since 1970."""
 
-    def __init__(self, directory: Path, number: int, disk: Disk) -> None:
+    def __init__(self, directory: Path, number: int, disk: Disk, files: OpenFiles) -> None:
         self.number = number
         name = (_EPOCH + datetime.timedelta(days=number)).isoformat()
         self.index_path = directory / f"{name}.index"
@@ -43,8 +43,7 @@ class TimerDay:
         """Of the first so many units, those with this serial or a later one have so much added to it."""
         self._data_size = 0
         self._disk = disk
-        self._reader = -1
-        self._opening = threading.Lock()
+        self._files = files
 
     @property
     def start_ms(self) -> int:
@@ -179,23 +178,15 @@ class TimerDay:
 
     def will_need(self, units: Units) -> None:
         """Tell the kernel that the records of ``units`` are read soon, so that reading them does not wait."""
-        fd = self._open_reader()
-        for at, size in zip(units["at"].tolist(), units["size"].tolist(), strict=True):
-            os.posix_fadvise(fd, at, size, os.POSIX_FADV_WILLNEED)
+        self._files.will_need(self.data_path, zip(units["at"].tolist(), units["size"].tolist(), strict=True))
 
     def read(self, at: int, size: int, crc: int) -> bytes | None:
         """One record; ``None`` when its bytes are not what was written."""
         try:
-            record = os.pread(self._open_reader(), size, at)
+            record = self._files.read(self.data_path, at, size)
         except OSError:
             return None
         return record if len(record) == size and crc32(record) == crc else None
-
-    def _open_reader(self) -> int:
-        with self._opening:  # the loop's thread reads records, the worker thread tells which come soon
-            if self._reader < 0:
-                self._reader = os.open(self.data_path, os.O_RDONLY | os.O_CLOEXEC)
-            return self._reader
 
     def delete(self) -> None:
         """Remove both files."""
@@ -205,9 +196,7 @@ class TimerDay:
 
     def close(self) -> None:
         """Close what is open."""
-        if self._reader >= 0:
-            os.close(self._reader)
-            self._reader = -1
+        self._files.close(self.data_path)
 
 
 def _appended(units: Units, before_serial: int) -> npt.NDArray[np.bool_]:

@@ -21,10 +21,12 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from cometmq.limits import MAX_OPEN_TIMER_DAYS
 from cometmq.message.message import MessageExt
 from cometmq.message.properties import REAL_TOPIC
 from cometmq.store.disk import Disk, replace_whole
 from cometmq.store.errors import StoreError
+from cometmq.store.open_files import OpenFiles
 from cometmq.store.timer_count import WaitingOfTopic, count_waiting
 from cometmq.store.timer_day import DAY_MS, TimerDay, day_number_of
 from cometmq.store.timer_position import Delivered, LogEnd, SetBack, TimerPosition, after_loss, read_position
@@ -52,6 +54,7 @@ class TimerLog:
         self._directory = directory
         self._disk = disk
         self._days: dict[int, TimerDay] = {}
+        self._files = OpenFiles(MAX_OPEN_TIMER_DAYS)
         self.findings: list[str] = []
         self.position = TimerPosition()
         """What was saved last."""
@@ -91,7 +94,7 @@ class TimerLog:
             until_ms = min(position.until_ms, end.stored_ms)
             position = msgspec.structs.replace(position, log_offset=end.offset, until_ms=until_ms, set_back=[])
         for number in sorted(numbers | (position.days.keys() if position is not None else set())):
-            day = TimerDay(self._directory, number, self._disk)
+            day = TimerDay(self._directory, number, self._disk, self._files)
             wrong = day.recover(position.days.get(number, 0) if position is not None else None)
             if wrong is not None:
                 self.findings.append(wrong)
@@ -149,7 +152,7 @@ class TimerLog:
             for number, of_day in by_day.items():
                 day = self._days.get(number)
                 if day is None:
-                    day = self._days[number] = TimerDay(self._directory, number, self._disk)
+                    day = self._days[number] = TimerDay(self._directory, number, self._disk, self._files)
                 marks.append((day, day.mark()))
                 day.append(of_day)
         except OSError:

@@ -19,6 +19,7 @@ from cometmq.limits import MAX_TOPIC_CHARS
 from cometmq.store.config import CQ_UNIT_BYTES
 from cometmq.store.disk import Disk, replace_whole
 from cometmq.store.mapped_file import clear_from, file_name, first_data
+from cometmq.store.open_files import MappedFiles
 
 UNIT: Final = struct.Struct(">qiq")
 UNIT_DTYPE: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags", ">i8")])
@@ -40,6 +41,7 @@ class TopicQueue:
         "_directory",
         "_file_size",
         "_files",
+        "_mapped",
         "_views",
         "_written",
         "committed",
@@ -59,7 +61,9 @@ class TopicQueue:
         "unsynced",
     )
 
-    def __init__(self, topic: str, queue_id: int, directory: Path, file_size: int, delay_ms: int = 0) -> None:
+    def __init__(
+        self, topic: str, queue_id: int, directory: Path, file_size: int, mapped: MappedFiles, delay_ms: int = 0
+    ) -> None:
         self.topic = topic
         self.queue_id = queue_id
         self.key = (topic, queue_id)
@@ -88,6 +92,7 @@ class TopicQueue:
         self._written = 0
         self._files: list[int] = []
         self._views: dict[int, memoryview] = {}
+        self._mapped = mapped
 
     # --- offsets ------------------------------------------------------------------------------
     def min_offset(self) -> int:
@@ -177,6 +182,7 @@ class TopicQueue:
         finally:
             os.close(fd)
         self._views[start] = view
+        self._mapped.add(self._views, start)
         return view
 
     def offset_of_log(self, log_offset: int) -> int:

@@ -6,11 +6,17 @@ import shutil
 from pathlib import Path
 from typing import Final
 
+from cometmq import descriptors
 from cometmq.message.names import SCHEDULE_TOPIC
+from cometmq.store.open_files import MappedFiles
 from cometmq.store.topic_queue import TopicQueue
 
 UNKNOWN_LEVEL_DELAY_MS: Final = 1_000
 """What a message waits in a queue of no level of the table, as in Apache (``computeDeliverTimestamp``)."""
+
+
+_SHARE_OF_DESCRIPTORS: Final = 4
+"""Of all descriptors a fourth, at most, is for mappings of queue files."""
 
 
 class TopicQueues:
@@ -22,6 +28,7 @@ class TopicQueues:
         self.dirty: list[TopicQueue] = []
         """Queues that got units since their files were last written."""
         self._file_size = file_size
+        self._mapped = MappedFiles(descriptors.limit() // _SHARE_OF_DESCRIPTORS)
         self._delays_ms = delays_ms
 
     def get(self, topic: str, queue_id: int) -> TopicQueue | None:
@@ -38,7 +45,7 @@ class TopicQueues:
             if topic == SCHEDULE_TOPIC:
                 delay_ms = self._delays_ms[queue_id] if queue_id < len(self._delays_ms) else UNKNOWN_LEVEL_DELAY_MS
             directory = self.root / topic / str(queue_id)
-            queue = queues[queue_id] = TopicQueue(topic, queue_id, directory, self._file_size, delay_ms)
+            queue = queues[queue_id] = TopicQueue(topic, queue_id, directory, self._file_size, self._mapped, delay_ms)
         return queue
 
     def mark_dirty(self) -> None:

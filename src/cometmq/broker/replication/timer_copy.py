@@ -22,6 +22,7 @@ from cometmq.limits import MAX_TIMER_COPY_BYTES
 from cometmq.message.names import TIMER_TOPIC
 from cometmq.store.disk import replace_whole
 from cometmq.store.message_store import MessageStore
+from cometmq.store.open_files import OpenFiles
 from cometmq.store.timer_day import TimerDay, day_number_of
 from cometmq.store.timer_position import TimerPosition, read_position
 from cometmq.store.timer_unit import UNIT_BYTES, UNIT_DTYPE, TimerEntry, Units, sound_units
@@ -99,11 +100,11 @@ class TimerCopy:
     async def _copy_day(self, master: MasterFiles, number: int, count: int) -> None:
         day = self._days.get(number)
         if day is None:
-            day = TimerDay(self._directory, number, self._store.disk)
+            day = TimerDay(self._directory, number, self._store.disk, OpenFiles(1))
             day.recover(self._position.days.get(number, 0))
         if not await self._is_beginning(master, day, count):
             _log.warning("comet/timer: %s is another one at the master, it is copied anew", day.index_path.name)
-            day = TimerDay(self._fresh, number, self._store.disk)
+            day = TimerDay(self._fresh, number, self._store.disk, OpenFiles(1))
         self._days[number] = day
         while day.count < count:
             await self._copy_units(master, day, count)
@@ -149,7 +150,7 @@ class TimerCopy:
             if day.index_path.parent == self._fresh:
                 for path in (day.data_path, day.index_path):
                     path.replace(self._directory / path.name)
-                self._days[number] = TimerDay(self._directory, number, self._store.disk)
+                self._days[number] = TimerDay(self._directory, number, self._store.disk, OpenFiles(1))
                 self._days[number].recover(day.count)
         replace_whole(self._directory / "position.json", content, self._store.disk)
         for path in list(self._directory.iterdir()):
