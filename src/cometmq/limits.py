@@ -206,6 +206,18 @@ MAX_HELD_PULLS: Final = 100_000
 MAX_HELD_PULL_CHARS: Final = 64 * 1024 * 1024
 """Texts of all pulls that wait, mostly their subscriptions; common ones have below 300."""
 
+HELD_CODE_CHARS: Final = 100
+"""What a tag of a filter that pulls wait with counts of them: with its places in tables it takes so many bytes."""
+
+HELD_SQL_CHARS: Final = 3_000
+"""What an expression of SQL92 counts of them, once for all pulls of a queue that wait with the same."""
+
+HELD_SQL_FACTOR: Final = 150
+"""What each character of it counts: compiled it takes so many bytes."""
+
+HELD_SLICE_SECONDS: Final = 0.002
+"""Work for waiting pulls in one turn of the loop; what is left goes on in the next."""
+
 MAX_HELD_PULLS_OF_CONNECTION: Final = 16_384
 """Pulls of one connection that wait: a client asks once per queue, and 1,024 queues of 16 topics are much."""
 

@@ -10,6 +10,7 @@ from tests.broker.wire import Connect, Wire, pull_header, records
 
 import cometmq.broker.hold
 from cometmq.broker.controller import Broker
+from cometmq.broker.held_groups import HeldQueue
 from cometmq.clock import VirtualClock
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import RemotingCommand
@@ -81,7 +82,7 @@ async def test_sends_are_answered_whatever_happens_to_waiting_pulls(
     waiting = post_pull(wire, queue_offset=1, subscription="TagA")
     await held(broker, wire)
     with monkeypatch.context() as patched:
-        patched.setattr(broker.store, "get_message", lambda *_, **__: 1 / 0)
+        patched.setattr(HeldQueue, "wanted_by_tags", lambda *_: 1 / 0)
         assert (await (await connect()).send("T", b"stored")).code == ResponseCode.SUCCESS
     clock.advance(5)
     assert [record.body for record in records(await wire.answer(waiting.opaque))] == [b"stored"]
@@ -173,7 +174,7 @@ async def test_too_many_in_all_are_answered_at_once(
 async def test_texts_of_waiting_pulls_are_bounded(
     broker: Broker, wire: Wire, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cometmq.broker.hold, "MAX_HELD_PULL_CHARS", 1_000)
+    monkeypatch.setattr(cometmq.broker.hold, "MAX_HELD_PULL_CHARS", 1_100)
     await wire.send("T")
     other = await connect()
     post_pull(other, queue_offset=1, subscription="t" * 900)

@@ -10,7 +10,8 @@ from typing import Any, Final
 
 from cometmq.broker.config import SLAVE
 from cometmq.broker.groups import SubscriptionGroupManager
-from cometmq.broker.hold import HeldPull, PullRequestHoldService
+from cometmq.broker.held_groups import HeldPull
+from cometmq.broker.hold import PullRequestHoldService
 from cometmq.broker.live_config import LiveConfig
 from cometmq.broker.log_memory import is_in_memory
 from cometmq.broker.offsets import ConsumerOffsetManager
@@ -92,7 +93,7 @@ class PullMessageProcessor:
         code = result_code(result.status, header.queue_offset)
         if code == ResponseCode.PULL_NOT_FOUND and header.sys_flag & PULL_SUSPEND:
             wait_ms = header.suspend_timeout_millis if config.long_polling_enable else config.short_polling_time_mills
-            if self._hold.hold(HeldPull(connection, request, wanted, header.queue_offset), wait_ms):
+            if self._hold.hold(HeldPull(connection, request, wanted), wait_ms):
                 return None
         return self._response(header, result, code)
 

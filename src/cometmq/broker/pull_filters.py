@@ -69,12 +69,14 @@ class PullFilters:
         if not config.enable_property_filter:
             raise PullRefusedError(ResponseCode.SYSTEM_ERROR, not_supported(expression_type))
         if config.filter_support_retry and header.topic.startswith(RETRY_PREFIX):
-            return MessageFilter(predicate=self._of_retries(header.topic[len(RETRY_PREFIX) :]))
+            group_name = header.topic[len(RETRY_PREFIX) :]
+            return MessageFilter(predicate=self._of_retries(group_name), key=(RETRY_PREFIX, group_name))
         try:
             selector = parse_sql(expression, expression_type)
         except SubscriptionError as error:
             raise PullRefusedError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"{_PARSE_FAILED}: {error}") from None
-        return MessageFilter(predicate=selector.matches_record, choose=partial(self._scan.choose, selector))
+        choose = partial(self._scan.choose, selector)
+        return MessageFilter(predicate=selector.matches_record, choose=choose, key=selector.key, chars=len(expression))
 
     def _of_heartbeat(self, header: PullMessageRequestHeader, config: SubscriptionGroupConfig) -> tuple[str, str]:
         """Expression and type that the group's last heartbeat named for this topic."""

@@ -28,6 +28,9 @@ ALL: Final = "*"
 _SEPARATOR: Final = "||"
 
 
+PredicateKey = str | bytes | tuple[str, str]
+
+
 class SubscriptionError(CometMQError):
     """An expression that cannot be used as a subscription."""
 
@@ -41,6 +44,10 @@ class MessageFilter(msgspec.Struct, frozen=True):
     codes: frozenset[int] | None = None
     predicate: Predicate | None = None
     choose: Chooser | None = None
+    key: PredicateKey | None = None
+    """The same for predicates of the same meaning only."""
+    chars: int = 0
+    """Characters of the expression that the predicate was made of."""
 
     @property
     def wants_all(self) -> bool:
