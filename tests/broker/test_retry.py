@@ -90,12 +90,62 @@ async def test_after_all_retries_it_is_a_dead_letter(broker: Broker, wire: Wire,
     assert (topic.read_queue_nums, topic.write_queue_nums, topic.perm) == (1, 1, 6)
 
 
-@pytest.mark.parametrize(("level", "parked"), [(1, 1), (18, 18), (99, 18), (-1, None), (-(2**31), None), (0, 3)])
+@pytest.mark.parametrize(
+    ("level", "parked"),
+    [
+        *((level, level) for level in (1, 2, 17, 18)),
+        *((level, 18) for level in (19, 99, 2**31 - 1)),
+        *((level, None) for level in (-1, -2, -(2**31))),
+        (0, 3),
+    ],
+)
 async def test_the_consumer_may_choose_the_delay(broker: Broker, wire: Wire, level: int, parked: int | None) -> None:
     record = await sent(broker, wire)
     assert (await hand_back(wire, record.physical_offset, delay_level=level)).code == ResponseCode.SUCCESS
     assert len(bodies(broker, "%DLQ%workers")) == (parked is None)
     assert parked is None or len(bodies(broker, SCHEDULE_TOPIC, parked - 1)) == 1
+
+
+@pytest.mark.parametrize(
+    ("failed", "level", "most", "parked"),
+    [
+        (-1, 0, 16, 2),
+        (1, 0, None, 4),
+        (1, 5, None, 5),
+        (1, 99, 2, 18),
+        (1, -1, 100, None),
+        (2, 5, 2, None),
+        (15, 0, None, 18),
+        (16, 5, None, None),
+        (16, 0, 17, 18),
+        (30, 0, 100, 18),
+        (30, 1, 2**31 - 1, 1),
+        (30, 0, -1, None),
+        (0, 99, 0, None),
+    ],
+)
+async def test_a_message_that_failed_before_waits_as_long_as_with_apache(
+    broker: Broker, wire: Wire, failed: int, level: int, most: int | None, parked: int | None
+) -> None:
+    record = await sent(broker, wire, reconsume_times=failed)
+    answer = await hand_back(wire, record.physical_offset, delay_level=level, max_reconsume_times=most)
+    assert answer.code == ResponseCode.SUCCESS
+    (again,) = stored(broker, "%DLQ%workers") if parked is None else stored(broker, SCHEDULE_TOPIC, parked - 1)
+    assert again.reconsume_times == failed + 1
+    assert again.properties["DELAY"] == str(parked or 0)
+    assert parked is None or again.properties["REAL_TOPIC"] == "%RETRY%workers"
+
+
+@pytest.mark.parametrize("level", ["2147483648", "-2147483649", "x", "", "1.5", None])
+async def test_a_delay_that_is_no_number_stores_nothing(broker: Broker, wire: Wire, level: str | None) -> None:
+    record = await sent(broker, wire)
+    end = broker.store.max_physical_offset
+    fields = {"offset": str(record.physical_offset), "group": "workers"} | (
+        {} if level is None else {"delayLevel": level}
+    )
+    answer = await wire.call(RequestCode.CONSUMER_SEND_MSG_BACK, ext=fields)
+    assert (answer.code, "delayLevel" in (answer.remark or "")) == (ResponseCode.SYSTEM_ERROR, True)
+    assert broker.store.max_physical_offset == end
 
 
 @pytest.mark.parametrize(
