@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tarfile
+import time
 from pathlib import Path
 
 import msgspec
@@ -14,6 +15,7 @@ from cometmq.broker.config import BrokerConfig
 from cometmq.broker.consumer_filters import ConsumerFilterManager
 from cometmq.broker.live_config import LiveConfig
 from cometmq.clock import VirtualClock
+from cometmq.limits import MAX_CONSUMER_FILTERS
 from cometmq.remoting.bodies import SubscriptionData
 
 DAY_S = 86_400
@@ -215,3 +217,19 @@ def test_a_full_table_drops_the_longest_dead_and_never_the_living(
         "new",
         "newer",
     ]
+
+
+@pytest.mark.parametrize("are_dead", [False, True])
+def test_a_full_table_is_not_searched_for_each_new_filter(path: Path, are_dead: bool) -> None:
+    """A heartbeat may have 1,000 groups: it took 0.9 s where all 10,000 lived, and 1.3 s where all were dead."""
+    filters = opened(path, VirtualClock())
+    for number in range(MAX_CONSUMER_FILTERS):
+        filters.register(f"g{number}", [sql("T", "a > 5")])
+        if are_dead:
+            filters.unregister(f"g{number}")
+    before = time.thread_time()
+    for number in range(1_000):
+        filters.register(f"new{number}", [sql("T", "a > 5")])
+    assert time.thread_time() - before < 0.2
+    assert len(filters) == MAX_CONSUMER_FILTERS
+    assert (filters.get("T", "g0") is None) == (filters.get("T", "new0") is not None) == are_dead

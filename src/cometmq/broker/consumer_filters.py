@@ -72,6 +72,8 @@ class ConsumerFilterManager:
         self._bloom = BloomFilter.create(config.max_error_rate_of_bloom_filter, config.expect_consumer_num_use_filter)
         self._topics_of: dict[str, dict[str, ConsumerFilterData]] = {}
         """Group, topic, filter."""
+        self._dead: dict[tuple[str, str], ConsumerFilterData] = {}
+        """The dead ones by group and topic, in the order in which they died: a full table is not searched."""
         self._count = 0
         self._chars = 0
         self._writing = threading.Lock()
@@ -104,6 +106,7 @@ class ConsumerFilterManager:
                 if not data.dead_time:
                     data = msgspec.structs.replace(data, dead=True, dead_time=max(dead_time, data.born_time))
                 self._put(data)
+        self._dead = dict(sorted(self._dead.items(), key=lambda entry: entry[1].dead_time))
         return findings
 
     def get(self, topic: str, group: str) -> ConsumerFilterData | None:
@@ -131,7 +134,7 @@ class ConsumerFilterManager:
     def clean(self) -> None:
         """Remove the filters that have been dead for too long."""
         horizon = self._clock.now_ms() - self._live.current.filter_data_clean_time_span
-        for data in [data for data in self._all() if data.dead and data.dead_time <= horizon]:
+        for data in [data for data in self._dead.values() if data.dead_time <= horizon]:
             self._remove(data)
 
     def _register(self, group: str, subscription: SubscriptionData) -> None:
@@ -179,13 +182,12 @@ class ConsumerFilterManager:
 
     def _make_room(self, chars: int) -> bool:
         """Whether there is room for one more; those that have been dead longest give way."""
-        if self._has_room(chars):
-            return True
-        for data in sorted((data for data in self._all() if data.dead), key=lambda data: data.dead_time):
-            self._remove(data)
-            if self._has_room(chars):
-                return True
-        return False
+        while not self._has_room(chars):
+            longest_dead = next(iter(self._dead.values()), None)
+            if longest_dead is None:
+                return False
+            self._remove(longest_dead)
+        return True
 
     def _has_room(self, chars: int) -> bool:
         return self._count < MAX_CONSUMER_FILTERS and self._chars + chars <= MAX_CONSUMER_FILTER_CHARS
@@ -196,11 +198,16 @@ class ConsumerFilterManager:
             self._count += 1
             self._chars += len(data.expression)
         topics[data.topic] = data
+        if data.dead:
+            self._dead[data.consumer_group, data.topic] = data
+        else:
+            self._dead.pop((data.consumer_group, data.topic), None)
         self._file.changed()
 
     def _remove(self, data: ConsumerFilterData) -> None:
         topics = self._topics_of[data.consumer_group]
         del topics[data.topic]
+        self._dead.pop((data.consumer_group, data.topic), None)
         if not topics:
             del self._topics_of[data.consumer_group]
         self._count -= 1
