@@ -192,6 +192,27 @@ def test_what_is_no_file_of_locks_is_none(
     assert again.held() == locks.held() != []
 
 
+def test_a_lock_costs_its_own_group_and_not_those_of_all_others(clock: VirtualClock) -> None:
+    """With 200,000 locks of 2,000 groups the file took 39 ms for each turn in which one changed hands."""
+    locks = RebalanceLockManager(clock=clock)
+    for group in range(2_000):
+        assert locks.try_lock(f"g{group}", "one", [MessageQueue("T", "broker-a", queue) for queue in range(100)])
+    locks.text()
+    encoded: list[str] = []
+    plain = locks._held_of
+
+    def held_of(group: str) -> list[HeldQueues]:
+        encoded.append(group)
+        return plain(group)
+
+    locks._held_of = held_of  # type: ignore[method-assign]
+    locks.unlock("g5", "one", [MessageQueue("T", "broker-a", 1)])
+    locks.unlock_all("g6", "one")
+    text = locks.text()
+    assert encoded == ["g5"]
+    assert text == msgspec.json.encode(locks.held())
+
+
 async def test_renewals_write_nothing(broker: Broker, wire: Wire) -> None:
     await lock(wire, "one")
     path = Path(broker.config.store_path_root_dir) / "comet" / "locks.json"
@@ -331,7 +352,7 @@ class LocksMachine(RuleBasedStateMachine):
     @rule()
     def restart(self) -> None:
         """What is in the file lives as long as clients trust a lock, whenever it was renewed."""
-        file = msgspec.json.encode(self.locks.held())
+        file = self.locks.text()
         self.locks = RebalanceLockManager(clock=self.clock)
         self.locks.restore(msgspec.json.decode(file, type=list[HeldQueues]))
         since = self.clock.monotonic() - LOCK_SECONDS + LOCK_TRUST_SECONDS
@@ -346,6 +367,10 @@ class LocksMachine(RuleBasedStateMachine):
     @invariant()
     def keeps_no_more_than_it_must(self) -> None:
         assert self.locks.count == len(self.model)
+
+    @invariant()
+    def the_file_has_what_is_held(self) -> None:
+        assert self.locks.text() == msgspec.json.encode(self.locks.held())
 
 
 TestLocksMachine = LocksMachine.TestCase

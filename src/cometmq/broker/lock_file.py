@@ -50,7 +50,7 @@ class LockFile:
             fresh = self._path.with_name(self._path.name + ".tmp")
             try:
                 fresh.parent.mkdir(parents=True, exist_ok=True)
-                fresh.write_bytes(msgspec.json.encode(self._locks.held()))
+                fresh.write_bytes(self._locks.text())
                 fresh.replace(self._path)
                 self._due = False
             except OSError as error:

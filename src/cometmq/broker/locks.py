@@ -65,6 +65,8 @@ class RebalanceLockManager:
         self._clock = clock
         self.on_change: Callable[[], None] = lambda: None
         self._groups: dict[str, dict[MessageQueue, _Lock]] = {}
+        self._texts: dict[str, bytes] = {}
+        """The locks of each group as the file has them, where none has changed since."""
         self._count = 0
 
     @property
@@ -104,6 +106,7 @@ class RebalanceLockManager:
             granted.append(queue)
         if is_new:
             self._groups[group] = locks
+            self._texts.pop(group, None)
             self.on_change()
         return granted
 
@@ -133,16 +136,26 @@ class RebalanceLockManager:
         self._count -= len(dropped)
         if not locks:
             del self._groups[group]
+        self._texts.pop(group, None)
         self.on_change()
 
     # --- over restarts ------------------------------------------------------------------------
     def held(self) -> list[HeldQueues]:
         """All locks, without their times."""
-        found: dict[tuple[str, str, str, str], list[int]] = {}
-        for group, locks in self._groups.items():
-            for queue, lock in locks.items():
-                found.setdefault((group, lock.client_id, queue.topic, queue.broker_name), []).append(queue.queue_id)
-        return [HeldQueues(*names, numbers) for names, numbers in found.items()]
+        return [some for group in self._groups for some in self._held_of(group)]
+
+    def _held_of(self, group: str) -> list[HeldQueues]:
+        found: dict[tuple[str, str, str], list[int]] = {}
+        for queue, lock in self._groups[group].items():
+            found.setdefault((lock.client_id, queue.topic, queue.broker_name), []).append(queue.queue_id)
+        return [HeldQueues(group, *names, numbers) for names, numbers in found.items()]
+
+    def text(self) -> bytes:
+        """What :meth:`held` gives, as JSON; only groups whose locks changed since are encoded."""
+        for group in self._groups:
+            if group not in self._texts:
+                self._texts[group] = msgspec.json.encode(self._held_of(group))[1:-1]
+        return b"[%s]" % b",".join([self._texts[group] for group in self._groups])
 
     def restore(self, held: Iterable[HeldQueues]) -> None:
         """Take up what :meth:`held` gave before a restart, for as long as clients trust a lock since they asked."""
@@ -151,6 +164,7 @@ class RebalanceLockManager:
             locks = self._groups.setdefault(some.group, {})
             for queue_id in some.queue_ids:
                 locks[MessageQueue(some.topic, some.broker_name, queue_id)] = _Lock(some.client_id, renewed_at)
+        self._texts.clear()
         self._count = sum(map(len, self._groups.values()))
 
 
