@@ -243,6 +243,13 @@ MAX_TOPICS: Final = 50_000
 MAX_GROUPS: Final = 50_000
 """Consumer groups that clients may bring into being; each also has a retry topic."""
 
+MAX_GROUP_MEMBERS: Final = 200_000
+"""Members of all consumer groups, and producers of all groups: one for each connection and group, about 250 bytes. As
+many connections as a server takes, of twelve groups each."""
+
+GROUP_NOTICES_SECONDS: Final = 0.001
+"""Notices of changed groups are written for so long in one turn of the loop; what is left is in the next."""
+
 MAX_CLIENT_ID_CHARS: Final = 1_024
 """Client id in a heartbeat; real ones have an address, a name and a unit, below 200."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from tests.broker.wire import Connect, Wire, pull_header
 
 import cometmq.broker.clients
+import cometmq.broker.group_notices
 from cometmq.broker.controller import Broker
 from cometmq.clock import VirtualClock
 from cometmq.config_file import ConfigFile
@@ -293,3 +295,60 @@ async def test_a_member_that_does_not_read_gets_no_more_notices(
         await beat(restless, heartbeat("restless", "T", "U"))
     assert noticed == 0
     await notices(restless, 20)
+
+
+async def test_members_of_groups_are_bounded(broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cometmq.broker.clients, "MAX_GROUP_MEMBERS", 2)
+    wire, other = await connect(), await connect()
+    await beat(wire, heartbeat("c1", "T", group="a", producer="p1"))
+    await beat(wire, heartbeat("c1", "T", group="b", producer="p2"))
+    for body in (heartbeat("c2", "T", group="a"), heartbeat("c2", producer="p1")):
+        answer = await other.call(RequestCode.HEART_BEAT, body=body)
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+    await beat(wire, heartbeat("c1", "T", "U", group="a", producer="p1"))
+    header = UnregisterClientRequestHeader(client_id="c1", producer_group="p1", consumer_group="a")
+    assert (await wire.call(RequestCode.UNREGISTER_CLIENT, header)).code == ResponseCode.SUCCESS
+    await beat(other, heartbeat("c2", "T", group="b", producer="p2"))
+    await other.close()
+    while len(broker.clients.consumers.groups["b"].channels) == 2:
+        await asyncio.sleep(0.001)
+    await beat(wire, heartbeat("c1", "T", group="a", producer="p1"))
+
+
+async def test_who_leaves_many_groups_has_their_notices_sent_over_turns_and_each_once(
+    broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = [ConsumerData(group_name=f"g{number}") for number in range(100)]
+    body = encode_body(HeartbeatData(client_id="c", consumer_data_set=data, producer_data_set=[]))
+    for _ in range(20):
+        await beat(await connect(), body)
+    await asyncio.sleep(0.05)
+    leaving, back = list(broker.clients.consumers.groups["g0"].channels)[:2]
+    written = 0
+    write = ServerConnection.write
+
+    def counted(to: ServerConnection, *chunks: bytes) -> None:
+        nonlocal written
+        written += 1
+        write(to, *chunks)
+
+    monkeypatch.setattr(ServerConnection, "write", counted)
+    monkeypatch.setattr(cometmq.broker.group_notices, "GROUP_NOTICES_SECONDS", 0.0)
+    broker.clients.connection_closed(leaving)
+    assert written == 1, "one to a turn, as the time is up at once"
+    broker.clients.connection_closed(back)
+    for _ in range(3_000):
+        await asyncio.sleep(0)
+    assert written == 19 + 18 + 99 * 18, "the second leave has only those told again whose notices had begun"
+
+
+async def test_notices_of_many_groups_cost_the_loop_little(broker: Broker, connect: Connect) -> None:
+    data = [ConsumerData(group_name=f"g{number}") for number in range(300)]
+    body = encode_body(HeartbeatData(client_id="c", consumer_data_set=data, producer_data_set=[]))
+    wires = [await connect() for _ in range(50)]
+    for wire in wires:
+        await beat(wire, body)
+    connection = next(iter(broker.clients.consumers.groups["g0"].channels))
+    began = time.thread_time()
+    broker.clients.connection_closed(connection)
+    assert time.thread_time() - began < 0.05, "14,700 notices, each made for itself, would be 0.4 s"

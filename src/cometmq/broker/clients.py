@@ -15,6 +15,7 @@ import msgspec
 from cometmq.clock import Clock
 from cometmq.limits import (
     CLIENT_EXPIRY_SECONDS,
+    MAX_GROUP_MEMBERS,
     MAX_GROUPS,
     MAX_LIVE_SUBSCRIPTION_CHARS,
     SUBSCRIPTION_OVERHEAD_CHARS,
@@ -108,6 +109,7 @@ class ConsumerManager:
         self._names_of: dict[ServerConnection, dict[str, None]] = {}
         """The groups of each connection: lost connections are many at once, and groups are many."""
         self._chars = 0
+        self._members = 0
         self.on_change: list[GroupChanged] = []
 
     def get(self, group: str) -> ConsumerGroup | None:
@@ -127,16 +129,19 @@ class ConsumerManager:
         """The groups that subscribe to a topic now (``queryTopicConsumeByWho``)."""
         return {name for name, group in self._groups.items() if topic in group.subscriptions}
 
-    def has_room(self, consumers: Iterable[ConsumerData]) -> bool:
+    def has_room(self, consumers: Iterable[ConsumerData], connection: ServerConnection) -> bool:
         """Whether all of a heartbeat's consumers may be entered; those that take no more room always may."""
-        groups = chars = 0
+        groups = members = chars = 0
         for data in consumers:
             group = self._groups.get(data.group_name)
             groups += group is None
+            members += group is None or connection not in group.channels
             chars += sum(map(subscription_chars, data.subscription_data_set))
             chars -= 0 if group is None else group.subscription_chars
-        return (not groups or len(self._groups) + groups <= MAX_GROUPS) and (
-            chars <= 0 or self._chars + chars <= MAX_LIVE_SUBSCRIPTION_CHARS
+        return (
+            (not groups or len(self._groups) + groups <= MAX_GROUPS)
+            and (not members or self._members + members <= MAX_GROUP_MEMBERS)
+            and (chars <= 0 or self._chars + chars <= MAX_LIVE_SUBSCRIPTION_CHARS)
         )
 
     def register(self, data: ConsumerData, channel: ClientChannel) -> None:
@@ -150,6 +155,7 @@ class ConsumerManager:
         group.message_model = data.message_model
         group.consume_from_where = data.consume_from_where
         joined = channel.connection not in group.channels
+        self._members += joined
         group.channels[channel.connection] = channel
         self._names_of.setdefault(channel.connection, {})[data.group_name] = None
         subscribed = group.subscribe(data.subscription_data_set)
@@ -164,6 +170,7 @@ class ConsumerManager:
         group = self._groups.get(group_name)
         if group is None or group.channels.pop(connection, None) is None:
             return
+        self._members -= 1
         _drop_name(self._names_of, connection, group_name)
         if not group.channels:
             del self._groups[group_name]
@@ -193,21 +200,27 @@ class ProducerManager:
         self._client_of: dict[ServerConnection, str] = {}
         self._connections_of: dict[str, dict[ServerConnection, None]] = {}
         """By client id, so that a reply finds its requester among any number."""
+        self._members = 0
 
     @property
     def groups(self) -> Mapping[str, Mapping[ServerConnection, ClientChannel]]:
         """All groups with live producers; not to be changed."""
         return self._groups
 
-    def has_room(self, groups: Iterable[str]) -> bool:
+    def has_room(self, groups: Iterable[str], connection: ServerConnection) -> bool:
         """Whether producers of all these groups may be entered."""
-        new = {group for group in groups if group not in self._groups}
-        return not new or len(self._groups) + len(new) <= MAX_GROUPS
+        joined = set(groups).difference(self._names_of.get(connection, ()))
+        new = joined.difference(self._groups)
+        return (not new or len(self._groups) + len(new) <= MAX_GROUPS) and (
+            not joined or self._members + len(joined) <= MAX_GROUP_MEMBERS
+        )
 
     def register(self, group: str, channel: ClientChannel) -> None:
         """Enter or refresh one producer from its heartbeat."""
         connection = channel.connection
-        self._groups.setdefault(group, {})[connection] = channel
+        channels = self._groups.setdefault(group, {})
+        self._members += connection not in channels
+        channels[connection] = channel
         self._names_of.setdefault(connection, {})[group] = None
         if self._client_of.get(connection) != channel.client_id:
             self._forget_client(connection)
@@ -234,6 +247,7 @@ class ProducerManager:
         """Take the producer on ``connection`` out of a group."""
         channels = self._groups.get(group)
         if channels is not None and channels.pop(connection, None) is not None:
+            self._members -= 1
             _drop_name(self._names_of, connection, group)
             if connection not in self._names_of:
                 self._forget_client(connection)
@@ -273,10 +287,11 @@ class ClientRegistry:
             connection.on_close.append(self.connection_closed)
         return ClientChannel(connection, client_id, language, version, self._clock.monotonic(), self._clock.now_ms())
 
-    def has_room(self, data: HeartbeatData) -> bool:
+    def has_room(self, data: HeartbeatData, connection: ServerConnection) -> bool:
         """Whether everyone of a heartbeat may be entered without breaking a limit."""
-        return self.producers.has_room(producer.group_name for producer in data.producer_data_set) and (
-            self.consumers.has_room(data.consumer_data_set)
+        producers = (producer.group_name for producer in data.producer_data_set)
+        return self.producers.has_room(producers, connection) and (
+            self.consumers.has_room(data.consumer_data_set, connection)
         )
 
     def is_stranger(self, connection: ServerConnection, group_name: str, client_id: str) -> bool:

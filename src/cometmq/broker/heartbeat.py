@@ -10,6 +10,7 @@ from typing import Any
 
 from cometmq.broker.clients import ClientRegistry, ConsumerGroup, selection_chars
 from cometmq.broker.consumer_filters import ConsumerFilterManager
+from cometmq.broker.group_notices import GroupNotices
 from cometmq.broker.groups import SubscriptionGroupManager
 from cometmq.broker.live_config import LiveConfig
 from cometmq.broker.locks import RebalanceLockManager
@@ -31,7 +32,6 @@ from cometmq.remoting.bodies import BodyError, CheckClientRequestBody, ConsumerD
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import (
     NoHeader,
-    NotifyConsumerIdsChangedRequestHeader,
     UnregisterClientRequestHeader,
 )
 from cometmq.remoting.processors import ProcessorTable, Request, Response
@@ -58,6 +58,7 @@ class ClientManageProcessor:
         self._groups = groups
         self._filters = filters
         self._locks = locks
+        self._notices = GroupNotices(clients.consumers)
         clients.consumers.on_change.append(self._notify)
 
     def register(self, processors: ProcessorTable) -> None:
@@ -73,7 +74,7 @@ class ClientManageProcessor:
         except BodyError as error:
             return Response(ResponseCode.SYSTEM_ERROR, remark=error.message)
         wrong = _check(data)
-        if wrong is None and not self._clients.has_room(data):
+        if wrong is None and not self._clients.has_room(data, connection):
             wrong = "this broker holds too many groups and subscriptions already"
         if wrong is not None:
             return Response(ResponseCode.SYSTEM_ERROR, remark=wrong)
@@ -131,9 +132,7 @@ class ClientManageProcessor:
         config = self._groups.get(group.name)
         if config is not None and not config.notify_consumer_ids_changed_enable:
             return
-        header = NotifyConsumerIdsChangedRequestHeader(consumer_group=group.name)
-        for connection in group.channels:
-            connection.send_oneway(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, header)
+        self._notices.send(group.name)
 
 
 def _language(request: Request[Any]) -> str:
