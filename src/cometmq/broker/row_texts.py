@@ -34,13 +34,14 @@ class RowTexts:
 
     def refresh(self, table: Mapping[str, Body]) -> int:
         """Format the rows that changed since; return how many they were."""
-        stale, self._stale = self._stale, {}
+        stale = list(self._stale)
         for name in stale:
             body = table.get(name)
             if body is None:
                 self._rows.pop(name, None)
             else:
                 self._rows[name] = fastjson.dumps(name) + b":" + fastjson.dumps_pretty(to_builtins(body), _DEPTH)
+            del self._stale[name]
         return len(stale)
 
     def text(self, version: DataVersion, table: Mapping[str, Any]) -> bytes:
