@@ -28,6 +28,8 @@ FIELDS = "required header field missing, or a number out of range"
 FORM = "messages asked for in the binary header (12, 33)"
 FILTER = "a pull by an expression that is none"
 UNITS = "a queue's units (321)"
+HALF_TOPIC = "`RMQ_SYS_TRANS_HALF_TOPIC` before the first round of checks"
+TIMER_TOPIC = "`rmq_sys_wheel_timer`, where messages wait"
 FIVE = "codes of 5.x that are answered"
 ACL = "requests about ACLs (50 to 54)"
 STATISTICS = "statistics (315)"
@@ -59,7 +61,14 @@ BROKER: Listed = {
     "pull unknown expression": (FILTER, {"code 23 != 0", "remark"}),
     "pull 361": ("lite pull consumer of the 5.x Java client (code 361)", {"code 0 != 3", "remark"}),
     "offset unknown group not zero": ("`setZeroIfNotFound` of a query for an offset (14)", {"code 22 != 0", "remark"}),
-    "topics": ("`rmq_sys_wheel_timer`, where messages wait", {"+body .topicConfigTable has rmq_sys_wheel_timer"}),
+    **{
+        f"topics{when}": (TIMER_TOPIC, {"+body .topicConfigTable has rmq_sys_wheel_timer"})
+        for when in ("", " before the first heartbeat", " after the first heartbeat")
+    },
+    **{
+        f"pull RMQ_SYS_TRANS_HALF_TOPIC 0 {offset}": (HALF_TOPIC, {f"code {code} != 17", "remark"})
+        for offset, code in ((0, 0), (1, 0), (2, 19), (99, 21))
+    },
     "runtime": ("runtime information (28)", {f"+body .table.{name}:text" for name in NEW_FIELDS}),
     "topics of a group": (FIVE, ANSWERED_HERE),
     "topic config": (FIVE, ANSWERED_HERE),

@@ -80,7 +80,9 @@ def broker_cases() -> Iterator[Case]:
     yield Case("topic no fields", 17)
     yield Case("group", 200, body=GROUP_CONFIG)
     yield Case("group no body", 200)
+    yield Case("topics before the first heartbeat", 21)
     yield Case("heartbeat", 34, body=HEARTBEAT)
+    yield Case("topics after the first heartbeat", 21)
     yield Case("heartbeat again", 34, body=HEARTBEAT)
     yield Case("heartbeat no body", 34)
     for code, fields in ((10, send), (310, send_v2)):
@@ -161,6 +163,10 @@ def broker_cases() -> Iterator[Case]:
     yield Case("pull unknown expression", 11, pull(TOPIC, subscription="a", expressionType="XPATH"))
     yield Case("pull empty type", 11, pull(TOPIC, expressionType=""))
     yield Case("pull no fields", 11)
+    for name, queue_id in (("SCHEDULE_TOPIC_XXXX", 17), ("SCHEDULE_TOPIC_XXXX", 0), ("RMQ_SYS_TRANS_HALF_TOPIC", 0)):
+        for offset in (0, 1, 2, 99):
+            yield Case(f"pull {name} {queue_id} {offset}", 11, pull(name, queue_id, offset))
+    yield Case("pull no level", 11, pull("SCHEDULE_TOPIC_XXXX", 18))
     yield Case("pull 361", 361, pull(TOPIC))
     yield Case("offset", 14, offsets)
     yield Case("commit", 15, {**offsets, "commitOffset": "2"})
@@ -194,6 +200,12 @@ def broker_cases() -> Iterator[Case]:
             "maxReconsumeTimes": "16",
         },
     )
+    for level in ("-2147483648", "0", "18", "19", "2147483647"):
+        failed = {"offset": "0", "group": GROUP, "delayLevel": level, "originMsgId": "x", "originTopic": TOPIC}
+        yield Case(f"send back {level}", 36, failed)
+    for queue_id in (2, 17):
+        yield Case(f"handed back to {queue_id}", 30, queue("SCHEDULE_TOPIC_XXXX", queue_id))
+    yield Case("handed back dead", 30, queue(f"%DLQ%{GROUP}"))
     yield Case("send back unknown", 36, {"offset": "99999999", "group": GROUP, "delayLevel": "3"})
     yield Case("send back unknown group", 36, {"offset": "0", "group": "WalkOther3", "delayLevel": "3"})
     yield Case(
