@@ -146,6 +146,18 @@ MAX_REGISTRATION_BYTES: Final = 64 * 1024 * 1024
 MAX_TOPIC_QUEUES: Final = 16_384
 """Queues of one topic on one broker; each becomes a directory. Apache's own largest topic has 1,024."""
 
+MAX_RELAYED_REQUESTS: Final = 20_000
+"""Questions of administrators that wait for consumers' answers, about 2 KB each; a group may have 16,384 members."""
+
+MAX_RELAYED_BYTES: Final = 32 * 1024 * 1024
+"""Headers and bodies of such questions (307, 309): several records of the largest size."""
+
+MAX_RELAYED_BODY_BYTES: Final = 64 * 1024
+"""Body that an administrator gives such a question; tools send none."""
+
+MAX_STATUS_ANSWERS_BYTES: Final = 64 * 1024 * 1024
+"""Offsets of all members of all groups that are kept until the last member has answered (223)."""
+
 MAX_CONSUMER_STATUS_BYTES: Final = 4 * 1024 * 1024
 """Offsets that one consumer says it holds (221): 32,000 queues."""
 

@@ -7,15 +7,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import Final
 
 from cometmq import fastjson
+from cometmq.broker.admin_relay import BUSY
 from cometmq.broker.admin_topics import DEFAULT_REMARK
 from cometmq.broker.clients import ClientChannel, ConsumerManager
+from cometmq.broker.in_flight import InFlight
 from cometmq.broker.offsets import NO_OFFSET, ConsumerOffsetManager
 from cometmq.broker.slices import Steps, members, run_in_slices, slices
 from cometmq.broker.topics import TopicConfigManager
-from cometmq.limits import MAX_CONSUMER_STATUS_BYTES
+from cometmq.limits import (
+    MAX_CONSUMER_STATUS_BYTES,
+    MAX_RELAYED_BYTES,
+    MAX_RELAYED_REQUESTS,
+    MAX_STATUS_ANSWERS_BYTES,
+)
 from cometmq.message.names import check_group
 from cometmq.remoting.bodies import (
     BodyError,
@@ -27,12 +35,14 @@ from cometmq.remoting.bodies import (
     encode_body,
 )
 from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.command import FLAG_ONEWAY, request_command
 from cometmq.remoting.headers import (
     CloneGroupOffsetRequestHeader,
     GetConsumerStatusRequestHeader,
     NoHeader,
     QueryCorrectionOffsetHeader,
     ResetOffsetRequestHeader,
+    to_ext,
 )
 from cometmq.remoting.processors import ProcessorTable, Request, Response
 from cometmq.remoting.server_connection import InvokeError, ServerConnection
@@ -65,6 +75,8 @@ class OffsetAdmin:
         self._consumers = consumers
         self._store = store
         self._asking: set[asyncio.Task[None]] = set()
+        self._in_flight = InFlight(MAX_RELAYED_REQUESTS, MAX_RELAYED_BYTES)
+        self._kept = InFlight(MAX_RELAYED_REQUESTS, MAX_STATUS_ANSWERS_BYTES)
 
     def register(self, processors: ProcessorTable) -> None:
         """Answer the codes about consumer offsets."""
@@ -188,10 +200,12 @@ class OffsetAdmin:
                 )
         body = b'{"offsetTable":{%s}}' % b",".join(parts)
         body_for_c = b'{"offsetTable":[%s]}' % b",".join(parts_for_c)
+        code = RequestCode.RESET_CONSUMER_CLIENT_OFFSET
+        frame = request_command(code, 0, header, body, flag=FLAG_ONEWAY)
+        frame_for_c = request_command(code, 0, header, body_for_c, flag=FLAG_ONEWAY)
         for channel in channels:
-            channel.connection.send_oneway(
-                RequestCode.RESET_CONSUMER_CLIENT_OFFSET, header, body_for_c if channel.language == "CPP" else body
-            )
+            if not channel.connection.is_behind:
+                channel.connection.write(frame_for_c if channel.language == "CPP" else frame)
         _log.info("%s resets offsets of %s in %s to %d", asker, header.group, header.topic, header.timestamp)
         return Response(remark=DEFAULT_REMARK, body=body)
 
@@ -220,10 +234,30 @@ class OffsetAdmin:
             for channel in group.channels.values()
             if not header.client_addr or header.client_addr == channel.client_id
         ]
+        texts = sum(map(len, to_ext(header).values()))
+        if not self._in_flight.enter(len(asked) + 1, texts):
+            return Response(ResponseCode.SYSTEM_BUSY, remark=BUSY)
         task = asyncio.ensure_future(self._collect_status(connection, request, asked))
         self._asking.add(task)
-        task.add_done_callback(self._asking.discard)
+        task.add_done_callback(partial(self._asked, len(asked) + 1, texts))
         return None
+
+    def _asked(self, count: int, texts: int, task: asyncio.Task[None]) -> None:
+        self._asking.discard(task)
+        self._in_flight.leave(count, texts)
+
+    async def _status(self, channel: ClientChannel, header: GetConsumerStatusRequestHeader, kept: list[int]) -> bytes:
+        """The body of one client's answer, counted into what is ``kept``.
+
+        :raises InvokeError: it does not answer, or too much is kept already.
+        """
+        code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
+        answer = await channel.connection.invoke(code, header, timeout_s=_STATUS_TIMEOUT_S)
+        size = len(answer.body)
+        if size > MAX_CONSUMER_STATUS_BYTES or not self._kept.enter(1, size):
+            raise InvokeError(f"an answer of {size} bytes is more than can be kept")
+        kept.append(size)
+        return answer.body
 
     async def _collect_status(
         self,
@@ -232,15 +266,18 @@ class OffsetAdmin:
         asked: list[ClientChannel],
     ) -> None:
         header = GetConsumerStatusRequestHeader(topic=request.header.topic, group=request.header.group)
-        answers = await asyncio.gather(
-            *(
-                channel.connection.invoke(
-                    RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, header, timeout_s=_STATUS_TIMEOUT_S
-                )
-                for channel in asked
-            ),
-            return_exceptions=True,
-        )
+        kept: list[int] = []
+        try:
+            answers = await asyncio.gather(
+                *(self._status(channel, header, kept) for channel in asked), return_exceptions=True
+            )
+            body = await self._merged(asked, answers)
+        finally:
+            self._kept.leave(len(kept), sum(kept))
+        connection.respond(request, Response(remark=DEFAULT_REMARK, body=body))
+
+    async def _merged(self, asked: list[ClientChannel], answers: list[bytes | BaseException]) -> bytes:
+        """The answers of all clients as one; those that cannot be read are left out."""
         table: dict[str, dict[MessageQueue, int]] = {}
         for channel, answer in zip(asked, answers, strict=True):
             if isinstance(answer, InvokeError):
@@ -249,15 +286,14 @@ class OffsetAdmin:
             if isinstance(answer, BaseException):
                 raise answer
             try:
-                status = await asyncio.to_thread(_status_of, answer.body)
+                status = await asyncio.to_thread(_status_of, answer)
             except BodyError as error:
                 _log.warning("no status from %s: %s", channel.client_id, error)
                 continue
             if status.message_queue_table:
                 table[channel.client_id] = status.message_queue_table
         whole = GetConsumerStatusBody(message_queue_table={}, consumer_table=table)
-        body = await asyncio.to_thread(encode_body, whole)
-        connection.respond(request, Response(remark=DEFAULT_REMARK, body=body))
+        return await asyncio.to_thread(encode_body, whole)
 
 
 def _for_c(table: dict[MessageQueue, int]) -> list[MessageQueueForC]:

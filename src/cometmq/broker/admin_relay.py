@@ -6,23 +6,33 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 
 from cometmq.broker.clients import ClientChannel, ConsumerManager
+from cometmq.broker.in_flight import InFlight
+from cometmq.limits import (
+    MAX_RELAYED_BODY_BYTES,
+    MAX_RELAYED_BYTES,
+    MAX_RELAYED_REQUESTS,
+    WRITE_LOW_WATER_BYTES,
+)
 from cometmq.message.ids import decode_offset_msg_id
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import (
     ConsumeMessageDirectlyResultRequestHeader,
     GetConsumerRunningInfoRequestHeader,
     Header,
+    to_ext,
 )
 from cometmq.remoting.processors import ProcessorTable, Request, Response
 from cometmq.remoting.server_connection import InvokeError, ServerConnection
 from cometmq.store.message_store import MessageStore
 
 RELAY_TIMEOUT_S: Final = 10.0
+BUSY: Final = "too many questions wait for consumers' answers; ask again later"
 _OLDEST_CALL_VERSION: Final = 62
 """V3_1_8_SNAPSHOT: clients from here on answer such requests."""
 
@@ -35,6 +45,7 @@ class RelayAdmin:
         self._consumers = consumers
         self._store = store
         self._relaying: set[asyncio.Task[None]] = set()
+        self._in_flight = InFlight(MAX_RELAYED_REQUESTS, MAX_RELAYED_BYTES)
 
     def register(self, processors: ProcessorTable) -> None:
         """Answer the codes that are relayed."""
@@ -50,6 +61,9 @@ class RelayAdmin:
     ) -> Response | None:
         """GET_CONSUMER_RUNNING_INFO (307)."""
         header = request.header
+        if len(body) > MAX_RELAYED_BODY_BYTES:
+            remark = f"a body of {len(body)} bytes; at most {MAX_RELAYED_BODY_BYTES} are handed on to a consumer"
+            return Response(ResponseCode.SYSTEM_ERROR, remark=remark)
         return self._relay(connection, request, header.consumer_group, header.client_id, header, body)
 
     def consume_directly(
@@ -85,10 +99,22 @@ class RelayAdmin:
                 remark=f"The Consumer <{client_id}> Version <{channel.version}> too low to finish, "
                 "please upgrade it to V3_1_8_SNAPSHOT",
             )
+        if channel.connection.unsent_bytes > WRITE_LOW_WATER_BYTES:
+            return Response(
+                ResponseCode.CONSUME_MSG_TIMEOUT,
+                remark=f"consumer <{group}> <{client_id}> Timeout: it does not read what it is sent",
+            )
+        size = len(body) + sum(map(len, to_ext(header).values()))
+        if not self._in_flight.enter(1, size):
+            return Response(ResponseCode.SYSTEM_BUSY, remark=BUSY)
         task = asyncio.ensure_future(self._ask(connection, request, channel, group, header, body))
         self._relaying.add(task)
-        task.add_done_callback(self._relaying.discard)
+        task.add_done_callback(partial(self._done, size))
         return None
+
+    def _done(self, size: int, task: asyncio.Task[None]) -> None:
+        self._relaying.discard(task)
+        self._in_flight.leave(1, size)
 
     def _find(self, group: str, client_id: str) -> ClientChannel | None:
         members = self._consumers.get(group)
