@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.store.conftest import put
 
 from cometmq.clock import SYSTEM_CLOCK
-from cometmq.message.record import RecordError, decode_record
+from cometmq.message.record import BLANK_MAGIC, RecordError, decode_record
 from cometmq.store.config import StoreConfig
 from cometmq.store.disk import Disk
 from cometmq.store.message_store import GetMessageStatus, MessageStore
@@ -216,6 +216,13 @@ def region(start: Callable[[Message], int], size: Callable[[Message], int], cont
     return damage
 
 
+def false_filler(root: Path, message: Message) -> tuple[int, int]:
+    """What marks the end of a file, inside it."""
+    rest = LOG_FILE_BYTES - message.offset % LOG_FILE_BYTES
+    overwrite(root, message.offset, rest.to_bytes(4, "big") + BLANK_MAGIC.to_bytes(4, "big", signed=True))
+    return message.offset, message.offset + 8
+
+
 LOG_DAMAGES: dict[str, LogDamage] = {
     "body": field(100, 4),
     "size, higher": field(2, 1),
@@ -241,6 +248,7 @@ LOG_DAMAGES: dict[str, LogDamage] = {
     "topic": topic_byte,
     "properties length": properties_length,
     "properties, no UTF-8": field(-2, 7),
+    "a filler": false_filler,
     "zeroed record": region(lambda m: m.offset, lambda m: m.size, "zeros"),
     "zeroed page": region(lambda m: m.offset - m.offset % 512, lambda _: 512, "zeros"),
     "garbage page": region(lambda m: m.offset - m.offset % 512, lambda _: 512, "garbage"),

@@ -87,6 +87,41 @@ def test_a_damaged_record_costs_no_other(spoilt: str, written: Written, tmp_path
 
 
 @pytest.mark.parametrize("spoilt", ["nothing", "index gone", "position gone", "queues gone", "all gone"])
+def test_what_looks_like_the_end_of_a_file_costs_no_record_behind_it(
+    spoilt: str, written: Written, tmp_path: Path
+) -> None:
+    for place, message in stores.places(written.messages).items():
+        root = written.copy(tmp_path / place)
+        where = stores.false_filler(root, message)
+        SPOILT[spoilt](root)
+        check(root, written, stores.overlapping(written.messages, where), spoilt)
+        stores.scrub(root)
+
+
+@pytest.mark.parametrize("spoilt", ["index and position gone", "queues zeroed", "all gone"])
+@pytest.mark.parametrize("step", [None, 1])
+def test_a_wrong_queue_offset_takes_no_place_from_another_message(
+    spoilt: str, step: int | None, written: Written, tmp_path: Path
+) -> None:
+    """Also where messages without a place in a queue, or lost ones, could explain it: 0, or the next one's."""
+    for number, message in enumerate(last_of_queues(written)):
+        root = written.copy(tmp_path / f"{number}")
+        wrong = 0 if step is None else message.place[2] + step
+        stores.overwrite(root, message.offset + 20, wrong.to_bytes(8, "big"))
+        lost = LOG_DAMAGES["garbage record"](root, written.messages[5])
+        SPOILT[spoilt](root)
+        damaged = stores.overlapping(written.messages, (message.offset, message.offset + 1), lost)
+        check(root, written, damaged, spoilt)
+        stores.scrub(root)
+
+
+def last_of_queues(written: Written) -> list[Message]:
+    """The last but one message of each queue, and the last."""
+    of_queue = [[m for m in written.messages if m.place[:2] == queue] for queue in stores.QUEUES]
+    return [message for messages in of_queue for message in messages[-2:]]
+
+
+@pytest.mark.parametrize("spoilt", ["nothing", "index gone", "position gone", "queues gone", "all gone"])
 def test_two_damages_at_once_cost_no_other(spoilt: str, written: Written, tmp_path: Path) -> None:
     chosen = random.Random(spoilt)
     failed: list[str] = []
@@ -189,3 +224,28 @@ def test_records_that_apache_cut_off_and_wrote_over_stay_cut_off(written: Writte
     assert store.max_physical_offset == at
     assert missing(store, written.messages) == set()
     store.close_now()
+
+
+@pytest.mark.parametrize("spoilt", SPOILT)
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_log_file_that_is_missing_between_others_costs_its_own_messages_only(
+    spoilt: str, number: int, written: Written, tmp_path: Path
+) -> None:
+    root = written.copy(tmp_path / "case")
+    path = sorted((root / "commitlog").iterdir())[number]
+    path.unlink()
+    SPOILT[spoilt](root)
+    start = int(path.name)
+    damaged = stores.overlapping(written.messages, (start, start + stores.LOG_FILE_BYTES))
+    findings = check(root, written, damaged, spoilt, keys="index" in spoilt)
+    assert f"commitlog/{path.name}: missing; what follows is kept, its own messages are lost" in findings
+    assert path.read_bytes()[4:8] != bytes(4)
+
+
+def test_a_log_file_far_from_all_others_is_set_aside(written: Written, tmp_path: Path) -> None:
+    root = written.copy(tmp_path / "case")
+    stray = root / "commitlog" / f"{100 * stores.LOG_FILE_BYTES:020d}"
+    stray.write_bytes(b"stray" * 100)
+    findings = check(root, written, set(), "nothing")
+    assert any(stray.name in line and "moved to comet/quarantine/" in line for line in findings)
+    assert not stray.exists()

@@ -10,6 +10,8 @@ stays as it is and is passed over.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -17,8 +19,9 @@ from cometmq.message.record import END_FILE_MIN_BLANK_BYTES, MIN_RECORD_BYTES, e
 from cometmq.message.sysflag import TRANSACTION_ROLLBACK
 from cometmq.store.commit_log import CommitLog, filler
 from cometmq.store.disk import Disk
-from cometmq.store.load import Findings
+from cometmq.store.load import Findings, is_zero
 from cometmq.store.log_reader import Stretch
+from cometmq.store.mapped_file import MappedFile
 
 _NO_HOST: Final = bytes(8)
 _NO_TOPIC: Final = "DAMAGED"
@@ -68,6 +71,13 @@ class Damages:
             return [Place(stretch.start, stretch.end - stretch.start)]
         self._tell(stretch, f"set aside as {self._findings.name(kept)}" if kept is not None else "all zeros")
         return places
+
+    def fill(self, segments: Iterable[MappedFile]) -> None:
+        """Make files that are all zeros such that everybody reads over them."""
+        for segment in segments:
+            if is_zero(segment):
+                with contextlib.suppress(OSError):  # without room they are passed over as they are
+                    self._replace(Stretch(segment.start, segment.end), None, 0)
 
     def _replace(self, stretch: Stretch, owner: Owner | None, timestamp: int) -> list[Place]:
         segment = self._log.segment_at(stretch.start)

@@ -125,13 +125,17 @@ def log_file_size(directory: Path, configured: int) -> int:
     files = sorted((start, entry) for entry in directory.iterdir() if (start := offset_of_name(entry.name)) is not None)
     if len(files) < 2:
         return configured
-    strides = {after[0] - before[0] for before, after in itertools.pairwise(files)}
+    stride = min(after[0] - before[0] for before, after in itertools.pairwise(files))
     lengths = {entry.stat().st_size for _, entry in files}
-    return strides.pop() if len(strides) == 1 and strides == lengths else configured
+    return stride if lengths == {stride} and not any(start % stride for start, _ in files) else configured
 
 
-def load_log(log: CommitLog, findings: Findings) -> None:
-    """Open the log's segments: one gapless sequence of files of the right length."""
+def load_log(log: CommitLog, findings: Findings) -> list[MappedFile]:
+    """Open the log's segments: one gapless sequence of files of the right length.
+
+    Files that are missing between others are made again, full of zeros, so that what follows them is kept; returns
+    these. Where more are missing than there are, the others are not of one log: the longest gapless part is kept.
+    """
     starts: list[int] = []
     for entry in sorted(log.directory.iterdir()):
         start = offset_of_name(entry.name)
@@ -141,6 +145,13 @@ def load_log(log: CommitLog, findings: Findings) -> None:
             findings.set_aside(entry, f"its name is no multiple of the file size {log.segment_size}")
         else:
             starts.append(start)
+    missing = _missing_between(starts, log.segment_size)
+    for start in missing:
+        path = log.directory / file_name(start)
+        path.touch(0o644, exist_ok=False)
+        os.truncate(path, log.segment_size)
+        findings.add(f"{findings.name(path)}: missing; what follows is kept, its own messages are lost")
+    starts = sorted([*starts, *missing])
     kept = _longest_run(starts, log.segment_size)
     for start in starts:
         path = log.directory / file_name(start)
@@ -149,6 +160,13 @@ def load_log(log: CommitLog, findings: Findings) -> None:
             continue
         _fix_length(path, log.segment_size, findings)
         log.segments.append(MappedFile(path, start, log.segment_size))
+    return [segment for segment in log.segments if segment.start in missing]
+
+
+def _missing_between(starts: list[int], size: int) -> list[int]:
+    """The offsets that are missing in an ascending sequence; none when these are as many as those that are there."""
+    count = (starts[-1] - starts[0]) // size + 1 - len(starts) if starts else 0
+    return sorted({*range(starts[0], starts[-1], size)} - {*starts}) if 0 < count < len(starts) else []
 
 
 def _longest_run(starts: list[int], size: int) -> list[int]:

@@ -133,7 +133,7 @@ class LogReader:
                 yield record
             if at >= limit:
                 continue
-            if is_filler(segment, at):
+            if self._is_true_filler(segment, at):
                 self.end = segment.end
                 continue
             end = self._behind_damage(segment, base + at)
@@ -150,7 +150,9 @@ class LogReader:
         known = self._knowledge.extent(at)
         known_end = at + known if known >= MIN_RECORD_BYTES and at + known <= limit else 0
         outline = outline_of(segment.view, at - segment.start)
-        own_size = int(_INT32.unpack_from(segment.view, at - segment.start)[0]) if at + 4 <= segment.end else 0
+        own_size = 0
+        if at + 4 <= segment.end and not is_filler(segment, at - segment.start):
+            own_size = int(_INT32.unpack_from(segment.view, at - segment.start)[0])
         for size in (known, own_size, outline.size if outline is not None else 0):
             end = at + size
             if size >= MIN_RECORD_BYTES and end <= limit and self._goes_on(segment, end, proven):
@@ -160,6 +162,17 @@ class LogReader:
             return None
         return known_end or min(limit, found if found is not None else proven)
 
+    def _is_true_filler(self, segment: MappedFile, at: int) -> bool:
+        """Whether the file ends at byte ``at``: a filler stands there, and no record behind it that is not older.
+
+        Behind a true one there are zeros, or what Apache cut off and left there.
+        """
+        return is_filler(segment, at) and not any(
+            (record := self._record_at(segment, segment.start + place)) is not None
+            and record.store_timestamp >= self.timestamp
+            for place in places_with_magic(segment, at + END_FILE_MIN_BLANK_BYTES, segment.size)
+        )
+
     def _goes_on(self, segment: MappedFile, end: int, proven: int) -> bool:
         """Whether the log is known to have a boundary at ``end``."""
         if end in (self._until, proven):
@@ -167,10 +180,13 @@ class LogReader:
         return is_filler(segment, end - segment.start) or self._is_sound(segment, end, proven)
 
     def _is_sound(self, segment: MappedFile, at: int, proven: int) -> bool:
+        record = self._record_at(segment, at)
+        return record is not None and (at < proven or record.store_timestamp >= self.timestamp)
+
+    @staticmethod
+    def _record_at(segment: MappedFile, at: int) -> LogRecord | None:
         record = read_log_record(segment.view, at - segment.start, at, check_crc=True)
-        if record is None or at + record.size + END_FILE_MIN_BLANK_BYTES > segment.end:
-            return False
-        return at < proven or record.store_timestamp >= self.timestamp
+        return record if record is not None and at + record.size + END_FILE_MIN_BLANK_BYTES <= segment.end else None
 
     def _next_sound(self, at: int, proven: int) -> int | None:
         """The first sound place from ``at`` on, in this file or a later one."""

@@ -68,7 +68,9 @@ class QueueSequence:
             self.possible += 1  # a damaged topic or queue id may have made it
             if offset == 0:
                 return [record]
-        elif offset == expected or 0 < offset - expected <= self._since(key):
+        elif offset == expected:
+            return [record]
+        elif 0 < offset - expected <= self._since(key) and self._confirmed(record) is not False:
             return [record]
         self._doubtful[key] = record
         return []
@@ -93,6 +95,8 @@ class QueueSequence:
             return confirmed
         if expected is None:
             return True
+        if record.queue_offset == 0:  # a topic made anew, with one message so far: no reason to cut off what was read
+            return not self.knows((record.topic, record.queue_id))
         return 0 < record.queue_offset - expected <= self._since((record.topic, record.queue_id))
 
     def _since(self, key: Key) -> int:

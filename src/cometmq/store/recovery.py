@@ -96,7 +96,7 @@ class Recovery:
     def run(self, queue_root: Path) -> None:
         """Open, mend, and leave log, queues and index in agreement."""
         log = self._log
-        load_log(log, self._findings)
+        made_again = load_log(log, self._findings)
         self._open_queues(queue_root)
         position = self._position
         if position is not None and not position.belongs_to(log):
@@ -120,6 +120,7 @@ class Recovery:
         self._read_log(min(start, indexed_from), start, indexed_from)
         self._tell()
         self._end_log()
+        self._damages.fill(segment for segment in made_again if segment.end <= log.position)
         self._end_queues()
 
     # --- before the log is read ----------------------------------------------------------------
@@ -272,9 +273,8 @@ class Recovery:
         """Whether the unit that leads to the record is where the record says; ``None`` when there is none."""
         claim = self._units.at(record.offset)
         if claim is None or claim.size != record.size:
-            if record.queue_offset:
-                return None
-            return not self._unit_is_sound(self._queue(record), 0)  # else the topic was not deleted and made again
+            first_is_sound = not record.queue_offset and self._unit_is_sound(self._queue(record), 0)
+            return False if first_is_sound else None  # the topic was not deleted and made again
         return (claim.queue.key, claim.queue_offset) == ((record.topic, record.queue_id), record.queue_offset)
 
     def _mend(self, stretch: Stretch, timestamp: int, sequence: QueueSequence, *, give: bool) -> None:
