@@ -108,7 +108,8 @@ def test_a_wrong_queue_offset_takes_no_place_from_another_message(
         root = written.copy(tmp_path / f"{number}")
         wrong = 0 if step is None else message.place[2] + step
         stores.overwrite(root, message.offset + 20, wrong.to_bytes(8, "big"))
-        lost = LOG_DAMAGES["garbage record"](root, written.messages[5])
+        ahead = max((m for m in written.messages if m.offset < message.offset), key=lambda m: m.offset)
+        lost = LOG_DAMAGES["garbage record"](root, ahead)
         SPOILT[spoilt](root)
         damaged = stores.overlapping(written.messages, (message.offset, message.offset + 1), lost)
         check(root, written, damaged, spoilt)

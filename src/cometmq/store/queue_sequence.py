@@ -27,6 +27,8 @@ class QueueSequence:
         self._seen: dict[Key, tuple[int, int]] = {}
         """``possible`` and the number of lost places at the last record of each queue."""
         self._doubtful: dict[Key, LogRecord] = {}
+        self._jumped: dict[Key, int] = {}
+        """The last queue offset of each queue that did not follow on the one before it."""
         self.last_rejected: list[LogRecord] = []
         """Those of them behind which their queue has no record."""
         self.dropped = 0
@@ -71,6 +73,7 @@ class QueueSequence:
         elif offset == expected:
             return [record]
         elif 0 < offset - expected <= self._since(key) and self._confirmed(record) is not False:
+            self._jumped[key] = offset
             return [record]
         self._doubtful[key] = record
         return []
@@ -97,6 +100,8 @@ class QueueSequence:
             return True
         if record.queue_offset == 0:  # a topic made anew, with one message so far: no reason to cut off what was read
             return not self.knows((record.topic, record.queue_id))
+        if record.queue_offset == expected - 1 == self._jumped.get((record.topic, record.queue_id)):
+            return True  # two say so, and only of the first one the place before it is empty
         return 0 < record.queue_offset - expected <= self._since((record.topic, record.queue_id))
 
     def _since(self, key: Key) -> int:
