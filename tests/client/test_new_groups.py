@@ -78,3 +78,8 @@ async def test_from_a_timestamp_on(
     options: dict[str, Any] = {"consume_from_where": TIMESTAMP, "consume_timestamp_ms": at}
     assert await got(cluster, clock, later=b"new", **options) == [*bodies, b"new"]
     assert await got(cluster, clock, later=None, **options) == [], "the second start goes on where it was"
+
+
+async def test_a_timestamp_that_is_not_given_is_the_beginning(cluster: Cluster, clock: VirtualClock) -> None:
+    await clock.skip(3600)
+    assert await got(cluster, clock, later=None, consume_from_where=TIMESTAMP) == OLD
