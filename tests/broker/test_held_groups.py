@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
+import weakref
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
@@ -13,6 +15,8 @@ from tests.broker.wire import Connect, Wire, records
 
 import cometmq.broker.hold
 from cometmq.broker.controller import Broker
+from cometmq.filter import parse_selector
+from cometmq.limits import CACHED_FILTERS
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.store.get_message import GetResult
 from cometmq.store.topic_queue import TopicQueue
@@ -171,3 +175,16 @@ async def test_messages_from_before_a_pull_do_not_wake_it(broker: Broker, wire: 
     assert len(broker.hold) == 1
     await producer.send("T", properties="TAGS\x01b\x02")
     await held(broker, wire, 0)
+
+
+def test_an_expression_that_nobody_wants_any_longer_leaves_memory_at_once() -> None:
+    gc.disable()
+    try:
+        selector = parse_selector("a > 5 AND b IN ('x', 'left at once')")
+        evaluated = weakref.ref(selector.matches_block)
+        del selector
+        for number in range(CACHED_FILTERS):
+            parse_selector(f"a > {number}")
+        assert evaluated() is None
+    finally:
+        gc.enable()

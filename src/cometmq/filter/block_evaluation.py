@@ -59,10 +59,12 @@ def block_predicate(expression: Expression, matches: Predicate) -> BlockPredicat
         return int(most / of_byte)
 
     def matching(view: memoryview, base: int, at: Ints, sizes: Ints, topic_bytes: int, most: int) -> Looked:
-        result = np.zeros(len(at), np.bool_)
-        single: Ints = np.arange(len(at))
-        work = 0
-        if terms and len(at) >= _ONE_BY_ONE_BELOW:
+        while True:  # not by calling itself: what refers to itself stays in memory until the garbage is collected
+            result = np.zeros(len(at), np.bool_)
+            single: Ints = np.arange(len(at))
+            work = 0
+            if not terms or len(at) < _ONE_BY_ONE_BELOW:
+                break
             block = RecordBlock(view, base, at, sizes, topic_bytes, most_bytes(most))
             copied = len(block.rows.data) // _COPIED_BYTES_AS_A_READ_ONE
             work = copied + block.rows.work * heavy * _BYTES_READ_AS_A_PROPERTY
@@ -70,20 +72,22 @@ def block_predicate(expression: Expression, matches: Predicate) -> BlockPredicat
             if work > most:
                 count = count * most // work
                 if count >= _ONE_BY_ONE_BELOW:
-                    return matching(view, base, at[:count], sizes[:count], topic_bytes, most)
+                    at, sizes = at[:count], sizes[:count]
+                    continue
             if count < _ONE_BY_ONE_BELOW:
                 work = copied
+                break
+            result = result[:count]
+            rows, unknown = _survivors(terms, block.rows)
+            if block.rows.count == count:
+                result[rows] = True
+                single = unknown if whole else rows
             else:
-                result = result[:count]
-                rows, unknown = _survivors(terms, block.rows)
-                if block.rows.count == count:
-                    result[rows] = True
-                    single = unknown if whole else rows
-                else:
-                    number_of = block.regular.nonzero()[0]
-                    result[number_of[rows]] = True
-                    unsure = number_of[unknown if whole else rows]
-                    single = np.sort(np.concatenate(((~block.regular).nonzero()[0], unsure)))
+                number_of = block.regular.nonzero()[0]
+                result[number_of[rows]] = True
+                unsure = number_of[unknown if whole else rows]
+                single = np.sort(np.concatenate(((~block.regular).nonzero()[0], unsure)))
+            break
         for number in single.tolist():
             if work > most and number:
                 return Looked(result[:number], work)
