@@ -250,3 +250,15 @@ def test_a_log_file_far_from_all_others_is_set_aside(written: Written, tmp_path:
     findings = check(root, written, set(), "nothing")
     assert any(stray.name in line and "moved to comet/quarantine/" in line for line in findings)
     assert not stray.exists()
+
+
+@pytest.mark.parametrize("name", ["magic", "size, huge", "size, lower", "zeroed page", "garbage record", "a filler"])
+def test_a_scan_passes_over_damage_that_no_start_has_read(name: str, stopped: Written, tmp_path: Path) -> None:
+    """What was delivered of delayed messages and timers is found behind it, too."""
+    for place, message in stores.places(stopped.messages).items():
+        root = stopped.copy(tmp_path / place)
+        damaged = stores.overlapping(stopped.messages, LOG_DAMAGES[name](root, message))
+        store = open_at(root)
+        found = {(record.topic, record.queue_id, record.queue_offset) for record in store.scan(0)}
+        assert {message.place for message in stopped.messages} - damaged <= found
+        store.close_now()

@@ -66,6 +66,9 @@ class Knowledge(NamedTuple):
     """Up to where the log is known to go, for a log whose last sound record has this store timestamp."""
 
 
+NOTHING_KNOWN: Final = Knowledge(lambda _: 0, lambda _: 0)
+
+
 def outline_of(view: memoryview, at: int) -> Outline | None:
     """The outline of the damaged record at byte ``at``; ``None`` when its lengths lead nowhere."""
     room = len(view) - at

@@ -47,11 +47,12 @@ from cometmq.store.get_message import (
 )
 from cometmq.store.index_service import FEW_KEYS, INDEX_BLOCK_MESSAGES, IndexService
 from cometmq.store.load import MAX_QUEUE_ID
+from cometmq.store.log_reader import NOTHING_KNOWN, LogReader
 from cometmq.store.maintenance import Maintenance
 from cometmq.store.mapped_file import MappedFile
 from cometmq.store.opening import OpenedStore, open_store
 from cometmq.store.query import QueryResult, query
-from cometmq.store.record_scan import NO_QUEUE_OFFSET, ROLLBACK, LogRecord, LogScan
+from cometmq.store.record_scan import NO_QUEUE_OFFSET, ROLLBACK, LogRecord
 from cometmq.store.record_walk import walk
 from cometmq.store.replicated_log import ReplicatedLog
 from cometmq.store.retention import LogHolder
@@ -514,8 +515,10 @@ class MessageStore:
         return unit_runs(self._log, queue, offset, count)
 
     def scan(self, physical_offset: int) -> Iterator[LogRecord]:
-        """The records from a log offset on, to the end of the log; none when no record begins there."""
-        return iter(LogScan(self._log, physical_offset, check_crc=False, until=self._log.position))
+        """The records from a log offset on, to the end of the log; damage that no start has read is passed over."""
+        end = self._log.position
+        reader = LogReader(self._log, physical_offset, NOTHING_KNOWN, check_crc=False, until=end)
+        return (found for found in reader if isinstance(found, LogRecord))
 
     def record_at(self, physical_offset: int, size: int | None = None) -> bytes | None:
         """The record that begins at a log offset; ``None`` when none does (or not one of ``size`` bytes)."""
