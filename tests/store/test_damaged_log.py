@@ -262,3 +262,16 @@ def test_a_scan_passes_over_damage_that_no_start_has_read(name: str, stopped: Wr
         found = {(record.topic, record.queue_id, record.queue_offset) for record in store.scan(0)}
         assert {message.place for message in stopped.messages} - damaged <= found
         store.close_now()
+
+
+@pytest.mark.parametrize("spoilt", ["nothing", "index gone", "position gone", "queues gone", "all gone"])
+def test_a_queue_whose_last_message_is_lost_is_mended_once(spoilt: str, written: Written, tmp_path: Path) -> None:
+    """The next start finds nothing to do, also where no message has come since."""
+    for number, message in enumerate(last_of_queues(written)):
+        root = written.copy(tmp_path / f"{number}")
+        LOG_DAMAGES["garbage record"](root, message)
+        SPOILT[spoilt](root)
+        open_at(root).close_now()
+        again = open_at(root)
+        assert [line for line in again.findings if "rebuilt" in line] == []
+        again.close_now()

@@ -142,7 +142,7 @@ class Recovery:
                         queue = self._queues[topic, queue_id] = self._queue_of(topic, queue_id)
                         self._findings.add(f"consumequeue/{topic}/{queue_id}: missing; rebuilt from the log")
                         damaged.append(queue)
-                elif end and not self._unit_is_sound(queue, end - 1):
+                elif end and not self._unit_is_sound(queue, end - 1) and not self._stands_for_lost(queue, end - 1):
                     self._findings.add(
                         f"consumequeue/{topic}/{queue_id}: its end at {end} is damaged; rebuilt from the log"
                     )
@@ -171,6 +171,14 @@ class Recovery:
     def _unit_is_sound(self, queue: TopicQueue, offset: int) -> bool:
         unit = queue.unit(offset)
         return unit is not None and is_sound(self._log, queue, offset, unit[0], unit[1])
+
+    def _stands_for_lost(self, queue: TopicQueue, offset: int) -> bool:
+        """Whether an earlier start made a unit lead to a place that everybody reads over."""
+        unit = queue.unit(offset)
+        if unit is None or unit[1] == BLANK_SIZE:
+            return unit is not None
+        record = next(iter(LogScan(self._log, unit[0], check_crc=False)), None)
+        return record is not None and record.size == unit[1] and bool(record.sys_flag & NO_QUEUE_OFFSET)
 
     def _start_without_position(self) -> int:
         """Where reading must begin when only Apache's files tell."""
