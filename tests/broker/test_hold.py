@@ -12,6 +12,7 @@ import cometmq.broker.hold
 from cometmq.broker.controller import Broker
 from cometmq.broker.held_groups import HeldQueue
 from cometmq.clock import VirtualClock
+from cometmq.limits import HELD_SLICE_SECONDS
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import RemotingCommand
 
@@ -88,7 +89,12 @@ async def test_sends_are_answered_whatever_happens_to_waiting_pulls(
     assert [record.body for record in records(await wire.answer(waiting.opaque))] == [b"stored"]
 
 
-async def test_time_is_up(broker: Broker, wire: Wire, clock: VirtualClock) -> None:
+@pytest.mark.parametrize("slice_s", [HELD_SLICE_SECONDS, 0.0], ids=["at once", "over turns"])
+async def test_time_is_up(
+    broker: Broker, wire: Wire, clock: VirtualClock, slice_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when the time comes while a sweep is under way."""
+    monkeypatch.setattr(cometmq.broker.hold, "HELD_SLICE_SECONDS", slice_s)
     await wire.send("T")
     waiting = post_pull(wire, queue_offset=1, wait_ms=15_000)
     await held(broker, wire)

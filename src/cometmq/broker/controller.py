@@ -309,9 +309,9 @@ class Broker:
         self.schedule.register(self.processors)
         pulls.register(self.processors)
         consumers.register(self.processors)
-        ClientManageProcessor(self.live, self.clients, self.topics, self.groups, self.filters, self.locks).register(
-            self.processors
-        )
+        ClientManageProcessor(
+            self.live, self.clients, self.topics, self.groups, self.filters, self.locks, clock=self.clock
+        ).register(self.processors)
         LockProcessor(self.locks, self.clients).register(self.processors)
         ReplyMessageProcessor(
             self.live, targets, self.turn, self.clients.producers, answers, self.address, clock=self.clock

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Iterator
 
 from cometmq.broker.clients import ConsumerManager
+from cometmq.clock import Clock
 from cometmq.limits import GROUP_NOTICES_SECONDS
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import FLAG_ONEWAY, request_command
@@ -23,7 +23,8 @@ _log = logging.getLogger(__name__)
 class GroupNotices:
     """Sends the notices of all groups."""
 
-    def __init__(self, consumers: ConsumerManager) -> None:
+    def __init__(self, consumers: ConsumerManager, *, clock: Clock) -> None:
+        self._clock = clock
         self._consumers = consumers
         self._changed: dict[str, None] = {}
         self._work: Iterator[None] | None = None
@@ -37,10 +38,10 @@ class GroupNotices:
 
     def _go_on(self, work: Iterator[None]) -> None:
         self._work = work
-        until = time.perf_counter() + GROUP_NOTICES_SECONDS
+        until = self._clock.monotonic() + GROUP_NOTICES_SECONDS
         try:
             for _ in work:
-                if time.perf_counter() >= until:
+                if self._clock.monotonic() >= until:
                     asyncio.get_running_loop().call_soon(self._go_on, work)
                     return
         except Exception:  # who joins or leaves is answered whatever happens here

@@ -17,6 +17,7 @@ from cometmq.broker.locks import RebalanceLockManager
 from cometmq.broker.pull_filters import not_supported
 from cometmq.broker.subscriptions import SubscriptionError, is_tag_type, parse_sql
 from cometmq.broker.topics import TopicConfigManager
+from cometmq.clock import Clock
 from cometmq.limits import (
     MAX_CHECK_CLIENT_BYTES,
     MAX_CLIENT_ID_CHARS,
@@ -51,6 +52,8 @@ class ClientManageProcessor:
         groups: SubscriptionGroupManager,
         filters: ConsumerFilterManager,
         locks: RebalanceLockManager,
+        *,
+        clock: Clock,
     ) -> None:
         self._live = live
         self._clients = clients
@@ -58,7 +61,7 @@ class ClientManageProcessor:
         self._groups = groups
         self._filters = filters
         self._locks = locks
-        self._notices = GroupNotices(clients.consumers)
+        self._notices = GroupNotices(clients.consumers, clock=clock)
         clients.consumers.on_change.append(self._notify)
 
     def register(self, processors: ProcessorTable) -> None:

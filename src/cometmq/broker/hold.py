@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -62,6 +62,9 @@ class PullRequestHoldService:
         self._timer: TimerHandle | None = None
         self._sweeps = 0
         self._is_sweeping = False
+        self._sweep_is_due = False
+        self._looks_for_growth = False
+        """Whether the next sweep is also for queues that have grown."""
         self._stopped = False
         self._left: deque[_Work] = deque()
         """Work that did not fit into its turn; when there is any, a later turn is asked for."""
@@ -121,7 +124,7 @@ class PullRequestHoldService:
         """Messages became visible in these queues: wake the pulls that may want them."""
         if not self._count:
             return
-        until = time.perf_counter() + HELD_SLICE_SECONDS
+        until = self._clock.monotonic() + HELD_SLICE_SECONDS
         for queue in queues:
             waiting = self._queues.get((queue.topic, queue.queue_id))
             if waiting is None:
@@ -148,7 +151,7 @@ class PullRequestHoldService:
         """Do some work until its time is up; what is left goes on in a later turn. Whether anything is."""
         try:
             for _ in work:
-                if time.perf_counter() >= until:
+                if self._clock.monotonic() >= until:
                     if not self._left:
                         asyncio.get_running_loop().call_soon(self._go_on)
                     self._left.append(work)
@@ -160,7 +163,7 @@ class PullRequestHoldService:
     def _go_on(self) -> None:
         if self._stopped:
             return
-        until = time.perf_counter() + HELD_SLICE_SECONDS
+        until = self._clock.monotonic() + HELD_SLICE_SECONDS
         left, self._left = self._left, deque()
         while left:
             if self._run(left.popleft(), until):
@@ -216,28 +219,35 @@ class PullRequestHoldService:
 
     def _sweep(self) -> None:
         self._timer = self._clock.call_later(_TIMEOUT_SWEEP_S, self._sweep)
-        if self._is_sweeping:
-            return
         self._sweeps += 1
-        now = self._clock.monotonic()
-        if self._sweeps % _GROWTH_SWEEPS:
-            work = self._answer_all(lambda pull: pull.deadline <= now)
-        else:
-            work = self._answer_all(lambda pull: pull.deadline <= now or self._has_grown(pull))
-        self._is_sweeping = True
-        self._run(work, time.perf_counter() + HELD_SLICE_SECONDS)
+        self._sweep_is_due = True
+        self._looks_for_growth |= not self._sweeps % _GROWTH_SWEEPS
+        if not self._is_sweeping:
+            self._is_sweeping = True
+            self._run(self._sweep_all(), self._clock.monotonic() + HELD_SLICE_SECONDS)
+
+    def _sweep_all(self) -> _Work:
+        """Sweep; once more when a sweep became due meanwhile."""
+        try:
+            while self._sweep_is_due:
+                self._sweep_is_due = False
+                now, grown = self._clock.monotonic(), self._looks_for_growth
+                self._looks_for_growth = False
+                yield from self._answer_all(partial(self._is_due, now, grown))
+        finally:
+            self._is_sweeping = False
+
+    def _is_due(self, now: float, grown: bool, pull: HeldPull) -> bool:
+        return pull.deadline <= now or (grown and self._has_grown(pull))
 
     def _answer_all(self, due: Callable[[HeldPull], bool]) -> _Work:
         """Answer the pulls that are due, and drop those whose connection is closed."""
-        try:
-            for waiting in list(self._queues.values()):
-                for group in list(waiting.groups.values()):
-                    for pull in list(group.pulls):
-                        if pull.connection.closed or due(pull):
-                            self._try(waiting, group, pull)
-                        yield
-        finally:
-            self._is_sweeping = False
+        for waiting in list(self._queues.values()):
+            for group in list(waiting.groups.values()):
+                for pull in list(group.pulls):
+                    if pull.connection.closed or due(pull):
+                        self._try(waiting, group, pull)
+                    yield
 
     # --- answers ------------------------------------------------------------------------------------
     def _try(self, waiting: HeldQueue, group: HeldGroup, pull: HeldPull) -> None:

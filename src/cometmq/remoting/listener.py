@@ -13,6 +13,8 @@ import socket
 from collections.abc import Callable
 from typing import Final
 
+from cometmq.clock import Clock
+
 _log = logging.getLogger(__name__)
 
 _ACCEPTED_AT_ONCE: Final = 32
@@ -23,7 +25,8 @@ _PAUSE_SECONDS: Final = 0.1
 class Listener:
     """Listens on an address and hands over each connection that comes, as a socket that does not block."""
 
-    def __init__(self, accepted: Callable[[socket.socket], None]) -> None:
+    def __init__(self, accepted: Callable[[socket.socket], None], *, clock: Clock) -> None:
+        self._clock = clock
         self._accepted = accepted
         self._sockets: list[socket.socket] = []
 
@@ -77,9 +80,8 @@ class Listener:
                 return
             except OSError as error:
                 _log.error("no connection can be accepted for a moment: %s", error)
-                loop = asyncio.get_running_loop()
-                loop.remove_reader(listening)
-                loop.call_later(_PAUSE_SECONDS, self._go_on, listening)
+                asyncio.get_running_loop().remove_reader(listening)
+                self._clock.call_later(_PAUSE_SECONDS, self._go_on, listening)
                 return
             connection.setblocking(False)
             self._accepted(connection)

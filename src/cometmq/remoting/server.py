@@ -84,7 +84,7 @@ class RemotingServer:
         self._refused = 0
         """Connections refused since that was last logged."""
         self._ssl_context = ssl_context
-        self._listener = Listener(self._accepted)
+        self._listener = Listener(self._accepted, clock=clock)
         self._opening: dict[ServerConnection, asyncio.Task[None]] = {}
         """Connections that are accepted and have no transport yet, such as during a TLS handshake."""
         self._loop: asyncio.AbstractEventLoop | None = None
