@@ -1,6 +1,7 @@
 """Measures the broker beside Apache RocketMQ 4.9.7, in turn, on this machine, with `mqload`.
 
     python benchmarks/broker.py load   [--rounds 5] [--seconds 6]   the cases of docs/performance.md, both systems
+    python benchmarks/broker.py slaves [--rounds 5] [--seconds 6]   the same with a slave
     python benchmarks/broker.py memory [--messages 5000000]         anonymous memory after so many messages
     python benchmarks/broker.py start  [--messages 10000000]        time to be ready: empty, after a stop, after SIGKILL
 
@@ -21,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,6 +77,8 @@ CASES = (
     Case("drain by pulls of 32", ("-t", "D", "-s", "120"), pull=True),
     Case("SYNC_FLUSH, 64 connections", ("-c", "64", "-t", "S"), flush="SYNC_FLUSH"),
     Case("SYNC_FLUSH, 1 connection", ("-c", "1", "-t", "S"), flush="SYNC_FLUSH"),
+)
+SLAVE_CASES = (
     Case("ASYNC_MASTER with a slave, 64 connections", ("-c", "64", "-t", "R"), role="ASYNC_MASTER"),
     Case("SYNC_MASTER with a slave, 64 connections", ("-c", "64", "-t", "R"), role="SYNC_MASTER"),
 )
@@ -177,26 +180,24 @@ def _generator_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def measure_round(system: System, seconds: float, only: str) -> Iterator[tuple[Case, Measured]]:
-    """All cases of one system, those of a kind of flush and a role on one broker."""
-    for flush, role in dict.fromkeys((case.flush, case.role) for case in CASES):
-        cases = [case for case in CASES if (case.flush, case.role) == (flush, role) and only in case.name]
-        if not cases:
-            continue
+def measure_round(chosen: Sequence[Case], system: System, seconds: float) -> Iterator[tuple[Case, Measured]]:
+    """Some cases of one system, those of a kind of flush and a role on one broker."""
+    for flush, role in dict.fromkeys((case.flush, case.role) for case in chosen):
+        cases = [case for case in chosen if (case.flush, case.role) == (flush, role)]
         directory = Path(tempfile.mkdtemp(prefix="cometmq-bench-"))
         try:
             with running(system, flush, directory, role) as broker:
                 if system is System.APACHE:
                     mqload("send", broker.port, "-c", "64", "-t", "Warm", "-s", str(JAVA_WARM_SECONDS))
                 for case in cases:
-                    if case.pull and only:
+                    if case.pull and cases[0].pull:
                         mqload("send", broker.port, "-c", "16", "-w", "32", "-t", "D", "-s", str(seconds))
                     yield case, measured(case, broker, seconds)
         finally:
             shutil.rmtree(directory, ignore_errors=True)
 
 
-def load(rounds: int, seconds: float, only: str) -> None:
+def load(cases: Sequence[Case], rounds: int, seconds: float) -> None:
     """Both systems in turn, then the table of medians."""
     generator()
     load_before, before = os.getloadavg()[0], machine.look_before()
@@ -204,7 +205,7 @@ def load(rounds: int, seconds: float, only: str) -> None:
     for number in range(rounds):
         order = (System.APACHE, System.COMETMQ) if number % 2 else (System.COMETMQ, System.APACHE)
         for system in order:
-            for case, result in measure_round(system, seconds, only):
+            for case, result in measure_round(cases, system, seconds):
                 figures.setdefault((case.name, system), []).append(result)
                 print(json.dumps(_line(number + 1, system, case, result)), flush=True)
     print(f"\n{rounds} rounds of {seconds:g} s. ", end="")
@@ -213,9 +214,8 @@ def load(rounds: int, seconds: float, only: str) -> None:
         "\n| case | Apache | CometMQ | ratio | p99 Apache | p99 CometMQ | CPU a message, Apache / CometMQ |"
         "\n|---|---|---|---|---|---|---|"
     )
-    for case in CASES:
-        if (case.name, System.APACHE) in figures:
-            print(_row(case.name, *(figures[case.name, system] for system in (System.APACHE, System.COMETMQ))))
+    for case in cases:
+        print(_row(case.name, *(figures[case.name, system] for system in (System.APACHE, System.COMETMQ))))
 
 
 def _line(number: int, system: System, case: Case, result: Measured) -> dict[str, Any]:
@@ -300,16 +300,17 @@ def _serve_seconds(data: Path) -> float:
 
 
 def main() -> None:
-    """Run one of the three measurements."""
+    """Run one of the four measurements."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["load", "memory", "start"])
+    parser.add_argument("what", choices=["load", "slaves", "memory", "start"])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=6.0, help="of each case")
     parser.add_argument("--only", default="", help="cases whose name contains this")
     parser.add_argument("--messages", type=int)
     options = parser.parse_args()
-    if options.what == "load":
-        load(options.rounds, options.seconds, options.only)
+    if options.what in ("load", "slaves"):
+        cases = CASES if options.what == "load" else SLAVE_CASES
+        load([case for case in cases if options.only in case.name], options.rounds, options.seconds)
     elif options.what == "memory":
         memory(options.messages or 5_000_000)
     else:

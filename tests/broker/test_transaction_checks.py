@@ -374,6 +374,24 @@ async def test_what_is_older_than_the_log_is_kept_is_given_up(broker: Broker, wi
     assert len(stored(broker, TRANS_CHECK_MAX_TIME_TOPIC)) == 1
 
 
+async def test_transactions_whose_half_messages_are_gone_are_told_by_their_number(
+    start_broker: StartBroker, connect_to: ConnectTo, clock: VirtualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As when a full disk takes log files before their time."""
+    broker = await start_broker(mapped_file_size_commit_log=64 * 1024)
+    wire = await connect_to(broker)
+    for number in range(3):
+        await send_half(wire, f"K{number}")
+    for _ in range(10):
+        assert (await wire.send("Fill", bytes(30_000))).code == 0
+    await clock.run_for(2)
+    assert broker.store._maintenance._retention.delete_files(force=True) > 0
+    clock.advance(60)
+    await round_of_checks(broker)
+    assert "3 open transactions are over and can be committed no more" in caplog.text
+    assert stored(broker, TRANS_CHECK_MAX_TIME_TOPIC) == []
+
+
 async def test_a_round_of_many_lets_others_work(broker: Broker, wire: Wire, clock: VirtualClock) -> None:
     await join(wire)
     for number in range(500):

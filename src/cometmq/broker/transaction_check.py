@@ -68,6 +68,8 @@ class TransactionalMessageCheck:
         """Group → how often it was asked, for the round robin over its producers; of live groups only."""
         self.asked = 0
         self.given_up = 0
+        self.lost = 0
+        """Transactions whose half message the log no longer has."""
         self._round_began = 0
         """``given_up`` when the round began."""
 
@@ -79,6 +81,7 @@ class TransactionalMessageCheck:
         self._asked_last = {group: count for group, count in self._asked_last.items() if group in groups}
         newest = offsets[-1] if offsets else 0
         given_up = self._round_began = self.given_up
+        lost = self.lost
         try:
             for begin in range(0, len(offsets), TRANSACTION_SLICE):
                 for offset in offsets[begin : begin + TRANSACTION_SLICE]:
@@ -91,6 +94,13 @@ class TransactionalMessageCheck:
                 "%d transactions that nobody ended are given up; their messages are kept in %s",
                 self.given_up - given_up,
                 TRANS_CHECK_MAX_TIME_TOPIC,
+            )
+
+        if self.lost > lost:
+            _log.error(
+                "%d open transactions are over and can be committed no more: the log no longer has their half messages "
+                "(their file is deleted, or damaged)",
+                self.lost - lost,
             )
 
     def _look(self, offset: int, newest: int) -> None:
@@ -107,7 +117,7 @@ class TransactionalMessageCheck:
         if noted is None:
             half = table.record(offset)
             if half is None:
-                table.drop(offset)
+                self._drop(offset)
                 return
             noted = table.note(half)
         now = self._clock.now_ms()
@@ -119,13 +129,17 @@ class TransactionalMessageCheck:
             return
         half = half or table.record(offset)
         if half is None:
-            table.drop(offset)
+            self._drop(offset)
         elif is_young:
             self._put_back(half, noted, asks=False)
         elif is_expired or noted.check_times >= config.transaction_check_max:
             self._give_up(half)
         else:
             self._put_back(half, msgspec.structs.replace(noted, check_times=noted.check_times + 1), asks=True)
+
+    def _drop(self, offset: int) -> None:
+        self._table.drop(offset)
+        self.lost += 1
 
     # --- what becomes of it -------------------------------------------------------------------
     def _put_back(self, half: StoredRecord, noted: Transaction, *, asks: bool) -> None:

@@ -48,6 +48,8 @@ from cometmq.remoting.unsent import UnsentAnswers
 log = logging.getLogger(__name__)
 
 _SWEEP_SECONDS: Final = 5.0
+_COUNTS_OF_RESERVE: Final = 8
+"""Descriptors are counted each time that an eighth of those kept for files may have gone."""
 _BACKLOG: Final = 4_096
 """Connections that wait to be accepted, in the kernel: a client that comes back with all of its at once."""
 
@@ -81,6 +83,8 @@ class RemotingServer:
         self._max_connections = max_connections
         self._allowed = max_connections
         """How many connections may be open, by the configuration and by the descriptors that are free."""
+        self._uncounted = 0
+        """Connections accepted since descriptors were last counted: other ports of the process take some, too."""
         self._refused = 0
         """Connections refused since that was last logged."""
         self._ssl_context = ssl_context
@@ -136,6 +140,9 @@ class RemotingServer:
 
     def _accepted(self, sock: socket.socket) -> None:
         """Make a connection of a socket, or close it when there are too many."""
+        self._uncounted += 1
+        if self._uncounted > descriptors.kept_for_files() // _COUNTS_OF_RESERVE:
+            self._count_descriptors()
         if len(self.connections) + len(self._opening) >= self._allowed:
             if not self._refused:
                 self._warn_of_refusal()
@@ -159,10 +166,11 @@ class RemotingServer:
         reason = "serverMaxConnections"
         if self._allowed < self._max_connections:
             reason = f"the process may have {descriptors.limit()} descriptors; raise it with ulimit -n or LimitNOFILE"
-        log.warning("connections are refused: %d are open (%s)", self._allowed, reason)
+        log.warning("connections are refused: %d are open (%s)", len(self.connections), reason)
 
     def _count_descriptors(self) -> None:
         """Find how many connections may be open: what files and other sockets have, and some more, is not for them."""
+        self._uncounted = 0
         others = max(descriptors.in_use() - len(self.connections), 0)
         free = descriptors.limit() - others - descriptors.kept_for_files()
         self._allowed = max(min(self._max_connections, free), 1)

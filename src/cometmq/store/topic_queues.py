@@ -15,8 +15,8 @@ UNKNOWN_LEVEL_DELAY_MS: Final = 1_000
 """What a message waits in a queue of no level of the table, as in Apache (``computeDeliverTimestamp``)."""
 
 
-_SHARE_OF_DESCRIPTORS: Final = 4
-"""Of all descriptors a fourth, at most, is for mappings of queue files."""
+_SHARE_OF_DESCRIPTORS: Final = 16
+"""Of all descriptors a sixteenth, at most, is for mappings of queue files: half of what connections leave free."""
 
 
 class TopicQueues:
