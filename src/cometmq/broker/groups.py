@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from cometmq import fastjson
 from cometmq.broker.live_config import LiveConfig
 from cometmq.broker.row_texts import RowTexts, differing, replace_rows
 from cometmq.broker.slices import batches
-from cometmq.broker.table_file import INT32_MAX, TableFile, loaded_version
+from cometmq.broker.table_file import INT32_MAX, TableFile, versioned_table
 from cometmq.clock import Clock
 from cometmq.limits import MAX_GROUPS, MAX_TOPIC_QUEUES, TABLE_ROWS_PER_SLICE
 from cometmq.message.names import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS, check_group
@@ -61,7 +62,7 @@ class SubscriptionGroupManager:
     def load(self) -> list[str]:
         """Read the file and add the groups every broker has; return a line for each thing found wrong."""
         findings: list[str] = []
-        stored = self._file.load(_loaded)
+        stored = self._file.load(partial(versioned_table, "subscriptionGroupTable"))
         if stored is not None:
             version, entries = stored
             self.version = version or self.version
@@ -146,14 +147,6 @@ class SubscriptionGroupManager:
         """Write the file if the table changed; on a full or broken disk it stays due for the next call."""
         if self._file.take_due():
             self._file.write_text(self._rows.text(self.version, self._table))
-
-
-def _loaded(loaded: Any) -> tuple[DataVersion | None, dict[str, Any]]:
-    """The version and the entries of the file."""
-    entries = loaded["subscriptionGroupTable"]
-    if not isinstance(entries, dict):
-        raise TypeError("its subscriptionGroupTable is no table")
-    return loaded_version(loaded), entries
 
 
 def _checked(name: str, entry: Any) -> tuple[SubscriptionGroupConfig | None, str]:

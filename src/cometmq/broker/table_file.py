@@ -37,13 +37,23 @@ def set_aside(path: Path, why: str) -> str:
 
 def offset_table(loaded: Any) -> dict[str, Any]:
     """The offsets in a file that has them under ``offsetTable``."""
-    table = loaded["offsetTable"]
+    return _table(loaded, "offsetTable")
+
+
+def versioned_table(field: str, loaded: Any) -> tuple[DataVersion | None, dict[str, Any]]:
+    """The version and the entries of a file that has them under ``field``."""
+    entries = _table(loaded, field)
+    return _version(loaded), entries
+
+
+def _table(loaded: Any, field: str) -> dict[str, Any]:
+    table = loaded[field]
     if not isinstance(table, dict):
-        raise TypeError("its offsetTable is no table")
+        raise TypeError(f"its {field} is no table")
     return table
 
 
-def loaded_version(loaded: Any) -> DataVersion | None:
+def _version(loaded: Any) -> DataVersion | None:
     """The version that a table was written with; ``None`` when it has none that can be used."""
     try:
         return decode_body(DataVersion, fastjson.dumps(loaded.get("dataVersion")))

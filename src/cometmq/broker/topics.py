@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +18,7 @@ from cometmq import fastjson
 from cometmq.broker.live_config import LiveConfig
 from cometmq.broker.row_texts import RowTexts, differing, replace_rows
 from cometmq.broker.slices import batches
-from cometmq.broker.table_file import INT32_MAX, TableFile, loaded_version
+from cometmq.broker.table_file import INT32_MAX, TableFile, versioned_table
 from cometmq.clock import Clock
 from cometmq.limits import MAX_TOPIC_QUEUES, MAX_TOPICS, TABLE_ROWS_PER_SLICE
 from cometmq.message.names import (
@@ -123,7 +124,7 @@ class TopicConfigManager:
     def load(self) -> list[str]:
         """Read the file, add the topics that every broker has; return a line for each thing found wrong."""
         findings: list[str] = []
-        stored = self._file.load(_loaded)
+        stored = self._file.load(partial(versioned_table, "topicConfigTable"))
         if stored is not None:
             version, entries = stored
             self.version = version or self.version
@@ -287,14 +288,6 @@ class TopicConfigManager:
             self._file.write_text(self._rows.text(self.version, self._table))
         if not self._file.failed:
             self._unsaved.clear()
-
-
-def _loaded(loaded: Any) -> tuple[DataVersion | None, dict[str, Any]]:
-    """The version and the entries of the file."""
-    entries = loaded["topicConfigTable"]
-    if not isinstance(entries, dict):
-        raise TypeError("its topicConfigTable is no table")
-    return loaded_version(loaded), entries
 
 
 def _checked(name: str, entry: Any) -> tuple[TopicConfig | None, str]:
