@@ -2,6 +2,7 @@
 
     python benchmarks/broker.py load   [--rounds 5] [--seconds 6]   the cases of docs/performance.md, both systems
     python benchmarks/broker.py slaves [--rounds 5] [--seconds 6]   the same with a slave
+    python benchmarks/broker.py tls    [--rounds 5] [--seconds 6]   plain text and TLS on one port
     python benchmarks/broker.py memory [--messages 5000000]         anonymous memory after so many messages
     python benchmarks/broker.py start  [--messages 10000000]        time to be ready: empty, after a stop, after SIGKILL
 
@@ -34,7 +35,8 @@ sys.path.insert(0, str(ROOT))
 from benchmarks import machine  # noqa: E402
 from benchmarks.machine import Beside, CpuTimes  # noqa: E402
 from benchmarks.process_cost import cpu_seconds  # noqa: E402
-from tests.interop import probe, systems  # noqa: E402
+from tests.helpers.waiting import wait_for  # noqa: E402
+from tests.interop import systems  # noqa: E402
 from tests.interop.systems import Server, System  # noqa: E402
 
 from cometmq.client import BrokerError, Message  # noqa: E402
@@ -59,6 +61,8 @@ class Case:
     pull: bool = False
     role: str = NO_SLAVE
     """brokerRole of a master with one slave of its own system."""
+    tls: bool = False
+    """Over TLS, with the certificate that a broker without one makes."""
 
 
 CASES = (
@@ -82,6 +86,12 @@ SLAVE_CASES = (
     Case("ASYNC_MASTER with a slave, 64 connections", ("-c", "64", "-t", "R"), role="ASYNC_MASTER"),
     Case("SYNC_MASTER with a slave, 64 connections", ("-c", "64", "-t", "R"), role="SYNC_MASTER"),
 )
+TLS_CASES = (
+    Case("plain text, 64 connections", ("-c", "64", "-t", "A")),
+    Case("TLS, 64 connections", ("-c", "64", "-t", "A"), tls=True),
+    Case("TLS, 16 connections x 32 in flight", ("-c", "16", "-w", "32", "-t", "D"), tls=True),
+    Case("TLS, drain by pulls of 32", ("-t", "D", "-s", "120"), pull=True, tls=True),
+)
 
 
 @dataclass(frozen=True)
@@ -103,19 +113,20 @@ class Measured:
         return self.user_us + self.system_us
 
 
-def generator() -> Path:
+def generator(*, tls: bool = False) -> Path:
     """The load generator, compiled now if it is older than its source."""
     source = Path(__file__).with_name("mqload.c")
-    target = Path(tempfile.gettempdir()) / f"cometmq-mqload-{os.getuid()}"
+    target = Path(tempfile.gettempdir()) / f"cometmq-mqload{'-tls' * tls}-{os.getuid()}"
     if not target.exists() or target.stat().st_mtime < source.stat().st_mtime:
-        subprocess.run(["cc", "-O2", "-o", str(target), str(source), "-lm"], check=True)
+        more = ("-DTLS", "-lssl", "-lcrypto") if tls else ()
+        subprocess.run(["cc", "-O2", "-o", str(target), str(source), "-lm", *more], check=True)
     return target
 
 
-def mqload(mode: str, port: int, *options: str) -> dict[str, Any]:
+def mqload(mode: str, port: int, *options: str, tls: bool = False) -> dict[str, Any]:
     """Run the generator once; a failed send is an error."""
     done = subprocess.run(
-        [str(generator()), mode, "-p", str(port), *options], capture_output=True, text=True, check=False
+        [str(generator(tls=tls)), mode, "-p", str(port), *options], capture_output=True, text=True, check=False
     )
     if not done.stdout:
         raise RuntimeError(f"mqload {mode} {options}: {done.stderr}")
@@ -155,14 +166,14 @@ def until_it_follows(namesrv: str, master: str, slave: str) -> None:
                 return False
             return len(ends) == 1
 
-        probe.until(follows, FOLLOWS_SECONDS, "the slave follows")
+        wait_for(follows, "the slave follows", FOLLOWS_SECONDS)
 
 
 def measured(case: Case, broker: Server, seconds: float) -> Measured:
     """Run one case and read what it cost the broker."""
     options = case.options if case.pull else (*case.options, "-s", str(seconds))
     clocks, before, generated = CpuTimes.now(), cpu_seconds(broker.pid), _generator_seconds()
-    result = mqload("pull" if case.pull else "send", broker.port, *options)
+    result = mqload("pull" if case.pull else "send", broker.port, *options, tls=case.tls)
     time.sleep(SETTLE_SECONDS)
     user, system = (after - begin for after, begin in zip(cpu_seconds(broker.pid), before, strict=True))
     # What the kernel does for the broker's sockets and files counts as the broker's, not as that of others.
@@ -188,7 +199,8 @@ def measure_round(chosen: Sequence[Case], system: System, seconds: float) -> Ite
         try:
             with running(system, flush, directory, role) as broker:
                 if system is System.APACHE:
-                    mqload("send", broker.port, "-c", "64", "-t", "Warm", "-s", str(JAVA_WARM_SECONDS))
+                    for tls in sorted({case.tls for case in cases}):
+                        mqload("send", broker.port, "-c", "64", "-t", "Warm", "-s", str(JAVA_WARM_SECONDS), tls=tls)
                 for case in cases:
                     if case.pull and cases[0].pull:
                         mqload("send", broker.port, "-c", "16", "-w", "32", "-t", "D", "-s", str(seconds))
@@ -300,16 +312,16 @@ def _serve_seconds(data: Path) -> float:
 
 
 def main() -> None:
-    """Run one of the four measurements."""
+    """Run one of the measurements."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["load", "slaves", "memory", "start"])
+    parser.add_argument("what", choices=["load", "slaves", "tls", "memory", "start"])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=6.0, help="of each case")
     parser.add_argument("--only", default="", help="cases whose name contains this")
     parser.add_argument("--messages", type=int)
     options = parser.parse_args()
-    if options.what in ("load", "slaves"):
-        cases = CASES if options.what == "load" else SLAVE_CASES
+    tables = {"load": CASES, "slaves": SLAVE_CASES, "tls": TLS_CASES}
+    if (cases := tables.get(options.what)) is not None:
         load([case for case in cases if options.only in case.name], options.rounds, options.seconds)
     elif options.what == "memory":
         memory(options.messages or 5_000_000)

@@ -13,8 +13,8 @@ import time
 
 from cometmq.message.hosts import encode_host
 from cometmq.message.record import encode_record
-from cometmq.spark.columns import COLUMNS, arrow_schema
-from cometmq.spark.decode import Records, decode
+from cometmq.spark.records.columns import COLUMNS, arrow_schema
+from cometmq.spark.records.decode import Records, decode
 
 
 def properties(number: int) -> str:

@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT))
 from tests.interop.systems import Deployment, System, deploy  # noqa: E402
 
 from cometmq.client import Admin, Message, MessageExt, Producer, PushConsumer  # noqa: E402
-from cometmq.client.listener import Listener  # noqa: E402
+from cometmq.client.consumer.listener import Listener  # noqa: E402
 
 WARM_SECONDS = {System.APACHE: 20.0, System.COMETMQ: 2.0}
 BODY = bytes(128)

@@ -26,8 +26,8 @@ from benchmarks.figures import CPU, PAGE, Figure, measured, tables  # noqa: E402
 from cometmq.limits import SPARK_TASK_BYTES  # noqa: E402
 from cometmq.message.hosts import encode_host  # noqa: E402
 from cometmq.message.record import encode_record  # noqa: E402
-from cometmq.spark.options import MAX_PARTITION_BYTES  # noqa: E402
-from cometmq.spark.planning import LARGE_PARTITION  # noqa: E402
+from cometmq.spark.source.options import MAX_PARTITION_BYTES  # noqa: E402
+from cometmq.spark.source.planning import LARGE_PARTITION  # noqa: E402
 from cometmq.store.config import CQ_UNIT_BYTES, StoreConfig  # noqa: E402
 
 DAY_S: Final = 86_400

@@ -35,8 +35,8 @@ from benchmarks.machine import Beside, CpuTimes  # noqa: E402
 from benchmarks.process_cost import CpuMeter  # noqa: E402
 from benchmarks.spark_sides import SESSIONS, CometSide, KafkaSide, Side, prepare_class_path, remove  # noqa: E402
 
-from cometmq.spark.archive import archive  # noqa: E402
-from cometmq.spark.archive_store import archive_store  # noqa: E402
+from cometmq.spark.jobs.archive.from_store import archive_store  # noqa: E402
+from cometmq.spark.jobs.archive.job import archive  # noqa: E402
 
 FILES: Final = 4
 STREAM_BATCH: Final = 200_000

@@ -17,14 +17,15 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 import pyarrow.parquet as pq
+from tests.helpers.waiting import wait_for
 from tests.interop import builds, probe
 from tests.interop.systems import System, deploy
 from tests.spark.topics import Topics
 
 from cometmq.client import Message, Producer
-from cometmq.spark.cluster import Cluster
-from cometmq.spark.environment import local_session
-from cometmq.spark.options import parse_options
+from cometmq.spark.session.environment import local_session
+from cometmq.spark.source.cluster import Cluster
+from cometmq.spark.source.options import parse_options
 from cometmq.testing import free_port
 
 POM: Final = Path(__file__).with_name("kafka") / "pom.xml"
@@ -192,7 +193,7 @@ class KafkaSide:
                 [*java, "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", settings], check=True, **run
             )
             self._process = subprocess.Popen([*java, "kafka.Kafka", str(settings)], start_new_session=True, **run)
-        probe.until(lambda: probe.port_open(self._address), START_TIMEOUT_S, "Kafka is ready")
+        wait_for(lambda: probe.port_open(self._address), "Kafka is ready", START_TIMEOUT_S)
         client = jvm.java.util.Properties()
         client.setProperty("bootstrap.servers", self._address)
         for role in ("key", "value"):

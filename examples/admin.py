@@ -1,4 +1,4 @@
-"""Look at a cluster, make a topic, find a message, see how far a group is, move it.
+"""Look at a cluster, create a topic, find a message, show and reset the offsets of a group.
 
 python examples/admin.py [NAMESRV]
 """

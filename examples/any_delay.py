@@ -1,4 +1,4 @@
-"""Send messages that come later, to the millisecond, and take one of them back.
+"""Send messages that are delivered later, to the millisecond, and recall one of them.
 
 python examples/any_delay.py [NAMESRV]
 """
@@ -13,7 +13,7 @@ from cometmq.client import ConsumeFromWhere, Message, MessageExt, Producer, Push
 
 
 async def main(namesrv: str) -> None:
-    """Three messages to the topic `alarms`, of which two come."""
+    """Send three messages to the topic `alarms`, of which two are delivered."""
     arrived: asyncio.Queue[tuple[float, MessageExt]] = asyncio.Queue()
 
     async def remind(messages: Sequence[MessageExt]) -> None:

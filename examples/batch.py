@@ -1,4 +1,4 @@
-"""Send ten thousand messages in as few requests as possible, without an event loop of one's own.
+"""Send ten thousand messages in as few requests as possible, with the synchronous producer.
 
 python examples/batch.py [NAMESRV]
 """

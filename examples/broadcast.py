@@ -1,4 +1,4 @@
-"""Every running copy of this program gets every message of `orders`; offsets are kept below the home directory.
+"""Consume `orders` by broadcasting: every running copy gets every message; offsets are stored in the home directory.
 
 python examples/broadcast.py [NAMESRV [COUNT]]
 """
@@ -13,7 +13,7 @@ from cometmq.client.sync import SyncPushConsumer
 
 
 def main(namesrv: str, count: int) -> None:
-    """Count what comes."""
+    """Count the messages."""
     seen = 0
     enough = threading.Event()
     lock = threading.Lock()

@@ -12,7 +12,7 @@ from cometmq.client import ConsumeFromWhere, MessageExt, PushConfig, PushConsume
 
 
 async def main(namesrv: str, count: int) -> None:
-    """Print what comes."""
+    """Print every message."""
     seen = 0
     enough = asyncio.Event()
 

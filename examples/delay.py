@@ -1,4 +1,4 @@
-"""Send a message that arrives a second later: delay level 1 of `messageDelayLevel`.
+"""Send a message that is delivered a second later: delay level 1 of `messageDelayLevel`.
 
 python examples/delay.py [NAMESRV]
 """
@@ -15,7 +15,7 @@ ONE_SECOND = 1
 
 
 async def main(namesrv: str) -> None:
-    """Send one message with a delay and one without, and print when they come."""
+    """Send one message with a delay and one without, and print when they are delivered."""
     began = time.monotonic()
     both = asyncio.Event()
     seen = []

@@ -1,4 +1,4 @@
-"""See every attempt to send and every listener call, and refuse messages before they are sent.
+"""Show every attempt to send and every listener call, and refuse messages before they are sent.
 
 python examples/hooks.py [NAMESRV]
 """
@@ -21,12 +21,12 @@ from cometmq.client.sync import SyncProducer, SyncPushConsumer
 
 
 def sent(context: SendMessageContext) -> None:
-    """After each attempt."""
+    """Print each attempt; called after it."""
     print(f"sent {len(context.messages)} to {context.queue.topic} in {context.ended_at_ms - context.begun_at_ms} ms")
 
 
 def check(context: CheckForbiddenContext) -> None:
-    """Before each attempt; raising refuses the message."""
+    """Refuse a message by raising; called before each attempt."""
     if any(b"password" in message.body for message in context.messages):
         raise ValueError("passwords do not belong into messages")
 

@@ -1,4 +1,4 @@
-"""Poll the topic `orders` at one's own pace, commit what is done, then read one queue again from its beginning.
+"""Poll the topic `orders`, commit the processed messages, then read one queue again from its beginning.
 
 python examples/lite_pull.py [NAMESRV]
 """
@@ -10,7 +10,7 @@ from cometmq.client import ConsumeFromWhere, LitePullConfig, LitePullConsumer
 
 
 async def main(namesrv: str) -> None:
-    """Read what is there."""
+    """Read all messages of the topic."""
     config = LitePullConfig(
         auto_commit=False,
         consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,

@@ -1,4 +1,4 @@
-"""Send the states of three orders and consume each order's in their order, although one fails at first.
+"""Send the states of three orders and consume those of each order in sequence, although one fails at first.
 
 python examples/ordered.py [NAMESRV]
 """
@@ -14,7 +14,7 @@ ORDERS = ("order-1", "order-2", "order-3")
 
 
 async def main(namesrv: str) -> None:
-    """Every order is a sharding key: its messages share a queue, and a queue is consumed one call at a time."""
+    """Use each order as a sharding key: its messages share a queue, which is consumed one call at a time."""
     failed: set[str] = set()
     left = len(STATES) * len(ORDERS)
     finished = asyncio.Event()

@@ -1,4 +1,4 @@
-"""Consume in order and commit by threes, as one would write to a database; the first write is rolled back.
+"""Consume in order and commit three messages together, as a database write would; the first write is rolled back.
 
 python examples/ordered_commit.py [NAMESRV]
 """
@@ -15,7 +15,7 @@ ROWS_AT_ONCE = 3
 
 
 async def main(namesrv: str) -> None:
-    """All entries share a sharding key, so one queue has them; they are done three by three."""
+    """Send all entries with one sharding key, so to one queue, and commit them three by three."""
     rows: list[str] = []
     writes = 0
     written = 0

@@ -1,4 +1,4 @@
-"""Send one message, a hundred at once, and three of one order in order.
+"""Send one message, a hundred together, and three of one order in sequence.
 
 python examples/producer.py [NAMESRV]
 """

@@ -1,4 +1,4 @@
-"""Lose a broker while sending: messages go to the other one, and the lost one is left alone.
+"""Lose a broker while sending: messages go to the other one, and the producer avoids the lost one.
 
 python examples/producer_retries.py        (a nameserver and two brokers run in the program itself)
 """
@@ -19,28 +19,28 @@ from cometmq.testing import Cluster
 
 CONFIG = ProducerConfig(
     send_timeout_s=2,  # for all attempts of a message together
-    send_msg_max_timeout_per_request_s=0.5,  # a broker that stands still costs so much of it
+    send_msg_max_timeout_per_request_s=0.5,  # of which a broker that hangs costs at most this
     retry_times_when_send_failed=2,  # at another broker where there is one
-    retry_another_broker_when_not_store_ok=True,  # also when a message is stored less safely than asked for
-    send_latency_fault_enable=True,  # brokers that fail or are slow are left out for a while
+    retry_another_broker_when_not_store_ok=True,  # also when a message is stored less safely than requested
+    send_latency_fault_enable=True,  # avoid brokers that fail or are slow for a while
 )
 
 
 def tell(context: SendMessageContext) -> None:
-    """After each attempt."""
+    """Print each failed attempt; called after every attempt."""
     if context.error is not None:
         print(f"an attempt at {context.queue.broker_name} failed: {type(context.error).__name__}")
 
 
 async def send(producer: Producer) -> None:
-    """Twenty messages to the topic `payments`."""
+    """Send twenty messages to the topic `payments`."""
     results = [await producer.send(Message("payments", b"payment %d" % number)) for number in range(20)]
     assert all(result.status is SendStatus.SEND_OK for result in results)
     print(", ".join(f"{count} at {name}" for name, count in Counter(r.queue.broker_name for r in results).items()))
 
 
 async def main() -> None:
-    """Two brokers, then one, then none."""
+    """Send with two brokers, then with one, then with none."""
     async with Cluster(brokers=2) as cluster:
         await cluster.create_topic("payments")
         hooks = [SendMessageHook(after=tell)]

@@ -1,4 +1,4 @@
-"""Ask a service over a topic and wait for its reply.
+"""Send a request over a topic and wait for its reply.
 
 python examples/request_reply.py [NAMESRV]
 """
@@ -11,9 +11,9 @@ from cometmq.client import Message, MessageExt, Producer, PushConsumer, RequestT
 
 
 async def main(namesrv: str) -> None:
-    """A consumer of the topic `sums` replies to each request; a producer asks."""
+    """Reply to each request as a consumer of the topic `sums`, and send a request as a producer."""
     async with Producer("sum-service", namesrv) as replier, Producer("sum-client", namesrv) as asker:
-        await asker.send(Message("sums", b"1 1"))  # makes the topic; it is no request, so nobody replies
+        await asker.send(Message("sums", b"1 1"))  # creates the topic; it is not a request and gets no reply
 
         async def listener(messages: Sequence[MessageExt]) -> None:
             for message in messages:

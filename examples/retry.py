@@ -1,4 +1,4 @@
-"""A consumer that fails: the message comes again, is given up, is read among the dead letters and sent again.
+"""Fail on a message until it is a dead letter, read it there, and send it again.
 
 python examples/retry.py [NAMESRV]
 """
@@ -11,15 +11,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cometmq.client import Admin, ConsumeFromWhere, Message, MessageExt, Producer, PushConfig, PushConsumer, Retry
-from cometmq.client.dead_letters import read_dead_letters
-from cometmq.client.resend import Ledger, Outcome, resend
+from cometmq.client.dead_letters import Ledger, Outcome, read_dead_letters, resend
 
 AFTER_A_SECOND = 1
 """Delay level of the retry; 0 lets the broker choose: 10 s, 30 s, 1 min and so on."""
 
 
 async def main(namesrv: str) -> None:
-    """Fail twice on one message, then send it again and take it."""
+    """Fail twice on one message, then send it again and consume it."""
     group = f"billing-{time.time_ns()}"
     broken = True
     taken = asyncio.Event()
@@ -51,7 +50,7 @@ async def main(namesrv: str) -> None:
 
 
 def report(letter: MessageExt, outcome: Outcome, words: str) -> None:
-    """Say what became of one dead letter."""
+    """Print the result for one dead letter."""
     print(f"{outcome.value}: {letter.body.decode()} {words}".rstrip())
 
 

@@ -1,4 +1,4 @@
-"""Consume only the messages whose properties an SQL92 expression wants; the broker needs enablePropertyFilter=true.
+"""Consume only messages whose properties match an SQL92 expression; the broker needs enablePropertyFilter=true.
 
 python examples/sql_filter.py [NAMESRV]
 """

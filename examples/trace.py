@@ -1,4 +1,4 @@
-"""Trace a message from its producer to its consumer, and read its way back.
+"""Trace a message from its producer to its consumer, and read the trace.
 
 python examples/trace.py [NAMESRV]        then: cometmq message trace ID
 """
@@ -7,7 +7,7 @@ import asyncio
 import sys
 
 from cometmq.client import Admin, ConsumeFromWhere, Message, Producer, ProducerConfig, PushConfig, PushConsumer
-from cometmq.client.trace_reader import way_of
+from cometmq.client.trace import way_of
 
 
 async def main(namesrv: str) -> None:

@@ -1,4 +1,4 @@
-"""Move money and say so by a message, or do neither.
+"""Move money and send a message about it, or do neither.
 
 python examples/transaction.py [NAMESRV]
 """
@@ -11,11 +11,11 @@ from cometmq.client import Message, MessageExt, TransactionProducer, Transaction
 
 accounts = {"alice": 100, "bob": 0}
 transfers: set[str] = set()
-"""Transaction ids of what was done; in real life a table in the same database as the accounts."""
+"""Ids of finished transactions; in real life a table in the same database as the accounts."""
 
 
 def transfer(message: Message, arg: Any, transaction_id: str) -> TransactionState:
-    """Do the local work: change both accounts and note the transaction, in one database transaction."""
+    """Do the local work: change both accounts and store the transaction id, in one database transaction."""
     amount: int = arg
     if accounts["alice"] < amount:
         return TransactionState.ROLLBACK
@@ -31,7 +31,7 @@ def was_done(message: MessageExt) -> TransactionState:
 
 
 async def main(namesrv: str) -> None:
-    """Two transfers, the second of which alice cannot pay."""
+    """Make two transfers, of which alice cannot pay the second."""
     async with TransactionProducer("bank", transfer, was_done, namesrv) as producer:
         for amount in (70, 70):
             message = Message("transfers", b"alice pays bob %d" % amount)

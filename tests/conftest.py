@@ -1,4 +1,4 @@
-"""What all tests share."""
+"""Fixtures and settings of all tests."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+from tests.interop import systems
+
+from cometmq.testing import VirtualClock
 
 # How long one example takes says more of the machine than of the code; pytest's timeout bounds every test.
 settings.register_profile("cometmq", deadline=None)
@@ -20,6 +23,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell that starts the tests in the background has it ignored, and so would the commands that they interrupt.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+systems.FILES.update(systems.SMALL_FILES)
+
 GOLDEN = Path(__file__).parent / "golden"
 
 
@@ -27,6 +32,12 @@ GOLDEN = Path(__file__).parent / "golden"
 def _json_lines(path: Path) -> list[dict[str, Any]]:
     with gzip.open(path, "rt", encoding="utf-8") as lines:
         return [json.loads(line) for line in lines]
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    """A clock that only the test moves."""
+    return VirtualClock()
 
 
 @pytest.fixture(scope="session")
@@ -43,5 +54,5 @@ def golden_frames() -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="session")
 def golden_admin_output() -> list[dict[str, Any]]:
-    """What real mqadmin printed, one map a command."""
+    """The output of real mqadmin, one map a command."""
     return _json_lines(GOLDEN / "wire" / "admin-output.jsonl.gz")

@@ -20,7 +20,7 @@ from cometmq.cli.main import root
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 INDEX = DOCS / "README.md"
-PAGES = [ROOT / "README.md", ROOT / "README.zh-CN.md", *sorted(DOCS.rglob("*.md"))]
+PAGES = [*(ROOT / name for name in ("README.md", "README.zh-CN.md", "CONTRIBUTING.md")), *sorted(DOCS.rglob("*.md"))]
 EXAMPLES = sorted(path.relative_to(ROOT / "examples").as_posix() for path in (ROOT / "examples").rglob("*.py"))
 
 
@@ -29,7 +29,7 @@ def name_of(page: Path) -> str:
 
 
 def anchors(page: Path) -> set[str]:
-    """What GitHub makes of the headings of a page."""
+    """The anchors that GitHub makes of the headings of a page."""
     prose = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     headings = re.findall(r"^#+ (.*)$", prose, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
@@ -42,6 +42,17 @@ def test_links_lead_to_pages_and_headings_that_exist(page: Path) -> None:
         assert place.exists(), target
         if anchor:
             assert anchor in anchors(place), f"{target}#{anchor}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_tests_that_a_page_names_exist(page: Path) -> None:
+    """``folder/test_x.py::test_y``: the name of the folder may be left out."""
+    missing = []
+    for named, function in re.findall(r"`([\w/]*test_\w+\.py)(?:::(\w+))?`", page.read_text(encoding="utf-8")):
+        files = [path for path in (ROOT / "tests").rglob(Path(named).name) if path.as_posix().endswith(f"/{named}")]
+        if not any(f"def {function}(" in path.read_text(encoding="utf-8") or not function for path in files):
+            missing.append(f"{named}::{function}")
+    assert not missing
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

@@ -13,7 +13,7 @@ from cometmq.options import nearest
 from cometmq.properties_file import parse_properties, update_file
 
 OTHER_SEPARATORS = "\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
-"""What ``str.splitlines`` splits at and Java does not."""
+"""The characters that ``str.splitlines`` splits at and Java does not."""
 
 
 @pytest.mark.parametrize("unit", ["a\\\n", "\\\n", "\\\\\\\n", " \\\r\n", "a=b\\\n#\\\n"])

@@ -50,7 +50,7 @@ def test_a_figure_that_the_page_does_not_have_is_assumed_or_named() -> None:
 
 
 def test_a_small_site_by_hand() -> None:
-    """What one broker does at its limit, and what its disk holds."""
+    """The rate of one broker at its limit, and the room on its disk."""
     rate = FIGURES.send_large_per_s.value
     site = Site(
         messages_per_day=rate * 86_400,

@@ -1,4 +1,4 @@
-"""What benchmarks/spark.py makes of its runs, and the meter of processor time behind it."""
+"""The report of benchmarks/spark.py about its runs, and its meter of processor time."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_time_of_processes_counts_by_kind_and_after_they_and_their_parents_have_
     assert found["Python"] - found["before"] >= 0.4 + 0.2
 
 
-def told(case: str, side: str, round_: int, seconds: float, **more: object) -> dict[str, object]:
+def run_of(case: str, side: str, round_: int, seconds: float, **more: object) -> dict[str, object]:
     cpu = {"JVM": seconds, "Python": seconds / 2, side: seconds / 4}
     names = {"case": case, "session": "plain", "side": side, "round": round_}
     return {**names, "seconds": seconds, "cpu_seconds": cpu, "rows": 500_000, "others": 0.0, "steal": 0.0, **more}
@@ -70,8 +70,8 @@ def told(case: str, side: str, round_: int, seconds: float, **more: object) -> d
 def test_a_row_has_the_medians_of_its_rounds_and_none_of_the_warm_one() -> None:
     results = Results()
     for number, seconds in enumerate((99.0, 1.0, 4.0, 2.0)):
-        results.add(told("parquet", KAFKA, number, seconds))
-        results.add(told("archive", OURS, number, seconds / 2))
+        results.add(run_of("parquet", KAFKA, number, seconds))
+        results.add(run_of("archive", OURS, number, seconds / 2))
     lines = list(results.table(["plain", "tuned"]))
     assert lines[2:] == [
         "| archive from a broker, plain | 250 k rows/s | 500 k rows/s | 2.00 × | 7.0 s / 3.5 s "
@@ -84,7 +84,7 @@ def test_every_row_that_the_model_of_scale_reads_is_one_that_is_measured() -> No
     results = Results()
     for row in ROWS:
         for case, side in ((row.case, OURS), row.beside):
-            results.add(told(case, side, 1, 1.0) | {"session": "tuned"})
+            results.add(run_of(case, side, 1, 1.0) | {"session": "tuned"})
     brokers = ("send, 64 connections, 128 B", "send, 64 connections, 1 KB, 2 keys, 4 properties, 3 topics")
     others = "".join(f"| {row} | 1/s |\n" for row in (*brokers, "SYNC_FLUSH, 64 connections", "drain by pulls of 32"))
     found = Figures.read("\n".join(results.table(["tuned"])) + f"\n\n| case | {OURS} |\n|---|---|\n{others}")

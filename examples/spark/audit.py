@@ -1,4 +1,4 @@
-"""Whether broker, groups and archive agree: python examples/spark/audit.py NAMESRV TOPIC LAKE [GROUP …].
+"""Checks that broker, groups and archive agree: python examples/spark/audit.py NAMESRV TOPIC LAKE [GROUP …].
 
 LAKE is a directory that replay.py has filled. Exit code 1 if something differs.
 """
@@ -6,8 +6,7 @@ LAKE is a directory that replay.py has filled. Exit code 1 if something differs.
 import sys
 from pathlib import Path
 
-from cometmq.spark.audit import audit
-from cometmq.spark.environment import local_session
+from cometmq.spark import audit, local_session
 
 NAMESRV, TOPIC, LAKE, *GROUPS = sys.argv[1:]
 

@@ -1,4 +1,4 @@
-"""Sends Avro bodies, reads them back, and sets aside what is none: python examples/spark/bodies.py NAMESRV TOPIC."""
+"""Sends Avro bodies, reads them back, and separates other bodies: python examples/spark/bodies.py NAMESRV TOPIC."""
 
 import os
 import sys

@@ -5,22 +5,20 @@ from pathlib import Path
 
 from pyspark.sql import functions as f
 
-from cometmq.spark.archive_reader import read_archive
-from cometmq.spark.archive_store import archive_store
-from cometmq.spark.environment import local_session
+from cometmq.spark import archive_store, local_session, read_archive
 
 STORE, BROKER = sys.argv[1:3]
 LAKE = Path(sys.argv[3])
 
 spark = local_session("local[2]", "dead broker example")
 
-# What is there? Damaged records go to a directory, and the others are read.
+# Read all messages; damaged records go to a directory.
 messages = spark.read.format("rocketmq_store").options(brokerName=BROKER, badRecordsPath=str(LAKE / "bad")).load(STORE)
 messages.groupBy("topic").agg(f.count("*").alias("messages"), f.max("storeTimestamp").alias("last")).orderBy(
     "topic"
 ).show(truncate=False)
 
-# All of it as an archive, from which replay brings it to another broker.
+# Archive them all; replay sends an archive to another broker.
 report = archive_store(
     STORE, LAKE / "archive", broker_name=BROKER, options={"badRecordsPath": str(LAKE / "bad")}, spark=spark
 )

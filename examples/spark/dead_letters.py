@@ -1,12 +1,10 @@
-"""Why messages die, and another try for them: python examples/spark/dead_letters.py NAMESRV GROUP LEDGERS."""
+"""Shows why messages die, and sends them again: python examples/spark/dead_letters.py NAMESRV GROUP LEDGERS."""
 
 import sys
 from pathlib import Path
 
 from cometmq.client.dead_letters import Selection
-from cometmq.spark.dead_letters import dead_letters, send_again
-from cometmq.spark.environment import local_session
-from cometmq.spark.job_source import MessageSource
+from cometmq.spark import MessageSource, dead_letters, local_session, send_again
 
 NAMESRV, GROUP, LEDGERS = sys.argv[1:]
 
@@ -16,7 +14,7 @@ print(found.render())
 for topic in found.topics:
     print(f"{topic.letters} came from {topic.value}")
 
-# They go back to where they came from; the ledger in the directory keeps each from being sent twice.
+# They go to their original topics; the ledger in the directory prevents sending one twice.
 for attempt in (1, 2):
     (outcome,) = send_again(NAMESRV, [GROUP], Selection(), ledgers=Path(LEDGERS))
     print(f"attempt {attempt} sent {outcome.sent}, {outcome.sent_before} were sent before")

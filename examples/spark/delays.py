@@ -2,8 +2,7 @@
 
 import sys
 
-from cometmq.spark.delay import delay
-from cometmq.spark.job_source import MessageSource
+from cometmq.spark import MessageSource, delay
 
 found = delay(MessageSource(sys.argv[1]), sys.argv[2:], master="local[2]")
 print(found.render())

@@ -1,13 +1,13 @@
-"""Each row once, whatever is repeated: python examples/spark/exactly_once.py [NAMESRV [FROM [TO]]].
+"""Writes each row once, whatever is repeated: python examples/spark/exactly_once.py [NAMESRV [FROM [TO]]].
 
-Needs CometMQ brokers, which know the rows of a repeated task again. sink.py fills topic FROM.
+Needs CometMQ brokers, which recognise the rows of a repeated task. sink.py fills topic FROM.
 """
 
 import sys
 import tempfile
 
 from cometmq.client.sync import SyncAdmin
-from cometmq.spark.environment import local_session
+from cometmq.spark import local_session
 
 NAMESRV, TOPIC, PAID = (*sys.argv[1:], *("127.0.0.1:9876", "orders", "orders-paid")[len(sys.argv) - 1 :])
 
@@ -18,7 +18,7 @@ exactly_once = {"namesrvAddr": NAMESRV, "topic": PAID, "deliveryGuarantee": "exa
 
 
 def messages_in(topic: str) -> int:
-    """How many messages a topic holds."""
+    """Count the messages of a topic."""
     rows = spark.read.format("rocketmq").option("namesrvAddr", NAMESRV).option("topic", topic)
     return rows.schema("queueOffset bigint").load().count()
 
@@ -30,14 +30,14 @@ query = (
     .schema("body binary, tags string, keys string")
     .load()
     .writeStream.format("rocketmq")
-    .options(**exactly_once, checkpointLocation=tempfile.mkdtemp())  # a real query has one that stays
+    .options(**exactly_once, checkpointLocation=tempfile.mkdtemp())  # a real query needs a permanent one
     .trigger(availableNow=True)
     .start()
 )
 query.awaitTermination()
 print(f"{messages_in(PAID)} messages after the stream")
 
-# A batch whose job runs again, after a failure or by mistake: its producerId says that it is the same.
+# A batch whose job runs again, after a failure or by mistake: its producerId identifies it.
 late = spark.range(10).selectExpr("concat('paid late: ', id) AS body")
 for attempt in (1, 2):
     late.write.format("rocketmq").mode("append").options(**exactly_once, producerId=f"late-{PAID}").save()

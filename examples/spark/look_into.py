@@ -1,11 +1,9 @@
-"""Looks into messages from Python: python examples/spark/look_into.py NAMESRV [TRACE_TOPIC]."""
+"""Measures latencies by the message trace: python examples/spark/look_into.py NAMESRV [TRACE_TOPIC]."""
 
 import sys
 
 from cometmq.message.names import TRACE_TOPIC
-from cometmq.spark.environment import local_session
-from cometmq.spark.job_source import MessageSource
-from cometmq.spark.trace import trace
+from cometmq.spark import MessageSource, local_session, trace
 
 NAMESRV = sys.argv[1]
 TRACES = sys.argv[2] if len(sys.argv) > 2 else TRACE_TOPIC

@@ -8,15 +8,20 @@ import os
 import sys
 from pathlib import Path
 
-from cometmq.spark.job_source import MessageSource
-from cometmq.spark.mask import mask
-from cometmq.spark.mask_keys import MASTER_VARIABLE, KeyStore, master_key_place
-from cometmq.spark.mask_reveal import Revealer, revealed_messages
-from cometmq.spark.mask_rules import rules_from_options
+from cometmq.spark import (
+    MASTER_VARIABLE,
+    KeyStore,
+    MessageSource,
+    Revealer,
+    mask,
+    master_key_place,
+    revealed_messages,
+    rules_from_options,
+)
 
 namesrv, topic, to = sys.argv[1:]
 keys = Path(to).with_name(f"{Path(to).name}-keys")
-os.environ.setdefault(MASTER_VARIABLE, base64.b64encode(os.urandom(32)).decode())  # yours is kept somewhere safe
+os.environ.setdefault(MASTER_VARIABLE, base64.b64encode(os.urandom(32)).decode())  # store yours in a safe place
 
 rules = rules_from_options(["$.phone=encrypt", "$.email=drop"], subject="$.userId")
 print(mask(MessageSource(namesrv), topic, rules, to, keys=keys, master="local[2]").render())

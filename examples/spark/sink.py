@@ -4,7 +4,7 @@ import sys
 import tempfile
 
 from cometmq.client.sync import SyncAdmin
-from cometmq.spark.environment import local_session
+from cometmq.spark import local_session
 
 NAMESRV, TOPIC = (*sys.argv[1:], *("127.0.0.1:9876", "orders")[len(sys.argv) - 1 :])
 
@@ -13,7 +13,7 @@ with SyncAdmin(NAMESRV) as admin:
 spark = local_session("local[2]", "sink example")
 
 orders = spark.range(1000).selectExpr("id", "id % 97 AS amount", "concat('customer-', id % 10) AS customer")
-# One queue for each customer, and one task, so that the orders of a customer are stored in their order.
+# One queue for each customer, and one task, so that the orders of a customer keep their sequence.
 in_order = orders.repartition("customer").sortWithinPartitions("id")
 messages = in_order.selectExpr(
     "to_json(struct(id AS order, amount)) AS body",
@@ -30,7 +30,7 @@ query = (
     .writeStream.format("rocketmq")
     .option("namesrvAddr", NAMESRV)
     .option("topic", TOPIC)
-    .option("checkpointLocation", tempfile.mkdtemp())  # a real query has one that stays
+    .option("checkpointLocation", tempfile.mkdtemp())  # a real query needs a permanent one
     .trigger(once=True)
     .start()
 )

@@ -5,14 +5,12 @@ import tempfile
 
 from pyspark.sql import functions as f
 
-from cometmq.spark.environment import local_session
-from cometmq.spark.lag import lag_now
-from cometmq.spark.lag_listener import LagListener
+from cometmq.spark import LagListener, lag_now, local_session
 
 NAMESRV, TOPIC = (*sys.argv[1:], *("127.0.0.1:9876", "orders")[len(sys.argv) - 1 :])
 
 spark = local_session("local[2]", "windows example")
-listener = LagListener()  # with a file name it writes for Prometheus' node exporter
+listener = LagListener()  # with a file name it writes a file for Prometheus' node exporter
 spark.streams.addListener(listener)
 
 orders = (
@@ -33,7 +31,7 @@ query = (
     counts.writeStream.queryName("orders_by_minute")
     .format("memory")
     .outputMode("complete")
-    .option("checkpointLocation", tempfile.mkdtemp())  # a real query has one that stays
+    .option("checkpointLocation", tempfile.mkdtemp())  # a real query needs a permanent one
     .trigger(availableNow=True)
     .start()
 )

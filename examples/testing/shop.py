@@ -1,4 +1,4 @@
-"""A small application: paid orders are shipped, unpaid ones are reminded of two hours later.
+"""A small application: it ships paid orders, and sends a reminder for unpaid ones two hours later.
 
 Everything that it needs of RocketMQ comes in by ``connect``, so that its tests can give it their cluster and
 their clock (see test_shop.py beside this file).

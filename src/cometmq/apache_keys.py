@@ -1,8 +1,8 @@
 """Every key of Apache RocketMQ's configurations, 4.9.0 to 5.5.0, with its type (``apache_keys.tsv``).
 
-A key that is an option of ours has its meaning there. The others are taken and kept, since Apache's tools and files
-set them, but have no effect. The list comes from the fields and setters of Apache's classes; each line holds class,
-key, Java type, and the first and the last release that has the key.
+Keys that are options of CometMQ have an effect. The others are accepted and stored, since Apache's tools and files set
+them, but have none. The list comes from the fields and setters of Apache's classes; a line has class, key, Java type,
+and the first and last release with that key.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NAMESERVER: Final = ("NamesrvConfig", "NettyServerConfig", "NettyClientConfig", 
 """Classes that ``namesrv.conf`` fills."""
 
 _FIXED_PARTS: Final = ("Path", "Home", "PlugIn", "Provider", "configBlackList")
-"""Parts of keys that name files or classes: no request changes them, here or in a file that Apache's broker reads."""
+"""Parts of keys that name files or classes; no request may change such keys."""
 _SECRET: Final = frozenset(
     {"initAuthenticationUser", "innerClientAuthenticationCredentials", "metricsGrpcExporterHeader", "socksProxyConfig"}
 )
@@ -37,7 +37,7 @@ _KINDS: Final[Mapping[str, Mapping[str, Any]]] = {
 
 @cache
 def apache_keys(classes: tuple[str, ...]) -> Mapping[str, Option]:
-    """The keys of these configuration classes; those that name files or classes cannot change at run time."""
+    """Return the keys of these configuration classes; keys that name files or classes cannot change at run time."""
     text = resources.files("cometmq").joinpath("apache_keys.tsv").read_text(encoding="ascii")
     found: dict[str, Option] = {}
     for line in text.splitlines():

@@ -1,7 +1,6 @@
-"""ConfigFile: a table kept as one JSON file with its previous version beside it (``ConfigManager``).
+"""ConfigManager: a table in one JSON file, with its previous version in ``<name>.bak``.
 
-At every moment the file or its ``<name>.bak`` is whole; a load falls back to ``.bak``. Nameserver, broker and
-store keep their tables so.
+At every moment one of the two files is complete; a load falls back to ``.bak``.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ class ConfigFile:
         self._backup = path.with_name(path.name + ".bak")
 
     def load(self) -> Any | None:
-        """Return what the file holds, else what its ``.bak`` holds; ``None`` when neither holds anything.
+        """Return the content of the file or else of its ``.bak``; None when both are empty or missing.
 
-        :raises FastjsonError: a file exists and neither can be read as JSON.
+        :raises FastjsonError: a file exists, and neither is JSON.
         """
         failure: fastjson.FastjsonError | None = None
         for candidate in (self.path, self._backup):
@@ -41,8 +40,8 @@ class ConfigFile:
         return None
 
     def save(self, content: bytes | Iterable[bytes]) -> None:
-        """Replace the file, whole or in pieces; when this returns, the new content survives a power cut.
+        """Replace the file, with content in one or many pieces; the new content then survives a power cut.
 
-        :raises OSError: it could not be written; the old file is then still there.
+        :raises OSError: the file cannot be written; the old one is still there.
         """
         replace_file(self.path, content, backup=self._backup)

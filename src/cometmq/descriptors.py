@@ -1,7 +1,7 @@
-"""File descriptors of this process: how many it may have, how many it has, how many are kept free for files.
+"""File descriptors of this process: the limit, those in use, and the reserve for files.
 
-Connections, log files and mappings all count. A process without a free one can open no file: a broker then refuses
-every message. So servers raise the limit as far as they may, and leave some to the store.
+Connections, log files and mappings all need one. A broker without a free descriptor can open no file and refuses every
+message; so servers raise the limit and leave a reserve to the store.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import resource
 from typing import Final
 
 MOST: Final = 1 << 20
-"""What counts as the limit where there is none."""
+"""Stands for an infinite limit."""
 _SHARE_FOR_FILES: Final = 8
 _FEWEST_FOR_FILES: Final = 64
 _MOST_FOR_FILES: Final = 8_192
 
 
 def limit() -> int:
-    """How many descriptors this process may have (``RLIMIT_NOFILE``)."""
+    """Return the limit of this process (``RLIMIT_NOFILE``)."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MOST if soft == resource.RLIM_INFINITY else min(soft, MOST)
 
@@ -33,14 +33,14 @@ def raise_limit() -> int:
 
 
 def in_use() -> int:
-    """How many descriptors are open now; 0 on a system that does not tell."""
+    """Return the number of open descriptors; 0 on a system without /dev/fd."""
     try:
         with os.scandir("/dev/fd") as entries:
-            return sum(1 for _ in entries) - 1  # one is of the directory itself
+            return sum(1 for _ in entries) - 1  # without the directory's own
     except OSError:
         return 0
 
 
 def kept_for_files() -> int:
-    """How many descriptors connections leave free: an eighth, at least 64."""
+    """Return the number of descriptors that connections leave free: an eighth of the limit, at least 64."""
     return min(max(limit() // _SHARE_FOR_FILES, _FEWEST_FOR_FILES), _MOST_FOR_FILES)

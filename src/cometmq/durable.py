@@ -1,4 +1,4 @@
-"""Files that survive a power cut: written beside their place, flushed, then put there."""
+"""Files that survive a power cut: written under another name, flushed, then renamed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def flush_directory(path: Path) -> None:
-    """Make names created, renamed or removed in ``path`` survive a power cut."""
+    """Flush a directory, so that names created, renamed or removed in it survive a power cut."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -19,9 +19,9 @@ def flush_directory(path: Path) -> None:
 
 
 def flush_file(path: Path) -> None:
-    """Make what was written to ``path`` survive a power cut.
+    """Flush a file, so that its content survives a power cut.
 
-    :raises OSError: it could not be written.
+    :raises OSError: the flush failed.
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -32,9 +32,9 @@ def flush_file(path: Path) -> None:
 
 @contextmanager
 def flushing_beside() -> Iterator[Callable[[Path], None]]:
-    """A :func:`flush_file` for the block that does not wait: a thread flushes, and the end of the block waits for it.
+    """Give the block a :func:`flush_file` that does not wait: a thread flushes, and the end of the block waits for it.
 
-    :raises OSError: at that end; one of the files could not be written.
+    :raises OSError: at the end of the block; a flush failed.
     """
     with ThreadPoolExecutor(1, "flush") as thread:
         under_way: list[Future[None]] = []
@@ -43,17 +43,25 @@ def flushing_beside() -> Iterator[Callable[[Path], None]]:
             flush.result()
 
 
-def replace_file(path: Path, content: bytes | Iterable[bytes], *, backup: Path | None = None) -> None:
-    """Put a file with ``content``, whole or in pieces, at ``path``; its directory is made where needed.
+def _open_private(path: str, flags: int) -> int:
+    Path(path).unlink(missing_ok=True)
+    return os.open(path, flags, 0o600)
 
-    At every moment ``path`` or ``backup`` is whole: the new file is written as ``<name>.tmp``, what stood at
-    ``path`` is kept as ``backup`` if one is named, and then the new file takes its place.
 
-    :raises OSError: it could not be written; the old file is then still there.
+def replace_file(
+    path: Path, content: bytes | Iterable[bytes], *, backup: Path | None = None, private: bool = False
+) -> None:
+    """Replace the file at ``path`` by ``content``, in one or many pieces; create its directory if needed.
+
+    At every moment ``path`` or ``backup`` is complete: the new file is written as ``<name>.tmp``, the old one is linked
+    as ``backup`` if that is given, and then the new file is renamed to ``path``.
+
+    :param private: only the user of this process may read the file.
+    :raises OSError: the file cannot be written; the old one is still there.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(path.name + ".tmp")
-    with fresh.open("wb") as file:
+    with open(fresh, "wb", opener=_open_private if private else None) as file:
         file.writelines([content] if isinstance(content, bytes) else content)
         file.flush()
         os.fsync(file.fileno())

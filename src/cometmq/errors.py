@@ -6,17 +6,16 @@ import os
 
 
 def reason_of(error: OSError) -> str:
-    """Return the operating system's words for a failure, without its numbers: ``connection refused``."""
-    if error.errno is None or error.errno < 0:  # below 0: a name that was not resolved, whose words are in the error
+    """Return the operating system's text for a failure, without numbers: ``connection refused``."""
+    if error.errno is None or error.errno < 0:  # below 0: name resolution failed, and the text is in the error
         return error.strerror or str(error)
     return os.strerror(error.errno).lower()
 
 
 class CometMQError(Exception):
-    """Any failure that CometMQ reports on purpose.
+    """The base of all errors that CometMQ raises on purpose.
 
-    ``message`` says what went wrong in one sentence; ``next_step``, where there is one, says what
-    the person who reads it can do now.
+    ``message`` is one sentence on the failure; ``next_step``, if given, tells the reader what to do now.
     """
 
     def __init__(self, message: str, *, next_step: str | None = None) -> None:
@@ -25,5 +24,5 @@ class CometMQError(Exception):
         self.next_step = next_step
 
     def __str__(self) -> str:
-        """Both, for a log or a person."""
+        """Return message and next step."""
         return self.message if self.next_step is None else f"{self.message} ({self.next_step})"

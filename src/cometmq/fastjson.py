@@ -1,4 +1,4 @@
-"""The JSON dialect of fastjson 1.x, which RocketMQ's bodies and configuration files are written in.
+"""The JSON dialect of fastjson 1.x, the form of RocketMQ's bodies and configuration files.
 
 Two deviations from JSON occur (``RemotingSerializable``, ``ConfigManager``):
 
@@ -6,8 +6,8 @@ Two deviations from JSON occur (``RemotingSerializable``, ``ConfigManager``):
 * maps whose key is an object are written with that object as the key:
   ``{{"brokerName":"b","queueId":0,"topic":"T"}:5}``, here an :class:`ObjectKeyMap`.
 
-Strict JSON is a subset and is handed to the fast decoder first. So is text whose only deviations are keys without
-quotes, once they have them, at 0.5 µs a byte; what is left, maps with objects as keys, is parsed here at 1 µs a byte.
+Strict JSON is a subset and goes to the fast decoder first. Text whose only deviations are keys without quotes follows
+once it has quotes, at 0.5 µs a byte. The rest, maps with objects as keys, is parsed here at 1 µs a byte.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class ObjectKeyMap(list[tuple[Any, Any]]):
 def loads(text: str | bytes, *, max_parsed_bytes: int | None = None) -> Any:
     """Parse fastjson text; bytes are UTF-8.
 
-    :param max_parsed_bytes: longer text is only taken if it is strict JSON.
+    :param max_parsed_bytes: longer text must be strict JSON.
 
-    :raises FastjsonError: with the position, when the text is not of the dialect.
+    :raises FastjsonError: the text is not of the dialect; the message has the position.
     """
     try:
         return msgspec.json.decode(text)
@@ -80,7 +80,7 @@ def loads(text: str | bytes, *, max_parsed_bytes: int | None = None) -> Any:
 
 
 def quote_keys(text: bytes) -> bytes:
-    """The text with quotes around its bare keys; a string without an end stays one that no decoder takes."""
+    """Return the text with quotes around its bare keys; an unterminated string stays invalid."""
     return _QUOTED_OR_BARE.sub(rb'"\1\2\3"', text)
 
 

@@ -23,18 +23,18 @@ T = TypeVar("T")
 _METADATA: Final = "option"
 _NEAR_ENOUGH: Final = 0.6
 _LONGEST_COMPARED: Final = 127
-"""Characters of a key that is compared with known ones: comparing takes as long as it is, for each of them."""
+"""Longer keys are not compared with known ones, which takes time for each character."""
 _SHOWN_CHARS: Final = 1_000
 _INT_MAX: Final = 2**31 - 1
 
 
 class ConfigError(CometMQError):
-    """A configuration that cannot be used; the message names the place, the value and the range."""
+    """A configuration is not valid; the message names place, value and range."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Option:
-    """What is known of one configuration key."""
+    """One configuration key."""
 
     name: str
     """Attribute of the dataclass."""
@@ -49,14 +49,14 @@ class Option:
     pattern: str
     """Regular expression that the whole text matches; empty for any …"""
     form: str
-    """… and what it means, in words."""
+    """… and its meaning in words."""
     runtime: bool
-    """May be changed while the process runs."""
+    """The value may change while the process runs."""
     secret: bool
-    """Never leaves the process in an answer or a log."""
+    """The value never appears in an answer or a log."""
     doc: str
     also: str = ""
-    """Another spelling that is understood; where both are given, ``key`` holds."""
+    """Another accepted spelling; if both are given, ``key`` wins."""
 
     @property
     def range_text(self) -> str:
@@ -79,9 +79,9 @@ class Option:
         return number
 
     def parse(self, text: str) -> Any:
-        """Turn the text of a file or an admin request into a value.
+        """Parse the text of a file or an admin request.
 
-        :raises ConfigError: naming the key, the text and what is allowed.
+        :raises ConfigError: the value is not allowed.
         """
         text = text.strip()
         value: Any
@@ -104,7 +104,7 @@ class Option:
 
 
 NO_OPTIONS: Final[Mapping[str, Option]] = types.MappingProxyType({})
-"""For configurations that know no keys but their own."""
+"""For configurations without keys of Apache's."""
 
 
 def option(
@@ -121,7 +121,7 @@ def option(
     runtime: bool = False,
     secret: bool = False,
 ) -> Any:
-    """Declare a field of a configuration dataclass; integers are limited to Java's int unless said otherwise."""
+    """Declare a field of a configuration dataclass; integers have Java's int as default range."""
     if isinstance(default, int) and not isinstance(default, bool) and maximum is None:
         maximum = _INT_MAX
     if isinstance(default, int) and not isinstance(default, bool) and minimum is None:
@@ -138,7 +138,7 @@ def option(
         "secret": secret,
         "doc": doc,
     }
-    return dataclasses.field(default=default, metadata={_METADATA: metadata})
+    return dataclasses.field(default=default, metadata={_METADATA: metadata}, repr=not secret)
 
 
 def camel(name: str) -> str:
@@ -148,10 +148,10 @@ def camel(name: str) -> str:
 
 
 def options_of(config_type: type) -> dict[str, Option]:
-    """Return the options of a configuration dataclass by their Apache names, in the order declared."""
+    """Return the options of a configuration dataclass by their Apache names, in the order declared, TLS last."""
     hints = typing.get_type_hints(config_type)
     found: dict[str, Option] = {}
-    for field in dataclasses.fields(config_type):
+    for field in sorted(dataclasses.fields(config_type), key=lambda field: field.name.startswith("tls_")):
         metadata = field.metadata.get(_METADATA)
         if metadata is None:
             continue
@@ -165,13 +165,13 @@ def options_of(config_type: type) -> dict[str, Option]:
 
 
 def spellings_of(config_type: type) -> dict[str, Option]:
-    """Return the options of a configuration dataclass by every name under which they are understood."""
+    """Return the options of a configuration dataclass by every accepted spelling."""
     known = options_of(config_type)
     return known | {found.also: found for found in known.values() if found.also}
 
 
 def nearest(key: str, known: Iterable[str]) -> str | None:
-    """Return the known key that looks most like ``key``, if one does."""
+    """Return the known key most similar to ``key``, or None."""
     if len(key) > _LONGEST_COMPARED:
         return None
     folded = {name.lower(): name for name in known}
@@ -180,23 +180,31 @@ def nearest(key: str, known: Iterable[str]) -> str | None:
 
 
 def load_file(
-    config_type: type[T], path: str | Path | None, *, overrides: Mapping[str, Any], without_effect: Mapping[str, Option]
+    config_type: type[T],
+    path: str | Path | None,
+    *,
+    overrides: Mapping[str, Any],
+    without_effect: Mapping[str, Option],
+    defaults: Mapping[str, Any] = types.MappingProxyType({}),
 ) -> tuple[T, list[str]]:
-    """Read the configuration file of a process, see :func:`load_options`; without one all is default or override.
+    """Read the configuration file of a process, see :func:`load_options`; without a file take defaults and overrides.
 
-    What is changed at run time goes back into that file: its path becomes ``config_store_path``.
+    Changes at run time are written to that file: its path becomes ``config_store_path``. ``defaults`` are attribute
+    values that the file and ``overrides`` win over.
 
-    :raises ConfigError: when the file cannot be read, or with file, line, value and allowed range.
+    :raises ConfigError: the file cannot be read, or a value is not allowed.
     """
     if path is None:
-        return config_type(**overrides), []
+        return config_type(**{**defaults, **overrides}), []
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         why = reason_of(error) if isinstance(error, OSError) else "it is not UTF-8 text"
         raise ConfigError(f"cannot read the configuration {path}: {why}", next_step="check the -c argument") from None
     values = {"config_store_path": str(path)} | dict(overrides)
-    return load_options(config_type, text, source=str(path), overrides=values, without_effect=without_effect)
+    return load_options(
+        config_type, text, source=str(path), overrides=values, without_effect=without_effect, defaults=defaults
+    )
 
 
 def load_options(
@@ -206,18 +214,19 @@ def load_options(
     source: str,
     overrides: Mapping[str, Any] | None = None,
     without_effect: Mapping[str, Option] = NO_OPTIONS,
+    defaults: Mapping[str, Any] = types.MappingProxyType({}),
 ) -> tuple[T, list[str]]:
-    """Read a configuration file into ``config_type``.
+    """Read a configuration file into ``config_type``; ``defaults`` are values of attributes that it wins over.
 
-    ``without_effect`` are keys of Apache's that are kept as they are (``config_type.kept``) and change nothing;
-    ``overrides`` are attribute values that win over the file (from the command line).
-    Returns the configuration, one warning for each unknown key, and one that names all keys without effect.
+    ``without_effect`` are keys of Apache's that are stored in ``config_type.unused`` and change nothing; ``overrides``
+    are attribute values from the command line, which win over the file. Returns the configuration, a warning for each
+    unknown key, and one that names all keys without effect.
 
-    :raises ConfigError: with file, line, value and allowed range.
+    :raises ConfigError: a value is not allowed; the message has file, line and range.
     """
     known = spellings_of(config_type)
-    values: dict[str, Any] = {}
-    kept: dict[str, str] = {}
+    values: dict[str, Any] = dict(defaults)
+    unused: dict[str, str] = {}
     warnings: list[str] = []
     entries = list(parse_properties(text))
     given = {key for _, key, _ in entries}
@@ -233,38 +242,38 @@ def load_options(
                 raise ConfigError(f"{place}: {error.message}") from None
         elif (foreign := without_effect.get(key)) is not None:
             try:
-                kept[key] = format_value(foreign.parse(value))
+                unused[key] = format_value(foreign.parse(value))
             except ConfigError as error:
                 warnings.append(f"{place}: {error.message}; ignored, since it has no effect here")
         else:
             near = nearest(key, known.keys() | without_effect.keys())
             hint = f"; did you mean {near}?" if near else ""
             warnings.append(f"{place}: unknown key {key[:_SHOWN_CHARS]} ignored{hint}")
-    if kept:
-        warnings.append(f"{source}: {no_effect(kept)}")
-        values["kept"] = kept
+    if unused:
+        warnings.append(f"{source}: {no_effect(unused)}")
+        values["unused"] = unused
     values.update(overrides or {})
     return config_type(**values), warnings
 
 
 def no_effect(keys: Iterable[str]) -> str:
-    """Say which keys of Apache's change nothing here."""
+    """Return a warning about keys of Apache's without effect."""
     return f"keys of Apache's without effect here: {', '.join(keys)}"
 
 
 def format_properties(config: Any, without_effect: Mapping[str, Option] = NO_OPTIONS) -> str:
-    """Write a configuration as properties text (``MixAll.properties2String``); secrets are left out.
+    """Return a configuration as properties text (``MixAll.properties2String``) without secrets.
 
-    Keys without effect stand there once they are set.
+    Keys without effect are in it if they are set.
     """
     options = options_of(type(config)).values()
     texts = {found.key: format_value(getattr(config, found.name)) for found in options if not found.secret}
-    texts |= {key: text for key, text in config.kept.items() if not without_effect[key].secret}
+    texts |= {key: text for key, text in config.unused.items() if not without_effect[key].secret}
     return "".join(f"{key}={text}\n" for key, text in texts.items())
 
 
 def format_value(value: Any) -> str:
-    """Write one value as Java does."""
+    """Return one value in Java's form."""
     return ("true" if value else "false") if isinstance(value, bool) else str(value)
 
 
@@ -274,24 +283,24 @@ class Change(Generic[T]):
 
     config: T
     texts: Mapping[str, str]
-    """Each key that has another value now, with that value as text; for the file."""
+    """The changed keys with their new values as text, for the file."""
     without_effect: tuple[str, ...]
-    """Those of them that are kept and change nothing."""
+    """Those of them that change nothing."""
 
 
 def changed(config: T, updates: str, *, without_effect: Mapping[str, Option] = NO_OPTIONS) -> Change[T]:
     """Apply the properties text of an admin request.
 
-    Only options marked ``runtime`` may change; a key whose value stays the same is accepted, since
-    tools send back what they read. Keys ``without_effect`` are kept in ``config.kept``.
+    Only options marked ``runtime`` may change. A key with an unchanged value is accepted, since tools send back what
+    they read. Keys ``without_effect`` are stored in ``config.unused``.
 
-    :raises ConfigError: when a key is unknown, cannot change while running, or has a bad value, or the text is
-        too long; nothing is applied then.
+    :raises ConfigError: a key is unknown or cannot change at run time, a value is not allowed, or the text is too
+        long; nothing is applied.
     """
     if len(updates) > MAX_CONFIG_UPDATE_BYTES:
         raise ConfigError(f"{len(updates)} characters of properties; at most {MAX_CONFIG_UPDATE_BYTES} are taken")
     known = spellings_of(type(config))
-    kept: dict[str, str] = dict(config.kept)  # type: ignore[attr-defined]
+    unused: dict[str, str] = dict(config.unused)  # type: ignore[attr-defined]
     values: dict[str, Any] = {}
     texts: dict[str, str] = {}
     given = {key: text for _, key, text in parse_properties(updates)}
@@ -304,7 +313,7 @@ def changed(config: T, updates: str, *, without_effect: Mapping[str, Option] = N
             continue
         value = found.parse(text)
         ours = key in known
-        if (value == getattr(config, found.name)) if ours else (format_value(value) == kept.get(key)):
+        if (value == getattr(config, found.name)) if ours else (format_value(value) == unused.get(key)):
             continue
         if not found.runtime:
             raise ConfigError(f"{key} cannot be changed while running; change it in the file and restart")
@@ -312,8 +321,8 @@ def changed(config: T, updates: str, *, without_effect: Mapping[str, Option] = N
         if ours:
             values[found.name] = value
         else:
-            kept[key] = texts[key]
+            unused[key] = texts[key]
     without = tuple(key for key in texts if key not in known)
     if without:
-        values["kept"] = kept
+        values["unused"] = unused
     return Change(dataclasses.replace(config, **values), texts, without)  # type: ignore[type-var]

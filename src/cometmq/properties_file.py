@@ -1,7 +1,7 @@
-"""Java properties, as ``namesrv.conf`` and ``broker.conf`` are written.
+"""Java properties, the form of ``namesrv.conf`` and ``broker.conf``.
 
 ``key=value``, ``key: value`` or ``key value``; ``#`` or ``!`` begins a comment; a backslash at the end of a
-line continues it, and ``\\t``, ``\\n``, ``\\r``, ``\\f`` and ``\\uXXXX`` stand for what they do in Java.
+line continues it, and ``\\t``, ``\\n``, ``\\r``, ``\\f`` and ``\\uXXXX`` have their meaning in Java.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ def parse_properties(text: str) -> Iterator[tuple[int, str, str]]:
                 line = lines[number].lstrip(_BLANKS) if number < len(lines) else ""
                 number += 1
             line = "".join((*pieces, line))
+            if not line:
+                continue
         match = _ENTRY.match(line)
         if match is None:
             yield first, line, ""
@@ -44,12 +46,12 @@ def parse_properties(text: str) -> Iterator[tuple[int, str, str]]:
 
 
 def _lines_of(text: str) -> list[str]:
-    """Lines as Java ends them; the other characters that ``str.splitlines`` splits at may stand in a value."""
+    """Split into lines as Java does; values may contain the other characters that ``str.splitlines`` splits at."""
     return text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
 
 
 def _continues(line: str) -> bool:
-    """Whether the next line belongs to this one: an odd number of backslashes stands at its end."""
+    """Return True when the next line continues this one: it ends in an odd number of backslashes."""
     return line.endswith("\\") and (len(line) - len(line.rstrip("\\"))) % 2 == 1
 
 
@@ -65,10 +67,15 @@ def _escape(text: str) -> str:
     return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
 
 
-def update_file(path: Path, updates: Mapping[str, str]) -> None:
-    """Set keys in a properties file, keeping its other lines and comments; the file is replaced at once.
+def format_pairs(values: Mapping[str, str]) -> str:
+    """Return keys and values as the text of a properties file."""
+    return "".join(f"{key}={_escape(value)}\n" for key, value in values.items())
 
-    :raises OSError: when it cannot be written; the old file is then whole.
+
+def update_file(path: Path, updates: Mapping[str, str]) -> None:
+    """Set keys in a properties file, keep its other lines and comments, and replace the file at once.
+
+    :raises OSError: the file cannot be written; the old one is still there.
     """
     left = dict(updates)
     text = path.read_text(encoding="utf-8") if path.exists() else ""
@@ -83,5 +90,4 @@ def update_file(path: Path, updates: Mapping[str, str]) -> None:
             del left[key]
     if left and lines and _continues(lines[-1]):
         lines.append("")
-    lines.extend(f"{key}={_escape(value)}" for key, value in left.items())
-    replace_file(path, "".join(line + "\n" for line in lines).encode())
+    replace_file(path, ("".join(line + "\n" for line in lines) + format_pairs(left)).encode())

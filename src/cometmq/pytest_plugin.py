@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from cometmq.testing import Cluster, SyncCluster
 
 _MARKER_LINE: Final = (
-    "cometmq(brokers=1, slaves=0, queues=4, broker_keys={}, real_time=None, links=False): how the cluster of a test is"
+    "cometmq(brokers=1, slaves=0, queues=4, broker_keys={}, real_time=None, links=False): the cluster of a test"
 )
 _OPTIONS: Final = frozenset({"brokers", "queues", "broker_keys", "real_time", "links", "slaves"})
 _NAME_CHARS: Final = 60
@@ -38,7 +38,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Announce the marker; bring the fixture for coroutines to the plugin that runs them."""
+    """Register the marker, and the fixture for coroutines with the plugin that runs them."""
     config.addinivalue_line("markers", _MARKER_LINE)
     coroutines = ModuleType("cometmq.pytest_plugin.coroutines")
     coroutines.cometmq_cluster = _async_fixture(config)(_cluster)  # type: ignore[attr-defined]
@@ -58,7 +58,7 @@ def _needs_a_plugin(_: object) -> object:
     def refuse() -> None:
         """A CometMQ cluster on the test's own event loop."""
         pytest.fail(
-            "cometmq_cluster lives on the event loop of the test: install pytest-asyncio, "
+            "cometmq_cluster runs on the event loop of the test: install pytest-asyncio, "
             "or use cometmq_sync_cluster in a test without async",
             pytrace=False,
         )
@@ -69,7 +69,7 @@ def _needs_a_plugin(_: object) -> object:
 # --- fixtures ---------------------------------------------------------------------------------
 @pytest.fixture
 def cometmq_topic(request: pytest.FixtureRequest) -> str:
-    """The name of a topic that the cluster of this test has, and no other test."""
+    """The name of a topic of this test's cluster; no other test has the same."""
     name = re.sub("[^a-zA-Z0-9_-]", "_", request.node.name)[:_NAME_CHARS]
     return f"{name}-{os.getpid()}-{next(_numbers)}"
 
@@ -77,7 +77,8 @@ def cometmq_topic(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def cometmq_clock(request: pytest.FixtureRequest) -> Clock:
     """The clock of the cluster: a VirtualClock in coroutines, else the real one; the marker's ``real_time`` decides."""
-    from cometmq.clock import SYSTEM_CLOCK, VirtualClock
+    from cometmq.clock import SYSTEM_CLOCK
+    from cometmq.testing.clock import VirtualClock
 
     real_time = _options(request)["real_time"]
     if real_time is None:
@@ -98,7 +99,7 @@ async def _cluster(request: pytest.FixtureRequest, cometmq_clock: Clock, cometmq
 
 @pytest.fixture
 def cometmq_broker(cometmq_cluster: Cluster) -> Broker:
-    """The first broker of the test's cluster: its store, topics, groups and offsets can be looked at."""
+    """The first broker of the test's cluster, with its store, topics, groups and offsets."""
     return cometmq_cluster.broker(0)
 
 
@@ -106,7 +107,7 @@ def cometmq_broker(cometmq_cluster: Cluster) -> Broker:
 def cometmq_sync_cluster(
     request: pytest.FixtureRequest, cometmq_clock: Clock, cometmq_topic: str
 ) -> Iterator[SyncCluster]:
-    """A CometMQ cluster in a thread of its own, for tests without async."""
+    """A CometMQ cluster in a thread, for tests without async."""
     from cometmq.testing import SyncCluster
 
     options = _options(request)
@@ -117,7 +118,7 @@ def cometmq_sync_cluster(
 
 
 def _options(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """What the ini-file says, then the markers from the module down to the test."""
+    """Return the options of the ini-file, overridden by the markers from the module down to the test."""
     found: dict[str, Any] = {
         "brokers": int(request.config.getini("cometmq_brokers")),
         "queues": int(request.config.getini("cometmq_queues")),

@@ -1,4 +1,4 @@
-"""How many of something there are, as people say it."""
+"""Counts in sentences."""
 
 from __future__ import annotations
 
@@ -9,5 +9,13 @@ def quantity(count: int, noun: str) -> str:
 
 
 def are(count: int) -> str:
-    """``is`` of one, ``are`` of more."""
+    """``is`` for 1, ``are`` for other counts."""
     return "is" if count == 1 else "are"
+
+
+def size_text(count: int) -> str:
+    """Return a number of bytes in the largest unit below it: ``3.0 kB``."""
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= factor:
+            return f"{count / factor:,.1f} {unit}"
+    return quantity(count, "byte")

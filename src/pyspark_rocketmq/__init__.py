@@ -6,6 +6,6 @@ zip (``--py-files``) Spark does not look; call ``spark.dataSource.register(pyspa
 
 from __future__ import annotations
 
-from cometmq.spark.source import RocketMQDataSource as DefaultSource
+from cometmq.spark.data_source import RocketMQDataSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from cometmq.spark.store_source import RocketMQStoreSource as DefaultSource
+from cometmq.spark.data_source import RocketMQStoreSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -12,9 +12,10 @@ from tests.broker.wire import Connect, Wire
 
 from cometmq.broker.config import BrokerConfig
 from cometmq.broker.controller import Broker
-from cometmq.clock import VirtualClock
+from cometmq.testing import VirtualClock
 
 StartBroker = Callable[..., Awaitable[Broker]]
+ConnectTo = Callable[[Broker], Awaitable[Wire]]
 
 
 def small_config(directory: Path, **options: Any) -> BrokerConfig:
@@ -31,11 +32,6 @@ def small_config(directory: Path, **options: Any) -> BrokerConfig:
         "listen_port": 0,
     }
     return BrokerConfig(**(values | options))
-
-
-@pytest.fixture
-def clock() -> VirtualClock:
-    return VirtualClock()
 
 
 @pytest.fixture
@@ -60,7 +56,7 @@ async def broker(start_broker: StartBroker) -> Broker:
 
 
 @pytest.fixture
-async def connect_to() -> AsyncIterator[Callable[[Broker], Awaitable[Wire]]]:
+async def connect_to() -> AsyncIterator[ConnectTo]:
     """Opens connections to any broker; they are closed at the end."""
     opened: list[Wire] = []
 
@@ -75,7 +71,7 @@ async def connect_to() -> AsyncIterator[Callable[[Broker], Awaitable[Wire]]]:
 
 
 @pytest.fixture
-def connect(broker: Broker, connect_to: Callable[[Broker], Awaitable[Wire]]) -> Connect:
+def connect(broker: Broker, connect_to: ConnectTo) -> Connect:
     async def open_one() -> Wire:
         return await connect_to(broker)
 

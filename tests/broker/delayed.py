@@ -1,17 +1,17 @@
-"""Sending delayed messages and looking at what became of them, for the tests of delays and retries."""
+"""Sending delayed messages and looking at their fate, for the tests of delays and retries."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from tests.broker.send.retrying import hand_back
 from tests.broker.wire import Wire, records
 
-from cometmq.broker.controller import Broker
-from cometmq.clock import TimerHandle, VirtualClock
-from cometmq.message.record import StoredRecord, iter_records
+from cometmq.clock import TimerHandle
+from cometmq.message.ids import decode_offset_msg_id
 from cometmq.remoting.codes import ResponseCode
+from cometmq.testing import VirtualClock
 
 
 class TurnedBackClock(VirtualClock):
@@ -32,31 +32,22 @@ async def send_delayed(wire: Wire, body: bytes, level: object, topic: str = "Del
     assert answer.code == ResponseCode.SUCCESS, answer
 
 
-def stored(broker: Broker, topic: str = "Delayed", queue_id: int = 0) -> list[StoredRecord]:
-    """Everything in one queue, without a pull."""
-    queue = broker.store.queue(topic, queue_id)
-    found: list[StoredRecord] = []
-    at = queue.min_offset()
-    while at < queue.max_offset():
-        result = broker.store.get_message(queue, at, 1000)
-        for chunk in result.chunks:
-            found += iter_records(chunk)
-        at = result.next_begin_offset
-    return found
-
-
-def bodies(broker: Broker, topic: str = "Delayed", queue_id: int = 0) -> list[bytes]:
-    """The bodies in one queue."""
-    return [record.body for record in stored(broker, topic, queue_id)]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Let the loop work until something is so, at most 60 s of real time."""
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0)
-
-
 async def pulled(wire: Wire, topic: str = "Delayed") -> list[bytes]:
     """The bodies that a pull from the beginning gets."""
     return [record.body for record in records(await wire.pull(topic))]
+
+
+async def send_later(wire: Wire, body: bytes, seconds: float, key: str = "") -> str:
+    """Send one message with a delay of its own; return its recall handle."""
+    unique = key or body.decode()
+    answer = await wire.send(
+        "Later", body, properties=f"UNIQ_KEY\x01{unique}\x02TIMER_DELAY_MS\x01{seconds * 1000:.0f}"
+    )
+    assert answer.code == 0
+    return answer.ext_fields["recallHandle"]
+
+
+async def fail_once(wire: Wire, body: bytes) -> None:
+    """Send a message and hand it back as a failed one, to come again after the first level."""
+    _, _, offset = decode_offset_msg_id((await wire.send("Failing", body)).ext_fields["msgId"])
+    assert (await hand_back(wire, offset, delay_level=1)).code == 0

@@ -1,4 +1,4 @@
-"""What a crash leaves of a store: copies of it, made while its broker runs."""
+"""Stores as a crash leaves them: copies, made while the broker runs."""
 
 from __future__ import annotations
 

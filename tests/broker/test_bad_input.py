@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from tests.broker.wire import Connect, Wire, pull_header, records, send_header
 
-import cometmq.broker.groups
-import cometmq.broker.send_targets
-import cometmq.broker.topics
+import cometmq.broker.tables.groups
+import cometmq.broker.tables.topics
+import cometmq.broker.turn.targets
 from cometmq.broker.controller import Broker
 from cometmq.limits import MAX_FRAME_BYTES
 from cometmq.message.sysflag import COMPRESSED
@@ -91,9 +91,9 @@ async def test_topics_of_pulls(wire: Wire, topic: str) -> None:
 async def test_topics_and_groups_are_bounded(broker: Broker, wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
     await wire.send("T")
     with monkeypatch.context() as patched:
-        for module in (cometmq.broker.topics, cometmq.broker.send_targets):
+        for module in (cometmq.broker.tables.topics, cometmq.broker.turn.targets):
             patched.setattr(module, "MAX_TOPICS", len(broker.topics.table))
-        patched.setattr(cometmq.broker.groups, "MAX_GROUPS", len(broker.groups.table))
+        patched.setattr(cometmq.broker.tables.groups, "MAX_GROUPS", len(broker.groups.table))
         refused = await wire.send("OneMore")
         assert refused.code == ResponseCode.SYSTEM_ERROR
         assert (await wire.send("T")).code == ResponseCode.SUCCESS

@@ -16,7 +16,6 @@ from tests.broker.wire import Wire, records
 
 from cometmq.broker.config import load_broker_config
 from cometmq.broker.controller import Broker
-from cometmq.clock import VirtualClock
 from cometmq.fastjson import loads
 from cometmq.message.names import PERM_READ, TRANS_OP_HALF_TOPIC
 from cometmq.remoting.codes import RequestCode, ResponseCode
@@ -26,6 +25,7 @@ from cometmq.remoting.headers import (
     QueryMessageRequestHeader,
     SearchOffsetRequestHeader,
 )
+from cometmq.testing import VirtualClock
 
 Manifest = dict[str, list[dict[str, Any]]]
 
@@ -81,8 +81,13 @@ async def test_everything_is_served(broker: Broker, wire: Wire, manifest: Manife
             entry["order"],
         )
     assert {entry["group"] for entry in manifest["group"]} <= set(broker.groups.table)
+    ends = {(entry["topic"], str(entry["queueId"])): entry["maxOffset"] for entry in manifest["queue"]}
     assert loads((await wire.call(RequestCode.GET_ALL_CONSUMER_OFFSET)).body)["offsetTable"] == {
-        f"{entry['topic']}@{entry['group']}": entry["offsets"] for entry in manifest["consumerOffset"]
+        f"{entry['topic']}@{entry['group']}": {
+            queue_id: min(offset, ends.get((entry["topic"], queue_id), offset))  # a pull client went one too far
+            for queue_id, offset in entry["offsets"].items()
+        }
+        for entry in manifest["consumerOffset"]
     }
     for entry in manifest["queue"]:
         where = {"topic": entry["topic"], "queue_id": entry["queueId"]}

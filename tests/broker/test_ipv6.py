@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable
 
 import pytest
+from tests.broker.conftest import StartBroker
 from tests.broker.wire import Wire, records
 
-from cometmq.broker.controller import Broker
 from cometmq.message.hosts import decode_host
 from cometmq.message.ids import decode_offset_msg_id
 from cometmq.message.sysflag import BORNHOST_V6, STOREHOST_V6
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.headers import ViewMessageRequestHeader
 from cometmq.testing import free_port
-
-StartBroker = Callable[..., Awaitable[Broker]]
 
 
 @pytest.mark.parametrize(("store_ip", "born_ip"), list(itertools.product(["127.0.0.1", "::1"], repeat=2)))

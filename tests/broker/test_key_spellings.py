@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.broker.conftest import StartBroker
-from tests.broker.test_send_failures import ConnectTo
+from tests.broker.conftest import ConnectTo, StartBroker
 
 from cometmq.broker.config import BrokerConfig, load_broker_config
 from cometmq.cli.failures import WrongUseError
-from cometmq.cli.overrides import parse_overrides
+from cometmq.cli.servers.process import parse_overrides
 from cometmq.options import ConfigError
 from cometmq.remoting.codes import RequestCode
 

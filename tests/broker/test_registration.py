@@ -9,21 +9,22 @@ from pathlib import Path
 import pytest
 from tests.broker.conftest import StartBroker
 from tests.broker.wire import Wire
+from tests.helpers.waiting import until
 
-from cometmq.broker.config import BrokerConfig
+from cometmq.broker.config import BrokerConfig, LiveConfig
 from cometmq.broker.controller import Broker
-from cometmq.broker.live_config import LiveConfig
 from cometmq.broker.registration import BrokerRegistration
-from cometmq.broker.topics import TopicConfigManager
-from cometmq.clock import VirtualClock
+from cometmq.broker.tables.topics import TopicConfigManager
 from cometmq.namesrv.config import NamesrvConfig
 from cometmq.namesrv.server import NameServer
+from cometmq.remoting.admin_headers import CreateTopicRequestHeader, PutKVConfigRequestHeader
 from cometmq.remoting.bodies import QueueData, TopicConfig
 from cometmq.remoting.client import RemotingClient
 from cometmq.remoting.codes import RequestCode
-from cometmq.remoting.headers import CreateTopicRequestHeader, NoHeader, PutKVConfigRequestHeader
+from cometmq.remoting.headers import NoHeader
 from cometmq.remoting.processors import ProcessorTable
 from cometmq.remoting.server import RemotingServer
+from cometmq.testing import VirtualClock
 
 ADDRESS = "127.0.0.1:10911"
 
@@ -52,10 +53,8 @@ class Room:
         """Start to register at these nameservers."""
         config = BrokerConfig(broker_name="broker-a", namesrv_addr=";".join(addresses), **options)  # type: ignore[arg-type]
         self.live.replace(config)
-        self.registration = BrokerRegistration(
-            self.live, self.topics, self.client, address=ADDRESS, ha_address="127.0.0.1:10912", clock=self.clock
-        )
-        await self.registration.start()
+        self.registration = BrokerRegistration(self.live, self.topics, self.client, address=ADDRESS, clock=self.clock)
+        await self.registration.start("127.0.0.1:10912")
 
     async def stop(self) -> None:
         """Stop what was started."""
@@ -72,15 +71,6 @@ async def room(tmp_path: Path) -> AsyncIterator[Room]:
     room.topics.load()
     yield room
     await room.stop()
-
-
-async def until(condition: Callable[[], bool], clock: VirtualClock | None = None) -> None:
-    """Wait until something is so, moving the clock on a little each time."""
-    async with asyncio.timeout(60):
-        while not condition():
-            if clock is not None:
-                clock.advance(0.2)
-            await asyncio.sleep(0.002)
 
 
 def has(server: NameServer, topic: str) -> bool:
@@ -119,7 +109,7 @@ async def test_a_dead_nameserver_delays_nobody_and_is_tried_again(room: Room) ->
     room.topics.put(TopicConfig(topic_name="Meanwhile"))
     await until(lambda: has(alive, "Meanwhile"))
     back = await room.nameserver(port)
-    await until(lambda: has(back, "Meanwhile") and has(back, "TBW102"), room.clock)
+    await until(lambda: has(back, "Meanwhile") and has(back, "TBW102"), clock=room.clock)
 
 
 async def test_a_nameserver_that_restarts_is_told_everything_within_seconds(room: Room) -> None:
@@ -130,7 +120,7 @@ async def test_a_nameserver_that_restarts_is_told_everything_within_seconds(room
     room.nameservers.remove(server)
     again = await room.nameserver(port)
     began = room.clock.monotonic()
-    await until(lambda: has(again, "TBW102"), room.clock)
+    await until(lambda: has(again, "TBW102"), clock=room.clock)
     assert room.clock.monotonic() - began < 10
 
 
@@ -141,7 +131,7 @@ async def test_registration_is_repeated_every_period(room: Room) -> None:
     room.clock.advance(8)
     assert not has(server, "TBW102")
     began = room.clock.monotonic()
-    await until(lambda: has(server, "TBW102"), room.clock)
+    await until(lambda: has(server, "TBW102"), clock=room.clock)
     assert room.clock.monotonic() - began < 10
 
 
@@ -151,7 +141,7 @@ async def test_the_brokers_permission_covers_its_topics(room: Room) -> None:
     assert {queue.perm for topic in server.routes.topics() for queue in _queues(server, topic)} == {4}
     room.live.replace(BrokerConfig(broker_name="broker-a", broker_permission=6))
     room.topics.new_version()
-    await until(lambda: {queue.perm for queue in _queues(server, "TBW102")} == {7}, room.clock)
+    await until(lambda: {queue.perm for queue in _queues(server, "TBW102")} == {7}, clock=room.clock)
 
 
 def _queues(server: NameServer, topic: str) -> list[QueueData]:
@@ -190,7 +180,7 @@ async def test_a_refused_registration_is_tried_again(room: Room, monkeypatch: py
     await room.start(server.address)
     assert server.routes.topics() == []
     monkeypatch.setattr("cometmq.namesrv.routes.MAX_NAMESRV_BROKERS", 10)
-    await until(lambda: has(server, "TBW102"), room.clock)
+    await until(lambda: has(server, "TBW102"), clock=room.clock)
 
 
 async def test_a_started_broker_is_in_the_routes_and_a_stopped_one_is_not(
@@ -225,13 +215,13 @@ async def test_a_nameserver_that_is_away_does_not_hold_up_administration_for_lon
     alive, silent = await room.nameserver(), RemotingServer(never)
     await silent.start("127.0.0.1", 0)
     starting = asyncio.create_task(room.start(alive.address, f"127.0.0.1:{silent.port}"))
-    await until(lambda: starting.done(), room.clock)
+    await until(lambda: starting.done(), clock=room.clock)
     assert room.registration is not None
-    told: list[str] = []
+    called: list[str] = []
     room.topics.put(TopicConfig(topic_name="New"))
-    room.registration.when_known(lambda: told.append("New"))
+    room.registration.when_known(lambda: called.append("New"))
     await until(lambda: alive.routes.route("New") is not None)
-    assert not told
+    assert not called
     room.clock.advance(1)
-    assert told == ["New"]
+    assert called == ["New"]
     await silent.stop()

@@ -9,25 +9,18 @@ from typing import cast
 import pytest
 from tests.broker.wire import Connect, Wire
 
-import cometmq.broker.admin_progress
-import cometmq.broker.offsets
+import cometmq.broker.admin.offsets
 import cometmq.broker.slices
-from cometmq.broker.admin_progress import ProgressAdmin
+import cometmq.broker.tables.consumer_offsets
+from cometmq.broker.admin.offsets import OffsetAdmin
 from cometmq.broker.controller import Broker
 from cometmq.broker.slices import Steps
-from cometmq.remoting.bodies import (
-    ConsumerOffsetSerializeWrapper,
-    ConsumeStats,
-    ConsumeStatsList,
-    QueryConsumeTimeSpanBody,
-    ResetOffsetBody,
-    TopicStatsTable,
-    decode_body,
-    encode_body,
-)
+from cometmq.remoting.admin_bodies import ConsumeStats, ConsumeStatsList, QueryConsumeTimeSpanBody, TopicStatsTable
+from cometmq.remoting.admin_headers import CreateTopicRequestHeader
+from cometmq.remoting.bodies import ConsumerOffsetSerializeWrapper, ResetOffsetBody, decode_body, encode_body
 from cometmq.remoting.codes import CURRENT_VERSION, RequestCode
 from cometmq.remoting.command import RemotingCommand
-from cometmq.remoting.headers import CreateTopicRequestHeader, UpdateConsumerOffsetRequestHeader
+from cometmq.remoting.headers import UpdateConsumerOffsetRequestHeader
 from cometmq.remoting.processors import Response
 
 QUEUES = 40
@@ -159,9 +152,9 @@ async def test_slices_of_tables_give_the_answer_that_one_piece_gives(
     await give_offsets(broker, wide, groups=5, topics=20)
     asked = {"isOrder": "false", "consumerGroup": "g1"}
     whole = await wide.call(code, ext=asked)
-    monkeypatch.setattr(cometmq.broker.admin_progress, "QUEUES_PER_SLICE", 7)
+    monkeypatch.setattr(cometmq.broker.admin.offsets, "QUEUES_PER_SLICE", 7)
     monkeypatch.setattr(cometmq.broker.slices, "QUEUES_PER_SLICE", 7)
-    monkeypatch.setattr(cometmq.broker.offsets, "TABLE_ROWS_PER_SLICE", 7)
+    monkeypatch.setattr(cometmq.broker.tables.consumer_offsets, "TABLE_ROWS_PER_SLICE", 7)
     sliced = await wide.call(code, ext=asked)
     assert sliced.code == 0
     assert sliced.body == whole.body
@@ -179,9 +172,9 @@ async def test_progress_of_all_groups_costs_what_they_have(
         broker.offsets.commit(f"other{number}", f"gone{number}", 0, 1)
     await give_offsets(broker, wire, groups=50, topics=4)
     slices: list[float] = []
-    plain = ProgressAdmin._of_all_groups
+    plain = OffsetAdmin._of_all_groups
 
-    def timed(self: ProgressAdmin, is_order: bool) -> Steps:
+    def timed(self: OffsetAdmin, is_order: bool) -> Steps:
         steps = plain(self, is_order)
         while True:
             before = time.thread_time()
@@ -193,7 +186,7 @@ async def test_progress_of_all_groups_costs_what_they_have(
             slices.append(time.thread_time() - before)
             yield
 
-    monkeypatch.setattr(ProgressAdmin, "_of_all_groups", timed)
+    monkeypatch.setattr(OffsetAdmin, "_of_all_groups", timed)
     answer = await wire.call(RequestCode.GET_BROKER_CONSUME_STATS, ext={"isOrder": "false"})
     listed = decode_body(ConsumeStatsList, answer.body).consume_stats_list
     assert sum(len(topics) for group in listed for topics in group.values()) == 50 * 2
@@ -205,7 +198,7 @@ async def test_progress_that_fits_into_no_answer_is_refused_with_a_way_out(
     broker: Broker, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await give_offsets(broker, wire, groups=5, topics=20)
-    monkeypatch.setattr(cometmq.broker.admin_progress, "MAX_FRAME_BYTES", 1_000)
+    monkeypatch.setattr(cometmq.broker.admin.offsets, "MAX_FRAME_BYTES", 1_000)
     answer = await wire.call(RequestCode.GET_BROKER_CONSUME_STATS, ext={"isOrder": "false"})
     assert answer.code == 1
     assert "ask for each group alone" in (answer.remark or "")

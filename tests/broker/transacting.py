@@ -6,11 +6,11 @@ import asyncio
 import json
 
 from tests.broker.wire import Wire
+from tests.helpers.contents import bodies
 
 from cometmq.broker.controller import Broker
 from cometmq.message.ids import decode_offset_msg_id
 from cometmq.message.message import MessageExt
-from cometmq.message.record import StoredRecord, decode_record
 from cometmq.message.sysflag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import FLAG_ONEWAY, RemotingCommand
@@ -30,7 +30,7 @@ def half_properties(key: str, group: str = GROUP, **more: str) -> str:
 
 
 class Half:
-    """Where a half message stands, as its producer knows."""
+    """The place of a half message, as its producer knows it."""
 
     def __init__(self, key: str, queue_offset: int, log_offset: int) -> None:
         self.key = key
@@ -100,19 +100,6 @@ async def round_of_checks(broker: Broker) -> None:
     await asyncio.sleep(0)
 
 
-def stored(broker: Broker, topic: str, queue_id: int = 0) -> list[StoredRecord]:
-    """All messages of a queue."""
-    queue = broker.store.queue(topic, queue_id)
-    found = []
-    for offset in range(queue.min_offset(), queue.max_offset()):
-        unit = queue.unit(offset)
-        assert unit is not None
-        data = broker.store.record_at(unit[0], unit[1])
-        assert data is not None
-        found.append(decode_record(data))
-    return found
-
-
 def delivered(broker: Broker) -> list[bytes]:
     """The bodies that consumers of the topic can read."""
-    return [record.body for record in stored(broker, TOPIC)]
+    return bodies(broker, TOPIC)

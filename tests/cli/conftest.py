@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import pytest
+from tests.helpers.commands import CommandServer
 
 from cometmq.testing import ProcessCluster
 
@@ -20,7 +22,7 @@ COMMAND_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class Result:
-    """How a command ended."""
+    """The end of a command."""
 
     code: int
     out: str
@@ -35,12 +37,16 @@ class Result:
 
 @dataclass(frozen=True)
 class CommandLine:
-    """Runs ``python -m cometmq`` against one nameserver."""
+    """Runs ``python -m cometmq`` against one nameserver; where it can, in a fork of a process that has the modules."""
 
     namesrv: str = "127.0.0.1:1"
 
     def __call__(self, *arguments: str, stdin: str | bytes = b"", timeout_s: float = COMMAND_SECONDS) -> Result:
         data = stdin.encode() if isinstance(stdin, str) else stdin
+        server = command_server()
+        if server.takes(arguments, self.environment, data):
+            code, out, err = server.run(arguments, self.environment, data, timeout_s)
+            return Result(code, out.decode(), err.decode())
         done = subprocess.run(
             [sys.executable, "-m", "cometmq", *arguments],
             input=data,
@@ -61,6 +67,14 @@ class CommandLine:
         return {**kept, "NAMESRV_ADDR": self.namesrv}
 
 
+@cache
+def command_server() -> CommandServer:
+    """One for the whole process, which ends with it."""
+    server = CommandServer()
+    atexit.register(server.close)
+    return server
+
+
 @pytest.fixture
 def offline() -> CommandLine:
     """The command, with nothing running."""
@@ -77,12 +91,3 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessCluster
 def cometmq(cluster: ProcessCluster) -> CommandLine:
     """The command, with a cluster running."""
     return CommandLine(cluster.namesrv_address)
-
-
-def until(condition: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
-    """Wait until something is so."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {seconds:g} s: {what}")
-        time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""What went wrong is one sentence with the next step."""
+"""A failure is one sentence with the next step."""
 
 from __future__ import annotations
 

@@ -50,5 +50,5 @@ def test_one_thing_has_one_name() -> None:
 def test_times_go_by_the_names_of_mqadmin_too() -> None:
     query = next(ctx for ctx in ALL if ctx.command_path == "cometmq message query")
     given = ["--topic", "orders", "--key", "k", "--begin", "1", "--end", "2", "--max", "3"]
-    told = query.command.make_context("query", given).params
-    assert (told["begin"], told["end"], told["limit"]) == (1, 2, 3)
+    values = query.command.make_context("query", given).params
+    assert (values["begin"], values["end"], values["limit"]) == (1, 2, 3)

@@ -16,7 +16,7 @@ TOOLS = ("sh", "dirname", "sed", "grep", "cksum", "cat", "df", "awk", "tail", "r
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """What set-up looks at, without a .venv."""
+    """The files that set-up looks at, without a .venv."""
     place = tmp_path / "clone"
     (place / "scripts").mkdir(parents=True)
     shutil.copy(ROOT / "scripts" / "setup", place / "scripts")

@@ -1,14 +1,19 @@
-"""scripts/test: which failures are the tests' last word, and which were for want of time."""
+"""scripts/test: which failures are the tests' last word, and which for want of time; what a run leaves behind."""
 
 from __future__ import annotations
 
+import importlib.machinery
+import importlib.util
 import os
 import shutil
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.helpers.waiting import process_runs, wait_for
 
 ROOT = Path(__file__).parents[2]
 MARKERS = """
@@ -44,35 +49,138 @@ def test_fails(number):
 def project(tmp_path: Path) -> Path:
     """A project whose test command is this one's."""
     (tmp_path / "scripts").mkdir()
-    (tmp_path / "tests").mkdir()
+    for folder in ("send", "turn", "pull"):
+        (tmp_path / "tests" / "broker" / folder).mkdir(parents=True)
+    for module in ("test_golden_exchanges", "test_golden_store", "pull/test_pull"):
+        (tmp_path / "tests" / "broker" / f"{module}.py").touch()
     shutil.copy(ROOT / "scripts" / "test", tmp_path / "scripts")
     (tmp_path / "pyproject.toml").write_text(MARKERS)
     return tmp_path
 
 
-def run_tests(project: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "scripts/test", "--only-tests"]
-    env = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    return subprocess.run(command, cwd=project, env=env, capture_output=True, text=True, check=False, timeout=280)
+HANGS = """
+import pathlib, subprocess, sys, tempfile, time, pytest
+
+@pytest.mark.interop
+def test_hangs():
+    command = [sys.executable, "-c", "import time; time.sleep(600)"]
+    child = subprocess.Popen(command, start_new_session=True)
+    place = tempfile.mkdtemp()
+    pathlib.Path("child").write_text(f"{child.pid} {place}")
+    this_is_where_it_hangs()
+
+def this_is_where_it_hangs():
+    time.sleep(600)
+"""
 
 
-def test_a_test_that_passes_only_alone_is_named_and_counted_once(project: Path) -> None:
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """Runs make their directories in one of the test."""
+    (tmp_path / "tmp").mkdir()
+    return {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "TMPDIR": str(tmp_path / "tmp")}
+
+
+RunTests = Callable[..., subprocess.CompletedProcess[str]]
+COMMAND = (sys.executable, "scripts/test", "--only-tests")
+
+
+@pytest.fixture
+def run_tests(project: Path, environment: dict[str, str]) -> RunTests:
+    def run(*options: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*COMMAND, *options],
+            cwd=project,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=280,
+        )
+
+    return run
+
+
+def test_a_test_that_passes_only_alone_is_named_and_counted_once(project: Path, run_tests: RunTests) -> None:
     for name, mark in (("unit", ""), ("process", "@pytest.mark.interop"), ("spark", "@pytest.mark.spark")):
         (project / "tests" / f"test_{name}.py").write_text(FAILS_ONCE.replace("@pytest.mark.interop", mark))
-    done = run_tests(project)
+    done = run_tests()
     assert done.returncode == 0, done.stdout
     named = (f"tests.test_{name}::test_is_slow_beside_others" for name in ("process", "unit", "spark"))
     assert f"PASSED ONLY ALONE, look into them: {', '.join(named)}\n" in done.stdout
     assert "= 6 passed in" in done.stdout
 
 
-@pytest.mark.parametrize(("modules", "number", "runs"), [(3, 7, 2), (4, 1, 1)])
-def test_what_fails_alone_too_or_in_many_modules_fails(project: Path, modules: int, number: int, runs: int) -> None:
+@pytest.mark.parametrize(("modules", "number", "runs"), [(5, 7, 2), (6, 1, 1)])
+def test_what_fails_alone_too_or_in_many_modules_fails(
+    project: Path, run_tests: RunTests, modules: int, number: int, runs: int
+) -> None:
     for module in range(modules):
         (project / "tests" / f"test_fails_{module}.py").write_text(FAILS % number)
-    done = run_tests(project)
+    done = run_tests()
     assert done.returncode == 1
     assert done.stdout.count("── interop and crash tests …") == runs
     assert "FAILED parts: interop and crash tests" in done.stdout
     assert f"= {modules * number} failed in" in done.stdout
     assert "PASSED ONLY ALONE" not in done.stdout
+
+
+def in_memory() -> list[Path]:
+    """What runs have in memory, other runs too."""
+    return list(Path("/dev/shm").glob("cometmq-test-*"))
+
+
+def child_of(project: Path) -> tuple[int, Path]:
+    """The process that the hanging test has started, and the directory that it has made."""
+    process, place = (project / "child").read_text().split()
+    return int(process), Path(place)
+
+
+def test_a_part_that_hangs_ends_with_its_stacks_and_without_its_processes(project: Path, run_tests: RunTests) -> None:
+    (project / "tests" / "test_hangs.py").write_text(HANGS)
+    done = run_tests("--part-minutes", "0.3")
+    assert done.returncode == 1
+    assert "── interop and crash tests: FAILED (not done in 0.3 minutes" in done.stdout
+    assert "in this_is_where_it_hangs" in done.stdout
+    assert "FAILED parts: interop and crash tests" in done.stdout
+    process, place = child_of(project)
+    assert not process_runs(process)
+    assert not place.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_a_run_that_is_killed_leaves_nothing(
+    project: Path, environment: dict[str, str], run_tests: RunTests, number: signal.Signals
+) -> None:
+    (project / "tests" / "test_hangs.py").write_text(HANGS)
+    temporary, before = Path(environment["TMPDIR"]), set(in_memory())
+    with subprocess.Popen(COMMAND, cwd=project, env=environment, stdout=subprocess.DEVNULL) as running:
+        wait_for((project / "child").exists, "the test hangs")
+        wait_for((project / "child").read_text, "it has told its child")
+        running.send_signal(number)
+    process, place = child_of(project)
+    if number is signal.SIGKILL:
+        assert process_runs(process)
+        assert place.exists()
+        (project / "tests" / "test_hangs.py").unlink()
+        assert run_tests().returncode == 0, "the next run"
+    assert not process_runs(process)
+    assert list(temporary.iterdir()) == []
+    assert set(in_memory()) <= before
+
+
+def test_a_full_disk_is_told_with_the_next_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loader = importlib.machinery.SourceFileLoader("test_command", str(ROOT / "scripts" / "test"))
+    spec = importlib.util.spec_from_loader(loader.name, loader)
+    assert spec is not None
+    command = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, loader.name, command)
+    loader.exec_module(command)
+    gigabyte = 10**9
+    for used, free, told in ((50, 20, None), (100, 14, "14.0 GB free"), (180, 20, "90% full")):
+        usage = shutil.disk_usage(tmp_path)._replace(total=(used + free) * gigabyte, used=used * gigabyte)
+        monkeypatch.setattr(
+            shutil, "disk_usage", lambda _, usage=usage, free=free: usage._replace(free=free * gigabyte)
+        )
+        notice = command.disk_notice(tmp_path)
+        assert (notice is None) if told is None else (told in notice and "set TMPDIR" in notice)

@@ -1,4 +1,4 @@
-"""What others send reaches no terminal as an order: every command against a broker full of hostile names and bodies."""
+"""Bytes of others reach no terminal as an order: every command against a broker full of hostile names and bodies."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.cli.conftest import CommandLine
 
-from cometmq.cli.process import LogLine
-from cometmq.cli.visible import json_text, visible
+from cometmq.cli.output import json_text, visible
+from cometmq.cli.servers.process import LogLine
 from cometmq.client.sync import SyncProducer
 from cometmq.message.message import Message
 from cometmq.remoting.blocking import BlockingConnection

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from tests.interop import builds, systems
 from tests.interop.systems import Deployment, System
 
 from cometmq.client import Admin
+from cometmq.testing import Cluster, VirtualClock
 
 _numbers = itertools.count(1)
 
@@ -62,6 +63,14 @@ async def topic(admin: Admin) -> str:
 
 
 @pytest.fixture
+async def cluster(clock: VirtualClock) -> AsyncIterator[Cluster]:
+    """A cluster in this process whose clock the test moves, with the topic ``orders`` of one queue."""
+    async with Cluster(clock=clock) as cluster:
+        await cluster.create_topic("orders", queues=1)
+        yield cluster
+
+
+@pytest.fixture
 def group() -> str:
     """A new group's name."""
     return f"client-group-{os.getpid()}-{next(_numbers)}"
@@ -72,19 +81,3 @@ async def visible(address: str, topic: str, count: int) -> None:
     async with Admin(address) as admin, asyncio.timeout(60):
         while sum(row.max_offset for row in (await admin.topic_stats(topic)).offset_table.values()) < count:
             await asyncio.sleep(0.02)
-
-
-Until = Callable[..., Awaitable[None]]
-
-
-async def until(condition: Callable[[], object], timeout_s: float = 60.0) -> None:
-    """Wait until ``condition()`` holds."""
-    async with asyncio.timeout(timeout_s):
-        while not condition():
-            await asyncio.sleep(0.02)
-
-
-@pytest.fixture(name="until")
-def until_fixture() -> Until:
-    """Waits for a condition, with a deadline."""
-    return until

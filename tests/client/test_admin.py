@@ -10,8 +10,6 @@ from cometmq.client import Admin, Message, Producer, PullConsumer
 from cometmq.client.errors import BrokerError, ClientError, RouteNotFoundError
 from cometmq.remoting.bodies import SubscriptionGroupConfig
 
-from .conftest import Until
-
 
 async def in_every_queue(admin: Admin, topic: str, count: int) -> None:
     """Wait until each queue shows that many messages: Apache tells a little after it has acknowledged them."""
@@ -33,7 +31,7 @@ async def test_the_cluster_names_its_brokers(server: Deployment, admin: Admin) -
         await admin.create_topic("T", cluster="other")
 
 
-async def test_the_broker_tells_about_itself(server: Deployment, admin: Admin, until: Until) -> None:
+async def test_the_broker_tells_about_itself(server: Deployment, admin: Admin) -> None:
     async with asyncio.timeout(60):
         while True:
             try:

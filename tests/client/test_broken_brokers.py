@@ -10,6 +10,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from tests.client.conftest import deploy
+from tests.helpers.waiting import until
 from tests.interop.systems import Deployment, System, start_broker
 
 from cometmq.client import (
@@ -26,14 +28,10 @@ from cometmq.client import (
 )
 from cometmq.errors import CometMQError
 
-from .conftest import Until, deploy
-
 pytestmark = pytest.mark.crash
 
 
-async def test_a_broker_killed_and_started_again_loses_nothing_that_was_acknowledged(
-    own_server: Deployment, until: Until
-) -> None:
+async def test_a_broker_killed_and_started_again_loses_nothing_that_was_acknowledged(own_server: Deployment) -> None:
     acknowledged: set[int] = set()
     refused: set[int] = set()
     seen: Counter[int] = Counter()
@@ -64,16 +62,16 @@ async def test_a_broker_killed_and_started_again_loses_nothing_that_was_acknowle
         tasks = [asyncio.create_task(produce(producer, start)) for start in range(8)]
         await until(lambda: len(acknowledged) > 200)
         own_server.broker.kill()
-        await until(lambda: refused, 60)
+        await until(lambda: refused, timeout_s=60)
         before = len(acknowledged)
         await asyncio.to_thread(own_server.start_again, own_server.broker.system)
-        await until(lambda: len(acknowledged) > before + 200, 60)
+        await until(lambda: len(acknowledged) > before + 200, timeout_s=60)
         async with Admin(own_server.address) as admin, asyncio.timeout(25):  # not only at the next heartbeat, in 30 s
             while await admin.consumer_ids("crash") != [consumer.instance.client_id]:
                 await asyncio.sleep(0.05)
         stop.set()
         await asyncio.gather(*tasks)
-        await until(lambda: acknowledged <= seen.keys(), 60)
+        await until(lambda: acknowledged <= seen.keys(), timeout_s=60)
     assert len(acknowledged) > 400
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from cometmq.client.consumer_config import LitePullConfig, PushConfig
-from cometmq.client.producer_config import ProducerConfig
+from cometmq.client.consumer.config import LitePullConfig, PushConfig
+from cometmq.client.send.config import ProducerConfig
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,20 @@ from pathlib import Path
 import pytest
 
 from cometmq.client import Admin, Message, Producer
-from cometmq.client.dead_letters import Selection, dead_letter_groups, origin_topic, read_dead_letters
-from cometmq.client.listener import Retry
-from cometmq.client.resend import RESENT_FROM, Ledger, LedgerError, Outcome, resend
-from cometmq.clock import VirtualClock
+from cometmq.client.consumer.listener import Retry
+from cometmq.client.dead_letters import (
+    RESENT_FROM,
+    Ledger,
+    LedgerError,
+    Outcome,
+    Selection,
+    dead_letter_groups,
+    origin_topic,
+    read_dead_letters,
+    resend,
+)
 from cometmq.message.message import MessageExt
-from cometmq.testing import Cluster
+from cometmq.testing import Cluster, VirtualClock
 
 BODY = bytes(range(256)) * 40
 """Large enough to be stored compressed."""
@@ -53,7 +61,7 @@ async def each(found: list[MessageExt]) -> AsyncIterator[MessageExt]:
 
 
 class Report(dict[str, Outcome]):
-    """What became of each dead letter."""
+    """The outcome of each dead letter."""
 
     def __call__(self, letter: MessageExt, outcome: Outcome, words: str) -> None:
         self[letter.offset_msg_id] = outcome

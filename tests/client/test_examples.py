@@ -1,32 +1,15 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests.helpers.examples import EXAMPLES, run
 from tests.interop.systems import Deployment, System
 
 from cometmq.client import LitePullConfig, ProducerConfig, PushConfig, TransactionConfig, errors
 from cometmq.client.sync import SyncAdmin
-
-EXAMPLES = Path(__file__).parents[2] / "examples"
-
-
-def run(name: str, home: Path, *arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-W", "error", EXAMPLES / name, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        env={**os.environ, "HOME": str(home)},
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def test_the_examples_run_as_written(server: Deployment, tmp_path: Path) -> None:

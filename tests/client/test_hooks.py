@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
+from tests.helpers.waiting import until
 from tests.interop.systems import Deployment
 
 from cometmq.client import (
@@ -28,14 +29,12 @@ from cometmq.client import (
     SendMessageContext,
     SendMessageHook,
 )
+from cometmq.client.consumer.listener import Listener, Verdict
 from cometmq.client.errors import SendFailedError
 from cometmq.client.hooks import CommunicationMode, ConsumeReturnType
-from cometmq.client.listener import Listener, Verdict
 from cometmq.client.sync import SyncProducer
-from cometmq.message.message_type import MessageType
+from cometmq.message.properties import MessageType
 from cometmq.remoting.command import RemotingCommand
-
-from .conftest import Until
 
 
 class Recorder:
@@ -161,7 +160,7 @@ def test_hooks_without_await(server: Deployment) -> None:
 
 @pytest.mark.parametrize("kind", ["plain", "async"])
 async def test_a_consume_hook_sees_every_call_of_the_listener(
-    server: Deployment, topic: str, group: str, kind: str, until: Until
+    server: Deployment, topic: str, group: str, kind: str
 ) -> None:
     answers: dict[bytes, Verdict] = {
         b"0": None,

@@ -92,7 +92,7 @@ async def test_a_refusal_of_an_acl_is_told_at_once_and_not_tried_again(guarded: 
 
 
 def add_a_field(peer: str, request: RemotingCommand) -> None:
-    """What a hook adds must be signed too."""
+    """Fields that a hook adds are signed too."""
     request.ext_fields["unit"] = "blue"
 
 

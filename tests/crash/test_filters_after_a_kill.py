@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.crash.loading import send
-from tests.interop.probe import until
+from tests.helpers.waiting import wait_for
 
 from cometmq.message.record import iter_records
 from cometmq.remoting.blocking import BlockingConnection
@@ -62,7 +62,7 @@ def test_filters_are_there_after_a_kill() -> None:
             for number in range(100):
                 send(connection, TOPIC, b"%d" % number, f"n\x01{number}")
             heartbeat(connection, "early", "n = 5")
-            until(lambda: "early" in stored(path), WRITTEN_WITHIN_S, "the filter is written")
+            wait_for(lambda: "early" in stored(path), "the filter is written", WRITTEN_WITHIN_S)
             written = stored(path)["early"]
             heartbeat(connection, "late", "n > 97")
             cluster.kill_broker(0)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from tests.crash.loading import send
 from tests.crash.reading import read_queue
+from tests.helpers.waiting import wait_for
 
 from cometmq.broker.controller import HA_PORT_DISTANCE
 from cometmq.broker.replication.frames import TransferReader, encode_report
@@ -33,7 +33,7 @@ REPORT_EVERY_S = 1.0
 
 
 class SlaveLog:
-    """What a slave keeps, life after life of its master; it connects again and again until it is told to stop."""
+    """The log of a slave over many starts of its master; it connects again and again until it is stopped."""
 
     def __init__(self, master: str) -> None:
         host, port = parse_address(master)
@@ -92,14 +92,6 @@ def load(address: str, seed: int, acknowledged: set[bytes]) -> None:
         return
 
 
-def until(condition: Callable[[], bool], what: str) -> None:
-    """Wait until something is so."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
-
-
 def test_a_killed_masters_slave_has_what_was_acknowledged_and_goes_on(tmp_path: Path) -> None:
     keys = {"brokerRole": "SYNC_MASTER", "slaveTimeout": "60000"}
     acknowledged: set[bytes] = set()
@@ -108,22 +100,22 @@ def test_a_killed_masters_slave_has_what_was_acknowledged_and_goes_on(tmp_path: 
         slave = SlaveLog(address)
         with slave.following():
             for round_number in range(ROUNDS):
-                until(lambda: is_in_sync(address), "the slave follows")
+                wait_for(lambda: is_in_sync(address), "the slave follows")
                 seeds = range(round_number * WRITERS, (round_number + 1) * WRITERS)
                 writers = [threading.Thread(target=load, args=(address, seed, acknowledged)) for seed in seeds]
                 for writer in writers:
                     writer.start()
                 enough = len(acknowledged) + MESSAGES
-                until(lambda enough=enough: len(acknowledged) > enough, "writers are acknowledged")  # type: ignore[misc]
+                wait_for(lambda enough=enough: len(acknowledged) > enough, "writers are acknowledged")  # type: ignore[misc]
                 cluster.brokers[0].kill()
                 for writer in writers:
                     writer.join(PATIENCE_S)
                     assert not writer.is_alive()
                 cluster.brokers[0].start()
-            until(lambda: is_in_sync(address), "the slave follows to the end")
+            wait_for(lambda: is_in_sync(address), "the slave follows to the end")
             stored = {record.body for record in read_queue(address, TOPIC)}
             ours = bytearray().join(file.read_bytes() for file in sorted(log_files(tmp_path)))
-            until(lambda: len(slave.log) >= len(ours.rstrip(b"\0")), "it has all")
+            wait_for(lambda: len(slave.log) >= len(ours.rstrip(b"\0")), "it has all")
     copied = {record.body for record in iter_records(bytes(slave.log)) if record.topic == TOPIC}
     assert acknowledged <= copied
     assert copied == stored
@@ -132,7 +124,7 @@ def test_a_killed_masters_slave_has_what_was_acknowledged_and_goes_on(tmp_path: 
 
 
 def is_in_sync(address: str) -> bool:
-    """Whether a message was acknowledged with a slave."""
+    """Tell whether a message was acknowledged with a slave."""
     try:
         with BlockingConnection(address, 60) as connection:
             send(connection, TOPIC, b"in sync?", "")

@@ -10,10 +10,11 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tests.cli.conftest import CommandLine, until
+from tests.cli.conftest import CommandLine
+from tests.helpers.waiting import wait_for
 
 from cometmq.client import ConsumeFromWhere, Message, PushConfig
-from cometmq.client.listener import Retry
+from cometmq.client.consumer.listener import Retry
 from cometmq.client.sync import SyncProducer, SyncPushConsumer
 from cometmq.testing import ProcessCluster
 
@@ -44,11 +45,11 @@ def give_up(namesrv: str) -> None:
     consumer = SyncPushConsumer("workers", fail, namesrv, config=config)
     consumer.subscribe("orders")
     with consumer:
-        until(lambda: len(failed) >= LETTERS, "all have failed", PATIENCE_S)
+        wait_for(lambda: len(failed) >= LETTERS, "all have failed", PATIENCE_S)
 
 
 def resent(cometmq: CommandLine) -> Counter[str]:
-    """How often each dead letter was sent to its topic again."""
+    """Count how often each dead letter was sent to its topic again."""
     read = cometmq("consume", "orders", "--from-beginning", "--until-end", "-o", "jsonl")
     assert read.code == 0, read.err
     return Counter(row["body"] for row in read.lines() if "RESENT_FROM" in row["properties"])
@@ -67,7 +68,9 @@ def test_a_killed_resend_is_repeated_and_sends_each_dead_letter_once(tmp_path: P
         cometmq = CommandLine(running.namesrv_address)
         assert cometmq("topic", "create", "orders", "--queues", "2").code == 0
         give_up(running.namesrv_address)
-        until(lambda: len(cometmq("dlq", "read", "workers", "-o", "jsonl").lines()) == LETTERS, "all are given up", 60)
+        wait_for(
+            lambda: len(cometmq("dlq", "read", "workers", "-o", "jsonl").lines()) == LETTERS, "all are given up", 60
+        )
         ledger = tmp_path / "ledger"
         command = ("dlq", "resend", "workers", "--all", "--rate", "10", "--ledger", str(ledger))
         for more in (1, 2, 3, 5):  # lines of the ledger: what is intended, what is sent

@@ -10,8 +10,9 @@ import pytest
 from tests.crash import loading
 from tests.crash.reading import follow_queue, read_queue
 
+from cometmq.remoting.admin_bodies import TimerMetrics
 from cometmq.remoting.blocking import BlockingConnection, BlockingConnectionError
-from cometmq.remoting.bodies import TimerMetrics, decode_body
+from cometmq.remoting.bodies import decode_body
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import RecallMessageRequestHeader
 from cometmq.testing import ProcessCluster
@@ -28,7 +29,7 @@ SETTLED_S = 60.0
 
 
 class Ledger:
-    """What producers were answered; one for all threads."""
+    """The answers to producers; one for all threads."""
 
     def __init__(self) -> None:
         self.acknowledged: set[bytes] = set()

@@ -25,7 +25,7 @@ ROUNDS = 3
 
 
 class Ledger:
-    """What producers asked for and were answered; one for all threads."""
+    """The requests of producers and their answers; one for all threads."""
 
     def __init__(self) -> None:
         self.halves: dict[bytes, EndTransactionRequestHeader] = {}

@@ -26,7 +26,7 @@ Place = tuple[int, int]
 
 
 class Ledger:
-    """What producers sent and were answered; one for all threads."""
+    """The messages of producers and their answers; one for all threads."""
 
     def __init__(self) -> None:
         self.acknowledged: dict[Place, bytes] = {}

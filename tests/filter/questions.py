@@ -79,14 +79,14 @@ def _comparison(chance: random.Random, depth: int) -> str:
 
 
 def _number(chance: random.Random, depth: int) -> str:
-    """What may be ordered, most of the time."""
+    """An operand that may be ordered, most of the time."""
     if chance.random() < 0.02:
         return _operand(chance, depth)
     return chance.choice(("", "", "", "-", "+")) + chance.choice(chance.choice((NAMES, INTEGERS, FLOATS)))
 
 
 def _operand(chance: random.Random, depth: int) -> str:
-    """What may stand beside an equals sign, most of the time."""
+    """An operand that may stand beside an equals sign, most of the time."""
     sign = chance.choices(("", "-", "+"), (90, 7, 3))[0]
     if depth and chance.random() < 0.15:
         return f"{sign}({_or(chance, depth - 1)})"

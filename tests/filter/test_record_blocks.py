@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.filter import questions
-from tests.filter.test_records import V4, V6, as_v2, record
+from tests.filter.stored_records import V4, V6, as_v2, record
 
 from cometmq.filter import FilterError, parse_selector
 from cometmq.filter.block_evaluation import block_predicate
@@ -50,7 +50,7 @@ class Log:
         return [bool(one) for one in found.wanted]
 
     def asked_one_by_one(self, text: str) -> int:
-        """How many records are not decided by array operations."""
+        """Count the records that are not decided by array operations."""
         asked = []
 
         def matches(one: memoryview) -> bool:
@@ -291,15 +291,15 @@ def test_what_is_much_work_is_told_in_parts(terms: str, properties: str) -> None
     log = Log([record(encode_properties(MANY_PROPERTIES[properties])) for _ in range(100)])
     expected = log.one_by_one(text)
     matches_block = parse_selector(text).matches_block
-    told: list[bool] = []
+    results: list[bool] = []
     parts = 0
-    while len(told) < 100:
-        at = len(told)
+    while len(results) < 100:
+        at = len(results)
         found = matches_block(log.view, BASE, log.at[at:], log.sizes[at:], len(TOPIC), MAX_FILTER_WORK).wanted
         assert len(found)
-        told += found.tolist()
+        results += found.tolist()
         parts += 1
-    assert told == expected
+    assert results == expected
     assert parts > 4
 
 

@@ -1,4 +1,4 @@
-"""How long one connection to a server is held up while another one sends it something.
+"""Measures how long one connection to a server is held up while another one sends it something.
 
 A prober asks a cheap question again and again on a connection of its own. From each wait the time is taken off in
 which threads of the server or the prober had work and no processor (``/proc``), so that a busy machine does not count.
@@ -112,9 +112,9 @@ def _queued_s(pid: int) -> float:
     return sum(int(path.read_text().split()[1]) for path in waits) / 1e9
 
 
-def resident_mb(pid: int) -> float:
-    """What a process holds in memory, in MB."""
+def anonymous_mb(pid: int) -> float:
+    """The resident memory of a process that is its own, in MB; mapped files belong to the page cache."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
+        if line.startswith("RssAnon:"):
             return int(line.split()[1]) / 1024
     raise ProcessLookupError(pid)

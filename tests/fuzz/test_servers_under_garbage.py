@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
+from cometmq.remoting.admin_headers import GetTopicsByClusterRequestHeader
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import RemotingCommand, decode_command
 from cometmq.remoting.frame import FrameDecoder
-from cometmq.remoting.headers import GetRouteInfoRequestHeader, GetTopicsByClusterRequestHeader, to_ext
+from cometmq.remoting.headers import GetRouteInfoRequestHeader, to_ext
 from cometmq.testing import Cluster
 
 FRAMES = 3000

@@ -118,7 +118,7 @@ ODD_FIELDS: Final = json.dumps(
 
 
 def unfit(code: int) -> list[Frames]:
-    """What no handler can use, for each its own connection: it may be closed."""
+    """Input that no handler can use, each on its own connection, which may be closed."""
     odd = b'{"code":%d,"extFields":%s}' % (code, ODD_FIELDS)
     deep = b'{"code":%d,"extFields":{"topic":%s}}' % (code, b"[" * 400_000 + b"]" * 400_000)
     pairs = b"".join(struct.pack(">h3si", 3, b"%03x" % (number & 4095), 0) for number in range(100_000))

@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +20,15 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 JAVA_MIN_VERSION = 17
+QUICK_JAVA = (
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",  # compiles quickly rather than well
+    "-XX:+UnlockDiagnosticVMOptions",
+    "-XX:-BytecodeVerificationRemote",  # takes the jars' classes for what they are
+    "-XX:-UsePerfData",  # writes no counters into /tmp
+    f"-Djava.io.tmpdir={tempfile.gettempdir()}",  # which Java would not ask the environment for
+)
+"""Options of JVMs that do little and end soon."""
 
 
 class ToolMissingError(Exception):
@@ -35,7 +45,7 @@ class Build:
 
 
 def cache_root() -> Path:
-    """Where builds are kept: under XDG_CACHE_HOME, or ~/.cache."""
+    """The directory of builds: below XDG_CACHE_HOME, or ~/.cache."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cometmq" / "interop"
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.helpers.waiting import wait_for
 from tests.interop import builds, probe
 from tests.interop.commands import CommandFailedError, Event, JavaRunner, ProcessRunner, Runner, Running
 
@@ -63,11 +64,11 @@ class Series:
         return options(named)
 
     def expected(self) -> list[Received]:
-        """What each message must look like on arrival, in order."""
+        """The messages as they must arrive, in order."""
         return [self.expected_at(index) for index in range(self.first, self.first + self.count)]
 
     def expected_at(self, index: int) -> Received:
-        """What the message with this number must look like."""
+        """The message with this number as it must arrive."""
         return Received(
             hashlib.sha256(self.body_at(index)).hexdigest(),
             self.tags[index % len(self.tags)] if self.tags else "",
@@ -85,7 +86,7 @@ class Series:
 
 @dataclass(frozen=True, order=True)
 class Received:
-    """What a test compares of a received message."""
+    """The parts of a received message that a test compares."""
 
     body_sha256: str
     tags: str
@@ -95,8 +96,8 @@ class Received:
     @classmethod
     def of(cls, event: Event, names: Mapping[str, str]) -> Received:
         """From a `message` event; of its properties only those with the given names."""
-        told = event["properties"]
-        mine = tuple(sorted((name, told[name]) for name in names if name in told))
+        received_properties = event["properties"]
+        mine = tuple(sorted((name, received_properties[name]) for name in names if name in received_properties))
         return cls(event["bodySha256"], event.get("tags") or "", event.get("keys") or "", mine)
 
 
@@ -220,11 +221,11 @@ class Client:
     def create_topic(self, namesrv: str, broker: str, topic: str, queues: int = 4) -> None:
         """Create a topic (Java) and wait until the nameserver knows it: the broker answers as soon as it has it."""
         self.admin(namesrv, "create-topic", broker=broker, topic=topic, queues=queues)
-        probe.until(lambda: probe.topic_routed(namesrv, topic), PATIENCE_S, f"the nameserver knows {topic}")
+        wait_for(lambda: probe.topic_routed(namesrv, topic), f"the nameserver knows {topic}", PATIENCE_S)
 
-    def mqadmin(self, namesrv: str, *words: str) -> str:
+    def mqadmin(self, namesrv: str, *words: str, **more: Any) -> str:
         """One command of RocketMQ's mqadmin (Java); what it printed, MqAdminFailedError if there was an exception."""
-        running = self._runner.start(["mqadmin", "--", *words, "-n", namesrv])
+        running = self._runner.start(["mqadmin", *options(more), "--", *words, "-n", namesrv])
         (output,) = [event for event in running.wait(PATIENCE_S) if event["event"] == "output"]
         if "Exception" in output["text"] + output["errors"]:
             raise MqAdminFailedError(output["text"] + output["errors"])
@@ -245,7 +246,7 @@ def _java(version: str, *flags: str) -> Callable[[Path], Runner]:
         build = builds.java_client(version)
         (directory / "conf").mkdir()
         (directory / "conf" / "logback_tools.xml").write_text("<configuration/>")
-        command = [builds.java(), "-Xms32m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *flags]
+        command = [builds.java(), "-Xms32m", "-Xmx256m", *builds.QUICK_JAVA, *flags]
         command += [
             f"-Duser.home={directory}",
             f"-Drocketmq.client.rebalance.waitInterval={REBALANCE_MS}",

@@ -53,7 +53,7 @@ def java(clients: GetClient) -> Client:
 
 
 def wanted_systems() -> list[System]:
-    """Which systems the clients are tried against: CometMQ, or those named in the environment."""
+    """The systems that the clients are tried against: CometMQ, or those named in the environment."""
     return [System(name) for name in os.environ.get(SYSTEMS, "cometmq").split(",")]
 
 

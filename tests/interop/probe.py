@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import socket
 import struct
-import time
-from collections.abc import Callable
 
 GET_ROUTEINFO_BY_TOPIC = 105
 GET_BROKER_CLUSTER_INFO = 106
@@ -28,7 +26,7 @@ def invoke(address: str, code: int, **fields: str) -> bytes:
 
 
 def port_open(address: str) -> bool:
-    """Whether something accepts connections there."""
+    """Tell whether something accepts connections there."""
     try:
         _connect(address).close()
     except OSError:
@@ -37,7 +35,7 @@ def port_open(address: str) -> bool:
 
 
 def broker_registered(namesrv: str, broker_address: str) -> bool:
-    """Whether the nameserver lists a broker at that address."""
+    """Tell whether the nameserver lists a broker at that address."""
     try:
         return f'"{broker_address}"'.encode() in invoke(namesrv, GET_BROKER_CLUSTER_INFO)
     except OSError:
@@ -45,17 +43,8 @@ def broker_registered(namesrv: str, broker_address: str) -> bool:
 
 
 def topic_routed(namesrv: str, topic: str) -> bool:
-    """Whether the nameserver knows where the topic is."""
+    """Tell whether the nameserver has a route of the topic."""
     return bool(invoke(namesrv, GET_ROUTEINFO_BY_TOPIC, topic=topic))
-
-
-def until(condition: Callable[[], bool], timeout_s: float, what: str) -> None:
-    """Poll a condition; TimeoutError tells what did not happen."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"not within {timeout_s:g} s: {what}")
-        time.sleep(0.02)
 
 
 def _connect(address: str) -> socket.socket:

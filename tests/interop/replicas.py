@@ -7,7 +7,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from tests.interop import builds, probe, systems
+from tests.helpers.waiting import wait_for
+from tests.interop import builds, systems
 from tests.interop.clients import PATIENCE_S
 from tests.interop.conftest import unavailable
 from tests.interop.systems import Deployment, Server, System
@@ -61,7 +62,7 @@ def until_in_sync(master: Server, slave: Server) -> None:
         with BlockingConnection(master.address, 60) as connection:
             return send_one(connection, "InSync", b"?") == ResponseCode.SUCCESS
 
-    probe.until(acknowledged, PATIENCE_S, f"the slave is in sync\n{slave.logs()}")
+    wait_for(acknowledged, f"the slave is in sync\n{slave.logs()}", PATIENCE_S)
 
 
 def log_files(server: Server) -> dict[str, bytes]:
@@ -77,7 +78,7 @@ def until_same_log(master: Server, slave: Server) -> None:
         first, ours = min(log_files(slave)), log_files(master)
         return log_files(slave) == {name: content for name, content in ours.items() if name >= first}
 
-    probe.until(same, PATIENCE_S, f"the logs are the same\n{slave.logs()}")
+    wait_for(same, f"the logs are the same\n{slave.logs()}", PATIENCE_S)
 
 
 def table(server: Server, name: str) -> Any:
@@ -102,4 +103,4 @@ def until_same_table(master: Server, slave: Server, name: str, entry: str) -> No
         ]
         return entry in ours[key] and ours[key] == theirs[key] and list(versions[0]) == list(versions[1])
 
-    probe.until(same, PATIENCE_S, f"{name} is the same: {table(master, name)} {table(slave, name)}")
+    wait_for(same, f"{name} is the same: {table(master, name)} {table(slave, name)}", PATIENCE_S)

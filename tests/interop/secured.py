@@ -8,7 +8,7 @@ from pathlib import Path
 
 import trustme
 from cryptography.hazmat.primitives import serialization
-from tests.interop import systems
+from tests.interop import systems, verdicts
 from tests.interop.systems import SMALL_JAVA, Deployment, System
 
 from cometmq.client import Credentials, Tls
@@ -16,6 +16,9 @@ from cometmq.client import Credentials, Tls
 OPERATORS = Credentials("operators", "secret-of-operators")
 BILLING = Credentials("billing-account", "secret-of-billing")
 """May send to and consume from Orders as group billing, may read ReadOnly, and nothing else."""
+
+SEED = 20
+"""Of the generated accounts and requests."""
 
 PLAIN_ACL = """
 globalWhiteRemoteAddresses: []
@@ -53,7 +56,7 @@ class Secured:
 
     @property
     def tls(self) -> Tls:
-        """What these servers accept: they ask for a certificate."""
+        """The TLS settings of these servers, which ask for a certificate."""
         return Tls(self.trust_cert_path, self.cert_path, self.key_path)
 
 
@@ -73,6 +76,8 @@ def deploy(system: System, directory: Path) -> Secured:
     conf = directory / "broker" / "home" / "conf"
     conf.mkdir(parents=True)
     (conf / "plain_acl.yml").write_text(PLAIN_ACL)
+    (conf / "acl").mkdir()
+    (conf / "acl" / "verdicts.yml").write_bytes(verdicts.accounts_file(SEED))
     paths = {"keyPath": "127.0.0.1.key", "certPath": "127.0.0.1.pem", "trustCertPath": "ca.pem"}
     keys: Mapping[str, str] = {
         "tls.test.mode.enable": "false",
@@ -82,7 +87,7 @@ def deploy(system: System, directory: Path) -> Secured:
     }
     file = directory / "tls.properties"
     file.write_text("".join(f"{key}={value}\n" for key, value in keys.items()))
-    options = (*SMALL_JAVA, f"-Dtls.config.file={file}")
+    options = (*SMALL_JAVA, f"-Dtls.config.file={file}", "-Dtls.server.mode=permissive")
     deployment = systems.deploy(system, directory, java_options=options, aclEnable="true")
     ends = (str(directory / name) for name in ("ca.pem", "client.example.pem", "client.example.key"))
     return Secured(deployment, *ends)

@@ -1,4 +1,4 @@
-"""What a store holds, as a client from outside sees it: enough of each message to know it again byte for byte."""
+"""The messages of a store as a client sees them: enough of each one to know it again byte for byte."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,9 +11,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Self
 
+from tests.helpers.waiting import wait_for
 from tests.interop import builds, probe
 
 from cometmq.testing import free_port
@@ -21,6 +25,9 @@ CLUSTER_NAME = "DefaultCluster"
 START_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 120.0
 LOG_TAIL_BYTES = 3000
+
+WRITE_CLASSES = "-XX:ArchiveClassesAtExit"
+QUIET_CLASSES = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off")
 
 # On Java 17 the 4.9 broker refuses to open an existing store without these modules.
 JAVA_OPTIONS = (
@@ -31,8 +38,21 @@ JAVA_OPTIONS = (
     "--add-opens=java.base/java.lang=ALL-UNNAMED",
 )
 # Small and quick to start, for tests; who measures gives options of its own.
-SMALL_JAVA = ("-Xms64m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+# Without TLS: a server that nobody gave a certificate makes one at its start, which is two thirds of its work.
+SMALL_JAVA = ("-Xms64m", "-Xmx384m", *builds.QUICK_JAVA, "-Dtls.server.mode=disabled")
 # A busy test machine is slow: the real broker must not refuse sends for that.
+SMALL_FILES = {
+    "mappedFileSizeCommitLog": str(64 * 1024 * 1024),
+    "mappedFileSizeConsumeQueue": "600000",
+    "maxHashSlotNum": "50000",
+    "maxIndexNum": "200000",
+    "cleanFileForciblyEnable": "false",
+    "diskMaxUsedSpaceRatio": "95",
+    "diskSpaceWarningLevelRatio": "100",
+}
+"""For tests: a log file of 1 GB is reserved as a whole, and brokers refuse messages on a disk that is rather full."""
+FILES: dict[str, str] = {}
+"""Keys that all brokers have: none in benchmarks; ``tests/conftest.py`` sets the small files of tests."""
 APACHE_PATIENCE = {"osPageCacheBusyTimeOutMills": "20000", "waitTimeMillsInSendQueue": "20000"}
 
 LOGBACK = """<configuration><appender name="FILE" class="ch.qos.logback.core.FileAppender"><file>{file}</file>
@@ -42,7 +62,7 @@ LOGBACK = """<configuration><appender name="FILE" class="ch.qos.logback.core.Fil
 
 
 class System(Enum):
-    """Whose nameserver or broker it is."""
+    """The maker of a nameserver or broker."""
 
     APACHE = "apache"
     """Apache RocketMQ 4.9, which CometMQ follows."""
@@ -52,12 +72,12 @@ class System(Enum):
 
     @property
     def apache_version(self) -> str | None:
-        """Which version of Apache's servers it is."""
+        """The version of Apache's servers."""
         return {System.APACHE: "4.9.7", System.APACHE5: "5.1.4"}.get(self)
 
 
 BOTH = (System.APACHE, System.COMETMQ)
-"""What everything of 4.9 is tried against."""
+"""The systems that everything of 4.9 is tried against."""
 
 
 class Server:
@@ -96,7 +116,7 @@ class Server:
             return probe.port_open(self.address) and (namesrv is None or probe.broker_registered(namesrv, self.address))
 
         try:
-            probe.until(ready, START_TIMEOUT_S, f"{self.system.value} {self.name} is ready")
+            wait_for(ready, f"{self.system.value} {self.name} is ready", START_TIMEOUT_S)
         except TimeoutError as problem:
             self.close()
             raise TimeoutError(f"{problem}\n{self.logs()}") from None
@@ -109,7 +129,7 @@ class Server:
 
     @property
     def running(self) -> bool:
-        """Whether the process lives."""
+        """Tell whether the process runs."""
         return self._process is not None and self._process.poll() is None
 
     def stop(self) -> None:
@@ -156,16 +176,21 @@ class Server:
 
 
 def start_namesrv(
-    system: System, directory: Path, port: int | None = None, java_options: Sequence[str] = SMALL_JAVA
+    system: System,
+    directory: Path,
+    port: int | None = None,
+    java_options: Sequence[str] = SMALL_JAVA,
+    options: Sequence[str] = (),
 ) -> Server:
-    """Start a nameserver; its files are in `directory`."""
+    """Start a nameserver; its files are in `directory`, `options` more arguments of CometMQ's command."""
     directory.mkdir(parents=True, exist_ok=True)
     server = Server("namesrv", system, directory, port or free_port())
     if system.apache_version is not None:
         configuration = _write(directory / "namesrv.conf", {"listenPort": str(server.port)})
         server.launch(*_apache(system.apache_version, "namesrv", directory, ["-c", str(configuration)], java_options))
     else:
-        server.launch([sys.executable, "-m", "cometmq", "namesrv", "-p", str(server.port)], {"HOME": str(directory)})
+        command = [sys.executable, "-m", "cometmq", "namesrv", "-p", str(server.port), *options]
+        server.launch(command, {"HOME": str(directory)})
     server.wait_ready()
     return server
 
@@ -192,6 +217,7 @@ def start_broker(
         "storePathCommitLog": str(directory / "store" / "commitlog"),
         "brokerRole": "ASYNC_MASTER",
         "flushDiskType": "ASYNC_FLUSH",
+        **FILES,
         **(APACHE_PATIENCE if system.apache_version is not None else {}),
         **broker_conf,
     }
@@ -226,9 +252,10 @@ class Deployment:
         return f"{self.namesrv.logs()}\n{self.broker.logs()}"
 
     def close(self) -> None:
-        """Stop both."""
+        """Stop both; the store goes."""
         self.broker.close()
         self.namesrv.close()
+        shutil.rmtree(self.broker.directory / "store", ignore_errors=True)
 
 
 def deploy(
@@ -247,7 +274,7 @@ def deploy(
 
 
 def _apache(
-    version: str, name: str, directory: Path, arguments: list[str], java_options: Sequence[str] = SMALL_JAVA
+    version: str, name: str, directory: Path, arguments: list[str], java_options: Sequence[str]
 ) -> tuple[list[str], dict[str, str]]:
     jars = builds.apache_servers(version) / "lib"
     home = directory / "home"
@@ -255,8 +282,31 @@ def _apache(
     logback = home / "conf" / f"logback_{name}.xml"  # where 4.9 looks; 5 is told
     logback.write_text(LOGBACK.format(file=directory / f"{name}.log"))
     options = [*java_options, *JAVA_OPTIONS, f"-Duser.home={home}", f"-Drmq.logback.configurationFile={logback}"]
+    if set(SMALL_JAVA) <= set(java_options) and not any(option.startswith(WRITE_CLASSES) for option in java_options):
+        options += [f"-XX:SharedArchiveFile={_classes(version) / name}.jsa", *QUIET_CLASSES]
     main = f"org.apache.rocketmq.{name}.{name.capitalize()}Startup"
     return [builds.java(), *options, "-cp", f"{jars}/*", main, *arguments], {"ROCKETMQ_HOME": str(home)}
+
+
+@cache
+def _classes(version: str) -> Path:
+    """Archives of the classes of both servers of a version (AppCDS), written by a run of each when it stops.
+
+    With them a server works little more than half as much until it is ready. One that an archive does not suit does
+    without it.
+    """
+    release = Path(builds.java()).resolve().parents[1] / "release"
+
+    def make(target: Path) -> None:
+        system = next(system for system in System if system.apache_version == version)
+        names, broker = ((*SMALL_JAVA, f"{WRITE_CLASSES}={target / name}.jsa") for name in ("namesrv", "broker"))
+        with TemporaryDirectory() as directory, start_namesrv(system, Path(directory) / "n", None, names) as namesrv:
+            start_broker(system, Path(directory) / "b", namesrv.address, SMALL_FILES, None, broker).stop()
+            namesrv.stop()
+
+    jars = builds.apache_servers(version)  # the archives suit these very files
+    sources = (jars / ".done", *([release] if release.exists() else ()))
+    return builds.built(builds.Build(f"{jars.name}-classes", sources, make))
 
 
 def _write(path: Path, keys: Mapping[str, str]) -> Path:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 
 import pytest
+from tests.helpers.waiting import answered
 from tests.interop.clients import PATIENCE_S
 from tests.interop.conftest import _deploy
 from tests.interop.systems import Deployment, System
@@ -58,9 +59,11 @@ async def waits(admin: Admin, broker: str, topic: str) -> int:
 
 async def becomes(admin: Admin, broker: str, topic: str, count: int) -> None:
     """Wait until so many messages wait; Apache counts a moment after the answer."""
-    async with asyncio.timeout(PATIENCE_S):
-        while await waits(admin, broker, topic) != count:
-            await asyncio.sleep(0.1)
+
+    async def has_become() -> bool:
+        return await waits(admin, broker, topic) == count
+
+    await answered(has_become, timeout_s=PATIENCE_S)
 
 
 async def test_our_messages_wait_there_and_come_when_due(apache5: Deployment) -> None:

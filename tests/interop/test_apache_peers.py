@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.helpers.waiting import wait_for
 from tests.interop import builds, probe, systems
 from tests.interop.clients import PATIENCE_S, Client, MqAdminFailedError, Series, seen
 from tests.interop.commands import CommandFailedError
@@ -69,10 +70,10 @@ def test_a_broker_that_leaves_is_forgotten_and_comes_back(
 
 def wait_forgotten(deployment: Deployment) -> None:
     """Wait until the nameserver does not list the broker any more."""
-    probe.until(
+    wait_for(
         lambda: not probe.broker_registered(deployment.address, deployment.broker.address),
-        PATIENCE_S,
         "the nameserver has forgotten the broker",
+        PATIENCE_S,
     )
 
 
@@ -150,7 +151,7 @@ def test_mqadmin_manages_groups_and_shows_their_progress(
         shown = java.mqadmin(cluster.address, "consumerProgress", "-g", group)
         return re.findall(rf"^{topic} +broker-a +\d +(\d+) +(\d+) +(\d+) ", shown, re.MULTILINE)
 
-    probe.until(lambda: progress() == [("3", "2", "1")] * 4, PATIENCE_S, "the progress is shown")
+    wait_for(lambda: progress() == [("3", "2", "1")] * 4, "the progress is shown", PATIENCE_S)
     assert group in java.mqadmin(cluster.address, "statsAll", "-t", topic)
     assert group in java.mqadmin(cluster.address, "consumerProgress")
     deleted = java.mqadmin(cluster.address, "deleteSubGroup", "-b", broker, "-g", group)
@@ -170,7 +171,7 @@ def test_mqadmin_shows_who_is_connected(cluster: Deployment, java: Client, topic
 
 def test_mqadmin_finds_messages(cluster: Deployment, java: Client, topic: str) -> None:
     (sent,) = java.produce(cluster.address, Series(topic, 1, tags=("Tag",), keys="needle other"))
-    probe.until(lambda: bool(java.found(cluster.address, topic, "needle")), PATIENCE_S, "the message is in the index")
+    wait_for(lambda: bool(java.found(cluster.address, topic, "needle")), "the message is in the index", PATIENCE_S)
     by_key = java.mqadmin(cluster.address, "queryMsgByKey", "-t", topic, "-k", "needle")
     assert re.search(rf"^{sent['msgId']} +{sent['queueId']} +0", by_key, re.MULTILINE)
     for arguments in (

@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from tests.helpers.waiting import answered, wait_for
 from tests.interop import probe
 from tests.interop.clients import PATIENCE_S, Client, Series, seen
 from tests.interop.conftest import _deploy
 from tests.interop.systems import BOTH, Deployment, System
 
 from cometmq.client import Admin, ConsumeFromWhere, Message, MessageExt, Producer, PushConfig, PushConsumer
-from cometmq.client.dead_letters import Selection, dead_letter_groups, read_dead_letters
-from cometmq.client.listener import Retry
-from cometmq.client.resend import Ledger, Outcome, resend
+from cometmq.client.consumer.listener import Retry
+from cometmq.client.dead_letters import Ledger, Outcome, Selection, dead_letter_groups, read_dead_letters, resend
 
 pytestmark = pytest.mark.interop
 
@@ -73,10 +73,10 @@ def test_every_client_gets_failed_messages_again_until_they_are_dead_letters(
         2 * PATIENCE_S,
         f"{name} gets each message {times} times",
     )
-    probe.until(
+    wait_for(
         lambda: probe.topic_routed(delayed.address, f"%DLQ%{group}"),
-        PATIENCE_S,
         "the nameserver knows the dead letters",
+        PATIENCE_S,
     )
     dead = java.read_topic(delayed.address, f"%DLQ%{group}", poison.count)
     consuming.stop()
@@ -146,18 +146,22 @@ async def test_our_client_delays_fails_and_sends_dead_letters_again(
         config = PushConfig(consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET, max_reconsume_times=1)
         consumer = PushConsumer("ours", listener, deployment.address, config=config)
         consumer.subscribe("Ours")
+
+        async def dead_letters() -> list[MessageExt]:
+            return [letter async for letter in read_dead_letters(admin, "ours", Selection(key="k"))]
+
         async with consumer, asyncio.timeout(PATIENCE_S):
-            letters: list[MessageExt] = []
-            while not letters:
-                await asyncio.sleep(0.1)
-                letters = [letter async for letter in read_dead_letters(admin, "ours", Selection(key="k"))]
+            letters = await answered(dead_letters, timeout_s=PATIENCE_S)
             assert seen_times == [0, 1]
             assert [found.group for found in await dead_letter_groups(admin)] == ["ours"]
             broken = False
             assert await _sent_again(admin, tmp_path / "ledger") == [Outcome.SENT]
             await taken.wait()
-            while len(await admin.query_message("Ours", letters[0].msg_id, unique_key=True)) < 2:
-                await asyncio.sleep(0.1)  # Apache's index follows its log
+
+            async def is_indexed() -> bool:  # Apache's index follows its log
+                return len(await admin.query_message("Ours", letters[0].msg_id, unique_key=True)) == 2
+
+            await answered(is_indexed, timeout_s=PATIENCE_S)
             notes = (tmp_path / "ledger").read_bytes().splitlines(keepends=True)
             (tmp_path / "ledger").write_bytes(notes[0])  # killed before it noted that the message was sent
             assert await _sent_again(admin, tmp_path / "ledger") == [Outcome.SENT_BEFORE]

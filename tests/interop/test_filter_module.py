@@ -19,7 +19,7 @@ SOURCE = Path(__file__).parent / "filter" / "Evaluate.java"
 
 
 def apache_answers(asked: list[tuple[str, dict[str, str]]]) -> list[str]:
-    """What the real module says, one word each, from one JVM."""
+    """The answers of the real module, one word each, from one JVM."""
     try:
         jars = builds.apache_servers("4.9.7") / "lib"
         command = [builds.java(), "-cp", f"{jars}/*", str(SOURCE)]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.interop import probe
+from tests.helpers.waiting import wait_for
 from tests.interop.clients import APACHE_CANNOT, PATIENCE_S, Client, Series, seen
 from tests.interop.commands import CommandFailedError
 from tests.interop.conftest import wanted_systems
@@ -131,10 +131,10 @@ def test_filter_data_go_from_one_system_to_the_other_and_back(
         group = f"swap-{number}"
         got = java.consume(deployment.address, "SwapFilter", group, 6 * (number + 1), sql=WANTED, **{"from": "first"})
         assert len(seen(got)) == 6 * (number + 1)
-        probe.until(
+        wait_for(
             lambda group=group: f"SwapFilter {group}" in filter_data(deployment),  # type: ignore[misc]
-            PATIENCE_S,
             "the new filter is in the file",
+            PATIENCE_S,
         )
         entries |= filter_data(deployment)
         assert len(entries) == number + 1

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
-from tests.interop import probe
+from tests.helpers.waiting import wait_for
 from tests.interop.clients import KINDS, PATIENCE_S, Client, Series, queue_positions, seen
 from tests.interop.commands import Event, Running
 from tests.interop.conftest import wanted_systems
@@ -22,7 +22,7 @@ WAKE_S = 4.0
 
 
 def assigned(member: Running) -> int:
-    """How many queues a Java member holds."""
+    """The number of queues that a Java member holds."""
     events = member.named("assigned")
     return len(events[-1]["queues"]) if events else 0
 
@@ -43,7 +43,7 @@ def test_a_group_shares_its_queues_and_takes_over_from_a_member_that_leaves(
 
     shared = Series(topic, 40, body="shared")
     java.produce(cluster.address, shared)
-    probe.until(lambda: len(received(stays, leaves)) >= shared.count, PATIENCE_S, "both together receive all")
+    wait_for(lambda: len(received(stays, leaves)) >= shared.count, "both together receive all", PATIENCE_S)
     assert seen(received(stays, leaves)) == sorted(shared.expected())
     assert len(queue_positions(received(stays))) == len(queue_positions(received(leaves))) == 2
 
@@ -51,7 +51,7 @@ def test_a_group_shares_its_queues_and_takes_over_from_a_member_that_leaves(
     stays.wait_until(lambda: assigned(stays) == 4, PATIENCE_S, "the member that stays takes over")
     alone = Series(topic, 16, body="alone")
     java.produce(cluster.address, alone)
-    probe.until(lambda: len(received(stays, leaves)) >= shared.count + alone.count, PATIENCE_S, "the rest arrives")
+    wait_for(lambda: len(received(stays, leaves)) >= shared.count + alone.count, "the rest arrives", PATIENCE_S)
     stays.stop()
     assert seen(received(stays, leaves)) == sorted(shared.expected() + alone.expected())
 
@@ -121,15 +121,15 @@ def test_a_group_continues_after_the_broker_comes_back(
             for name in names
         )
 
-    probe.until(persisted, PATIENCE_S, "all groups' offsets have reached the broker")
+    wait_for(persisted, "all groups' offsets have reached the broker", PATIENCE_S)
     if polite:
         deployment.broker.stop()
     else:
         offsets = deployment.broker.directory / "store" / "config" / "consumerOffset.json"
-        probe.until(
+        wait_for(
             lambda: offsets.exists() and all(f"{topic}@group-{name}" in offsets.read_text() for name in names),
-            PATIENCE_S,
             "the broker has saved the offsets",
+            PATIENCE_S,
         )
         deployment.broker.kill()
     deployment.start_again(system)

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 import pytest
-from tests.interop import probe
+from tests.helpers.waiting import wait_for
 from tests.interop.clients import ORDERLY, PATIENCE_S, Client, Series, queue_positions
 from tests.interop.commands import Running
 from tests.interop.systems import Deployment
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.interop
 GetClient = Callable[[str], Client]
 QUEUES = 4
 SOON_S = 35.0
-"""A member looks at its group every 20 s at least; a lock that nobody frees lives for 60 s."""
+"""A member looks at its group every 20 s at least; a lock that nobody frees lasts 60 s."""
 # Members look at their group every 20 s; the C++ client does not unlock a queue that it leaves: it rests for a minute.
 HANDOVER_S = 120.0
 # The Go client keeps the locks of queues that it gave to another member, over Apache's broker too.
@@ -75,7 +75,7 @@ def until_consumed(
         return [*([] if ours is None else [ours.positions]), *([] if member is None else [theirs(member)])]
 
     try:
-        probe.until(lambda: total(*consumed()) >= count, patience_s, what)
+        wait_for(lambda: total(*consumed()) >= count, what, patience_s)
     except TimeoutError as error:
         held = "" if ours is None else f", ours holds {sorted(ours.consumer.assignment)}"
         raise AssertionError(f"{error}: {count} wanted, {consumed()}{held}") from error
@@ -106,7 +106,7 @@ def test_real_members_and_ours_hand_queues_to_each_other_in_order(
     send(cluster, topic, 0, 48)
     until_consumed(48, PATIENCE_S, f"{name} alone consumes everything", member=member)
     ours = Ours(cluster, topic, group)
-    probe.until(lambda: len(ours.consumer.assignment) == QUEUES // 2, HANDOVER_S, "half of the queues are ours")
+    wait_for(lambda: len(ours.consumer.assignment) == QUEUES // 2, "half of the queues are ours", HANDOVER_S)
     send(cluster, topic, 48, 48)
     until_consumed(96, HANDOVER_S, "both together consume everything", ours, member)
     member.stop()
@@ -124,7 +124,7 @@ def test_a_real_member_takes_over_from_ours(
     send(cluster, topic, 0, 48)
     until_consumed(48, PATIENCE_S, "ours consumes everything", ours)
     member = clients(name).start_consuming(cluster.address, topic, group, mode="orderly", timeout=200)
-    probe.until(lambda: len(ours.consumer.assignment) == QUEUES // 2, PATIENCE_S, "half of the queues are left")
+    wait_for(lambda: len(ours.consumer.assignment) == QUEUES // 2, "half of the queues are left", PATIENCE_S)
     ours.consumer.close()
     send(cluster, topic, 48, 48)
     until_consumed(96, HANDOVER_S, f"{name} takes over", ours, member)
@@ -140,13 +140,13 @@ def test_a_java_member_that_leaves_soon_after_another_came_leaves_no_queue_behin
         for queue in producer.queues(topic):
             producer.send_batch([Message(topic, b"x")] * 400, queue=queue)
     leaving = java.start_consuming(cluster.address, topic, group, mode="orderly", timeout=200, **{"sleep-ms": 300})
-    probe.until(lambda: total(theirs(leaving)) > 0, PATIENCE_S, "the first member consumes")
+    wait_for(lambda: total(theirs(leaving)) > 0, "the first member consumes", PATIENCE_S)
     staying = java.start_consuming(cluster.address, topic, group, mode="orderly", timeout=200)
     half = QUEUES // 2
-    probe.until(
+    wait_for(
         lambda: any(len(event["queues"]) == half for event in leaving.named("assigned")[1:]),
-        PATIENCE_S,
         "it gives up two",
+        PATIENCE_S,
     )
     left_at = time.monotonic()
     leaving.stop()
@@ -155,7 +155,7 @@ def test_a_java_member_that_leaves_soon_after_another_came_leaves_no_queue_behin
         both = (theirs(leaving), theirs(staying))
         return len({(queue, offset) for member in both for queue, offsets in member.items() for offset in offsets})
 
-    probe.until(lambda: consumed() == QUEUES * 400, HANDOVER_S, "the second member consumes the rest")
+    wait_for(lambda: consumed() == QUEUES * 400, "the second member consumes the rest", HANDOVER_S)
     assert time.monotonic() - left_at < SOON_S, "queues were locked for a minute"
     staying.stop()
 

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable
 
 import pytest
-from tests.interop import probe
+from tests.helpers.waiting import wait_for
 from tests.interop.clients import KINDS, PATIENCE_S, Client, Series, queue_positions, seen
 from tests.interop.systems import CLUSTER_NAME, Deployment
 
@@ -30,7 +30,7 @@ def test_messages_of_every_client_are_found_by_key_and_by_either_id(
         found = java.admin(cluster.address, "query-key", topic=topic, key=key)
         return sorted(message["bodySha256"] for message in found)
 
-    probe.until(lambda: len(java.found(cluster.address, topic, "common")) == 6, PATIENCE_S, "all are in the index")
+    wait_for(lambda: len(java.found(cluster.address, topic, "common")) == 6, "all are in the index", PATIENCE_S)
     assert find("common") == sorted(stored)
     for index in range(series.count):
         message = stored[series.expected_at(index).body_sha256]
@@ -50,7 +50,7 @@ def test_offsets_are_found_by_time(cluster: Deployment, java: Client, topic: str
     java.produce(cluster.address, Series(topic, 8), "selector")
     stored = java.read_topic(cluster.address, topic, 8)
     first_end_ms = max(message["storeTimestamp"] for message in stored)
-    probe.until(lambda: time.time() * 1000 > first_end_ms + 200, PATIENCE_S, "the clock moves on")
+    wait_for(lambda: time.time() * 1000 > first_end_ms + 200, "the clock moves on", PATIENCE_S)
     java.produce(cluster.address, Series(topic, 8, first=8), "selector")
     stored = java.read_topic(cluster.address, topic, 16)
     second_start_ms = min(time_ms for message in stored if (time_ms := message["storeTimestamp"]) > first_end_ms)
@@ -68,8 +68,8 @@ def test_offsets_are_found_by_time(cluster: Deployment, java: Client, topic: str
 
     for time_ms in (second_start_ms - 1, first_end_ms + 1, 1, FAR_FUTURE_MS):
         (result,) = java.admin(cluster.address, "offsets", topic=topic, timestamp=time_ms)
-        told = sorted((row["minOffset"], row["atTime"], row["maxOffset"]) for row in result["value"])
-        assert told == sorted((0, nearest(queue, time_ms), 4) for queue in times_ms.values())
+        rows = sorted((row["minOffset"], row["atTime"], row["maxOffset"]) for row in result["value"])
+        assert rows == sorted((0, nearest(queue, time_ms), 4) for queue in times_ms.values())
 
 
 def test_route_cluster_and_statistics_are_told(cluster: Deployment, java: Client, topic: str, group: str) -> None:
@@ -93,10 +93,10 @@ def test_route_cluster_and_statistics_are_told(cluster: Deployment, java: Client
     }
     (stats,) = java.admin(cluster.address, "topic-stats", topic=topic)
     assert stats["value"] == {f"broker-a:{queue}": [0, count] for queue, count in counts.items()}
-    probe.until(
+    wait_for(
         lambda: sum(position for _, position in java.progress(cluster.address, group, topic)) == series.count,
-        PATIENCE_S,
         "the group's offsets have reached the broker",
+        PATIENCE_S,
     )
     (runtime,) = java.admin(cluster.address, "runtime", broker=cluster.broker.address)
     assert {"brokerVersionDesc", "putTps", "msgPutTotalTodayNow", "commitLogMaxOffset"} <= set(

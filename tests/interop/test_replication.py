@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 from tests.crash.reading import read_queue
-from tests.interop import builds, probe, systems
+from tests.helpers.waiting import wait_for
+from tests.interop import builds, systems
 from tests.interop.clients import PATIENCE_S, Client, Series, seen
 from tests.interop.conftest import unavailable
 from tests.interop.replicas import (
@@ -80,10 +81,10 @@ def test_an_apache_slave_has_every_byte_and_every_table(master: Deployment, slav
         ("consumerOffset.json", "Made@made-group"),
     ):
         until_same_table(broker, slave, name, entry)
-    probe.until(
+    wait_for(
         lambda: ((table(slave, "delayOffset.json") or {}).get("offsetTable") or {}).get("1") == 3,
-        PATIENCE_S,
         "the slave knows how far delays are",
+        PATIENCE_S,
     )
 
 
@@ -102,7 +103,7 @@ def test_consumers_far_behind_are_sent_to_the_slave_and_go(master: Deployment, s
 
 
 def pulled_from(namesrv: str, broker: Server) -> int:
-    """How many messages consumers have had of a broker."""
+    """The number of messages that consumers have had of a broker."""
     with SyncAdmin(namesrv) as admin:
         return int(admin.runtime_info(broker.address)["msgGetTotalTodayNow"])
 
@@ -118,7 +119,7 @@ def consume(namesrv: str, topic: str, group: str, is_all: Callable[[set[bytes]],
     consumer = SyncPushConsumer(group, listen, namesrv, config=config)
     consumer.subscribe(topic)
     with consumer:
-        probe.until(lambda: is_all(got), PATIENCE_S, f"our consumer has all of {topic}")
+        wait_for(lambda: is_all(got), f"our consumer has all of {topic}", PATIENCE_S)
 
 
 def test_a_slave_of_apache_5_has_every_byte_and_its_tools_show_both(
@@ -127,14 +128,14 @@ def test_a_slave_of_apache_5_has_every_byte_and_its_tools_show_both(
     until_in_sync(master.broker, slave)
     second = {**OF_A_SLAVE, "brokerId": "2"}
     with systems.start_broker(System.APACHE5, tmp_path, master.address, second) as of_5:
-        probe.until(lambda: bool(log_files(of_5)), PATIENCE_S, f"it has begun\n{of_5.logs()}")
+        wait_for(lambda: bool(log_files(of_5)), f"it has begun\n{of_5.logs()}", PATIENCE_S)
         until_same_log(master.broker, of_5)
 
         def both_are_shown() -> bool:
             shown = clients("java5").mqadmin(master.address, "haStatus", "-b", master.broker.address)
             return "#InSyncSlaveNum\t2\n" in shown and len(re.findall(r"(?m)^127[.\d]+:\d+ .* OK +\d+$", shown)) == 2
 
-        probe.until(both_are_shown, PATIENCE_S, "mqadmin shows both slaves")
+        wait_for(both_are_shown, "mqadmin shows both slaves", PATIENCE_S)
 
 
 def test_what_was_acknowledged_is_at_the_slave_and_can_be_consumed_there_when_the_master_is_killed(
@@ -170,7 +171,7 @@ def test_what_was_acknowledged_is_at_the_slave_and_can_be_consumed_there_when_th
     def at_the_slave() -> set[bytes]:
         return {record.body for queue in range(queues) for record in read_queue(slave.address, topic, queue)}
 
-    probe.until(lambda: acknowledged <= at_the_slave(), PATIENCE_S, "all acknowledged messages are at the slave")
+    wait_for(lambda: acknowledged <= at_the_slave(), "all acknowledged messages are at the slave", PATIENCE_S)
     stored = len(at_the_slave())
     assert len(java.consume(master.address, topic, "java-without-a-master", stored)) == stored
     consume(master.address, topic, "ours-without-a-master", lambda got: acknowledged <= got)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from tests.interop import probe
+from tests.helpers.waiting import wait_for
 from tests.interop.clients import PATIENCE_S, Client, Series
 from tests.interop.systems import Deployment
 
@@ -29,7 +29,7 @@ def test_mqadmin_looks_into_our_consumer(
     consumer.subscribe(topic)
     with consumer:
         java.produce(cluster.address, Series(topic, 4))
-        probe.until(lambda: len(seen) == 4, PATIENCE_S, "everything is consumed")
+        wait_for(lambda: len(seen) == 4, "everything is consumed", PATIENCE_S)
         client_id = consumer._inner.instance.client_id
         listed = java.mqadmin(cluster.address, "consumerStatus", "-g", group)
         assert client_id in listed
@@ -42,4 +42,4 @@ def test_mqadmin_looks_into_our_consumer(
         done = java.mqadmin(cluster.address, "queryMsgById", "-i", seen[0], "-g", group, "-d", client_id)
         assert "consumeResult=CR_SUCCESS" in done
         assert f"order={str(orderly).lower()}" in done
-        probe.until(lambda: seen.count(seen[0]) == 2, PATIENCE_S, "it was consumed once more")
+        wait_for(lambda: seen.count(seen[0]) == 2, "it was consumed once more", PATIENCE_S)

@@ -13,11 +13,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.interop import builds, secured
+from tests.broker.conftest import small_config
+from tests.broker.wire import Wire
+from tests.interop import builds, secured, verdicts
 from tests.interop.conftest import unavailable
 from tests.interop.secured import BILLING, OPERATORS, Secured
 from tests.interop.systems import System
 
+from cometmq.broker.controller import Broker
 from cometmq.client import (
     AccessDeniedError,
     Admin,
@@ -116,7 +119,7 @@ async def test_the_right_key_sends_in_every_way_and_consumes(server: Secured, ov
 @pytest.mark.parametrize(
     ("credentials", "words", "step"),
     [
-        (None, "No accessKey is configured", "wants credentials"),
+        (None, "No accessKey is configured", "demands credentials"),
         (Credentials("strangers", "secret-of-strangers"), "No acl config for strangers", "no account"),
         (replace(BILLING, secret_key="another-secret"), "Check signature failed", "not the one of this access key"),
     ],
@@ -186,6 +189,42 @@ def demand_synchronous(server: Secured) -> None:
         answer = connection.invoke(RequestCode.QUERY_MESSAGE, header)
     # Apache's index may be a moment behind; a signature that does not fit would be SYSTEM_ERROR.
     assert answer.code in (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND), answer.remark
+
+
+async def test_verdicts_and_words_are_those_of_apache(server: Secured, tmp_path: Path) -> None:
+    """Thousands of generated requests of generated accounts; words differ only in which of several denials is named."""
+    conf = tmp_path / "conf" / "acl"
+    conf.mkdir(parents=True)
+    (conf / "verdicts.yml").write_bytes(verdicts.accounts_file(secured.SEED))
+    (conf.parent / "plain_acl.yml").write_text(secured.PLAIN_ACL)
+    ours = Broker(small_config(tmp_path, acl_enable=True, acl_path=str(conf.parent)))
+    await ours.start()
+    probes = list(verdicts.probes(secured.SEED, 6_000))
+    found: list[list[tuple[int, str] | None]] = []
+    for address in (server.deployment.broker.address, ours.address):
+        host, port = address.rsplit(":", 1)
+        wire = Wire(*await asyncio.open_connection(host, int(port)))
+        answers: list[tuple[int, str] | None] = []
+        for chunk in (probes[at : at + 100] for at in range(0, len(probes), 100)):
+            commands = [probe.command(wire) for probe in chunk]
+            for command in commands:
+                wire.post(command)
+            answers += [verdicts.denial(await wire.answer(command.opaque)) for command in commands]
+        found.append(answers)
+        await wire.close()
+    await ours.stop()
+    different = [
+        (probe, theirs, own)
+        for probe, theirs, own in zip(probes, *found, strict=True)
+        if theirs != own
+        and not (
+            theirs
+            and own
+            and probe.code in (RequestCode.PULL_MESSAGE, RequestCode.HEART_BEAT, RequestCode.UPDATE_CONSUMER_OFFSET)
+        )
+    ]
+    assert different == []
+    assert 2_000 < sum(one is not None for one in found[0]) < 5_000
 
 
 async def test_servers_with_certificates_that_do_not_fit_are_not_talked_to(server: Secured, tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 from tests.crash.reading import read_queue
-from tests.interop import probe, systems
+from tests.helpers.waiting import wait_for
+from tests.interop import systems
 from tests.interop.clients import PATIENCE_S, Client, Series, seen
 from tests.interop.replicas import (
     FILES,
@@ -81,7 +82,7 @@ def test_it_takes_the_place_of_its_master(master: Deployment, slave: Server, jav
         with BlockingConnection(master.broker.address, 60) as connection:
             assert send_one(connection, "Later", b"soon", "DELAY\x011") == ResponseCode.SUCCESS
             assert send_one(connection, "Later", b"later", "DELAY\x013") == ResponseCode.SUCCESS
-            probe.until(lambda: bool(read_queue(master.broker.address, "Later", 0)), PATIENCE_S, "one is delivered")
+            wait_for(lambda: bool(read_queue(master.broker.address, "Later", 0)), "one is delivered", PATIENCE_S)
         topic = Series("Made", 12, first=500)
         java.produce(master.address, topic)
         until_in_sync(master.broker, started)
@@ -101,4 +102,4 @@ def test_it_takes_the_place_of_its_master(master: Deployment, slave: Server, jav
         def delivered() -> bool:
             return b"later" in [record.body for record in read_queue(promoted.address, "Later", 0)]
 
-        probe.until(delivered, PATIENCE_S, "the message that waited is delivered")
+        wait_for(delivered, "the message that waited is delivered", PATIENCE_S)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from tests.interop import probe
+from tests.helpers.waiting import wait_for
 from tests.interop.clients import PATIENCE_S, Client, Series, queue_positions, seen
 from tests.interop.commands import Event
 from tests.interop.stored import contents
@@ -30,7 +30,7 @@ UNICODE = {"colour": "grün", "名前": "注文 №42"}
 
 
 def rounds(number: int) -> list[tuple[Series, str]]:
-    """What is sent in one turn: every kind of message, over several topics."""
+    """The messages of one turn: every kind, over several topics."""
     first = number * 1000
     return [
         (Series("SwapPlain", 120, first, f"plain{number}", tags=("a", "b", "c"), keys="k{i} all"), "sync"),
@@ -73,10 +73,10 @@ def check(java: Client, deployment: Deployment, sent: list[Series]) -> None:
         for index in (series.first, series.first + series.count - 1):
             wanted = series.expected_at(index).body_sha256
             key = series.keys.split()[0].replace("{i}", str(index))
-            probe.until(
+            wait_for(
                 lambda key=key, topic=series.topic: bool(java.found(deployment.address, topic, key)),  # type: ignore[misc]
-                PATIENCE_S,
                 f"{key} of {series.topic} is in the index",
+                PATIENCE_S,
             )
             found, *again = java.found(deployment.address, series.topic, key)
             assert found["bodySha256"] == wanted

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 from collections.abc import Iterator, Sequence
 
 import pytest
+from tests.helpers.waiting import answered, until
 from tests.interop.clients import PATIENCE_S, Client, Series
 from tests.interop.conftest import GetClient, _deploy
 from tests.interop.systems import BOTH, Deployment, System
@@ -22,7 +22,7 @@ from cometmq.client import (
     PushConfig,
     PushConsumer,
 )
-from cometmq.client.trace_reader import MessageWay, way_of
+from cometmq.client.trace.reader import MessageWay, way_of
 from cometmq.message.names import TRACE_TOPIC
 
 pytestmark = pytest.mark.interop
@@ -37,16 +37,17 @@ def traced(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 async def way(address: str, msg_id: str, *, consumptions: int) -> MessageWay:
-    """What is told of a message, once that is all."""
-    found = MessageWay(msg_id=msg_id)
+    """The trace of a message, once it is complete."""
     async with Admin(address) as admin:
-        deadline = time.monotonic() + PATIENCE_S
-        while time.monotonic() < deadline:
+
+        async def whole() -> MessageWay | None:
             found = await way_of(admin, msg_id)
-            if found.sends and len([call for call in found.consumptions if call.success is not None]) >= consumptions:
-                break
-            await asyncio.sleep(0.2)
-    return found
+            ended = [call for call in found.consumptions if call.success is not None]
+            return found if found.sends and len(ended) >= consumptions else None
+
+        found = await answered(whole, timeout_s=PATIENCE_S)
+        assert found is not None
+        return found
 
 
 @pytest.mark.parametrize("traced", BOTH, indirect=True, ids=lambda system: system.value)
@@ -60,7 +61,7 @@ def test_the_trace_topic_is_there_before_the_first_trace(traced: Deployment, jav
 @pytest.mark.parametrize("name", ["java4", "java4-binary", "java5", "go"])
 async def test_traces_of_real_clients_are_read(name: str, traced: Deployment, clients: GetClient, java: Client) -> None:
     # The push consumer of 5.3.3 writes no traces at brokers of 4.9, Apache's own included.
-    told = 0 if name == "java5" else 1
+    calls = 0 if name == "java5" else 1
     client, address, topic, group = clients(name), traced.address, f"Traced-{name}", f"traced-{name}"
     await asyncio.to_thread(java.create_topic, address, traced.broker.address, topic)
     series = Series(topic, 3, tags=("t",), keys="k{i}")
@@ -68,7 +69,7 @@ async def test_traces_of_real_clients_are_read(name: str, traced: Deployment, cl
     await asyncio.to_thread(producing.wait_until, lambda: len(producing.named("sent")) == 3, PATIENCE_S, "3 were sent")
     consuming = client.start_consuming(address, topic, group, trace=1)
     for event in producing.named("sent"):
-        found = await way(address, event["msgId"], consumptions=told)
+        found = await way(address, event["msgId"], consumptions=calls)
         ((pub, host),) = found.sends
         assert (pub.topic, pub.group, pub.tags) == (topic, "interop-producer", "t")
         assert pub.keys is not None
@@ -76,7 +77,7 @@ async def test_traces_of_real_clients_are_read(name: str, traced: Deployment, cl
         assert pub.success
         assert pub.store_host == traced.broker.address
         assert host
-        if not told:
+        if not calls:
             continue
         (call,) = found.consumptions
         assert (call.group, call.success, call.retry_times, call.context_code) == (group, True, 0, 0)
@@ -102,9 +103,8 @@ async def test_our_traces_are_read_by_mqadmin(traced: Deployment, java: Client) 
     async with Producer("writers", address, config=ProducerConfig(enable_msg_trace=True)) as producer:
         one = await producer.send(Message("Ours", b"one", tags="t", keys=("k1", "k2")))
         batch = await producer.send_batch([Message("Ours", b"b1"), Message("Ours", b"b2")])
-        async with consumer, asyncio.timeout(PATIENCE_S):
-            while len(seen) < 3:
-                await asyncio.sleep(0.05)
+        async with consumer:
+            await until(lambda: len(seen) >= 3, timeout_s=PATIENCE_S)
     for result in (one, *batch):
         found = await way(address, result.msg_id, consumptions=1)
         assert len(found.sends) == len(found.consumptions) == 1

@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 
 import pytest
+from tests.helpers.waiting import answered, wait_for
 from tests.interop import probe
 from tests.interop.clients import PATIENCE_S, Client, Series
 from tests.interop.commands import Running
@@ -51,7 +52,7 @@ def bodies(series: Series, *indices: int) -> list[str]:
 
 
 def delivered(java: Client, address: str, topic: str, expect: int = 0) -> list[str]:
-    """What consumers can read."""
+    """The messages that consumers can read."""
     return sorted(event["bodySha256"] for event in java.read_topic(address, topic, expect))
 
 
@@ -76,8 +77,8 @@ def test_what_is_committed_is_delivered_and_what_is_rolled_back_is_not(
     states = "commit,rollback,commit,rollback,commit,rollback,unknown"
     running = clients(name).start_transacting(quick.address, series, group, states=states)
     is_sent(running)
-    probe.until(
-        lambda: len(delivered(java, quick.address, topic)) == 3, PATIENCE_S, "the committed messages are delivered"
+    wait_for(
+        lambda: len(delivered(java, quick.address, topic)) == 3, "the committed messages are delivered", PATIENCE_S
     )
     keys_of = {event["index"]: event["msgId"] for event in running.named("sent")}
     running.wait_until(lambda: checks(running).count(keys_of[6]) >= 2, PATIENCE_S, "the open one is asked about")
@@ -108,7 +109,7 @@ def test_what_is_unknown_is_asked_about(
     asked = {event["msgId"] for event in running.named("sent")}
     running.wait_until(lambda: asked_about(running) == asked, PATIENCE_S, "all are asked about")
     if answer == "commit":
-        probe.until(lambda: len(delivered(java, quick.address, topic)) == 3, PATIENCE_S, "all are delivered")
+        wait_for(lambda: len(delivered(java, quick.address, topic)) == 3, "all are delivered", PATIENCE_S)
     last = Series(topic, 1, 100, body="last")
     clients("java4").produce(quick.address, last)
     running.stop()
@@ -129,7 +130,7 @@ def test_another_producer_of_the_group_answers(
     first.stop()
     own = Series(topic, 1, 50, body="own")
     second = clients(stays).start_transacting(quick.address, own, group, states="rollback", answer="commit")
-    probe.until(lambda: len(delivered(java, quick.address, topic)) == 2, PATIENCE_S, "both are delivered")
+    wait_for(lambda: len(delivered(java, quick.address, topic)) == 2, "both are delivered", PATIENCE_S)
     second.stop()
     assert delivered(java, quick.address, topic, 2) == bodies(series, 0, 1)
     assert asked_about(second) == {event["msgId"] for event in first.named("sent")}
@@ -155,9 +156,8 @@ async def test_a_transaction_that_was_given_up_is_resumed(
     ):
 
         async def only_message(topic: str) -> MessageExt:
+            await answered(lambda: asyncio.to_thread(probe.topic_routed, address, topic), timeout_s=PATIENCE_S)
             async with asyncio.timeout(PATIENCE_S):
-                while not probe.topic_routed(address, topic):
-                    await asyncio.sleep(0.1)
                 (queue,) = await consumer.queues(topic)
                 while not (result := await consumer.pull(queue, 0, wait_s=10.0)).messages:
                     pass
@@ -191,7 +191,7 @@ def test_open_transactions_go_from_one_system_to_the_other(
     series = Series(topic, 9, body="tx", keys="order-{i}")
     running = java.start_transacting(deployment.address, series, group, states="commit,rollback,unknown")
     is_sent(running)
-    probe.until(lambda: len(delivered(java, deployment.address, topic)) == 3, PATIENCE_S, "three are delivered")
+    wait_for(lambda: len(delivered(java, deployment.address, topic)) == 3, "three are delivered", PATIENCE_S)
     running.stop()
     deployment.broker.stop() if polite else deployment.broker.kill()
 
@@ -199,7 +199,7 @@ def test_open_transactions_go_from_one_system_to_the_other(
     deployment.start_again(second)
     own = Series(topic, 1, 50, body="own")
     answering = java.start_transacting(deployment.address, own, group, states="rollback", answer="commit")
-    probe.until(lambda: len(delivered(java, deployment.address, topic)) == 6, PATIENCE_S, "the open ones are committed")
+    wait_for(lambda: len(delivered(java, deployment.address, topic)) == 6, "the open ones are committed", PATIENCE_S)
     unknown = {event["msgId"] for event in running.named("sent") if event["index"] in (2, 5, 8)}
     assert asked_about(answering) == unknown
     answering.stop()
@@ -211,7 +211,7 @@ def test_open_transactions_go_from_one_system_to_the_other(
     again = java.start_transacting(
         deployment.address, Series(topic, 1, 70, body="again"), group, states="unknown", answer="commit"
     )
-    probe.until(lambda: len(delivered(java, deployment.address, topic)) >= 7, PATIENCE_S, "one more is committed")
+    wait_for(lambda: len(delivered(java, deployment.address, topic)) >= 7, "one more is committed", PATIENCE_S)
     again.stop()
     assert asked_about(again) == {event["msgId"] for event in again.named("sent")}
     assert len(delivered(java, deployment.address, topic, 7)) == 7

@@ -6,10 +6,11 @@ A difference that is not below fails, and so does one below that is there no mor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from tests.helpers.waiting import wait_for
 from tests.interop.clients import Client, Series
 from tests.interop.systems import Deployment, System
 from tests.interop.walk import Case, Peer, differences
@@ -18,6 +19,7 @@ from tests.interop.walk_namesrv_cases import namesrv_cases
 
 from cometmq.broker.config import keys_without_effect as broker_keys_without_effect
 from cometmq.namesrv.config import keys_without_effect as namesrv_keys_without_effect
+from cometmq.remoting.codes import ResponseCode
 
 pytestmark = pytest.mark.interop
 
@@ -26,7 +28,7 @@ Listed = dict[str, tuple[str, set[str]]]
 
 FIELDS = "required header field missing, or a number out of range"
 FORM = "messages asked for in the binary header (12, 33)"
-FILTER = "a pull by an expression that is none"
+FILTER = "a pull with an invalid expression"
 UNITS = "a queue's units (321)"
 HALF_TOPIC = "`RMQ_SYS_TRANS_HALF_TOPIC` before the first round of checks"
 TIMER_TOPIC = "`rmq_sys_wheel_timer`, where messages wait"
@@ -34,7 +36,7 @@ FIVE = "codes of 5.x that are answered"
 ACL = "requests about ACLs (50 to 54)"
 STATISTICS = "statistics (315)"
 KEYS = "keys in the answer about the configuration (26, 319)"
-NO_EFFECT = "keys of Apache's (4.9.0 to 5.5.0) that mean nothing here, in a file and at run time"
+NO_EFFECT = "Apache's keys (4.9.0 to 5.5.0) without effect here, in a file and at run time"
 NEW_FIELDS = {"timerCongestNum", "timerDequeueTps", "timerEnqueueTps", "timerOffsetBehind", "timerReadBehind"} | {
     "getTransferredTps",
     "oldestOpenTransactionAgeMs",
@@ -79,7 +81,7 @@ BROKER: Listed = {
     "queue": (UNITS, {"+body .queueData[].eval=true", "-body .queueData[].eval=false"}),
     "queue beyond": (UNITS, {"code 1 != 0"}),
     "queue unknown": (UNITS, {"code 1 != 0", "remark"}),
-    "check again": ("RESUME_CHECK_HALF_MESSAGE (323) of what is no half message", {"code 1 != 0", "remark"}),
+    "check again": ("RESUME_CHECK_HALF_MESSAGE (323) of an ordinary message", {"code 1 != 0", "remark"}),
     "update without effect": (NO_EFFECT, {"remark"}),
     "update unknown": ("configuration at run time (25)", {"code 1 != 0", "remark"}),
     "acl 50": (ACL, {"code 3 != 209", "remark"}),
@@ -103,13 +105,35 @@ NEWER = {  # keys of 5.x that mean something here
     "configStorePath",
     "deleteFileBatchMax",
     "diskSpaceCleanForciblyRatio",
-    "diskSpaceWarningLevelRatio",
     "haMasterAddress",
     "hookNames",
     "recallMessageEnable",
     "timerMaxDelaySec",
     "timerWheelEnable",
 }
+SECURITY = {  # system properties of Apache's, and our own; passwords are not shown
+    "aclPath",
+    "authConfigPath",
+    "authKeyPath",
+    "authenticationWhitelist",
+    "authorizationWhitelist",
+    "migrateAuthFromV1Enabled",
+    "tls.client.authServer",
+    "tls.client.certPath",
+    "tls.client.checkHost",
+    "tls.client.keyPath",
+    "tls.client.trustCertPath",
+    "tls.config.file",
+    "tls.enable",
+    "tls.server.authClient",
+    "tls.server.certPath",
+    "tls.server.keyPath",
+    "tls.server.mode",
+    "tls.server.need.client.auth",
+    "tls.server.trustCertPath",
+    "tls.test.mode.enable",
+}
+NEWER_SECURITY = {"aclEnable", "authenticationEnabled", "authorizationEnabled"}  # at a nameserver
 NEWER_NAMESRV = {"brokerChannelExpiredTime", "scanNotActiveBrokerInterval"}
 
 
@@ -120,9 +144,15 @@ def both(deploy: Callable[..., Deployment]) -> tuple[Deployment, Deployment]:
     return deploy(System.COMETMQ, **filters), deploy(System.APACHE, **filters)
 
 
-def walk(ours: str, theirs: str, cases: Iterable[Case]) -> dict[str, set[str]]:
-    """What differs, by the names of the cases."""
+def walk(ours: str, theirs: str, cases: Sequence[Case]) -> dict[str, set[str]]:
+    """The differences, by the names of the cases."""
     peers = Peer(ours), Peer(theirs)
+    for runtime in [case for case in cases if case.name == "runtime"]:
+
+        def is_sampled(case: Case = runtime) -> bool:
+            return peers[1].ask(case).code == ResponseCode.SUCCESS
+
+        wait_for(is_sampled, "Apache's broker has a first sample of its statistics")
     found = {case.name: differences(*(peer.ask(case) for peer in peers)) for case in cases}
     for peer in peers:
         peer.close()
@@ -136,14 +166,14 @@ def keys_of(found: set[str], sign: str) -> set[str]:
 
 def test_every_answer_is_apaches_but_for_what_is_listed(both: tuple[Deployment, Deployment]) -> None:
     ours, theirs = both
-    found = walk(ours.broker.address, theirs.broker.address, broker_cases())
+    found = walk(ours.broker.address, theirs.broker.address, list(broker_cases()))
     shown = found.pop("configuration")
-    assert keys_of(shown, "+") == OURS_ALONE | NEWER
+    assert keys_of(shown, "+") == OURS_ALONE | NEWER | SECURITY | {"logLevel"}
     assert keys_of(shown, "-") <= broker_keys_without_effect().keys()
     assert found == {name: words for name, (_, words) in BROKER.items()}
-    found = walk(ours.address, theirs.address, namesrv_cases())
+    found = walk(ours.address, theirs.address, list(namesrv_cases()))
     shown = found.pop("configuration")
-    assert keys_of(shown, "+") == OURS_ALONE | NEWER_NAMESRV
+    assert keys_of(shown, "+") == OURS_ALONE | NEWER_NAMESRV | SECURITY | NEWER_SECURITY
     assert keys_of(shown, "-") <= namesrv_keys_without_effect().keys()
     assert found == {name: words for name, (_, words) in NAMESRV.items()}
 

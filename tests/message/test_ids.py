@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.clock import VirtualClock
 from cometmq.message.hosts import decode_host, encode_host, format_address, parse_address
 from cometmq.message.ids import (
     UniqIdGenerator,
@@ -17,6 +16,7 @@ from cometmq.message.ids import (
     offset_msg_id,
     tags_code,
 )
+from cometmq.testing import VirtualClock
 
 
 @pytest.mark.parametrize(

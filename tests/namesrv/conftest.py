@@ -9,14 +9,9 @@ from pathlib import Path
 import pytest
 from tests.namesrv.wire import Connect, Wire
 
-from cometmq.clock import VirtualClock
 from cometmq.namesrv.config import NamesrvConfig
 from cometmq.namesrv.server import NameServer
-
-
-@pytest.fixture
-def clock() -> VirtualClock:
-    return VirtualClock()
+from cometmq.testing import VirtualClock
 
 
 @pytest.fixture

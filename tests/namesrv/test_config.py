@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from tests.namesrv.wire import Connect
 
-from cometmq.namesrv.config import NamesrvConfig, keys_without_effect, load_namesrv_config
-from cometmq.namesrv.settings import PathChangeError, Settings
+from cometmq.namesrv.config import NamesrvConfig, PathChangeError, Settings, keys_without_effect, load_namesrv_config
 from cometmq.options import ConfigError
 
 
@@ -19,7 +18,7 @@ def test_apaches_file_is_read_and_its_keys_without_effect_are_kept(tmp_path: Pat
     assert (config.listen_port, config.order_message_enable) == (19876, True)
     assert config.config_store_path == str(file)
     assert warnings == [f"{file}: keys of Apache's without effect here: serverWorkerThreads"]
-    assert config.kept == {"serverWorkerThreads": "8"}
+    assert config.unused == {"serverWorkerThreads": "8"}
 
 
 def test_an_unknown_key_is_named_with_the_nearest_known_one(tmp_path: Path) -> None:
@@ -59,7 +58,7 @@ def test_a_change_is_written_back_and_keeps_the_comments(tmp_path: Path) -> None
     )
     assert "orderMessageEnable=true\n" in settings.text()
     assert "clusterTest=true\n" in settings.text()
-    assert load_namesrv_config(file)[0].kept == {"clusterTest": "true"}
+    assert load_namesrv_config(file)[0].unused == {"clusterTest": "true"}
 
 
 async def test_every_key_of_apaches_that_names_no_file_is_taken_and_said_to_have_no_effect(connect: Connect) -> None:

@@ -1,4 +1,4 @@
-"""What Apache's nameserver 4.9.7 answered, asked of ours: code, remark, fields and body are the same.
+"""Answers of Apache's nameserver 4.9.7, compared with ours: code, remark, fields and body are the same.
 
 ``exchanges.jsonl`` holds real requests with the real answers. The state that made an answer possible is
 read off the answer and set up first, each time in an empty nameserver.

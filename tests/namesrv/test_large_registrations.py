@@ -7,21 +7,17 @@ import time
 import zlib
 
 import pytest
-from tests.namesrv.test_routes import MASTER, SLAVE, register
+from tests.namesrv.registering import MASTER, SLAVE, register
 from tests.namesrv.wire import Connect, topic
 
 from cometmq.limits import MAX_ADDRESS_CHARS, MAX_FILTER_SERVERS, MAX_NAMESRV_TOPICS, REGISTRATION_BESIDE_BYTES
 from cometmq.namesrv.routes import RegistrationError, RouteTable
 from cometmq.namesrv.server import NameServer
+from cometmq.remoting.admin_headers import RegisterBrokerRequestHeader, UnRegisterBrokerRequestHeader
 from cometmq.remoting.bodies import BodyError, TopicConfig
 from cometmq.remoting.command import RemotingCommand, decode_command
 from cometmq.remoting.frame import FrameDecoder
-from cometmq.remoting.headers import (
-    GetRouteInfoRequestHeader,
-    RegisterBrokerRequestHeader,
-    UnRegisterBrokerRequestHeader,
-    to_ext,
-)
+from cometmq.remoting.headers import GetRouteInfoRequestHeader, to_ext
 from cometmq.remoting.register_body import decode_registration
 
 MANY = {f"topic-{number}": TopicConfig(topic_name=f"topic-{number}") for number in range(2_000)}

@@ -2,38 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
+from tests.namesrv.registering import MASTER, SLAVE, register
 from tests.namesrv.wire import topic
 
 from cometmq.limits import MAX_NAMESRV_BROKERS, MAX_NAMESRV_TOPICS
 from cometmq.message.sysflag import TOPIC_UNIT, TOPIC_UNIT_SUB
 from cometmq.namesrv.routes import BrokerIdentity, Registered, RegistrationError, RouteTable
-from cometmq.remoting.bodies import DataVersion, TopicConfig
-
-MASTER = BrokerIdentity("C", "a", 0, "10.0.0.1:10911")
-SLAVE = BrokerIdentity("C", "a", 1, "10.0.0.2:10911")
-
-
-def register(
-    table: RouteTable,
-    identity: BrokerIdentity = MASTER,
-    topics: dict[str, TopicConfig] | None = None,
-    *,
-    counter: int = 0,
-    connection: Any = None,
-    now_s: float = 0.0,
-) -> Registered:
-    return table.register(
-        identity,
-        ha_address=identity.address + "-ha",
-        data_version=DataVersion(counter=counter, timestamp=1),
-        topics=topics or {},
-        filter_servers=[],
-        connection=connection,
-        now_s=now_s,
-    )
+from cometmq.remoting.bodies import DataVersion
 
 
 def addresses(table: RouteTable, name: str) -> dict[int, str]:

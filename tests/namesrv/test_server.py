@@ -5,28 +5,22 @@ from __future__ import annotations
 import asyncio
 import json
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.helpers.waiting import until
 from tests.namesrv.wire import Connect, Wire, topic
 
-from cometmq.clock import VirtualClock
 from cometmq.namesrv.config import NamesrvConfig
 from cometmq.namesrv.server import NameServer
-from cometmq.remoting.command import RemotingCommand
-from cometmq.remoting.headers import (
+from cometmq.remoting.admin_headers import (
     DeleteKVConfigRequestHeader,
     GetKVConfigRequestHeader,
-    GetRouteInfoRequestHeader,
     PutKVConfigRequestHeader,
 )
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.001)
+from cometmq.remoting.command import RemotingCommand
+from cometmq.remoting.headers import GetRouteInfoRequestHeader
+from cometmq.testing import VirtualClock
 
 
 async def route(wire: Wire, name: str) -> RemotingCommand:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from cometmq.remoting.admin_headers import RegisterBrokerRequestHeader
 from cometmq.remoting.bodies import DataVersion, TopicConfig
 from cometmq.remoting.command import RemotingCommand, decode_command
 from cometmq.remoting.frame import FrameDecoder
-from cometmq.remoting.headers import Header, RegisterBrokerRequestHeader, to_ext
+from cometmq.remoting.headers import Header, to_ext
 from cometmq.remoting.register_body import Registration, encode_registration
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq import fastjson
-from cometmq.remoting import bodies
+from cometmq.remoting import admin_bodies, bodies
 from cometmq.remoting.headers import (
     GetMaxOffsetRequestHeader,
     Header,
@@ -30,13 +30,13 @@ RESPONSE_BODIES: dict[int, type] = {
     105: bodies.TopicRouteData,
     106: bodies.ClusterInfo,
     201: bodies.SubscriptionGroupWrapper,
-    202: bodies.TopicStatsTable,
-    203: bodies.ConsumerConnection,
-    204: bodies.ProducerConnection,
-    208: bodies.ConsumeStats,
+    202: admin_bodies.TopicStatsTable,
+    203: admin_bodies.ConsumerConnection,
+    204: admin_bodies.ProducerConnection,
+    208: admin_bodies.ConsumeStats,
     222: bodies.ResetOffsetBody,
-    223: bodies.GetConsumerStatusBody,
-    328: bodies.ProducerTableInfo,
+    223: admin_bodies.GetConsumerStatusBody,
+    328: admin_bodies.ProducerTableInfo,
 }
 
 

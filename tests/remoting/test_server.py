@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator
 from typing import Any, cast
 
 import pytest
+from tests.helpers.waiting import until
 
 import cometmq.remoting.server_connection
 import cometmq.remoting.unsent
-from cometmq.clock import VirtualClock
 from cometmq.limits import MAX_REMARK_CHARS, TURN_SECONDS, UNSENT_LOOK_SECONDS, WRITE_HIGH_WATER_BYTES
 from cometmq.remoting.command import RemotingCommand, decode_command
 from cometmq.remoting.frame import ROCKETMQ, FrameDecoder
@@ -21,6 +21,7 @@ from cometmq.remoting.headers import GetMaxOffsetRequestHeader, GetMaxOffsetResp
 from cometmq.remoting.processors import ProcessorTable, Request, Response, RpcHook, RpcRejectedError
 from cometmq.remoting.server import RemotingServer
 from cometmq.remoting.server_connection import InvokeError, ServerConnection
+from cometmq.testing import VirtualClock
 
 BIG = b"x" * 1_000_000
 
@@ -133,12 +134,6 @@ class Raw:
 
 def max_offset(opaque: int, queue_id: int | str = 4, **changes: Any) -> RemotingCommand:
     return RemotingCommand(code=30, opaque=opaque, ext_fields={"topic": "T", "queueId": str(queue_id)}, **changes)
-
-
-async def eventually(condition: Any) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 async def test_an_answer_has_the_opaque_a_version_and_the_form_of_its_request(
@@ -268,7 +263,7 @@ async def test_a_request_that_fails_among_those_that_waited_ends_its_connection_
     for raw in raws[2:]:
         for _ in range(100):
             assert await raw.next() is not None
-    await eventually(lambda: len(service.server.connections) == 2)
+    await until(lambda: len(service.server.connections) == 2)
     for raw in raws:
         await raw.close()
 
@@ -289,10 +284,10 @@ async def test_a_client_that_goes_while_its_requests_wait_harms_nobody(service: 
     raw, other = await Raw.connect(service), await Raw.connect(service)
     more = RemotingCommand(code=32).encode() if answer == "big" else b""
     raw.writer.write((RemotingCommand(code=35).encode() * 20 + more) * 20)
-    await eventually(lambda: service.worked)
+    await until(lambda: service.worked)
     cast(asyncio.Transport, raw.writer.transport).abort()
     assert (await other.ask(max_offset(1))).code == 0
-    await eventually(lambda: len(service.server.connections) == 1)
+    await until(lambda: len(service.server.connections) == 1)
     await other.close()
 
 
@@ -302,7 +297,7 @@ async def test_a_client_that_does_not_read_is_not_read_either(service: Service) 
     transport.pause_reading()
     raw.writer.write(RemotingCommand(code=32).encode() * 500)
     bound = WRITE_HIGH_WATER_BYTES // len(BIG) + 30  # the mark, one more, and what the kernel's buffers take
-    await eventually(lambda: service.big_answers >= WRITE_HIGH_WATER_BYTES // len(BIG))
+    await until(lambda: service.big_answers >= WRITE_HIGH_WATER_BYTES // len(BIG))
     for _ in range(50):
         await asyncio.sleep(0)
     assert service.big_answers <= bound
@@ -326,14 +321,14 @@ async def ask_big_and_do_not_read(service: Service, count: int) -> Raw:
     taken.setblocking(False)
     await asyncio.get_running_loop().sock_connect(taken, ("127.0.0.1", service.server.port))
     raw = Raw(*await asyncio.open_connection(sock=taken))
+    await raw.ask(max_offset(0))
     cast(asyncio.Transport, raw.writer.transport).pause_reading()
-    await eventually(lambda: service.server.connections - known)
     (connection,) = service.server.connections - known
     assert connection._transport is not None
     connection._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
     before = service.big_answers
     raw.writer.write(RemotingCommand(code=32).encode() * count)
-    await eventually(lambda: service.big_answers == before + count)
+    await until(lambda: service.big_answers == before + count)
     return raw
 
 
@@ -376,7 +371,7 @@ async def test_a_client_that_is_held_back_and_goes_is_forgotten(
     raw = await ask_big_and_do_not_read(service, 7)
     assert service.clock.next_in() <= UNSENT_LOOK_SECONDS
     raw.writer.transport.abort()
-    await eventually(lambda: not service.server.connections)
+    await until(lambda: not service.server.connections)
     assert service.server.unsent.total_bytes == 0
     service.clock.advance(UNSENT_LOOK_SECONDS)
     assert service.clock.next_in() > UNSENT_LOOK_SECONDS, "nobody is looked for any more"
@@ -388,7 +383,7 @@ async def test_when_unsent_answers_are_twice_too_much_who_has_most_is_cut_off(
     monkeypatch.setattr(cometmq.remoting.unsent, "MAX_UNSENT_BYTES", 5_500_000)
     first = await ask_big_and_do_not_read(service, 5)
     second = await ask_big_and_do_not_read(service, 7)
-    await eventually(lambda: len(service.server.connections) == 1)
+    await until(lambda: len(service.server.connections) == 1)
     assert service.server.unsent.total_bytes <= 5 * len(BIG) + 10_000
     await take_big(first, 5)
     assert (await first.ask(max_offset(1))).code == 0
@@ -410,14 +405,15 @@ async def test_a_silent_connection_is_closed_after_two_minutes_and_a_talking_one
 @pytest.mark.parametrize("last", [b"", b"GET / HTTP/1.1\r\n\r\n"], ids=["silent", "no frames"])
 async def test_a_client_that_never_reads_cannot_stay(service: Service, last: bytes) -> None:
     raw, other = await Raw.connect(service), await Raw.connect(service)
+    assert (await other.ask(max_offset(1))).code == 0
     cast(asyncio.Transport, raw.writer.transport).pause_reading()
     raw.writer.write(RemotingCommand(code=32).encode() * 7 + last)
-    await eventually(lambda: service.big_answers == 7)
+    await until(lambda: service.big_answers == 7)
     assert len(service.server.connections) == 2
     for _ in range(5):
         service.clock.advance(30)
         assert (await other.ask(max_offset(1))).code == 0
-    await eventually(lambda: len(service.server.connections) == 1)
+    await until(lambda: len(service.server.connections) == 1)
     await raw.close()
     await other.close()
 
@@ -427,11 +423,11 @@ async def test_a_frame_that_never_ends_is_given_up(service: Service) -> None:
     frame = max_offset(1).encode()
     raw.writer.write(frame[:20])
     await raw.writer.drain()
-    await eventually(lambda: any(c.frame_sweeps >= 0 for c in service.server.connections))
-    for at in range(20, 23):  # one more byte now and then does not help
+    await until(lambda: any(c.frame_sweeps >= 0 for c in service.server.connections))
+    for sent in range(21, 24):  # one more byte now and then does not help
         service.clock.advance(10)
-        raw.writer.write(frame[at : at + 1])
-        await asyncio.sleep(0.01)
+        raw.writer.write(frame[sent - 1 : sent])
+        await until(lambda: service.server.unfinished_bytes == sent)  # noqa: B023 - awaited here
     service.clock.advance(10)
     assert await raw.next() is None
     await raw.close()
@@ -445,12 +441,12 @@ async def test_unfinished_frames_are_bounded_in_all_and_the_largest_goes_first(
     whole = max_offset(1, body=bytes(100_000)).encode()
     honest = await Raw.connect(service)
     honest.writer.write(whole[:1000])
-    await eventually(lambda: server.unfinished_bytes == 1000)
+    await until(lambda: server.unfinished_bytes == 1000)
     greedy = [await Raw.connect(service) for _ in range(10)]
     for number, raw in enumerate(greedy):
         raw.writer.write(struct.pack(">II", 16_000_000, 100) + bytes(90_000 + number))
-        await eventually(lambda: server.unfinished_bytes % 90_000 < 2_000 and server.unfinished_bytes > 80_000)
-    await eventually(lambda: len(server.connections) == 6)
+        await until(lambda: server.unfinished_bytes % 90_000 < 2_000 and server.unfinished_bytes > 80_000)
+    await until(lambda: len(server.connections) == 6)
     assert server.unfinished_bytes <= 500_000
     honest.writer.write(whole[1000:])
     answer = await honest.next()
@@ -458,7 +454,7 @@ async def test_unfinished_frames_are_bounded_in_all_and_the_largest_goes_first(
     assert len(answer.body) == 100_000
     for raw in (*greedy, honest):
         await raw.close()
-    await eventually(lambda: not server.connections)
+    await until(lambda: not server.connections)
     assert server.unfinished_bytes == 0
 
 

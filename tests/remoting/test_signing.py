@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.remoting.command import RemotingCommand, decode_command
-from cometmq.remoting.denials import denial_step
+from cometmq.remoting.errors import denial_step
 from cometmq.remoting.signing import Credentials, signed_text
 
 names = st.text(st.characters(codec="ascii", categories=["L", "Nd"]), min_size=1, max_size=8)
@@ -86,5 +86,5 @@ def test_credentials_never_show_their_secrets() -> None:
     ],
 )
 def test_the_no_of_an_acl_is_told_with_its_next_step(code: int, remark: str | None, step: str | None) -> None:
-    told = denial_step(code, remark)
-    assert told is None if step is None else step in (told or "")
+    found = denial_step(code, remark)
+    assert found is None if step is None else step in (found or "")

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -15,12 +14,14 @@ import trustme
 from cometmq.errors import CometMQError
 from cometmq.remoting.blocking import BlockingConnection, BlockingConnectionError
 from cometmq.remoting.client import RemotingClient
-from cometmq.remoting.client_errors import RemotingConnectError, RemotingSendError
+from cometmq.remoting.errors import RemotingConnectError, RemotingSendError
 from cometmq.remoting.headers import NoHeader
 from cometmq.remoting.processors import ProcessorTable, Response
 from cometmq.remoting.security import Security
 from cometmq.remoting.server import RemotingServer
 from cometmq.remoting.tls import Tls, TlsError
+from cometmq.remoting.tls_options import DISABLED, ENFORCING, REQUIRE, TlsOptions
+from cometmq.remoting.tls_server import ServerTls
 
 ECHO = 30
 Ask = Callable[[str, Tls | None], Awaitable[bytes]]
@@ -54,18 +55,20 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 
 @pytest.fixture
-def context(authority: Authority) -> ssl.SSLContext:
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(*authority.issue("127.0.0.1"))
-    return context
+def options(authority: Authority) -> TlsOptions:
+    return enforced(*authority.issue("127.0.0.1"))
+
+
+def enforced(cert: str, key: str) -> TlsOptions:
+    return TlsOptions(tls_server_mode=ENFORCING, tls_server_cert_path=cert, tls_server_key_path=key)
 
 
 @asynccontextmanager
-async def echo_server(context: ssl.SSLContext | None) -> AsyncIterator[str]:
+async def echo_server(options: TlsOptions) -> AsyncIterator[str]:
     """A server that answers with what it is sent; gives its address."""
     table = ProcessorTable()
     table.register(ECHO, NoHeader, lambda connection, request, body: Response(body=body))
-    server = RemotingServer(table, ssl_context=context)
+    server = RemotingServer(table, tls=ServerTls(options))
     await server.start("127.0.0.1", 0)
     try:
         yield f"127.0.0.1:{server.port}"
@@ -74,8 +77,8 @@ async def echo_server(context: ssl.SSLContext | None) -> AsyncIterator[str]:
 
 
 @pytest.fixture
-async def server(context: ssl.SSLContext) -> AsyncIterator[str]:
-    async with echo_server(context) as address:
+async def server(options: TlsOptions) -> AsyncIterator[str]:
+    async with echo_server(options) as address:
         yield address
 
 
@@ -112,27 +115,29 @@ async def test_a_server_nobody_vouches_for_is_refused_unless_that_is_switched_of
 async def test_a_certificate_of_another_host_is_refused_unless_that_is_switched_off(
     authority: Authority, ask: Ask
 ) -> None:
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(*authority.issue("mq.example"))
-    async with echo_server(context) as address:
+    async with echo_server(enforced(*authority.issue("mq.example"))) as address:
         with pytest.raises((RemotingConnectError, BlockingConnectionError), match="is not accepted"):
             await ask(address, Tls(authority.path))
         assert await ask(address, Tls(authority.path, check_host=False))
 
 
 async def test_a_server_may_ask_for_the_clients_certificate(
-    authority: Authority, context: ssl.SSLContext, ask: Ask
+    authority: Authority, options: TlsOptions, ask: Ask
 ) -> None:
-    context.verify_mode = ssl.CERT_REQUIRED
-    context.load_verify_locations(authority.path)
-    async with echo_server(context) as address:
+    asking = replace(
+        options,
+        tls_server_need_client_auth=REQUIRE,
+        tls_server_auth_client=True,
+        tls_server_trust_cert_path=authority.path,
+    )
+    async with echo_server(asking) as address:
         with pytest.raises((RemotingConnectError, RemotingSendError, BlockingConnectionError)):
             await ask(address, Tls(authority.path))
         assert await ask(address, Tls(authority.path, *authority.issue("client.example")))
 
 
 async def test_a_server_without_tls_is_told_apart(authority: Authority, ask: Ask) -> None:
-    async with echo_server(None) as address:
+    async with echo_server(TlsOptions(tls_server_mode=DISABLED)) as address:
         with pytest.raises((RemotingConnectError, BlockingConnectionError), match="TLS") as refused:
             await ask(address, Tls(authority.path))
     assert "does that server take TLS" in str(refused.value)

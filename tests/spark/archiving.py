@@ -8,17 +8,30 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
+from pathlib import Path
 from typing import Any
+
+from tests.spark.drivers import start_driver
+from tests.spark.topics import Topics
 
 MOST = 3000
 """Messages of a batch."""
 
 
+def driver(
+    topics: Topics, topic: str, places: tuple[Path, Path], point: str, batch: int, table_format: str = "parquet"
+) -> subprocess.Popen[bytes]:
+    """Start a driver that archives a topic into places: archive and checkpoint."""
+    words = [topics.namesrv, topic, *map(str, places), point, str(batch), table_format]
+    return start_driver("tests.spark.archiving", *words)
+
+
 def main(namesrv: str, topic: str, to: str, checkpoint: str, point: str, batch: str, table_format: str) -> None:
     """Archive what is there now."""
-    from cometmq.spark.archive import archive
-    from cometmq.spark.archive_log import ArchiveLog
+    from cometmq.spark.archives.log import ArchiveLog
+    from cometmq.spark.jobs.archive.job import archive
 
     append = ArchiveLog.append
 

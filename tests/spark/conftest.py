@@ -21,7 +21,7 @@ from tests.interop.systems import Deployment, System, deploy
 from tests.spark.home import quick_drivers
 from tests.spark.topics import Topics
 
-from cometmq.spark.options import SourceOptions, parse_options
+from cometmq.spark.source.options import SourceOptions, parse_options
 
 SYSTEM = System(os.environ.get("COMETMQ_SPARK_SYSTEM", "cometmq"))
 
@@ -128,7 +128,7 @@ def drivers_start_quickly(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture(scope="session")
 def event_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the session writes what its web page would show."""
+    """The directory to which the session writes the events of its web page."""
     return tmp_path_factory.mktemp("event-log")
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.interop.probe import until
-from tests.spark.home import JAVA, spark_home
+from tests.helpers.waiting import wait_for
+from tests.spark.home import java_options, spark_home
 
 PATIENCE_S = 180.0
 """For the server's start; some seconds on an idle machine."""
@@ -34,13 +34,13 @@ _CONFIGURATION = {
 @contextlib.contextmanager
 def connect_server(directory: Path) -> Iterator[str]:
     """A server with two cores for the length of the block; its address."""
-    home = spark_home(directory)
+    home = spark_home()
     log = directory / "server.log"
     settings = [word for name, value in _CONFIGURATION.items() for word in ("--conf", f"{name}={value}")]
     own = {
         "SPARK_HOME": str(home),
         "SPARK_LOCAL_DIRS": str(directory / "local"),
-        "SPARK_SUBMIT_OPTS": f"{JAVA} -Djava.io.tmpdir={directory}",
+        "SPARK_SUBMIT_OPTS": f"{java_options()} -Djava.io.tmpdir={directory}",
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH")])),
     }
@@ -61,7 +61,7 @@ def connect_server(directory: Path) -> Iterator[str]:
         return found and found[1]
 
     try:
-        until(lambda: port() is not None, PATIENCE_S, "the Spark Connect server has started")
+        wait_for(lambda: port() is not None, "the Spark Connect server has started", PATIENCE_S)
         yield f"sc://127.0.0.1:{int(port() or 0)}"
     finally:
         with contextlib.suppress(ProcessLookupError):

@@ -4,7 +4,7 @@ import importlib
 
 from pyspark.daemon import manager
 
-for module in ("pandas", "pyarrow.parquet", "pyspark.worker", "cometmq.spark.source"):
+for module in ("pandas", "pyarrow.parquet", "pyspark.worker", "cometmq.spark.data_source"):
     importlib.import_module(module)
 
 if __name__ == "__main__":

@@ -81,7 +81,7 @@ def run_stream(spark: Any, namesrv: str, topic: str, place: Path, die: DieOnce |
 
 def main() -> None:
     """One driver's life."""
-    from cometmq.spark.environment import local_session
+    from cometmq.spark.session.environment import local_session
 
     namesrv, topic, guarantee, directory, after = sys.argv[1:]
     place = Path(directory)

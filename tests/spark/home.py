@@ -1,45 +1,100 @@
-"""How Spark is set up in tests, whose drivers live for a few seconds: what starts and ends quickly."""
+"""The set-up of Spark in tests, whose drivers run for a few seconds: it starts and ends quickly.
+
+Half of what such a driver works is loading classes. The JVM takes them ready-made from an archive that one run of
+``first_run.py`` has written (AppCDS), kept beside the other builds. An archive suits one class path, so Spark's home
+stands in one place as well, and settings are given as a file of properties: a directory of configuration stands on
+the class path and has to be empty. A JVM that an archive does not suit does without it.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
+import shlex
+import shutil
+import subprocess
+import sys
+from functools import cache
 from pathlib import Path
 
-JAVA = (
-    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # compiles quickly rather than well
-    " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"  # takes the jars' classes for what they are
-)
-_SETTINGS = f"""
-spark.driver.extraJavaOptions  {JAVA} {{java}}
+from tests.interop.builds import QUICK_JAVA, Build, built
+
+_SETTINGS = """
+spark.driver.extraJavaOptions  {java}
 spark.python.daemon.module     tests.spark.daemon
 """
 """Python workers are forked from a process that has imported what they need."""
+_ARCHIVE = "classes.jsa"
+_FIRST_RUN = Path(__file__).with_name("first_run.py")
 
 
 def quick_drivers(directory: Path, java: str = "") -> dict[str, str]:
-    """Environment of drivers: their defaults and their Spark, which are in this directory.
+    """Environment of drivers: their settings, a file in this directory, and their Spark.
 
     :param java: more options of their JVMs.
     """
-    (directory / "spark-defaults.conf").write_text(_SETTINGS.format(java=java))
+    settings = directory / "spark-defaults.conf"
+    settings.write_text(_SETTINGS.format(java=f"{java_options()} {java}"))
     return {
-        "SPARK_CONF_DIR": str(directory),
-        "SPARK_HOME": str(spark_home(directory)),
+        "PYSPARK_SUBMIT_ARGS": f"--properties-file {shlex.quote(str(settings))} pyspark-shell",
+        "SPARK_HOME": str(spark_home()),
         "PYTHONPATH": os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH")])),
     }
 
 
-def spark_home(directory: Path) -> Path:
-    """Make a Spark home in a directory: programs and jars as installed, without PySpark in a zip.
+def java_options() -> str:
+    """Options of every JVM of Spark."""
+    return _java_options(f"-XX:SharedArchiveFile={spark_home() / _ARCHIVE}")
 
-    Spark puts that zip before all else on the path of every Python process that it starts. It holds no byte code, so
-    each of them compiles a few hundred modules again, which takes longer than what most do in a test. Without the zip
-    they import the same modules from where PySpark is installed.
+
+def _java_options(archive: str) -> str:
+    return " ".join((*QUICK_JAVA, archive, "-Xlog:cds=off", "-Xlog:cds+dynamic=off"))
+
+
+def class_path() -> str:
+    """The class path of Spark's own programs, as its scripts make it."""
+    return f"{spark_home() / 'conf'}/:{spark_home() / 'jars'}/*"
+
+
+@cache
+def spark_home() -> Path:
+    """Spark's home for the PySpark and the Java of this environment: programs and jars as installed, the archive.
+
+    It is without PySpark in a zip. Spark puts that zip before all else on the path of every Python process that it
+    starts. It holds no byte code, so each of them compiles a few hundred modules again, which takes longer than what
+    most do in a test. Without the zip they import the same modules from where PySpark is installed.
     """
     import pyspark
 
-    installed, home = Path(pyspark.__file__).parent, directory / "spark-home"
-    home.mkdir()
-    for name in ("bin", "jars"):
-        (home / name).symlink_to(installed / name)
-    return home
+    installed = Path(pyspark.__file__).parent
+    java = java_command().resolve()
+    release = java.parents[1] / "release"
+    # An archive suits these very jars at this very place, not others of the same version.
+    suits = f"{java}\0{installed}\0{(installed / 'jars').stat().st_mtime_ns}"
+    place = hashlib.sha256(suits.encode()).hexdigest()[:12]
+    sources = (installed / "version.py", *([release] if release.exists() else ()), Path(__file__), _FIRST_RUN)
+
+    def make(home: Path) -> None:
+        for name in ("bin", "jars"):
+            (home / name).symlink_to(installed / name)
+        if not java.exists():
+            return  # all tests that start Spark are skipped
+        options = _java_options(f"-XX:ArchiveClassesAtExit={home / _ARCHIVE}")
+        own = {
+            "SPARK_HOME": str(home),
+            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_SUBMIT_ARGS": f"--driver-java-options {shlex.quote(options)} pyspark-shell",
+        }
+        environment = {name: value for name, value in os.environ.items() if name != "SPARK_CONF_DIR"} | own
+        done = subprocess.run(
+            [sys.executable, str(_FIRST_RUN)], env=environment, cwd=home, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr[-4000:]
+
+    return built(Build(f"spark-{place}", sources, make))
+
+
+def java_command() -> Path:
+    """The Java that Spark's scripts take, which may not be there."""
+    home = os.environ.get("JAVA_HOME")
+    return Path(home, "bin", "java") if home else Path(shutil.which("java") or "/usr/bin/java")

@@ -17,13 +17,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from cometmq.spark.archive_commit import Covered, DataFile
-from cometmq.spark.archive_compaction import join_files, planned_joinings
-from cometmq.spark.archive_log import ArchiveLog
-from cometmq.spark.archive_table import TableFormat
-from cometmq.spark.archive_writer import QueueWriter
-from cometmq.spark.columns import ARCHIVE_COLUMNS, arrow_schema
-from cometmq.spark.queues import Queue
+from cometmq.spark.archives.files import QueueWriter
+from cometmq.spark.archives.log import ArchiveLog, read_archive
+from cometmq.spark.archives.table import Covered, DataFile, TableFormat
+from cometmq.spark.jobs.archive.upkeep import join_files, planned_joinings
+from cometmq.spark.records.columns import ARCHIVE_COLUMNS, arrow_schema
+from cometmq.spark.records.queues import Queue
 
 AT_MS = 1_704_067_200_000
 """2024-01-01T00:00:00Z, the store time of offset 0; each further message is stored a millisecond later."""
@@ -88,6 +87,19 @@ def stored(root: Path) -> dict[Queue, list[int]]:
         assert table.num_rows == file.rows
         found.setdefault(file.queue, []).extend(table["queueOffset"].to_pylist())
     return {queue: sorted(offsets) for queue, offsets in found.items()}
+
+
+def demand_exactly(spark: Any, to: Path, topic: str, counts: dict[int, int]) -> None:
+    """Every offset of every queue is in the archive once, by the log and by the files."""
+    log = ArchiveLog(to)
+    assert {of.queue_id: (of.first, of.next, of.rows) for of in log.queues()} == {
+        queue_id: (0, count, count) for queue_id, count in counts.items()
+    }
+    rows = read_archive(spark, to).select("topic", "queueId", "queueOffset").collect()
+    assert {row.topic for row in rows} == {topic}
+    assert sorted((row.queueId, row.queueOffset) for row in rows) == [
+        (queue_id, offset) for queue_id in sorted(counts) for offset in range(counts[queue_id])
+    ]
 
 
 def main(root: str, name: str, batches: str, point: str) -> None:

@@ -19,11 +19,11 @@ RULES = ("$.phone=encrypt", "keys=hash", "$.email=drop")
 
 def main(namesrv: str, topic: str, work: str, to: str, master_key: str, point: str) -> None:
     """Copy what is there."""
-    from cometmq.spark.archive_log import ArchiveLog
-    from cometmq.spark.job_source import MessageSource
-    from cometmq.spark.mask import mask_to_topic
-    from cometmq.spark.mask_rules import rules_from_options
-    from cometmq.spark.replay_ledger import Plan, ReplayLedger
+    from cometmq.spark.archives.log import ArchiveLog
+    from cometmq.spark.jobs.mask.job import mask_to_topic
+    from cometmq.spark.jobs.mask_rules import rules_from_options
+    from cometmq.spark.jobs.message_source import MessageSource
+    from cometmq.spark.jobs.replay.ledger import Plan, ReplayLedger
 
     append, write_done = ArchiveLog.append, ReplayLedger.write_done
 

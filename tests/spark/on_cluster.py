@@ -1,7 +1,7 @@
-"""What a driver program does on a standalone cluster; ``python -m tests.spark.on_cluster MASTER`` answers calls.
+"""A driver program on a standalone cluster; ``python -m tests.spark.on_cluster MASTER`` answers calls.
 
 A call is a line of JSON on stdin, ``[function, arguments]``, its answer one on stdout: ``{"result": …}``.
-Nothing here knows that there is a cluster: the session comes from :func:`cometmq.spark.environment.local_session`,
+Nothing here knows that there is a cluster: the session comes from :func:`cometmq.spark.local_session`,
 and the jobs are those that run on one machine.
 """
 
@@ -89,7 +89,7 @@ def archive(
     spark: Any, namesrv: str, topic: str, to: str, checkpoint: str, most: int, table_format: str
 ) -> dict[str, Any]:
     """The archive job."""
-    from cometmq.spark.archive import archive
+    from cometmq.spark.jobs.archive.job import archive
 
     named: dict[str, Any] = {"max_offsets_per_trigger": most, "table_format": table_format}
     done = archive(namesrv, topic, to, checkpoint, options={"minPartitions": "2"}, spark=spark, **named)
@@ -98,22 +98,22 @@ def archive(
 
 def audit(spark: Any, namesrv: str, topic: str, archive: str) -> list[str]:
     """The audit job: what differs."""
-    from cometmq.spark.audit import audit
+    from cometmq.spark.jobs.audit.job import audit
 
     return [found.what for found in audit(namesrv, topic, archive=archive, spark=spark).disagreements]
 
 
 def replay(spark: Any, namesrv: str, archive: str, ledger: str, to: str) -> int:
     """The replay job: messages sent."""
-    from cometmq.spark.replay import replay
+    from cometmq.spark.jobs.replay.job import replay
 
     return sum(queue.messages for queue in replay(archive, namesrv, ledger, to=to, spark=spark).queues)
 
 
 def skew(spark: Any, namesrv: str, topic: str) -> list[int]:
     """The skew job: messages of each queue."""
-    from cometmq.spark.job_source import MessageSource
-    from cometmq.spark.skew import skew
+    from cometmq.spark.jobs.message_source import MessageSource
+    from cometmq.spark.jobs.skew import skew
 
     report = skew(MessageSource(namesrv), topic, by="tags", spark=spark)
     return [queue.messages for queue in report.topics[0].queues]
@@ -121,7 +121,7 @@ def skew(spark: Any, namesrv: str, topic: str) -> list[int]:
 
 def main(master: str) -> None:
     """Answer calls until stdin ends."""
-    from cometmq.spark.environment import local_session
+    from cometmq.spark.session.environment import local_session
 
     answers, sys.stdout = sys.stdout, sys.stderr
     spark = local_session(master, "cometmq tests")

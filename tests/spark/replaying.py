@@ -9,16 +9,28 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from typing import Any
 
-from cometmq.spark.replay_ledger import Plan, ReplayLedger
+from cometmq.message.properties import decode_properties
+from cometmq.message.record import StoredRecord
+from cometmq.spark.jobs.replay.ledger import Plan, ReplayLedger
+from cometmq.spark.jobs.replay.sender import REPLAY_ORIGIN
 
 STEP = 2000
 """Offsets of a step."""
 
 
+def said_by(record: StoredRecord) -> tuple[Any, ...]:
+    """Everything of a message that a replay promises to keep."""
+    properties = decode_properties(record.properties_text)
+    properties.pop(REPLAY_ORIGIN, None)
+    properties.pop("CLUSTER", None)  # each Apache broker writes its own
+    return record.body, record.flag, record.sys_flag & 0x701, properties
+
+
 def main(namesrv: str, archive: str, ledger: str, to: str, point: str, rate: str) -> None:
     """Replay what is there."""
-    from cometmq.spark.replay import replay
+    from cometmq.spark.jobs.replay.job import replay
 
     write_done = ReplayLedger.write_done
 

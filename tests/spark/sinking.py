@@ -8,14 +8,14 @@ from typing import Any
 import pyarrow as pa
 from tests.spark.topics import Topics
 
+from cometmq.client.blocking.offsets import pull_header
 from cometmq.message.record import StoredRecord, iter_records
 from cometmq.remoting.blocking import BlockingConnection
 from cometmq.remoting.codes import RequestCode, ResponseCode
-from cometmq.spark.cluster import pull_header
-from cometmq.spark.queues import Queue
-from cometmq.spark.sink.identity import TaskIdentity
+from cometmq.spark.records.queues import Queue
+from cometmq.spark.sink.encoding import TaskIdentity
 from cometmq.spark.sink.options import parse_sink_options
-from cometmq.spark.sink.task import SinkCommit, SinkPlan, write_rows
+from cometmq.spark.sink.writer import SinkCommit, SinkPlan, write_rows
 
 SINK_TYPES = {
     "body": pa.binary(),
@@ -41,7 +41,7 @@ def rows_of(rows: Sequence[dict[str, Any]], **types: pa.DataType) -> pa.RecordBa
 
 
 def sink_plan(topics: Topics, topic: str | None, **options: Any) -> SinkPlan:
-    """What the driver would hand to its tasks."""
+    """The parts that the driver would hand to its tasks."""
     given = {"namesrvAddr": topics.namesrv, "sendTimeoutMs": "20000"} | {n: str(v) for n, v in options.items()}
     if topic is not None:
         given["topic"] = topic

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.interop.probe import until
-from tests.spark.home import JAVA, spark_home
+from tests.helpers.waiting import wait_for
+from tests.spark.home import class_path, java_command, java_options, spark_home
 
 from cometmq.testing import free_port
 
@@ -25,12 +24,12 @@ PATIENCE_S = 180.0
 """For anything that Spark does; seconds on an idle machine."""
 _MASTER = "org.apache.spark.deploy.master.Master"
 _WORKER = "org.apache.spark.deploy.worker.Worker"
-_DEFAULTS = f"""
+_DEFAULTS = """
 spark.executor.memory          512m
 spark.executor.cores           1
-spark.executor.extraJavaOptions {JAVA}
+spark.executor.extraJavaOptions {java}
 spark.driver.memory            768m
-spark.driver.extraJavaOptions  {JAVA}
+spark.driver.extraJavaOptions  {java}
 spark.driver.host              127.0.0.1
 spark.driver.bindAddress       127.0.0.1
 spark.sql.shuffle.partitions   2
@@ -64,7 +63,6 @@ class Standalone:
     workers: int = 2
 
     def __enter__(self) -> Standalone:
-        self._spark_home = str(spark_home(self.directory))
         self._stack = ExitStack()
         self._running: list[Process] = []
         self._started = 0
@@ -73,7 +71,7 @@ class Standalone:
             self.address = f"spark://127.0.0.1:{port}"
             arguments = ["--host", "127.0.0.1", "--port", str(port), "--webui-port", str(self._web)]
             self._java(stack, "master", _MASTER, *arguments)
-            until(lambda: self._state() is not None, PATIENCE_S, "the master answers")
+            wait_for(lambda: self._state() is not None, "the master answers", PATIENCE_S)
             for _ in range(self.workers):
                 self._start_worker(stack)
             self._await_workers()
@@ -104,10 +102,10 @@ class Standalone:
             state = self._state()
             return state is not None and state["aliveworkers"] == len(self._running)
 
-        until(ready, PATIENCE_S, f"{len(self._running)} workers have registered")
+        wait_for(ready, f"{len(self._running)} workers have registered", PATIENCE_S)
 
     def _state(self) -> dict[str, Any] | None:
-        """What the master tells of itself; ``None`` while it starts.
+        """The state that the master reports; ``None`` while it starts.
 
         It opens its port before all its pages are there: for a moment its front page answers for every address.
         """
@@ -119,11 +117,10 @@ class Standalone:
             return None
 
     def _java(self, stack: ExitStack, name: str, main: str, *arguments: str) -> Process:
-        java = Path(os.environ["JAVA_HOME"], "bin", "java") if "JAVA_HOME" in os.environ else shutil.which("java")
-        command = [str(java), "-Xmx192m", *JAVA.split(), "-cp", f"{self._spark_home}/jars/*", main, *arguments]
-        (core,) = Path(self._spark_home, "jars").glob("spark-core_*.jar")
+        command = [str(java_command()), "-Xmx192m", *java_options().split(), "-cp", class_path(), main, *arguments]
+        (core,) = (spark_home() / "jars").glob("spark-core_*.jar")
         own = {
-            "SPARK_HOME": self._spark_home,
+            "SPARK_HOME": str(spark_home()),
             "SPARK_SCALA_VERSION": core.name.split("_")[1].split("-")[0],  # what Spark's own scripts find out
             "SPARK_LOCAL_DIRS": str(self.directory / "local"),
         }
@@ -151,12 +148,17 @@ class Driver:
     def __init__(self, command: list[str], directory: Path, environment: Mapping[str, str]) -> None:
         configuration = directory / "conf"
         configuration.mkdir(parents=True)
-        (configuration / "spark-defaults.conf").write_text(_DEFAULTS)
+        (configuration / "spark-defaults.conf").write_text(_DEFAULTS.format(java=java_options()))
         self._log = directory / "driver.log"
         with self._log.open("wb") as errors:
             self._process = subprocess.Popen(
                 command,
-                env={**os.environ, "SPARK_CONF_DIR": str(configuration), **environment},
+                env={
+                    **os.environ,
+                    "PYSPARK_SUBMIT_ARGS": "pyspark-shell",  # not the properties of the drivers of other tests
+                    "SPARK_CONF_DIR": str(configuration),
+                    **environment,
+                },
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,

@@ -20,8 +20,8 @@ def read(namesrv: str, topic: str, rows: int, place: Path) -> None:
     """A task of ``spark.read`` with every column."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    from cometmq.spark.columns import COLUMNS, arrow_schema
-    from cometmq.spark.readers import read_ranges
+    from cometmq.spark.records.columns import COLUMNS, arrow_schema
+    from cometmq.spark.source.reader import read_ranges
 
     options, ranges = _ranges(namesrv, topic, rows)
     columns = [column.name for column in COLUMNS if column.default]
@@ -31,7 +31,7 @@ def read(namesrv: str, topic: str, rows: int, place: Path) -> None:
 
 def archive(namesrv: str, topic: str, rows: int, place: Path) -> None:
     """A task of the archive job."""
-    from cometmq.spark.archive_writer import write_ranges
+    from cometmq.spark.jobs.archive.writer import write_ranges
 
     options, ranges = _ranges(namesrv, topic, rows)
     for _ in write_ranges(options, ranges, place):
@@ -40,13 +40,13 @@ def archive(namesrv: str, topic: str, rows: int, place: Path) -> None:
 
 def store(namesrv: str, topic: str, rows: int, place: Path) -> None:
     """A task of the archive job that reads a store, of which nobody says where it can be cut."""
-    from cometmq.spark.archive_store import write_stretch
-    from cometmq.spark.store_options import parse_store_options
-    from cometmq.spark.store_stretches import stretches
+    from cometmq.spark.jobs.archive.from_store import write_split
+    from cometmq.spark.store.options import parse_store_options
+    from cometmq.spark.store.scan import splits
 
     options = parse_store_options({"path": str(place.parent / "commitlog"), "brokerName": "b"})
-    [stretch] = stretches(options)
-    for _ in write_stretch(options, stretch, place, {}):
+    [split] = splits(options)
+    for _ in write_split(options, split, place, {}):
         pass
 
 
@@ -54,9 +54,9 @@ def sink(namesrv: str, topic: str, rows: int, place: Path) -> None:
     """A task of the sink."""
     import pyarrow as pa
 
-    from cometmq.spark.sink.identity import TaskIdentity
+    from cometmq.spark.sink.encoding import TaskIdentity
     from cometmq.spark.sink.options import parse_sink_options
-    from cometmq.spark.sink.task import SinkPlan, write_rows
+    from cometmq.spark.sink.writer import SinkPlan, write_rows
 
     def batches() -> Iterator[Any]:
         for _ in range(rows // ROWS_OF_BATCH):
@@ -67,9 +67,9 @@ def sink(namesrv: str, topic: str, rows: int, place: Path) -> None:
 
 
 def _ranges(namesrv: str, topic: str, rows: int) -> tuple[Any, Any]:
-    from cometmq.spark.cluster import Cluster
-    from cometmq.spark.options import parse_options
-    from cometmq.spark.queues import OffsetRange
+    from cometmq.spark.records.queues import OffsetRange
+    from cometmq.spark.source.cluster import Cluster
+    from cometmq.spark.source.options import parse_options
 
     options = parse_options({"namesrvAddr": namesrv, "topic": topic})
     return options, [OffsetRange(queue, 0, rows) for queue in Cluster(options).queues()]

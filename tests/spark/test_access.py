@@ -1,4 +1,4 @@
-"""Options for credentials and TLS: what they mean, what contradicts itself, and that no secret is told."""
+"""Options for credentials and TLS: their meaning, contradictions, and that no secret is shown."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from cometmq.cli.pipeline import command as pipeline
+from cometmq.cli.jobs.pipeline import command as pipeline
 from cometmq.client import Credentials, Security, SecurityConfigError, Tls
-from cometmq.spark.access import SECRET_OPTION_NAMES, Access, parse_access
+from cometmq.spark.access import Access, parse_access, server_options
 from cometmq.spark.errors import OptionError
-from cometmq.spark.job_source import MessageSource
-from cometmq.spark.options import parse_options
-from cometmq.spark.reach import reach
+from cometmq.spark.jobs.message_source import MessageSource
+from cometmq.spark.options import SECRET_OPTION_NAMES
 from cometmq.spark.sink.options import parse_sink_options
+from cometmq.spark.source.options import parse_options
 
 SECRET = "zq7-very-secret"
 BASE = {"namesrvAddr": "a:1", "topic": "orders"}
@@ -120,8 +120,8 @@ def test_what_contradicts_itself_is_refused_without_the_secret(given: dict[str, 
 
 def test_jobs_take_these_options_and_no_others() -> None:
     account = {"ACCESSKEY": "sales", "secretKey": SECRET}
-    assert reach("a:1", account) == {"namesrvAddr": "a:1", "accessKey": "sales", "secretKey": SECRET}
-    assert reach("a:1", None) == {"namesrvAddr": "a:1"}
+    assert server_options("a:1", account) == {"namesrvAddr": "a:1", "accessKey": "sales", "secretKey": SECRET}
+    assert server_options("a:1", None) == {"namesrvAddr": "a:1"}
     source = MessageSource("a:1", access=account)
     assert source.security() == Security(Credentials("sales", SECRET))
     assert SECRET not in f"{source} {source!r}"

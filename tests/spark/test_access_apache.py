@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -19,24 +20,23 @@ from pyspark.errors import PySparkException
 
 from cometmq.client import Security
 from cometmq.client.dead_letters import Selection
+from cometmq.client.pace import Pace
 from cometmq.client.sync import SyncAdmin
 from cometmq.errors import CometMQError
-from cometmq.spark.archive import archive
-from cometmq.spark.audit import audit
-from cometmq.spark.audit_report import AuditReport
-from cometmq.spark.dead_letters import dead_letters, send_again
-from cometmq.spark.delay import delay
 from cometmq.spark.errors import SparkSourceError
-from cometmq.spark.job_source import MessageSource
-from cometmq.spark.mask import mask_to_topic
-from cometmq.spark.mask_report import MaskReport
-from cometmq.spark.mask_rules import rules_from_options
-from cometmq.spark.queues import Queue
-from cometmq.spark.replay import replay
-from cometmq.spark.replay_messages import Origin, Resent
-from cometmq.spark.replay_sender import Pace, QueueSender, ReplayTask
-from cometmq.spark.skew import skew
-from cometmq.spark.trace import trace
+from cometmq.spark.jobs.archive.job import archive
+from cometmq.spark.jobs.audit.job import audit
+from cometmq.spark.jobs.audit.report import AuditReport
+from cometmq.spark.jobs.dead_letters import dead_letters, send_again
+from cometmq.spark.jobs.delay.job import delay
+from cometmq.spark.jobs.mask.job import MaskReport, mask_to_topic
+from cometmq.spark.jobs.mask_rules import rules_from_options
+from cometmq.spark.jobs.message_source import MessageSource
+from cometmq.spark.jobs.replay.job import replay
+from cometmq.spark.jobs.replay.sender import Origin, QueueSender, ReplayTask, Resent, TaskSender
+from cometmq.spark.jobs.skew import skew
+from cometmq.spark.jobs.trace import trace
+from cometmq.spark.records.queues import Queue
 
 pytestmark = [pytest.mark.spark, pytest.mark.interop]
 
@@ -113,12 +113,11 @@ def test_a_replay_takes_them_from_the_environment(server: Secured, monkeypatch: 
     task = ReplayTask({"namesrvAddr": server.address}, "replay-1", (queue,), (0,), None, False, 60_000)
     message = Resent(Origin("old", 0, 7), 1, 0, 0, b"replayed", b"")
     with pytest.raises(SparkSourceError, match="No accessKey is configured"):
-        QueueSender(task, 0, Pace(None))
+        QueueSender(task, 0, Pace(None), TaskSender(task))
     monkeypatch.setenv("ROCKETMQ_ACCESS_KEY", BILLING.access_key)
     monkeypatch.setenv("ROCKETMQ_SECRET_KEY", BILLING.secret_key)
-    sender = QueueSender(task, 0, Pace(None))
-    ((origin, _, found),) = sender.send([message])
-    sender.close()
+    with closing(TaskSender(task)) as links:
+        ((origin, _, found),) = QueueSender(task, 0, Pace(None), links).send([message])
     assert (origin, found) == (message.origin, False)
 
 
@@ -196,8 +195,8 @@ def test_every_job_takes_them_as_options(
         translated({})
     assert "nothing is replayed yet, so offsets cannot be translated" in translated(operator).warnings
     secret = OPERATORS.secret_key
-    told = [repr(operators), str(copy), copy.render(), str(report), report.render()]
-    assert [text for text in told if secret in text] == []
+    texts = [repr(operators), str(copy), copy.render(), str(report), report.render()]
+    assert [text for text in texts if secret in text] == []
     files = [file for directory in (tmp_path, event_log) for file in directory.rglob("*") if file.is_file()]
     assert [file for file in files if secret.encode() in file.read_bytes()] == []
 

@@ -8,28 +8,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.helpers.waiting import wait_for
 from tests.interop.builds import ToolMissingError
 from tests.interop.conftest import unavailable
-from tests.interop.probe import until
 from tests.interop.systems import System, deploy, start_broker
 from tests.spark.sinking import rows_of, sink, stored
 from tests.spark.topics import Topics
 
 pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
 
-from cometmq.spark.archive import archive
-from cometmq.spark.archive_reader import read_archive
-from cometmq.spark.audit import audit
-from cometmq.spark.cluster import Cluster
-from cometmq.spark.decode import Records
-from cometmq.spark.delay import delay
+from cometmq.spark.archives.log import read_archive
 from cometmq.spark.errors import DataLossError, SinkError
-from cometmq.spark.fetch import Fetcher
-from cometmq.spark.job_source import MessageSource
-from cometmq.spark.options import parse_options
-from cometmq.spark.queues import OffsetRange
-from cometmq.spark.record_sizes import sized
-from cometmq.spark.replay import replay
+from cometmq.spark.jobs.archive.job import archive
+from cometmq.spark.jobs.audit.job import audit
+from cometmq.spark.jobs.delay.job import delay
+from cometmq.spark.jobs.message_source import MessageSource
+from cometmq.spark.jobs.replay.job import replay
+from cometmq.spark.records.decode import Records
+from cometmq.spark.records.queues import OffsetRange
+from cometmq.spark.source.cluster import Cluster
+from cometmq.spark.source.fetch import Fetcher
+from cometmq.spark.source.options import parse_options
+from cometmq.spark.source.planning import sized
 
 pytestmark = [pytest.mark.spark, pytest.mark.interop]
 
@@ -103,7 +103,7 @@ def test_apache_tells_how_large_messages_are(apache: Topics) -> None:
 
 
 def test_a_slave_of_apache_is_read(apache: Topics, tmp_path: Path) -> None:
-    """What its master has sent it; it takes some seconds until it knows the topic."""
+    """The messages from its master; it takes some seconds until it knows the topic."""
     topic = apache.fill(300, queues=1)
     options = parse_options(
         {"namesrvAddr": apache.namesrv, "topic": topic, "readFrom": "slave", "pollTimeoutMs": "60000"}
@@ -120,7 +120,7 @@ def test_a_slave_of_apache_is_read(apache: Topics, tmp_path: Path) -> None:
                 return False
             return sum(len(Records(chunk.data)) for chunk in chunks) == 300
 
-        until(has_all, PATIENCE_S, "the slave has what its master has")
+        wait_for(has_all, "the slave has what its master has", PATIENCE_S)
 
 
 @pytest.mark.parametrize("guarantee", ["at-least-once", "effectively-once"])

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from tests.interop.systems import System
 from tests.spark.conftest import EXAMPLES, SYSTEM, RunExample
-from tests.spark.test_store_reader import write_store
+from tests.spark.store_files import write_store
 from tests.spark.topics import Topics
 
 pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
 
 from cometmq.message.names import dlq_topic
-from cometmq.spark.columns import COLUMNS
+from cometmq.spark.records.columns import COLUMNS
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -106,7 +106,7 @@ def test_the_notebook(spark: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytes
 
 
 def without_figures(text: str) -> str:
-    """What is the same at every run: times, speeds, sizes and places of files are not."""
+    """The output without the parts that differ at every run: times, speeds, sizes and places of files."""
     return re.sub(r"\d[\d,.:]*|/\S+| +|-{2,}", "#", text)
 
 

@@ -1,4 +1,4 @@
-"""What a task holds does not grow with the topic, and stays below the limit that is stated."""
+"""The memory of a task does not grow with the topic, and stays below the stated limit."""
 
 from __future__ import annotations
 

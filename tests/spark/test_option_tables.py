@@ -9,13 +9,12 @@ from typing import Any, Final
 
 import pytest
 
-from cometmq.cli.pipeline import JOBS
-from cometmq.spark.columns import COLUMNS
+from cometmq.cli.jobs.pipeline import JOBS
 from cometmq.spark.errors import OptionError
-from cometmq.spark.options import OPTION_NAMES, demand_batch, demand_stream, parse_options
-from cometmq.spark.sink.columns import SINK_COLUMNS
-from cometmq.spark.sink.options import SINK_OPTION_NAMES, Guarantee, parse_sink_options
-from cometmq.spark.store_options import STORE_OPTION_NAMES, parse_store_options
+from cometmq.spark.records.columns import COLUMNS
+from cometmq.spark.sink.options import SINK_COLUMNS, SINK_OPTION_NAMES, Guarantee, parse_sink_options
+from cometmq.spark.source.options import OPTION_NAMES, demand_batch, demand_stream, parse_options
+from cometmq.spark.store.options import STORE_OPTION_NAMES, parse_store_options
 
 DOCS: Final = Path(__file__).parents[2] / "docs"
 SOURCE: Final = (DOCS / "spark.md").read_text(encoding="utf-8")
@@ -63,7 +62,7 @@ TABLES: Final[dict[str, tuple[tuple[str, str], tuple[str, ...], Parse]]] = {
 
 
 def complaint(check: Callable[[Any], Any], given: Any) -> str:
-    """What an error says; nothing where there is none."""
+    """The text of an error; empty if there is none."""
     try:
         check(given)
     except OptionError as error:

@@ -40,49 +40,49 @@ def test_secrets_are_in_no_plan_progress_event_checkpoint_or_error(
 ) -> None:
     topic, copy, again = topics.fill(20, queues=1), topics.create(1), topics.create(1)
     account = {"accessKey": "sales", "secretKey": SECRET, "securityToken": TOKEN}
-    reach = {"namesrvAddr": topics.namesrv, **account}
-    told: list[str] = []
+    servers = {"namesrvAddr": topics.namesrv, **account}
+    texts: list[str] = []
 
-    frame = spark.read.format("rocketmq").options(topic=topic, **reach).load()
-    told.append(plans(frame))
+    frame = spark.read.format("rocketmq").options(topic=topic, **servers).load()
+    texts.append(plans(frame))
     assert frame.count() == 20
     rows = frame.selectExpr("body", "tags")
-    told.append(plans(rows))
-    rows.write.format("rocketmq").mode("append").options(topic=copy, **reach).save()
+    texts.append(plans(rows))
+    rows.write.format("rocketmq").mode("append").options(topic=copy, **servers).save()
 
-    given = ", ".join(f"'{name}' '{value}'" for name, value in {"topic": copy, **reach}.items())
+    given = ", ".join(f"'{name}' '{value}'" for name, value in {"topic": copy, **servers}.items())
     spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW secured USING rocketmq OPTIONS ({given})")
     view = spark.sql("SELECT queueId, count(*) AS messages FROM secured GROUP BY queueId")
-    told += [plans(view), str(spark.sql("DESCRIBE EXTENDED secured").collect())]
+    texts += [plans(view), str(spark.sql("DESCRIBE EXTENDED secured").collect())]
     assert view.collect()[0].messages == 20
     spark.catalog.dropTempView("secured")
 
     checkpoint = tmp_path / "checkpoint"
     query = (
         spark.readStream.format("rocketmq")
-        .options(topic=topic, startingOffsets="earliest", **reach)
+        .options(topic=topic, startingOffsets="earliest", **servers)
         .load()
         .select("body")
         .writeStream.format("rocketmq")
-        .options(topic=again, checkpointLocation=str(checkpoint), **reach)
+        .options(topic=again, checkpointLocation=str(checkpoint), **servers)
         .trigger(availableNow=True)
         .start()
     )
     query.awaitTermination()
-    told += [json.dumps([json.loads(progress.json) for progress in query.recentProgress]), str(query.status)]
-    told.append(query._jsq.explainInternal(True))
+    texts += [json.dumps([json.loads(progress.json) for progress in query.recentProgress]), str(query.status)]
+    texts.append(query._jsq.explainInternal(True))
     assert sum(progress.numInputRows for progress in query.recentProgress) == 20
 
     broken = {"useTLS": "true", "tlsCertPath": "/nowhere.pem", "tlsKeyPassword": PASSWORD}
     for options in ({"secretKeyFile": "f"}, {"topic": "absent"}, {"namesrvAddr": "127.0.0.1:1"}, broken):
-        given_now = {"topic": topic, **reach, **options}
+        given_now = {"topic": topic, **servers, **options}
         with pytest.raises(PySparkException) as unread:
             spark.read.format("rocketmq").options(**given_now).load().collect()
         with pytest.raises(PySparkException) as unsent:
             rows.write.format("rocketmq").mode("append").options(**given_now).save()
-        told += [str(unread.value), str(unsent.value)]
+        texts += [str(unread.value), str(unsent.value)]
 
-    assert [text for text in told if MARK in text] == []
+    assert [text for text in texts if MARK in text] == []
     assert found_in(checkpoint) == {}
     assert found_in(event_log) == {}
     assert any(topic.encode() in file.read_bytes() for file in event_log.rglob("*") if file.is_file())

@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.interop.probe import until
+from tests.helpers.waiting import wait_for
 from tests.spark.standalone import PATIENCE_S, Driver, Standalone, driving, with_py_files
 from tests.spark.topics import Topics
 
 pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
 
 import cometmq
-from cometmq.spark.archive_log import ArchiveLog
-from cometmq.spark.archive_table import FORMATS, ICEBERG, TableFormat
-from cometmq.spark.cluster import Cluster as Brokers
-from cometmq.spark.options import parse_options
+from cometmq.spark.archives.log import ArchiveLog
+from cometmq.spark.archives.table import FORMATS, ICEBERG, TableFormat
+from cometmq.spark.source.cluster import Cluster as Brokers
+from cometmq.spark.source.options import parse_options
 from cometmq.testing import SyncCluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.crash, pytest.mark.timeout(3 * PATIENCE_S)]
@@ -115,7 +115,7 @@ def test_an_archive_whose_worker_is_killed_agrees_with_its_topic(
     log = ArchiveLog(lake, TableFormat(name))
     checkpoint = str(tmp_path / "checkpoint")
     driver.start("archive", namesrv=namesrv, topic=topic, to=lake, checkpoint=checkpoint, most=1500, table_format=name)
-    until(lambda: commits_in(log) >= 2, PATIENCE_S, "two batches are committed")
+    wait_for(lambda: commits_in(log) >= 2, "two batches are committed", PATIENCE_S)
     spark_cluster.kill_worker()
     committed = commits_in(log)
     report: dict[str, Any] = driver.result()
@@ -146,7 +146,7 @@ def test_an_exactly_once_stream_whose_worker_is_killed(
     brokers.create_topic("copied", QUEUES)
     checkpoint = str(tmp_path / "checkpoint")
     driver.start("stream_sink", namesrv=brokers.namesrv_address, topic=topic, to="copied", checkpoint=checkpoint)
-    until(lambda: ends(brokers, "copied") > MESSAGES // 4, PATIENCE_S, "a quarter is copied")
+    wait_for(lambda: ends(brokers, "copied") > MESSAGES // 4, "a quarter is copied", PATIENCE_S)
     spark_cluster.kill_worker()
     assert ends(brokers, "copied") < MESSAGES, "it was over before the worker was killed"
     driver.result()

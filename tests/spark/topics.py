@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import itertools
 import time
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from cometmq.message.batch import BatchPiece, encode_batch
+from cometmq.message.sysflag import CompressionType, with_compression
+from cometmq.remoting.admin_headers import (
+    CreateTopicRequestHeader,
+    RegisterBrokerRequestHeader,
+    UnRegisterBrokerRequestHeader,
+)
 from cometmq.remoting.blocking import BlockingConnection
 from cometmq.remoting.bodies import (
     DataVersion,
@@ -18,20 +26,37 @@ from cometmq.remoting.bodies import (
 )
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import (
-    CreateTopicRequestHeader,
     GetMaxOffsetRequestHeader,
     GetMaxOffsetResponseHeader,
     GetRouteInfoRequestHeader,
-    RegisterBrokerRequestHeader,
     SendMessageRequestHeaderV2,
     SendMessageResponseHeader,
-    UnRegisterBrokerRequestHeader,
 )
 
 BATCH = 500
 ROUTE_TIMEOUT_S = 60.0
 
 _numbers = itertools.count(1)
+
+
+def _send_header(topic: str, queue_id: int, **fields: Any) -> SendMessageRequestHeaderV2:
+    usual: dict[str, Any] = {
+        "sys_flag": 0,
+        "born_timestamp": time.time_ns() // 1_000_000,
+        "flag": 0,
+        "properties": "",
+        "batch": False,
+    }
+    return SendMessageRequestHeaderV2(
+        producer_group="tests",
+        topic=topic,
+        default_topic="TBW102",
+        default_topic_queue_nums=4,
+        queue_id=queue_id,
+        reconsume_times=0,
+        unit_mode=False,
+        **(usual | fields),
+    )
 
 
 class Topics:
@@ -99,20 +124,7 @@ class Topics:
         with BlockingConnection(self.broker, 60) as connection:
             for at in range(0, len(bodies), BATCH):
                 part = bodies[at : at + BATCH]
-                header = SendMessageRequestHeaderV2(
-                    producer_group="tests",
-                    topic=topic,
-                    default_topic="TBW102",
-                    default_topic_queue_nums=4,
-                    queue_id=queue_id,
-                    sys_flag=0,
-                    born_timestamp=time.time_ns() // 1_000_000,
-                    flag=0,
-                    properties="",
-                    reconsume_times=0,
-                    unit_mode=False,
-                    batch=True,
-                )
+                header = _send_header(topic, queue_id, batch=True)
                 data = encode_batch(BatchPiece(flag=0, body=body, properties_text=properties) for body in part)
                 answer = connection.invoke(RequestCode.SEND_BATCH_MESSAGE, header, data)
                 assert answer.code == ResponseCode.SUCCESS, answer.remark
@@ -121,25 +133,22 @@ class Topics:
             self._await(connection, topic, queue_id, first + len(bodies))
         return first
 
-    def send_one(self, topic: str, queue_id: int, body: bytes, properties: str) -> None:
-        """One message, alone: what waits for its time cannot go in a batch."""
-        header = SendMessageRequestHeaderV2(
-            producer_group="tests",
-            topic=topic,
-            default_topic="TBW102",
-            default_topic_queue_nums=4,
-            queue_id=queue_id,
-            sys_flag=0,
-            born_timestamp=time.time_ns() // 1_000_000,
-            flag=0,
-            properties=properties,
-            reconsume_times=0,
-            unit_mode=False,
-            batch=False,
-        )
+    def send_one(self, topic: str, queue_id: int, body: bytes, properties: str = "", **fields: int) -> None:
+        """One message, alone: a delayed one, or one with a packed body, cannot go in a batch.
+
+        :param fields: of the request's header, ``sys_flag`` and ``flag`` for example.
+        """
+        header = _send_header(topic, queue_id, properties=properties, **fields)
         with BlockingConnection(self.broker, 60) as connection:
             answer = connection.invoke(RequestCode.SEND_MESSAGE_V2, header, body)
             assert answer.code == ResponseCode.SUCCESS, answer.remark
+
+    def send_packed(self, topic: str, queue_id: int, body: bytes, properties: str) -> None:
+        """One message with a packed body, a flag and a born time of its own."""
+        packed = with_compression(0, CompressionType.ZLIB)
+        born_ms = 1_700_000_000_000
+        fields = {"sys_flag": packed, "flag": 77, "born_timestamp": born_ms}
+        self.send_one(topic, queue_id, zlib.compress(body), properties, **fields)
 
     def await_messages(self, topic: str, queue_id: int, end: int) -> None:
         """Wait until a queue holds so many messages that can be pulled."""

@@ -139,7 +139,7 @@ def served(store: MessageStore) -> Served:
 
 
 def keys_found(store: MessageStore, topic: str, numbers: range) -> list[int]:
-    """Which of the keys written by ``fill`` the index finds, each exactly once."""
+    """The keys written by ``fill`` that the index finds, each exactly once."""
     found = []
     for number in numbers:
         key = f"key-{number}"

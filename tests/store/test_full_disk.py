@@ -11,10 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.helpers.waiting import until
 from tests.store.conftest import SEGMENT_BYTES, StoreBench, fill, put, served
 
 from cometmq.store.disk import Disk
 from cometmq.store.errors import StoreError, StoreFailedError, StoreFullError
+from cometmq.store.log.commit_log import RESERVE_BYTES, CommitLog
+from cometmq.store.log.mapped_file import first_data
 from cometmq.store.message_store import MessageStore
 
 
@@ -225,7 +228,7 @@ def test_a_real_disk_full_to_the_last_byte(small_disk: Path) -> None:
     full = served(store)
 
     # A kill now, and a start on the full disk: everything acknowledged is there.
-    store._opened.lock.release()
+    store._maintenance._opened.lock.release()
     again = bench.open()
     assert served(again) == full
     ballast.unlink()
@@ -358,9 +361,33 @@ async def test_a_start_without_room_for_the_first_log_file_says_so(
     disk.room = SEGMENT_BYTES - 1
     store = bench.open(disk=disk)
     store.start()
-    async with asyncio.timeout(60):
-        while not caplog.messages:
-            await asyncio.sleep(0.01)
-    (told,) = caplog.messages
-    assert "no room on the disk for the next log file of 65,536 bytes" in told
+    await until(lambda: caplog.messages)
+    (message,) = caplog.messages
+    assert "no room on the disk for the next log file of 65,536 bytes" in message
     await store.close()
+
+
+def test_space_of_the_first_file_is_reserved_as_it_is_needed(tmp_path: Path) -> None:
+    disk = FullDisk()
+    log = CommitLog(tmp_path, 4 * RESERVE_BYTES, disk)
+    try:
+        first = log.next_segment()
+
+        def taken() -> int:
+            return os.stat(first.path).st_blocks * 512
+
+        assert first.path.stat().st_size == 4 * RESERVE_BYTES
+        assert taken() < 1.5 * RESERVE_BYTES
+        log.write(first, RESERVE_BYTES - 10, b"x" * 20)
+        assert RESERVE_BYTES < taken() < 2.5 * RESERVE_BYTES
+        disk.room = RESERVE_BYTES - 1
+        with pytest.raises(StoreFullError, match="free space"):
+            log.write(first, 3 * RESERVE_BYTES - 10, b"y" * 20)
+        assert first_data(first.fd, 2 * RESERVE_BYTES, first.size) == first.size, "nothing was written"
+        disk.room = 1 << 40
+        log.write(first, first.end - 10, b"z" * 10)
+        assert first.reserved == first.size
+        second = log.next_segment()
+        assert os.stat(second.path).st_blocks * 512 >= second.size, "the later ones are reserved whole"
+    finally:
+        log.close()

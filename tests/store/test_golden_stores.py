@@ -22,7 +22,7 @@ from cometmq.message.record import StoredRecord, decode_record
 from cometmq.options import load_options
 from cometmq.store.config import StoreConfig
 from cometmq.store.message_store import GetMessageStatus, MessageStore
-from cometmq.store.topic_queue import UNIT
+from cometmq.store.queue.consume_queue import UNIT
 
 NAMES = ["clean", "killed", "torn", "v6"]
 

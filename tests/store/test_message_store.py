@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from tests.store.conftest import HOST, SEGMENT_BYTES, StoreBench, fill, keys_found, put, served
 
-from cometmq.clock import VirtualClock
 from cometmq.message.ids import tags_code
 from cometmq.message.names import SCHEDULE_TOPIC
 from cometmq.message.record import BLANK_MAGIC, decode_record, encode_record
 from cometmq.store.errors import StoreClosedError, StoreError, StoreLockedError
-from cometmq.store.message_store import GetMessageStatus, MessageStore, TopicQueue
+from cometmq.store.message_store import ConsumeQueue, GetMessageStatus, MessageStore
+from cometmq.testing import VirtualClock
 
 V6 = bytes(15) + b"\x01" + (20911).to_bytes(4, "big")
 
@@ -47,7 +47,7 @@ def test_a_record_is_what_the_codec_makes(bench: StoreBench, born_host: bytes, s
 
 def test_a_turn_is_seen_only_once_committed(bench: StoreBench) -> None:
     store = bench.open()
-    arrived: list[list[TopicQueue]] = []
+    arrived: list[list[ConsumeQueue]] = []
     store.on_arrival = lambda queues: arrived.append(list(queues))
     first, second = store.queue("TopicTest", 0), store.queue("TopicTest", 1)
     put(store, "TopicTest", 0, b"one")

@@ -14,13 +14,13 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.store.conftest import SEGMENT_BYTES, StoreBench, fill, keys_found, put, served
-from tests.store.test_state_machine import MoodyDisk
+from tests.store.disks import MoodyDisk
 
 from cometmq.message.record import MESSAGE_MAGIC_V2
 from cometmq.message.sysflag import TRANSACTION_PREPARED
-from cometmq.store.commit_log import filler
 from cometmq.store.config import StoreConfig
 from cometmq.store.errors import StoreError
+from cometmq.store.log.commit_log import filler
 from cometmq.store.message_store import MessageStore
 from cometmq.store.replicated_log import NotTheLogError
 
@@ -80,7 +80,7 @@ def test_a_slaves_log_queues_and_index_are_the_masters(bench: StoreBench, bench_
 
 
 def test_the_tail_is_read_by_nobody_and_a_stop_takes_it_back(bench: StoreBench, bench_at: Benches) -> None:
-    """What is not whole is asked for again after a stop, and the next start finds a clean end."""
+    """A record that is not whole is asked for again after a stop, and the next start finds a clean end."""
     master = bench.open()
     fill(master, 3)
     whole = master.last_record[0]
@@ -116,6 +116,35 @@ def test_an_empty_log_begins_where_a_file_of_the_master_does(bench: StoreBench, 
     assert {key: first for key, (first, _) in derived(again).items()} == {
         key: int.from_bytes(records[0][20:28], "big") for key, records in expected.items()
     }
+
+
+@pytest.mark.parametrize("crashed", [False, True], ids=["stopped", "killed"])
+@pytest.mark.parametrize("end", [1, 40, 100, 101], ids=["first", "inside", "full", "behind-full"])
+def test_a_queue_whose_messages_are_older_than_the_log_ends_in_a_unit_below_it(
+    bench: StoreBench, bench_at: Benches, end: int, crashed: bool
+) -> None:
+    """With a blank one there, Apache takes 2 GiB of the log for known (``ConsumeQueue.recover``)."""
+    master = bench.open()
+    fill(master, 700)
+    other = bench_at(bench.root.with_name("slave"))
+    slave = other.open()
+    slave.replicated.begin_at(SEGMENT_BYTES)
+    follow(master, slave)
+    slave.replicated.begin_queue("Old", 2, end)
+    if crashed:
+        other = other.crashed_copy(bench.root.with_name("killed"))
+    else:
+        slave.close_now()
+    slave = other.open()
+    assert slave.findings == [] or crashed
+    queue = slave.queues()["Old"][2]
+    assert (queue.min_offset(), queue.max_offset()) == (end, end)
+    offset, size, _ = queue.unit(end - 1) or (0, 0, 0)
+    assert 0 < offset + size <= slave.min_physical_offset
+    assert put(slave, "Old", 2, b"next")
+    slave.commit()
+    assert [record[20:28] for record in served(slave)["Old", 2]] == [end.to_bytes(8, "big")]
+    slave.close_now()
 
 
 def test_a_log_of_files_of_another_size_is_refused(bench: StoreBench, bench_at: Benches) -> None:
@@ -310,7 +339,7 @@ class FollowingMachine(RuleBasedStateMachine):
 
     @rule()
     def checkpoint(self) -> None:
-        """What waits in memory reaches the files."""
+        """Units that wait in memory are written to the files."""
         self.slave.query("T", "none", 1, 0, 1)
 
     @invariant()

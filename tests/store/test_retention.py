@@ -4,24 +4,14 @@ from __future__ import annotations
 
 import datetime
 import os
-from pathlib import Path
 
 import pytest
 from tests.store.conftest import StoreBench, fill, served
+from tests.store.disks import MeteredDisk
 
-from cometmq.clock import VirtualClock
-from cometmq.store.disk import Disk
 from cometmq.store.errors import StoreFullError
 from cometmq.store.message_store import GetMessageStatus, MessageStore
-
-
-class MeteredDisk(Disk):
-    """A disk that is as full as the test says."""
-
-    ratio = 0.1
-
-    def used_ratio(self, path: Path) -> float:
-        return self.ratio
+from cometmq.testing import VirtualClock
 
 
 def clock_at(hour: int) -> VirtualClock:

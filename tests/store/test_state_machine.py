@@ -15,32 +15,17 @@ from pathlib import Path
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.store.conftest import HOST
+from tests.store.disks import MoodyDisk
 
 from cometmq.message.record import iter_records
 from cometmq.store.config import StoreConfig
-from cometmq.store.disk import Disk
 from cometmq.store.errors import StoreError
 from cometmq.store.message_store import MessageStore
 
-HOST = bytes((127, 0, 0, 1, 0, 0, 0x2A, 0x9F))
 QUEUES = [("A", 0), ("A", 1), ("B", 0)]
 
 Key = tuple[str, int]
-
-
-class MoodyDisk(Disk):
-    """A disk whose next write fails when told to, possibly after some of the bytes."""
-
-    def __init__(self) -> None:
-        self.fails_with: int | None = None
-        self.after_bytes = 0
-
-    def write(self, fd: int, data: bytes | bytearray | memoryview, at: int) -> None:
-        if self.fails_with is not None:
-            error, self.fails_with = self.fails_with, None
-            super().write(fd, bytes(data)[: self.after_bytes], at)
-            raise OSError(error, "on purpose")
-        super().write(fd, data, at)
 
 
 class StoreMachine(RuleBasedStateMachine):

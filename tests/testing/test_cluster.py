@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+import subprocess
+import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 import pytest
+from tests.helpers.contents import topic_bodies
+from tests.helpers.waiting import process_runs, wait_for
 
 from cometmq.client import (
     Admin,
@@ -16,27 +21,12 @@ from cometmq.client import (
     MessageExt,
     MessageQueue,
     Producer,
-    PullConsumer,
-    PullStatus,
     PushConsumer,
 )
 from cometmq.client.errors import RemotingError, SendFailedError
-from cometmq.clock import VirtualClock
-from cometmq.idle import settle
 from cometmq.options import ConfigError
-from cometmq.testing import Cluster, ProcessCluster, SyncCluster, wait_until
-
-
-async def stored(namesrv: str, topic: str) -> list[bytes]:
-    """The bodies of all messages of a topic."""
-    bodies = []
-    async with PullConsumer("TOOLS_CONSUMER", namesrv) as consumer:
-        for queue in await consumer.queues(topic):
-            offset = 0
-            while (result := await consumer.pull(queue, offset)).status is PullStatus.FOUND:
-                bodies += [message.body for message in result.messages]
-                offset = result.next_offset
-    return sorted(bodies)
+from cometmq.store.disk import Disk
+from cometmq.testing import Cluster, ProcessCluster, SyncCluster, VirtualClock, settle, wait_until
 
 
 async def test_messages_survive_a_restart_in_the_loop() -> None:
@@ -48,7 +38,7 @@ async def test_messages_survive_a_restart_in_the_loop() -> None:
             await cluster.restart_broker(0)
             assert cluster.broker(0).server.port == port
             await producer.send(Message("t", b"after"))
-        assert await stored(cluster.namesrv_address, "t") == [b"after", b"before"]
+        assert await topic_bodies(cluster.namesrv_address, "t") == [b"after", b"before"]
     assert not root.exists(), "the temporary directory is gone"
 
 
@@ -106,7 +96,7 @@ async def test_a_killed_broker_leaves_what_sigkill_leaves_and_recovers() -> None
                 await clock.run_for(1)
         assert consumed.count(b"before") in (1, 2), "its offset had perhaps not been reported"
         assert b"after" in consumed
-        assert set(await stored(cluster.namesrv_address, "t")) - {b"under way"} == {b"before", b"after"}
+        assert set(await topic_bodies(cluster.namesrv_address, "t")) - {b"under way"} == {b"before", b"after"}
 
 
 async def test_a_month_passes_within_a_moment() -> None:
@@ -145,7 +135,46 @@ async def test_acknowledged_messages_survive_sigkill() -> None:
         await asyncio.to_thread(cluster.kill_broker, 0)
         assert (cluster.store_root(0) / "abort").exists()
         await asyncio.to_thread(cluster.start_broker, 0)
-        assert await stored(cluster.namesrv_address, "t") == [b"%02d" % number for number in range(20)]
+        assert await topic_bodies(cluster.namesrv_address, "t") == [b"%02d" % number for number in range(20)]
+
+
+STARTER = """
+import time
+from cometmq.testing import ProcessCluster
+
+with ProcessCluster() as cluster:
+    print(cluster.namesrv.pid, cluster.brokers[0].pid, cluster.data, flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.crash
+def test_servers_end_with_the_process_that_started_them() -> None:
+    with subprocess.Popen([sys.executable, "-c", STARTER], stdout=subprocess.PIPE, text=True) as starter:
+        assert starter.stdout is not None
+        *servers, data = starter.stdout.readline().split()
+        assert all(process_runs(int(server)) for server in servers)
+        starter.kill()
+    wait_for(lambda: not any(process_runs(int(server)) for server in servers), "the servers are gone")
+    shutil.rmtree(data)
+
+
+def test_messages_are_taken_however_full_the_disk_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Disk, "used_ratio", lambda *_: 0.999)
+    with SyncCluster() as cluster:
+        cluster.send(Message("t", b"taken"))
+
+
+def test_a_full_disk_is_the_tests_own_choice_and_a_refused_send_moves_the_clock(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Between two attempts the producer pauses, on a clock that nobody else moves."""
+    monkeypatch.setattr(Disk, "used_ratio", lambda *_: 0.92)
+    keys = {"diskSpaceWarningLevelRatio": "90"}
+    with SyncCluster(clock=VirtualClock(), broker_keys=keys) as cluster:
+        cluster.create_topic("t")
+        with pytest.raises(SendFailedError, match="92% full"):
+            cluster.send(Message("t", b"refused"))
 
 
 def test_a_server_that_cannot_start_says_why() -> None:

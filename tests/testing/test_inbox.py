@@ -11,14 +11,8 @@ from datetime import timedelta
 import pytest
 
 from cometmq.client import ConsumeResult, Message, Producer
-from cometmq.clock import VirtualClock
 from cometmq.message.names import dlq_topic
-from cometmq.testing import Cluster, ExpectationError, wait_until
-
-
-@pytest.fixture
-def clock() -> VirtualClock:
-    return VirtualClock()
+from cometmq.testing import Cluster, ExpectationError, VirtualClock, wait_until
 
 
 @pytest.fixture
@@ -126,7 +120,7 @@ async def test_a_failed_expectation_says_what_came_and_what_is_missing(cluster: 
         text = str(caught.value)
     assert text.startswith("3 messages expected from orders within 5 s, 1 came:\n  1. orders broker-0/")
     assert "keys order-1 vip, tags paid: b'parcel parcel" in text
-    assert "…\n2 messages missing. What the brokers that run hold, for group inbox-" in text
+    assert "…\n2 messages missing. Messages on the running brokers, for group inbox-" in text
     assert "orders: 1 stored, the group has 0 to do" in text
 
 

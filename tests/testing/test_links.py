@@ -9,16 +9,10 @@ import pytest
 
 from cometmq.client import Message, MessageQueue, Producer
 from cometmq.client.errors import RemotingError, RemotingTimeoutError
-from cometmq.clock import VirtualClock
-from cometmq.testing import Cluster, Direction, Link, settle
+from cometmq.testing import Cluster, Direction, Link, VirtualClock, settle
 
 QUEUE = MessageQueue("orders", "broker-0", 0)
 """A chosen queue means a single attempt, so that each fault shows."""
-
-
-@pytest.fixture
-def clock() -> VirtualClock:
-    return VirtualClock()
 
 
 @pytest.fixture

@@ -17,7 +17,8 @@ ROOT = Path(__file__).parents[2]
 ASYNC_TESTS = """
     import pytest
     from cometmq.client import Message, Producer
-    from cometmq.clock import SYSTEM_CLOCK, VirtualClock
+    from cometmq.clock import SYSTEM_CLOCK
+    from cometmq.testing import VirtualClock
 
     {mark}
 
@@ -48,7 +49,8 @@ SYNC_TESTS = """
     import pytest
     from cometmq.client import Message
     from cometmq.client.sync import SyncProducer
-    from cometmq.clock import SYSTEM_CLOCK, VirtualClock
+    from cometmq.clock import SYSTEM_CLOCK
+    from cometmq.testing import VirtualClock
 
     def test_real_time(cometmq_sync_cluster, cometmq_topic):
         assert cometmq_sync_cluster.clock is SYSTEM_CLOCK

@@ -9,8 +9,7 @@ import threading
 import pytest
 
 from cometmq.client import Message, Producer
-from cometmq.clock import VirtualClock
-from cometmq.testing import Cluster, SyncCluster
+from cometmq.testing import Cluster, SyncCluster, VirtualClock
 
 
 async def test_two_clusters_on_one_loop_know_nothing_of_each_other() -> None:

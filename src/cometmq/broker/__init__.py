@@ -1,1 +1,1 @@
-"""The broker: one capability a module, wired together by :mod:`cometmq.broker.controller`."""
+"""The broker: a folder for each capability, wired together by :mod:`cometmq.broker.controller`."""

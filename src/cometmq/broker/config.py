@@ -7,7 +7,7 @@ One flat dataclass, since Apache's file is flat: ``BrokerConfig`` and ``NettySer
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,7 +22,8 @@ from cometmq.limits import (
 )
 from cometmq.message.hosts import parse_address, split_addresses
 from cometmq.message.names import MASTER_ID, TRACE_TOPIC
-from cometmq.options import ConfigError, Option, load_file, option, options_of
+from cometmq.options import ConfigError, Option, option, options_of
+from cometmq.remoting.tls_options import TlsOptions, load_with_tls
 from cometmq.store.config import StoreConfig
 
 ASYNC_MASTER: Final = "ASYNC_MASTER"
@@ -33,7 +34,7 @@ _MILLISECONDS_OF_A_DAY: Final = 86_400_000
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class BrokerConfig(StoreConfig):
+class BrokerConfig(TlsOptions, StoreConfig):
     """The options of one broker process, those of its store included."""
 
     # --- who and where --------------------------------------------------------------------------
@@ -47,12 +48,41 @@ class BrokerConfig(StoreConfig):
         "Role in replication: a SYNC_MASTER answers sends once a slave has the message, too; a SLAVE follows a master.",
         choices=(ASYNC_MASTER, SYNC_MASTER, SLAVE),
     )
-    acl_enable: str = option("false", "Whether signatures are checked; this broker cannot.", choices=("false",))
-    authentication_enabled: str = option(
-        "false", "Whether 5.x asks who a client is; this broker cannot.", choices=("false",)
+    acl_enable: bool = option(
+        False, "Ask every request for the signature of an account in plain_acl.yml, and for its permissions."
     )
-    authorization_enabled: str = option(
-        "false", "Whether 5.x asks what a client may do; this broker cannot.", choices=("false",)
+    acl_path: str = option(
+        "",
+        "Directory of plain_acl.yml, acl/ and tools.yml. Empty: $ROCKETMQ_HOME/conf, else that of the configuration "
+        "file.",
+    )
+    authentication_enabled: bool = option(
+        False, "ACL 2.0: ask every request for the signature of a user; excludes aclEnable."
+    )
+    authorization_enabled: bool = option(
+        False, "ACL 2.0: ask the policies of users, too. Without it every user may do everything."
+    )
+    authentication_whitelist: str = option("", "ACL 2.0: request codes that need no user, joined by commas.")
+    authorization_whitelist: str = option(
+        "", "ACL 2.0: request codes for which policies are not asked, joined by commas."
+    )
+    init_authentication_user: str = option(
+        "", 'ACL 2.0: super user made at the start: {"username":"…","password":"…"}.', secret=True
+    )
+    inner_client_authentication_credentials: str = option(
+        "",
+        'Account with which this server signs its requests to other servers: {"accessKey":"…","secretKey":"…"}; with '
+        "ACL 2.0 it is made as a super user.",
+        secret=True,
+    )
+    migrate_auth_from_v1_enabled: bool = option(
+        False, "ACL 2.0: make users and policies of plain_acl.yml at the start, where they do not exist."
+    )
+    auth_config_path: str = option("", "ACL 2.0: file of users and policies. Empty: auth.json in config/ of the store.")
+    auth_key_path: str = option(
+        "",
+        "ACL 2.0: file with the key that encrypts passwords in the file of users. Empty: $COMETMQ_AUTH_KEY, else they "
+        "are not encrypted.",
     )
     broker_ip1: str = option(
         "", "Address that clients reach this broker at; it is inside message ids. Empty: found out.", key="brokerIP1"
@@ -72,6 +102,12 @@ class BrokerConfig(StoreConfig):
     )
     compressed_register: bool = option(False, "Compress registrations.")
 
+    log_level: str = option(
+        "",
+        "Least level of CometMQ's log lines; empty: that of the start (--log-level).",
+        choices=("", "DEBUG", "INFO", "WARNING", "ERROR"),
+        runtime=True,
+    )
     hook_names: str = option("", "Hooks to use: entry points of the group cometmq.hooks, joined by commas.")
 
     # --- topics and groups ----------------------------------------------------------------------
@@ -243,8 +279,25 @@ class BrokerConfig(StoreConfig):
         MAX_CONNECTIONS, "Connections open at the same time; fewer where `ulimit -n` allows less.", minimum=1
     )
 
-    kept: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    unused: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Keys of Apache's that are set and have no effect here, with their values as text."""
+
+
+class LiveConfig:
+    """The configuration of a running broker: ``current`` is the one of this moment.
+
+    A part reads ``current`` each time; a part that keeps something derived from it listens to ``on_change``.
+    """
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self.current = config
+        self.on_change: list[Callable[[BrokerConfig], None]] = []
+
+    def replace(self, config: BrokerConfig) -> None:
+        """Use ``config`` from now on."""
+        self.current = config
+        for listener in self.on_change:
+            listener(config)
 
 
 def keys_without_effect() -> Mapping[str, Option]:
@@ -260,7 +313,7 @@ def load_broker_config(path: str | Path | None, **overrides: Any) -> tuple[Broke
 
     :raises ConfigError: when the file cannot be read, or with file, line, value and allowed range.
     """
-    loaded, warnings = load_file(BrokerConfig, path, overrides=overrides, without_effect=keys_without_effect())
+    loaded, warnings = load_with_tls(BrokerConfig, path, overrides=overrides, without_effect=keys_without_effect())
     return _checked(loaded), warnings
 
 

@@ -1,7 +1,8 @@
-"""One broker: its parts, wired together, started and stopped in order (``BrokerController``).
+"""One broker: the list of its parts, and the order in which they start and stop (``BrokerController``).
 
-Start: store (recovery), tables, processors, server, registration. Stop: leave the nameservers, refuse
-sends, answer the pulls that wait, close connections, write the tables, close the store.
+Start: open the store and the tables, take the port, build all parts, listen, start what works by itself, register at
+the nameservers. Stop: leave the nameservers, refuse sends, answer the pulls that wait, close connections, write the
+tables, close the store.
 """
 
 from __future__ import annotations
@@ -14,60 +15,72 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final
 
-from cometmq.broker.admin import register_administration
-from cometmq.broker.answers import SendAnswers
-from cometmq.broker.clients import ClientRegistry
-from cometmq.broker.config import SLAVE, SYNC_MASTER, BrokerConfig
-from cometmq.broker.consumer_filters import ConsumerFilterManager
-from cometmq.broker.consumer_manage import ConsumerManageProcessor
-from cometmq.broker.delay_offsets import DelayOffsets
-from cometmq.broker.filter_scan import FilterScan
-from cometmq.broker.groups import SubscriptionGroupManager
-from cometmq.broker.heartbeat import ClientManageProcessor
-from cometmq.broker.hold import PullRequestHoldService
-from cometmq.broker.hook_loading import load_hooks
-from cometmq.broker.inner_message import Detour
-from cometmq.broker.live_config import LiveConfig
-from cometmq.broker.lock_file import LockFile
-from cometmq.broker.locks import LockProcessor, RebalanceLockManager
-from cometmq.broker.master_services import MasterServices
-from cometmq.broker.message_hooks import BrokerHooks
-from cometmq.broker.offset_expiry import OffsetExpiry
-from cometmq.broker.offsets import ConsumerOffsetManager
+from cometmq.auth.access import open_access, own_security
+from cometmq.auth.user_admin import UserAdmin
+from cometmq.broker.admin.accounts import PlainAccountAdmin
+from cometmq.broker.admin.broker import BrokerAdmin
+from cometmq.broker.admin.groups import GroupAdmin
+from cometmq.broker.admin.messages import QueueAdmin, TimerAdmin, TransactionAdmin
+from cometmq.broker.admin.offsets import OffsetAdmin
+from cometmq.broker.admin.relay import RelayAdmin
+from cometmq.broker.admin.topics import TopicAdmin
+from cometmq.broker.clients.client_manage import ClientManageProcessor
+from cometmq.broker.clients.consumer_manage import ConsumerManageProcessor, LockProcessor
+from cometmq.broker.config import SLAVE, SYNC_MASTER, BrokerConfig, LiveConfig
+from cometmq.broker.context import BrokerContext
+from cometmq.broker.delay.parked_message import TimerDetour
+from cometmq.broker.delay.recall_message import RecallMessageProcessor
+from cometmq.broker.delay.schedule_message import ScheduleMessageService
+from cometmq.broker.delay.timer_message import TimerMessageService
+from cometmq.broker.hooks.message_hooks import BrokerHooks, load_hooks
+from cometmq.broker.metrics.stats import BrokerStats
 from cometmq.broker.periodic import Periodic
-from cometmq.broker.producer_sequence_log import ProducerSequenceLog
-from cometmq.broker.pull import PullMessageProcessor
-from cometmq.broker.pull_filters import PullFilters
-from cometmq.broker.queries import QueryProcessor
+from cometmq.broker.pull.consumer_filters import ConsumerFilterManager
+from cometmq.broker.pull.filters import PullFilters
+from cometmq.broker.pull.pull_message import PullMessageProcessor
+from cometmq.broker.pull.pull_request_hold import PullRequestHoldService
+from cometmq.broker.pull.query_message import QueryProcessor
 from cometmq.broker.registration import BrokerRegistration
-from cometmq.broker.replication.group_transfer import GroupTransferService
-from cometmq.broker.replication.ha_service import HAService
-from cometmq.broker.replication.ha_status import HaStatusAdmin
+from cometmq.broker.replication.ha_service import HAService, HaStatusAdmin
 from cometmq.broker.replication.slave import Slave, no_messages
 from cometmq.broker.replication.store_files import StoreFileProcessor
-from cometmq.broker.reply import ReplyMessageProcessor
-from cometmq.broker.retry import SendBackProcessor
-from cometmq.broker.schedule import ScheduleMessageService
-from cometmq.broker.send import SendMessageProcessor
-from cometmq.broker.send_targets import SendTargets
-from cometmq.broker.send_waiters import SendWaiters
-from cometmq.broker.sequenced_sends import SequencedSends
-from cometmq.broker.stats import BrokerStats
-from cometmq.broker.store_turn import StoreTurn
-from cometmq.broker.table_file import TurnWriter
-from cometmq.broker.table_recovery import recover_tables
-from cometmq.broker.timer import TimerMessageService
-from cometmq.broker.topics import TopicConfigManager
-from cometmq.broker.transactions import TransactionalMessageService
+from cometmq.broker.send.producer_sequences import ProducerSequenceLog
+from cometmq.broker.send.reply_message import ReplyMessageProcessor
+from cometmq.broker.send.send_back import SendBackProcessor
+from cometmq.broker.send.send_message import SendMessageProcessor
+from cometmq.broker.send.sequenced_sends import SequencedSends
+from cometmq.broker.tables.clients import ClientRegistry
+from cometmq.broker.tables.consumer_offsets import ConsumerOffsetManager, OffsetExpiry
+from cometmq.broker.tables.groups import SubscriptionGroupManager
+from cometmq.broker.tables.rebalance_locks import LockFile, RebalanceLockManager
+from cometmq.broker.tables.table_file import TurnWriter
+from cometmq.broker.tables.table_recovery import bring_back, recover_tables
+from cometmq.broker.tables.topics import TopicConfigManager
+from cometmq.broker.transaction.transactions import TransactionalMessageService
+from cometmq.broker.turn.answers import SendAnswers
+from cometmq.broker.turn.group_transfer import GroupTransferService
+from cometmq.broker.turn.inner_message import Detour
+from cometmq.broker.turn.plain_sends import PlainSends
+from cometmq.broker.turn.store_turn import StoreTurn
+from cometmq.broker.turn.targets import SendTargets
+from cometmq.broker.turn.waiters import SendWaiters
 from cometmq.clock import SYSTEM_CLOCK, Clock
-from cometmq.limits import CLIENT_SCAN_SECONDS, FILTER_SAVE_SECONDS, OFFSET_LOOK_SECONDS, TABLE_RETRY_SECONDS
+from cometmq.core import CORE, PATH
+from cometmq.limits import (
+    CLIENT_SCAN_SECONDS,
+    FILTER_SAVE_SECONDS,
+    OFFSET_LOOK_SECONDS,
+    PRODUCER_SAVE_SECONDS,
+    TABLE_RETRY_SECONDS,
+)
 from cometmq.message.hosts import encode_host, format_address, own_ip
 from cometmq.remoting.client import RemotingClient
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.processors import ProcessorTable
 from cometmq.remoting.server import RemotingServer
+from cometmq.remoting.tls_server import ServerTls
 from cometmq.store.disk import Disk
-from cometmq.store.message_store import MessageStore, TopicQueue
+from cometmq.store.message_store import ConsumeQueue, MessageStore
 
 _log = logging.getLogger(__name__)
 
@@ -75,31 +88,32 @@ HA_PORT_DISTANCE: Final = 1
 """Slaves replicate from the port after the one for clients."""
 
 FAST_PORT_DISTANCE: Final = 2
-"""Old clients and slaves ask everything but pulls at this port before the one for clients."""
+"""Clients with ``vipChannelEnabled`` send everything but pulls to the port so far before the one for clients."""
 
 
 class Broker:
-    """A broker process's inside; ``disk`` is how its store changes files, for tests of failures.
+    """One broker in this process.
 
-    ``hooks`` are used beside those that the configuration names (``hookNames``).
+    The test kit and tests look at its parts: ``live``, ``topics``, ``groups``, ``offsets``, ``filters``, ``clients``,
+    ``locks``, ``processors`` and ``stats`` are there at once, the others from ``start`` on; a master has
+    ``transactions`` and ``timer``, a slave has ``slave``.
 
-    Its parts are there for the modules of administration: ``live``, ``topics``, ``groups``,
-    ``offsets``, ``filters``, ``clients``, ``locks``, ``processors``, ``stats``; from ``start`` on also ``store``,
-    ``turn``, ``ha``, ``schedule``, ``hold`` and ``server``; of a master ``transactions`` and ``timer``, of a slave
-    ``slave``.
+    :param hooks: used before those that the configuration names (``hookNames``).
+    :param disk: changes the files of the store, for tests of failures.
+    :raises TlsError: a file of TLS cannot be used.
     """
 
     store: MessageStore
+    server: RemotingServer
     turn: StoreTurn
     ha: HAService
-    transactions: TransactionalMessageService
-    timer: TimerMessageService
     schedule: ScheduleMessageService
-    slave: Slave
-    _master: MasterServices
     producers: ProducerSequenceLog
     hold: PullRequestHoldService
-    server: RemotingServer
+    registration: BrokerRegistration
+    transactions: TransactionalMessageService
+    timer: TimerMessageService
+    slave: Slave
 
     def __init__(
         self,
@@ -121,20 +135,24 @@ class Broker:
         )
         self.clock = clock
         self._disk = disk
-        tables = Path(config.store_path_root_dir) / "config"
+        root = Path(config.store_path_root_dir)
+        tables = root / "config"
         self.topics = TopicConfigManager(self.live, tables / "topics.json", clock=clock)
         self.groups = SubscriptionGroupManager(self.live, tables / "subscriptionGroup.json", clock=clock)
         self.offsets = ConsumerOffsetManager(tables / "consumerOffset.json")
         self.filters = ConsumerFilterManager(self.live, tables / "consumerFilter.json", clock=clock)
         self.clients = ClientRegistry(clock=clock)
         self.locks = RebalanceLockManager(clock=clock)
-        self._lock_file = LockFile(self.locks, Path(config.store_path_root_dir) / "comet" / "locks.json")
+        self._lock_file = LockFile(self.locks, root / "comet" / "locks.json")
         self.processors = ProcessorTable()
         self.stats = BrokerStats(config.broker_cluster_name, clock=clock)
-        self._registration: BrokerRegistration | None = None
-        self._stops = AsyncExitStack()
+        users = Path(config.auth_config_path) if config.auth_config_path else tables / "auth.json"
+        self.access = open_access(config, users, config.broker_cluster_name, clock=clock)
+        self._security = dataclasses.replace(own_security(config), tls=config.outgoing_tls)
+        self._tls = ServerTls(config)
+        self._registrar = RemotingClient(clock=clock, security=self._security)
         self._servers: list[RemotingServer] = []
-        self._registrar: RemotingClient | None = None
+        self._stops = AsyncExitStack()
 
     @property
     def config(self) -> BrokerConfig:
@@ -143,12 +161,12 @@ class Broker:
 
     @property
     def is_slave(self) -> bool:
-        """Whether this broker follows a master."""
+        """Tell whether this broker follows a master."""
         return self.config.broker_role == SLAVE
 
     @property
     def address(self) -> str:
-        """``host:port`` that clients reach this broker at."""
+        """The ``host:port`` of this broker for clients."""
         return format_address(self.config.broker_ip1, self.server.port)
 
     async def start(self) -> None:
@@ -157,39 +175,43 @@ class Broker:
         :raises StoreError: the store cannot be opened.
         :raises OSError: the port is taken or not allowed.
         """
+        _log.info("broker %s begins; its code for plain sends is %s", self.config.broker_name, PATH)
         try:
             self._open_store()
+            await self._bind()
+            self._build()
             await self._listen()
             self._start_services()
-            await self._start_registration()
+            await self._register()
         except BaseException:
             await self.stop()
             raise
 
     async def stop(self) -> None:
-        """Leave the nameservers, answer what is under way, close everything; harmless when it never started."""
+        """Leave the nameservers, answer the requests under way, close everything; harmless before ``start``."""
         await self._stops.aclose()
 
     async def cut_off(self) -> None:
-        """End every connection at once, answer nobody and tell no nameserver; ``stop`` is still due.
+        """End every connection at once and answer nobody, as if the process was killed; ``stop`` is still due.
 
-        For the test kit: what others see of a broker that was killed.
+        For the test kit.
         """
         for server in self._servers:
             server.cut_off()
         self.ha.cut_off()
         if self.is_slave:
             await self.slave.cut_off()
-        if self._registrar is not None:
-            await self._registrar.close()
+        await self._registrar.close()
 
-    # --- parts ----------------------------------------------------------------------------------
+    # --- before the parts -----------------------------------------------------------------------
     def _open_store(self) -> None:
-        self.store = MessageStore.open(self.config, clock=self.clock, disk=self._disk)
+        self.store = MessageStore.open(self.config, clock=self.clock, disk=self._disk, is_slave=self.is_slave)
         self._stops.push_async_callback(self.store.close)
-        self.live.on_change.append(self.store.reconfigure)
+        self.live.on_change += (self.store.reconfigure, _log_level_setter(self.config))
         findings = [*self.topics.load(), *self.groups.load(), *self.offsets.load(), *self.filters.load()]
         for finding in (*findings, *recover_tables(self.topics, self.groups, self.offsets, self.store)):
+            _log.warning("%s", finding)
+        for finding in bring_back(self.topics, self.offsets, self.store) if not self.is_slave else ():
             _log.warning("%s", finding)
         self._lock_file.load()
         self._stops.callback(self._save_tables)
@@ -197,13 +219,138 @@ class Broker:
         self._stops.callback(self.filters.save)
         self.store.start()
 
+    async def _bind(self) -> None:
+        """Take the port: records and ids of messages have it."""
+        self.server = self._new_server(self.processors)
+        await self.server.bind(self.config.bind_address, self.config.listen_port)
+        self._stops.push_async_callback(self.server.stop)
+
+    def _new_server(self, processors: ProcessorTable) -> RemotingServer:
+        config = self.config
+        server = RemotingServer(
+            processors,
+            hooks=self._hooks.for_server(lambda: self.address, config.region_id),
+            guard=None if self.access is None else self.access.guard,
+            clock=self.clock,
+            idle_timeout_s=config.server_channel_max_idle_time_seconds,
+            max_connections=config.server_max_connections,
+            tls=self._tls,
+        )
+        self._servers.append(server)
+        return server
+
+    # --- the parts ------------------------------------------------------------------------------
+    def _build(self) -> None:
+        context = self._build_context()
+        self.schedule = ScheduleMessageService(context)
+        self.producers = ProducerSequenceLog(self.store)
+        self.hold = PullRequestHoldService(self.store)
+        self.registration = BrokerRegistration(
+            self.live, self.topics, self._registrar, address=context.address, clock=self.clock
+        )
+        sequenced = SequencedSends(context, self.producers)
+        detours: list[Detour] = []
+        of_master: list[object] = []
+        if self.is_slave:
+            self._build_slave(context)
+        else:
+            detours, of_master = self._build_master(context)
+        pulls = PullMessageProcessor(context, PullFilters(context, self.filters), self.hold)
+        self.hold.answer = pulls.again
+        for part in (
+            SendMessageProcessor(context, sequenced, detours),
+            sequenced,
+            SendBackProcessor(context, self.schedule),
+            ReplyMessageProcessor(context),
+            pulls,
+            QueryProcessor(context),
+            self.schedule,
+            ConsumerManageProcessor(context),
+            ClientManageProcessor(context, self.filters),
+            LockProcessor(self.locks, self.clients),
+            TopicAdmin(context, self.registration.when_known),
+            GroupAdmin(context),
+            OffsetAdmin(context),
+            QueueAdmin(context),
+            RelayAdmin(context),
+            BrokerAdmin(context, self.schedule, (self.slave,) if self.is_slave else (self.transactions, self.timer)),
+            StoreFileProcessor(self.store.config.root),
+            *of_master,
+        ):
+            self.processors.add(part)
+        if self.access is not None and self.access.files is not None:
+            self.processors.add(PlainAccountAdmin(context, self.access.files))
+        if self.access is not None and self.access.users is not None:
+            self.processors.add(UserAdmin(self.access.users))
+        if self.is_slave:
+            self.processors.add(self.slave, replaces=True)
+
+    def _build_context(self) -> BrokerContext:
+        config, store, clock = self.config, self.store, self.clock
+        host = encode_host(config.broker_ip1, self.server.port)
+        answers = SendAnswers(host, region=config.region_id, trace_on=config.trace_on)
+        targets = SendTargets(self.live, self.topics, self.groups, store)
+        transfers = GroupTransferService(
+            clock=clock, timeout_s=config.slave_timeout / 1000, fall_behind_max=config.ha_slave_fallbehind_max
+        )
+        is_server = None if self.access is None else self.access.guard.is_server
+        self.ha = HAService(config, store, transfers, self._tls, is_server)
+        waiters = SendWaiters(
+            store,
+            transfers if config.broker_role == SYNC_MASTER else None,
+            answers,
+            timeout_s=config.sync_flush_timeout / 1000,
+        )
+        self.turn = StoreTurn(targets, waiters, self.stats, self.server.schedule_turn)
+        if CORE is not None and not self.is_slave:
+            guard = None if self.access is None else self.access.guard
+            self.server.new_taker = PlainSends(CORE, store, self.turn, targets, answers, guard).taker
+        return BrokerContext(
+            live=self.live,
+            clock=clock,
+            store=store,
+            stats=self.stats,
+            topics=self.topics,
+            groups=self.groups,
+            offsets=self.offsets,
+            clients=self.clients,
+            locks=self.locks,
+            turn=self.turn,
+            targets=targets,
+            answers=answers,
+            schedule_turn=self.server.schedule_turn,
+            address=self.address,
+            host=host,
+        )
+
+    def _build_master(self, context: BrokerContext) -> tuple[list[Detour], list[object]]:
+        """Build the parts of a master; return its detours, in their order, and the parts that answer requests."""
+        self.transactions = TransactionalMessageService(context)
+        self.timer = TimerMessageService(context)
+        self.store.on_arrival = self.hold.arrived
+        return [self.transactions.detour, TimerDetour(context), self.schedule.detour], [
+            self.transactions.ends,
+            self.transactions.resumes,
+            RecallMessageProcessor(context, self.timer),
+            TransactionAdmin(self.transactions.open),
+            TimerAdmin(self.timer),
+            HaStatusAdmin(context, self.ha),
+        ]
+
+    def _build_slave(self, context: BrokerContext) -> None:
+        self.turn.forbid(no_messages())
+        self.slave = Slave(context, self._security)
+        self.registration.on_answer = self.slave.master.registered
+        self.store.on_arrival = self._replicated
+
+    def _replicated(self, queues: Iterable[ConsumeQueue]) -> None:
+        queues = list(queues)
+        self.slave.arrived(queues)
+        self.hold.arrived(queues)
+
+    # --- listening ------------------------------------------------------------------------------
     async def _listen(self) -> None:
         config = self.config
-        self.server = self._new_server(self.processors)
-        await self.server.start(config.bind_address, config.listen_port)
-        self._stops.push_async_callback(self.server.stop)
-        # Nothing may wait between listening and this: a request would find no processors.
-        self._register_processors()
         tables = TurnWriter(self._save_tables, self.server.schedule_turn)
         self.topics.on_due = self.groups.on_due = self._lock_file.on_due = tables.changed
         # First the tables: messages of a topic that is in no file would be hidden after a crash.
@@ -213,17 +360,19 @@ class Broker:
         self._stops.push_async_callback(self.ha.stop)
         self._stops.push_async_callback(self.schedule.stop)
         self._stops.push_async_callback(self._finish_requests)
+        self.server.listen()
         await self._listen_fast()
         port = config.ha_listen_port or (config.listen_port and config.listen_port + HA_PORT_DISTANCE)
         await self.ha.start(config.bind_address, port)
 
     async def _listen_fast(self) -> None:
-        """Listen on the port for clients that keep pulls and all else apart (``vipChannelEnabled``)."""
+        """Listen on the port of clients that send their pulls elsewhere (``vipChannelEnabled``)."""
         port = self.config.listen_port - FAST_PORT_DISTANCE
         if port <= 0:
             return
         server = self._new_server(self.processors.without(RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE))
         server.turn_hooks += self.server.turn_hooks
+        server.new_taker = self.server.new_taker
         try:
             await server.start(self.config.bind_address, port)
         except OSError as error:
@@ -231,197 +380,58 @@ class Broker:
         else:
             self._stops.push_async_callback(server.stop)
 
-    def _new_server(self, processors: ProcessorTable) -> RemotingServer:
-        config = self.config
-        server = RemotingServer(
-            processors,
-            hooks=self._hooks.for_server(lambda: self.address, config.region_id),
-            clock=self.clock,
-            idle_timeout_s=config.server_channel_max_idle_time_seconds,
-            max_connections=config.server_max_connections,
-        )
-        self._servers.append(server)
-        return server
-
-    def _register_processors(self) -> None:
-        config = self.config
-        host = encode_host(config.broker_ip1, self.server.port)
-        answers = SendAnswers(host, region=config.region_id, trace_on=config.trace_on)
-        targets = SendTargets(self.live, self.topics, self.groups, self.store, clock=self.clock)
-        transfers = GroupTransferService(
-            clock=self.clock,
-            timeout_s=config.slave_timeout / 1000,
-            fall_behind_max=config.ha_slave_fallbehind_max,
-        )
-        self.ha = HAService(config, self.store, transfers, clock=self.clock)
-        flush_timeout_s = config.sync_flush_timeout / 1000
-        waiters = SendWaiters(
-            self.store,
-            transfers if config.broker_role == SYNC_MASTER else None,
-            answers,
-            clock=self.clock,
-            timeout_s=flush_timeout_s,
-        )
-        self.turn = StoreTurn(
-            targets,
-            self.store,
-            self.stats,
-            answers,
-            host,
-            self.server.schedule_turn,
-            clock=self.clock,
-            waiters=waiters,
-        )
-        self.schedule = ScheduleMessageService(
-            self.store, self.turn, DelayOffsets(self.store.config.root), clock=self.clock
-        )
-        self.producers = ProducerSequenceLog(
-            self.store, Path(config.store_path_root_dir) / "comet" / "producers.json", clock=self.clock
-        )
-        sequenced = SequencedSends(self.producers, self.turn, self.store, answers, host, clock=self.clock)
-        detours: list[Detour] = []
-        if self.is_slave:
-            self._make_slave()
-        else:
-            self._make_master(host)
-            sequenced.register(self.processors)
-            detours = self._master.detours
-        sends = SendMessageProcessor(self.live, targets, self.store, self.turn, answers, sequenced, detours)
-        self.hold = PullRequestHoldService(self.store, clock=self.clock)
-        pulls = PullMessageProcessor(
-            self.live,
-            self.topics,
-            self.groups,
-            PullFilters(self.live, self.clients.consumers, self.filters, FilterScan(self.store)),
-            self.offsets,
-            self.store,
-            self.stats,
-            self.hold,
-            clock=self.clock,
-        )
-        self.hold.answer = pulls.again
-        self.store.on_arrival = self._replicated if self.is_slave else self.hold.arrived
-        consumers = ConsumerManageProcessor(self.live, self.clients.consumers, self.offsets, self.store)
-        sends.register(self.processors)
-        SendBackProcessor(
-            self.live, self.topics, self.groups, self.store, self.turn, self.schedule.levels, self.stats
-        ).register(self.processors)
-        self.schedule.register(self.processors)
-        pulls.register(self.processors)
-        consumers.register(self.processors)
-        ClientManageProcessor(
-            self.live, self.clients, self.topics, self.groups, self.filters, self.locks, clock=self.clock
-        ).register(self.processors)
-        LockProcessor(self.locks, self.clients).register(self.processors)
-        ReplyMessageProcessor(
-            self.live, targets, self.turn, self.clients.producers, answers, self.address, clock=self.clock
-        ).register(self.processors)
-        QueryProcessor(self.live, self.store).register(self.processors)
-        StoreFileProcessor(self.store.config.root).register(self.processors)
-        register_administration(
-            self.processors,
-            live=self.live,
-            address=self.address,
-            topics=self.topics,
-            groups=self.groups,
-            offsets=self.offsets,
-            clients=self.clients,
-            store=self.store,
-            stats=self.stats,
-            schedule=self.schedule,
-            of_role=self.slave if self.is_slave else self._master,
-            permission_changed=self.topics.new_version,
-            when_registered=self._when_registered,
-            clock=self.clock,
-        )
-        if self.is_slave:
-            self.slave.register(self.processors)
-
-    def _make_master(self, store_host: bytes) -> None:
-        master = self._master = MasterServices(
-            self.live,
-            self.topics,
-            self.offsets,
-            self.clients.producers,
-            self.store,
-            self.stats,
-            self.turn,
-            self.schedule,
-            self.producers,
-            store_host,
-            self.server.schedule_turn,
-            clock=self.clock,
-        )
-        self.transactions, self.timer = master.transactions, master.timer
-        master.register(self.processors)
-        HaStatusAdmin(self.live, self.ha).register(self.processors)
-
-    def _make_slave(self) -> None:
-        self.turn.forbid(no_messages())
-        self.slave = Slave(self.config, self.store, self.topics, self.groups, self.offsets, clock=self.clock)
-
-    def _replicated(self, queues: Iterable[TopicQueue]) -> None:
-        queues = list(queues)
-        self.slave.arrived(queues)
-        self.hold.arrived(queues)
-
+    # --- services ------------------------------------------------------------------------------
     def _start_services(self) -> None:
         config = self.config
-        clock = self.clock
+        if self.access is not None:
+            self.access.start()
+            self._stops.push_async_callback(self.access.stop)
         self.hold.start()
         self.stats.start()
         self._stops.callback(self.stats.stop)
-        if self.is_slave:
-            self.slave.start()
-            self._stops.push_async_callback(self.slave.stop)
-        else:
-            self._master.start(self._stops)
         expiry = OffsetExpiry(
             self.offsets,
             lambda topic: self.topics.get(topic) is not None or topic in self.store.queues(),
             lambda group: self.clients.consumers.get(group) is not None,
-            clock=clock,
+            clock=self.clock,
         )
-        for periodic in (
-            Periodic("expire offsets", OFFSET_LOOK_SECONDS, expiry.look, clock=clock),
-            Periodic("expire clients", CLIENT_SCAN_SECONDS, self.clients.expire, clock=clock),
-            Periodic("expire locks", CLIENT_SCAN_SECONDS, self.locks.expire, clock=clock),
-            Periodic(
-                "write consumer offsets",
-                config.flush_consumer_offset_interval / 1000,
-                self.offsets.save_in_background,
-                clock=clock,
-            ),
-            Periodic("write filters", FILTER_SAVE_SECONDS, self.filters.save_in_background, clock=clock),
-            Periodic("write tables", TABLE_RETRY_SECONDS, self._save_tables, clock=clock),
-        ):
+        repeated = [
+            ("expire offsets", OFFSET_LOOK_SECONDS, expiry.look),
+            ("expire clients", CLIENT_SCAN_SECONDS, self.clients.expire),
+            ("expire locks", CLIENT_SCAN_SECONDS, self.locks.expire),
+            ("write consumer offsets", config.flush_consumer_offset_interval / 1000, self.offsets.save_in_background),
+            ("write filters", FILTER_SAVE_SECONDS, self.filters.save_in_background),
+            ("write tables", TABLE_RETRY_SECONDS, self._save_tables),
+        ]
+        if self.is_slave:
+            self.slave.start()
+            self._stops.push_async_callback(self.slave.stop)
+        else:
+            self._start_master()
+            repeated += [
+                ("write delay offsets", config.flush_delay_offset_interval / 1000, self.schedule.save),
+                ("write producer sequences", PRODUCER_SAVE_SECONDS, self.producers.save),
+            ]
+        for name, seconds, work in repeated:
+            periodic = Periodic(name, seconds, work, clock=self.clock)
             periodic.start()
             self._stops.push_async_callback(periodic.stop)
 
-    async def _start_registration(self) -> None:
-        config = self.config
-        if not config.namesrv_addr:
-            return
-        client = self._registrar = RemotingClient(clock=self.clock)
-        self._stops.push_async_callback(client.close)
-        registration = self._registration = BrokerRegistration(
-            self.live,
-            self.topics,
-            client,
-            address=self.address,
-            ha_address=format_address(config.broker_ip2, self.ha.port),
-            clock=self.clock,
-        )
-        if self.is_slave:
-            registration.on_answer = self.slave.master.registered
-        self._stops.push_async_callback(registration.stop)
-        await registration.start()
+    def _start_master(self) -> None:
+        self.producers.start()
+        self._stops.push_async_callback(self.producers.stop)
+        self.transactions.start()
+        self._stops.push_async_callback(self.transactions.stop)
+        self.schedule.start()
+        self.timer.start()
+        self._stops.push_async_callback(self.timer.stop)
 
-    def _when_registered(self, then: Callable[[], None]) -> None:
-        if self._registration is None:
-            then()
-        else:
-            self._registration.when_known(then)
+    async def _register(self) -> None:
+        if not self.config.namesrv_addr:
+            return
+        self._stops.push_async_callback(self._registrar.close)
+        self._stops.push_async_callback(self.registration.stop)
+        await self.registration.start(format_address(self.config.broker_ip2, self.ha.port))
 
     # --- stopping -------------------------------------------------------------------------------
     async def _finish_requests(self) -> None:
@@ -436,6 +446,19 @@ class Broker:
         self.topics.save()
         self.groups.save()
         self._lock_file.save()
+
+
+def _log_level_setter(config: BrokerConfig) -> Callable[[BrokerConfig], None]:
+    """Set the level of CometMQ's log lines, and return a function that does so after a change."""
+    logger = logging.getLogger("cometmq")
+    level_of_the_start = logger.level
+
+    def set_level(config: BrokerConfig) -> None:
+        logger.setLevel(config.log_level or level_of_the_start)
+
+    if config.log_level:
+        set_level(config)
+    return set_level
 
 
 def _plain(ip: str) -> str:

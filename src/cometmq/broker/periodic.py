@@ -1,4 +1,4 @@
-"""Work that is done again and again on the loop."""
+"""Work on the loop at a time: once, or again and again."""
 
 from __future__ import annotations
 
@@ -9,6 +9,48 @@ from collections.abc import Awaitable, Callable
 from cometmq.clock import Clock, TimerHandle
 
 _log = logging.getLogger(__name__)
+
+
+class Alarm:
+    """Calls a function once at a time, which may be set anew; never again after ``close``."""
+
+    def __init__(self, work: Callable[[], None], *, clock: Clock) -> None:
+        self._work = work
+        self._clock = clock
+        self._timer: TimerHandle | None = None
+        self._closed = False
+
+    @property
+    def is_set(self) -> bool:
+        """True until the call is made."""
+        return self._timer is not None
+
+    def at(self, when_ms: int) -> None:
+        """Call at ``when_ms`` (since 1970), and not when it was set before."""
+        self.cancel()
+        if not self._closed:
+            self._timer = self._clock.call_at(when_ms, self._ring)
+
+    def after(self, seconds: float) -> None:
+        """Call after ``seconds``, and not when it was set before."""
+        self.cancel()
+        if not self._closed:
+            self._timer = self._clock.call_later(seconds, self._ring)
+
+    def cancel(self) -> None:
+        """Do not call, unless it is set anew."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def close(self) -> None:
+        """Never call again."""
+        self._closed = True
+        self.cancel()
+
+    def _ring(self) -> None:
+        self._timer = None
+        self._work()
 
 
 class Periodic:

@@ -1,31 +1,27 @@
-"""Answers about thousands of queues, worked on over many turns of the loop: others are answered in between."""
+"""Answers about thousands of queues, made over many turns of the loop, so that others are answered in between."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Generator, Iterable, Iterator
 from typing import Any, TypeVar
 
 from cometmq.limits import QUEUES_PER_SLICE
 from cometmq.remoting.bodies import encode_body
-from cometmq.remoting.codes import ResponseCode
-from cometmq.remoting.processors import Request, Response
+from cometmq.remoting.processors import Request, Response, failed
 from cometmq.remoting.server_connection import ServerConnection
 
 T = TypeVar("T")
 
-_log = logging.getLogger(__name__)
-
 Steps = Generator[None, None, Response]
-"""Work that stops after each slice, and returns its answer."""
+"""Work that yields after each slice, and returns its answer."""
 
 
 def run_in_slices(connection: ServerConnection, request: Request[Any], steps: Steps) -> Response | None:
-    """Run the first slice now; the answer, if that was all, else ``None``: the others follow, one in each turn.
+    """Run the first slice now and return the answer if that was all, else ``None``: the others follow, one a turn.
 
-    Until then the connection is not read, so that one client has one such answer under way; none is given to one
-    that has closed.
+    Until the answer the connection is not read, so that one client has one such answer under way. The work ends when
+    the connection closes.
     """
     try:
         next(steps)
@@ -43,9 +39,7 @@ def run_in_slices(connection: ServerConnection, request: Request[Any], steps: St
         except StopIteration as done:
             connection.respond(request, done.value)
         except Exception as error:
-            _log.exception("request %d of %s failed", request.code, connection.remote_address)
-            remark = f"{type(error).__name__}: {error}"
-            connection.respond(request, Response(ResponseCode.SYSTEM_ERROR, remark=remark))
+            connection.respond(request, failed(connection.remote_address, request, error))
         else:
             loop.call_soon(loop.call_soon, step)  # what has arrived meanwhile is handled in between
             return
@@ -57,7 +51,7 @@ def run_in_slices(connection: ServerConnection, request: Request[Any], steps: St
 
 
 def slices(items: Iterable[T]) -> Iterator[list[T]]:
-    """The items in lists of as many queues as are looked at in one turn."""
+    """The items in lists of as many queues as one turn looks at."""
     return batches(items, QUEUES_PER_SLICE)
 
 
@@ -74,5 +68,5 @@ def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
 
 
 def members(body: dict[Any, Any] | list[Any]) -> bytes:
-    """What stands between the brackets of a map or list, to be put together with that of other slices."""
+    """The JSON between the brackets of a map or list, to be joined with that of other slices."""
     return encode_body(body)[1:-1]

@@ -1,1 +1,1 @@
-"""The commands. Each lives in a module of its own, loaded only when it is called."""
+"""The commands. Each is a module that is loaded only when it is called."""

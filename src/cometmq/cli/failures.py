@@ -1,4 +1,4 @@
-"""Turns whatever went wrong in a command into one sentence with the next step, and an exit code."""
+"""Turn every failure of a command into one sentence with the next step, and an exit code."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final
 
 import click
 
-from cometmq.cli.visible import visible
+from cometmq.cli.output import visible
 from cometmq.errors import CometMQError
 
 DONE: Final = 0
@@ -19,8 +19,11 @@ FAILED: Final = 1
 WRONG_USE: Final = 2
 PARTLY_DONE: Final = 3
 INTERRUPTED: Final = 130
-"""128 + SIGINT, as shells expect of a command that was interrupted before it was done."""
+"""128 + SIGINT, as shells expect of an interrupted command."""
 
+
+PARTLY: Final = "cometmq.partly"
+"""Set in the ``meta`` of click's context when a command shows only a part: its exit code is 3."""
 
 EXTRAS: Final = {
     "pyspark": "spark",
@@ -29,25 +32,25 @@ EXTRAS: Final = {
     "matplotlib": "plot",
     "cryptography": "mask",
 }
-"""Packages that some commands need, and the extra of CometMQ that brings them."""
+"""Packages that some commands need, and the extra of CometMQ that installs them."""
 
 
 class ReaderGoneError(Exception):
-    """Whoever read our stdout wants no more, as in ``cometmq consume … | head``; not a failure."""
+    """The reader of stdout is gone, as in ``cometmq consume … | head``; not a failure."""
 
 
 class PartlyDoneError(CometMQError):
-    """Some of the work is done and some is not; the message says how much."""
+    """Only part of the work is done; the message says how much."""
 
 
 class WrongUseError(CometMQError):
-    """Options that do not go together, found after parsing."""
+    """The options do not fit together; found after parsing."""
 
 
 def guarded(run: Callable[[], object]) -> int:
-    """Run a command and return its exit code; failures are told on stderr, never as a traceback.
+    """Run a command and return its exit code; write a failure to stderr as a sentence, never as a traceback.
 
-    ``COMETMQ_TRACEBACK=1`` in the environment lets the exception through, for reporting a bug.
+    ``COMETMQ_TRACEBACK=1`` in the environment raises the exception instead, for a bug report.
     """
     try:
         result = run()
@@ -88,7 +91,7 @@ def guarded(run: Callable[[], object]) -> int:
 
 
 def explain_os_error(error: OSError) -> str:
-    """Say what an operating-system error means for the person who started the command."""
+    """Return an error of the operating system as a sentence with the next step."""
     text = (error.strerror or str(error)).lower()
     where = f"{error.filename}: " if error.filename else ""
     match error.errno:
@@ -117,5 +120,5 @@ def _package(error: ModuleNotFoundError) -> str:
 
 
 def _drop_stdout() -> None:
-    """Point stdout to nothing, so that the interpreter's last flush finds no broken pipe."""
+    """Point stdout to /dev/null, so that the interpreter's last flush meets no broken pipe."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""A command group that knows the names of its members and loads the one that is called."""
+"""A command group that imports only the command that is called."""
 
 from __future__ import annotations
 
@@ -8,36 +8,36 @@ from typing import Any
 
 import click
 
-from cometmq.cli.failures import ReaderGoneError
+from cometmq.cli.failures import PARTLY, PARTLY_DONE, ReaderGoneError
 
 
 class LazyGroup(click.Group):
-    """A group whose members are imported when they are called, so that ``serve`` starts fast.
+    """A group that imports a command when it is called, so that ``serve`` starts fast.
 
-    :param members: what each is for, by its name; it is the attribute ``command`` of the module of that name in
-        ``package``, with ``_`` for ``-``.
+    :param members: for each command its module in ``package``, which defines ``command``, and its line in the help.
     """
 
-    def __init__(self, *args: Any, members: Mapping[str, str], package: str, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, members: Mapping[str, tuple[str, str]], package: str, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._members = members
         self._package = package
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names in the order of daily use."""
+        """Return the names, most used first."""
         return list(self._members)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the module of one command; an unknown name is answered with the nearest one."""
+        """Import and return one command; None when there is none of that name."""
         if cmd_name in self._members:
-            command: click.Command = _module(self._package, cmd_name).command
+            module, _ = self._members[cmd_name]
+            command: click.Command = importlib.import_module(f"{self._package}.{module}").command
             return command
         return None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command, or fail with a suggestion."""
+        """Find the command, or fail with the nearest name."""
         if args and args[0] not in self._members and not args[0].startswith("-"):
             from cometmq.options import nearest
 
@@ -47,17 +47,17 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the command; a reader of stdout that has gone is told apart from other failures."""
+        """Run the command; a command that shows only a part ends with 3.
+
+        :raises ReaderGoneError: the reader of stdout is gone.
+        """
         try:
-            return super().invoke(ctx)
+            result: object = super().invoke(ctx)
+            return PARTLY_DONE if not result and ctx.meta.get(PARTLY) else result
         except BrokenPipeError:
             raise ReaderGoneError from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing them."""
         with formatter.section("Commands"):
-            formatter.write_dl(list(self._members.items()))
-
-
-def _module(package: str, name: str) -> Any:
-    return importlib.import_module(f"{package}.{name.replace('-', '_')}")
+            formatter.write_dl([(name, line) for name, (_, line) in self._members.items()])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final, NoReturn
 
 import click
@@ -11,26 +13,30 @@ import click
 from cometmq import __version__
 from cometmq.cli.failures import guarded
 from cometmq.cli.lazy_group import LazyGroup
-from cometmq.cli.tools_file import adopt_tools_file
+from cometmq.remoting.security import ACCESS_KEY_VARIABLE, CREDENTIALS_FILE_VARIABLE, SECRET_KEY_VARIABLE
 
 COMMANDS: Final = {
-    "serve": "Run a nameserver and brokers on this machine.",
-    "namesrv": "Run a nameserver.",
-    "broker": "Run a broker.",
-    "produce": "Send messages from a file, from stdin or as a load.",
-    "consume": "Receive messages, to a terminal or a pipe.",
-    "topic": "List, create, describe and delete topics.",
-    "group": "List and describe consumer groups, show and reset their offsets.",
-    "cluster": "Show clusters and their brokers.",
-    "message": "Find stored messages by id, key or offset, and show their way.",
-    "delay": "Show what waits for its time.",
-    "transaction": "List transactions that are neither committed nor rolled back.",
-    "dlq": "List, read, export and send again what groups failed on too often.",
-    "pipeline": "Run Spark jobs over topics, archives and stores.",
-    "demo": "Show the whole way of a message, with a crash in the middle.",
-    "doctor": "Check this machine and say what to do.",
+    "serve": ("servers.serve", "Run a nameserver and brokers on this machine."),
+    "namesrv": ("servers.namesrv", "Run a nameserver."),
+    "broker": ("servers.broker", "Run a broker."),
+    "tls": ("servers.tls", "Make certificates for a first try of TLS."),
+    "produce": ("messages.produce", "Send messages from a file, from stdin or as a load."),
+    "consume": ("messages.consume", "Receive messages, to a terminal or a pipe."),
+    "topic": ("admin.topic", "List, create, change, describe and delete topics."),
+    "group": ("admin.group", "List, create, change and describe consumer groups, show and reset their offsets."),
+    "user": ("admin.user", "Create, change, list and delete users."),
+    "acl": ("admin.acl", "Create, list and delete policies, and test what an account may do."),
+    "cluster": ("admin.cluster", "Show clusters and their brokers."),
+    "message": ("messages.message", "Find stored messages by id, key or offset, and trace them."),
+    "delay": ("messages.delay", "Show messages that wait for their time."),
+    "transaction": ("messages.transaction", "List transactions that are neither committed nor rolled back."),
+    "dlq": ("messages.dlq", "List, read, export and resend dead letters."),
+    "pipeline": ("jobs.pipeline", "Run Spark jobs over topics, archives and stores."),
+    "demo": ("demo", "Run orders from producer to archive and back, with a crash in the middle."),
+    "completion": ("completion", "Print the completion script of bash, zsh or fish."),
+    "doctor": ("admin.doctor", "Check this machine and say what to do."),
 }
-"""Each is the attribute ``command`` of the module ``cometmq.cli.<name>``."""
+"""For each command its module in ``cometmq.cli``, which defines ``command``, and its line in the help."""
 
 
 @click.command(
@@ -46,6 +52,17 @@ def root() -> None:
     Start with `cometmq serve`, then `cometmq produce` and `cometmq consume` in another terminal.
     Exit codes: 0 done, 1 failed, 2 wrong use, 3 partly done.
     """
+
+
+def adopt_tools_file() -> None:
+    """Use the credentials of ``$ROCKETMQ_HOME/conf/tools.yml``, as mqadmin does, unless the environment names others.
+
+    Spark workers that this command starts see them too.
+    """
+    given = (CREDENTIALS_FILE_VARIABLE, ACCESS_KEY_VARIABLE, SECRET_KEY_VARIABLE)
+    home = os.environ.get("ROCKETMQ_HOME")
+    if home and not any(map(os.environ.get, given)) and (file := Path(home, "conf", "tools.yml")).is_file():
+        os.environ[CREDENTIALS_FILE_VARIABLE] = str(file)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

@@ -1,4 +1,4 @@
-"""Points in time and durations as people write and read them on the command line."""
+"""Times and durations as people write them on the command line."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Final
 
 import click
 
+from cometmq.clock import SYSTEM_CLOCK
+
 EPOCH: Final = datetime.fromtimestamp(0, UTC)
 """Midnight of 1970-01-01, from which milliseconds are counted."""
 
@@ -16,9 +18,9 @@ _PART: Final = re.compile(r"(\d{1,7}(?:\.\d{1,9})?)(ms|d|h|m|s)")
 
 
 def local_time(timestamp_ms: int | None) -> str | None:
-    """Write milliseconds since 1970 in local time, ISO 8601 with offset; None for no time.
+    """Return milliseconds since 1970 as local time in ISO 8601 with offset; None for no time.
 
-    What no calendar has stays a number: producers may claim any time.
+    A time beyond any calendar stays a number: producers may claim any.
     """
     if timestamp_ms is None or timestamp_ms <= 0:
         return None
@@ -29,9 +31,17 @@ def local_time(timestamp_ms: int | None) -> str | None:
 
 
 class Moment(click.ParamType[int]):
-    """A time as ISO 8601 (local unless it names an offset) or in milliseconds since 1970; becomes milliseconds."""
+    """A time; the value is milliseconds since 1970.
+
+    It is ISO 8601 (local unless it has an offset) or milliseconds since 1970.
+
+    :param ago: a duration is a time too: 90s and 1h30m are so long ago.
+    """
 
     name = "time"
+
+    def __init__(self, *, ago: bool = False) -> None:
+        self._ago = ago
 
     def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Parse one value."""
@@ -39,13 +49,20 @@ class Moment(click.ParamType[int]):
             return value
         if value.isdigit():
             return int(value)
+        if self._ago and (length := parsed_duration(value)) is not None:
+            return max(0, SYSTEM_CLOCK.now_ms() - length // timedelta(milliseconds=1))
         try:
             moment_ms = int(datetime.fromisoformat(value).timestamp() * 1000)
         except ValueError:
-            self.fail(f"{value} is no time; write 2026-01-31T12:00 or milliseconds since 1970", param, ctx)
+            forms = "2026-01-31T12:00, 1h for an hour ago" if self._ago else "2026-01-31T12:00"
+            self.fail(f"{value} is no time; write {forms} or milliseconds since 1970", param, ctx)
         if moment_ms < 0:
             self.fail(f"{value} is before 1970", param, ctx)
         return moment_ms
+
+
+PAST: Final = Moment(ago=True)
+"""A time of an option that looks back."""
 
 
 class Duration(click.ParamType[timedelta]):
@@ -57,7 +74,15 @@ class Duration(click.ParamType[timedelta]):
         """Parse one value."""
         if isinstance(value, timedelta):
             return value
-        parts = _PART.findall(value)
-        if not parts or "".join(number + unit for number, unit in parts) != value:
+        length = parsed_duration(value)
+        if length is None:
             self.fail(f"{value} is no duration; write 90s, 1h30m, 2d or 500ms", param, ctx)
-        return sum((timedelta(**{_UNITS[unit]: float(number)}) for number, unit in parts), timedelta())
+        return length
+
+
+def parsed_duration(value: str) -> timedelta | None:
+    """Return the length of time that a text names; None when it names none."""
+    parts = _PART.findall(value)
+    if not parts or "".join(number + unit for number, unit in parts) != value:
+        return None
+    return sum((timedelta(**{_UNITS[unit]: float(number)}) for number, unit in parts), timedelta())

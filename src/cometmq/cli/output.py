@@ -1,27 +1,62 @@
-"""Results of a command: a table for people, json, jsonl or csv for programs."""
+"""Results of a command: a table for people; json, jsonl or csv for programs; a progress bar on stderr."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
+import os
+import sys
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import click
 
-from cometmq.cli.visible import json_text, visible
+if TYPE_CHECKING:
+    import rich.progress
+    from rich.console import Console
 
+
+# --- text of others -----------------------------------------------------------------------------
+def visible(text: str, *, lines: bool = False) -> str:
+    """Escape what a terminal would obey: text of others (bodies, names) must not control it.
+
+    Everything unprintable (C0, DEL, C1 and so every escape sequence, direction overrides, invisible signs, halves of
+    surrogate pairs) is written as Python escapes it; blanks of any width stay. Line feeds stay only with ``lines``.
+    """
+    if text.isprintable():
+        return text
+    return "".join(char if _harmless(char) or (lines and char == "\n") else ascii(char)[1:-1] for char in text)
+
+
+def json_text(value: Any, *, indent: int | None = None) -> str:
+    """Return a value as JSON without loss, with what a terminal would obey escaped as JSON does."""
+    text = json.dumps(value, ensure_ascii=False, indent=indent)
+    if text.isprintable():
+        return text
+    return "".join(char if _harmless(char) or char == "\n" else json.dumps(char)[1:-1] for char in text)
+
+
+def _harmless(char: str) -> bool:
+    return char.isprintable() or unicodedata.category(char) == "Zs"
+
+
+# --- results -------------------------------------------------------------------------------------
 FORMATS: Final = ("table", "json", "jsonl", "csv")
 _TO_THE_SECOND: Final = len("2026-01-31 12:00:00")
-
-F = TypeVar("F")
+PIPE_WIDTH: Final = 160
+"""Width of a table that goes into a pipe or a file, in columns."""
+_LEAST_PROSE: Final = 16
+"""Least width of a column of wrapped text, in columns."""
+_GAP: Final = 2
 
 output_option = click.option(
     "-o", "--output", type=click.Choice(FORMATS), default="table", show_default=True, help="Form of the result."
 )
-"""The ``-o`` of every command that shows something."""
+"""The ``-o`` of every command that shows a result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,44 +67,50 @@ class Column:
     title: str
     right: bool = False
     prose: bool = False
-    """May be wrapped where the terminal is narrow."""
+    """The text may be wrapped when the terminal is narrow."""
     time: bool = False
-    """A local time; tables show it to the second, other forms in full."""
+    """A local time; tables show seconds, other forms show all of it."""
+    state: bool = False
+    """A terminal shows it in colours: good, of note, bad."""
+
+
+_GOOD: Final = frozenset({"ok", "in sync"})
+_OF_NOTE: Final = frozenset({"advice"})
 
 
 def show(rows: Iterable[Mapping[str, Any]], columns: Sequence[Column], output: str, *, title: str = "") -> None:
-    """Write rows to stdout in the form asked for."""
+    """Write rows to stdout in the form that ``output`` names."""
     if output == "jsonl":
         for row in rows:
             click.echo(json_text(_chosen(row, columns)))
     elif output == "json":
         click.echo(json_text([_chosen(row, columns) for row in rows], indent=2))
     elif output == "csv":
-        click.echo(_csv([_chosen(row, columns) for row in rows], columns), nl=False, color=True)  # with escapes, whole
+        click.echo(_csv([_chosen(row, columns) for row in rows], columns), nl=False, color=True)  # keeps escapes
     else:
         _table(list(rows), columns, title)
 
 
 def show_one(row: Mapping[str, Any], output: str, *, title: str = "") -> None:
-    """Write one thing with its properties, one property a line."""
+    """Write one item, a property a line."""
     if output == "json":
         click.echo(json_text(row, indent=2))
     elif output == "jsonl":
         click.echo(json_text(row))
     elif output == "csv":
-        click.echo(_csv([row], [Column(key, key) for key in row]), nl=False, color=True)  # with escapes, whole
+        click.echo(_csv([row], [Column(key, key) for key in row]), nl=False, color=True)  # keeps escapes
     else:
         pairs = [{"name": name, "value": value} for name, value in row.items()]
         _table(pairs, (Column("name", ""), Column("value", "", prose=True)), title, header=False)
 
 
 def tell(sentence: str) -> None:
-    """Say to a person what was done; on stderr, so that stdout stays data."""
+    """Write a sentence for people to stderr; stdout is for data."""
     click.echo(visible(sentence), err=True)
 
 
 def text_of(value: Any) -> str:
-    """Write a value as people read it in a table."""
+    """Return a value as text for a table."""
     if value is None or value == "":
         return "–"
     if isinstance(value, bool):
@@ -102,8 +143,6 @@ def _csv(rows: Iterable[Mapping[str, Any]], columns: Sequence[Column]) -> str:
 
 
 def _table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column], title: str, *, header: bool = True) -> None:
-    from cometmq.cli.table import print_table
-
     cells = [[visible(_cell(row.get(column.key), column)) for column in columns] for row in rows]
     print_table(cells, columns, visible(title), header=header)
 
@@ -111,3 +150,141 @@ def _table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column], title: 
 def _cell(value: Any, column: Column) -> str:
     text = text_of(value)
     return text[:_TO_THE_SECOND].replace("T", " ") if column.time and value else text
+
+
+def print_table(cells: Sequence[Sequence[str]], columns: Sequence[Column], title: str, *, header: bool = True) -> None:
+    """Write rows of text to stdout as a table; no word and no number is broken, whatever the width.
+
+    Where a row does not fit, each row becomes a record with one value a line.
+    """
+    from rich.cells import cell_len
+    from rich.console import Console
+    from rich.text import Text
+
+    terminal = sys.stdout.isatty()
+    console = Console(width=None if terminal else PIPE_WIDTH, highlight=False)
+    if not cells:
+        _page(_lines(console, Text(f"{title}: none" if title else "none")), console)
+        return
+    least = [_least_width(column, [row[at] for row in cells]) for at, column in enumerate(columns)]
+    natural = [max(map(cell_len, texts)) for texts in zip((column.title for column in columns), *cells, strict=True)]
+    needed = sum(least) + _GAP * (len(least) - 1)
+    if not terminal:
+        console = Console(width=max(PIPE_WIDTH, needed), highlight=False)
+    lines = _lines(console, Text(title, style="bold")) if title else []
+    if needed <= console.width:
+        widths = _widths(least, natural, columns, console.width - needed)
+        lines += _rows(console, cells, columns, widths, header=header)
+    else:
+        lines += _records(console, cells, columns)
+    _page(lines, console)
+
+
+def _least_width(column: Column, cells: Sequence[str]) -> int:
+    """Return the least width that breaks no word of the title and no value except prose."""
+    from rich.cells import cell_len
+
+    words = max((cell_len(word) for word in column.title.split()), default=0)
+    values = max(map(cell_len, cells))
+    return max(words, min(values, _LEAST_PROSE) if column.prose else values)
+
+
+def _widths(least: Sequence[int], natural: Sequence[int], columns: Sequence[Column], room: int) -> list[int]:
+    """Share the room above the least widths among the columns, prose last (rich alone would cut columns)."""
+    widths = list(least)
+    for at in sorted(range(len(widths)), key=lambda at: columns[at].prose):
+        more = min(max(0, natural[at] - least[at]), room)
+        widths[at] += more
+        room -= more
+    return widths
+
+
+def _rows(
+    console: Console, cells: Sequence[Sequence[str]], columns: Sequence[Column], widths: Sequence[int], *, header: bool
+) -> list[str]:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, show_header=header, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for column, width in zip(columns, widths, strict=True):
+        table.add_column(
+            column.title, justify="right" if column.right else "left", overflow="fold", width=width, vertical="top"
+        )
+    for row in cells:
+        table.add_row(*(Text(cell, style=_style(cell, column)) for cell, column in zip(row, columns, strict=True)))
+    return _lines(console, table)
+
+
+def _records(console: Console, cells: Sequence[Sequence[str]], columns: Sequence[Column]) -> list[str]:
+    from rich.table import Table
+    from rich.text import Text
+
+    titles = max(len(column.title) for column in columns)
+    lines: list[str] = []
+    for number, row in enumerate(cells):
+        if number:
+            lines.append("")
+        record = Table.grid(padding=(0, _GAP, 0, 0))
+        record.add_column(style="bold", min_width=titles, no_wrap=True)
+        record.add_column(overflow="fold")
+        for column, cell in zip(columns, row, strict=True):
+            record.add_row(column.title, Text(cell, style=_style(cell, column)))
+        lines += _lines(console, record)
+    return lines
+
+
+def _style(cell: str, column: Column) -> str:
+    if not column.state:
+        return ""
+    return "green" if cell in _GOOD else "yellow" if cell in _OF_NOTE else "red"
+
+
+def _lines(console: Console, what: object) -> list[str]:
+    """Return what rich prints, without trailing blanks."""
+    with console.capture() as captured:
+        console.print(what)
+    return [line.rstrip() for line in captured.get().splitlines()]
+
+
+def _page(lines: Sequence[str], console: Console) -> None:
+    """Write lines to stdout; through a pager where a terminal has fewer of them."""
+    if sys.stdin.isatty() and sys.stdout.isatty() and len(lines) >= console.height:
+        os.environ.setdefault("LESS", "FRX")  # shows colours, and leaves the text on the screen
+        click.echo_via_pager("\n".join(lines) + "\n", color=True)
+        return
+    for line in lines:
+        click.echo(line)
+
+
+class Progress:
+    """A progress bar on stderr; silent when stderr is no terminal or ``total`` is unknown."""
+
+    def __init__(self, title: str, total: int | None) -> None:
+        self._title = title
+        self._total = total
+        self._bar: rich.progress.Progress | None = None
+        self._task: rich.progress.TaskID | None = None
+
+    def __enter__(self) -> Self:
+        if self._total is not None and sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+            from rich.progress import Progress as Bar
+
+            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+            self._bar = Bar(*columns, console=Console(stderr=True), transient=True)
+            self._task = self._bar.add_task(self._title, total=self._total)
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def advance(self, steps: int) -> None:
+        """Add finished steps."""
+        if self._bar is not None and self._task is not None:
+            self._bar.advance(self._task, steps)

@@ -1,22 +1,55 @@
-"""Dead letters: what groups failed on too often, listed and read from their ``%DLQ%`` topics.
+"""Dead letters: lists, reads and resends the messages of ``%DLQ%`` topics.
 
-Reading changes nothing: it has no group and commits no offset. Works against Apache RocketMQ too.
+Reading changes nothing: it has no group and commits no offset. It works with Apache RocketMQ too.
+
+Theory of operation of :func:`resend`, which sends each dead letter to its original topic once. A ledger, one JSON
+object a line, has an *intent* before each send and a *sent* after it; each is on the disk before the next step. After
+a crash the caller repeats the resend with the same ledger: a letter that was sent is skipped; a letter with an intent
+only is looked for in its topic, by its unique key and a property that names the dead letter.
+
+Fault model: a dead letter is sent twice only if the ledger is lost, or if the broker's index does not have the send of
+the crashed run yet: one that was under way at that moment, or one of a broker without ``messageIndexEnable``.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import Final
+import json
+import os
+import random
+from collections.abc import AsyncIterable, AsyncIterator, Callable
+from enum import Enum
+from pathlib import Path
+from typing import IO, Final, Self
 
 import msgspec
 
 from cometmq.client.admin import END_OF_TIME_MS, Admin
+from cometmq.client.consumer.pull_consumer import PullConsumer
+from cometmq.client.consumer.pulling import PullStatus
 from cometmq.client.errors import RouteNotFoundError
-from cometmq.client.pull_consumer import PullConsumer
-from cometmq.client.pulling import PullStatus
+from cometmq.client.pace import Pace
+from cometmq.client.route import queue_or_fail
+from cometmq.errors import CometMQError
+from cometmq.limits import MAX_QUERY_MESSAGES
 from cometmq.message.message import MessageExt
-from cometmq.message.names import DLQ_PREFIX, TOOLS_GROUP, dlq_topic
-from cometmq.message.properties import ORIGIN_MESSAGE_ID, RETRY_TOPIC
+from cometmq.message.names import AUTO_CREATE_TOPIC, DLQ_PREFIX, TOOLS_GROUP, dlq_topic
+from cometmq.message.properties import (
+    CLUSTER,
+    DELAY,
+    MAX_RECONSUME_TIMES,
+    ORIGIN_MESSAGE_ID,
+    REAL_QID,
+    REAL_TOPIC,
+    RECONSUME_TIME,
+    RETRY_TOPIC,
+    TRAN_MSG,
+    UNIQ_KEY,
+    WAIT,
+    encode_properties,
+)
+from cometmq.message.sysflag import COMPRESSED, COMPRESSION_TYPE_MASK
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.headers import SendMessageRequestHeaderV2
 
 _PULL: Final = 32
 
@@ -27,12 +60,12 @@ class DeadLetterGroup(msgspec.Struct, frozen=True):
     group: str
     count: int
     oldest_ms: int
-    """When the first one was stored, ms since 1970."""
+    """Store time of the first one, ms since 1970."""
     newest_ms: int
 
 
 class Selection(msgspec.Struct, frozen=True):
-    """Which dead letters are meant; what is not given does not matter."""
+    """A selection of dead letters; a field without a value selects all."""
 
     key: str | None = None
     tag: str | None = None
@@ -46,7 +79,7 @@ class Selection(msgspec.Struct, frozen=True):
     """… and not after this."""
 
     def takes(self, message: MessageExt) -> bool:
-        """Whether a dead letter is meant."""
+        """Tell whether a dead letter is selected."""
         return (
             self.begin_ms <= message.store_timestamp <= self.end_ms
             and (self.key is None or self.key in message.keys)
@@ -57,12 +90,12 @@ class Selection(msgspec.Struct, frozen=True):
 
 
 def origin_topic(message: MessageExt) -> str | None:
-    """The topic that a dead letter was sent to, ``None`` when it does not say."""
+    """The topic that a dead letter was first sent to; ``None`` if the property is missing."""
     return message.properties.get(RETRY_TOPIC)
 
 
 def ids_of(message: MessageExt) -> set[str]:
-    """Every id that a dead letter goes by."""
+    """All ids of a dead letter."""
     return {message.offset_msg_id, message.msg_id, message.properties.get(ORIGIN_MESSAGE_ID, "")}
 
 
@@ -94,9 +127,9 @@ async def _describe(admin: Admin, topic: str) -> DeadLetterGroup | None:
 async def read_dead_letters(
     admin: Admin, group: str, selection: Selection | None = None, limit: int | None = None
 ) -> AsyncIterator[MessageExt]:
-    """Yield the dead letters of a group that are stored now, queue by queue, in their order.
+    """Yield the stored dead letters of a group, queue by queue, in order.
 
-    :param limit: at most so many; all by default.
+    :param limit: the largest number; all by default.
     """
     wanted = selection or Selection()
     left = limit
@@ -118,3 +151,175 @@ async def read_dead_letters(
                 if result.status is not PullStatus.FOUND and result.next_offset <= at:
                     break
                 at = result.next_offset
+
+
+RESENT_FROM: Final = "RESENT_FROM"
+"""Property of a resent message: the offset id of the dead letter."""
+
+_GROUP: Final = "cometmq-dlq"
+_OF_THE_WAY: Final = (
+    CLUSTER,
+    DELAY,
+    MAX_RECONSUME_TIMES,
+    REAL_QID,
+    REAL_TOPIC,
+    RECONSUME_TIME,
+    RETRY_TOPIC,
+    TRAN_MSG,
+    WAIT,
+)
+"""Properties that record the way to the dead-letter topic; a resent message does not have them."""
+
+
+class Outcome(Enum):
+    """The result for one dead letter."""
+
+    SENT = "sent"
+    SENT_BEFORE = "sent before"
+    FAILED = "failed"
+
+
+class LedgerError(CometMQError):
+    """The ledger cannot be read or written."""
+
+
+class Ledger:
+    """The ledger of a resend; a context manager.
+
+    :raises LedgerError: it cannot be opened, or holds something else.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.intended: set[str] = set()
+        self.sent: set[str] = set()
+        self._file: IO[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self._path.open("a+b")
+            self._file.seek(0)
+            content = self._file.read()
+            for line in content.splitlines():
+                self._read(line)
+            if content and not content.endswith(b"\n"):
+                self._file.write(b"\n")  # a line that a crash cut off
+        except (OSError, ValueError) as error:
+            self.__exit__()
+            raise LedgerError(f"{self._path} cannot be used: {error}", next_step="name another --ledger") from error
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def _read(self, line: bytes) -> None:
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            return  # cut off by a crash: then nothing was sent for it
+        if not isinstance(entry, dict):
+            raise ValueError("it is no ledger of a resend")
+        for name, table in (("intent", self.intended), ("sent", self.sent)):
+            if isinstance(entry.get(name), str):
+                table.add(entry[name])
+
+    def intend(self, letter: str) -> None:
+        """Record that ``letter`` is about to be sent."""
+        self.intended.add(letter)
+        self._write({"intent": letter})
+
+    def done(self, letter: str) -> None:
+        """Record that ``letter`` was sent."""
+        self.sent.add(letter)
+        self._write({"sent": letter})
+
+    def _write(self, entry: dict[str, str]) -> None:
+        assert self._file is not None, "the ledger is open"
+        try:
+            self._file.write(json.dumps(entry).encode() + b"\n")
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise LedgerError(f"{self._path} cannot be written: {error}", next_step="make room for it") from error
+
+
+async def resend(
+    admin: Admin,
+    letters: AsyncIterable[MessageExt],
+    ledger: Ledger,
+    report: Callable[[MessageExt, Outcome, str], None],
+    *,
+    rate: float | None = None,
+) -> None:
+    """Send dead letters to their original topics, one after the other.
+
+    :param report: called with each letter, its result, and the reason of a failure.
+    :param rate: largest number of messages a second.
+    :raises LedgerError: nothing more may be sent, since the ledger cannot be written.
+    """
+    clock = admin.instance.clock
+    pace: Pace | None = None
+    async for letter in letters:
+        name = letter.offset_msg_id
+        topic = origin_topic(letter)
+        if topic is None:
+            report(letter, Outcome.FAILED, f"{name} does not say which topic it came from")
+            continue
+        if name in ledger.sent:
+            report(letter, Outcome.SENT_BEFORE, "")
+            continue
+        if rate is not None:
+            if pace is None:
+                pace = Pace(rate, clock=clock)
+            else:
+                await clock.sleep(pace.take(1))
+        try:
+            if name in ledger.intended and await _is_there(admin, letter, topic):
+                ledger.done(name)
+                report(letter, Outcome.SENT_BEFORE, "")
+                continue
+            if name not in ledger.intended:
+                ledger.intend(name)
+            await _send(admin, letter, topic)
+        except LedgerError:
+            raise
+        except CometMQError as error:
+            report(letter, Outcome.FAILED, str(error))
+        else:
+            ledger.done(name)
+            report(letter, Outcome.SENT, "")
+
+
+def _unique_key(letter: MessageExt) -> str:
+    """The unique key of the resent message: that of the letter, or else the letter's offset id."""
+    return letter.properties.get(UNIQ_KEY) or letter.offset_msg_id
+
+
+async def _is_there(admin: Admin, letter: MessageExt, topic: str) -> bool:
+    found = await admin.query_message(topic, _unique_key(letter), max_messages=MAX_QUERY_MESSAGES, unique_key=True)
+    return any(message.properties.get(RESENT_FROM) == letter.offset_msg_id for message in found)
+
+
+async def _send(admin: Admin, letter: MessageExt, topic: str) -> None:
+    properties = {name: value for name, value in letter.properties.items() if name not in _OF_THE_WAY}
+    properties[UNIQ_KEY] = _unique_key(letter)
+    properties[RESENT_FROM] = letter.offset_msg_id
+    instance = admin.instance
+    queue = random.choice(queue_or_fail(await instance.routes.get(topic)))
+    header = SendMessageRequestHeaderV2(
+        producer_group=_GROUP,
+        topic=topic,
+        default_topic=AUTO_CREATE_TOPIC,
+        default_topic_queue_nums=1,
+        queue_id=queue.queue_id,
+        sys_flag=letter.sys_flag & (COMPRESSED | COMPRESSION_TYPE_MASK),
+        born_timestamp=instance.clock.now_ms(),
+        flag=letter.flag,
+        properties=encode_properties(properties),
+        broker_name=queue.broker_name,
+    )
+    address = await instance.master_of(queue)
+    doing = f"sending {letter.offset_msg_id} to {topic} again"
+    await instance.call(address, RequestCode.SEND_MESSAGE_V2, header, letter.stored_body, doing=doing)

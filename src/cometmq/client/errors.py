@@ -1,11 +1,12 @@
-"""The client's error tree: what went wrong (``code``, ``cause``) and what to do next (``next_step``)."""
+"""The errors of the client, each with ``code``, ``cause`` and the next step for the reader (``next_step``)."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from cometmq.errors import CometMQError
-from cometmq.remoting.client_errors import (
+from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.errors import (
     ForkedError,
     RemotingClosedError,
     RemotingConnectError,
@@ -13,9 +14,8 @@ from cometmq.remoting.client_errors import (
     RemotingSendError,
     RemotingTimeoutError,
     RemotingTooMuchRequestError,
+    denial_step,
 )
-from cometmq.remoting.codes import ResponseCode
-from cometmq.remoting.denials import denial_step
 
 __all__ = [
     "AccessDeniedError",
@@ -61,7 +61,7 @@ NEXT_STEPS: Final = {
 
 
 class ClientError(CometMQError):
-    """A call of the client failed. ``code`` is RocketMQ's response code where one says it best."""
+    """A call of the client failed. ``code`` is RocketMQ's response code, if there is a suitable one."""
 
     def __init__(self, message: str, *, code: int | None = None, next_step: str | None = None) -> None:
         super().__init__(message, next_step=next_step)
@@ -69,12 +69,12 @@ class ClientError(CometMQError):
 
     @property
     def cause(self) -> BaseException | None:
-        """The failure underneath, where there is one."""
+        """The underlying failure, if there is one."""
         return self.__cause__
 
 
 class BrokerError(ClientError):
-    """A server answered with an error ``code`` and its words in ``remark``."""
+    """A server answered with an error ``code`` and the text ``remark``."""
 
     def __init__(self, address: str, code: int, remark: str | None, doing: str) -> None:
         try:
@@ -92,7 +92,7 @@ class BrokerError(ClientError):
 
 
 class AccessDeniedError(BrokerError):
-    """A server with an ACL refused: no or wrong credentials, or no permission. Asking again is of no use."""
+    """A server with an ACL refused: no or wrong credentials, or no permission. Another attempt would be refused too."""
 
     def __init__(self, address: str, code: int, remark: str | None, doing: str) -> None:
         super().__init__(address, code, remark, doing)
@@ -100,7 +100,7 @@ class AccessDeniedError(BrokerError):
 
 
 def refusal(address: str, code: int, remark: str | None, doing: str) -> BrokerError:
-    """What an answer with an error ``code`` means; ``doing`` is what it was the answer to."""
+    """Return the error for an answer with an error ``code``; ``doing`` names the request."""
     kind = BrokerError if denial_step(code, remark) is None else AccessDeniedError
     return kind(address, code, remark, doing)
 
@@ -118,7 +118,7 @@ class RouteNotFoundError(ClientError):
 
 
 class MasterNotFoundError(RouteNotFoundError):
-    """The topic is known, but no master that could be asked: one that restarts is back soon."""
+    """The topic is known, but has no master now. A master that restarts is back soon."""
 
     def __init__(self, topic: str, detail: str) -> None:
         super().__init__(topic, detail)
@@ -126,7 +126,7 @@ class MasterNotFoundError(RouteNotFoundError):
 
 
 class RequestTimeoutError(ClientError):
-    """No reply to a request came in time. It may be stored, and be consumed later: to no avail for the requester."""
+    """No reply to a request came in time. The request may be stored and be consumed later; its reply is ignored."""
 
     def __init__(self, topic: str, timeout_s: float) -> None:
         super().__init__(
@@ -138,14 +138,14 @@ class RequestTimeoutError(ClientError):
 
 
 class IllegalMessageError(ClientError):
-    """The message breaks a rule that holds everywhere; it was not sent."""
+    """The message breaks a rule of all brokers; it was not sent."""
 
     def __init__(self, message: str, next_step: str | None = None) -> None:
         super().__init__(message, code=int(ResponseCode.MESSAGE_ILLEGAL), next_step=next_step)
 
 
 class DelayNotSupportedError(ClientError):
-    """A broker before RocketMQ 5 would deliver a message with a delay of its own at once; it was not sent."""
+    """A broker before RocketMQ 5 would deliver a message with any delay at once; it was not sent."""
 
     def __init__(self, address: str) -> None:
         super().__init__(
@@ -157,7 +157,7 @@ class DelayNotSupportedError(ClientError):
 
 
 class SendFailedError(ClientError):
-    """Every attempt to send failed. ``attempts`` names broker and failure of each; the last one is the ``cause``.
+    """Every attempt to send failed. ``attempts`` has the broker and failure of each; the last one is the ``cause``.
 
     An attempt that timed out or lost its connection may have stored the message all the same.
     """
@@ -175,4 +175,4 @@ class SendFailedError(ClientError):
 
 
 class ClientStateError(ClientError):
-    """The call does not fit the state of the client: not started, already closed, or used in two ways."""
+    """The call does not fit the state of the client: not started, closed, or used in two ways."""

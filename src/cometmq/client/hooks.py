@@ -1,8 +1,8 @@
-"""Hooks of producers and consumers: plain functions that see each attempt to send and each listener call.
+"""Hooks of producers and consumers: functions that are called around each attempt to send and each listener call.
 
-``SendMessageHook``, ``CheckForbiddenHook`` and ``ConsumeMessageHook`` of RocketMQ. A hook that raises is
-logged and passed over; only a check-forbidden hook refuses a message by raising. Without hooks nothing
-is made or called.
+``SendMessageHook``, ``CheckForbiddenHook``, ``ConsumeMessageHook`` and ``EndTransactionHook`` of RocketMQ. An error
+of a hook is logged and ignored; only a check-forbidden hook refuses a message by raising. Without hooks no context
+is made.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ import msgspec
 
 from cometmq.client.errors import ClientError
 from cometmq.client.send_result import SendResult
+from cometmq.clock import Clock
 from cometmq.message.message import Message, MessageExt
-from cometmq.message.message_type import MessageType
+from cometmq.message.properties import MSG_REGION, TRACE_ON, MessageType, decode_properties, message_type
 from cometmq.remoting.bodies import MessageQueue
 from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.command import RemotingCommand
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +30,7 @@ C = TypeVar("C")
 
 
 class CommunicationMode(Enum):
-    """How a message is sent, in RocketMQ's words."""
+    """The way a message is sent."""
 
     SYNC = "SYNC"
     """``send`` and ``send_batch``."""
@@ -43,7 +45,7 @@ class SendMessageContext(msgspec.Struct, frozen=True, kw_only=True):
 
     producer_group: str
     messages: tuple[Message, ...]
-    """One, or those of a batch; not to be changed, they are encoded already."""
+    """One message, or those of a batch. They are encoded already: changes have no effect."""
     msg_ids: tuple[str, ...]
     """The unique key of each message."""
     queue: MessageQueue
@@ -51,21 +53,21 @@ class SendMessageContext(msgspec.Struct, frozen=True, kw_only=True):
     communication_mode: CommunicationMode
     msg_type: MessageType
     body_bytes: int
-    """The body as it is sent: packed, or of the whole batch."""
+    """Size of the body as it is sent: compressed, or of the whole batch."""
     begun_at_ms: int
-    """When the attempt began, ms since 1970."""
+    """Time of its beginning, ms since 1970."""
     props: dict[str, object]
-    """For hooks: what ``before`` puts here ``after`` finds."""
+    """Notes of hooks, from ``before`` to ``after``."""
     results: tuple[SendResult, ...] = ()
-    """After: where each message is stored; empty after a failure, and of a oneway send."""
+    """After: the result of each message; empty after a failure and for a oneway send."""
     error: BaseException | None = None
-    """After: why the attempt failed."""
+    """After: the failure of the attempt."""
     ended_at_ms: int = 0
-    """After: when the answer came, ms since 1970."""
+    """After: the time of the answer, ms since 1970."""
     region_id: str | None = None
     """After: the broker's region (``MSG_REGION``)."""
     trace_on: bool = True
-    """After: whether the broker lets its messages be traced (``TRACE_ON``)."""
+    """After: the broker allows traces of its messages (``TRACE_ON``)."""
 
 
 class CheckForbiddenContext(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,7 +81,7 @@ class CheckForbiddenContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConsumeReturnType(IntEnum):
-    """How a listener call ended, with the numbers that traces carry (``ConsumeReturnType``)."""
+    """The end of a listener call, with the numbers of traces (``ConsumeReturnType``)."""
 
     SUCCESS = 0
     TIME_OUT = 1
@@ -94,56 +96,56 @@ class ConsumeMessageContext(msgspec.Struct, frozen=True, kw_only=True):
     consumer_group: str
     messages: tuple[MessageExt, ...]
     begun_at_ms: int
-    """When the call began, ms since 1970."""
+    """Time of its beginning, ms since 1970."""
     props: dict[str, object]
-    """For hooks: what ``before`` puts here ``after`` finds."""
+    """Notes of hooks, from ``before`` to ``after``."""
     success: bool = False
-    """After: whether all messages are done."""
+    """After: all messages are consumed."""
     status: str = ""
     """After: ``CONSUME_SUCCESS`` or ``RECONSUME_LATER``."""
     return_type: ConsumeReturnType = ConsumeReturnType.SUCCESS
-    """After: how the call ended."""
+    """After: the way the call ended."""
     ended_at_ms: int = 0
-    """After: when the call ended, ms since 1970."""
+    """After: the time of its end, ms since 1970."""
 
 
 class EndTransactionContext(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of a transaction, as it was sent to the broker (``EndTransactionContext``)."""
+    """An END_TRANSACTION that was sent to the broker (``EndTransactionContext``)."""
 
     producer_group: str
     message: Message | MessageExt
-    """As the user sent it, or as the broker asked about it."""
+    """The message of the user, or the half message that the broker asked about."""
     transaction_id: str
     broker_address: str
     state: str
     """``COMMIT``, ``ROLLBACK`` or ``UNKNOWN``."""
     from_transaction_check: bool
-    """Whether the broker had asked."""
+    """It answers a check of the broker."""
     confirmed: bool
-    """Whether the broker has stored it."""
+    """The broker has stored it."""
 
 
 EndTransactionHook = Callable[[EndTransactionContext], None]
-"""Called on the event loop when the end of a transaction was sent, so it must not block."""
+"""Called on the event loop after END_TRANSACTION was sent; it must not block."""
 
 
 @dataclass(frozen=True)
 class SendMessageHook:
-    """Two functions, either may be missing; called on the event loop, so they must not block."""
+    """Two optional functions, called on the event loop; they must not block."""
 
     before: Callable[[SendMessageContext], None] | None = None
     """Called before each attempt."""
     after: Callable[[SendMessageContext], None] | None = None
-    """Called when the attempt is answered, or has failed."""
+    """Called when the attempt is answered or has failed."""
 
 
 CheckForbiddenHook = Callable[[CheckForbiddenContext], None]
-"""Refuses a message by raising, before each attempt; what it raises is the cause of the caller's error."""
+"""Called before each attempt; refuses the message by raising. What it raises is the cause of the caller's error."""
 
 
 @dataclass(frozen=True)
 class ConsumeMessageHook:
-    """Two functions, either may be missing; called where the listener is: in its thread, or on the event loop."""
+    """Two optional functions, called where the listener is called: in its thread or on the event loop."""
 
     before: Callable[[ConsumeMessageContext], None] | None = None
     """Called before the listener."""
@@ -158,13 +160,13 @@ class SendForbiddenError(ClientError):
         super().__init__(
             f"a hook forbids this message: {cause}",
             code=int(ResponseCode.NO_PERMISSION),
-            next_step="see what the check-forbidden hook of this producer asks for",
+            next_step="change the message as the check-forbidden hook of this producer demands",
         )
         self.__cause__ = cause
 
 
 def call_all(functions: Iterable[Callable[[C], None] | None], context: C) -> None:
-    """Call hooks one after the other; what one raises, be it ``SystemExit``, is logged."""
+    """Call hooks one after the other; log whatever one raises, even ``SystemExit``."""
     for function in functions:
         if function is not None:
             try:
@@ -174,7 +176,7 @@ def call_all(functions: Iterable[Callable[[C], None] | None], context: C) -> Non
 
 
 def demand_allowed(hooks: Sequence[CheckForbiddenHook], context: CheckForbiddenContext) -> None:
-    """Ask each hook.
+    """Call each check-forbidden hook.
 
     :raises SendForbiddenError: one of them raised.
     """
@@ -183,3 +185,79 @@ def demand_allowed(hooks: Sequence[CheckForbiddenHook], context: CheckForbiddenC
             hook(context)
         except BaseException as error:
             raise SendForbiddenError(error) from error
+
+
+class SendObservation:
+    """The hooks of one producer group; made only where there are hooks."""
+
+    def __init__(
+        self, group: str, hooks: Sequence[SendMessageHook], forbidden: Sequence[CheckForbiddenHook], clock: Clock
+    ) -> None:
+        self._group = group
+        self._hooks = hooks
+        self._forbidden = forbidden
+        self._clock = clock
+
+    def begin(
+        self,
+        messages: tuple[Message, ...],
+        msg_ids: tuple[str, ...],
+        body: bytes,
+        properties_text: str,
+        queue: MessageQueue,
+        address: str,
+        mode: CommunicationMode,
+    ) -> SendMessageContext:
+        """Call the hooks at the beginning of an attempt; return the context for its end.
+
+        :raises SendForbiddenError: a hook refuses the message.
+        """
+        if self._forbidden:
+            demand_allowed(
+                self._forbidden,
+                CheckForbiddenContext(
+                    producer_group=self._group,
+                    messages=messages,
+                    queue=queue,
+                    broker_address=address,
+                    communication_mode=mode,
+                ),
+            )
+        context = SendMessageContext(
+            producer_group=self._group,
+            messages=messages,
+            msg_ids=msg_ids,
+            queue=queue,
+            broker_address=address,
+            communication_mode=mode,
+            msg_type=message_type(decode_properties(properties_text)),
+            body_bytes=len(body),
+            begun_at_ms=self._clock.now_ms(),
+            props={},
+        )
+        call_all((hook.before for hook in self._hooks), context)
+        return context
+
+    def stored(self, context: SendMessageContext, results: Sequence[SendResult], answer: RemotingCommand) -> None:
+        """Call the hooks: the broker has stored the message."""
+        fields = answer.ext_fields
+        self._after(
+            msgspec.structs.replace(
+                context,
+                results=tuple(results),
+                ended_at_ms=self._clock.now_ms(),
+                region_id=fields.get(MSG_REGION),
+                trace_on=fields.get(TRACE_ON) != "false",
+            )
+        )
+
+    def failed(self, context: SendMessageContext, error: BaseException) -> None:
+        """Call the hooks: the attempt has failed."""
+        self._after(msgspec.structs.replace(context, error=error, ended_at_ms=self._clock.now_ms()))
+
+    def left(self, context: SendMessageContext) -> None:
+        """Call the hooks: a oneway message is in the connection's buffer."""
+        self._after(msgspec.structs.replace(context, ended_at_ms=self._clock.now_ms()))
+
+    def _after(self, context: SendMessageContext) -> None:
+        call_all((hook.after for hook in self._hooks), context)

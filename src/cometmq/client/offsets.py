@@ -1,4 +1,4 @@
-"""Offsets of queues and of groups, as brokers keep them."""
+"""Offsets of queues and of consumer groups at the brokers (``RemoteBrokerOffsetStore``)."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ _NOT_FOUND: Final = int(ResponseCode.QUERY_NOT_FOUND)
 
 
 class Offsets:
-    """Asks the masters of queues for offsets, or while one is away its slave.
+    """Reads and commits offsets at the master of a queue, or at its slave while the master is away.
 
-    Every call may raise ``BrokerError`` and ``RemotingError``.
+    Every call may raise ``BrokerError`` (refused) and ``RemotingError`` (no answer).
     """
 
     def __init__(self, instance: ClientInstance, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
         self._instance = instance
         self._timeout_s = timeout_s
         self._tables: set[tuple[str, str, str]] = set()
-        """Group, topic and broker of the tables of offsets that a broker certainly has."""
+        """Group, topic and broker for which the broker certainly has a table of offsets."""
         self._beginning: dict[tuple[str, str, str], asyncio.Lock] = {}
 
     async def min(self, queue: MessageQueue) -> int:
-        """The first offset that is still there."""
+        """The first offset that is still stored."""
         header = GetMinOffsetRequestHeader(queue.topic, queue.queue_id)
         answer = await self._ask(queue, RequestCode.GET_MIN_OFFSET, header, "asking for the first offset")
         return answer.header(GetMinOffsetResponseHeader).offset
 
     async def max(self, queue: MessageQueue) -> int:
-        """The offset that the next message will get."""
+        """The offset of the next message."""
         header = GetMaxOffsetRequestHeader(queue.topic, queue.queue_id)
         answer = await self._ask(queue, RequestCode.GET_MAX_OFFSET, header, "asking for the end offset")
         return answer.header(GetMaxOffsetResponseHeader).offset
@@ -60,15 +60,15 @@ class Offsets:
         return answer.header(SearchOffsetResponseHeader).offset
 
     async def earliest_store_time(self, queue: MessageQueue) -> int:
-        """When the first message still there was stored, in ms; -1 for an empty queue."""
+        """The store time of the first message, ms since 1970; -1 for an empty queue."""
         header = GetEarliestMsgStoretimeRequestHeader(queue.topic, queue.queue_id)
         answer = await self._ask(queue, RequestCode.GET_EARLIEST_MSG_STORETIME, header, "asking for the earliest time")
         return answer.header(GetEarliestMsgStoretimeResponseHeader).timestamp
 
     async def committed(self, group: str, queue: MessageQueue) -> int | None:
-        """Where a group goes on in a queue; ``None`` when the broker knows nothing of it.
+        """The committed offset of a group; ``None`` if there is none.
 
-        Apache answers 0 for a group it has never heard of while the queue's first message is young.
+        Apache's broker answers 0 for an unknown group while the queue's first message is young.
         """
         address = await self._instance.reader_of(queue)
         header = QueryConsumerOffsetRequestHeader(group, queue.topic, queue.queue_id)
@@ -84,10 +84,10 @@ class Offsets:
         )
 
     async def commit(self, group: str, queue: MessageQueue, offset: int) -> None:
-        """Let a group go on at ``offset``; returns when the broker has confirmed it.
+        """Commit ``offset`` for a group; returns when the broker has confirmed it.
 
-        The first ones of a group in a topic go to a broker one at a time: Apache's makes the group's table
-        of offsets when it has none, and of two requests that find none in two threads one is forgotten
+        The first commits of a group in a topic go to a broker one at a time: Apache's broker creates the group's
+        table when there is none, and when two threads do so at once it loses one of the two commits
         (``ConsumerOffsetManager.commitOffset``).
         """
         table = (group, queue.topic, queue.broker_name)

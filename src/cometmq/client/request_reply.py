@@ -1,29 +1,49 @@
-"""What a request and the reply to it carry (``MessageUtil.createReplyMessage``)."""
+"""Requests and replies: their properties, and the requests that wait for a reply (``RequestFutureHolder``)."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from cometmq.client.errors import IllegalMessageError
+from cometmq.clock import Clock
+from cometmq.message.hosts import encode_host, parse_address
 from cometmq.message.message import Message, MessageExt
 from cometmq.message.names import reply_topic
-from cometmq.message.properties import CLUSTER, CORRELATION_ID, MSG_TYPE, REPLY_TO_CLIENT, TTL, encode_properties
+from cometmq.message.properties import (
+    ARRIVE_TIME,
+    CLUSTER,
+    CORRELATION_ID,
+    MSG_TYPE,
+    REPLY_TO_CLIENT,
+    TTL,
+    decode_properties,
+    encode_properties,
+)
+from cometmq.message.record import encode_record
+from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.headers import ReplyMessageRequestHeader
+from cometmq.remoting.processors import Request, Response
 
 REPLY: Final = "reply"
 """MSG_TYPE of a reply."""
 
 
 def request_properties(correlation_id: str, client_id: str, timeout_s: float) -> str:
-    """The properties, as text, that make a message a request."""
+    """Encode the properties of a request."""
     return encode_properties(
         {CORRELATION_ID: correlation_id, REPLY_TO_CLIENT: client_id, TTL: str(int(timeout_s * 1000))}
     )
 
 
 def reply_to(request: MessageExt, body: bytes) -> tuple[Message, str]:
-    """The reply to a consumed request, and the properties, as text, that make it one.
+    """Return the reply to a consumed request, and its encoded properties.
 
-    :raises IllegalMessageError: nobody waits for a reply to this message.
+    :raises IllegalMessageError: the message is not a request.
     """
     if not isinstance(request, MessageExt):
         raise IllegalMessageError(
@@ -44,3 +64,72 @@ def reply_to(request: MessageExt, body: bytes) -> tuple[Message, str]:
         TTL: asked.get(TTL, ""),
     }
     return Message(reply_topic(asked[CLUSTER]), body), encode_properties(properties)
+
+
+log = logging.getLogger(__name__)
+
+_NOWHERE: Final = encode_host("0.0.0.0", 0)
+
+
+class Replies:
+    """The requests of one client that wait for a reply, by correlation id."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._waiting: dict[str, asyncio.Future[MessageExt]] = {}
+
+    @contextmanager
+    def expected(self) -> Iterator[tuple[str, asyncio.Future[MessageExt]]]:
+        """Yield a new correlation id and the future of its reply; a reply after the block is ignored."""
+        correlation_id = str(uuid.uuid4())
+        waiting = self._waiting[correlation_id] = asyncio.get_running_loop().create_future()
+        try:
+            yield correlation_id, waiting
+        finally:
+            del self._waiting[correlation_id]
+            waiting.cancel()
+
+    def arrived(self, _connection: object, request: Request[ReplyMessageRequestHeader], body: bytes) -> Response:
+        """PUSH_REPLY_MESSAGE_TO_CLIENT (326)."""
+        header = request.header
+        correlation_id = decode_properties(header.properties or "").get(CORRELATION_ID, "")
+        waiting = self._waiting.get(correlation_id)
+        if waiting is None or waiting.done():
+            log.info("a reply is late, or not to a request of this client: %s", correlation_id)
+            return Response()
+        try:
+            waiting.set_result(_message(header, body, self._clock.now_ms()))
+        except ValueError as error:
+            log.warning("a reply cannot be read: %s", error)
+            return Response(ResponseCode.SYSTEM_ERROR, remark=str(error))
+        return Response()
+
+
+def _message(header: ReplyMessageRequestHeader, body: bytes, now_ms: int) -> MessageExt:
+    """Return the reply as a received message that is in no queue.
+
+    :raises ValueError: its topic or properties are longer than any message's.
+    """
+    record = encode_record(
+        topic=header.topic,
+        queue_id=header.queue_id,
+        queue_offset=0,
+        physical_offset=0,
+        body=body,
+        properties_text=f"{ARRIVE_TIME}\x01{now_ms}\x02{header.properties}",
+        flag=header.flag,
+        sys_flag=header.sys_flag,
+        born_timestamp=header.born_timestamp,
+        born_host=_host(header.born_host),
+        store_timestamp=header.store_timestamp,
+        store_host=_host(header.store_host),
+        reconsume_times=header.reconsume_times or 0,
+    )
+    return MessageExt(record, 0)
+
+
+def _host(text: str) -> bytes:
+    try:
+        return encode_host(*parse_address(text.removeprefix("/")))
+    except ValueError:
+        return _NOWHERE

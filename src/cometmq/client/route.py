@@ -1,4 +1,4 @@
-"""Where topics live: asked of a nameserver, kept, asked again every 30 s (``MQClientInstance``)."""
+"""Routes of topics: asked of a nameserver, stored, asked again every 30 s (``MQClientInstance``)."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ from cometmq.remoting.headers import GetRouteInfoRequestHeader, Header
 
 DEFAULT_NAMESRV: Final = "127.0.0.1:9876"
 REFRESH_S: Final = 30.0
-"""How often known routes are asked for again, as in Java (``pollNameServerInterval``), and brokers hear from
-each client (``heartbeatBrokerInterval``; they forget one after 120 s)."""
+"""Seconds between two requests for known routes (``pollNameServerInterval``), and between two heartbeats
+(``heartbeatBrokerInterval``; brokers forget a client after 120 s)."""
 
 ROUTE_TIMEOUT_S: Final = 3.0
 NEW_TOPIC_FIRST_PAUSE_S: Final = 0.05
 NEW_TOPIC_LAST_PAUSE_S: Final = 0.4
-"""Pauses, doubling up to this, between questions for a route that may be there in a moment."""
+"""Pauses between requests for a route that may exist in a moment: doubled from the first to the last."""
 NEW_TOPIC_PATIENCE_S: Final = 1.5
-"""How long a topic that nameservers with brokers do not know may be on its way to them."""
+"""Longest time in which a new topic becomes known to nameservers that have brokers."""
 OTHER_NAMESRV_TIMEOUT_S: Final = 1.0
-"""For each further nameserver that is asked for a topic which the first one does not know."""
+"""Time-out of each further nameserver for a topic that the first one does not know."""
 _COUNT_DIGITS: Final = 9
 
 
@@ -53,15 +53,15 @@ class TopicRoute(msgspec.Struct, frozen=True):
     topic: str
     data: TopicRouteData
     write_queues: tuple[MessageQueue, ...]
-    """What producers may choose from: writable, and with a master."""
+    """The queues for producers: writable, and with a master."""
     read_queues: tuple[MessageQueue, ...]
-    """What consumers read, sorted as every member of a group sorts them."""
+    """The queues for consumers, in the same order at every member of a group."""
     auto_create: bool = False
-    """Whether the topic does not exist yet, and this is where it would be made."""
+    """The topic does not exist yet; this is where a broker would create it."""
 
 
 def route_of(topic: str, data: TopicRouteData, *, auto_create: bool = False) -> TopicRoute:
-    """The queues that a nameserver's answer means for ``topic``.
+    """Convert the answer of a nameserver to the queues of ``topic``.
 
     An ``orderTopicConf`` (``broker:queues;…``) names the write queues where there is one.
 
@@ -88,15 +88,15 @@ def route_of(topic: str, data: TopicRouteData, *, auto_create: bool = False) -> 
 
 
 def _ordered_queues(configuration: str) -> list[tuple[str, int]]:
-    """Brokers and numbers of queues in an ``orderTopicConf``; what is none is passed over."""
+    """Parse the brokers and numbers of queues in an ``orderTopicConf``; ignore other items."""
     items = (item.partition(":") for item in configuration.split(";"))
     return [(broker, int(count)) for broker, _, count in items if count.isdecimal() and len(count) <= _COUNT_DIGITS]
 
 
 def check_queue_numbers(topic: str, data: TopicRouteData, ordered: Iterable[int] = ()) -> None:
-    """Before an object is made for each queue of a route, see that they are not billions.
+    """Check the number of queues of a route before an object is made for each.
 
-    :raises ClientError: there are more than a client believes.
+    :raises ClientError: there are impossibly many.
     """
     count = sum(ordered) + sum(
         max(queues.read_queue_nums, 0) + max(queues.write_queue_nums, 0) for queues in data.queue_datas
@@ -109,7 +109,7 @@ def check_queue_numbers(topic: str, data: TopicRouteData, ordered: Iterable[int]
 
 
 def namesrv_addresses(text: str | None) -> tuple[str, ...]:
-    """The addresses in ``host:port;host:port``; without any, those of ``NAMESRV_ADDR``, else port 9876 of this host.
+    """Parse ``host:port;host:port``; default ``$NAMESRV_ADDR``, else port 9876 of this host.
 
     :raises ValueError: one of them has no port, or there are only separators.
     """
@@ -123,15 +123,15 @@ def namesrv_addresses(text: str | None) -> tuple[str, ...]:
 
 
 class RouteTable:
-    """All routes that one client knows.
+    """The routes of one client.
 
-    A route once known is kept while nameservers or brokers are away: a stale route beats none.
+    A stored route stays while nameservers or brokers are away.
     """
 
     def __init__(self, remoting: RemotingClient, namesrv: tuple[str, ...], clock: Clock) -> None:
         self.namesrv = namesrv
         self.on_change: list[Callable[[str], None]] = []
-        """Called with the topic whose route has changed."""
+        """Called with a topic when its route has changed."""
         self._remoting = remoting
         self._clock = clock
         self._routes: dict[str, TopicRoute] = {}
@@ -140,36 +140,36 @@ class RouteTable:
         self._brokers: dict[str, dict[int, str]] = {}
         self._sticky = random.randrange(len(namesrv))
 
-    # --- what is known ---
+    # --- stored routes ---
 
     def known(self, topic: str) -> TopicRoute | None:
-        """The route, without asking anybody."""
+        """The stored route, without a request."""
         return self._routes.get(topic)
 
     @property
     def brokers(self) -> Mapping[str, Mapping[int, str]]:
-        """brokerName → broker id → address, of every route known."""
+        """brokerName → broker id → address, of all stored routes."""
         return self._brokers
 
     def can_write_to(self, broker_name: str) -> bool:
-        """Whether a known route has a queue of that broker to send to."""
+        """Tell whether a stored route has a writable queue of the broker."""
         return any(queue.broker_name == broker_name for route in self._routes.values() for queue in route.write_queues)
 
     def master(self, broker_name: str) -> str | None:
-        """The address of the master of that name."""
+        """The address of the master with this broker name."""
         return self._brokers.get(broker_name, {}).get(MASTER_ID)
 
     def readable(self, broker_name: str, broker_id: int = MASTER_ID) -> str | None:
-        """The address to read from: of the broker with that id, else of any of that name."""
+        """The address to read from: the broker with that id, else any with that name."""
         addresses = self._brokers.get(broker_name)
         if not addresses:
             return None
         return addresses.get(broker_id) or next(iter(addresses.values()))
 
-    # --- asking ---
+    # --- requests ---
 
     async def get(self, topic: str) -> TopicRoute:
-        """The route of a topic, asked for when it is not known yet.
+        """Return the route of a topic; ask for it if it is not stored.
 
         :raises RouteNotFoundError: the nameserver does not know the topic.
         :raises RemotingError: no nameserver answers.
@@ -181,11 +181,11 @@ class RouteTable:
         return await self._ask_once(topic)
 
     async def find_for_send(self, topic: str, queue_nums: int, deadline: float) -> TopicRoute:
-        """As :meth:`get_for_send`, with patience for what passes, see :meth:`find`."""
+        """As :meth:`get_for_send`, with the patience of :meth:`find`."""
         return await self.find(partial(self.get_for_send, topic, queue_nums), deadline)
 
     async def get_for_send(self, topic: str, queue_nums: int) -> TopicRoute:
-        """As :meth:`get`; an unknown topic gets the queues that a broker will make for it (``TBW102``).
+        """As :meth:`get`; an unknown topic gets the queues that a broker will create for it (``TBW102``).
 
         :param queue_nums: queues that the producer will ask for (``defaultTopicQueueNums``).
         """
@@ -202,7 +202,7 @@ class RouteTable:
                 raise unknown from None
 
     async def get_soon(self, topic: str) -> TopicRoute:
-        """As :meth:`get`, with patience for what passes, see :meth:`find`; three seconds at most.
+        """As :meth:`get`, with the patience of :meth:`find`, for at most three seconds.
 
         :raises RouteNotFoundError: no nameserver knows the topic.
         :raises RemotingError: no nameserver answers.
@@ -210,11 +210,11 @@ class RouteTable:
         return await self.find(partial(self.get, topic), self._clock.monotonic() + ROUTE_TIMEOUT_S)
 
     async def find(self, ask: Callable[[], Awaitable[TopicRoute]], deadline: float) -> TopicRoute:
-        """Ask again and again for a route that may be there in a moment.
+        """Ask again and again for a route that may exist in a moment.
 
-        A broker answers the message that makes a topic before it has told the nameservers, so an unknown topic
-        is asked for again for a second and a half. A nameserver that was just started knows no broker at all, or
-        cannot be reached yet: that is waited for until ``deadline``.
+        A broker answers the message that creates a topic before the nameservers know the topic, so this method asks for
+        an unknown topic for a second and a half. A nameserver that was just started knows no broker at all, or cannot
+        be reached yet: then it asks until ``deadline``.
 
         :raises RouteNotFoundError: no nameserver knows the topic.
         :raises RemotingError: no nameserver answers.
@@ -233,7 +233,7 @@ class RouteTable:
             pause_s = min(2 * pause_s, NEW_TOPIC_LAST_PAUSE_S)
 
     async def _knows_brokers(self) -> bool:
-        """Whether a nameserver has brokers, or does not say: then an unknown topic is one that does not exist."""
+        """Tell whether an unknown topic does not exist: a nameserver has brokers, or does not answer."""
         try:
             answer = await self.ask_namesrv(RequestCode.GET_BROKER_CLUSTER_INFO, None)
             return answer.code != ResponseCode.SUCCESS or bool(decode_body(ClusterInfo, answer.body).broker_addr_table)
@@ -241,11 +241,11 @@ class RouteTable:
             return True
 
     async def refresh(self, topic: str) -> TopicRoute:
-        """Ask again, whatever is known."""
+        """Ask for a route even if it is stored."""
         return await self._ask_once(topic)
 
     async def refresh_all(self) -> None:
-        """Ask again for every topic in use; failures leave what is known."""
+        """Ask again for every topic in use; after a failure the stored route stays."""
         for topic in sorted(self._wanted):
             try:
                 await self._ask_once(topic)
@@ -253,14 +253,14 @@ class RouteTable:
                 continue
 
     def forget(self, topic: str) -> None:
-        """Stop refreshing a topic that nobody uses any more."""
+        """Stop refreshing a topic, and forget its route."""
         self._wanted.discard(topic)
         self._routes.pop(topic, None)
 
     async def ask_namesrv(
         self, code: int, header: Header | None, *, timeout_s: float = ROUTE_TIMEOUT_S, body: bytes = b""
     ) -> RemotingCommand:
-        """Ask the nameserver that answered last, else the others in turn; ``timeout_s`` is for all together.
+        """Ask the nameserver that answered last, then the others in turn; ``timeout_s`` is for all together.
 
         :raises RemotingError: none of them answers.
         """
@@ -292,7 +292,7 @@ class RouteTable:
             task.exception()  # read here, since everyone who asked may have stopped waiting
 
     async def _ask(self, topic: str, queue_nums: int | None) -> TopicRoute:
-        """Ask for a topic or, with ``queue_nums``, for where it would be made with so many queues."""
+        """Ask for a topic or, with ``queue_nums``, for the brokers that would create it with that number of queues."""
         asked = topic if queue_nums is None else AUTO_CREATE_TOPIC
         header = GetRouteInfoRequestHeader(topic=asked)
         answer = await self.ask_namesrv(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
@@ -310,7 +310,7 @@ class RouteTable:
         return self._keep(route_of(topic, data, auto_create=queue_nums is not None))
 
     async def _ask_others(self, header: GetRouteInfoRequestHeader, answer: RemotingCommand) -> RemotingCommand:
-        """Ask the other nameservers for what one does not know: it may have been started a moment ago."""
+        """Ask the other nameservers for a topic that the first one does not know: it may have just been started."""
         first = self._sticky
         for step in range(1, len(self.namesrv)):
             address = self.namesrv[(first + step) % len(self.namesrv)]
@@ -337,9 +337,9 @@ class RouteTable:
 
 
 def queue_or_fail(route: TopicRoute) -> tuple[MessageQueue, ...]:
-    """The write queues.
+    """Return the write queues.
 
-    :raises MasterNotFoundError: there may be again in a moment: none of its writable brokers has a master now.
+    :raises MasterNotFoundError: none of its writable brokers has a master now; one may be back in a moment.
     :raises ClientStateError: the topic, or each of its brokers, is not writable.
     """
     if not route.write_queues:

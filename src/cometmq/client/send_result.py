@@ -1,27 +1,30 @@
-"""What a producer is told about a message that was stored (``SendResult``, ``SendStatus``)."""
+"""Results of sends: one message, or many with one wake-up (``SendResult``, ``SendStatus``)."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from enum import Enum
 from typing import Final
 
 import msgspec
 
+from cometmq.client.errors import ClientError, ClientStateError
 from cometmq.remoting.bodies import MessageQueue
 from cometmq.remoting.codes import ResponseCode
 
 
 class SendStatus(Enum):
-    """How safe the message is by now; it is stored in every case."""
+    """The safety of a stored message."""
 
     SEND_OK = "SEND_OK"
-    """Stored as the broker was configured to."""
+    """Stored as the broker is configured."""
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
     """Stored, not yet flushed to disk (SYNC_FLUSH)."""
     FLUSH_SLAVE_TIMEOUT = "FLUSH_SLAVE_TIMEOUT"
     """Stored, not yet confirmed by a slave (SYNC_MASTER)."""
     SLAVE_NOT_AVAILABLE = "SLAVE_NOT_AVAILABLE"
-    """Stored, but there is no slave that could take it (SYNC_MASTER)."""
+    """Stored, but no slave is there (SYNC_MASTER)."""
 
 
 STATUS_BY_CODE: Final = {
@@ -33,14 +36,118 @@ STATUS_BY_CODE: Final = {
 
 
 class SendResult(msgspec.Struct, frozen=True):
-    """Where a message stands."""
+    """The place of a stored message."""
 
     status: SendStatus
     msg_id: str
-    """The client's id (UNIQ_KEY); what consumers see as ``msg_id``."""
+    """The client's id (UNIQ_KEY), which consumers see as ``msg_id``."""
     offset_msg_id: str
     """The broker's id: its address and the log offset, in hex."""
     queue: MessageQueue
     queue_offset: int
     recall_handle: str | None = None
-    """Of a message with a delay of its own: what ``Producer.recall`` takes. RocketMQ gives it since 5.3.2."""
+    """The argument of ``Producer.recall``; brokers return it for any delay (RocketMQ since 5.3.2)."""
+
+
+class PartlySentError(ClientError):
+    """Some messages of a list were not stored.
+
+    ``outcomes`` has one entry for each message, in the order given: its result or its failure.
+    """
+
+    def __init__(self, outcomes: Sequence[SendResult | BaseException]) -> None:
+        failed = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+        super().__init__(
+            f"{len(failed)} of {len(outcomes)} messages were not sent, the first one because: {failed[0]}",
+            code=getattr(failed[0], "code", None),
+            next_step="send those again whose entry in outcomes is an error",
+        )
+        self.outcomes = tuple(outcomes)
+
+
+class Single:
+    """The outcome of one delivery, for one waiter."""
+
+    __slots__ = ("future",)
+
+    def __init__(self) -> None:
+        self.future: asyncio.Future[list[SendResult]] = asyncio.get_running_loop().create_future()
+
+    def done(self, index: int, outcome: list[SendResult] | BaseException) -> None:
+        """Wake the waiter."""
+        if self.future.done():
+            return
+        if isinstance(outcome, BaseException):
+            self.future.set_exception(raisable(outcome))
+        else:
+            self.future.set_result(outcome)
+
+
+class Many:
+    """The outcomes of many deliveries, with one wake-up; each delivery is one message or a batch.
+
+    :param positions: for each delivery the places of its messages in the list.
+    :param total: the number of messages.
+    """
+
+    def __init__(self, positions: Sequence[Sequence[int]] | None, total: int) -> None:
+        self.in_flight = 0
+        self._positions = positions
+        self._outcomes: list[SendResult | BaseException | None] = [None] * total
+        self.failed = False
+        """A delivery has failed."""
+        self._waiter: asyncio.Future[None] | None = None
+        self._wake_at = 0
+
+    def done(self, index: int, outcome: list[SendResult] | BaseException) -> None:
+        """Store the outcome of delivery ``index``."""
+        self.in_flight -= 1
+        if isinstance(outcome, BaseException):
+            self.failed = True
+            error = raisable(outcome)
+            for position in (index,) if self._positions is None else self._positions[index]:
+                self._outcomes[position] = error
+        elif self._positions is None:
+            self._outcomes[index] = outcome[0]
+        else:
+            for position, result in zip(self._positions[index], outcome, strict=True):
+                self._outcomes[position] = result
+        if self._waiter is not None and self.in_flight <= self._wake_at:
+            if not self._waiter.done():
+                self._waiter.set_result(None)
+            self._waiter = None
+
+    def give_up(self, index: int, why: str) -> None:
+        """Count delivery ``index`` as failed without beginning it."""
+        self.in_flight += 1
+        self.done(index, ClientError(why, next_step="send it again after those before it"))
+
+    async def until(self, in_flight: int) -> None:
+        """Wait until at most ``in_flight`` deliveries are under way."""
+        if self.in_flight > in_flight:
+            self._wake_at = in_flight
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+
+    def results(self) -> list[SendResult]:
+        """The result of every message.
+
+        :raises PartlySentError: some failed.
+        """
+        if self.failed:
+            raise PartlySentError([outcome for outcome in self._outcomes if outcome is not None])
+        return [outcome for outcome in self._outcomes if isinstance(outcome, SendResult)]
+
+
+def raisable(error: BaseException) -> BaseException:
+    """Return a failure as the caller gets it: a cancelled task means that the producer was closed."""
+    if isinstance(error, asyncio.CancelledError):
+        return ClientStateError(
+            "the producer was closed before the message was answered",
+            next_step="look if it is stored, or send it again; give close_timeout_s more time",
+        )
+    if isinstance(error, StopIteration | StopAsyncIteration | GeneratorExit):  # no future and no coroutine raises these
+        failure = ClientError(f"{error!r} was raised while the message was sent", next_step="look at the selector")
+        failure.__cause__ = error
+        return failure
+    return error

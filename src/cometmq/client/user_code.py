@@ -1,12 +1,13 @@
-"""Calls of the application's own functions, which may raise anything: ``SystemExit`` and ``CancelledError`` as well.
+"""Calls of the application's functions, which may raise anything, even ``SystemExit`` and ``CancelledError``.
 
-What escapes from them must end neither the task that calls them nor its event loop. Only a cancellation of our
-own ends that task; it is told from one of the function's own by whether the client is being closed.
+Their errors must not end the calling task or its event loop. Only a cancellation by the client ends the task;
+a cancellation while the client is not being closed is a failure of the function.
 """
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import TypeVar
@@ -15,12 +16,12 @@ R = TypeVar("R")
 
 
 def is_end(error: BaseException) -> bool:
-    """Whether it may be the end of the task that makes the call instead of the function's own failure."""
+    """Tell whether an error may be the end of the calling task instead of a failure of the function."""
     return isinstance(error, asyncio.CancelledError | GeneratorExit)
 
 
 def keep_task() -> None:
-    """Let the task go on that the function it called has cancelled."""
+    """Undo the cancellation of the current task by the function that it called."""
     try:
         task = asyncio.current_task()
     except RuntimeError:  # in a thread there is none
@@ -29,10 +30,17 @@ def keep_task() -> None:
         task.uncancel()
 
 
-async def in_thread(threads: Executor | None, function: Callable[..., R], *arguments: object) -> R:
-    """Call a function in a thread, of the event loop's own by default; what it raises is raised here.
+def is_async(function: Callable[..., object]) -> bool:
+    """Tell whether a function is an ``async def``, or an object whose ``__call__`` is."""
+    method = getattr(function, "__call__", None)  # noqa: B004 - the method itself is looked at
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(method)
 
-    Futures do not carry ``StopIteration``, and ``GeneratorExit`` from a future closes the coroutine that waits.
+
+async def in_thread(threads: Executor | None, function: Callable[..., R], *arguments: object) -> R:
+    """Call a function in a thread, by default of the event loop's own pool; raise what it raises.
+
+    The error is not set on the future: a future does not carry ``StopIteration``, and ``GeneratorExit`` from a
+    future closes the waiting coroutine.
     """
     outcome, error = await asyncio.get_running_loop().run_in_executor(threads, _call, function, arguments)
     if error is not None:

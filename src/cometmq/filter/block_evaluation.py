@@ -1,60 +1,281 @@
-"""Selectors over many records at once; for the rest, record by record, as :mod:`cometmq.filter.evaluation` says.
+"""Evaluates a selector for many records at once, by array operations.
 
-Of the outermost AND each term is told for all rows of a block, those that leave few rows first; what is left
-goes on in a narrower block. Rows of which a term cannot tell are evaluated one by one, all of the expression, so
-that nothing has to be known here about nulls and errors but one thing: a record matches only if every term of the
-outermost AND is TRUE.
+Theory of operation. A record matches only if every term of the outermost AND is TRUE. So the terms are evaluated one
+after the other for all rows of a block, those first that leave few rows, and the rest goes on in a narrower block. A
+term returns for each row *TRUE*, *not TRUE*, or *unknown*: its value is written in an unusual way, or raises an error
+in Java. A row that is unknown for a term, and not excluded by another one, is evaluated alone and completely by
+:mod:`cometmq.filter.evaluation`. So this module needs no rule for nulls and errors, and its result is the same as that
+of the evaluation of each record; tests compare both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final, NamedTuple
+import operator
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from cometmq.filter.block_numbers import Bools, Ints
-from cometmq.filter.block_terms import Term, term_of
-from cometmq.filter.expressions import And, Equal, Expression, In, Kind, Not, Or, Ordering, constant_of
-from cometmq.filter.property_rows import BYTES_AS_A_PROPERTY, PropertyRows
+from cometmq.filter.block_numbers import INT32_DIGITS, INT64_DIGITS, Bools, Ints
+from cometmq.filter.expressions import (
+    And,
+    BooleanCast,
+    Equal,
+    Expression,
+    In,
+    IsNull,
+    Kind,
+    Literal,
+    Not,
+    Or,
+    Ordering,
+    Property,
+    constant_of,
+)
+from cometmq.filter.property_rows import BYTES_AS_A_PROPERTY, SEPARATOR, PropertyRows, Text
 from cometmq.filter.record_block import RecordBlock
 from cometmq.filter.records import properties_length
+
+REPLACEMENT: Final = "\ufffd"
+"""Bytes that are not UTF-8 are read as this character: texts with it are not compared as bytes."""
+_IN_VALUES: Final = 8
+"""Longest list whose texts are compared one after the other; in longer lists values are looked up."""
+
+_OPERATORS: Final[dict[str, Callable[[Any, Any], Any]]] = {
+    ">": operator.gt,
+    ">=": operator.ge,
+    "<": operator.lt,
+    "<=": operator.le,
+    "=": operator.eq,
+    "<>": operator.ne,
+}
+_MIRRORED: Final = {">": "<", ">=": "<=", "<": ">", "<=": ">="}
+_OPPOSITE: Final = {">": "<=", ">=": "<", "<": ">=", "<=": ">"}
+
+
+class Truth(NamedTuple):
+    """The rows for which a term is TRUE, and those for which it is unknown (``None``: no row)."""
+
+    true: Bools
+    unknown: Bools | None = None
+
+
+Evaluate = Callable[[PropertyRows], Truth]
+
+
+class Term(NamedTuple):
+    """A condition: of a property and constants, or AND, OR, NOT of these."""
+
+    names: frozenset[bytes]
+    """The properties that it reads, for :meth:`PropertyRows.has_columns`."""
+    evaluate: Evaluate
+
+
+def term_of(node: Expression) -> Term | None:
+    """Return the term of a node; ``None`` if array operations cannot evaluate it."""
+    match node:
+        case Or() | And():
+            operands = [term_of(operand) for operand in node.operands]
+            known = [operand for operand in operands if operand is not None]
+            if len(known) < len(operands):
+                return None
+            return _any_of(known) if isinstance(node, Or) else _all_of(known)
+        case Not():
+            return _negated(node.operand)
+        case Equal():
+            return _compared("=", node.left, node.right)
+        case Ordering():
+            return _compared(node.operator, node.left, node.right)
+        case In():
+            return _among(node)
+        case IsNull():
+            return _null(node.operand, wanted=True)
+        case BooleanCast():
+            return _always(value=False)
+        case Literal():
+            return _always(value=node.value is True)
+        case _:
+            return None
+
+
+def _negated(node: Expression) -> Term | None:
+    """Return NOT of a term for which null and FALSE are easy to distinguish."""
+    match node:
+        case Equal():
+            return _compared("<>", node.left, node.right)
+        case Ordering():
+            return _compared(_OPPOSITE[node.operator], node.left, node.right)
+        case IsNull():
+            return _null(node.operand, wanted=False)
+        case _:
+            return None
+
+
+def _names(operands: Iterable[Term]) -> frozenset[bytes]:
+    return frozenset[bytes]().union(*(operand.names for operand in operands))
+
+
+def _any_of(operands: list[Term]) -> Term:
+    def any_of(rows: PropertyRows) -> Truth:
+        true = np.zeros(rows.count, np.bool_)
+        unknown = np.zeros(rows.count, np.bool_)
+        for operand in operands:
+            truth = operand.evaluate(rows)
+            true |= truth.true & ~unknown  # what comes before it may have raised an error
+            if truth.unknown is not None:
+                unknown |= truth.unknown & ~true
+        return Truth(true, unknown)
+
+    return Term(_names(operands), any_of)
+
+
+def _all_of(operands: list[Term]) -> Term:
+    """Return AND inside of OR: a null before an error does not hide the error, so any unknown row stays unknown."""
+
+    def all_of(rows: PropertyRows) -> Truth:
+        true = np.ones(rows.count, np.bool_)
+        unknown = np.zeros(rows.count, np.bool_)
+        for operand in operands:
+            truth = operand.evaluate(rows)
+            true &= truth.true
+            if truth.unknown is not None:
+                unknown |= truth.unknown
+        return Truth(true & ~unknown, unknown)
+
+    return Term(_names(operands), all_of)
+
+
+def _always(*, value: bool) -> Term:
+    return Term(frozenset(), lambda rows: Truth(np.full(rows.count, value)))
+
+
+def _compared(symbol: str, left: Expression, right: Expression) -> Term | None:
+    if isinstance(right, Property) and symbol in _MIRRORED:
+        left, right, symbol = right, left, _MIRRORED[symbol]
+    constant = constant_of(right)
+    if not isinstance(left, Property) or constant is None or isinstance(constant.value, bool | None):
+        return None
+    if isinstance(constant.value, str):
+        return _text(left.name, constant.value, wanted=symbol == "=")
+    return _number(left.name, _OPERATORS[symbol], constant.kind, constant.value)
+
+
+def _text(name: str, value: str, *, wanted: bool) -> Term | None:
+    text = _value_of(value)
+    if text is None:
+        return None
+    key = Text.name(name)
+
+    def equal(rows: PropertyRows) -> Truth:
+        column = rows.column(key)
+        return Truth(column.is_text(text), column.valueless)
+
+    def unequal(rows: PropertyRows) -> Truth:
+        column = rows.column(key)
+        return Truth(column.valued(~column.is_text(text)), column.valueless)
+
+    return Term(frozenset([key.text]), equal if wanted else unequal)
+
+
+def _number(name: str, compare: Callable[[Any, Any], Any], kind: Kind, constant: float) -> Term:
+    key = Text.name(name)
+    digits = INT32_DIGITS if kind is Kind.INTEGER else INT64_DIGITS
+
+    def compared(rows: PropertyRows) -> Truth:
+        column = rows.column(key)
+        values, odd = column.doubles() if kind is Kind.DOUBLE else column.whole_numbers(digits)
+        true = compare(values, constant)
+        if odd is not None:
+            true &= ~odd
+        return Truth(true if column.there is None else true & column.there, odd)
+
+    return Term(frozenset([key.text]), compared)
+
+
+def _among(node: In) -> Term | None:
+    texts = [text for value in node.values if (text := _value_of(value)) is not None]
+    if len(texts) < len(node.values):
+        return None
+    key = Text.name(node.operand.name)
+    all_texts = frozenset(text.text[:-1] for text in texts)
+
+    def listed(rows: PropertyRows) -> Truth:
+        column = rows.column(key)
+        data = rows.text
+        places = zip(column.starts.tolist(), (column.starts + column.lengths).tolist(), strict=True)
+        found = np.fromiter((data[start:end] in all_texts for start, end in places), np.bool_, rows.count)
+        return Truth(column.valued(~found) if node.negated else found, column.valueless)
+
+    def among(rows: PropertyRows) -> Truth:
+        column = rows.column(key)
+        found = np.zeros(rows.count, np.bool_)
+        for text in texts:
+            found |= column.is_text(text)
+        return Truth(column.valued(~found) if node.negated else found, column.valueless)
+
+    return Term(frozenset([key.text]), among if len(texts) <= _IN_VALUES else listed)
+
+
+def _null(node: Expression, *, wanted: bool) -> Term | None:
+    if not isinstance(node, Property):
+        return None
+    key = Text.name(node.name)
+
+    def null(rows: PropertyRows) -> Truth:
+        column = rows.column(key)
+        if not wanted:
+            return Truth(column.valued(np.ones(rows.count, np.bool_)), column.valueless)
+        return Truth(np.zeros(rows.count, np.bool_) if column.there is None else ~column.there, column.valueless)
+
+    return Term(frozenset([key.text]), null)
+
+
+def _value_of(value: str) -> Text | None:
+    """Encode a text that has only one form in bytes and can be a value; others are compared one by one."""
+    if not value or REPLACEMENT in value:
+        return None
+    try:
+        text = value.encode()
+    except UnicodeEncodeError:  # half a surrogate pair
+        return None
+    return None if SEPARATOR in text else Text.of(text + bytes((SEPARATOR,)))
+
 
 Predicate = Callable[[memoryview], bool]
 
 
 class Looked(NamedTuple):
-    """What a look at records found."""
+    """The result of an evaluation."""
 
     wanted: Bools
-    """Which of the records match: of the first so many, of one at least."""
+    """For each of the first records, at least one: it matches."""
     work: int
-    """What it cost, as ``MAX_FILTER_WORK`` counts it."""
+    """Its cost, in the unit of ``MAX_FILTER_WORK``."""
 
 
 BlockPredicate = Callable[[memoryview, int, Ints, Ints, int, int], Looked]
 
 _ONE_BY_ONE_BELOW: Final = 24
-"""Records that are sooner looked at one by one than together."""
+"""Number of records below which one after the other is faster."""
 _COPIED_BYTES_AS_A_READ_ONE: Final = 2
-"""So many bytes are copied and marked while one is read by a term that looks at one record."""
+"""Bytes that are copied and marked in the time in which a term of one record reads one byte."""
 _BYTES_READ_AS_A_PROPERTY: Final = 5
-"""So many bytes are read by such a term while another one looks at a property in a block."""
+"""Bytes that such a term reads in the time in which another one compares a property in a block."""
 
 
 def block_predicate(expression: Expression, matches: Predicate) -> BlockPredicate:
-    """The function that tells which of many records match.
+    """Return the function that evaluates many records.
 
     Its arguments are those of :class:`~cometmq.filter.record_block.RecordBlock`, the last one the work that it may
-    do: it tells of fewer records where all would be more. ``matches`` decides about one.
+    do: it answers for fewer records where all would be more. ``matches`` decides about one.
     """
     heavy = weight(expression)
-    told = [term_of(node) for node in sorted(_outermost(expression), key=_passes)]
-    terms = [term for term in told if term is not None]
-    whole = len(terms) == len(told)  # else rows that pass all terms are looked at one by one
+    found = [term_of(node) for node in sorted(_outermost(expression), key=_passes)]
+    terms = [term for term in found if term is not None]
+    whole = len(terms) == len(found)  # else rows that pass all terms are looked at one by one
 
     def most_bytes(most: int) -> int:
-        """How many bytes of rows are that much work at least."""
+        """The bytes of rows that cost at least this work."""
         of_byte = 1 / _COPIED_BYTES_AS_A_READ_ONE + heavy * _BYTES_READ_AS_A_PROPERTY / BYTES_AS_A_PROPERTY
         return int(most / of_byte)
 
@@ -101,7 +322,7 @@ def block_predicate(expression: Expression, matches: Predicate) -> BlockPredicat
 
 
 def _survivors(terms: list[Term], rows: PropertyRows) -> tuple[Ints, Ints]:
-    """The rows for which no term is known not to be TRUE, and those of them for which one is not known."""
+    """Return the rows that no term excludes, and those of them for which a term is unknown."""
     numbers = np.arange(rows.count)
     passed = np.ones(rows.count, np.bool_)
     unknown = np.zeros(rows.count, np.bool_)
@@ -113,7 +334,7 @@ def _survivors(terms: list[Term], rows: PropertyRows) -> tuple[Ints, Ints]:
             if 2 * len(left) <= rows.count:
                 rows = rows.narrowed(left)
                 numbers, passed, unknown = numbers[left], passed[left], unknown[left]
-        true, doubt = term.tell(rows)
+        true, doubt = term.evaluate(rows)
         if doubt is not None:
             unknown |= doubt
             true = true | doubt
@@ -122,7 +343,7 @@ def _survivors(terms: list[Term], rows: PropertyRows) -> tuple[Ints, Ints]:
 
 
 def weight(node: Expression) -> int:
-    """How many terms read a property."""
+    """Count the terms that read a property."""
     match node:
         case And() | Or():
             return sum(weight(operand) for operand in node.operands)
@@ -140,7 +361,7 @@ def _outermost(node: Expression) -> list[Expression]:
 
 
 def _passes(node: Expression) -> int:
-    """How many rows pass a term, by its kind; of those that pass about as many the quicker ones come first."""
+    """Rank a term by the rows that pass it, by its kind; of terms that pass about as many the faster one is first."""
     match node:
         case Equal():
             constant = constant_of(node.right)

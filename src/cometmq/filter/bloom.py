@@ -1,4 +1,4 @@
-"""The bits that stand for a filter in ``consumerFilter.json`` (``BloomFilter``, ``BloomFilterData``)."""
+"""The bits of a filter in ``consumerFilter.json`` (``BloomFilter``, ``BloomFilterData``)."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _BLOCK_BYTES: Final = 16
 
 
 class BloomFilterData(msgspec.Struct, frozen=True, rename="camel"):
-    """As the file keeps it: the size of the bitmap, and the bits of one filter in it."""
+    """The form in the file: the size of the bitmap, and the bits of one filter in it."""
 
     bit_num: int
     bit_pos: list[int]
 
 
 class BloomFilter(msgspec.Struct, frozen=True):
-    """``hash_count`` bits in a bitmap of ``bit_count`` stand for one entry."""
+    """A Bloom filter: ``hash_count`` bits for each entry in a bitmap of ``bit_count``."""
 
     hash_count: int
     bit_count: int
@@ -45,11 +45,11 @@ class BloomFilter(msgspec.Struct, frozen=True):
         return BloomFilterData(bit_num=self.bit_count, bit_pos=self.positions(f"{group}#{topic}"))
 
     def made(self, data: BloomFilterData | None) -> bool:
-        """Whether these bits can be of this filter: a bitmap of its size, as many bits (``BloomFilter.isValid``)."""
+        """Tell whether bits fit this filter: a bitmap of its size, and as many bits (``BloomFilter.isValid``)."""
         return data is not None and data.bit_num == self.bit_count and len(data.bit_pos) == self.hash_count
 
     def positions(self, text: str) -> list[int]:
-        """The bits of an entry; one may come twice."""
+        """Return the bits of an entry; a bit may come twice."""
         hashed = murmur3_128_low(text.encode())
         positions = []
         for number in range(1, self.hash_count + 1):
@@ -61,7 +61,7 @@ class BloomFilter(msgspec.Struct, frozen=True):
 
 
 def murmur3_128_low(data: bytes) -> int:
-    """The first 64 bits, unsigned, of MurmurHash3 x64 128 with seed 0."""
+    """Return the first 64 bits, unsigned, of MurmurHash3 x64 128 with seed 0."""
     h1 = h2 = 0
     whole = len(data) - len(data) % _BLOCK_BYTES
     for k1, k2 in _PAIR.iter_unpack(data[:whole]):

@@ -16,9 +16,9 @@ INT64_MAX: Final = 2**63 - 1
 _INT32_DIGITS: Final = 10
 _INT64_DIGITS: Final = 19
 _LAST_CHAR: Final = "\uffff"
-"""Java reads char by char, and a digit beyond the basic plane takes two."""
+"""Java reads char by char; a digit outside the basic plane is two chars."""
 _JAVA_BLANKS: Final = "".join(map(chr, range(0x21)))
-"""What ``String.trim`` takes away."""
+"""The characters that ``String.trim`` removes."""
 
 _DOUBLE: Final = re.compile(
     r"[+-]?(?:"
@@ -54,7 +54,7 @@ def to_long(text: str) -> int:
 
 
 def to_double(text: str) -> float:
-    """``Double.valueOf``: blanks around it, ``NaN``, ``Infinity``, a suffix ``d`` or ``f`` and hexadecimals too.
+    """``Double.valueOf``: also blanks around it, ``NaN``, ``Infinity``, a suffix ``d`` or ``f`` and hexadecimals.
 
     :raises EvaluationError: no number.
     """
@@ -85,7 +85,7 @@ PARSERS: Final[dict[Kind, Callable[[str], int | float | bool]]] = {
     Kind.DOUBLE: to_double,
     Kind.BOOLEAN: to_boolean,
 }
-"""The conversion of a string to the class it is compared with."""
+"""The conversion of a string to the class of the other value."""
 
 
 def compare_doubles(left: float, right: float) -> int:
@@ -98,7 +98,7 @@ def compare_doubles(left: float, right: float) -> int:
 
 
 def compare_numbers(left: float, left_kind: Kind, right: float, right_kind: Kind) -> int:
-    """Negative, zero or positive, after widening to the larger class as Java does."""
+    """Compare two numbers after widening to the larger class, as Java does; negative, zero or positive."""
     if left_kind is Kind.DOUBLE or right_kind is Kind.DOUBLE:
         return compare_doubles(float(left), float(right))
     return (left > right) - (left < right)

@@ -1,4 +1,4 @@
-"""What goes wrong with selectors: at parse time (:class:`FilterError`), and while a message is looked at."""
+"""Errors of selectors: at parse time (:class:`FilterError`), and at evaluation."""
 
 from __future__ import annotations
 
@@ -17,4 +17,4 @@ class FilterError(CometMQError):
 
 
 class EvaluationError(Exception):
-    """A property's value does not fit the comparison it stands in; the message does not match."""
+    """The value of a property does not fit its comparison; the message does not match."""

@@ -1,4 +1,4 @@
-"""From syntax tree to functions: three-valued logic over RocketMQ's conversions (``*Expression.evaluate``).
+"""Compiles a syntax tree to functions: three-valued logic over RocketMQ's conversions (``*Expression.evaluate``).
 
 A tree is turned once into closures. They read properties through functions of their own, so that the same
 tree works on a map and on the bytes of a record. ``None`` is SQL's null.
@@ -54,17 +54,17 @@ _OF_DOUBLES: Final[dict[str, Callable[[Any, Any], bool]]] = {
     ">": lambda value, constant: not value <= constant,  # NaN is above every number
     ">=": lambda value, constant: not value < constant,
 }
-"""For a constant that is neither NaN nor zero; selectors have no such literals."""
+"""Comparison with a constant that is neither NaN nor zero; selectors have no such literals."""
 
 
 class Compiler(Generic[Source]):
-    """Makes functions of trees; ``reader(name)`` gives the function that reads one property of a message."""
+    """Compiles trees; ``reader(name)`` returns the function that reads one property of a message."""
 
     def __init__(self, reader: Callable[[str], Callable[[Source], str | None]]) -> None:
         self._reader = reader
 
     def condition(self, node: Expression) -> Callable[[Source], Truth]:
-        """TRUE, FALSE or null for a message.
+        """Compile a condition: TRUE, FALSE or null for a message.
 
         The function raises :class:`EvaluationError` for a message whose values do not fit.
         """
@@ -93,7 +93,7 @@ class Compiler(Generic[Source]):
         assert_never(node)
 
     def value(self, node: Expression) -> Callable[[Source], Value]:
-        """A node's value for a message; raises as conditions do."""
+        """Compile the value of a node for a message; it raises as conditions do."""
         constant = constant_of(node)
         if constant is not None:
             value = constant.value
@@ -229,7 +229,7 @@ def _cast(read: Callable[[Source], str | None]) -> Callable[[Source], Truth]:
 
 # --- comparisons of two values that are not null -------------------------------------------------
 def _comparison(left: Kind, right: Kind) -> Callable[[Any, Any], int]:
-    """Java's ``compareTo`` after the conversions that two classes of values need; 0 means equal."""
+    """Return Java's ``compareTo`` after the conversions of two classes of values; 0 means equal."""
     if left is right and left not in NUMBERS:
         return _compare_alike
     if left is Kind.BOOLEAN and right is Kind.STRING:
@@ -254,10 +254,10 @@ def _compare_as_doubles(left: Any, right: Any) -> int:
 
 
 def _never_equal(_left: Any, _right: Any) -> int:
-    """Values that Java's filter does not convert count as smaller: never equal."""
+    """Return smaller: Java's filter does not convert these values, so they are never equal."""
     return -1
 
 
 def _refuse(left: Any, right: Any) -> int:
-    """RocketMQ fails with a ClassCastException here: only a property on the left is converted."""
+    """Raise an error: RocketMQ fails with a ClassCastException, since it converts only a property on the left."""
     raise EvaluationError(f"{left} on the left of = cannot be compared with the string {right!r}")

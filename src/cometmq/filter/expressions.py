@@ -1,4 +1,4 @@
-"""The syntax tree of a selector. Every node's Java class of values is known before any message is seen."""
+"""The syntax tree of a selector. The Java class of each node's values is known without a message."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class Kind(enum.Enum):
-    """What a node's value is when it is not null; all properties are strings."""
+    """The class of a node's value if it is not null; all properties are strings."""
 
     STRING = "String"
     INTEGER = "Integer"
@@ -31,13 +31,13 @@ class Literal(msgspec.Struct, frozen=True):
 
 
 class Property(msgspec.Struct, frozen=True):
-    """A property of the message, null where it has none of that name."""
+    """A property of the message, null if there is none of that name."""
 
     name: str
 
 
 class Negate(msgspec.Struct, frozen=True):
-    """Unary minus: null for anything that is no number."""
+    """Unary minus: null for anything that is not a number."""
 
     operand: Expression
 
@@ -112,14 +112,14 @@ def kind_of(node: Expression) -> Kind:
 
 
 def is_condition(node: Expression) -> bool:
-    """Whether a node may stand where TRUE or FALSE is wanted (``BooleanExpression``)."""
+    """Tell whether a node may be a condition (``BooleanExpression``)."""
     if isinstance(node, Literal):
         return node.kind in (Kind.BOOLEAN, Kind.NULL)
     return not isinstance(node, Property | Negate)
 
 
 def constant_of(node: Expression) -> Literal | None:
-    """The number or other constant that a node always is; signs are applied."""
+    """Return the constant that a node always is, with its sign; ``None`` for other nodes."""
     if isinstance(node, Literal):
         return node
     if isinstance(node, Negate):

@@ -1,4 +1,4 @@
-"""From text to syntax tree, with RocketMQ's checks (``SelectorParser.jj``, ``ComparisonExpression``).
+"""Parses a selector, with RocketMQ's checks (``SelectorParser.jj``, ``ComparisonExpression``).
 
 ::
 
@@ -15,9 +15,9 @@ tightly than a comparison: ``NOT a = 1`` is ``(NOT a) = 1``.
 from __future__ import annotations
 
 import math
+import re
 from typing import Final, NamedTuple
 
-from cometmq.filter import lexer
 from cometmq.filter.conversions import INT32_MAX, INT64_MAX, compare_numbers
 from cometmq.filter.errors import FilterError
 from cometmq.filter.expressions import (
@@ -40,6 +40,75 @@ from cometmq.filter.expressions import (
 )
 from cometmq.limits import MAX_FILTER_CHARS, MAX_FILTER_DEPTH, MAX_FILTER_TERMS
 
+END: Final = "END"
+STRING: Final = "STRING"
+INTEGER: Final = "INTEGER"
+FLOAT: Final = "FLOAT"
+NAME: Final = "NAME"
+KEYWORDS: Final = frozenset(["NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS"])
+
+_SKIPPED: Final = re.compile(r"(?:[ \t\n\r\f]+|--[^\n\r]*(?:\r\n|\n|\r)|/\*(?s:.*?)\*/)*")
+"""A ``--`` comment ends with its line; without a line end it is two minus signs, as in RocketMQ."""
+_TOKEN: Final = re.compile(
+    r"(?P<FLOAT>[0-9]+\.[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+)"
+    r"|(?P<INTEGER>0|[1-9][0-9]*[lL]?)"
+    r"|(?P<STRING>'[^']*(?:''[^']*)*')"
+    r"|(?P<NAME>[A-Za-z_$][A-Za-z0-9_$]*)"
+    r"|(?P<SYMBOL><>|<=|>=|[=<>(),+-])"
+)
+_NEXT_STEPS: Final = {
+    "!": "write <> for not equal",
+    "'": "close the string with a quote; a quote inside it is written ''",
+    '"': "strings stand in single quotes",
+    "&": "write AND",
+    "|": "write OR",
+    "/": "close the comment with */; there is no division",
+    "*": "there is no arithmetic in selectors",
+    "%": "there is no arithmetic in selectors",
+    ";": "an expression has no terminator",
+    ".": "names of properties consist of A-Z a-z 0-9 _ $",
+}
+
+
+class Token(NamedTuple):
+    """A token; ``kind`` is one of the constants above, a keyword in capitals, or the symbol itself."""
+
+    kind: str
+    text: str
+    at: int
+    """Index of its first character."""
+
+    def __str__(self) -> str:
+        return "the end of the expression" if self.kind == END else f"{self.text[:40]!r}"
+
+
+def next_token(text: str, at: int) -> tuple[Token, int]:
+    """Return the token at or after index ``at``, and the index behind it; the longest one, as in JavaCC.
+
+    :raises FilterError: no token begins there.
+    """
+    skipped = _SKIPPED.match(text, at)
+    assert skipped is not None  # it matches nothing at least
+    at = skipped.end()
+    if at == len(text):
+        return Token(END, "", at), at
+    found = _TOKEN.match(text, at)
+    if found is None:
+        character = text[at]
+        step = _NEXT_STEPS.get(character)
+        if character == "'":
+            raise FilterError("a string is not closed", at + 1, next_step=step)
+        raise FilterError(f"{character!r} is not part of the selector language", at + 1, next_step=step)
+    kind = found.lastgroup
+    word = found.group()
+    assert kind is not None
+    if kind == "SYMBOL":
+        kind = word
+    elif kind == NAME and word.upper() in KEYWORDS:
+        kind = word.upper()
+    return Token(kind, word, at), found.end()
+
+
 _ORDERINGS: Final = frozenset([">", ">=", "<", "<="])
 _WORDS: Final = {
     "TRUE": Literal(Kind.BOOLEAN, True),
@@ -50,14 +119,14 @@ _SIMPLER: Final = "split the condition over several properties, or use IN for li
 
 
 class Parsed(NamedTuple):
-    """A selector's tree, and the index from which on its text is not part of it."""
+    """The tree of a selector, and the index of the first character that is not part of it."""
 
     expression: Expression
     end: int
 
 
 class _Part(NamedTuple):
-    """A node with what only the parser needs: where it begins, and how deep it is."""
+    """A node with its beginning and its depth, for the parser."""
 
     node: Expression
     at: int
@@ -65,7 +134,7 @@ class _Part(NamedTuple):
 
 
 def parse(text: str) -> Parsed:
-    """The tree of a selector.
+    """Parse a selector.
 
     :raises FilterError: it is empty, malformed, not a condition, or beyond the limits.
     """
@@ -83,12 +152,12 @@ class _Parser:
         self._text = text
         self._terms = 0
         self._open = 0
-        self._token, self._next_at = lexer.next_token(text, 0)
+        self._token, self._next_at = next_token(text, 0)
 
     # --- tokens -------------------------------------------------------------------------------
-    def _advance(self) -> lexer.Token:
+    def _advance(self) -> Token:
         token = self._token
-        self._token, self._next_at = lexer.next_token(self._text, self._next_at)
+        self._token, self._next_at = next_token(self._text, self._next_at)
         return token
 
     def _accept(self, kind: str) -> bool:
@@ -97,14 +166,14 @@ class _Parser:
         self._advance()
         return True
 
-    def _expect(self, kind: str, what: str) -> lexer.Token:
+    def _expect(self, kind: str, what: str) -> Token:
         if self._token.kind != kind:
             raise FilterError(f"{what} is expected, not {self._token}", self._token.at + 1)
         return self._advance()
 
     # --- the grammar --------------------------------------------------------------------------
     def selector(self) -> Parsed:
-        if self._token.kind == lexer.END:
+        if self._token.kind == END:
             raise FilterError("the expression is empty", 1, next_step="write a condition such as amount > 100")
         whole = _condition(self._or())
         return Parsed(whole.node, self._token.at)
@@ -214,20 +283,20 @@ class _Parser:
             self._open -= 1
             self._expect(")", "')'")
             return inner
-        if token.kind == lexer.STRING:
+        if token.kind == STRING:
             return _Part(Literal(Kind.STRING, self._string()), token.at, 1)
-        if token.kind in (lexer.INTEGER, lexer.FLOAT):
-            node = _integer(token) if token.kind == lexer.INTEGER else _float(token)
+        if token.kind in (INTEGER, FLOAT):
+            node = _integer(token) if token.kind == INTEGER else _float(token)
             self._advance()
             return _Part(node, token.at, 1)
         if token.kind in _WORDS:
             self._advance()
             return _Part(_WORDS[token.kind], token.at, 1)
-        name = self._expect(lexer.NAME, "a property, a value or '('")
+        name = self._expect(NAME, "a property, a value or '('")
         return _Part(Property(name.text), name.at, 1)
 
     def _string(self) -> str:
-        token = self._expect(lexer.STRING, "a string in single quotes")
+        token = self._expect(STRING, "a string in single quotes")
         return token.text[1:-1].replace("''", "'")
 
     # --- limits -------------------------------------------------------------------------------
@@ -249,7 +318,7 @@ def _too_deep(at: int) -> FilterError:
 
 
 def _condition(part: _Part) -> _Part:
-    """The part where TRUE or FALSE is wanted."""
+    """Return the node as a condition."""
     if is_condition(part.node):
         return part
     if isinstance(part.node, Property):
@@ -284,7 +353,7 @@ def _ordering(operator: str, left: _Part, right: _Part) -> Ordering:
 
 
 def _check_between(low: _Part, high: _Part) -> None:
-    """Of two numbers that stand there without a sign the first must not be the larger."""
+    """Check that of two numbers without a sign the first is not larger."""
     first, second = low.node, high.node
     if (
         isinstance(first, Literal)
@@ -296,7 +365,7 @@ def _check_between(low: _Part, high: _Part) -> None:
         raise FilterError("BETWEEN has its larger value first", low.at + 1, next_step="swap the two values")
 
 
-def _integer(token: lexer.Token) -> Literal:
+def _integer(token: Token) -> Literal:
     digits = token.text.rstrip("lL")
     if len(digits) > len(str(INT64_MAX)) or int(digits) > INT64_MAX:
         raise FilterError(f"{token} does not fit into 64 bits", token.at + 1, next_step="write it as 1.0E19")
@@ -304,7 +373,7 @@ def _integer(token: lexer.Token) -> Literal:
     return Literal(Kind.INTEGER if value <= INT32_MAX else Kind.LONG, value)
 
 
-def _float(token: lexer.Token) -> Literal:
+def _float(token: Token) -> Literal:
     value = float(token.text)
     if math.isinf(value):
         raise FilterError(f"{token} is too large for a 64-bit float", token.at + 1)

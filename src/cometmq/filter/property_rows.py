@@ -1,6 +1,6 @@
-"""Rows of property texts, one record each, looked through together by array operations.
+"""Rows of property texts, one record each, searched together by array operations.
 
-A row has the same width as all others; what stands before its text is zero::
+All rows have one width; the bytes before the text of a row are zero::
 
     0 … 0x02 name 0x01 value 0x02 name 0x01 value … 0x02 | whatever follows, never looked at
 
@@ -10,24 +10,98 @@ so that a property begins at each 0x02 before the row's end, and its value ends 
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from cometmq.filter.block_numbers import Bools, Bytes, Ints, doubles, short_numbers, whole_numbers
-from cometmq.filter.marked_text import SEPARATOR, WORD, MarkedText, Text
+from cometmq.filter.block_numbers import Bools, Bytes, Ints, Words, doubles, short_numbers, whole_numbers
+
+SEPARATOR: Final = 2
+WORD: Final = 8
+
+
+class Text(NamedTuple):
+    """A text to compare with, as little-endian words."""
+
+    text: bytes
+    words: tuple[tuple[np.uint64, np.uint64], ...]
+    """Mask and value of every eight bytes; the last may be fewer."""
+
+    @classmethod
+    def of(cls, text: bytes) -> Text:
+        """Convert a text."""
+        parts = (text[at : at + WORD] for at in range(0, len(text), WORD))
+        return cls(
+            text, tuple((np.uint64((1 << 8 * len(one)) - 1), np.uint64(int.from_bytes(one, "little"))) for one in parts)
+        )
+
+    @classmethod
+    def name(cls, name: str) -> Text:
+        """Convert the name of a property and its end."""
+        return cls.of(name.encode() + b"\x01")
+
+
+class MarkedText:
+    """The bytes; at least the last word is behind everything that is read."""
+
+    def __init__(self, data: Bytes) -> None:
+        self.data = data
+        self.marks: Bools = data == SEPARATOR
+        """A mask of the separators."""
+
+    @cached_property
+    def separators(self) -> Ints:
+        """The places of all separators."""
+        places: Ints = self.marks.nonzero()[0]
+        return places
+
+    def words(self, at: Ints) -> Words:
+        """Return the eight bytes from each place on."""
+        return copies(self.data, at, WORD).view("<u8")
+
+    def stands_at(self, text: Text, at: Ints, words: Words | None = None) -> Bools:
+        """Tell for each place if ``text`` is there; ``words`` if they have been read."""
+        mask, key = text.words[0]
+        found: Bools = (self.words(at) if words is None else words) & mask == key
+        for number, (mask, key) in enumerate(text.words[1:], 1):
+            left = found.nonzero()[0]
+            places = np.minimum(at[left] + number * WORD, len(self.data) - WORD)
+            found[left] = self.words(places) & mask == key
+        return found
+
+    def behind_separators(self, text: Text) -> Ints:
+        """Return the separators with ``text`` behind them."""
+        found: Bools = self.data[1:] == text.text[0]
+        found &= self.marks[:-1]
+        at = found.nonzero()[0]
+        return at[self.stands_at(text, at + 1)]
+
+    def lengths(self, starts: Ints) -> Ints:
+        """Return the number of bytes from each place to the next separator."""
+        separators = self.separators
+        following = np.minimum(separators.searchsorted(starts), len(separators) - 1)
+        return separators[following] - starts
+
+
+def copies(data: memoryview | Bytes, at: Ints, width: int) -> npt.NDArray[np.void]:
+    """Copy ``width`` bytes from each place on, one copy after the other."""
+    if not len(at):
+        return np.empty(0, f"V{width}")
+    places = len(data) - width + 1
+    return np.ndarray((places,), f"V{width}", data, strides=(1,))[at]
+
 
 MARGIN: Final = 24
-"""Bytes of a row behind the end of its text: a number or a name may be read past a short value."""
+"""Bytes of a row behind the end of its text, since a number or name may be read past a short value."""
 BYTES_AS_A_PROPERTY: Final = 40
-"""So many bytes are compared with a separator and a letter while a property is compared with a name."""
+"""Bytes that are compared with a separator and a letter in the time in which a property is compared with a name."""
 _LOW_BYTE: Final = np.uint64(0xFF)
 _END: Final = np.uint64(SEPARATOR)
 
 
 class PropertyRows:
-    """Some rows.
+    """The property texts of some records.
 
     :param data: the rows, one behind the other; separators stand where each text begins and ends.
     :param width: bytes of each, at least :data:`MARGIN` behind the end of its text.
@@ -38,7 +112,7 @@ class PropertyRows:
         self.data = data
         self.width = width
         self.count = len(ends)
-        """How many there are."""
+        """The number of rows."""
         self._ends = ends
         if self.count:
             data[-MARGIN + 1 :] = 0  # behind the last separator a word can be read, of nothing
@@ -52,20 +126,20 @@ class PropertyRows:
 
     @property
     def work(self) -> int:
-        """What finding one property in all rows costs, in properties that are looked at."""
+        """The cost of finding one property in all rows, in compared properties."""
         return int(np.count_nonzero(self._text.marks)) + len(self.data) // BYTES_AS_A_PROPERTY
 
     def narrowed(self, rows: Ints) -> PropertyRows:
-        """Some of these rows."""
+        """Return some of these rows."""
         data = self.data.reshape(self.count, self.width)[rows].reshape(-1)
         return PropertyRows(data, self.width, self._ends[rows] + (np.arange(len(rows)) - rows) * self.width)
 
     def has_columns(self, names: frozenset[bytes]) -> bool:
-        """Whether the values of all these properties have been found."""
+        """Tell whether the values of all these properties have been found."""
         return self._columns.keys() >= names
 
     def column(self, name: Text) -> Column:
-        """The values of one property; of several in one row the last."""
+        """Find the values of one property; the last one of each row."""
         column = self._columns.get(name.text)
         if column is None:
             column = self._columns[name.text] = self._find(name)
@@ -88,7 +162,7 @@ class PropertyRows:
 
 
 class Column:
-    """One property in all rows.
+    """The values of one property in all rows.
 
     :param text: the rows.
     :param starts: where its value begins; where there is none, eight bytes of nothing.
@@ -104,28 +178,28 @@ class Column:
 
     @cached_property
     def valueless(self) -> Bools | None:
-        """Rows to be read on their own: a property without a value counts as absent."""
+        """Rows to read one by one: a property without a value counts as absent."""
         empty: Bools = self._words & _LOW_BYTE == _END
         return empty if empty.any() else None
 
     def valued(self, rows: Bools) -> Bools:
-        """Those of some rows that have the property, with a value."""
+        """Return the rows of a selection that have a value."""
         if self.there is not None:
             rows = rows & self.there
         return rows if self.valueless is None else rows & ~self.valueless
 
     @cached_property
     def lengths(self) -> Ints:
-        """How long the values are; 0 where there is none."""
+        """The lengths of the values; 0 if there is none."""
         lengths = self._text.lengths(self.starts)
         return lengths if self.there is None else np.where(self.there, lengths, 0)
 
     def is_text(self, text: Text) -> Bools:
-        """Where the value is ``text``, which ends with a separator."""
+        """Return the rows with the value ``text``, which ends with a separator."""
         return self._text.stands_at(text, self.starts, self._words)
 
     def whole_numbers(self, digits: int) -> tuple[npt.NDArray[np.int64 | np.float64], Bools | None]:
-        """The values as numbers of up to so many digits, and which rows have one that is written otherwise."""
+        """Parse the values as numbers of up to ``digits`` digits; also return the rows with another form."""
         found = self._numbers.get(digits)
         if found is None:
             values, odd = self._short_numbers
@@ -139,7 +213,7 @@ class Column:
         return found
 
     def doubles(self) -> tuple[npt.NDArray[np.int64 | np.float64], Bools | None]:
-        """The same for numbers with a point."""
+        """Parse the values as numbers with a point; also return the rows with another form."""
         found = self._numbers.get(0)
         if found is None:
             whole, odd = self._short_numbers

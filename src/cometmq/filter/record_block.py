@@ -1,8 +1,8 @@
-"""The properties of many stored records at once: found where they stand, by array operations.
+"""Finds the properties of many stored records of one log file at once, by array operations.
 
-Records of one log file are looked at together. Of each that is regular (lengths that add up, not unusually
-many properties) the text of the properties is copied into one of :class:`~cometmq.filter.property_rows.PropertyRows`.
-Bodies are not read. Records that are not regular are left to who can read them one by one.
+The text of the properties of each regular record (consistent lengths, not unusually many properties) is copied into a
+row of :class:`~cometmq.filter.property_rows.PropertyRows`. Bodies are not read. Irregular records are read one by one
+elsewhere.
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ from typing import Final
 import numpy as np
 
 from cometmq.filter.block_numbers import Bools, Bytes, Ints
-from cometmq.filter.marked_text import SEPARATOR, copies
-from cometmq.filter.property_rows import MARGIN, PropertyRows
+from cometmq.filter.property_rows import MARGIN, SEPARATOR, PropertyRows, copies
 from cometmq.message.hosts import IPV4_HOST_BYTES, IPV6_HOST_BYTES
 from cometmq.message.record import MESSAGE_MAGIC
 from cometmq.message.sysflag import BORNHOST_V6, STOREHOST_V6
 
 _LENGTH_AT: Final = 84
-"""Where the length of the body stands in a record with IPv4 hosts."""
+"""Offset of the body's length in a record with IPv4 hosts."""
 _HEAD: Final = np.dtype(
     {
         "names": ["magic", "offset", "flags", "length"],
@@ -31,18 +30,18 @@ _HEAD: Final = np.dtype(
 _V6_BYTES: Final = IPV6_HOST_BYTES - IPV4_HOST_BYTES
 _SAMPLE: Final = 20
 WIDEST_PROPERTIES: Final = 4_096
-"""Properties that take more bytes are left to be read one by one."""
+"""Largest properties in a row; larger ones are read one by one."""
 
 
 class RecordBlock:
-    """The properties of the regular records among some, or among the first of them.
+    """The properties of the regular records among the first of some records.
 
     :param view: a log file.
     :param base: the log offset of its first byte.
     :param at: where each record begins in it.
-    :param sizes: how long each is, a record's least length at least; all of it is in ``view``.
-    :param topic_bytes: how long the name of their topic is.
-    :param most_bytes: how many bytes all rows may have; one row there is whatever it has.
+    :param sizes: the length of each, not less than that of the shortest record; all of it is in ``view``.
+    :param topic_bytes: the length of their topic's name.
+    :param most_bytes: the most bytes of all rows together; one row is taken in any case.
     """
 
     def __init__(self, view: memoryview, base: int, at: Ints, sizes: Ints, topic_bytes: int, most_bytes: int) -> None:
@@ -74,12 +73,12 @@ class RecordBlock:
             lengths, rows = lengths[agreed], rows[agreed]
             data = rows.reshape(-1)
         self.regular = regular
-        """Which of the records are rows, of all that there was room for."""
+        """For each record that there was room for: it is a row."""
         self.rows = _text_rows(data, rows, before, lengths)
 
 
 def _text_rows(data: Bytes, rows: Bytes, before: int, lengths: Ints) -> PropertyRows:
-    """Mark where the texts begin and end."""
+    """Mark the beginning and the end of the texts."""
     width = rows.shape[1]
     rows[:, : before - 1] = 0
     rows[:, before - 1] = SEPARATOR
@@ -89,7 +88,7 @@ def _text_rows(data: Bytes, rows: Bytes, before: int, lengths: Ints) -> Property
 
 
 def _begin_behind_hosts(view: memoryview, at: Ints, flags: Ints) -> Ints:
-    """Where the topics begin when some hosts have long addresses; a place behind the record for what is none."""
+    """Return the offsets of topics if some hosts have long addresses; a place behind an irregular record."""
     length_at = at + _LENGTH_AT
     for v6 in (BORNHOST_V6, STOREHOST_V6):
         length_at = length_at + _V6_BYTES * (flags & v6 != 0)
@@ -99,7 +98,7 @@ def _begin_behind_hosts(view: memoryview, at: Ints, flags: Ints) -> Ints:
 
 
 def _widest(lengths: Ints) -> int:
-    """How long the texts of rows may be: a few records with very many properties do not make all rows wide."""
+    """Return the largest length of a row's text, so that a few records with many properties do not widen all rows."""
     if not len(lengths):
         return 0
     longest = int(lengths.max())
@@ -109,6 +108,6 @@ def _widest(lengths: Ints) -> int:
 
 
 def _usual(lengths: Ints) -> int:
-    """About the median, of some of them."""
+    """Estimate the median by a sample."""
     some = sorted(lengths[:: len(lengths) // _SAMPLE + 1].tolist())
     return int(some[len(some) // 2])

@@ -1,4 +1,4 @@
-"""Properties of a stored record, read where they stand: neither the body nor other properties are decoded.
+"""Reads single properties of a stored record; neither the body nor other properties are decoded.
 
 A value cannot contain 0x02, so ``0x02 name 0x01`` begins the property of that name and nothing else. Of
 two properties of one name the last counts; one without a value counts as absent, as everywhere.
@@ -16,7 +16,7 @@ from cometmq.message.record import BORN_HOST_AT, MESSAGE_MAGIC, MESSAGE_MAGIC_V2
 from cometmq.message.sysflag import BORNHOST_V6, STOREHOST_V6
 
 _HEAD: Final = struct.Struct(">4xi28xi44xi")
-"""Magic, sysFlag, and the body's length of a record with IPv4 hosts."""
+"""Magic, sysFlag and the body's length of a record with IPv4 hosts."""
 _IPV4_BODY_AT: Final = 88
 _HOSTS_V6: Final = BORNHOST_V6 | STOREHOST_V6
 _INT: Final = struct.Struct(">i")
@@ -25,7 +25,7 @@ _END: Final = PROPERTY_SEPARATOR.encode()
 
 
 def properties_of(record: memoryview) -> bytes:
-    """The stored text of a record's properties.
+    """Return the stored text of a record's properties.
 
     :raises RecordError: no record, or its lengths lead outside.
     :raises struct.error: it is too short for a record.
@@ -43,7 +43,7 @@ def properties_of(record: memoryview) -> bytes:
 
 
 def properties_length(record: memoryview) -> int:
-    """How many bytes there are to read a record's properties in; 0 for what is no record."""
+    """Return the length of a record's properties; 0 if it is not a record."""
     try:
         return len(properties_of(record))
     except (RecordError, struct.error, IndexError):
@@ -51,7 +51,7 @@ def properties_length(record: memoryview) -> int:
 
 
 def property_reader(name: str) -> Callable[[bytes], str | None]:
-    """The function that finds one property in the text of :func:`properties_of`."""
+    """Return the function that finds one property in the text of :func:`properties_of`."""
     first = f"{name}{NAME_VALUE_SEPARATOR}".encode()
     later = _END + first
     first_length, later_length = len(first), len(later)
@@ -77,7 +77,7 @@ def property_reader(name: str) -> Callable[[bytes], str | None]:
 
 
 def _unusual_tail(record: memoryview, magic: int, sys_flag: int) -> bytes:
-    """What follows the body, of a record with IPv6 hosts or a topic's length of two bytes; that topic is cut out."""
+    """Return the bytes after the body of a record with IPv6 hosts or a two-byte topic length, without that topic."""
     if magic not in (MESSAGE_MAGIC, MESSAGE_MAGIC_V2):
         raise RecordError(f"{magic & 0xFFFFFFFF:#010x} is not the magic of a record")
     hosts = (IPV6_HOST_BYTES if sys_flag & BORNHOST_V6 else IPV4_HOST_BYTES) + (

@@ -10,8 +10,7 @@ from typing import Final
 
 import msgspec
 
-from cometmq.filter.block_evaluation import BlockPredicate, block_predicate, weight
-from cometmq.filter.block_terms import REPLACEMENT
+from cometmq.filter.block_evaluation import REPLACEMENT, BlockPredicate, block_predicate, weight
 from cometmq.filter.errors import FilterError
 from cometmq.filter.evaluation import Compiler, Truth
 from cometmq.filter.expressions import And, Equal, Expression, Kind, Literal, Property
@@ -25,7 +24,7 @@ SQL92: Final = "SQL92"
 
 _SHORT_CHARS: Final = 64
 _READ_ONE_BY_ONE: Final = 8
-"""Terms that find their properties themselves; with more of them it is sooner to decode all."""
+"""Largest number of terms that find their properties themselves; with more of them decoding all is faster."""
 
 
 class Selector(msgspec.Struct, frozen=True, eq=False):
@@ -33,23 +32,23 @@ class Selector(msgspec.Struct, frozen=True, eq=False):
 
     text: str
     key: str | bytes
-    """Short, and the same for the same text only."""
+    """A short id: the same only for the same text."""
     expression: Expression
     ignored: str
-    """What stands behind the complete expression. RocketMQ does not read it, so people should be told:
+    """The text behind the complete expression. RocketMQ ignores it, so users should know about it:
     ``a LIKE 'x%'`` is the property ``a`` and an ignored rest, and never matches."""
     evaluate: Callable[[Mapping[str, str]], Truth]
     """TRUE, FALSE or null (``None``) for the properties of a message; raises EvaluationError."""
     matches: Callable[[Mapping[str, str]], bool]
-    """Whether a message with these properties is wanted; one that cannot be evaluated is not."""
+    """True for the properties of a message that matches; false also if it cannot be evaluated."""
     matches_record: Callable[[memoryview], bool]
-    """The same for a stored record, a view of exactly its bytes; what is no record does not match."""
+    """The same for a stored record, a view of exactly its bytes; false if it is not a record."""
     matches_block: BlockPredicate
     """The same for many records of one topic in one log file, or the first of them; see :func:`block_predicate`."""
 
 
 def parse_selector(text: str) -> Selector:
-    """The selector of an expression; results, failures too, are kept for expressions seen lately.
+    """Compile an expression; results, failures too, are cached for recent expressions.
 
     :raises FilterError: the expression cannot be used; says where and why.
     """
@@ -97,7 +96,7 @@ def _matches_map(evaluate: Callable[[Mapping[str, str]], Truth]) -> Callable[[Ma
 
 
 def _matches_record(expression: Expression) -> Callable[[memoryview], bool]:
-    """All terms of an outermost AND must be TRUE, so the first that is not decides.
+    """Return the predicate of an outermost AND: the first term that is not TRUE decides.
 
     Those that want a certain string are looked for as bytes before anything is evaluated. Where many terms
     read properties, all of these are decoded once.
@@ -132,7 +131,7 @@ def _matches_record(expression: Expression) -> Callable[[memoryview], bool]:
 
 
 def _needle(term: Expression) -> bytes | None:
-    """Bytes that the properties must contain for ``name = 'text'`` to be TRUE."""
+    """Return the bytes that properties must contain for ``name = 'text'`` to be TRUE."""
     if not isinstance(term, Equal):
         return None
     left, right = term.left, term.right

@@ -34,8 +34,15 @@ class BatchPiece(msgspec.Struct, frozen=True, gc=False):
     properties_text: str
 
 
+def encode_piece(flag: int, body: bytes, properties: bytes) -> tuple[bytes, bytes, bytes, bytes]:
+    """Encode one message of a batch, as bytes to join."""
+    size = len(properties)
+    head = _HEAD.pack(PIECE_OVERHEAD_BYTES + len(body) + size, 0, 0, flag, len(body))
+    return head, body, _SHORT.pack(size), properties
+
+
 def encode_batch(pieces: Iterable[BatchPiece]) -> bytes:
-    """The body for these messages.
+    """Encode the body of a batch.
 
     :raises ValueError: the properties of one are longer than 32,767 bytes.
     """
@@ -44,14 +51,12 @@ def encode_batch(pieces: Iterable[BatchPiece]) -> bytes:
         properties = piece.properties_text.encode()
         if len(properties) > MAX_PROPERTIES_BYTES:
             raise ValueError(f"properties of {len(properties)} bytes; at most {MAX_PROPERTIES_BYTES} can be stored")
-        size = PIECE_OVERHEAD_BYTES + len(piece.body) + len(properties)
-        out += (_HEAD.pack(size, 0, 0, piece.flag, len(piece.body)), piece.body, _SHORT.pack(len(properties)))
-        out.append(properties)
+        out += encode_piece(piece.flag, piece.body, properties)
     return b"".join(out)
 
 
 def decode_batch(body: bytes, *, max_messages: int = MAX_BATCH_MESSAGES) -> list[BatchPiece]:
-    """The messages of a batch body.
+    """Decode the body of a batch.
 
     :raises BatchError: lengths that do not add up, text that is not UTF-8, or too many messages.
     """

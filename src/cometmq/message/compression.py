@@ -1,4 +1,4 @@
-"""Packing and unpacking of bodies (``common/compression`` of RocketMQ 4.9.4+).
+"""Compression of bodies (``common/compression`` of RocketMQ 4.9.4+).
 
 zlib is an RFC 1950 stream, LZ4 the LZ4 *frame* format, ZSTD a zstd frame. Unpacking has a limit,
 whatever the packed sizes claim.
@@ -18,15 +18,15 @@ DEFAULT_LEVEL: Final = 5
 
 
 _ZSTD_WINDOW_BYTES: Final = 1 << 27
-"""Largest window that a zstd frame may ask for (the format allows 2 GiB)."""
+"""Largest window that a zstd frame may demand (the format allows 2 GiB)."""
 
 
 class DecompressionError(CometMQError):
-    """A body is not what its flag says, or larger than the limit once unpacked."""
+    """A body does not have the form of its flag, or is larger than the limit when decompressed."""
 
 
 def compress(body: bytes, kind: CompressionType = CompressionType.ZLIB, level: int = DEFAULT_LEVEL) -> bytes:
-    """Pack ``body``; ``level`` means what the library of ``kind`` takes it for."""
+    """Compress ``body``; ``level`` is that of the library of ``kind``."""
     if kind is CompressionType.LZ4:
         import lz4.frame
 
@@ -39,7 +39,7 @@ def compress(body: bytes, kind: CompressionType = CompressionType.ZLIB, level: i
 
 
 def decompress(body: bytes, sys_flag: int, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> bytes:
-    """Unpack ``body`` as its ``sys_flag`` says; one that is not packed is returned as it is.
+    """Decompress ``body`` by its ``sys_flag``; return an uncompressed one unchanged.
 
     :raises DecompressionError: the data are damaged or cut, the type is unknown, or more than
         ``max_bytes`` would come out.

@@ -13,11 +13,11 @@ IPV4_HOST_BYTES: Final = 8
 IPV6_HOST_BYTES: Final = 20
 _PORT: Final = struct.Struct(">i")
 _PROBES: Final = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))
-"""Addresses reserved for documentation: choosing a route to them tells the own address, nothing is sent."""
+"""Addresses reserved for documentation: a route to them shows the own address; nothing is sent."""
 
 
 def own_ip() -> str:
-    """This host's IPv4 address as others see it, else its IPv6 address, else the loopback address."""
+    """Return this host's outer IPv4 address, else its IPv6 address, else the loopback address."""
     for family, target in _PROBES:
         try:
             with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -29,7 +29,7 @@ def own_ip() -> str:
 
 
 def encode_host(ip: str, port: int) -> bytes:
-    """The stored form of an address: 8 bytes for IPv4 (also IPv4 mapped into IPv6), 20 for IPv6.
+    """Encode an address as records store it: 8 bytes for IPv4 (also IPv4 mapped into IPv6), 20 for IPv6.
 
     :raises ValueError: ``ip`` is not a literal address.
     """
@@ -44,15 +44,15 @@ def encode_host(ip: str, port: int) -> bytes:
 
 
 def decode_host(stored: bytes) -> tuple[str, int]:
-    """``(ip, port)`` of a stored address of 8 or 20 bytes."""
+    """Decode ``(ip, port)`` of a stored address of 8 or 20 bytes."""
     family = socket.AF_INET if len(stored) == IPV4_HOST_BYTES else socket.AF_INET6
     return socket.inet_ntop(family, stored[:-4]), _PORT.unpack_from(stored, len(stored) - 4)[0]
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """``(host, port)`` of ``host:port``, ``[v6]:port`` or Java's ``v6:port``.
+    """Parse ``(host, port)`` of ``host:port``, ``[v6]:port`` or Java's ``v6:port``.
 
-    :raises ValueError: there is no port, or it is not within 0 to 65535.
+    :raises ValueError: there is no port, or it is not from 0 to 65535.
     """
     host, separator, port_text = text.strip().rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
@@ -62,10 +62,10 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 def split_addresses(text: str) -> tuple[str, ...]:
-    """The addresses in a list joined by ``;`` (or ``,``), each once; they are not checked."""
+    """Split a list of addresses joined by ``;`` or ``,``; each once, unchecked."""
     return tuple(dict.fromkeys(part.strip() for part in text.replace(",", ";").split(";") if part.strip()))
 
 
 def format_address(host: str, port: int) -> str:
-    """``host:port``, with brackets around an IPv6 address."""
+    """Format ``host:port``, with brackets around an IPv6 address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,4 +1,4 @@
-"""Ids and hashes: offset ids, unique keys, tag codes, index key hashes.
+"""Ids and hashes: offset ids, unique keys, recall handles, tag codes, index key hashes.
 
 Rules: ``MessageDecoder.createMessageId``, ``MessageClientIDSetter``, ``String.hashCode``,
 ``MessageExtBrokerInner.tagsString2tagsCode``, ``IndexFile.indexKeyHashMethod``.
@@ -6,15 +6,21 @@ Rules: ``MessageDecoder.createMessageId``, ``MessageClientIDSetter``, ``String.h
 
 from __future__ import annotations
 
+import base64
+import binascii
 import datetime
 import os
 import struct
 import threading
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
+
+import msgspec
 
 from cometmq.clock import SYSTEM_CLOCK, Clock
+from cometmq.errors import CometMQError
+from cometmq.limits import MAX_RECALL_HANDLE_CHARS
 from cometmq.message.hosts import IPV4_HOST_BYTES, IPV6_HOST_BYTES, decode_host, encode_host, own_ip
 
 if TYPE_CHECKING:
@@ -23,7 +29,7 @@ if TYPE_CHECKING:
 
 _MASK: Final = 0xFFFFFFFF
 _MATRIX_KEY_CHARS: Final = 128
-"""Longest key that is hashed in a matrix with others; one longer key would widen the rows of all."""
+"""Longest key that is hashed in a matrix with others; a longer one would widen all rows."""
 
 
 def java_hash(text: str) -> int:
@@ -41,7 +47,7 @@ def java_hash(text: str) -> int:
 
 @lru_cache(maxsize=4096)
 def tags_code(tag: str | None) -> int:
-    """The code that a ConsumeQueue keeps for a tag: its Java hash, 0 for none."""
+    """The code of a tag in a ConsumeQueue: its Java hash, 0 for none."""
     return java_hash(tag) if tag else 0
 
 
@@ -70,7 +76,7 @@ def key_hashes(keys: Sequence[str]) -> npt.NDArray[np.int32]:
 
 
 def _sums_of_any(keys: Sequence[str]) -> npt.NDArray[np.uint32]:
-    """Java hashes, as uint32, of keys of any length in any script."""
+    """Return the Java hashes, as uint32, of keys of any length in any script."""
     import numpy as np
 
     encoded = [key.encode("utf-16-le", "surrogatepass") for key in keys]
@@ -123,7 +129,7 @@ def decode_offset_msg_id(msg_id: str) -> tuple[str, int, int]:
 
 
 class UniqIdGenerator:
-    """Makes client message ids (UNIQ_KEY): 32 hex digits, 56 on a host that has IPv6 only.
+    """Generates client message ids (UNIQ_KEY): 32 hex digits, 56 on a host with IPv6 only.
 
     Layout: ip (4 or 16), low 16 bits of the pid (2), a number for this generator where Java has the
     hash of its class loader (4), milliseconds since the first of the month (4), a counter (2). The
@@ -143,7 +149,7 @@ class UniqIdGenerator:
         self._stamp = ""
 
     def next(self) -> str:
-        """The next id."""
+        """Return the next id."""
         with self._lock:
             now = self._clock.now_ms()
             if now != self._last_ms:
@@ -153,7 +159,7 @@ class UniqIdGenerator:
             return f"{self._stamp}{counter:04X}"
 
     def many(self, count: int) -> list[str]:
-        """The next ``count`` ids."""
+        """Return the next ``count`` ids."""
         with self._lock:
             now = self._clock.now_ms()
             if now != self._last_ms:
@@ -176,3 +182,51 @@ class UniqIdGenerator:
             self._next_month_ms = int(after.timestamp() * 1000)
         self._last_ms = now
         self._stamp = f"{self._prefix}{(now - self._month_start_ms) & _MASK:08X}"
+
+
+_HANDLE_VERSION: Final = "v1"
+_HANDLE_PARTS: Final = 5
+
+
+class RecallHandleError(CometMQError):
+    """The text is not a handle."""
+
+
+class RecallHandle(msgspec.Struct, frozen=True):
+    """The handle of a waiting message, from the answer to its send (``RecallMessageHandle``).
+
+    URL-safe base64 of ``v1 <topic> <brokerName> <due time + 1> <unique key>``.
+    """
+
+    topic: str
+    broker_name: str
+    due_ms: int
+    unique_key: str
+
+    def encode(self) -> str:
+        """Encode the handle."""
+        # RocketMQ's broker, whose times are whole seconds, adds one so that rounding down finds the same second.
+        text = f"{_HANDLE_VERSION} {self.topic} {self.broker_name} {self.due_ms + 1} {self.unique_key}"
+        return base64.urlsafe_b64encode(text.encode()).decode()
+
+    @classmethod
+    def decode(cls, text: str) -> Self:
+        """Decode a handle.
+
+        :raises RecallHandleError: it is no handle.
+        """
+        try:
+            if len(text) > MAX_RECALL_HANDLE_CHARS:
+                raise ValueError(f"more than {MAX_RECALL_HANDLE_CHARS} characters")
+            raw = base64.b64decode(text.encode() + b"=" * (-len(text) % 4), altchars=b"-_", validate=True)
+            parts = raw.decode().split(" ")
+            if len(parts) != _HANDLE_PARTS or parts[0] != _HANDLE_VERSION:
+                raise ValueError(f"not {_HANDLE_VERSION} with {_HANDLE_PARTS} parts")
+            _, topic, broker_name, due_ms, unique_key = parts
+            if not (due_ms.isascii() and due_ms.isdigit() and len(due_ms) < 19):
+                raise ValueError("no time in it")
+        except (ValueError, binascii.Error, UnicodeError) as error:
+            raise RecallHandleError(
+                f"recall handle is invalid: {error}", next_step="give the handle that the send answered"
+            ) from error
+        return cls(topic, broker_name, int(due_ms) - 1, unique_key)

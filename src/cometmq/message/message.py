@@ -56,7 +56,7 @@ class Message(msgspec.Struct):
             self.check_delay()
 
     def check_delay(self) -> None:
-        """See whether it asks for one time, and for one that is certain.
+        """Check that the message has at most one delay, and a valid one.
 
         :raises ValueError: what is wrong, and what to do.
         """
@@ -72,11 +72,11 @@ class Message(msgspec.Struct):
 
     @property
     def is_delayed(self) -> bool:
-        """Whether it is to be delivered later than at once."""
+        """The message has a delay of any kind."""
         return bool(self.delay_level) or self.delay is not None or self.deliver_at is not None
 
     def all_properties(self) -> dict[str, str]:
-        """The properties as they are stored: the user's and those that RocketMQ keeps there."""
+        """The stored properties: the user's and RocketMQ's own."""
         stored = dict(self.properties)
         if self.keys:
             stored[names.KEYS] = self.keys if isinstance(self.keys, str) else KEY_SEPARATOR.join(self.keys)
@@ -93,7 +93,7 @@ class Message(msgspec.Struct):
 
 
 class MessageExt:
-    """One received message: a window onto the bytes of the pull that brought it.
+    """One received message: a view of the bytes of its pull.
 
     Nothing is decoded before it is asked for, so that a consumer which looks at bodies only pays for
     bodies only. It keeps the bytes of its pull alive.
@@ -123,7 +123,7 @@ class MessageExt:
 
     @property
     def queue_id(self) -> int:
-        """The queue that it stands in."""
+        """The id of its queue."""
         return int(_INT.unpack_from(self._data, self._at + 12)[0])
 
     @property
@@ -133,12 +133,12 @@ class MessageExt:
 
     @property
     def queue_offset(self) -> int:
-        """Its place in its queue."""
+        """Its offset in its queue."""
         return int(_LONG.unpack_from(self._data, self._at + 20)[0])
 
     @property
     def commit_log_offset(self) -> int:
-        """Its place in the broker's log, bytes."""
+        """Its offset in the broker's log, in bytes."""
         return int(_LONG.unpack_from(self._data, self._at + 28)[0])
 
     @property
@@ -148,12 +148,12 @@ class MessageExt:
 
     @property
     def born_timestamp(self) -> int:
-        """When the producer made it, ms."""
+        """Time of its creation by the producer, ms since 1970."""
         return int(_LONG.unpack_from(self._data, self._at + 40)[0])
 
     @property
     def store_timestamp(self) -> int:
-        """When the broker stored it, ms."""
+        """Time of its storage by the broker, ms since 1970."""
         return int(_LONG.unpack_from(self._data, self._store_at())[0])
 
     @property
@@ -178,7 +178,7 @@ class MessageExt:
 
     @property
     def reconsume_times(self) -> int:
-        """How often it was consumed and failed before."""
+        """Number of failed consumptions."""
         return int(_INT.unpack_from(self._data, self._fixed_at())[0])
 
     @property
@@ -190,7 +190,7 @@ class MessageExt:
 
     @property
     def body(self) -> bytes:
-        """The body, unpacked where the producer packed it.
+        """The body, decompressed if the producer compressed it.
 
         :raises DecompressionError: it is damaged or larger than the limit.
         """
@@ -209,7 +209,7 @@ class MessageExt:
 
     @property
     def topic(self) -> str:
-        """The topic sent to; of a retried message the original one, as RocketMQ's consumers show it."""
+        """The topic; for a retried message the original one, as in RocketMQ's consumers."""
         return self.properties.get(names.RETRY_TOPIC) or self.stored_topic
 
     @property
@@ -242,7 +242,7 @@ class MessageExt:
         return tuple(self.properties.get(names.KEYS, "").split())
 
     def with_reconsume_times(self, times: int) -> MessageExt:
-        """A copy, with bytes of its own, that says it failed so often."""
+        """Return a copy with its own bytes and another number of failures."""
         record = bytearray(self._data[self._at : self._at + self.store_size])
         _INT.pack_into(record, self._fixed_at() - self._at, times)
         return MessageExt(bytes(record), 0, self.broker_name)
@@ -288,7 +288,7 @@ class MessageExt:
 
 
 def split_records(data: bytes, broker_name: str = "") -> Iterator[MessageExt]:
-    """The messages of a pull's body; sizes and magics are checked, the rest when it is looked at.
+    """Yield the messages of a pull's body; sizes and magics are checked now, the rest when it is read.
 
     :raises RecordError: the body is not a run of whole records.
     """

@@ -1,4 +1,4 @@
-"""Names of topics and groups: what is allowed, what is reserved, what is derived.
+"""Names of topics and groups: allowed, reserved and derived ones.
 
 Rules: ``TopicValidator``, ``MixAll``, ``TransactionalMessageUtil`` of Apache RocketMQ 4.9. Names of
 groups are as strict as names of topics here (Apache does not check them), because a group names the
@@ -18,7 +18,7 @@ PERM_WRITE: Final = 2
 PERM_INHERIT: Final = 1
 
 MASTER_ID: Final = 0
-"""brokerId of a master; slaves have ids above it."""
+"""brokerId of a master; slaves have higher ids."""
 
 RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
@@ -34,10 +34,10 @@ SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
 OFFSET_MOVED_EVENT: Final = "OFFSET_MOVED_EVENT"
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
-"""Where messages with any delay wait, as in RocketMQ 5 (``TimerMessageStore.TIMER_TOPIC``)."""
+"""Topic of waiting messages with any delay, as in RocketMQ 5 (``TimerMessageStore.TIMER_TOPIC``)."""
 
 PRODUCER_RUNS_TOPIC: Final = "rmq_sys_producer_runs"
-"""What records are under that say which producers with sequences have begun to run; it has no queue."""
+"""Topic of the records of opened producers with sequences; it has no queue."""
 
 SYSTEM_TOPICS: Final = frozenset(
     {
@@ -72,7 +72,7 @@ TOOLS_GROUP: Final = "TOOLS_CONSUMER"
 """The group of RocketMQ's own tools; it commits nothing."""
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
-"""The group whose offsets say how far half and op messages are done with."""
+"""The group whose offsets are the progress through half and op messages."""
 SYSTEM_GROUPS: Final = (
     TOOLS_GROUP,
     "FILTERSRV_CONSUMER",
@@ -88,7 +88,7 @@ _ALLOWED: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 
 def check_topic(name: str) -> str | None:
-    """Return RocketMQ's words for what is wrong with a topic name, or ``None`` when it is fine."""
+    """Check a topic name; return RocketMQ's message for a wrong one, ``None`` for a valid one."""
     if not name or name.isspace():
         return "The specified topic is blank."
     if len(name) > MAX_TOPIC_CHARS:
@@ -99,7 +99,7 @@ def check_topic(name: str) -> str | None:
 
 
 def check_group(name: str) -> str | None:
-    """Return what is wrong with a group name in the words of RocketMQ's clients, or ``None``."""
+    """Check a group name; return the message of RocketMQ's clients for a wrong one, ``None`` for a valid one."""
     if not name or name.isspace():
         return "the specified group is blank"
     if len(name) > MAX_GROUP_CHARS:
@@ -110,15 +110,15 @@ def check_group(name: str) -> str | None:
 
 
 def retry_topic(group: str) -> str:
-    """``%RETRY%<group>``, where failed messages of a group wait for their next attempt."""
+    """``%RETRY%<group>``: the topic of failed messages that wait for their next attempt."""
     return RETRY_PREFIX + group
 
 
 def dlq_topic(group: str) -> str:
-    """``%DLQ%<group>``, where messages go that a group failed too often."""
+    """``%DLQ%<group>``: the topic of messages that have failed too often."""
     return DLQ_PREFIX + group
 
 
 def reply_topic(cluster: str) -> str:
-    """``<cluster>_REPLY_TOPIC``, where replies to requests are sent."""
+    """``<cluster>_REPLY_TOPIC``: the topic of replies to requests."""
     return f"{cluster}_{REPLY_TOPIC_SUFFIX}"

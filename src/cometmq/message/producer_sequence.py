@@ -1,4 +1,4 @@
-"""Sequences of producers: how a broker knows a message again that it is sent twice (an extension of CometMQ's).
+"""Sequences of producers: a broker recognizes a message that is sent twice (an extension of CometMQ).
 
 A producer numbers the messages that it sends to each queue, from 0 on in each *batch* of its work. A batch request
 (SEND_BATCH_MESSAGE) whose own properties have ``PRODUCER_SEQUENCE`` carries the messages
@@ -27,20 +27,20 @@ class SequenceError(ValueError):
 
 
 class ProducerSequence(msgspec.Struct, frozen=True, gc=False):
-    """Which messages of a producer one request has."""
+    """The numbers of the messages of one request."""
 
     producer: str
     batch: int
-    """Number of the batch; numbers of messages begin anew with each."""
+    """Number of the batch; numbers of messages begin at 0 in each."""
     epoch: int
-    """Which run of the producer this is, as the broker said when it was opened."""
+    """Number of the producer's run, from the answer to OPEN_PRODUCER."""
     first: int
     count: int
-    """0 in what the broker stores when a run begins."""
+    """0 in the record of the beginning of a run."""
     crc: int
-    """CRC32 of all messages of this batch and queue up to the last of these, as the producer encoded them."""
+    """CRC32 of all messages of this batch and queue up to the last one here, as the producer encoded them."""
     note: str = ""
-    """Kept by the broker for the producer; it means nothing to it."""
+    """Data of the producer, which the broker stores without a meaning."""
 
     @property
     def end(self) -> int:
@@ -54,12 +54,12 @@ class ProducerSequence(msgspec.Struct, frozen=True, gc=False):
 
 
 class ProducerLane(msgspec.Struct, frozen=True):
-    """How far the messages of a producer are stored in one queue."""
+    """The progress of a producer's stored messages in one queue."""
 
     next: int
-    """Number of the first message that is not."""
+    """Number of the first message that is not stored."""
     crc: int | None = None
-    """CRC32 of all before it; ``None`` where a crash of the broker cut a request in two."""
+    """CRC32 of all messages before it; ``None`` if a crash of the broker cut a request in two."""
     note: str = ""
 
 
@@ -70,7 +70,7 @@ class ProducerLanes(msgspec.Struct, frozen=True):
 
 
 def is_producer_id(name: str) -> bool:
-    """Whether a producer may have that name: letters, digits and ``. _ : % | -``."""
+    """Tell whether a name is valid for a producer: letters, digits and ``. _ : % | -``."""
     return _PRODUCER.fullmatch(name) is not None
 
 

@@ -1,4 +1,4 @@
-"""Properties of messages: their names, and the text that stores them.
+"""Properties of messages: their names, their stored text, and the type of a message.
 
 Text form (``MessageDecoder``): ``name 0x01 value 0x02 name 0x01 value 0x02 …``; the last 0x02 may be
 missing. A piece needs a non-empty name and a non-empty value, else it is dropped when read; a value
@@ -8,6 +8,7 @@ may contain 0x01.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import IntEnum
 from typing import Final
 
 NAME_VALUE_SEPARATOR: Final = "\x01"
@@ -43,23 +44,23 @@ TIMER_DELAY_SEC: Final = "TIMER_DELAY_SEC"
 TIMER_DELAY_MS: Final = "TIMER_DELAY_MS"
 TIMER_DELIVER_MS: Final = "TIMER_DELIVER_MS"
 SHARDING_KEY: Final = "__SHARDINGKEY"
-"""What decided the queue; 5.x shows it as the message group."""
+"""The key that chose the queue; the message group of 5.x."""
 TIMER_OUT_MS: Final = "TIMER_OUT_MS"
 TIMER_DEL_UNIQKEY: Final = "TIMER_DEL_UNIQKEY"
 TIMER_NAMES: Final = frozenset({TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS})
-"""Each of them asks for a delivery at a time of the producer's choice."""
+"""Each of them delays a message to any time."""
 PRODUCER_SEQUENCE: Final = "PRODUCER_SEQUENCE"
-"""CometMQ's own: which messages of which producer these are; see :mod:`cometmq.message.producer_sequence`."""
+"""CometMQ's own: the producer and numbers of messages; see :mod:`cometmq.message.producer_sequence`."""
 INNER_MULTI_QUEUE_OFFSET: Final = "INNER_MULTI_QUEUE_OFFSET"
 TRANSACTION_CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
-"""How often a broker has asked about a half message."""
+"""Number of checks of a half message."""
 TRAN_PREPARED_QUEUE_OFFSET: Final = "TRAN_PREPARED_QUEUE_OFFSET"
-"""Of a half message that was put back: the queue offset that it had first."""
+"""The first queue offset of a half message that was put back."""
 CHECK_IMMUNITY_TIME_IN_SECONDS: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
-"""Seconds before a broker first asks about a half message."""
+"""Seconds before the first check of a half message."""
 
 KEY_SEPARATOR: Final = " "
-"""Between the index keys inside KEYS."""
+"""Separator of index keys in KEYS."""
 
 RESERVED_NAMES: Final = frozenset(
     [
@@ -100,7 +101,7 @@ RESERVED_NAMES: Final = frozenset(
 
 
 def encode_properties(properties: Mapping[str, str]) -> str:
-    """The text form; pieces with an empty name or value are left out, as readers drop them anyway.
+    """Encode the text; leave out pieces with an empty name or value, which readers drop.
 
     :raises ValueError: a name contains 0x01 or 0x02, or a value contains 0x02; the text could not
         be read back.
@@ -116,7 +117,7 @@ def encode_properties(properties: Mapping[str, str]) -> str:
 
 
 def join_properties(properties: Mapping[str, str]) -> str:
-    """The text form as Apache's broker writes it anew: of properties that :func:`decode_properties` gave, or can read.
+    """Encode the text as Apache's broker writes it: of properties from :func:`decode_properties`.
 
     No separator stands at its end.
     """
@@ -124,10 +125,29 @@ def join_properties(properties: Mapping[str, str]) -> str:
 
 
 def decode_properties(text: str) -> dict[str, str]:
-    """The properties of a text, the last one winning where a name stands twice."""
+    """Decode the text; of two properties with one name the last one counts."""
     properties = {}
     for piece in text.split(PROPERTY_SEPARATOR):
         name, _, value = piece.partition(NAME_VALUE_SEPARATOR)
         if name and value:
             properties[name] = value
     return properties
+
+
+_DELAYS: Final = TIMER_NAMES | {DELAY}
+
+
+class MessageType(IntEnum):
+    """The type of a message, with the numbers of traces (``MessageType``)."""
+
+    NORMAL = 0
+    TRANS_HALF = 1
+    TRANS_COMMIT = 2
+    DELAY = 3
+
+
+def message_type(properties: Mapping[str, str]) -> MessageType:
+    """Return the type of a message that is sent with these properties."""
+    if properties.get(TRAN_MSG) == "true":
+        return MessageType.TRANS_HALF
+    return MessageType.NORMAL if _DELAYS.isdisjoint(properties) else MessageType.DELAY

@@ -32,7 +32,7 @@ from cometmq.message.sysflag import BORNHOST_V6, STOREHOST_V6
 
 MESSAGE_MAGIC: Final = 0xDAA320A7 - (1 << 32)
 MESSAGE_MAGIC_V2: Final = 0xDAA320AB - (1 << 32)
-"""Written by RocketMQ 5 for topics longer than 127 bytes only; read here, never written."""
+"""RocketMQ 5 writes it for topics longer than 127 bytes only; it is read here, never written."""
 BLANK_MAGIC: Final = 0xCBD43194 - (1 << 32)
 """Magic of the filler at the end of a log file: ``int32 size of the rest, int32 magic``."""
 
@@ -41,8 +41,6 @@ MIN_RECORD_BYTES: Final = 91
 
 QUEUE_OFFSET_AT: Final = 20
 PHYSICAL_OFFSET_AT: Final = 28
-SYS_FLAG_AT: Final = 36
-BORN_TIMESTAMP_AT: Final = 40
 BORN_HOST_AT: Final = 48
 
 CRC_MASK: Final = 0x7FFFFFFF
@@ -60,7 +58,7 @@ class RecordError(CometMQError):
 
 
 class StoredRecord(msgspec.Struct, frozen=True, dict=True):
-    """One record as stored; ``body`` as stored too, that is, still packed where sysFlag says so."""
+    """One stored record; ``body`` is compressed if the sysFlag has a compression."""
 
     size: int
     body_crc: int
@@ -86,12 +84,12 @@ class StoredRecord(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def msg_id(self) -> str:
-        """The offset id: where the record stands."""
+        """The offset id."""
         return offset_msg_id(self.store_host, self.physical_offset)
 
 
 def body_crc(body: Buffer) -> int:
-    """CRC32 of a body as records keep it: 31 bits."""
+    """CRC32 of a body, as in records: 31 bits."""
     return crc32(body) & CRC_MASK
 
 
@@ -112,7 +110,7 @@ def encode_record(
     reconsume_times: int = 0,
     prepared_transaction_offset: int = 0,
 ) -> bytes:
-    """The bytes of one record. The IPv6 bits of ``sys_flag`` are set from the hosts' lengths.
+    """Encode one record. The IPv6 bits of ``sys_flag`` are set from the hosts' lengths.
 
     :raises ValueError: the topic is longer than 127 bytes or the properties than 32,767.
     """
@@ -152,11 +150,11 @@ def encode_record(
 
 
 def decode_record(buffer: Buffer, at: int = 0, *, check_crc: bool = True) -> StoredRecord:
-    """The record that begins at byte ``at`` of ``buffer``.
+    """Decode the record that begins at byte ``at`` of ``buffer``.
 
     :raises RecordError: fewer bytes than the record claims, a wrong magic, lengths that do not add
-        up to the size, a topic that is not UTF-8, or (with ``check_crc``) a damaged body. In properties, what
-        is not UTF-8 becomes U+FFFD, as in Java.
+        up to the size, a topic that is not UTF-8, or (with ``check_crc``) a damaged body. In properties, bytes
+        that are not UTF-8 become U+FFFD, as in Java.
     """
     room = len(buffer) - at
     if room < MIN_RECORD_BYTES:
@@ -211,7 +209,7 @@ def decode_record(buffer: Buffer, at: int = 0, *, check_crc: bool = True) -> Sto
 
 
 def iter_records(buffer: Buffer, *, check_crc: bool = False) -> Iterator[StoredRecord]:
-    """The records of a pull's body, one after the other.
+    """Yield the records of a pull's body.
 
     :raises RecordError: as :func:`decode_record`, also for bytes left over at the end.
     """

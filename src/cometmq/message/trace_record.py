@@ -40,7 +40,7 @@ class Pub(msgspec.Struct, frozen=True, kw_only=True):
     body_bytes: int
     cost_ms: int
     msg_type: int
-    """See :class:`~cometmq.message.message_type.MessageType`; other clients have more kinds."""
+    """See :class:`~cometmq.message.properties.MessageType`; other clients have more kinds."""
     offset_msg_id: str
     success: bool
     client_host: str | None = None
@@ -53,7 +53,7 @@ class SubBefore(msgspec.Struct, frozen=True, kw_only=True):
     region: str | None
     group: str
     request_id: str
-    """The same in the SubAfter of the call."""
+    """The same id is in the SubAfter of the call."""
     msg_id: str
     retry_times: int
     keys: str | None
@@ -96,7 +96,7 @@ TraceRecord = Pub | SubBefore | SubAfter | EndTransaction
 
 
 def encode_trace(record: TraceRecord) -> str:
-    """One record, with its end."""
+    """Encode one record."""
     own = [text for name, text in _texts(record) if name != "client_host"]
     return FIELD_SEPARATOR.join([type(record).__name__, *own]) + RECORD_SEPARATOR
 
@@ -113,7 +113,7 @@ def _texts(record: TraceRecord) -> Iterator[tuple[str, str]]:
 
 
 def decode_trace(body: bytes) -> list[TraceRecord]:
-    """The records of a trace message; what is none is passed over, whoever wrote it."""
+    """Decode the records of a trace message; ignore everything else."""
     records: list[TraceRecord] = []
     for text in body.decode(errors="replace").split(RECORD_SEPARATOR):
         kind, *fields = text.split(FIELD_SEPARATOR)

@@ -1,1 +1,1 @@
-"""The nameserver: which brokers live where, which topics they hold, and the KV configuration."""
+"""The nameserver: routes of topics, liveness of brokers, KV configuration."""

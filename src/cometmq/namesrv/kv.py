@@ -1,15 +1,17 @@
-"""KVConfigManager: namespaces of keys and values, kept in ``kvConfig.json`` in Apache's form.
+"""KVConfigManager: namespaces of keys and values in ``kvConfig.json``, in Apache's form.
 
-The file is ``{"configTable":{namespace:{key:value}}}`` and is written whole. A change is staged first, then written
-together with all others of its moment, and only then seen; so an answer with code 0 means that it is on disk. When
-the write fails, all that is staged is given up. Staged tables are copied before they change: a thread may write them.
+The file is ``{"configTable":{namespace:{key:value}}}`` and is written as a whole. A change is first staged, then
+written together with all that are staged by then, and only then visible: an answer with code 0 means that the change
+is on disk. A failed write discards everything staged. A staged table is never modified, since a thread may write it;
+a change makes a new one.
 
-A file that cannot be used is set aside, beside its place, and the version before it (``.bak``) is read; without a
-sound one the nameserver starts with no entries. Routes come from the brokers, so it serves either way.
+A file that cannot be read is renamed, and its previous version (``.bak``) is read; without that the nameserver starts
+with no entries. Routes come from the brokers, so it can serve in any case.
 """
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import logging
 from collections.abc import Mapping
@@ -22,13 +24,13 @@ from cometmq import fastjson
 from cometmq.config_file import ConfigFile
 from cometmq.durable import flush_directory
 from cometmq.errors import CometMQError, reason_of
-from cometmq.limits import MAX_KV_CHARS, MAX_KV_ENTRIES, MAX_KV_NAME_CHARS, MAX_KV_VALUE_CHARS
+from cometmq.limits import MAX_KV_CHARS, MAX_KV_ENTRIES, MAX_KV_NAME_CHARS, MAX_KV_VALUE_CHARS, MAX_WAITING_KV_CHANGES
 
 ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
 """Namespace of the order configurations; the key is the topic, the value ``broker:queues;…``."""
 
 _SHOWN_CHARS: Final = 200
-"""So much of a reason is shown."""
+"""Length of a reason in the log."""
 
 _log = logging.getLogger(__name__)
 
@@ -36,14 +38,14 @@ Tables = dict[str, dict[str, str]]
 
 
 class KvError(CometMQError):
-    """A change that breaks a limit or could not be written."""
+    """A change breaks a limit or cannot be written."""
 
 
 class KvConfig:
     """The KV configuration of one nameserver."""
 
     def __init__(self, path: Path) -> None:
-        """Read ``path``, else its ``.bak``; what cannot be used is set aside."""
+        """Read ``path`` or else its ``.bak``; a file that cannot be read is renamed."""
         self._file = ConfigFile(path)
         backup = path.with_name(f"{path.name}.bak")
         self._written = next((found for file in (path, backup) if (found := _read(file)) is not None), {})
@@ -56,7 +58,7 @@ class KvConfig:
     def put(self, namespace: str, key: str, value: str) -> None:
         """Stage one value (code 100).
 
-        :raises KvError: nothing is changed then.
+        :raises KvError: the change breaks a limit; nothing is changed.
         """
         if not 0 < len(namespace) <= MAX_KV_NAME_CHARS or not 0 < len(key) <= MAX_KV_NAME_CHARS:
             raise KvError(f"a namespace or key has 1 to {MAX_KV_NAME_CHARS} characters")
@@ -85,18 +87,18 @@ class KvConfig:
 
     @property
     def staged(self) -> Tables:
-        """What is to be written; not to be changed."""
+        """The tables to write; read only."""
         return self._staged
 
     @property
     def is_written(self) -> bool:
-        """Whether nothing is staged that is not on disk."""
+        """True when everything staged is on disk."""
         return self._staged is self._written
 
     def save(self, tables: Tables) -> None:
-        """Write tables that were staged; any thread may call it, one at a time.
+        """Write staged tables; one thread at a time may call it.
 
-        :raises KvError: the file could not be written and is the old one.
+        :raises KvError: the file cannot be written and keeps its old content.
         """
         try:
             self._file.save(msgspec.json.encode({"configTable": tables}))
@@ -104,11 +106,11 @@ class KvConfig:
             raise KvError(f"cannot write the KV configuration: {error}") from error
 
     def saved(self, tables: Tables) -> None:
-        """These tables are on disk: they are seen from now on."""
+        """Make tables visible that are now on disk."""
         self._written = tables
 
     def give_up(self) -> None:
-        """Forget what is staged and not on disk."""
+        """Discard the staged changes that are not on disk."""
         self._staged = self._written
         self._entries = len(self._staged) + sum(map(len, self._staged.values()))
         entries = sum(len(key) + len(value) for table in self._staged.values() for key, value in table.items())
@@ -120,18 +122,70 @@ class KvConfig:
         return self._written.get(namespace, {}).get(key)
 
     def namespace(self, namespace: str) -> Mapping[str, str] | None:
-        """Return a whole namespace, or ``None`` when it never held anything (code 219); not to be changed."""
+        """Return a namespace, read only; None when it never had a key (code 219)."""
         return self._written.get(namespace)
 
 
+class KvWriter:
+    """Writes the KV configuration in a thread, all changes that wait at once."""
+
+    def __init__(self, kv: KvConfig) -> None:
+        self._kv: Final = kv
+        self._waiting: list[asyncio.Future[None]] = []
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """True when no more changes may wait."""
+        return len(self._waiting) >= MAX_WAITING_KV_CHANGES
+
+    async def write(self) -> None:
+        """Write the staged changes, if there are any.
+
+        :raises KvError: the write failed; the changes are discarded.
+        """
+        if self._kv.is_written:
+            return
+        written = asyncio.get_running_loop().create_future()
+        self._waiting.append(written)
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+        await written
+
+    async def stop(self) -> None:
+        """Write the waiting changes."""
+        if self._task is not None:
+            await self._task
+
+    async def _run(self) -> None:
+        try:
+            while self._waiting:
+                waiting, self._waiting = self._waiting, []
+                tables = self._kv.staged
+                try:
+                    await asyncio.to_thread(self._kv.save, tables)
+                except KvError as error:
+                    self._kv.give_up()
+                    waiting += self._waiting  # changes staged since then build on the discarded ones
+                    self._waiting = []
+                    for written in waiting:
+                        written.set_exception(KvError(str(error)))
+                else:
+                    self._kv.saved(tables)
+                    for written in waiting:
+                        written.set_result(None)
+        finally:
+            self._task = None
+
+
 def _read(path: Path) -> Tables | None:
-    """The tables in a file; ``None`` when it is not there, empty, or set aside because it cannot be used."""
+    """Return the tables of a file; None when it is missing, empty or damaged (it is then renamed)."""
     try:
         text = path.read_bytes()
         if not text.strip():
             return None
         tables = msgspec.convert(fastjson.loads(text), dict[str, Tables])["configTable"]
-        msgspec.json.encode(tables)  # half a surrogate pair can be read, but never be written
+        msgspec.json.encode(tables)  # half a surrogate pair can be read but not written
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -145,7 +199,7 @@ def _read(path: Path) -> Tables | None:
 
 
 def _set_aside(path: Path, why: str) -> None:
-    """Rename a file that cannot be used, and say so; its new name is free."""
+    """Rename a damaged file to a free name, and log it."""
     names = (path.with_name(f"{path.name}.damaged.{number}") for number in itertools.count(1))
     place = next(name for name in names if not name.exists())
     try:

@@ -1,7 +1,7 @@
-"""Registrations read beside the event loop: those of brokers with many topics take long.
+"""Read the registrations of brokers: large ones in a thread, since a hundred thousand topics take a second.
 
-While one is read its connection is not: what a broker asks stays in order, and one connection has one registration
-in memory.
+While a registration is read, its connection is not: requests of one broker stay in order, and a connection has at
+most one registration in memory.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from cometmq.limits import MAX_WAITING_REGISTRATION_BYTES, REGISTRATION_BESIDE_BYTES
+from cometmq.loop import TaskSet
 from cometmq.namesrv.routes import BrokerIdentity, QueuesOfBroker, queues_of
 from cometmq.remoting.bodies import BodyError, DataVersion
 from cometmq.remoting.register_body import decode_registration
@@ -21,7 +22,7 @@ from cometmq.remoting.server_connection import ServerConnection
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ReadRegistration:
-    """A registration's body, ready for the route table."""
+    """The body of a registration, ready for the route table."""
 
     data_version: DataVersion
     queues: QueuesOfBroker
@@ -40,19 +41,19 @@ def read_registration(identity: BrokerIdentity, body: bytes, *, compressed: bool
 
 
 class RegistrationReader:
-    """The thread that reads large registrations, and what waits for it."""
+    """The thread that reads large registrations, and its queue."""
 
     def __init__(self) -> None:
         self._thread: Final = ThreadPoolExecutor(1, "registrations")
         self._waiting_bytes = 0
-        self._reading: set[asyncio.Task[None]] = set()
+        self._reading = TaskSet()
 
     def takes(self, body: bytes) -> bool:
-        """Whether a body is so large that it is read here."""
+        """Return True for a body that must be read in the thread."""
         return len(body) > REGISTRATION_BESIDE_BYTES
 
     def has_room(self, body: bytes) -> bool:
-        """Whether one more may wait."""
+        """Return True when one more body may wait."""
         return self._waiting_bytes + len(body) <= MAX_WAITING_REGISTRATION_BYTES
 
     def read(
@@ -64,36 +65,25 @@ class RegistrationReader:
         compressed: bool,
         then: Callable[[ReadRegistration | BodyError], None],
     ) -> None:
-        """Read a body and call ``then``, unless the connection has closed meanwhile; it goes on afterwards."""
+        """Read a body in the thread and call ``then``, unless the connection is closed by then."""
         self._waiting_bytes += len(body)
         connection.wait_for_work()
-        task = asyncio.get_running_loop().create_task(self._read(connection, identity, body, compressed, then))
-        self._reading.add(task)
-        task.add_done_callback(self._reading.discard)
 
-    async def _read(
-        self,
-        connection: ServerConnection,
-        identity: BrokerIdentity,
-        body: bytes,
-        compressed: bool,
-        then: Callable[[ReadRegistration | BodyError], None],
-    ) -> None:
-        try:
-            outcome = await asyncio.get_running_loop().run_in_executor(
-                self._thread, _outcome, identity, body, compressed
-            )
-            if not connection.closed:
-                then(outcome)
-        finally:
-            self._waiting_bytes -= len(body)
-            connection.work_is_done()
+        async def work() -> None:
+            loop = asyncio.get_running_loop()
+            try:
+                outcome = await loop.run_in_executor(self._thread, _outcome, identity, body, compressed)
+                if not connection.closed:
+                    then(outcome)
+            finally:
+                self._waiting_bytes -= len(body)
+                connection.work_is_done()
+
+        self._reading.start(work())
 
     async def stop(self) -> None:
-        """Read no more."""
-        for task in self._reading:
-            task.cancel()
-        await asyncio.gather(*self._reading, return_exceptions=True)
+        """Stop reading."""
+        await self._reading.stop()
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
@@ -101,5 +91,5 @@ def _outcome(identity: BrokerIdentity, body: bytes, compressed: bool) -> ReadReg
     try:
         return read_registration(identity, body, compressed=compressed)
     except BodyError as error:
-        # Without its traceback, whose frames would hold the body until the garbage collector comes.
+        # A copy without the traceback, whose frames would keep the body in memory.
         return BodyError(error.message)

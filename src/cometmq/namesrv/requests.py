@@ -1,4 +1,4 @@
-"""What the nameserver answers about brokers and topics (``DefaultRequestProcessor``)."""
+"""DefaultRequestProcessor: the request handlers of the nameserver."""
 
 from __future__ import annotations
 
@@ -12,12 +12,32 @@ import msgspec
 from cometmq.clock import Clock
 from cometmq.errors import CometMQError
 from cometmq.limits import MAX_DATA_VERSION_BYTES
+from cometmq.message.names import AUTO_CREATE_TOPIC, TRACE_TOPIC
 from cometmq.message.record import body_crc
 from cometmq.message.sysflag import TOPIC_UNIT, TOPIC_UNIT_SUB
-from cometmq.namesrv.kv import ORDER_TOPIC_CONFIG, KvConfig
+from cometmq.namesrv.config import PathChangeError, Settings
+from cometmq.namesrv.kv import ORDER_TOPIC_CONFIG, KvConfig, KvError, KvWriter
 from cometmq.namesrv.registrations import ReadRegistration, RegistrationReader, read_registration
 from cometmq.namesrv.routes import BrokerIdentity, RegistrationError, RouteTable
-from cometmq.namesrv.settings import Settings
+from cometmq.options import ConfigError, no_effect
+from cometmq.remoting.admin_headers import (
+    AddWritePermOfBrokerRequestHeader,
+    AddWritePermOfBrokerResponseHeader,
+    DeleteKVConfigRequestHeader,
+    DeleteTopicFromNamesrvRequestHeader,
+    GetKVConfigRequestHeader,
+    GetKVConfigResponseHeader,
+    GetKVListByNamespaceRequestHeader,
+    GetTopicsByClusterRequestHeader,
+    PutKVConfigRequestHeader,
+    QueryDataVersionRequestHeader,
+    QueryDataVersionResponseHeader,
+    RegisterBrokerRequestHeader,
+    RegisterBrokerResponseHeader,
+    UnRegisterBrokerRequestHeader,
+    WipeWritePermOfBrokerRequestHeader,
+    WipeWritePermOfBrokerResponseHeader,
+)
 from cometmq.remoting.bodies import (
     BodyError,
     DataVersion,
@@ -27,25 +47,16 @@ from cometmq.remoting.bodies import (
     encode_json,
 )
 from cometmq.remoting.codes import STANDARD_JSON_VERSION, RequestCode, ResponseCode
-from cometmq.remoting.headers import (
-    AddWritePermOfBrokerRequestHeader,
-    AddWritePermOfBrokerResponseHeader,
-    DeleteTopicFromNamesrvRequestHeader,
-    GetRouteInfoRequestHeader,
-    GetTopicsByClusterRequestHeader,
-    NoHeader,
-    QueryDataVersionRequestHeader,
-    QueryDataVersionResponseHeader,
-    RegisterBrokerRequestHeader,
-    RegisterBrokerResponseHeader,
-    UnRegisterBrokerRequestHeader,
-    WipeWritePermOfBrokerRequestHeader,
-    WipeWritePermOfBrokerResponseHeader,
-)
-from cometmq.remoting.processors import ProcessorTable, Request, Response
+from cometmq.remoting.headers import GetRouteInfoRequestHeader, NoHeader
+from cometmq.remoting.permissions import Action, Kind, needs_cluster, needs_every, needs_topic
+from cometmq.remoting.processors import Request, Response, answers
 from cometmq.remoting.server_connection import ServerConnection
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
+
+
+_OPEN_ROUTES: Final = frozenset({AUTO_CREATE_TOPIC, TRACE_TOPIC})
+"""Topics whose routes every account gets: the template of new topics, and the one of traces."""
 
 
 class NamesrvRequests:
@@ -57,32 +68,20 @@ class NamesrvRequests:
         self.settings = settings
         self.clock = clock
         self._reader: Final = RegistrationReader()
+        self._writer: Final = KvWriter(kv)
         self._watched: set[ServerConnection] = set()
 
-    def register(self, processors: ProcessorTable) -> None:
-        """Enter every handler into ``processors``."""
-        code = RequestCode
-        add = processors.register
-        add(code.REGISTER_BROKER, RegisterBrokerRequestHeader, self.register_broker)
-        add(code.UNREGISTER_BROKER, UnRegisterBrokerRequestHeader, self.unregister_broker)
-        add(code.QUERY_DATA_VERSION, QueryDataVersionRequestHeader, self.query_data_version)
-        add(code.GET_ROUTEINFO_BY_TOPIC, GetRouteInfoRequestHeader, self.get_route)
-        add(code.GET_BROKER_CLUSTER_INFO, NoHeader, self.cluster_info)
-        add(code.WIPE_WRITE_PERM_OF_BROKER, WipeWritePermOfBrokerRequestHeader, self.wipe_write_perm)
-        add(code.ADD_WRITE_PERM_OF_BROKER, AddWritePermOfBrokerRequestHeader, self.add_write_perm)
-        add(code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, NoHeader, self.all_topics)
-        add(code.DELETE_TOPIC_IN_NAMESRV, DeleteTopicFromNamesrvRequestHeader, self.delete_topic)
-        add(code.GET_TOPICS_BY_CLUSTER, GetTopicsByClusterRequestHeader, self.topics_by_cluster)
-        add(code.GET_SYSTEM_TOPIC_LIST_FROM_NS, NoHeader, self.system_topics)
-        add(code.GET_UNIT_TOPIC_LIST, NoHeader, self._flagged(TOPIC_UNIT))
-        add(code.GET_HAS_UNIT_SUB_TOPIC_LIST, NoHeader, self._flagged(TOPIC_UNIT_SUB))
-        add(code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, NoHeader, self._flagged(TOPIC_UNIT_SUB, TOPIC_UNIT))
-
     # --- brokers ------------------------------------------------------------------------------
+    @answers(
+        RequestCode.REGISTER_BROKER,
+        header=RegisterBrokerRequestHeader,
+        limits=("REGISTRATION_BESIDE_BYTES", "MAX_WAITING_REGISTRATION_BYTES", "MAX_NAMESRV_BROKERS"),
+        permission=needs_cluster(Action.UPDATE),
+    )
     def register_broker(
         self, conn: ServerConnection, request: Request[RegisterBrokerRequestHeader], body: bytes
     ) -> Response | None:
-        """REGISTER_BROKER (103)."""
+        """Register a broker with its topics; a long body is read in a thread."""
         header = request.header
         if header.body_crc32 and header.body_crc32 != body_crc(body):
             return Response(ResponseCode.SYSTEM_ERROR, remark="crc32 not match")
@@ -128,9 +127,9 @@ class NamesrvRequests:
             self._watched.add(conn)
             conn.on_close.append(self._closed)
         if outcome.is_new:
-            log.info("broker %s at %s registered", identity.name, identity.address)
+            _log.info("broker %s at %s registered", identity.name, identity.address)
         if outcome.skipped_topics:
-            log.warning("broker %s has unusable topics: %s", identity.name, outcome.skipped_topics[:10])
+            _log.warning("broker %s has unusable topics: %s", identity.name, outcome.skipped_topics[:10])
         answer = RegisterBrokerResponseHeader(
             ha_server_addr=outcome.ha_address or None, master_addr=outcome.master_address or None
         )
@@ -138,18 +137,18 @@ class NamesrvRequests:
         return Response(header=answer, body=b"" if orders is None else msgspec.json.encode({"table": orders}))
 
     def _refuse(self, conn: ServerConnection, identity: BrokerIdentity, error: CometMQError) -> Response:
-        log.warning("registration of %s by %s refused: %s", identity.name[:150], conn.remote_address, error)
+        _log.warning("registration of %s by %s refused: %s", identity.name[:150], conn.remote_address, error)
         return Response(ResponseCode.SYSTEM_ERROR, remark=str(error))
 
     def _closed(self, conn: ServerConnection) -> None:
-        """Take out its brokers, one in a turn of the loop: each may have many topics."""
+        """Remove the brokers of a connection, one in each turn of the loop: each may have many topics."""
         self._watched.discard(conn)
         gone = self.routes.brokers_of(conn)
 
         def leave_next() -> None:
             identity = gone.pop()
             if self.routes.leave(identity, conn):
-                log.warning("broker %s at %s is gone: its connection closed", identity.name, identity.address)
+                _log.warning("broker %s at %s is gone: its connection closed", identity.name, identity.address)
             if gone:
                 asyncio.get_running_loop().call_soon(leave_next)
 
@@ -157,23 +156,33 @@ class NamesrvRequests:
             leave_next()
 
     async def stop(self) -> None:
-        """Read no more registrations."""
+        """Stop reading registrations, and write waiting changes of the KV configuration."""
         await self._reader.stop()
+        await self._writer.stop()
 
+    @answers(
+        RequestCode.UNREGISTER_BROKER, header=UnRegisterBrokerRequestHeader, permission=needs_cluster(Action.UPDATE)
+    )
     def unregister_broker(
         self, conn: ServerConnection, request: Request[UnRegisterBrokerRequestHeader], body: bytes
     ) -> Response:
-        """UNREGISTER_BROKER (104)."""
+        """Remove a broker that leaves."""
         header = request.header
         self.routes.unregister(
             BrokerIdentity(header.cluster_name, header.broker_name, header.broker_id, header.broker_addr)
         )
         return Response()
 
+    @answers(
+        RequestCode.QUERY_DATA_VERSION,
+        header=QueryDataVersionRequestHeader,
+        limits=("MAX_DATA_VERSION_BYTES",),
+        permission=needs_cluster(Action.UPDATE),
+    )
     def query_data_version(
         self, conn: ServerConnection, request: Request[QueryDataVersionRequestHeader], body: bytes
     ) -> Response:
-        """QUERY_DATA_VERSION (322)."""
+        """Answer whether a broker's topics have changed since it registered."""
         header = request.header
         identity = BrokerIdentity(header.cluster_name, header.broker_name, header.broker_id, header.broker_addr)
         try:
@@ -186,23 +195,38 @@ class NamesrvRequests:
             body=b"" if known is None else encode_body(known),
         )
 
+    @answers(
+        RequestCode.WIPE_WRITE_PERM_OF_BROKER,
+        header=WipeWritePermOfBrokerRequestHeader,
+        permission=needs_cluster(Action.UPDATE),
+    )
     def wipe_write_perm(
         self, conn: ServerConnection, request: Request[WipeWritePermOfBrokerRequestHeader], body: bytes
     ) -> Response:
-        """WIPE_WRITE_PERM_OF_BROKER (205)."""
+        """Take the permission to write from all topics of a broker."""
         count = self.routes.wipe_write_perm(request.header.broker_name)
         return Response(header=WipeWritePermOfBrokerResponseHeader(wipe_topic_count=count))
 
+    @answers(
+        RequestCode.ADD_WRITE_PERM_OF_BROKER,
+        header=AddWritePermOfBrokerRequestHeader,
+        permission=needs_cluster(Action.UPDATE),
+    )
     def add_write_perm(
         self, conn: ServerConnection, request: Request[AddWritePermOfBrokerRequestHeader], body: bytes
     ) -> Response:
-        """ADD_WRITE_PERM_OF_BROKER (327)."""
+        """Give the permission to write back to all topics of a broker."""
         count = self.routes.add_write_perm(request.header.broker_name)
         return Response(header=AddWritePermOfBrokerResponseHeader(add_topic_count=count))
 
     # --- routes and lists ---------------------------------------------------------------------
+    @answers(
+        RequestCode.GET_ROUTEINFO_BY_TOPIC,
+        header=GetRouteInfoRequestHeader,
+        permission=needs_topic(Action.PUB, Action.SUB, Action.GET, free=_OPEN_ROUTES),
+    )
     def get_route(self, conn: ServerConnection, request: Request[GetRouteInfoRequestHeader], body: bytes) -> Response:
-        """GET_ROUTEINFO_BY_TOPIC (105)."""
+        """Give the route of a topic: its brokers and queues."""
         topic = request.header.topic
         route = self.routes.route(topic)
         if route is None:
@@ -216,41 +240,148 @@ class NamesrvRequests:
         standard = request.version >= STANDARD_JSON_VERSION or bool(request.header.accept_standard_json_only)
         return Response(body=encode_json(route) if standard else encode_body(route))
 
+    @answers(RequestCode.GET_BROKER_CLUSTER_INFO, permission=needs_cluster(Action.GET))
     def cluster_info(self, conn: ServerConnection, request: Request[NoHeader], body: bytes) -> Response:
-        """GET_BROKER_CLUSTER_INFO (106)."""
+        """Give all clusters and brokers."""
         return Response(body=encode_body(self.routes.cluster_info()))
 
+    @answers(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, permission=needs_every(Kind.TOPIC, Action.LIST))
     def all_topics(self, conn: ServerConnection, request: Request[NoHeader], body: bytes) -> Response:
-        """GET_ALL_TOPIC_LIST_FROM_NAMESERVER (206)."""
+        """List all topics."""
         return _topic_list(self.routes.topics())
 
+    @answers(
+        RequestCode.GET_TOPICS_BY_CLUSTER,
+        header=GetTopicsByClusterRequestHeader,
+        permission=needs_every(Kind.TOPIC, Action.LIST),
+    )
     def topics_by_cluster(
         self, conn: ServerConnection, request: Request[GetTopicsByClusterRequestHeader], body: bytes
     ) -> Response:
-        """GET_TOPICS_BY_CLUSTER (224)."""
+        """List the topics of a cluster."""
         return _topic_list(self.routes.topics_of_cluster(request.header.cluster))
 
+    @answers(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS, permission=needs_every(Kind.TOPIC, Action.LIST))
     def system_topics(self, conn: ServerConnection, request: Request[NoHeader], body: bytes) -> Response:
-        """GET_SYSTEM_TOPIC_LIST_FROM_NS (304)."""
+        """List the names of clusters and brokers, which are topics too."""
         names, address = self.routes.system_topics()
         return Response(body=encode_body(TopicList(topic_list=names, broker_addr=address or None)))
 
-    def _flagged(
-        self, wanted: int, unwanted: int = 0
-    ) -> Callable[[ServerConnection, Request[NoHeader], bytes], Response]:
-        def answer(conn: ServerConnection, request: Request[NoHeader], body: bytes) -> Response:
-            return _topic_list(self.routes.topics_with_flag(wanted, unwanted))
+    @answers(RequestCode.GET_UNIT_TOPIC_LIST, permission=needs_every(Kind.TOPIC, Action.LIST))
+    def unit_topics(self, conn: ServerConnection, request: Request[NoHeader], body: bytes) -> Response:
+        """List the topics of units."""
+        return _topic_list(self.routes.topics_with_flag(TOPIC_UNIT))
 
-        return answer
+    @answers(RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST, permission=needs_every(Kind.TOPIC, Action.LIST))
+    def unit_sub_topics(self, conn: ServerConnection, request: Request[NoHeader], body: bytes) -> Response:
+        """List the topics that groups of units subscribe to."""
+        return _topic_list(self.routes.topics_with_flag(TOPIC_UNIT_SUB))
 
+    @answers(RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, permission=needs_every(Kind.TOPIC, Action.LIST))
+    def unit_sub_ununit_topics(self, conn: ServerConnection, request: Request[NoHeader], body: bytes) -> Response:
+        """List the topics, not of units, that groups of units subscribe to."""
+        return _topic_list(self.routes.topics_with_flag(TOPIC_UNIT_SUB, TOPIC_UNIT))
+
+    @answers(
+        RequestCode.DELETE_TOPIC_IN_NAMESRV,
+        header=DeleteTopicFromNamesrvRequestHeader,
+        permission=needs_cluster(Action.UPDATE),
+    )
     def delete_topic(
         self, conn: ServerConnection, request: Request[DeleteTopicFromNamesrvRequestHeader], body: bytes
     ) -> Response:
-        """DELETE_TOPIC_IN_NAMESRV (216)."""
+        """Remove the routes of a topic."""
         self.routes.delete_topic(request.header.topic, request.header.cluster_name or "")
         return Response()
 
+    # --- KV configuration ---------------------------------------------------------------------
+    @answers(
+        RequestCode.PUT_KV_CONFIG,
+        header=PutKVConfigRequestHeader,
+        limits=("MAX_KV_ENTRIES", "MAX_KV_VALUE_CHARS", "MAX_WAITING_KV_CHANGES"),
+        permission=needs_cluster(Action.UPDATE),
+    )
+    async def put_kv(self, conn: ServerConnection, request: Request[PutKVConfigRequestHeader], body: bytes) -> Response:
+        """Set a value; answered once it is on disk."""
+        header = request.header
+        return await self._change(lambda: self.kv.put(header.namespace, header.key, header.value))
+
+    async def _change(self, change: Callable[[], None]) -> Response:
+        if self._writer.is_full:
+            return Response(ResponseCode.SYSTEM_BUSY, remark="too many changes wait to be written, try again")
+        try:
+            change()
+            await self._writer.write()
+        except KvError as error:
+            return Response(ResponseCode.SYSTEM_ERROR, remark=str(error))
+        return Response()
+
+    @answers(RequestCode.GET_KV_CONFIG, header=GetKVConfigRequestHeader, permission=needs_cluster(Action.GET))
+    def get_kv(self, conn: ServerConnection, request: Request[GetKVConfigRequestHeader], body: bytes) -> Response:
+        """Give a value."""
+        header = request.header
+        value = self.kv.get(header.namespace, header.key)
+        if value is None:
+            return Response(
+                ResponseCode.QUERY_NOT_FOUND,
+                remark=f"No config item, Namespace: {header.namespace} Key: {header.key}",
+            )
+        return Response(header=GetKVConfigResponseHeader(value=value))
+
+    @answers(
+        RequestCode.DELETE_KV_CONFIG,
+        header=DeleteKVConfigRequestHeader,
+        limits=("MAX_WAITING_KV_CHANGES",),
+        permission=needs_cluster(Action.UPDATE),
+    )
+    async def delete_kv(
+        self, conn: ServerConnection, request: Request[DeleteKVConfigRequestHeader], body: bytes
+    ) -> Response:
+        """Remove a value; answered once it is off the disk."""
+        header = request.header
+        return await self._change(lambda: self.kv.delete(header.namespace, header.key))
+
+    @answers(
+        RequestCode.GET_KVLIST_BY_NAMESPACE,
+        header=GetKVListByNamespaceRequestHeader,
+        permission=needs_cluster(Action.GET),
+    )
+    def kv_namespace(
+        self, conn: ServerConnection, request: Request[GetKVListByNamespaceRequestHeader], body: bytes
+    ) -> Response:
+        """Give the keys and values of a namespace."""
+        table = self.kv.namespace(request.header.namespace)
+        if table is None:
+            return Response(
+                ResponseCode.QUERY_NOT_FOUND, remark=f"No config item, Namespace: {request.header.namespace}"
+            )
+        return Response(body=msgspec.json.encode({"table": table}))
+
+    # --- configuration ------------------------------------------------------------------------
+    @answers(
+        RequestCode.UPDATE_NAMESRV_CONFIG, limits=("MAX_CONFIG_UPDATE_BYTES",), permission=needs_cluster(Action.UPDATE)
+    )
+    def update_config(self, conn: ServerConnection, request: Request[NoHeader], body: bytes) -> Response:
+        """Change the nameserver's configuration, given as properties text."""
+        try:
+            without_effect = self.settings.update(body.decode("utf-8"))
+        except UnicodeDecodeError:
+            return Response(ResponseCode.SYSTEM_ERROR, remark="the body is not UTF-8 text")
+        except PathChangeError as error:
+            return Response(ResponseCode.NO_PERMISSION, remark=str(error))
+        except ConfigError as error:
+            return Response(ResponseCode.SYSTEM_ERROR, remark=str(error))
+        if not without_effect:
+            return Response()
+        _log.warning("%s sets %s", conn.remote_address, no_effect(without_effect))
+        return Response(remark=no_effect(without_effect))
+
+    @answers(RequestCode.GET_NAMESRV_CONFIG, permission=needs_cluster(Action.GET))
+    def get_config(self, conn: ServerConnection, request: Request[NoHeader], body: bytes) -> Response:
+        """Give the nameserver's configuration as properties text."""
+        return Response(body=self.settings.text().encode())
+
 
 def _topic_list(topics: list[str]) -> Response:
-    # A hundred thousand plain texts: encoded at once instead of one by one, which others would wait for.
+    # Up to a hundred thousand names: msgspec encodes them without blocking other requests for long.
     return Response(body=msgspec.json.encode({"topicList": topics}))

@@ -1,15 +1,14 @@
-"""RouteInfoManager: topics, brokers, clusters and who is alive.
+"""RouteInfoManager: topics, brokers, clusters and liveness.
 
-Four tables, as in Apache's ``RouteInfoManager``: topic → broker name → queues, broker name → cluster
-and addresses by broker id, cluster → broker names, address → liveness. Everything happens on the event
-loop, so there are no locks.
+Four tables, as in Apache's ``RouteInfoManager``: topic → broker name → queues, broker name → cluster and addresses by
+broker id, cluster → broker names, address → liveness. All run on the event loop without locks.
 
-Kept stricter than Apache, each because Apache loses or mixes something there:
+Three rules are stricter than Apache's, which loses or mixes something without them:
 
-* a master's registration with a DataVersion already known still *adds* topics that are missing (a
-  registration of one topic may have been lost on its way here);
-* an unregistration removes an address only if it is still the registered one of that broker id;
-* a broker name belongs to one cluster, the one that it registered with last, and an address to one name.
+* a master's registration with a known DataVersion still adds missing topics, since the registration of a single topic
+  may have been lost;
+* an unregistration removes an address only if it is still the registered address of that broker id;
+* a broker name belongs to the cluster that it registered with last, and an address belongs to one broker name.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from typing import Final
 import msgspec
 
 from cometmq.errors import CometMQError
+from cometmq.index import Index
 from cometmq.limits import (
     MAX_ADDRESS_CHARS,
     MAX_NAMESRV_BROKERS,
@@ -37,12 +37,12 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_.%|:@+\-]{1,127}")
 
 
 class RegistrationError(CometMQError):
-    """A registration that would break a rule or a limit; the broker gets the message as its remark."""
+    """A registration breaks a rule or a limit; the broker gets the message as remark."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BrokerIdentity:
-    """Who registers: the header of codes 103, 104 and 322."""
+    """The broker in the header of codes 103, 104 and 322."""
 
     cluster: str
     name: str
@@ -50,9 +50,9 @@ class BrokerIdentity:
     address: str
 
     def check(self) -> None:
-        """Refuse names and addresses that no route could carry.
+        """Check names and address.
 
-        :raises RegistrationError: with what is wrong.
+        :raises RegistrationError: a route cannot contain them.
         """
         for what, text in (("cluster", self.cluster), ("broker", self.name)):
             if _NAME.fullmatch(text) is None:
@@ -83,14 +83,14 @@ class LiveBroker:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Registered:
-    """What a registration led to; the addresses are for slaves and empty for a master."""
+    """The result of a registration; the addresses are for slaves and empty for a master."""
 
     master_address: str = ""
     ha_address: str = ""
     is_new: bool = False
-    """Whether the address was not registered before."""
+    """True when the address was not registered before."""
     skipped_topics: tuple[str, ...] = ()
-    """Topics that were left out because their names or numbers are impossible."""
+    """Topics that are ignored because their names or numbers are not allowed."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -109,15 +109,15 @@ def _is_usable(config: TopicConfig) -> bool:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class QueuesOfBroker:
-    """What a registration says of topics, ready for the table."""
+    """The topics of a registration, ready for the table."""
 
     usable: Mapping[str, QueueData]
     skipped: tuple[str, ...] = ()
-    """Topics whose names or numbers are impossible."""
+    """Topics whose names or numbers are not allowed."""
 
 
 def queues_of(identity: BrokerIdentity, topics: Mapping[str, TopicConfig]) -> QueuesOfBroker:
-    """Check and convert the topics of a registration; only a master's count. Needs no table: any thread may do it."""
+    """Check and convert the topics of a registration; a slave's are ignored. Any thread may call it."""
     if identity.broker_id != MASTER_ID:
         return QueuesOfBroker({})
     usable = {
@@ -140,12 +140,12 @@ class RouteTable:
 
     def __init__(self) -> None:
         self._topics: dict[str, dict[str, QueueData]] = {}
-        self._topics_of: dict[str, dict[str, None]] = {}
+        self._topics_of: Index[str, str] = Index()
         """The topics of each broker name."""
         self._queue_data = 0
         """Pairs of topic and broker in both."""
         self._brokers: dict[str, _Broker] = {}
-        self._clusters: dict[str, dict[str, None]] = {}
+        self._clusters: Index[str, str] = Index()
         self._live: dict[str, LiveBroker] = {}
 
     # --- brokers come and go ------------------------------------------------------------------
@@ -188,7 +188,7 @@ class RouteTable:
         connection: Hashable,
         now_s: float,
     ) -> Registered:
-        """As :meth:`register`, with what :func:`queues_of` made of the topics.
+        """As :meth:`register`, with the topics as :func:`queues_of` returns them.
 
         :raises RegistrationError: nothing is changed then.
         """
@@ -206,7 +206,7 @@ class RouteTable:
             raise RegistrationError(f"this nameserver holds at most {MAX_NAMESRV_TOPICS} topics")
         previous = self._live.get(identity.address)
         if previous is not None and previous.identity.name != identity.name:
-            self._remove(previous.identity)  # the broker at this address has another name now
+            self._remove(previous.identity)  # the broker at this address has a new name
         self._join(identity)
         replace = previous is None or previous.data_version != data_version
         self._take_topics(identity.name, usable, replace=replace)
@@ -222,35 +222,32 @@ class RouteTable:
         if broker is None:
             broker = self._brokers[identity.name] = _Broker(identity.cluster, {})
         elif broker.cluster != identity.cluster:
-            self._leave_cluster(broker.cluster, identity.name)
+            self._clusters.remove(broker.cluster, identity.name)
             broker.cluster = identity.cluster
-        self._clusters.setdefault(identity.cluster, {})[identity.name] = None
+        self._clusters.add(identity.cluster, identity.name)
         for broker_id in [known for known, address in broker.addresses.items() if address == identity.address]:
             del broker.addresses[broker_id]  # one address holds one id: a slave that became the master
         broker.addresses[identity.broker_id] = identity.address
 
     def _take_topics(self, broker_name: str, topics: Mapping[str, QueueData], *, replace: bool) -> None:
-        held = self._topics_of.setdefault(broker_name, {})
         for topic, data in topics.items():
-            if topic not in held:
-                held[topic] = None
+            if topic not in self._topics_of.get(broker_name, ()):
+                self._topics_of.add(broker_name, topic)
                 self._queue_data += 1
                 self._topics.setdefault(topic, {})[broker_name] = data
             elif replace:
                 self._topics[topic][broker_name] = data
-        if not held:
-            del self._topics_of[broker_name]
 
     def unregister(self, identity: BrokerIdentity) -> None:
-        """Take a broker out (code 104); unknown ones are no error."""
+        """Remove a broker (code 104); an unknown one is no error."""
         self._remove(identity)
 
     def brokers_of(self, connection: Hashable) -> list[BrokerIdentity]:
-        """The brokers whose last registration came by ``connection``."""
+        """Return the brokers whose last registration came over ``connection``."""
         return [live.identity for live in self._live.values() if live.connection is connection]
 
     def leave(self, identity: BrokerIdentity, connection: Hashable) -> bool:
-        """Take a broker out if its last registration came by ``connection``."""
+        """Remove a broker if its last registration came over ``connection``; return True if it did."""
         live = self._live.get(identity.address)
         if live is None or live.identity != identity or live.connection is not connection:
             return False
@@ -258,7 +255,7 @@ class RouteTable:
         return True
 
     def expire(self, older_than_s: float) -> list[LiveBroker]:
-        """Take out brokers last heard of before ``older_than_s`` and return them."""
+        """Remove the brokers that last registered before ``older_than_s``, and return them."""
         gone = [live for live in self._live.values() if live.last_update_s < older_than_s]
         for live in gone:
             self._remove(live.identity)
@@ -273,15 +270,9 @@ class RouteTable:
         if broker.addresses:
             return
         del self._brokers[identity.name]
-        self._leave_cluster(broker.cluster, identity.name)
-        for topic in list(self._topics_of.get(identity.name, ())):
+        self._clusters.remove(broker.cluster, identity.name)
+        for topic in self._topics_of.of(identity.name):
             self._drop_queues(topic, identity.name)
-
-    def _leave_cluster(self, cluster: str, broker_name: str) -> None:
-        names = self._clusters.get(cluster, {})
-        names.pop(broker_name, None)
-        if not names:
-            self._clusters.pop(cluster, None)
 
     def _drop_queues(self, topic: str, broker_name: str) -> None:
         queues = self._topics[topic]
@@ -290,18 +281,15 @@ class RouteTable:
         self._queue_data -= 1
         if not queues:
             del self._topics[topic]
-        held = self._topics_of[broker_name]
-        del held[topic]
-        if not held:
-            del self._topics_of[broker_name]
+        self._topics_of.remove(broker_name, topic)
 
     # --- questions of brokers -----------------------------------------------------------------
     def query_data_version(
         self, identity: BrokerIdentity, data_version: DataVersion, now_s: float
     ) -> tuple[bool, DataVersion | None]:
-        """Answer whether a broker's topics changed, and the version known here (code 322).
+        """Return True if a broker's topics changed, and the known version (code 322).
 
-        An unchanged version also counts as a sign of life.
+        An unchanged version also renews the broker's liveness.
         """
         live = self._live.get(identity.address)
         if live is None:
@@ -313,7 +301,7 @@ class RouteTable:
 
     # --- routes -------------------------------------------------------------------------------
     def route(self, topic: str) -> TopicRouteData | None:
-        """Return where a topic lives, or ``None`` when no registered broker has it (code 105)."""
+        """Return the route of a topic, or None when no registered broker has it (code 105)."""
         queues = self._topics.get(topic)
         if not queues:
             return None
@@ -334,28 +322,28 @@ class RouteTable:
 
     # --- tables for tools ---------------------------------------------------------------------
     def cluster_info(self) -> ClusterInfo:
-        """Every broker and cluster (code 106)."""
+        """Return every broker and cluster (code 106)."""
         return ClusterInfo(
             broker_addr_table={name: self._broker_data(name) for name in self._brokers},
             cluster_addr_table={cluster: list(names) for cluster, names in self._clusters.items()},
         )
 
     def topics(self) -> list[str]:
-        """Every topic (code 206)."""
+        """Return every topic (code 206)."""
         return list(self._topics)
 
     def topics_of_cluster(self, cluster: str) -> list[str]:
-        """Topics that a broker of the cluster holds (code 224)."""
+        """Return the topics of a cluster's brokers (code 224)."""
         names = self._clusters.get(cluster, {})
         return [topic for topic, queues in self._topics.items() if not names.keys().isdisjoint(queues)]
 
     def system_topics(self) -> tuple[list[str], str]:
-        """Names of clusters and brokers, and the address of one broker (code 304)."""
+        """Return the names of clusters and brokers, and the address of one broker (code 304)."""
         addresses = (address for broker in self._brokers.values() for address in broker.addresses.values())
         return [*self._clusters, *self._brokers], next(addresses, "")
 
     def topics_with_flag(self, wanted: int, unwanted: int = 0) -> list[str]:
-        """Topics whose topicSysFlag has all bits of ``wanted`` and none of ``unwanted`` (codes 311 to 313)."""
+        """Return topics whose topicSysFlag has all bits of ``wanted``, none of ``unwanted`` (codes 311 to 313)."""
         return [
             topic
             for topic, queues in self._topics.items()
@@ -364,7 +352,7 @@ class RouteTable:
 
     # --- changes by tools ---------------------------------------------------------------------
     def wipe_write_perm(self, broker_name: str) -> int:
-        """Take the write permission of a broker's queues away; return the number of topics (code 205)."""
+        """Remove the write permission of a broker's queues; return the number of topics (code 205)."""
         return self._set_perm(broker_name, lambda perm: perm & ~PERM_WRITE)
 
     def add_write_perm(self, broker_name: str) -> int:
@@ -380,10 +368,10 @@ class RouteTable:
         return len(held)
 
     def delete_topic(self, topic: str, cluster: str = "") -> None:
-        """Forget a topic, of the brokers of one cluster if one is named (code 216)."""
+        """Remove a topic, only from the brokers of one cluster if it is named (code 216)."""
         queues = self._topics.get(topic)
         if queues is None:
             return
-        for broker_name in list(self._clusters.get(cluster, {})) if cluster else list(queues):
+        for broker_name in self._clusters.of(cluster) if cluster else list(queues):
             if topic in self._topics:
                 self._drop_queues(topic, broker_name)

@@ -1,4 +1,4 @@
-"""The nameserver process: tables, requests, and the watch over silent brokers."""
+"""NamesrvController: the nameserver with its tables, its request handlers and the scan for silent brokers."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ import logging
 from pathlib import Path
 from typing import Final
 
+from cometmq.auth.access import open_access
+from cometmq.auth.user_admin import UserAdmin
 from cometmq.clock import SYSTEM_CLOCK, Clock, TimerHandle
 from cometmq.message.hosts import format_address
-from cometmq.namesrv.config import NamesrvConfig
-from cometmq.namesrv.configuration_requests import ConfigurationRequests
+from cometmq.namesrv.config import NamesrvConfig, Settings
 from cometmq.namesrv.kv import KvConfig
 from cometmq.namesrv.requests import NamesrvRequests
 from cometmq.namesrv.routes import RouteTable
-from cometmq.namesrv.settings import Settings
 from cometmq.remoting.processors import ProcessorTable
 from cometmq.remoting.server import RemotingServer
 from cometmq.remoting.server_connection import ServerConnection
+from cometmq.remoting.tls_server import ServerTls
 
 log = logging.getLogger(__name__)
 
@@ -24,28 +25,35 @@ _FIRST_SCAN_S: Final = 5.0
 
 
 class NameServer:
-    """One nameserver (``NamesrvController``); several run side by side and know nothing of each other.
+    """One nameserver; nameservers of a cluster do not know each other.
 
-    ``await start()`` listens, ``await stop()`` ends it. ``port`` is the port in use, also when the
-    configuration asked for a free one.
+    ``await start()`` listens, ``await stop()`` ends it.
     """
 
     def __init__(self, config: NamesrvConfig, *, clock: Clock = SYSTEM_CLOCK) -> None:
-        """Read the KV configuration; a file that cannot be used is set aside."""
+        """Read the KV configuration; a damaged file is renamed.
+
+        :raises AuthError: the accounts cannot be read.
+        :raises TlsError: a file of TLS cannot be used.
+        """
         self.routes: Final = RouteTable()
         self.kv: Final = KvConfig(Path(config.kv_config_path))
         self._settings = Settings(config)
         self._clock = clock
         self.processors: Final = ProcessorTable()
         self._requests = NamesrvRequests(self.routes, self.kv, self._settings, clock)
-        self._requests.register(self.processors)
-        self._configuration = ConfigurationRequests(self.kv, self._settings)
-        self._configuration.register(self.processors)
+        self.processors.add(self._requests)
+        users = Path(config.auth_config_path or Path(config.kv_config_path).with_name("auth.json"))
+        self.access = open_access(config, users, "", clock=clock)
+        if self.access is not None and self.access.users is not None:
+            self.processors.add(UserAdmin(self.access.users))
         self._server = RemotingServer(
             self.processors,
+            guard=None if self.access is None else self.access.guard,
             clock=clock,
             idle_timeout_s=config.server_channel_max_idle_time_seconds,
             max_connections=config.server_max_connections,
+            tls=ServerTls(config),
         )
         self._scan_timer: TimerHandle | None = None
 
@@ -56,34 +64,37 @@ class NameServer:
 
     @property
     def port(self) -> int:
-        """The port listened on."""
+        """The port in use, also when the configuration asks for a free one."""
         return self._server.port
 
     @property
     def address(self) -> str:
-        """``host:port`` that clients on this machine can use."""
+        """``host:port`` for clients on this machine."""
         host = self.config.bind_address
         return format_address({"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), self.port)
 
     async def start(self) -> None:
-        """Listen and begin to watch the brokers.
+        """Listen, and start the scan for silent brokers.
 
-        :raises OSError: the port is taken or not allowed.
+        :raises OSError: the port is in use or not allowed.
         """
         await self._server.start(self.config.bind_address, self.config.listen_port)
         self._scan_timer = self._clock.call_later(_FIRST_SCAN_S, self._scan)
+        if self.access is not None:
+            self.access.start()
 
     async def stop(self) -> None:
-        """Stop watching, close every connection and the port."""
+        """Stop the scan, close every connection and the port."""
         if self._scan_timer is not None:
             self._scan_timer.cancel()
             self._scan_timer = None
         await self._server.stop()
+        if self.access is not None:
+            await self.access.stop()
         await self._requests.stop()
-        await self._configuration.stop()
 
     def _scan(self) -> None:
-        """Take out brokers that fell silent (``scanNotActiveBroker``)."""
+        """Remove brokers that have been silent for too long (``scanNotActiveBroker``)."""
         config = self.config
         oldest = self._clock.monotonic() - config.broker_channel_expired_time / 1000
         for live in self.routes.expire(oldest):

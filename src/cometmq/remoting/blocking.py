@@ -17,7 +17,7 @@ from cometmq.remoting.tls import trouble_of
 
 _READ_BYTES = 256 * 1024
 _BEGIN_BYTES = 64 * 1024
-"""Read at a time until the length of a body is known that is to be written elsewhere."""
+"""Bytes read at once until the length of a body is known that goes to a buffer."""
 _Place = TypeVar("_Place")
 _Got = TypeVar("_Got")
 
@@ -72,7 +72,7 @@ class BlockingConnection:
             raise self._ended(f"{self.address} closed the connection: {error}") from error
 
     def receive(self, timeout_s: float | None = None) -> RemotingCommand:
-        """The next frame that arrives, whatever it is.
+        """Read the next frame.
 
         :raises BlockingConnectionError: none arrives in time, or the peer closes.
         """
@@ -82,7 +82,7 @@ class BlockingConnection:
         return decode_command(frame)
 
     def receive_into(self, room: Callable[[int], memoryview]) -> tuple[RemotingCommand, memoryview]:
-        """The next frame that arrives, without its body, and its body; a large one is never copied.
+        """Read the next frame; return it without its body, and the body, which is not copied if it is large.
 
         :param room: gives bytes of the length asked for, which the body is written to.
         :raises BlockingConnectionError: as :meth:`receive`.
@@ -126,7 +126,7 @@ class BlockingConnection:
         ext: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
     ) -> RemotingCommand:
-        """Send a request and return its answer, whatever its code; frames that answer nothing are passed over.
+        """Send a request and return its answer, whatever its code; ignore other frames.
 
         :param ext: fields as text, instead of or beside a typed header.
         :raises BlockingConnectionError: there is no answer within the time.
@@ -141,7 +141,7 @@ class BlockingConnection:
     def invoke_oneway(
         self, code: int, header: Header | None = None, body: bytes = b"", *, ext: Mapping[str, str] | None = None
     ) -> None:
-        """Send a request that is not answered."""
+        """Send a oneway request."""
         self.send(self.frame(code, next(self._opaques), header, body, ext=ext, flag=FLAG_ONEWAY))
 
     def frame(
@@ -154,7 +154,7 @@ class BlockingConnection:
         ext: Mapping[str, str] | None = None,
         flag: int = 0,
     ) -> bytes:
-        """A request as this connection sends it: signed, where there are credentials."""
+        """Return a request, signed if there are credentials."""
         fields = {} if header is None else to_ext(header)
         fields.update(ext or {})
         command = RemotingCommand(code=code, opaque=opaque, flag=flag, ext_fields=fields, body=body)

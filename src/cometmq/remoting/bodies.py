@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class BodyError(CometMQError):
-    """A body is not of the form that its code asks for."""
+    """A body does not have the form that its code demands."""
 
 
 class Body(msgspec.Struct, rename="camel", kw_only=True):
@@ -38,50 +38,11 @@ class MessageQueue(msgspec.Struct, rename="camel", frozen=True, order=True):
 
 
 class DataVersion(Body):
-    """When a table last changed: equal only if both numbers are."""
+    """The version of a table; two versions are equal only if both numbers are."""
 
     counter: int = 0
     state_version: int | None = None
     timestamp: int = 0
-
-
-class HAConnectionRuntimeInfo(Body):
-    """How far one slave of a master is (``HARuntimeInfo.HAConnectionRuntimeInfo``)."""
-
-    addr: str
-    """``host:port`` of its side of the connection."""
-    slave_ack_offset: int
-    """The end of its log, by its last report."""
-    diff: int
-    """Bytes that it has not reported yet."""
-    in_sync: bool
-    transferred_byte_in_second: int
-    transfer_from_where: int
-    """Where the next transfer begins."""
-
-
-class HAClientRuntimeInfo(Body):
-    """What a slave follows (``HARuntimeInfo.HAClientRuntimeInfo``)."""
-
-    master_addr: str
-    """``host:port`` that its master's log comes from."""
-    max_offset: int
-    """The end of its own log."""
-    last_read_timestamp: int = 0
-    """When it last got something, in ms; 0 for never."""
-    is_activated: bool = False
-    """Whether there is a connection."""
-
-
-class HARuntimeInfo(Body):
-    """The replication of a broker (907, of 5.x)."""
-
-    master: bool
-    master_commit_log_max_offset: int
-    in_sync_slave_nums: int
-    ha_connection_info: list[HAConnectionRuntimeInfo] = []
-    ha_client_runtime_info: HAClientRuntimeInfo | None = None
-    """Of a slave."""
 
 
 class TopicConfig(Body, kw_only=True):
@@ -105,7 +66,7 @@ class TopicConfigSerializeWrapper(Body):
 
 
 class RegisterBrokerBody(Body):
-    """What a broker tells a nameserver (103)."""
+    """The registration of a broker (103)."""
 
     filter_server_list: list[str] = []
     topic_config_serialize_wrapper: TopicConfigSerializeWrapper = msgspec.field(
@@ -153,7 +114,7 @@ class BrokerData(Body):
 
 
 class TopicRouteData(Body):
-    """Where a topic lives."""
+    """The queues and brokers of a topic."""
 
     broker_datas: list[BrokerData] = []
     queue_datas: list[QueueData] = []
@@ -184,7 +145,7 @@ ENUMERATIONS: Final = {
 
 
 class SubscriptionData(Body):
-    """What a consumer wants of one topic."""
+    """The subscription of a consumer to one topic."""
 
     topic: str
     sub_string: str = "*"
@@ -226,24 +187,6 @@ class KVTable(Body):
     table: dict[str, str] = {}
 
 
-class TopicTimerMetrics(Body):
-    """Messages of one topic that wait for their time (``TimerMetrics.Metric``); all but the first two are ours."""
-
-    count: int
-    time_stamp: int
-    first_due_time: int | None = None
-    last_due_time: int | None = None
-    due_within: dict[int, int] | None = None
-    """How many are due within so many seconds."""
-
-
-class TimerMetrics(Body):
-    """Answer to GET_TIMER_METRICS (61)."""
-
-    timing_count: dict[str, TopicTimerMetrics] = {}
-    data_version: DataVersion | None = None
-
-
 class TopicList(Body):
     """Names of topics."""
 
@@ -251,109 +194,10 @@ class TopicList(Body):
     broker_addr: str | None = None
 
 
-class GroupList(Body):
-    """Names of groups."""
-
-    group_list: list[str] = []
-
-
 class ConsumerIdList(Body):
     """Answer to GET_CONSUMER_LIST_BY_GROUP (38)."""
 
     consumer_id_list: list[str] = []
-
-
-class Connection(Body):
-    """One connected client."""
-
-    client_id: str
-    client_addr: str
-    language: str
-    version: int
-
-
-class ConsumerConnection(Body):
-    """Who consumes as a group, and how (203)."""
-
-    connection_set: list[Connection] = []
-    subscription_table: dict[str, SubscriptionData] = {}
-    consume_type: str | None = None
-    message_model: str | None = None
-    consume_from_where: str | None = None
-
-
-class OpenTransaction(Body):
-    """One transaction that is neither committed nor rolled back."""
-
-    half_offset: int
-    """Where its half message stands now in the half queue."""
-    group: str
-    topic: str
-    queue_id: int
-    uniq_key: str
-    begun: int
-    """Milliseconds since 1970."""
-    check_times: int
-    immunity_ms: int | None = None
-    """What the message itself says of the first question."""
-
-
-class OpenTransactions(Body):
-    """Answer to GET_OPEN_TRANSACTIONS (30037)."""
-
-    count: int = 0
-    """Of all groups."""
-    transactions: list[OpenTransaction] = []
-    next_offset: int | None = None
-    """Where to go on; missing at the end."""
-
-
-class WaitingMessage(Body):
-    """One message with a delay of its own that waits."""
-
-    topic: str
-    """Where it will stand; ``?`` when its record is damaged."""
-    queue_id: int
-    due: int
-    """Milliseconds since 1970."""
-    uniq_key: str
-    position: int
-    """Its queue offset in ``rmq_sys_wheel_timer``."""
-    size: int
-    """Bytes of its record."""
-    born: int
-    """Milliseconds since 1970."""
-
-
-class WaitingMessages(Body):
-    """Answer to GET_WAITING_MESSAGES (30038), in the order of due times."""
-
-    messages: list[WaitingMessage] = []
-    next_due: int | None = None
-    """Where to go on, with the next field; missing at the end."""
-    next_position: int | None = None
-
-
-class ProducerConnection(Body):
-    """Who produces as a group (204)."""
-
-    connection_set: list[Connection] = []
-
-
-class ProducerInfo(Body):
-    """One producer in GET_ALL_PRODUCER_INFO (328)."""
-
-    client_id: str
-    remote_ip: str = msgspec.field(name="remoteIP")
-    language: str
-    version: int
-    last_update_timestamp: int
-
-
-class ProducerTableInfo(Body):
-    """All producers by group (328)."""
-
-    data: dict[str, list[ProducerInfo]] = {}
 
 
 class LockBatchRequestBody(Body):
@@ -378,180 +222,10 @@ class CheckClientRequestBody(Body):
     subscription_data: SubscriptionData | None = None
 
 
-class TopicOffset(Body):
-    """Offsets of one queue."""
-
-    min_offset: int
-    max_offset: int
-    last_update_timestamp: int
-
-
-class TopicStatsTable(Body):
-    """Offsets of all queues of a topic (202)."""
-
-    offset_table: dict[MessageQueue, TopicOffset] = {}
-
-
-class OffsetWrapper(Body):
-    """How far a group is in one queue."""
-
-    broker_offset: int
-    consumer_offset: int
-    last_timestamp: int
-
-
-class ConsumeStats(Body):
-    """How far a group is (208)."""
-
-    offset_table: dict[MessageQueue, OffsetWrapper] = {}
-    consume_tps: float = 0.0
-
-
 class ResetOffsetBody(Body):
     """New offsets by queue (220, 222)."""
 
     offset_table: dict[MessageQueue, int] = {}
-
-
-class GetConsumerStatusBody(Body):
-    """Offsets that clients hold (221, 223)."""
-
-    message_queue_table: dict[MessageQueue, int] = {}
-    consumer_table: dict[str, dict[MessageQueue, int]] = {}
-
-
-class BrokerStatsItem(Body):
-    """One number over one window: how much, per second, per call."""
-
-    sum: int
-    tps: float
-    avgpt: float
-
-
-class BrokerStatsData(Body):
-    """One number over the last minute, hour and day (315)."""
-
-    stats_minute: BrokerStatsItem
-    stats_hour: BrokerStatsItem
-    stats_day: BrokerStatsItem
-
-
-class QueueTimeSpan(Body):
-    """How far back in time a group is in one queue (303); times in ms since 1970, the texts are local."""
-
-    message_queue: MessageQueue
-    min_time_stamp: int
-    max_time_stamp: int
-    consume_time_stamp: int
-    delay_time: int
-    min_time_stamp_str: str
-    max_time_stamp_str: str
-    consume_time_stamp_str: str
-
-
-class QueryConsumeTimeSpanBody(Body):
-    """Answer to QUERY_CONSUME_TIME_SPAN (303)."""
-
-    consume_time_span_set: list[QueueTimeSpan] = []
-
-
-class QueryCorrectionOffsetBody(Body):
-    """Offsets by queue id (308)."""
-
-    correction_offsets: dict[int, int] = {}
-
-
-class ConsumeStatsList(Body):
-    """How far every group of a broker is, topic by topic (317)."""
-
-    consume_stats_list: list[dict[str, list[ConsumeStats]]] = []
-    broker_addr: str | None = None
-    total_diff: int | None = None
-
-
-class ConsumeQueueData(Body):
-    """One unit of a consume queue (321)."""
-
-    physic_offset: int
-    physic_size: int
-    tags_code: int
-    eval: bool = False
-    msg: str | None = None
-
-
-class QueryConsumeQueueResponseBody(Body):
-    """Units of a consume queue, and the subscription of the group that was named (321)."""
-
-    queue_data: list[ConsumeQueueData] = []
-    max_queue_index: int = 0
-    min_queue_index: int = 0
-    subscription_data: SubscriptionData | None = None
-    filter_data: str | None = None
-
-
-class MessageQueueForC(Body):
-    """One queue with its new offset, as clients in C++ read it."""
-
-    topic: str
-    broker_name: str
-    queue_id: int
-    offset: int
-
-
-class ResetOffsetBodyForC(Body):
-    """New offsets as a list (220, 222 when the client is written in C++)."""
-
-    offset_table: list[MessageQueueForC] = []
-
-
-class ProcessQueueInfo(Body):
-    """One queue as the consumer that reads it sees it (307); times in ms since 1970, 0 for never."""
-
-    commit_offset: int = 0
-    cached_msg_min_offset: int = 0
-    cached_msg_max_offset: int = 0
-    cached_msg_count: int = 0
-    cached_msg_size_in_mib: int = msgspec.field(default=0, name="cachedMsgSizeInMiB")
-    transaction_msg_min_offset: int = 0
-    transaction_msg_max_offset: int = 0
-    transaction_msg_count: int = 0
-    locked: bool = False
-    try_unlock_times: int = 0
-    last_lock_timestamp: int = 0
-    dropped: bool = msgspec.field(default=False, name="droped")
-    last_pull_timestamp: int = 0
-    last_consume_timestamp: int = 0
-
-
-class ConsumeStatus(Body):
-    """How fast a consumer reads and consumes one topic (307)."""
-
-    pull_rt: float = msgspec.field(default=0.0, name="pullRT")
-    pull_tps: float = msgspec.field(default=0.0, name="pullTPS")
-    consume_rt: float = msgspec.field(default=0.0, name="consumeRT")
-    consume_ok_tps: float = msgspec.field(default=0.0, name="consumeOKTPS")
-    consume_failed_tps: float = msgspec.field(default=0.0, name="consumeFailedTPS")
-    consume_failed_msgs: int = 0
-
-
-class ConsumerRunningInfo(Body):
-    """Answer of a consumer to GET_CONSUMER_RUNNING_INFO (307)."""
-
-    properties: dict[str, str] = {}
-    subscription_set: list[SubscriptionData] = []
-    mq_table: dict[MessageQueue, ProcessQueueInfo] = {}
-    status_table: dict[str, ConsumeStatus] = {}
-    jstack: str | None = None
-
-
-class ConsumeMessageDirectlyResult(Body):
-    """Answer of a consumer to CONSUME_MESSAGE_DIRECTLY (309); ``consume_result`` is one of Java's ``CMResult``."""
-
-    order: bool = False
-    auto_commit: bool = True
-    consume_result: str = "CR_SUCCESS"
-    remark: str | None = None
-    spent_time_mills: int = 0
 
 
 class ConsumerOffsetSerializeWrapper(Body):
@@ -561,19 +235,19 @@ class ConsumerOffsetSerializeWrapper(Body):
 
 
 class DelayOffsetSerializeWrapper(Body):
-    """How far each delay level is delivered: level → offset of its queue (45, ``delayOffset.json``)."""
+    """The delivered offset of each delay level (45, ``delayOffset.json``)."""
 
     offset_table: dict[int, int] = {}
 
 
 @functools.cache
 def _fields_of(kind: type[msgspec.Struct]) -> tuple[tuple[str, str], ...]:
-    """``(name in JSON, attribute)`` of a struct's fields, sorted."""
+    """``(name in JSON, attribute)`` of the fields of a struct, sorted."""
     return tuple(sorted((info.encode_name, info.name) for info in msgspec.structs.fields(kind)))
 
 
 def to_builtins(body: Any) -> Any:
-    """A body as plain maps and lists, null fields left out and keys sorted, ready for fastjson."""
+    """Convert a body to maps and lists for fastjson, with sorted keys and without null fields."""
     if isinstance(body, msgspec.Struct):
         fields = ((written, getattr(body, name)) for written, name in _fields_of(type(body)))
         return {written: to_builtins(value) for written, value in fields if value is not None}
@@ -587,7 +261,7 @@ def to_builtins(body: Any) -> Any:
 
 
 def encode_body(body: Any) -> bytes:
-    """The body as compact fastjson."""
+    """Encode a body as compact fastjson."""
     return fastjson.dumps(to_builtins(body))
 
 
@@ -602,12 +276,12 @@ def encode_table(body: TopicConfigSerializeWrapper | SubscriptionGroupWrapper | 
 
 
 def encode_json(body: Any) -> bytes:
-    """The body as compact strict JSON, numeric keys quoted; for bodies without maps keyed by queues."""
+    """Encode a body as compact strict JSON, with numeric keys in quotes; for bodies without maps keyed by queues."""
     return msgspec.json.encode(to_builtins(body))
 
 
 def decode_body(kind: type[T], data: bytes) -> T:
-    """A body of the given kind from fastjson or JSON text.
+    """Decode a body of the given kind from fastjson or JSON text.
 
     :raises BodyError: the text is neither, a field is missing, or not of its type.
     """
@@ -615,7 +289,7 @@ def decode_body(kind: type[T], data: bytes) -> T:
 
 
 def decode_request(kind: type[T], data: bytes, max_bytes: int) -> T:
-    """The body of a request from anybody: it may be malformed in every way, and others wait while it is read.
+    """Decode the body of a request of any client, which may be malformed and must not take long.
 
     Strict JSON takes about 10 ms a MB. What needs a closer look (a null for a missing value, the position of an
     enumeration's constant) is taken up to MAX_LOOSE_BODY_BYTES, what is no strict JSON up to MAX_PARSED_BODY_BYTES.
@@ -660,7 +334,7 @@ def _without_nulls(value: Any) -> Any:
 
 
 def _constant(key: str, value: Any) -> Any:
-    """The name of an enumeration's constant that was given by its position, as fastjson reads it too."""
+    """Return the name of an enumeration's constant that is given by its position, as fastjson does."""
     constants = ENUMERATIONS.get(key)
     if constants is not None and isinstance(value, int) and 0 <= value < len(constants):
         return constants[value]

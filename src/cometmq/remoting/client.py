@@ -10,19 +10,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from cometmq.clock import SYSTEM_CLOCK, Clock
+from cometmq.clock import SYSTEM_CLOCK, Clock, wait_for
 from cometmq.limits import MAX_FRAME_BYTES
 from cometmq.message.hosts import parse_address
 from cometmq.remoting.client_connection import Answer, ClientConnection
-from cometmq.remoting.client_errors import (
+from cometmq.remoting.command import FLAG_ONEWAY, RemotingCommand
+from cometmq.remoting.errors import (
     ForkedError,
     RemotingClosedError,
     RemotingConnectError,
     RemotingError,
     RemotingTimeoutError,
 )
-from cometmq.remoting.command import FLAG_ONEWAY, RemotingCommand
-from cometmq.remoting.deadline import within
 from cometmq.remoting.headers import Header, to_ext
 from cometmq.remoting.processors import ProcessorTable
 from cometmq.remoting.security import PLAIN, Security
@@ -33,23 +32,23 @@ log = logging.getLogger(__name__)
 DEFAULT_TIMEOUT_S: Final = 3.0
 CONNECT_TIMEOUT_S: Final = 3.0
 TLS_CLOSE_S: Final = 1.0
-"""How long a server may take to answer the end of TLS."""
+"""Time-out of the end of TLS."""
 MAX_IN_FLIGHT: Final = 4096
-"""Requests of one connection that may wait for answers; bounds the memory that a slow server can cost."""
+"""Requests of one connection that may wait for answers; limits the memory that a slow server costs."""
 
 
 @dataclass(frozen=True)
 class ClientRpcHook:
-    """Two functions, either may be missing, that see a client's requests and their answers (``RPCHook``)."""
+    """Two optional functions that see the requests of a client and their answers (``RPCHook``)."""
 
     before: Callable[[str, RemotingCommand], None] | None = None
-    """Called with the peer and a request before it leaves; may change its ``ext_fields``, refuses it by raising."""
+    """Called with the peer and a request before it is sent; may change its ``ext_fields``, refuses it by raising."""
     after: Callable[[str, RemotingCommand, RemotingCommand], None] | None = None
-    """Called with the peer, a request and its answer before that is handed on."""
+    """Called with the peer, a request and its answer, before the caller gets it."""
 
 
 class RemotingClient:
-    """Sends requests to servers and hands on the requests that they push.
+    """Sends requests to servers, and answers requests of servers.
 
     Made on a running event loop and used only there, in one process: after a fork every call raises
     :class:`ForkedError`. Timeouts are total: connecting, waiting for room and the answer together.
@@ -76,7 +75,7 @@ class RemotingClient:
     ) -> None:
         self.hooks = tuple(hooks)
         self.credentials = security.credentials
-        self._tls = None if security.tls is None else security.tls.context()
+        self._tls = None if security.tls is None else security.tls.fresh_context()
         self.clock = clock
         self.on_open: list[Callable[[str], None]] = []
         """Called with the address of every connection that was opened."""
@@ -143,7 +142,7 @@ class RemotingClient:
         timeout_s: float = DEFAULT_TIMEOUT_S,
         ext: dict[str, str] | None = None,
     ) -> None:
-        """Send a request that is not answered; returns once it is in the connection's buffer.
+        """Send a oneway request; return after it is in the connection's buffer.
 
         :raises RemotingError: as :meth:`invoke`, except for what concerns the answer.
         """
@@ -155,7 +154,7 @@ class RemotingClient:
     def request(
         self, address: str, code: int, header: Header | None, body: bytes, ext: dict[str, str] | None
     ) -> RemotingCommand:
-        """A request as it will be sent to ``address``: seen by the hooks, and signed."""
+        """Return the request to ``address`` after the hooks, and signed."""
         fields = {} if header is None else to_ext(header)
         if ext:
             fields.update(ext)
@@ -174,7 +173,7 @@ class RemotingClient:
         return command
 
     def look_back(self, address: str, request: RemotingCommand, response: RemotingCommand) -> None:
-        """Show an answer to the hooks; what one raises is logged."""
+        """Call the hooks with an answer; log their errors."""
         for hook in self.hooks:
             if hook.after is None:
                 continue
@@ -184,16 +183,16 @@ class RemotingClient:
                 log.exception("hook %r failed on an answer of %s", hook, address)
 
     def next_opaque(self) -> int:
-        """A number for the next request; within int32, never of one that still waits."""
+        """Return the opaque of the next request: an int32 that no waiting request has."""
         return next(self._opaques) & 0x7FFFFFFF
 
     def live(self, address: str) -> ClientConnection | None:
-        """The connection to ``address`` if it is open and has room for a request now."""
+        """Return the connection to ``address`` if it is open and has room for a request now."""
         connection = self._connections.get(address)
         return connection if connection is not None and connection.has_room else None
 
     async def ready(self, address: str, deadline: float) -> ClientConnection:
-        """An open connection to ``address`` with room for one more request, by ``deadline`` (monotonic seconds).
+        """Return an open connection to ``address`` with room for a request, before ``deadline`` (monotonic seconds).
 
         :raises RemotingError: as :meth:`invoke`.
         """
@@ -209,7 +208,7 @@ class RemotingClient:
         return connection
 
     async def close(self) -> None:
-        """Close every connection; requests that still wait end with an error."""
+        """Close every connection; waiting requests end with an error."""
         self._closed = True
         for task in list(self._connecting.values()):
             task.cancel()
@@ -219,7 +218,9 @@ class RemotingClient:
         await asyncio.sleep(0)  # lets the transports close their sockets before the loop may end
         if self._tls is not None and connections:  # TLS takes leave of the server first
             try:
-                await within(self.clock, TLS_CLOSE_S, asyncio.gather(*(connection.gone for connection in connections)))
+                await wait_for(
+                    self.clock, TLS_CLOSE_S, asyncio.gather(*(connection.gone for connection in connections))
+                )
             except TimeoutError:
                 for connection in connections:
                     connection.abort("this client was closed")
@@ -234,9 +235,13 @@ class RemotingClient:
             self._connecting[address] = task
             task.add_done_callback(lambda done: self._connected(address, done))
         try:
-            return await within(self.clock, deadline - self.clock.monotonic(), asyncio.shield(task))
+            return await wait_for(self.clock, deadline - self.clock.monotonic(), asyncio.shield(task))
         except TimeoutError:
-            raise RemotingTimeoutError(address, f"no connection to {address} in time") from None
+            raise RemotingTimeoutError(
+                address,
+                f"no connection to {address} in time",
+                next_step="check that the server runs and its address, or give more time",
+            ) from None
         except asyncio.CancelledError:
             if task.cancelled():
                 raise RemotingClosedError(address, "this client is closed", next_step="make a new one") from None
@@ -256,9 +261,10 @@ class RemotingClient:
         connection = ClientConnection(
             address, self.clock, self._max_in_flight, self.processors, self._lost, self._max_frame_bytes
         )
-        attempt = loop.create_connection(lambda: connection, host, port, ssl=self._tls)
+        context = None if self._tls is None else self._tls.current()
+        attempt = loop.create_connection(lambda: connection, host, port, ssl=context)
         try:
-            await within(self.clock, self._connect_timeout_s, attempt)
+            await wait_for(self.clock, self._connect_timeout_s, attempt)
         except TimeoutError:
             raise RemotingConnectError(
                 address,

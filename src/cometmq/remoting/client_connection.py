@@ -16,13 +16,8 @@ from collections.abc import Callable
 from typing import Any, Final, cast
 
 from cometmq.clock import Clock, TimerHandle
-from cometmq.remoting.client_errors import (
-    RemotingError,
-    RemotingSendError,
-    RemotingTimeoutError,
-    RemotingTooMuchRequestError,
-)
 from cometmq.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand, decode_header
+from cometmq.remoting.errors import RemotingError, RemotingSendError, RemotingTimeoutError, RemotingTooMuchRequestError
 from cometmq.remoting.frame import Frame, FrameDecoder, FrameError
 from cometmq.remoting.processors import (
     ProcessorTable,
@@ -39,14 +34,14 @@ Answer = RemotingCommand | RemotingError
 OnAnswer = Callable[[Answer], None]
 
 SWEEP_S: Final = 0.1
-"""Least time between two looks for overdue requests, and so how late a time-out may be noticed."""
+"""Shortest time between two checks for overdue requests: a time-out may be late by it."""
 
 SERVER_GONE_STEP: Final = "check that the server runs and can be reached"
 NEVER_HEARD_STEP: Final = f"{SERVER_GONE_STEP}; it may take connections with TLS only"
 
 
 class ClientConnection(asyncio.Protocol):
-    """The protocol of one connection; lives on the event loop of the client that owns it."""
+    """The protocol of one connection, on the event loop of its client."""
 
     def __init__(
         self,
@@ -60,7 +55,7 @@ class ClientConnection(asyncio.Protocol):
         self.address = address
         self.closed = False
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when the socket is closed too."""
+        """Done after the socket is closed."""
         self._clock = clock
         self._max_in_flight = max_in_flight
         self._processors = processors
@@ -69,19 +64,19 @@ class ClientConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._decoder = FrameDecoder(max_frame_bytes)
         self._pending: dict[int, tuple[float, float, OnAnswer]] = {}
-        """opaque -> (deadline, time sent, what to call), both in monotonic seconds."""
+        """opaque → (deadline, send time, callback); both in monotonic seconds."""
         self._out: list[bytes] = []
         self._paused = False
         self._room_waiters: deque[asyncio.Future[None]] = deque()
         self._opened_at = self._last_heard = 0.0
         self._sweeper: TimerHandle | None = None
         self._sweep_at = math.inf
-        """When overdue requests are looked for next, in monotonic seconds."""
+        """Time of the next check for overdue requests, in monotonic seconds."""
 
     # --- asyncio.Protocol ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Remember where to write."""
+        """Store the transport."""
         # uvloop's transports implement asyncio.Transport without inheriting from it.
         transport = cast(asyncio.Transport, transport)
         sock = transport.get_extra_info("socket")
@@ -91,22 +86,22 @@ class ClientConnection(asyncio.Protocol):
         self._opened_at = self._last_heard = self._clock.monotonic()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End every request that waits."""
+        """End every waiting request."""
         self._end(exc, str(exc) if exc is not None else "the server closed it")
         if not self.gone.done():
             self.gone.set_result(None)
 
     def pause_writing(self) -> None:
-        """The server reads more slowly than we write: let nobody submit more."""
+        """Accept no more requests: the server reads slowly."""
         self._paused = True
 
     def resume_writing(self) -> None:
-        """The server has caught up."""
+        """Accept requests again."""
         self._paused = False
         self._wake_waiters()
 
     def data_received(self, data: bytes) -> None:
-        """Match answers, hand on requests that the server pushes."""
+        """Pass on answers, and requests of the server."""
         self._last_heard = self._clock.monotonic()
         pending = self._pending
         decoder = self._decoder
@@ -179,7 +174,7 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def has_room(self) -> bool:
-        """Whether another request may be submitted now."""
+        """Another request may be submitted now."""
         return len(self._pending) < self._max_in_flight and not self._paused
 
     async def room(self, deadline: float) -> None:
@@ -221,13 +216,13 @@ class ClientConnection(asyncio.Protocol):
         self.write(frame)
 
     def write(self, frame: bytes) -> None:
-        """Send a frame with everything else of this turn of the loop; dropped when the connection has ended."""
+        """Send a frame with all others of this turn of the loop; drop it if the connection has ended."""
         if not self._out:
             self._loop.call_soon(self._flush)
         self._out.append(frame)
 
     def forget(self, opaque: int) -> None:
-        """Nobody wants this answer any more."""
+        """Ignore the answer to a request."""
         self._pending.pop(opaque, None)
         if self._room_waiters:
             self._wake_waiters()
@@ -270,7 +265,7 @@ class ClientConnection(asyncio.Protocol):
             self._wake_waiters()
 
     def close(self) -> None:
-        """Send what is still unsent, then end the connection."""
+        """End the connection after everything is sent."""
         self._flush()
         self._end(None, "this client was closed")
         if self._transport is not None:

@@ -6,20 +6,20 @@ from enum import IntEnum
 from typing import Final
 
 CURRENT_VERSION: Final = 409
-"""Ordinal of V4_9_8, the version that CometMQ answers as; clients below some version are refused features."""
+"""Ordinal of V4_9_8, the version of CometMQ's requests and answers; servers refuse some features to older versions."""
 
 CURRENT_VERSION_NAME: Final = "V4_9_8"
 """The name of that version (``MQVersion``)."""
 
 LAST_VERSION_WITHOUT_SIGNED_QUERY_FLAG: Final = 399
-"""V4_9_3: brokers of 5.x leave ``_UNIQUE_KEY_QUERY`` out when they check signatures of clients up to here."""
+"""V4_9_3: brokers of 5.x leave ``_UNIQUE_KEY_QUERY`` out when they check signatures of clients up to this version."""
 
 STANDARD_JSON_VERSION: Final = 401
-"""V4_9_4: clients from here on read routes written as strict JSON."""
+"""V4_9_4: clients of this version or later read routes written as strict JSON."""
 
 
 class RequestCode(IntEnum):
-    """What a request asks for."""
+    """The codes of requests."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -180,7 +180,7 @@ class RequestCode(IntEnum):
     POP_ROLLBACK = 200056
     BATCH_ACK_MESSAGE = 200151
     OPEN_PRODUCER = 20001
-    """CometMQ's own: a producer asks how far its messages are stored (``broker/producer_sequences.py``)."""
+    """CometMQ's own: a producer asks for its last stored sequence (``broker/send/producer_sequences.py``)."""
     GET_OPEN_TRANSACTIONS = 30037
     """CometMQ's own."""
     GET_WAITING_MESSAGES = 30038
@@ -190,7 +190,7 @@ class RequestCode(IntEnum):
 
 
 class ResponseCode(IntEnum):
-    """What an answer says. Numbers 209 to 211 mean ACL failures in 4.9 and results of POP in 5.x."""
+    """The codes of answers. Numbers 209 to 211 mean ACL failures in 4.9 and results of POP in 5.x."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
@@ -235,6 +235,11 @@ class ResponseCode(IntEnum):
     """Messages before these are missing."""
     SEQUENCE_MISMATCH = 20003
     """Other messages are stored under the same sequence."""
+
+
+UPDATE_AND_CREATE_ACL_CONFIG_FAILED: Final = 209
+DELETE_ACL_CONFIG_FAILED: Final = 210
+UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED: Final = 211
 
 
 class LanguageCode(IntEnum):

@@ -33,7 +33,7 @@ _LANGUAGE_CODES: Final = {name: code for code, name in LANGUAGE_NAMES.items()}
 
 
 class CommandHeader(msgspec.Struct, rename="camel"):
-    """What every header has, the fields as text."""
+    """The parts of every header, the fields as text."""
 
     code: Int32
     opaque: Int32 = 0
@@ -45,7 +45,7 @@ class CommandHeader(msgspec.Struct, rename="camel"):
 
 
 class RemotingCommand(msgspec.Struct):
-    """One request or answer with its fields as text; ``header`` gives the typed view."""
+    """One request or answer with its fields as text; ``header`` decodes the typed header."""
 
     code: int
     opaque: int = 0
@@ -59,23 +59,23 @@ class RemotingCommand(msgspec.Struct):
 
     @property
     def is_response(self) -> bool:
-        """Whether this answers a request."""
+        """The command is an answer."""
         return bool(self.flag & FLAG_RESPONSE)
 
     @property
     def is_oneway(self) -> bool:
-        """Whether nobody waits for an answer."""
+        """The command is a oneway request."""
         return bool(self.flag & FLAG_ONEWAY)
 
     def header(self, kind: type[H]) -> H:
-        """The typed header.
+        """Decode the typed header.
 
         :raises HeaderError: a required field is missing or not of its type.
         """
         return from_ext(kind, self.ext_fields)
 
     def encode(self) -> bytes:
-        """The whole frame."""
+        """Encode the frame."""
         if self.serialize_type == ROCKETMQ:
             head = encode_binary_header(self)
         else:
@@ -90,7 +90,7 @@ _json_encode = msgspec.json.Encoder().encode
 
 
 def request_command(code: int, opaque: int, header: Header | None, body: bytes = b"", *, flag: int = 0) -> bytes:
-    """The frame of a request in JSON."""
+    """Encode the frame of a request in JSON."""
     ext = {} if header is None else to_ext(header)
     head = encode_json_header(code, opaque, flag, None, ext, "PYTHON", CURRENT_VERSION)
     return encode_frame(JSON, head, len(body)) + body
@@ -105,7 +105,7 @@ def encode_json_header(
     language: str | None,
     version: int,
 ) -> bytes:
-    """The JSON header: compact, keys in the order of fastjson, nothing that is null."""
+    """Encode a JSON header: compact, keys in the order of fastjson, without nulls."""
     fields: dict[str, Any] = {"code": code}
     if ext_fields is not None:
         fields["extFields"] = ext_fields
@@ -121,26 +121,27 @@ def encode_json_header(
 
 
 def encode_binary_header(command: RemotingCommand) -> bytes:
-    """RocketMQ's binary header.
+    """Encode RocketMQ's binary header.
 
     :raises ValueError: the code does not fit into its int16.
     """
     if not -_MAX_BINARY_CODE <= command.code <= _MAX_BINARY_CODE:
         raise ValueError(f"code {command.code} does not fit into a binary header; use JSON")
     remark = b"" if command.remark is None else command.remark.encode()
-    pieces: list[bytes] = []
-    for name, value in command.ext_fields.items():
-        name_bytes = name.encode()
-        value_bytes = value.encode()
-        pieces += (_SHORT.pack(len(name_bytes)), name_bytes, _INT.pack(len(value_bytes)), value_bytes)
-    fields = b"".join(pieces)
+    fields = b"".join([encode_binary_field(name, value) for name, value in command.ext_fields.items()])
     language = _LANGUAGE_CODES.get(command.language or "", int(LanguageCode.OTHER))
     head = _BINARY_HEAD.pack(command.code, language, command.version & 0x7FFF, command.opaque, command.flag)
     return b"".join((head, _INT.pack(len(remark)), remark, _INT.pack(len(fields)), fields))
 
 
+def encode_binary_field(name: str, value: str) -> bytes:
+    """Encode one field of a binary header."""
+    name_bytes, value_bytes = name.encode(), value.encode()
+    return b"".join((_SHORT.pack(len(name_bytes)), name_bytes, _INT.pack(len(value_bytes)), value_bytes))
+
+
 def decode_binary_header(header: bytes) -> CommandHeader:
-    """What a binary header says.
+    """Decode a binary header.
 
     :raises FrameError: lengths that do not fit, or text that is not UTF-8.
     """
@@ -182,7 +183,7 @@ def _take(data: bytes, at: int, length_type: struct.Struct) -> tuple[bytes, int]
 
 
 def decode_json_header(header: bytes) -> CommandHeader:
-    """What a JSON header says, its fields turned to text as fastjson does.
+    """Decode a JSON header, its fields converted to text as fastjson does.
 
     Some clients (ali-ons) write numbers, booleans and null into ``extFields``.
 
@@ -223,7 +224,7 @@ def _loose_text(value: object) -> str:
 
 
 def decode_header(serialize_type: int, header: bytes) -> CommandHeader:
-    """What a header of either form says.
+    """Decode a header of either form.
 
     :raises FrameError: it is not of that form, or has too many fields.
     """
@@ -234,7 +235,7 @@ def decode_header(serialize_type: int, header: bytes) -> CommandHeader:
 
 
 def decode_command(frame: Frame | bytes) -> RemotingCommand:
-    """The command of a frame (or of the bytes of exactly one).
+    """Decode the command of a frame, or of its bytes.
 
     :raises FrameError: it is not one.
     """
@@ -258,7 +259,7 @@ def decode_command(frame: Frame | bytes) -> RemotingCommand:
 
 
 def fields_of(header: Header | None, ext: Mapping[str, str] | None) -> dict[str, str]:
-    """The fields of an answer: those of its typed header and those given beside it."""
+    """The fields of an answer: those of its typed header and the additional ones."""
     fields = {} if header is None else to_ext(header)
     if ext:
         fields.update((name, as_text(value)) for name, value in ext.items())

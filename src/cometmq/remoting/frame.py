@@ -1,4 +1,4 @@
-"""Frames: how commands are cut out of a stream of bytes (sans-IO; ``NettyDecoder``).
+"""Frames: cuts commands out of a stream of bytes (sans-IO; ``NettyDecoder``).
 
 Layout, big-endian::
 
@@ -11,6 +11,7 @@ Layout, big-endian::
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -24,9 +25,13 @@ ROCKETMQ: Final = 1
 _WORDS: Final = struct.Struct(">iI")
 _HEADER_LENGTH_MASK: Final = 0xFFFFFF
 _LARGE_FRAME_BYTES: Final = 64 * 1024
-"""From this size on the pieces of a frame are kept as they came, and its body is put together by one copy."""
+"""From this size on the pieces of a frame are stored as they arrive, and its body is joined by one copy."""
 _SMALL_PIECE_BYTES: Final = 16 * 1024
-"""Pieces below this size are joined at once, so that a frame in crumbs takes no more memory than its bytes."""
+"""Smaller pieces are joined at once, so that a frame in tiny pieces takes no more memory than its bytes."""
+
+
+FrameTaker = Callable[[bytes, int], int]
+"""Takes whole frames of ``data`` from ``at`` on; returns where the first one begins that it leaves."""
 
 
 class FrameError(CometMQError):
@@ -34,7 +39,7 @@ class FrameError(CometMQError):
 
 
 class Frame(msgspec.Struct, frozen=True, gc=False):
-    """One frame taken apart."""
+    """One decoded frame."""
 
     serialize_type: int
     header: bytes
@@ -42,12 +47,12 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
 
 
 def encode_frame(serialize_type: int, header: bytes, body_length: int) -> bytes:
-    """Everything of a frame up to its body, which follows as it is."""
+    """Encode a frame up to its body, which follows unchanged."""
     return _WORDS.pack(4 + len(header) + body_length, serialize_type << 24 | len(header)) + header
 
 
 class FrameDecoder:
-    """Collects bytes and gives out whole frames.
+    """Collects bytes and returns complete frames.
 
     ``push`` takes any piece of the stream; ``next`` gives the next whole frame or ``None``. The same
     bytes give the same frames however they were cut. At most one frame beyond the last piece is kept.
@@ -64,15 +69,23 @@ class FrameDecoder:
 
     @property
     def pending(self) -> int:
-        """Bytes held that do not make a whole frame yet, or were not asked for."""
+        """Bytes that are not returned as a frame yet."""
         return len(self._data) - self._at + (0 if self._large is None else self._large.held)
 
+    def begin(self, data: bytes, at: int) -> None:
+        """Go on with the bytes of the stream from ``data[at:]``; all bytes before are returned."""
+        self._data = data
+        self._at = at
+
     def push(self, data: bytes) -> None:
-        """Take the next bytes of the stream."""
+        """Add the next bytes of the stream."""
         if self._large is not None:
             self._large.push(data)
         elif self._at == len(self._data):
             self._data = data
+            self._at = 0
+        elif (waiting := len(self._data) - self._at) < self._need <= waiting + len(data):
+            self._data = b"".join((memoryview(self._data)[self._at :], data))
             self._at = 0
         elif isinstance(self._data, bytearray):
             self._compact()
@@ -81,6 +94,14 @@ class FrameDecoder:
             self._data = bytearray(memoryview(self._data)[self._at :])
             self._data += data
             self._at = 0
+
+    def take_by(self, taker: FrameTaker) -> None:
+        """Let ``taker`` take whole frames from the front: they are not returned by :meth:`next`."""
+        data = self._data
+        if self._large is None and type(data) is bytes:
+            at = taker(data, self._at)
+            if at != self._at:
+                self._at, self._need = at, 4
 
     def _compact(self) -> None:
         if self._at:
@@ -130,7 +151,7 @@ class FrameDecoder:
         return Frame(serialize_type, bytes(data[header_at:body_at]), bytes(data[body_at:end]))
 
     def _let_go(self) -> None:
-        """Keep no more than twice what is pending: a read of 256 KB must not stay for the eight bytes at its end."""
+        """Hold at most twice the pending bytes: a read of 256 KB must not stay for the eight bytes at its end."""
         if self._at > len(self._data) - self._at:
             self._data = self._data[self._at :]
             self._at = 0
@@ -143,7 +164,7 @@ class FrameDecoder:
         return frame
 
     def take_begun(self) -> tuple[Frame, int] | None:
-        """A large frame whose header is here: with what is held of its body, and how many bytes of it are to come.
+        """Return a large frame with a complete header: the held bytes of its body, and the number of missing ones.
 
         These are the caller's to read, and not to be pushed.
         """
@@ -158,7 +179,7 @@ class FrameDecoder:
             raise FrameError(f"a frame of {total} bytes; at most {self._max_frame_bytes} are taken")
 
     def feed(self, data: bytes) -> list[Frame]:
-        """``push`` and all whole frames at once."""
+        """Push bytes and return all complete frames."""
         self.push(data)
         frames = []
         while (frame := self.next()) is not None:
@@ -167,7 +188,7 @@ class FrameDecoder:
 
 
 class _LargeFrame:
-    """A frame whose header is here, and whose body comes in many pieces."""
+    """A frame with a complete header, whose body arrives in many pieces."""
 
     __slots__ = ("_body_at", "_pieces", "held", "size")
 
@@ -190,12 +211,12 @@ class _LargeFrame:
         self.held += len(data)
 
     def begun(self) -> Frame:
-        """The frame, with what is held of its body."""
+        """The frame with the held bytes of its body."""
         first, *rest = self._pieces
         return self._frame(memoryview(first)[self._body_at :], *rest)
 
     def take(self) -> tuple[Frame, bytes]:
-        """The frame, once all of it is held, and what follows it."""
+        """The frame, if it is complete, and the bytes after it."""
         first, *middle, last = self._pieces
         end = len(last) - (self.held - self.size)
         return self._frame(memoryview(first)[self._body_at :], *middle, memoryview(last)[:end]), bytes(last[end:])

@@ -1,4 +1,4 @@
-"""Typed headers: what travels in ``extFields``, one struct for each kind.
+"""Typed headers: the content of ``extFields``, one struct for each kind.
 
 Field names are RocketMQ's in snake_case; on the wire they are as RocketMQ writes them
 (``common/protocol/header``). Values travel as text; ``None`` is left out. Unknown fields are
@@ -24,26 +24,26 @@ class Header(msgspec.Struct, rename="camel"):
 
 
 class NoHeader(Header):
-    """For codes that carry no fields of their own."""
+    """Header of codes without fields."""
 
 
 H = TypeVar("H", bound=Header)
 
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
-"""Java's ``int``; a larger number in a request is an error, not a surprise further on."""
+"""Java's ``int``; a larger number in a request is an error."""
 
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 """Java's ``long``."""
 
 
 def to_ext(header: Header) -> dict[str, str]:
-    """The fields of a header as text, those that are ``None`` left out."""
+    """Encode the fields of a header as text, without those that are ``None``."""
     fields: dict[str, Any] = msgspec.to_builtins(header)
     return {name: as_text(value) for name, value in fields.items() if value is not None}
 
 
 def as_text(value: object) -> str:
-    """A field as Java writes it: booleans in lower case."""
+    """Encode a field as Java does: booleans in lower case."""
     if value is True:
         return "true"
     if value is False:
@@ -52,7 +52,7 @@ def as_text(value: object) -> str:
 
 
 def from_ext(kind: type[H], ext_fields: Mapping[str, str]) -> H:
-    """The typed header in these fields.
+    """Decode a typed header.
 
     :raises HeaderError: naming the field that is missing or not of its type.
     """
@@ -72,24 +72,6 @@ class CheckTransactionStateRequestHeader(Header):
     offset_msg_id: str | None = None
 
 
-class CloneGroupOffsetRequestHeader(Header):
-    """CLONE_GROUP_OFFSET (314): offsets of one group are copied to another."""
-
-    src_group: str
-    dest_group: str
-    topic: str | None = None
-    offline: bool = False
-
-
-class ConsumeMessageDirectlyResultRequestHeader(Header):
-    """CONSUME_MESSAGE_DIRECTLY (309): one message is handed to one client of a group."""
-
-    consumer_group: str
-    client_id: str | None = None
-    msg_id: str | None = None
-    broker_name: str | None = None
-
-
 class ConsumerSendMsgBackRequestHeader(Header):
     """CONSUMER_SEND_MSG_BACK (36): a message at a log offset failed and comes back later."""
 
@@ -100,32 +82,6 @@ class ConsumerSendMsgBackRequestHeader(Header):
     origin_topic: str | None = None
     unit_mode: bool = False
     max_reconsume_times: Int32 | None = None
-
-
-class CreateTopicRequestHeader(Header):
-    """UPDATE_AND_CREATE_TOPIC (17)."""
-
-    topic: str
-    default_topic: str
-    read_queue_nums: Int32
-    write_queue_nums: Int32
-    perm: Int32
-    topic_filter_type: str
-    order: bool
-    topic_sys_flag: Int32 | None = None
-
-
-class DeleteSubscriptionGroupRequestHeader(Header):
-    """DELETE_SUBSCRIPTIONGROUP (207)."""
-
-    group_name: str
-    remove_offset: bool = False
-
-
-class DeleteTopicRequestHeader(Header):
-    """DELETE_TOPIC_IN_BROKER (215)."""
-
-    topic: str
 
 
 class EndTransactionRequestHeader(Header):
@@ -140,51 +96,10 @@ class EndTransactionRequestHeader(Header):
     transaction_id: str | None = None
 
 
-class GetBrokerConfigResponseHeader(Header):
-    """Answer to GET_BROKER_CONFIG (26): the configuration data version."""
-
-    version: str
-
-
-class GetConsumeStatsInBrokerHeader(Header):
-    """GET_BROKER_CONSUME_STATS (317)."""
-
-    is_order: bool
-
-
-class GetConsumeStatsRequestHeader(Header):
-    """GET_CONSUME_STATS (208)."""
-
-    consumer_group: str
-    topic: str | None = None
-
-
-class GetConsumerConnectionListRequestHeader(Header):
-    """GET_CONSUMER_CONNECTION_LIST (203)."""
-
-    consumer_group: str
-
-
 class GetConsumerListByGroupRequestHeader(Header):
     """GET_CONSUMER_LIST_BY_GROUP (38)."""
 
     consumer_group: str
-
-
-class GetConsumerRunningInfoRequestHeader(Header):
-    """GET_CONSUMER_RUNNING_INFO (307)."""
-
-    consumer_group: str
-    client_id: str
-    jstack_enable: bool = False
-
-
-class GetConsumerStatusRequestHeader(Header):
-    """GET_CONSUMER_STATUS_FROM_CLIENT (221) and INVOKE_BROKER_TO_GET_CONSUMER_STATUS (223)."""
-
-    topic: str
-    group: str
-    client_addr: str | None = None
 
 
 class GetEarliestMsgStoretimeRequestHeader(Header):
@@ -224,61 +139,6 @@ class GetMinOffsetResponseHeader(Header):
     """Answer to GET_MIN_OFFSET (31)."""
 
     offset: Int64
-
-
-class GetOpenTransactionsRequestHeader(Header):
-    """GET_OPEN_TRANSACTIONS (30037), CometMQ's own: ``max_num`` transactions from a half queue offset on."""
-
-    offset: Int64 = 0
-    max_num: Int32 = 100
-    group: str | None = None
-
-
-class GetProducerConnectionListRequestHeader(Header):
-    """GET_PRODUCER_CONNECTION_LIST (204)."""
-
-    producer_group: str
-
-
-class GetTopicStatsInfoRequestHeader(Header):
-    """GET_TOPIC_STATS_INFO (202)."""
-
-    topic: str
-
-
-class GetTopicsByClusterRequestHeader(Header):
-    """GET_TOPICS_BY_CLUSTER (224)."""
-
-    cluster: str
-
-
-class GetWaitingMessagesRequestHeader(Header):
-    """GET_WAITING_MESSAGES (30038), CometMQ's own: ``max_num`` messages from a due time and a position on."""
-
-    begin_time: Int64 = 0
-    position: Int64 = 0
-    end_time: Int64 = 2**63 - 1
-    """Only what is due before this."""
-    topic: str | None = None
-    max_num: Int32 = 100
-
-
-class GetTopicConfigRequestHeader(Header):
-    """GET_TOPIC_CONFIG (351), of 5.x."""
-
-    topic: str
-
-
-class GetSubscriptionGroupConfigRequestHeader(Header):
-    """GET_SUBSCRIPTIONGROUP_CONFIG (352), of 5.x."""
-
-    group: str
-
-
-class QueryTopicsByConsumerRequestHeader(Header):
-    """QUERY_TOPICS_BY_CONSUMER (343), of 5.x."""
-
-    group: str
 
 
 class NotifyConsumerIdsChangedRequestHeader(Header):
@@ -343,23 +203,6 @@ class PullMessageResponseHeader(Header):
     max_offset: int
 
 
-class QueryConsumeQueueRequestHeader(Header):
-    """QUERY_CONSUME_QUEUE (321)."""
-
-    topic: str | None = None
-    queue_id: Int32 = 0
-    index: Int64 = 0
-    count: Int32 = 0
-    consumer_group: str | None = None
-
-
-class QueryConsumeTimeSpanRequestHeader(Header):
-    """QUERY_CONSUME_TIME_SPAN (303)."""
-
-    topic: str
-    group: str
-
-
 class QueryConsumerOffsetRequestHeader(Header):
     """QUERY_CONSUMER_OFFSET (14)."""
 
@@ -373,14 +216,6 @@ class QueryConsumerOffsetResponseHeader(Header):
     """Answer to QUERY_CONSUMER_OFFSET (14)."""
 
     offset: Int64
-
-
-class QueryCorrectionOffsetHeader(Header):
-    """QUERY_CORRECTION_OFFSET (308)."""
-
-    compare_group: str
-    topic: str
-    filter_groups: str | None = None
 
 
 class QueryMessageRequestHeader(Header):
@@ -399,12 +234,6 @@ class QueryMessageResponseHeader(Header):
 
     index_last_update_timestamp: int
     index_last_update_phyoffset: int
-
-
-class QueryTopicConsumeByWhoRequestHeader(Header):
-    """QUERY_TOPIC_CONSUME_BY_WHO (300)."""
-
-    topic: str
 
 
 class RecallMessageRequestHeader(Header):
@@ -438,21 +267,6 @@ class ReplyMessageRequestHeader(Header):
     properties: str | None = None
     reconsume_times: Int32 | None = None
     unit_mode: bool = False
-
-
-class ResetOffsetRequestHeader(Header):
-    """RESET_CONSUMER_CLIENT_OFFSET (220) and INVOKE_BROKER_TO_RESET_OFFSET (222); timestamp in ms, -1 for the end."""
-
-    topic: str
-    group: str
-    timestamp: Int64
-    is_force: bool
-
-
-class ResumeCheckHalfMessageRequestHeader(Header):
-    """RESUME_CHECK_HALF_MESSAGE (323)."""
-
-    msg_id: str | None = None
 
 
 class SearchOffsetRequestHeader(Header):
@@ -515,7 +329,7 @@ class SendMessageResponseHeader(Header):
     queue_offset: Int64
     transaction_id: str | None = None
     recall_handle: str | None = None
-    """Of a message that waits for its time: what RECALL_MESSAGE (370) takes it back by."""
+    """Handle of a message with any delay, for RECALL_MESSAGE (370)."""
 
 
 class UnregisterClientRequestHeader(Header):
@@ -535,62 +349,10 @@ class UpdateConsumerOffsetRequestHeader(Header):
     commit_offset: Int64
 
 
-class ViewBrokerStatsDataRequestHeader(Header):
-    """VIEW_BROKER_STATS_DATA (315)."""
-
-    stats_name: str
-    stats_key: str
-
-
 class ViewMessageRequestHeader(Header):
     """VIEW_MESSAGE_BY_ID (33): the log offset inside an offset id."""
 
     offset: Int64
-
-
-class AddWritePermOfBrokerRequestHeader(Header):
-    """ADD_WRITE_PERM_OF_BROKER (327)."""
-
-    broker_name: str
-
-
-class AddWritePermOfBrokerResponseHeader(Header):
-    """Answer to ADD_WRITE_PERM_OF_BROKER (327)."""
-
-    add_topic_count: int
-
-
-class DeleteKVConfigRequestHeader(Header):
-    """DELETE_KV_CONFIG (102)."""
-
-    namespace: str
-    key: str
-
-
-class DeleteTopicFromNamesrvRequestHeader(Header):
-    """DELETE_TOPIC_IN_NAMESRV (216)."""
-
-    topic: str
-    cluster_name: str | None = None
-
-
-class GetKVConfigRequestHeader(Header):
-    """GET_KV_CONFIG (101)."""
-
-    namespace: str
-    key: str
-
-
-class GetKVConfigResponseHeader(Header):
-    """Answer to GET_KV_CONFIG (101)."""
-
-    value: str | None = None
-
-
-class GetKVListByNamespaceRequestHeader(Header):
-    """GET_KVLIST_BY_NAMESPACE (219)."""
-
-    namespace: str
 
 
 class GetRouteInfoRequestHeader(Header):
@@ -598,66 +360,3 @@ class GetRouteInfoRequestHeader(Header):
 
     topic: str
     accept_standard_json_only: bool | None = None
-
-
-class PutKVConfigRequestHeader(Header):
-    """PUT_KV_CONFIG (100)."""
-
-    namespace: str
-    key: str
-    value: str
-
-
-class QueryDataVersionRequestHeader(Header):
-    """QUERY_DATA_VERSION (322); the body is a DataVersion."""
-
-    broker_name: str
-    broker_addr: str
-    cluster_name: str
-    broker_id: Int64
-
-
-class QueryDataVersionResponseHeader(Header):
-    """Answer to QUERY_DATA_VERSION (322)."""
-
-    changed: bool
-
-
-class RegisterBrokerRequestHeader(Header):
-    """REGISTER_BROKER (103); bodyCrc32 is 0 or the 31-bit CRC32 of the body."""
-
-    broker_name: str
-    broker_addr: str
-    cluster_name: str
-    ha_server_addr: str
-    broker_id: Int64
-    compressed: bool = False
-    body_crc32: Int32 | None = None
-
-
-class RegisterBrokerResponseHeader(Header):
-    """Answer to REGISTER_BROKER (103): where a slave finds its master."""
-
-    ha_server_addr: str | None = None
-    master_addr: str | None = None
-
-
-class UnRegisterBrokerRequestHeader(Header):
-    """UNREGISTER_BROKER (104)."""
-
-    broker_name: str
-    broker_addr: str
-    cluster_name: str
-    broker_id: Int64
-
-
-class WipeWritePermOfBrokerRequestHeader(Header):
-    """WIPE_WRITE_PERM_OF_BROKER (205)."""
-
-    broker_name: str
-
-
-class WipeWritePermOfBrokerResponseHeader(Header):
-    """Answer to WIPE_WRITE_PERM_OF_BROKER (205)."""
-
-    wipe_topic_count: int

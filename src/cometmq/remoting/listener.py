@@ -1,7 +1,8 @@
-"""The listening sockets of a server: connections are accepted a few at a time, and nothing is made of those refused.
+"""Listening sockets and the end of connections.
 
-An event loop's own server accepts all that wait and makes a transport of each before anybody can say no: a flood of
-connections then takes every descriptor of the process, and for that moment no file can be opened.
+Connections are accepted a few at a time, and a refused one gets no transport. The event loop's own server accepts all
+waiting connections and makes a transport of each before it can be refused: a flood of connections then takes every
+descriptor of the process, and for that moment no file can be opened.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from typing import Final, Protocol
 
 from cometmq.clock import Clock
 
@@ -19,11 +21,11 @@ _log = logging.getLogger(__name__)
 
 _ACCEPTED_AT_ONCE: Final = 32
 _PAUSE_SECONDS: Final = 0.1
-"""After an accept that failed, since the process or the machine has no descriptor left."""
+"""Pause after an accept failed because no descriptor was left."""
 
 
 class Listener:
-    """Listens on an address and hands over each connection that comes, as a socket that does not block."""
+    """Listens on an address and passes on each accepted connection as a non-blocking socket."""
 
     def __init__(self, accepted: Callable[[socket.socket], None], *, clock: Clock) -> None:
         self._clock = clock
@@ -32,18 +34,17 @@ class Listener:
 
     @property
     def is_open(self) -> bool:
-        """Whether it listens."""
+        """The port is bound."""
         return bool(self._sockets)
 
     @property
     def port(self) -> int:
-        """The port listened on."""
+        """The bound port."""
         return int(self._sockets[0].getsockname()[1])
 
-    async def start(self, host: str, port: int, backlog: int) -> None:
-        """Listen on every address of ``host``; port 0 takes a free one.
+    async def bind(self, host: str, port: int) -> None:
+        """Bind the port on every address of ``host``; port 0 takes a free one.
 
-        :param backlog: connections that the kernel keeps until they are accepted.
         :raises OSError: the host is unknown, or the port is taken or not allowed.
         """
         loop = asyncio.get_running_loop()
@@ -56,16 +57,25 @@ class Listener:
                 listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 if family == socket.AF_INET6:
                     listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-                _bind(listening, address)
-                listening.listen(backlog)
+                with _named(address):
+                    listening.bind(address)
         except OSError:
             self.close()
             raise
+
+    def listen(self, backlog: int) -> None:
+        """Accept connections.
+
+        :param backlog: connections that the kernel keeps until they are accepted.
+        :raises OSError: another program took the port at the same time.
+        """
         for listening in self._sockets:
-            loop.add_reader(listening, self._accept, listening)
+            with _named(listening.getsockname()):
+                listening.listen(backlog)
+            asyncio.get_running_loop().add_reader(listening, self._accept, listening)
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         for listening in self._sockets:
             if listening.fileno() >= 0:
                 asyncio.get_running_loop().remove_reader(listening)
@@ -91,9 +101,37 @@ class Listener:
             asyncio.get_running_loop().add_reader(listening, self._accept, listening)
 
 
-def _bind(listening: socket.socket, address: tuple[object, ...]) -> None:
+@contextmanager
+def _named(address: tuple[object, ...]) -> Iterator[None]:
+    """Add the address to an error of listening."""
     try:
-        listening.bind(address)
+        yield
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else str(error)
         raise OSError(error.errno, f"cannot listen on {address[0]}:{address[1]}: {reason.lower()}") from None
+
+
+_ATTEMPTS: Final = 100
+_PAUSE_S: Final = 0.01
+
+
+class Closing(Protocol):
+    """A connection that removes itself from its server's collection when it ends."""
+
+    def close(self) -> None:
+        """End after everything is written."""
+
+    def abort(self) -> None:
+        """End at once."""
+
+
+async def close_all(connections: Collection[Closing]) -> None:
+    """Close every connection; end those at once that take longer than a second."""
+    for connection in list(connections):
+        connection.close()
+    for _ in range(_ATTEMPTS):
+        if not connections:
+            return
+        await asyncio.sleep(_PAUSE_S)
+    for connection in list(connections):
+        connection.abort()

@@ -7,13 +7,16 @@ typed struct; only clients that write odd JSON or binary headers take the way ov
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Generic
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
 from cometmq.limits import MAX_REMARK_CHARS
+from cometmq.loop import TaskSet
 from cometmq.remoting.codes import CURRENT_VERSION, RequestCode, ResponseCode
 from cometmq.remoting.command import (
     FLAG_ONEWAY,
@@ -25,7 +28,12 @@ from cometmq.remoting.command import (
     fields_of,
 )
 from cometmq.remoting.frame import JSON, ROCKETMQ, FrameError, encode_frame
-from cometmq.remoting.headers import H, Header, HeaderError, Int32, from_ext
+from cometmq.remoting.headers import H, Header, HeaderError, Int32, NoHeader, from_ext
+from cometmq.remoting.permissions import Permission
+
+_log = logging.getLogger(__name__)
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 Buffer = bytes | memoryview
 
@@ -39,11 +47,11 @@ _LIGHT: Final = frozenset(
 )
 
 SERVER_LANGUAGE: Final = "JAVA"
-"""What answers call themselves: every client knows it, whatever else it knows."""
+"""The language of answers: every client knows it."""
 
 
 class Request(msgspec.Struct, Generic[H], rename={"header": "extFields"}):
-    """A request as a handler sees it; its body is handed over beside it.
+    """A request as a handler gets it, besides its body.
 
     The remark of a request means nothing and is not kept: requests may wait long for their answer. Numbers are Java's
     ``int``, also so that an answer, which repeats the opaque, can always be written.
@@ -59,12 +67,12 @@ class Request(msgspec.Struct, Generic[H], rename={"header": "extFields"}):
 
     @property
     def oneway(self) -> bool:
-        """Whether the sender said that nobody waits for an answer."""
+        """The sender does not wait for an answer."""
         return bool(self.flag & FLAG_ONEWAY)
 
     @property
     def serialize_type(self) -> int:
-        """The form of the header, which the answer takes too."""
+        """The form of the header, also of the answer."""
         return ROCKETMQ if self.serializeTypeCurrentRPC == "ROCKETMQ" else JSON
 
 
@@ -79,17 +87,21 @@ class Response(msgspec.Struct):
 
 
 class RpcRejectedError(Exception):
-    """Raised by a hook's ``before`` to refuse a request with a code and words."""
+    """A request is answered with an error code and words; a hook's ``before`` refuses by it too."""
 
     def __init__(self, code: int, remark: str) -> None:
         super().__init__(remark)
         self.code = code
         self.remark = remark
 
+    def response(self, ext: Mapping[str, str] | None = None) -> Response:
+        """The answer."""
+        return Response(self.code, remark=self.remark, ext=ext)
+
 
 @dataclass(frozen=True)
 class RpcHook:
-    """Two functions, either may be missing, that see a server's requests and answers (``RPCHook``)."""
+    """Two optional functions that see the requests and answers of a server (``RPCHook``)."""
 
     before: Callable[[str, Request[Any], bytes], None] | None = None
     """Called with the peer, a request and its body before its handler; refuses by :class:`RpcRejectedError`."""
@@ -98,17 +110,71 @@ class RpcHook:
 
 
 Handler = Callable[[Any, Request[Any], bytes], Response | None]
+"""Answers a request of a connection, given its body; ``None`` when it calls ``connection.respond`` later, or never for
+a oneway request."""
+AsyncHandler = Callable[[Any, Request[Any], bytes], Awaitable[Response]]
+"""A handler of rare requests: an ``async def`` that runs in a task and returns the answer."""
+
+
+@dataclass(frozen=True)
+class Answered:
+    """A request code that a handler is marked with."""
+
+    code: RequestCode
+    header: type[Header]
+    limits: tuple[str, ...]
+    """Names of the limits of such a request in :mod:`cometmq.limits`."""
+    permission: Permission | None
+    """Needed where permissions are checked; without one the request is denied there."""
+
+
+def answers(
+    *codes: RequestCode,
+    header: type[Header] = NoHeader,
+    limits: Sequence[str] = (),
+    permission: Permission | None = None,
+) -> Callable[[F], F]:
+    """Mark a method as the handler of these codes; :meth:`ProcessorTable.add` registers it.
+
+    ``docs/protocol.md`` is made from these marks.
+
+    :param limits: names in :mod:`cometmq.limits` that bound one such request.
+    :param permission: what a request needs where permissions are checked; without it, every request is denied there.
+    """
+
+    def mark(handler: F) -> F:
+        found = [Answered(code, header, tuple(limits), permission) for code in codes]
+        handler.__answers__ = [*found, *answered(handler)]  # type: ignore[attr-defined]
+        return handler
+
+    return mark
+
+
+def answered(handler: Callable[..., Any]) -> Sequence[Answered]:
+    """The marks of a handler, in their order."""
+    found: Sequence[Answered] = getattr(handler, "__answers__", ())
+    return found
+
+
+def handlers(kind: type) -> Iterator[tuple[str, Answered]]:
+    """The name of each marked method of a class, once for each of its codes."""
+    for name, member in inspect.getmembers_static(kind, inspect.isfunction):
+        for mark in answered(member):
+            yield name, mark
 
 
 class Processor:
     """One entry of the table."""
 
-    __slots__ = ("_decoder", "code", "handler", "header_type", "is_light")
+    __slots__ = ("_decoder", "code", "handler", "header_type", "is_light", "permission")
 
-    def __init__(self, code: int, header_type: type[Header], handler: Handler) -> None:
+    def __init__(
+        self, code: int, header_type: type[Header], handler: Handler, permission: Permission | None = None
+    ) -> None:
         self.code = code
+        self.permission = permission
         self.is_light = code in _LIGHT
-        """Whether requests of this code never take long: after others the clock is looked at."""
+        """Requests of this code never take long; after others the clock is read."""
         self.header_type = header_type
         self.handler = handler
         self._decoder: msgspec.json.Decoder[Request[Any]] = msgspec.json.Decoder(
@@ -117,7 +183,7 @@ class Processor:
         )
 
     def decode(self, serialize_type: int, header: bytes) -> Request[Any]:
-        """The request in these header bytes.
+        """Decode the header of a request.
 
         :raises HeaderError: a field is missing or not of its type.
         :raises FrameError: the bytes are no header at all, or name another code besides: hooks that decide by the
@@ -165,35 +231,55 @@ class ProcessorTable:
     def __init__(self) -> None:
         self._by_code: dict[int, Processor] = {}
         self._by_prefix: dict[bytes, Processor] = {}
+        self._running = TaskSet()
+        """Tasks of ``async`` handlers."""
+
+    def add(self, part: object, *, replaces: bool = False) -> None:
+        """Register the methods of an object that are marked with :func:`answers`.
+
+        :param replaces: whether they may take the place of other handlers.
+        :raises ValueError: otherwise, when a code has a handler already.
+        """
+        for name, mark in handlers(type(part)):
+            if mark.code in self._by_code and not replaces:
+                raise ValueError(f"two handlers of {mark.code.name}: {self._by_code[mark.code].handler}, {part}.{name}")
+            self.register(mark.code, mark.header, getattr(part, name), mark.permission)
 
     def register(
-        self, code: int, header_type: type[H], handler: Callable[[Any, Request[H], bytes], Response | None]
+        self,
+        code: int,
+        header_type: type[H],
+        handler: Callable[[Any, Request[H], bytes], Response | Awaitable[Response] | None],
+        permission: Permission | None = None,
     ) -> None:
-        """Let ``handler(connection, request, body)`` answer ``code``.
-
-        It returns the answer, or ``None`` when it will call ``connection.respond`` later (or never,
-        for a oneway request).
-        """
-        processor = Processor(int(code), header_type, handler)
+        """Let ``handler(connection, request, body)`` answer ``code``; see :data:`Handler`, :data:`AsyncHandler`."""
+        answer: Any = self._in_task(handler) if inspect.iscoroutinefunction(handler) else handler
+        processor = Processor(int(code), header_type, answer, permission)
         self._by_code[processor.code] = processor
         self._by_prefix[b'{"code":%d' % processor.code] = processor
 
+    def _in_task(self, handler: AsyncHandler) -> Handler:
+        def begin(connection: Any, request: Request[Any], body: bytes) -> None:
+            self._running.start(_answer(handler, connection, request, body), describe(request.code))
+
+        return begin
+
     def codes(self) -> Iterable[int]:
-        """The codes that are answered."""
+        """The codes with a processor."""
         return self._by_code.keys()
 
     def find(self, serialize_type: int, header: bytes) -> Processor | None:
-        """The processor for a request's header bytes; ``None`` also where only a full decode can tell."""
+        """The processor for a request's header bytes; ``None`` if there is none, or a full decode is needed."""
         if serialize_type == JSON:
             return self._by_prefix.get(header[: header.find(b",", 8, 24)])
         return self._by_code.get(int.from_bytes(header[:2], "big", signed=True))
 
     def without(self, *codes: int) -> ProcessorTable:
-        """A table of the same processors, those of some codes left out."""
+        """A table of the same processors without those of some codes."""
         table = ProcessorTable()
         for code in self._by_code.keys() - {int(code) for code in codes}:
             processor = self._by_code[code]
-            table.register(code, processor.header_type, processor.handler)
+            table.register(code, processor.header_type, processor.handler, processor.permission)
         return table
 
     def get(self, code: int) -> Processor | None:
@@ -201,15 +287,29 @@ class ProcessorTable:
         return self._by_code.get(code)
 
 
+async def _answer(handler: AsyncHandler, connection: Any, request: Request[Any], body: bytes) -> None:
+    try:
+        response = await handler(connection, request, body)
+    except Exception as error:
+        response = failed(connection.remote_address, request, error)
+    connection.respond(request, response)
+
+
+def failed(peer: str, request: Request[Any], error: Exception) -> Response:
+    """Log the error of a handler and return the answer."""
+    _log.error("request %d of %s failed", request.code, peer, exc_info=error)
+    return Response(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
+
+
 def not_supported(code: int) -> Response:
-    """The answer to a code that nobody registered, in RocketMQ's words."""
+    """The answer to an unknown code, in RocketMQ's words."""
     return Response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f" request type {code} not supported")
 
 
 def encode_response(
     serialize_type: int, opaque: int, response: Response, *, language: str = SERVER_LANGUAGE
 ) -> list[Buffer]:
-    """The frame of an answer in pieces: head, then the pieces of the body as they are."""
+    """Encode an answer as pieces: the head, then the unchanged pieces of the body."""
     fields = fields_of(response.header, response.ext)
     remark = response.remark
     if remark is not None and len(remark) > MAX_REMARK_CHARS:
@@ -239,7 +339,7 @@ def encode_response(
 
 
 def describe(code: int) -> str:
-    """``NAME (code)`` for messages to people."""
+    """``NAME (code)``, for messages to people."""
     try:
         return f"{RequestCode(code).name} ({code})"
     except ValueError:

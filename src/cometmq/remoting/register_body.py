@@ -10,7 +10,7 @@ Compressed (header field ``compressed``), it is a zlib stream of, big-endian::
     int32 number of topics, then for each: int32 length, "name readQueues writeQueues perm filterType"
     int32 length, list of filter servers as JSON
 
-What 5.x appends to that (queue mappings of static topics) is passed over, as is the flag and the order
+Additions of 5.x (queue mappings of static topics) are passed over, as are the flag and the order
 of a topic, which the compressed form does not carry.
 """
 
@@ -50,13 +50,13 @@ from cometmq.remoting.bodies import (
 _INT: Final = struct.Struct(">i")
 _FIELDS: Final = 5
 _MAX_OBJECTS: Final = 3 * MAX_NAMESRV_TOPICS + 1_000
-"""Objects of a registration as JSON: a topic, and its attributes and queue mapping in 5.x."""
+"""JSON objects of a registration: a topic, and in 5.x its attributes and queue mapping."""
 _MAX_FILTER_SERVERS_BYTES: Final = 2 * MAX_FILTER_SERVERS * MAX_ADDRESS_CHARS
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Registration:
-    """What a broker says of itself: topics by name, their version, and its filter servers."""
+    """The body: topics by name, their version, and filter servers."""
 
     data_version: DataVersion
     topics: Mapping[str, TopicConfig]
@@ -64,7 +64,7 @@ class Registration:
 
 
 def encode_registration(registration: Registration, *, compressed: bool = False) -> bytes:
-    """Encode a registration's body."""
+    """Encode the body of a registration."""
     if not compressed:
         wrapper = TopicConfigSerializeWrapper(
             data_version=registration.data_version, topic_config_table=dict(registration.topics)
@@ -84,9 +84,9 @@ def encode_registration(registration: Registration, *, compressed: bool = False)
 
 
 def decode_registration(body: bytes, *, compressed: bool = False) -> Registration:
-    """Decode a registration's body; an empty one is a broker without topics.
+    """Decode the body of a registration; an empty one is a broker without topics.
 
-    What it may have at most is counted before anything is made of it.
+    Its topics are counted before any object is made.
 
     :raises BodyError: it is neither form, larger than MAX_REGISTRATION_BYTES once decompressed, or has too many topics
         or filter servers.
@@ -125,7 +125,7 @@ def decode_registration(body: bytes, *, compressed: bool = False) -> Registratio
 
 
 class _Topic(Body):
-    """What a nameserver reads of a topic; attributes of 5.x are passed over."""
+    """The fields of a topic that a nameserver reads; attributes of 5.x are ignored."""
 
     topic_name: str
     read_queue_nums: int = 16

@@ -1,4 +1,4 @@
-"""What a client proves itself by and protects its connections with: credentials and TLS, from code or environment."""
+"""Credentials and TLS of a client, from code or from the environment."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ VARIABLES: Final = (
     _AUTH_SERVER_VARIABLE,
     _CHECK_HOST_VARIABLE,
 )
-"""All that :meth:`Security.from_environment` looks at."""
+"""The variables that :meth:`Security.from_environment` reads."""
 _FLAGS: Final = {"true": True, "false": False}
 
 
 class SecurityConfigError(CometMQError):
-    """Credentials or TLS are asked for in a way that cannot be followed; no message shows a secret."""
+    """The configuration of credentials or TLS is not valid; no message shows a secret."""
 
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """Who a client is, and how it talks; ``Security()`` is nobody, in plain text.
+    """The credentials and TLS of a client; ``Security()`` has neither.
 
     :param credentials: sign every request, for servers with an ACL.
     :param tls: protects every connection, to nameservers and brokers.
@@ -56,7 +56,7 @@ class Security:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Security:
-        """What the variables ``ROCKETMQ_…`` say (see ``docs/security.md``).
+        """Read the variables ``ROCKETMQ_…`` (see ``docs/security.md``).
 
         :raises SecurityConfigError: they contradict each other, or a file that they name cannot be used.
         """
@@ -69,7 +69,7 @@ PLAIN: Final = Security()
 
 
 def read_credentials(path: Path) -> Credentials:
-    """The credentials in a file of the form of RocketMQ's ``tools.yml``, with ``securityToken`` as a third key.
+    """Read the credentials in a file like RocketMQ's ``tools.yml``, with ``securityToken`` as an optional third key.
 
     :raises SecurityConfigError: it cannot be read, or one of the keys is missing.
     """
@@ -93,7 +93,7 @@ def read_credentials(path: Path) -> Credentials:
 
 
 def _plain(value: str) -> str:
-    """A YAML scalar of one line: quoted, or up to a comment."""
+    """Parse a YAML scalar of one line: quoted, or up to a comment."""
     value = value.strip()
     if value[:1] in ("'", '"'):
         return value[1:].partition(value[0])[0]
@@ -134,5 +134,5 @@ def _flag(given: Mapping[str, str], variable: str, *, default: bool) -> bool:
     if not text:
         return default
     if text not in _FLAGS:
-        raise SecurityConfigError(f"${variable} is true or false, not {text!r}")
+        raise SecurityConfigError(f"${variable} is true or false, not {text!r}", next_step="set it to one of them")
     return _FLAGS[text]

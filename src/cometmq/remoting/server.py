@@ -11,9 +11,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import ssl
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final, Protocol
 
 from cometmq import descriptors
 from cometmq.clock import SYSTEM_CLOCK, Clock, TimerHandle
@@ -23,74 +22,94 @@ from cometmq.limits import (
     MAX_FRAME_BYTES,
     SERVER_IDLE_SECONDS,
 )
-from cometmq.remoting.closing import close_all
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import (
     FLAG_ONEWAY,
     FLAG_RESPONSE,
     decode_header,
 )
-from cometmq.remoting.frame import Frame
-from cometmq.remoting.listener import Listener
+from cometmq.remoting.frame import Frame, FrameTaker
+from cometmq.remoting.listener import Listener, close_all
+from cometmq.remoting.opening import Openings
 from cometmq.remoting.processors import (
     Processor,
     ProcessorTable,
+    Request,
     RequestError,
     Response,
     RpcHook,
     RpcRejectedError,
     encode_response,
+    failed,
     not_supported,
 )
 from cometmq.remoting.server_connection import ServerConnection
+from cometmq.remoting.tls_options import TlsOptions
+from cometmq.remoting.tls_server import ServerTls
 from cometmq.remoting.unsent import UnsentAnswers
 
 log = logging.getLogger(__name__)
 
 _SWEEP_SECONDS: Final = 5.0
 _COUNTS_OF_RESERVE: Final = 8
-"""Descriptors are counted each time that an eighth of those kept for files may have gone."""
+"""Descriptors are counted after an eighth of those reserved for files may be used."""
 _BACKLOG: Final = 4_096
-"""Connections that wait to be accepted, in the kernel: a client that comes back with all of its at once."""
+"""Connections that wait in the kernel to be accepted: a client may open all of its connections at once."""
+
+
+class Guard(Protocol):
+    """Decides whether a request is handled; see :mod:`cometmq.auth.guard`."""
+
+    def check(
+        self, connection: ServerConnection, processor: Processor, request: Request[Any], frame: Frame
+    ) -> Response | None:
+        """Return the answer that denies a request, ``None`` if it is allowed."""
+
+    def check_unknown(self, connection: ServerConnection, code: int, frame: Frame) -> Response | None:
+        """Return the answer that denies a request of a code that nobody handles to strangers."""
 
 
 class RemotingServer:
-    """Listens, decodes, hands each request to its processor, and closes what is idle or stuck."""
+    """Listens, passes each request to its processor, and closes connections that are idle or stuck."""
 
     def __init__(
         self,
         processors: ProcessorTable,
         *,
         hooks: Sequence[RpcHook] = (),
+        guard: Guard | None = None,
         clock: Clock = SYSTEM_CLOCK,
         idle_timeout_s: float = SERVER_IDLE_SECONDS,
         frame_timeout_s: float = FRAME_SECONDS,
         max_frame_bytes: int = MAX_FRAME_BYTES,
         max_connections: int = MAX_CONNECTIONS,
-        ssl_context: ssl.SSLContext | None = None,
+        tls: ServerTls | None = None,
     ) -> None:
         self.processors = processors
         self.hooks = list(hooks)
+        self.guard = guard
         self.clock = clock
         self.max_frame_bytes = max_frame_bytes
+        self.new_taker: Callable[[ServerConnection], FrameTaker] | None = None
+        """Gives a new connection the function that takes its plain requests from its bytes, before they are decoded."""
         self.turn_hooks: list[Callable[[], None]] = []
         self.connections: set[ServerConnection] = set()
         self.unfinished_bytes = 0
-        """Bytes of frames, of all connections, that have not arrived whole."""
+        """Bytes of the unfinished frames of all connections."""
         self.unsent: Final = UnsentAnswers(clock=clock)
         self._idle_timeout_s = idle_timeout_s
         self._frame_timeout_s = frame_timeout_s
         self._max_connections = max_connections
         self._allowed = max_connections
-        """How many connections may be open, by the configuration and by the descriptors that are free."""
+        """Limit of open connections, by the configuration and by the free descriptors."""
         self._uncounted = 0
-        """Connections accepted since descriptors were last counted: other ports of the process take some, too."""
+        """Connections accepted since descriptors were last counted: other ports of the process use some, too."""
         self._refused = 0
-        """Connections refused since that was last logged."""
-        self._ssl_context = ssl_context
+        """Connections refused since the last warning."""
         self._listener = Listener(self._accepted, clock=clock)
-        self._opening: dict[ServerConnection, asyncio.Task[None]] = {}
-        """Connections that are accepted and have no transport yet, such as during a TLS handshake."""
+        self._openings: Final = Openings(
+            lambda: ServerConnection(self), tls or ServerTls(TlsOptions()), clock=clock, silence_s=idle_timeout_s
+        )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._dirty: list[ServerConnection] = []
         self._resume: list[ServerConnection] = []
@@ -99,94 +118,97 @@ class RemotingServer:
 
     @property
     def port(self) -> int:
-        """The port listened on."""
+        """The port of the server."""
         return self._listener.port
 
-    async def start(self, host: str, port: int) -> None:
-        """Listen on ``host:port``; port 0 takes a free one.
+    async def bind(self, host: str, port: int) -> None:
+        """Bind ``host:port``, so that ``port`` is known; port 0 takes a free one. Connections come after ``listen``.
 
         :raises OSError: the port is taken or not allowed.
         """
         self._loop = asyncio.get_running_loop()
+        await self._listener.bind(host, port)
+
+    def listen(self) -> None:
+        """Accept connections.
+
+        :raises OSError: another program took the port at the same time.
+        """
         self._count_descriptors()
-        await self._listener.start(host, port, _BACKLOG)
+        self._listener.listen(_BACKLOG)
         self._sweeper = self.clock.call_later(_SWEEP_SECONDS, self._sweep)
 
+    async def start(self, host: str, port: int) -> None:
+        """``bind`` and ``listen``.
+
+        :raises OSError: the port is taken or not allowed.
+        """
+        await self.bind(host, port)
+        self.listen()
+
     async def stop(self) -> None:
-        """Take no new connections, write what is queued, close all."""
+        """Accept no connection, write what is queued, close all."""
         if self._sweeper is not None:
             self._sweeper.cancel()
         if not self._listener.is_open:
             return
         self._listener.close()
-        for task in list(self._opening.values()):
-            task.cancel()
         self._end_turn()
         self.unsent.stop()
+        await self._openings.stop()
         await close_all(self.connections)
 
     def cut_off(self) -> None:
-        """End every connection at once and listen no more, as the system does for a process that was killed."""
+        """Stop listening and end every connection at once, as the system does for a killed process."""
         self._listener.close()
+        self._openings.abort()
         for connection in list(self.connections):
             connection.abort()
 
     # --- called by connections ----------------------------------------------------------------
 
     def opened(self, connection: ServerConnection) -> None:
-        """Count a new connection in."""
-        self._opening.pop(connection, None)
+        """Add a new connection."""
         self.connections.add(connection)
 
     def _accepted(self, sock: socket.socket) -> None:
-        """Make a connection of a socket, or close it when there are too many."""
+        """Open a connection for a socket, or close it if there are too many."""
         self._uncounted += 1
         if self._uncounted > descriptors.kept_for_files() // _COUNTS_OF_RESERVE:
             self._count_descriptors()
-        if len(self.connections) + len(self._opening) >= self._allowed:
+        if len(self.connections) + len(self._openings) >= self._allowed:
             if not self._refused:
                 self._warn_of_refusal()
             self._refused += 1
             sock.close()
             return
-        connection = ServerConnection(self)
-        self._opening[connection] = asyncio.get_running_loop().create_task(self._open(connection, sock))
-
-    async def _open(self, connection: ServerConnection, sock: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        try:
-            await loop.connect_accepted_socket(lambda: connection, sock, ssl=self._ssl_context)
-        except OSError as error:  # it has left already, or its handshake failed
-            log.info("a connection was not made: %s", error)
-            sock.close()
-        finally:
-            self._opening.pop(connection, None)
+        self._openings.accept(sock)
 
     def _warn_of_refusal(self) -> None:
         reason = "serverMaxConnections"
         if self._allowed < self._max_connections:
             reason = f"the process may have {descriptors.limit()} descriptors; raise it with ulimit -n or LimitNOFILE"
-        log.warning("connections are refused: %d are open (%s)", len(self.connections), reason)
+        log.warning("connections are refused: %d are open (%s)", len(self.connections) + len(self._openings), reason)
 
     def _count_descriptors(self) -> None:
-        """Find how many connections may be open: what files and other sockets have, and some more, is not for them."""
+        """Set the limit of open connections: files, other sockets and a reserve need descriptors too."""
         self._uncounted = 0
-        others = max(descriptors.in_use() - len(self.connections), 0)
+        others = max(descriptors.in_use() - len(self.connections) - len(self._openings), 0)
         free = descriptors.limit() - others - descriptors.kept_for_files()
         self._allowed = max(min(self._max_connections, free), 1)
 
     def lost(self, connection: ServerConnection) -> None:
-        """Count a connection out."""
+        """Remove a connection."""
         self.connections.discard(connection)
         self.unsent.lost(connection)
 
     def wrote(self, connection: ServerConnection) -> None:
-        """The connection has bytes to send at the end of the turn."""
+        """Flush the connection at the end of the turn."""
         self._dirty.append(connection)
         self.schedule_turn()
 
     def cut_off_largest(self) -> None:
-        """Unfinished frames are too much together: end the connection with the largest."""
+        """End the connection with the largest unfinished frame: all together are too much."""
         largest = max(self.connections, key=lambda connection: connection.unfinished_bytes)
         log.warning(
             "closing %s: its frame of %d bytes is the largest of unfinished ones of %d",
@@ -199,12 +221,12 @@ class RemotingServer:
         largest.abort()
 
     def resume_soon(self, connection: ServerConnection) -> None:
-        """Let a connection go on with waiting frames in the next turn."""
+        """Let a connection continue with waiting frames in the next turn."""
         self._resume.append(connection)
         self.schedule_turn()
 
     def schedule_turn(self) -> None:
-        """Begin a turn if none is under way: it ends once everything that has arrived is handled."""
+        """Begin a turn if none has begun; it ends after everything that has arrived is handled."""
         if not self._turn_scheduled and self._loop is not None:
             self._turn_scheduled = True
             self._loop.call_soon(self._end_turn)
@@ -227,7 +249,7 @@ class RemotingServer:
                 connection.resume()
 
     def handle(self, connection: ServerConnection, frame: Frame) -> float | None:
-        """Decode one frame and answer it; when that began, if it may have taken long."""
+        """Decode and answer one frame; return the time of its beginning unless it is a light request."""
         processor = self.processors.find(frame.serialize_type, frame.header)
         if processor is not None and processor.is_light:
             self._run(connection, processor, frame)
@@ -240,7 +262,7 @@ class RemotingServer:
         return began
 
     def _handle_unusual(self, connection: ServerConnection, frame: Frame) -> None:
-        """An answer from the client, a header whose code is not in front, or an unknown code."""
+        """Handle an answer of the client, a header whose code is not first, or an unknown code."""
         parsed = decode_header(frame.serialize_type, frame.header)
         if parsed.flag & FLAG_RESPONSE:
             connection.accept_response(frame)
@@ -249,7 +271,9 @@ class RemotingServer:
         if processor is not None:
             self._run(connection, processor, frame)
         elif not parsed.flag & FLAG_ONEWAY:
-            connection.write(*encode_response(frame.serialize_type, parsed.opaque, not_supported(parsed.code)))
+            denial = None if self.guard is None else self.guard.check_unknown(connection, parsed.code, frame)
+            answer = denial or not_supported(parsed.code)
+            connection.write(*encode_response(frame.serialize_type, parsed.opaque, answer))
 
     def _run(self, connection: ServerConnection, processor: Processor, frame: Frame) -> None:
         try:
@@ -262,16 +286,21 @@ class RemotingServer:
         if request.flag & FLAG_RESPONSE:
             connection.accept_response(frame)
             return
+        if self.guard is not None:
+            denial = self.guard.check(connection, processor, request, frame)
+            if denial is not None:
+                if not request.flag & FLAG_ONEWAY:
+                    connection.write(*encode_response(request.serialize_type, request.opaque, denial))
+                return
         try:
             for hook in self.hooks:
                 if hook.before is not None:
                     hook.before(connection.remote_address, request, frame.body)
             response = processor.handler(connection, request, frame.body)
-        except RpcRejectedError as refusal:
-            response = Response(refusal.code, remark=refusal.remark)
+        except RpcRejectedError as rejected:
+            response = rejected.response()
         except Exception as error:
-            log.exception("request %d of %s failed", request.code, connection.remote_address)
-            response = Response(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
+            response = failed(connection.remote_address, request, error)
         if response is not None:
             connection.respond(request, response)
 

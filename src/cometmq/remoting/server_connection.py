@@ -1,4 +1,4 @@
-"""One client's connection to a server: frames in, answers out, and questions that the server asks the client.
+"""The connection of one client to a server: its requests, their answers, and requests of the server to the client.
 
 A client that does not read its answers is not read either: above a high-water mark of unsent bytes its frames
 stay undecoded until it has caught up. A client that asks for more than fits into a turn is not read until its
@@ -11,8 +11,9 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
+from cometmq.clock import Clock
 from cometmq.errors import CometMQError
 from cometmq.limits import (
     FRAMES_PER_LOOK,
@@ -25,12 +26,10 @@ from cometmq.limits import (
 )
 from cometmq.message.hosts import encode_host, format_address
 from cometmq.remoting.command import FLAG_ONEWAY, RemotingCommand, decode_command, request_command
-from cometmq.remoting.frame import Frame, FrameDecoder, FrameError
+from cometmq.remoting.frame import Frame, FrameDecoder, FrameError, FrameTaker
 from cometmq.remoting.headers import Header
-from cometmq.remoting.processors import Buffer, Request, Response, encode_response
-
-if TYPE_CHECKING:
-    from cometmq.remoting.server import RemotingServer
+from cometmq.remoting.processors import Buffer, Request, Response, RpcHook, encode_response
+from cometmq.remoting.unsent import UnsentAnswers
 
 log = logging.getLogger(__name__)
 
@@ -38,15 +37,50 @@ _JOIN_BYTES: Final = 64 * 1024
 _BUFFER_IS_FULL: Final = 1
 _IS_HELD_BACK: Final = 2
 _IS_WORKED_FOR: Final = 4
-"""Why a connection is not read."""
+"""Reasons for which a connection is not read."""
 
 
 class InvokeError(CometMQError):
     """A client did not answer a request that the server sent it."""
 
 
+class ConnectionOwner(Protocol):
+    """The server, as its connections see it."""
+
+    max_frame_bytes: int
+    unfinished_bytes: int
+    hooks: list[RpcHook]
+    clock: Clock
+    new_taker: Callable[[ServerConnection], FrameTaker] | None
+
+    @property
+    def unsent(self) -> UnsentAnswers:
+        """The bytes of answers that clients have not read."""
+
+    def opened(self, connection: ServerConnection) -> None:
+        """Add a connection."""
+
+    def lost(self, connection: ServerConnection) -> None:
+        """Remove a connection."""
+
+    def wrote(self, connection: ServerConnection) -> None:
+        """Flush the connection at the end of the turn."""
+
+    def resume_soon(self, connection: ServerConnection) -> None:
+        """Let the connection continue in the next turn."""
+
+    def schedule_turn(self) -> None:
+        """Begin a turn if none has begun."""
+
+    def handle(self, connection: ServerConnection, frame: Frame) -> float | None:
+        """Answer a frame; return the time of its beginning unless it is a light request."""
+
+    def cut_off_largest(self) -> None:
+        """End the connection with the largest unfinished frame."""
+
+
 class ServerConnection(asyncio.Protocol):
-    """One client's connection."""
+    """The connection of one client."""
 
     __slots__ = (
         "_decoder",
@@ -57,8 +91,10 @@ class ServerConnection(asyncio.Protocol):
         "_paused",
         "_pending",
         "_server",
+        "_taker",
         "_transport",
         "_waits_for_turn",
+        "account",
         "closed",
         "frame_sweeps",
         "on_close",
@@ -70,34 +106,37 @@ class ServerConnection(asyncio.Protocol):
         "unfinished_bytes",
     )
 
-    def __init__(self, server: RemotingServer) -> None:
+    def __init__(self, server: ConnectionOwner) -> None:
         self._server = server
         self._decoder = FrameDecoder(server.max_frame_bytes)
         self._transport: asyncio.Transport | None = None
         self._out: list[Buffer] = []
         self._out_bytes = 0
+        self._taker: FrameTaker | None = None
         self._paused = 0
         self._draining = False
         self._waits_for_turn = False
         self._pending: dict[int, asyncio.Future[RemotingCommand]] = {}
         self._opaque = 0
         self.unfinished_bytes = 0
-        """Bytes of the frame under way."""
+        """Bytes of the unfinished frame."""
         self.closed = False
         self.quiet_sweeps = 0
-        """Sweeps since bytes arrived last: the hot path reads no clock."""
+        """Sweeps since the last bytes arrived: the hot path reads no clock."""
         self.frame_sweeps = -1
-        """Sweeps since the frame under way began, -1 when none is."""
+        """Sweeps since the unfinished frame began; -1 if there is none."""
         self.on_close: list[Callable[[ServerConnection], None]] = []
         self.peer_ip = "0.0.0.0"
         self.peer_port = 0
         self.peer_bytes = b""
         self.remote_address = ""
+        self.account: Any = None
+        """For the guard of the server: the account of the last request."""
 
     # --- asyncio.Protocol ---------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Remember the peer."""
+        """Store the address of the client."""
         # uvloop's transports implement asyncio.Transport without inheriting from it.
         self._transport = transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername") or ("0.0.0.0", 0)
@@ -108,10 +147,12 @@ class ServerConnection(asyncio.Protocol):
         if sock is not None:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         transport.set_write_buffer_limits(WRITE_HIGH_WATER_BYTES, WRITE_LOW_WATER_BYTES)
+        if self._server.new_taker is not None and not self.hooked:
+            self._taker = self._server.new_taker(self)
         self._server.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell everyone who asked to be told."""
+        """Call the functions in ``on_close``."""
         self.closed = True
         self._out.clear()
         self._server.unfinished_bytes -= self.unfinished_bytes
@@ -125,27 +166,27 @@ class ServerConnection(asyncio.Protocol):
             callback(self)
 
     def pause_writing(self) -> None:
-        """The client is slow: stop reading from it."""
+        """Stop reading: the client is slow."""
         self._pause(_BUFFER_IS_FULL)
 
     def resume_writing(self) -> None:
-        """The client has caught up: go on with what it asked meanwhile."""
+        """Read again: the client has read its answers."""
         self._unpause(_BUFFER_IS_FULL)
 
     def hold_back(self) -> None:
-        """Clients are slow, this one too: stop reading from it."""
+        """Stop reading: clients are slow, and this is one of them."""
         self._pause(_IS_HELD_BACK)
 
     def go_on(self) -> None:
-        """It has read all, or there is room again: go on with what it asked meanwhile."""
+        """Read again: the client has read its answers, or there is room."""
         self._unpause(_IS_HELD_BACK)
 
     def wait_for_work(self) -> None:
-        """What it asked last is worked on beside the loop: stop reading from it until that is done."""
+        """Stop reading until the last request, which is handled in a task, is answered."""
         self._pause(_IS_WORKED_FOR)
 
     def work_is_done(self) -> None:
-        """Go on with what it asked meanwhile."""
+        """Read again."""
         self._unpause(_IS_WORKED_FOR)
 
     def _pause(self, reason: int) -> None:
@@ -160,9 +201,20 @@ class ServerConnection(asyncio.Protocol):
             self._drain()
 
     def data_received(self, data: bytes) -> None:
-        """Handle the whole frames among what has arrived."""
+        """Handle the complete frames."""
         self.quiet_sweeps = 0
-        self._decoder.push(data)
+        if self._taker is not None and not (
+            self._paused or self._waits_for_turn or self._out_bytes or self._draining or self._decoder.pending
+        ):
+            # The usual case, without the decoder: whole frames, all of them plain.
+            taken = self._taker(data, 0)
+            if taken:
+                self._server.schedule_turn()
+                if taken == len(data):
+                    return
+            self._decoder.begin(data, taken)
+        else:
+            self._decoder.push(data)
         self._drain()
 
     # --- requests -----------------------------------------------------------------------------
@@ -175,6 +227,7 @@ class ServerConnection(asyncio.Protocol):
         decoder = self._decoder
         server.schedule_turn()
         clock = server.clock
+        taker = self._taker
         look = FRAMES_PER_LOOK
         ends: float | None = None
         try:
@@ -186,6 +239,8 @@ class ServerConnection(asyncio.Protocol):
                         break
                     look, ends = FRAMES_PER_LOOK, now + TURN_SECONDS if ends is None else ends
                 look -= 1
+                if taker is not None:
+                    decoder.take_by(taker)
                 frame = decoder.next()
                 if frame is None:
                     self._count_unfinished(decoder.pending)
@@ -206,7 +261,7 @@ class ServerConnection(asyncio.Protocol):
             self._draining = False
 
     def _count_unfinished(self, pending: int) -> None:
-        """Keep account of the bytes of a frame that has not arrived whole."""
+        """Count the bytes of an unfinished frame."""
         if not pending:
             self.frame_sweeps = -1
         elif self.frame_sweeps < 0:
@@ -219,7 +274,7 @@ class ServerConnection(asyncio.Protocol):
                 server.cut_off_largest()
 
     def _wait_for_turn(self, *, is_late: bool) -> None:
-        """Its time in this turn is used up: others first, and no more bytes of this client until then.
+        """Yield to other connections for this turn, and read no bytes until then.
 
         When it was late, so are others whose bytes have arrived and are not read yet: they go before it, too.
         """
@@ -233,7 +288,7 @@ class ServerConnection(asyncio.Protocol):
             self._server.resume_soon(self)
 
     def accept_response(self, frame: Frame) -> None:
-        """An answer to something that the server asked; one that nobody waits for is dropped."""
+        """Take an answer to a request of the server; drop it if nothing waits for it."""
         command = decode_command(frame)
         future = self._pending.pop(command.opaque, None)
         if future is not None and not future.done():
@@ -243,11 +298,11 @@ class ServerConnection(asyncio.Protocol):
 
     @property
     def hooked(self) -> bool:
-        """Whether somebody looks at answers, so that they must go through :meth:`respond`."""
+        """There are hooks, so answers must go through :meth:`respond`."""
         return bool(self._server.hooks)
 
     def respond(self, request: Request[Any], response: Response) -> None:
-        """Answer ``request``, at once or any time later; nothing is sent for a oneway one."""
+        """Answer ``request``, now or later; a oneway request gets no answer."""
         for hook in self._server.hooks:
             if hook.after is None:
                 continue
@@ -259,7 +314,7 @@ class ServerConnection(asyncio.Protocol):
             self.write(*encode_response(request.serialize_type, request.opaque, response))
 
     def write(self, *chunks: Buffer) -> None:
-        """Queue bytes; all of a turn leave by one write at its end."""
+        """Queue bytes; all bytes of a turn are written at once at its end."""
         if self.closed:
             return
         if not self._out:
@@ -294,7 +349,7 @@ class ServerConnection(asyncio.Protocol):
             self._server.resume_soon(self)
 
     def resume(self) -> None:
-        """Go on with frames that waited for unsent answers or for this turn."""
+        """Handle the frames that waited for unsent answers or for this turn."""
         if self.closed or self._transport is None:
             return
         waited, self._waits_for_turn = self._waits_for_turn, False
@@ -305,16 +360,16 @@ class ServerConnection(asyncio.Protocol):
 
     @property
     def is_behind(self) -> bool:
-        """Whether the client has not read so much that nothing more should be sent before it has."""
+        """Tell whether the client has so many unread bytes that no more should be sent."""
         return bool(self._paused) or self._out_bytes >= WRITE_HIGH_WATER_BYTES
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes of answers that the system does not take now, since the client does not read."""
+        """Bytes of answers that the system does not accept, since the client does not read."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def send_oneway(self, code: int, header: Header | None, body: bytes = b"") -> None:
-        """Send the client a request that it does not answer; one that is behind with reading does not get it."""
+        """Send a oneway request to the client, unless it is slow."""
         if self.is_behind:
             log.debug("code %d is not sent to %s, which does not read", code, self.remote_address)
             return
@@ -351,11 +406,11 @@ class ServerConnection(asyncio.Protocol):
 
     @property
     def is_closing(self) -> bool:
-        """Whether it ends as soon as the client has read what is queued."""
+        """The connection ends as soon as the client has read what is queued."""
         return self._transport is not None and self._transport.is_closing()
 
     def close(self) -> None:
-        """Send what is queued, then close; the server's sweep ends it where the client never reads that."""
+        """Close after what is queued is sent; the sweep of the server ends it if the client never reads that."""
         self.flush()
         if self._transport is not None:
             self._transport.close()

@@ -1,6 +1,6 @@
-"""Signatures of requests: who asks, proved by HMAC-SHA1 (``AclClientRPCHook``, ``AclUtils``, ``AclSigner``).
+"""Signatures of requests by HMAC-SHA1 (``AclClientRPCHook``, ``AclUtils``, ``AclSigner``).
 
-What is signed is the values of all header fields in the order of their names, joined, and after them the body. The
+The signed text is the values of all header fields in the order of their names, joined, and after them the body. The
 fields ``AccessKey`` and, where there is one, ``SecurityToken`` are among them; ``Signature`` carries the result in
 base64. A signature proves nothing about the time: whoever overhears a request may send it again, so use TLS.
 """
@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import binascii
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from hmac import compare_digest
+from operator import itemgetter
 from typing import Final
 
+from cometmq.core import CORE
 from cometmq.remoting.codes import LAST_VERSION_WITHOUT_SIGNED_QUERY_FLAG
 from cometmq.remoting.command import RemotingCommand
 
@@ -21,9 +24,9 @@ ACCESS_KEY: Final = "AccessKey"
 SECURITY_TOKEN: Final = "SecurityToken"
 SIGNATURE: Final = "Signature"
 _BLOCK_BYTES: Final = 64
-"""Of SHA-1; RFC 2104 fills keys up to it, and hashes longer ones."""
+"""Block size of SHA-1; RFC 2104 pads shorter keys and hashes longer ones."""
 _UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
-"""Not signed: 4.9 leaves it out when it checks, and 5.x does so for clients of versions up to 4.9.3."""
+"""Not signed: 4.9 leaves it out when it checks, and 5.x does so for clients up to 4.9.3."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,23 +49,17 @@ class Credentials:
 
     @property
     def fields(self) -> dict[str, str]:
-        """The header fields that say whose request it is."""
+        """The header fields of the account."""
         if self.security_token is None:
             return {ACCESS_KEY: self.access_key}
         return {ACCESS_KEY: self.access_key, SECURITY_TOKEN: self.security_token}
 
     def signature(self, *parts: bytes) -> str:
-        """The signature of what is signed, in as many parts as it is at hand."""
-        inner, outer = _keyed(self.secret_key)
-        digest = inner.copy()
-        for part in parts:
-            digest.update(part)
-        signed = outer.copy()
-        signed.update(digest.digest())
-        return binascii.b2a_base64(signed.digest(), newline=False).decode()
+        """Sign a text given in parts."""
+        return _signer(self.secret_key).sign(b"".join(parts)).decode()
 
     def sign(self, request: RemotingCommand) -> None:
-        """Add the account and the signature to a request; nothing of it may change after that."""
+        """Add the account and the signature to a request, which must not change afterwards."""
         fields = request.ext_fields = {**request.ext_fields, **self.fields}
         fields.pop(SIGNATURE, None)
         if _UNIQUE_KEY_QUERY in fields:
@@ -70,15 +67,69 @@ class Credentials:
         fields[SIGNATURE] = self.signature(signed_text(fields), request.body)
 
 
+class Signer:
+    """Makes and checks the signatures of one secret key; the key itself is not kept."""
+
+    __slots__ = ("_inner", "_outer", "core_key")
+
+    def __init__(self, secret_key: str) -> None:
+        key = secret_key.encode()
+        key = (hashlib.sha1(key).digest() if len(key) > _BLOCK_BYTES else key).ljust(_BLOCK_BYTES, b"\0")
+        # The two hashes of an HMAC after the key: a copy costs a third of a new HMAC.
+        self._inner = hashlib.sha1(bytes(byte ^ 0x36 for byte in key))
+        self._outer = hashlib.sha1(bytes(byte ^ 0x5C for byte in key))
+        self.core_key: Final = None if CORE is None else CORE.Key(secret_key)
+        """The same for the compiled core."""
+
+    def sign(self, text: bytes) -> bytes:
+        """Sign a text; in base64."""
+        digest = self._inner.copy()
+        digest.update(text)
+        signed = self._outer.copy()
+        signed.update(digest.digest())
+        return binascii.b2a_base64(signed.digest(), newline=False)
+
+    def accepts(self, fields: Mapping[str, str], body: bytes) -> bool:
+        """Check the signature of a request, in a time that does not tell how much of it is right.
+
+        Clients sign ``_UNIQUE_KEY_QUERY`` or not, by their version.
+        """
+        try:
+            signature = fields.get(SIGNATURE, "").encode()
+            # One piece: a second update of the hash costs more than the copy.
+            if compare_digest(self.sign(signed_text(fields) + body), signature):
+                return True
+            if _UNIQUE_KEY_QUERY not in fields:
+                return False
+            return compare_digest(self.sign(_all_values(fields) + body), signature)
+        except UnicodeEncodeError:
+            return False
+
+
 def signed_text(fields: Mapping[str, str]) -> bytes:
-    """What of a request's fields is signed; its body follows."""
-    values = [fields[name] for name in sorted(fields) if name not in (SIGNATURE, _UNIQUE_KEY_QUERY)]
-    return "".join(values).encode()
+    """The signed text of the fields of a request; its body follows."""
+    names = tuple(fields)
+    values = _values.get(names)
+    if values is None:
+        order = [name for name in sorted(names) if name not in (SIGNATURE, _UNIQUE_KEY_QUERY)]
+        if len(order) < _FEWEST_FIELDS or len(_values) == _MAX_ORDERS or sum(map(len, names)) > _MAX_ORDER_CHARS:
+            return "".join([fields[name] for name in order]).encode()
+        values = _values[names] = itemgetter(*order)
+    return "".join(values(fields)).encode()
+
+
+def _all_values(fields: Mapping[str, str]) -> bytes:
+    return "".join(fields[name] for name in sorted(fields) if name != SIGNATURE).encode()
+
+
+_values: Final[dict[tuple[str, ...], Callable[[Mapping[str, str]], tuple[str, ...]]]] = {}
+"""Names of fields as they come → the values of those that are signed, in their order: clients send the same names again
+and again."""
+_FEWEST_FIELDS: Final = 2
+_MAX_ORDERS: Final = 256
+_MAX_ORDER_CHARS: Final = 1024
 
 
 @lru_cache(maxsize=64)
-def _keyed(secret_key: str) -> tuple[hashlib._Hash, hashlib._Hash]:
-    """The two hashes of an HMAC with the key taken in: copies of them cost a third of a new HMAC."""
-    key = secret_key.encode()
-    key = (hashlib.sha1(key).digest() if len(key) > _BLOCK_BYTES else key).ljust(_BLOCK_BYTES, b"\0")
-    return hashlib.sha1(bytes(byte ^ 0x36 for byte in key)), hashlib.sha1(bytes(byte ^ 0x5C for byte in key))
+def _signer(secret_key: str) -> Signer:
+    return Signer(secret_key)

@@ -5,20 +5,25 @@ Other than in RocketMQ, the server's certificate and name are checked unless tha
 
 from __future__ import annotations
 
+import logging
 import ssl
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 from cometmq.errors import CometMQError, reason_of
 
+log = logging.getLogger(__name__)
+
 
 class TlsError(CometMQError):
-    """A certificate or key of this side cannot be used."""
+    """A certificate or key of this process cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """How servers are talked to in TLS. Paths name PEM files.
+    """The TLS options of a client. Paths are PEM files.
 
     :param trust_cert_path: certificates of the authorities that servers are trusted by
         (``tls.client.trustCertPath``); without it those of the system.
@@ -39,7 +44,7 @@ class Tls:
     check_host: bool = True
 
     def context(self) -> ssl.SSLContext:
-        """What the standard library makes connections with.
+        """Return the context for the standard library.
 
         :raises TlsError: a file cannot be read, or is not what it should be.
         """
@@ -49,28 +54,103 @@ class Tls:
             context.verify_mode = ssl.CERT_NONE
         else:
             context.check_hostname = self.check_host
-        path = self.trust_cert_path
-        try:
-            if path is not None:
-                context.load_verify_locations(path)
-            elif self.auth_server:
-                context.load_default_certs()
-            if self.cert_path is not None:
-                path = self.cert_path if self.key_path is None else f"{self.cert_path} with key {self.key_path}"
-                context.load_cert_chain(self.cert_path, self.key_path, self.key_password or "")
-        except OSError as error:
-            reason = "no certificate or key in PEM form, or a wrong password"
-            if not isinstance(error, ssl.SSLError):
-                reason = reason_of(error)
-            raise TlsError(f"{path}: {reason}", next_step="give the path of a readable PEM file") from error
+        if self.trust_cert_path is not None:
+            load_authorities(context, self.trust_cert_path)
+        elif self.auth_server:
+            context.load_default_certs()
+        if self.cert_path is not None:
+            load_certificate(context, self.cert_path, self.key_path, self.key_password)
         return context
+
+    def fresh_context(self) -> FreshContext:
+        """Return the context for connections of a long time: files that change are read again.
+
+        :raises TlsError: as :meth:`context`.
+        """
+        fresh = FreshContext(self.context, (self.trust_cert_path, self.cert_path, self.key_path))
+        fresh.current()
+        return fresh
+
+
+def load_authorities(context: ssl.SSLContext, path: str) -> None:
+    """Trust the authorities in a file.
+
+    :raises TlsError: it cannot be used.
+    """
+    try:
+        context.load_verify_locations(path)
+    except OSError as error:
+        raise _unusable(path, error) from error
+
+
+def load_certificate(context: ssl.SSLContext, cert_path: str, key_path: str | None, password: str | None) -> None:
+    """Load the certificate of this process and its key; nobody is asked for a password at the terminal.
+
+    :raises TlsError: a file cannot be used, or the key is not that of the certificate.
+    """
+    try:
+        context.load_cert_chain(cert_path, key_path, password or "")
+    except OSError as error:
+        raise _unusable(cert_path if key_path is None else f"{cert_path} with key {key_path}", error) from error
+
+
+def _unusable(path: str, error: OSError) -> TlsError:
+    reason = "no certificate or key in PEM form, or a wrong password"
+    if not isinstance(error, ssl.SSLError):
+        reason = reason_of(error)
+    elif error.reason == "KEY_VALUES_MISMATCH":
+        reason = "the key is not that of the certificate"
+    return TlsError(f"{path}: {reason}", next_step="give the path of a readable PEM file")
+
+
+class FreshContext:
+    """A context that is built again when one of its files has changed; connections that exist keep theirs.
+
+    :param build: builds it; raises :class:`TlsError` when a file cannot be used.
+    :param paths: its files; ``None`` stands for none.
+    """
+
+    def __init__(self, build: Callable[[], ssl.SSLContext], paths: Iterable[str | None]) -> None:
+        self._build = build
+        self._paths = tuple(path for path in paths if path)
+        self._context: ssl.SSLContext | None = None
+        self._stamps: tuple[tuple[int, ...] | None, ...] = ()
+
+    def current(self) -> ssl.SSLContext:
+        """Return the context of the files as they are now; while they cannot be used, the one before.
+
+        :raises TlsError: the files cannot be used, and could not before.
+        """
+        stamps = tuple(map(_stamp, self._paths))
+        if self._context is not None and stamps == self._stamps:
+            return self._context
+        try:
+            context = self._build()
+        except TlsError as error:
+            if self._context is None:
+                raise
+            log.error("changed files of TLS cannot be used, those from before stay in use: %s", error)
+            context = self._context
+        else:
+            if self._context is not None:
+                log.warning("changed files of TLS are in use: %s", ", ".join(self._paths))
+        self._context, self._stamps = context, stamps
+        return context
+
+
+def _stamp(path: str) -> tuple[int, ...] | None:
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 _NO_TLS_STEP: Final = "does that server take TLS (tls.server.mode), and does it ask for a certificate (cert_path)?"
 
 
 def trouble_of(address: str, error: OSError, *, tls: bool) -> tuple[str, str]:
-    """What to tell of a connection that could not be opened, with TLS or without, and the next step."""
+    """Return the message for a connection that cannot be opened, with or without TLS, and the next step."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return (
             f"the certificate of {address} is not accepted: {error.verify_message}",

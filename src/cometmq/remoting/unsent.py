@@ -1,46 +1,62 @@
-"""What the clients of a server have not read yet, all together: those behind are not read while it is too much.
+"""The answers that all clients of a server have not read; if they are too much, slow clients are not read either.
 
-Of one connection that is bounded already (``WRITE_HIGH_WATER_BYTES``); thousands of clients that do not read would
-fill the memory all the same. Who reads what it asked for is served as ever.
+``WRITE_HIGH_WATER_BYTES`` limits those of one connection, but thousands of clients that do not read would fill the
+memory. A client that reads its answers is served as usual.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from cometmq.clock import Clock, TimerHandle
 from cometmq.limits import MAX_UNSENT_BYTES, UNSENT_LOOK_SECONDS
 
-if TYPE_CHECKING:
-    from cometmq.remoting.server_connection import ServerConnection
-
 log = logging.getLogger(__name__)
 
 
+class Reader(Protocol):
+    """A connection, as far as its client reads answers."""
+
+    remote_address: str
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes of answers that the client has not read."""
+
+    def hold_back(self) -> None:
+        """Stop reading requests of the client."""
+
+    def go_on(self) -> None:
+        """Read requests of the client again."""
+
+    def abort(self) -> None:
+        """End the connection at once."""
+
+
 class UnsentAnswers:
-    """The bytes that wait in the buffers of all connections, as far as they were looked at."""
+    """The bytes in the buffers of all connections, as last measured."""
 
     def __init__(self, *, clock: Clock) -> None:
         self.total_bytes = 0
         self._clock = clock
-        self._behind: dict[ServerConnection, int] = {}
-        self._held_back: set[ServerConnection] = set()
+        self._behind: dict[Reader, int] = {}
+        self._held_back: set[Reader] = set()
         self._next_look: TimerHandle | None = None
 
-    def count(self, connection: ServerConnection, size: int) -> None:
-        """So many bytes wait in the buffer of a connection now."""
+    def count(self, connection: Reader, size: int) -> None:
+        """Set the bytes in the buffer of a connection."""
         self.total_bytes += size - self._behind.pop(connection, 0)
         if size:
             self._behind[connection] = size
 
-    def lost(self, connection: ServerConnection) -> None:
-        """A connection has ended."""
+    def lost(self, connection: Reader) -> None:
+        """Forget a connection that has ended."""
         self.count(connection, 0)
         self._held_back.discard(connection)
 
     def end_turn(self) -> None:
-        """Everything of a turn is written: see whether it is too much."""
+        """Check the total after all answers of a turn are written."""
         if self.total_bytes <= MAX_UNSENT_BYTES:
             return
         self._measure()  # who was behind may have read meanwhile
@@ -60,7 +76,7 @@ class UnsentAnswers:
         self._look_soon()
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop checking."""
         if self._next_look is not None:
             self._next_look.cancel()
 
@@ -84,7 +100,7 @@ class UnsentAnswers:
             self._next_look = self._clock.call_later(UNSENT_LOOK_SECONDS, self._look)
 
     def _look(self) -> None:
-        """Go on with those who have read what they had, or with all when there is room again."""
+        """Read clients again that have read their answers, or all of them when there is room."""
         self._next_look = None
         self._measure()
         is_room = self.total_bytes <= MAX_UNSENT_BYTES // 2

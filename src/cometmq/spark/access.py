@@ -1,8 +1,8 @@
-"""Who a query is at the servers, and how it talks to them: the options for credentials and TLS of source and sink.
+"""Options for credentials and TLS of source, sink and jobs.
 
-They travel with their reader or writer to the executors, where files and variables are looked at when a connection is
-opened. So a secret that is named by file or variable never leaves the machines where these are. What stands in an
-option itself is shown by no ``repr`` and no error, and Spark hides it in plans by its name (``spark.redaction.regex``).
+They travel with their reader or writer to the executors, where files and variables are read when a connection is
+opened. So a secret that is named by file or variable never leaves the machines that have it. A secret that is given in
+an option itself is in no ``repr`` and no error, and Spark hides it in plans by its name (``spark.redaction.regex``).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from cometmq.remoting.security import Security, read_credentials
 from cometmq.remoting.signing import Credentials
 from cometmq.remoting.tls import Tls
 from cometmq.spark.errors import OptionError
+from cometmq.spark.options import canonical_options, parse_flag
 
 _SECRETS: Final = ("secretKey", "secretKeyEnv", "secretKeyFile")
 _TLS: Final = (
@@ -25,13 +26,11 @@ _TLS: Final = (
     *("tlsAuthServer", "tlsCheckHost"),
 )
 ACCESS_OPTION_NAMES: Final = ("accessKey", *_SECRETS, "securityToken", "credentialsFile", "useTLS", *_TLS)
-SECRET_OPTION_NAMES: Final = frozenset({"secretKey", "securityToken", "tlsKeyPassword"})
-"""Options whose values nobody may see."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Credentials and TLS as options say; ``Access()`` is what the environment of each process says."""
+    """Credentials and TLS of the options; ``Access()`` takes both from the environment of each process."""
 
     access_key: str | None = None
     secret_key: str | None = field(default=None, repr=False)
@@ -44,10 +43,10 @@ class Access:
     tls_key_password_file: str | None = None
 
     def security(self) -> Security:
-        """What connections of this process are to use now.
+        """Return the credentials and TLS for connections of this process.
 
-        :raises OptionError: a file or variable that an option names is not here.
-        :raises SecurityConfigError: the environment, or a file of credentials, cannot be followed.
+        :raises OptionError: a file or variable that an option names does not exist here.
+        :raises SecurityConfigError: the environment, or a file of credentials, is wrong.
         """
         credentials, tls = self._credentials(), self._tls()
         if credentials is not None and self.use_tls is not None:
@@ -95,7 +94,7 @@ def _content(option: str, path: str) -> str:
 
 
 def parse_access(values: Mapping[str, str]) -> Access:
-    """Read these options out of all.
+    """Parse these options out of all.
 
     :raises OptionError: some contradict each other or miss another; no message shows a secret.
     """
@@ -141,7 +140,33 @@ def parse_access(values: Mapping[str, str]) -> Access:
 
 
 def _flag(given: Mapping[str, str], name: str) -> bool | None:
-    text = given.get(name, "").lower()
-    if text not in ("", "true", "false"):
-        raise OptionError(f"option {name} is true or false, not {given[name]!r}")
-    return {"true": True, "false": False}.get(text)
+    return parse_flag(name, given[name]) if name in given else None
+
+
+_FOLDED: Final = {name.lower(): name for name in ACCESS_OPTION_NAMES}
+
+
+def access_options(given: Mapping[str, str] | None) -> dict[str, str]:
+    """Check options for credentials and TLS, and give them their canonical names; none means the environment.
+
+    :raises OptionError: an option is none of these, or some contradict each other; no message shows a secret.
+    """
+    values = canonical_options("what reaches servers", given or {}, _FOLDED)
+    parse_access(values)
+    return values
+
+
+def server_options(namesrv: str, access: Mapping[str, str] | None) -> dict[str, str]:
+    """Return the options of source and sink for a cluster: nameservers, credentials, TLS.
+
+    :raises OptionError: as :func:`access_options`.
+    """
+    return {"namesrvAddr": namesrv, **access_options(access)}
+
+
+def security_of(access: Mapping[str, str]) -> Security:
+    """Return the credentials and TLS that canonical options mean in this process.
+
+    :raises CometMQError: files or variables that they name do not exist here.
+    """
+    return parse_access(access).security()

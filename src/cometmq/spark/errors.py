@@ -1,4 +1,4 @@
-"""What can go wrong in the Spark room."""
+"""Errors of source, sink and jobs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from cometmq.errors import CometMQError
 
 
 class SparkSourceError(CometMQError):
-    """The root of the errors of source, sink and jobs."""
+    """The root of these errors."""
 
 
 class OptionError(SparkSourceError):
@@ -26,7 +26,7 @@ class BadBodyError(SparkSourceError):
 
 
 class ArchiveError(SparkSourceError):
-    """An archive cannot be continued: another job holds it, or offsets do not follow each other."""
+    """An archive cannot be continued: another job has it, or offsets do not follow each other."""
 
 
 class StoreReadError(SparkSourceError):
@@ -34,11 +34,11 @@ class StoreReadError(SparkSourceError):
 
 
 class NoStoreError(StoreReadError, OptionError):
-    """There is no log in the directory that was named."""
+    """The directory contains no log."""
 
 
 class MaskError(SparkSourceError):
-    """A copy cannot be masked: its keys are not there, or a message cannot be masked and must not be passed over."""
+    """A copy cannot be masked: keys are missing, or a message cannot be masked and must not be left out."""
 
 
 class SinkError(SparkSourceError):

@@ -81,7 +81,7 @@ class StoreConfig:
 
     @property
     def sync_flush(self) -> bool:
-        """Whether messages are acknowledged only once the disk has them."""
+        """True when messages are acknowledged only once the disk has them."""
         return self.flush_disk_type == SYNC_FLUSH
 
     @property

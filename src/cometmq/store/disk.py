@@ -5,8 +5,9 @@ Tests hand in a Disk that fails where a real one can: no room, an I/O error, a f
 
 from __future__ import annotations
 
-import contextlib
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from cometmq.durable import flush_directory
@@ -27,7 +28,7 @@ class Disk:
                 written += os.pwrite(fd, view[written:], at + written)
 
     def allocate(self, fd: int, at: int, size: int) -> None:
-        """Reserve real space for ``size`` bytes from ``at`` on, extending the file; what is there stays."""
+        """Reserve real space for ``size`` bytes from ``at`` on, extending the file; existing bytes stay."""
         os.posix_fallocate(fd, at, size)
 
     def flush(self, fd: int) -> None:
@@ -35,11 +36,21 @@ class Disk:
         os.fdatasync(fd)
 
     def used_ratio(self, path: Path) -> float:
-        """How full the file system of ``path`` is, from 0 to 1, as ``df`` counts."""
+        """The used share of the file system of ``path``, from 0 to 1, as ``df`` counts."""
         stat = os.statvfs(path)
         used = stat.f_blocks - stat.f_bfree
         usable = used + stat.f_bavail
         return used / usable if usable else 1.0
+
+
+@contextmanager
+def open_file(path: Path, flags: int = os.O_RDWR) -> Iterator[int]:
+    """The descriptor of a file for the length of a block."""
+    fd = os.open(path, flags | os.O_CLOEXEC, 0o644)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def replace_whole(path: Path, content: bytes, disk: Disk) -> None:
@@ -49,15 +60,13 @@ def replace_whole(path: Path, content: bytes, disk: Disk) -> None:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_suffix(".tmp")
-    fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-    try:
-        disk.write(fd, content, 0)
-        disk.flush(fd)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            fresh.unlink()
-        raise
-    finally:
-        os.close(fd)
+    with open_file(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC) as fd:
+        try:
+            disk.write(fd, content, 0)
+            disk.flush(fd)
+        except BaseException:
+            with suppress(OSError):
+                fresh.unlink()
+            raise
     fresh.replace(path)
     flush_directory(path.parent)

@@ -1,4 +1,4 @@
-"""What the store reports on purpose."""
+"""Errors of the store."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from cometmq.errors import CometMQError
 
 
 class StoreError(CometMQError):
-    """The store cannot do what was asked."""
+    """The store cannot carry out the call."""
 
 
 class StoreFullError(StoreError):

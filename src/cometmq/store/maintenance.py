@@ -1,7 +1,9 @@
-"""Maintenance: what a running store does beside serving: write derived blocks, flush, checkpoint, make room.
+"""Maintenance: the background work of a running store (``FlushConsumeQueueService``, scheduled tasks).
+
+It writes derived blocks, flushes, saves checkpoints and makes room.
 
 Everything it writes here can be derived from the log again. When the disk has no room for it, messages
-are refused until it has, so that what waits in memory stays bounded.
+are refused until it has, so that the memory for waiting data stays bounded.
 """
 
 from __future__ import annotations
@@ -10,49 +12,37 @@ import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from cometmq.checksum import crc32
 from cometmq.clock import TimerHandle
 from cometmq.limits import INDEX_BLOCK_KEYS, MAX_INDEX_WAITING_KEYS
-from cometmq.store.checkpoint import Checkpoint, save_checkpoint
-from cometmq.store.commit_log import store_error
-from cometmq.store.config import StoreConfig
-from cometmq.store.errors import StoreError, StoreFailedError
-from cometmq.store.flush import FlushService
-from cometmq.store.index_file import IndexFile
-from cometmq.store.opening import OpenedStore
-from cometmq.store.position import Position, save_position
-from cometmq.store.retention import LogHolder, Retention
-from cometmq.store.topic_queue import TopicQueue
-
-if TYPE_CHECKING:
-    from cometmq.store.message_store import MessageStore
+from cometmq.store.errors import StoreClosedError, StoreError, StoreFailedError
+from cometmq.store.index.index_file import IndexFile
+from cometmq.store.log.checkpoint import Checkpoint, save_checkpoint
+from cometmq.store.log.commit_log import store_error
+from cometmq.store.log.flush import FlushService
+from cometmq.store.queue.consume_queue import ConsumeQueue
+from cometmq.store.recovery.opening import OpenedStore
+from cometmq.store.recovery.position import Position, marks_of, save_position
+from cometmq.store.retention import Retention
 
 _log = logging.getLogger(__name__)
 
 
-class _Snapshot:
+class _Snapshot(NamedTuple):
     """One moment of a store, to be made durable by a thread."""
 
-    def __init__(
-        self,
-        position: Position,
-        timestamp: int,
-        queues: list[tuple[TopicQueue, list[int]]],
-        index_files: list[IndexFile],
-    ) -> None:
-        self.position = position
-        self.timestamp = timestamp
-        self.queues = queues
-        self.index_files = index_files
+    position: Position
+    timestamp: int
+    queues: list[tuple[ConsumeQueue, list[int]]]
+    index_files: list[IndexFile]
 
 
 class Maintenance:
     """The background work of one store."""
 
-    def __init__(self, store: MessageStore, opened: OpenedStore, flush: FlushService) -> None:
-        self._store = store
+    def __init__(self, opened: OpenedStore, flush: FlushService) -> None:
         self._opened = opened
         self._flush = flush
         self._config = opened.config
@@ -64,13 +54,14 @@ class Maintenance:
         self._saving = False
         self._closing = False
         self._saved_position = -1
+        self._marks = opened.marks
         self._derived_error: StoreError | None = None
         self._flush_failed = False
         """A queue or index file was not flushed: a later flush proves nothing, so no newer position is saved."""
-        self._retention = Retention(opened, flush)
+        self.retention = Retention(opened, flush)
 
     # --- derived blocks -----------------------------------------------------------------------
-    def write_units(self, queue: TopicQueue) -> None:
+    def write_units(self, queue: ConsumeQueue) -> None:
         """Write the units of one queue that wait."""
         try:
             queue.write_pending(self._disk)
@@ -88,7 +79,7 @@ class Maintenance:
             self._derived_failed(error, "the index")
 
     def write_index_in_turns(self) -> None:
-        """Write a block of the index entries that wait; what is more follows in the next turns of the loop."""
+        """Write a block of the waiting index entries; the rest follows in the next turns of the loop."""
         index = self._opened.index
         if index is None or self.index_is_behind:
             return
@@ -104,7 +95,7 @@ class Maintenance:
 
     @property
     def index_is_behind(self) -> bool:
-        """Whether so many entries wait that they are written in several turns."""
+        """True while more entries wait than one turn of the loop writes."""
         return self._index_turn is not None
 
     def _next_index_turn(self) -> None:
@@ -130,19 +121,24 @@ class Maintenance:
         self._derived_error = store_error(error, what)
 
     def refusal(self) -> StoreError | None:
-        """Why messages must be refused: the disk is too full, or derived blocks cannot be written."""
+        """The reason to refuse messages: shutdown, a failed flush, derived files that fail, or a full disk."""
+        if self._closing:
+            return StoreClosedError("the store is shut")
+        if self._flush.failure is not None:
+            return self._flush.failure
         if self._derived_error is not None and not self.write_derived():
             return self._derived_error
-        return self._retention.refusal
+        return self.retention.refusal
 
     # --- timers -------------------------------------------------------------------------------
     def start(self) -> None:
         """Set the timers, on the running loop."""
-        self._opened.log.allocate_ahead_of_use()
-        self._retention.check_disk()
+        if not self._opened.log.segments:  # the first message waits for no file
+            self._opened.log.allocate_ahead()
+        self.retention.check_disk()
         self._every("flush", self._config.flush_interval_commit_log / 1000, self._flush.begin)
         self._every("checkpoint", self._config.flush_interval_consume_queue / 1000, self.begin_checkpoint)
-        self._every("retention", self._config.clean_resource_interval / 1000, self._retention.run)
+        self._every("retention", self._config.clean_resource_interval / 1000, self.retention.run)
 
     def _every(self, name: str, seconds: float, work: Callable[[], object]) -> None:
         def run() -> None:
@@ -153,8 +149,8 @@ class Maintenance:
 
     # --- checkpoint ---------------------------------------------------------------------------
     def begin_checkpoint(self) -> None:
-        """Write what waits; once the log is flushed that far, make it durable and say so on disk."""
-        if self._saving or self._flush_failed or self._store.max_physical_offset == self._saved_position:
+        """Write the waiting data; once the log is flushed that far, make it durable and record that on disk."""
+        if self._saving or self._flush_failed or self._opened.log.position == self._saved_position:
             return
         if self.index_is_behind or not self.write_derived():
             return
@@ -179,31 +175,30 @@ class Maintenance:
         self._flush.when_flushed(snapshot.position.offset, flushed)
 
     def _snapshot(self) -> _Snapshot:
-        store, opened = self._store, self._opened
-        last_offset, last_size = store.last_record
-        crc = 0
-        if last_offset >= 0:
-            view = opened.log.view(last_offset, last_size)
-            crc = crc32(view) if view is not None else 0
-        index = opened.index
-        queues: list[tuple[TopicQueue, list[int]]] = []
+        opened = self._opened
+        log, index = opened.log, opened.index
+        last_offset, last_size = log.last_record
+        view = log.view(last_offset, last_size) if last_offset >= 0 else None
+        queues: list[tuple[ConsumeQueue, list[int]]] = []
         for topic in opened.queues.by_topic.values():
             for queue in topic.values():
                 if queue.unsynced:
                     queues.append((queue, list(queue.unsynced)))
                     queue.unsynced.clear()
+        self._marks = marks_of(log, self._marks)
         position = Position(
-            offset=store.max_physical_offset,
+            offset=log.position,
             last_offset=last_offset,
             last_size=last_size,
-            last_crc=crc,
+            last_crc=crc32(view) if view is not None else 0,
             queues=opened.queues.extents(),
             index_files=[
                 (file.path.name, file.count, file.end_offset, file.end_timestamp)
                 for file in (index.files if index is not None else ())
             ],
+            marks=self._marks,
         )
-        return _Snapshot(position, store.turn_timestamp, queues, index.dirty_files() if index is not None else [])
+        return _Snapshot(position, log.last_timestamp, queues, index.dirty_files() if index is not None else [])
 
     def _save(self, snapshot: _Snapshot) -> None:
         """Flush queues and index, then say so (in a thread, or at close)."""
@@ -231,7 +226,7 @@ class Maintenance:
         self._give_back(snapshot)
 
     def _give_back(self, snapshot: _Snapshot) -> None:
-        """Let the next checkpoint flush what this one did not."""
+        """Let the next checkpoint flush the files that this one did not."""
         self._saving = False
         for queue, starts in snapshot.queues:
             queue.unsynced.update(starts)
@@ -243,22 +238,6 @@ class Maintenance:
         """Delete the queues of a topic and let the next checkpoint say so."""
         self._saved_position = -1
         return self._opened.queues.delete(topic)
-
-    def delete_expired_files(self) -> int:
-        """Delete what is old enough now, at any hour; returns the number of log files."""
-        return self._retention.delete_files()
-
-    def pin_log(self, name: str, offset: int) -> None:
-        """Keep the log from ``offset`` on for ``name``."""
-        self._retention.pins[name] = offset
-
-    def hold_log(self, holder: LogHolder) -> None:
-        """Ask ``holder`` before a log file is deleted."""
-        self._retention.holders.append(holder)
-
-    def reconfigure(self, config: StoreConfig) -> None:
-        """Go by another configuration's run-time keys from now on."""
-        self._retention.config = config
 
     def close(self) -> None:
         """Stop the timers, flush, note a clean stop when everything is on the disk, close the files."""

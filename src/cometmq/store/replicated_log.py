@@ -1,17 +1,16 @@
 """ReplicatedLog: a slave's log, which takes a master's bytes as they are (``appendToCommitLog``).
 
-The bytes come cut anywhere. They are written where they belong at once, and what is whole of them becomes readable:
-records get their units and index entries, the filler at the end of a file leads on into the next. What is begun and
-not whole yet, the *tail*, is nothing that anybody reads; a stop takes it back, as recovery does after a crash, and the
+The bytes come cut anywhere. They are written to their places at once, and whole records become readable:
+records get their units and index entries, the filler at the end of a file leads on into the next. A record that
+is not whole yet, the *tail*, is not readable; a stop takes it back, as recovery does after a crash, and the
 master is asked for it again.
 
-Nothing is believed: bytes that are no record, or whose CRC is wrong, are not kept, and neither is what follows them.
+Every record is checked: bytes that are no record, or whose CRC is wrong, are refused with all that follows them.
 """
 
 from __future__ import annotations
 
 import logging
-import struct
 from collections.abc import Callable
 from typing import Final
 
@@ -24,37 +23,43 @@ from cometmq.message.record import (
     MESSAGE_MAGIC_V2,
     MIN_RECORD_BYTES,
 )
-from cometmq.store.commit_log import CommitLog, store_error
-from cometmq.store.config import CQ_UNIT_BYTES
 from cometmq.store.disk import Disk
 from cometmq.store.errors import StoreError
-from cometmq.store.index_service import FEW_KEYS, IndexService
-from cometmq.store.load import MAX_QUEUE_ID
-from cometmq.store.record_scan import NO_QUEUE_OFFSET, ROLLBACK, LogRecord, read_log_record
-from cometmq.store.topic_queue import BLANK_UNIT, UNIT, TopicQueue
-from cometmq.store.topic_queues import TopicQueues
+from cometmq.store.index.index_service import FEW_KEYS, IndexService
+from cometmq.store.log.commit_log import CommitLog, store_error
+from cometmq.store.log.record_scan import (
+    MAX_QUEUE_OFFSET,
+    NO_QUEUE_OFFSET,
+    ROLLBACK,
+    SIZE_MAGIC,
+    LogRecord,
+    read_log_record,
+)
+from cometmq.store.queue.consume_queue import BLANK_UNIT, MAX_QUEUE_ID, UNIT, ConsumeQueue
+from cometmq.store.queue.consume_queue_table import ConsumeQueueTable
 
 _log = logging.getLogger(__name__)
 
-_SIZE_MAGIC: Final = struct.Struct(">ii")
-_MAX_QUEUE_OFFSET: Final = (1 << 63) // CQ_UNIT_BYTES
+_OLDER_UNIT: Final = UNIT.pack(0, 1, 0)
+"""Ends a queue whose messages are all older than the log: as units of such messages do, it leads below the log. With a
+blank unit at the end, Apache takes all of the log for known up to 2 GiB, and gives new messages no units."""
 
-Dispatched = Callable[[int, LogRecord | None, list[TopicQueue]], None]
-"""Told the log's new end, the last record below it that is new, and the queues that got units."""
+Dispatched = Callable[[int, LogRecord | None, list[ConsumeQueue]], None]
+"""Called with the log's new end, the last new record below it, and the queues that got units."""
 
 
 class NotTheLogError(StoreError):
-    """What came is not how this log goes on: other bytes, or bytes of another place."""
+    """The bytes that came do not continue this log: other bytes, or bytes of another place."""
 
 
 class ReplicatedLog:
     """The end of one store's log; see the module's docstring.
 
-    ``end`` is the log offset of the next byte that is wanted: behind the tail.
+    ``end`` is the log offset of the next byte, behind the tail.
     """
 
     def __init__(
-        self, log: CommitLog, queues: TopicQueues, index: IndexService | None, disk: Disk, dispatched: Dispatched
+        self, log: CommitLog, queues: ConsumeQueueTable, index: IndexService | None, disk: Disk, dispatched: Dispatched
     ) -> None:
         self._log = log
         self._queues = queues
@@ -65,7 +70,7 @@ class ReplicatedLog:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the log has no byte yet, so that it may begin at the start of any of the master's files."""
+        """True while the log has no byte, so that it may begin at the start of any of the master's files."""
         return self.end == self._log.min_offset
 
     def begin_at(self, offset: int) -> None:
@@ -88,7 +93,7 @@ class ReplicatedLog:
     def append(self, offset: int, data: bytes) -> None:
         """Write ``data`` at log offset ``offset``, and dispatch the records that are whole with it.
 
-        :raises NotTheLogError: the log does not end there, or what came is no record; what came before is kept.
+        :raises NotTheLogError: the log does not end there, or the bytes are no record; those before them are stored.
         :raises StoreError: it cannot be written; the log ends where it did.
         """
         if offset != self.end:
@@ -110,18 +115,18 @@ class ReplicatedLog:
 
         :raises StoreError: that cannot be written.
         """
-        if check_topic(topic) is not None or not 0 <= queue_id <= MAX_QUEUE_ID or not 0 < offset < _MAX_QUEUE_OFFSET:
+        if check_topic(topic) is not None or not 0 <= queue_id <= MAX_QUEUE_ID or not 0 < offset < MAX_QUEUE_OFFSET:
             return
         queue = self._queues.make(topic, queue_id)
         if queue.next_offset or queue.files:
             return
         try:
-            queue.begin_at(self._disk, offset)
+            queue.begin_behind(self._disk, offset, BLANK_UNIT if self._log.min_offset == 0 else _OLDER_UNIT)
         except OSError as error:
             raise store_error(error, f"the queue files of {topic}") from error
 
     def drop_tail(self) -> None:
-        """Take back what is begun and not whole; a disk that refuses that leaves it to recovery."""
+        """Remove the tail; when the disk refuses that, recovery does it."""
         log = self._log
         position = log.position
         try:
@@ -150,11 +155,11 @@ class ReplicatedLog:
     def _dispatch(self) -> None:
         """Give every record that is whole its unit and its index entries; the log's end moves behind the last one."""
         at = self._log.position
-        touched: list[TopicQueue] = []
+        touched: list[ConsumeQueue] = []
         last: LogRecord | None = None
         try:
-            while (end := self._whole(at)) is not None:
-                record = self._record(at, end)
+            while (found := self._next(at)) is not None:
+                end, record = found
                 if record is not None:
                     self._enter(record, touched)
                     last = record
@@ -163,44 +168,29 @@ class ReplicatedLog:
             if at != self._log.position:
                 self._dispatched(at, last, touched)
 
-    def _whole(self, at: int) -> int | None:
-        """The end of what begins at ``at``; ``None`` while it is not whole.
+    def _next(self, at: int) -> tuple[int, LogRecord | None] | None:
+        """The end of the record or filler at ``at``, and the record; ``None`` while it is not whole.
 
-        :raises NotTheLogError: nothing of a log can begin so.
+        :raises NotTheLogError: nothing of a log can begin so, or the record is damaged.
         """
         segment = self._log.segment_at(at)
-        if segment is None or self.end - at < _SIZE_MAGIC.size:
+        if segment is None or self.end - at < SIZE_MAGIC.size:
             return None
         room = segment.end - at
-        size, magic = _SIZE_MAGIC.unpack_from(segment.view, at - segment.start)
+        size, magic = SIZE_MAGIC.unpack_from(segment.view, at - segment.start)
         if magic == BLANK_MAGIC and size == room:
-            return segment.end if self.end >= segment.end else None
+            return (segment.end, None) if self.end >= segment.end else None
         is_record = magic in (MESSAGE_MAGIC, MESSAGE_MAGIC_V2)
         if not is_record or not MIN_RECORD_BYTES <= size <= room - END_FILE_MIN_BLANK_BYTES:
             raise _damaged(at)
-        return at + size if at + size <= self.end else None
-
-    def _record(self, at: int, end: int) -> LogRecord | None:
-        """The record from ``at`` to ``end``; ``None`` for a filler.
-
-        :raises NotTheLogError: it is damaged.
-        """
-        segment = self._log.segment_at(at)
-        assert segment is not None
-        start = at - segment.start
-        if _SIZE_MAGIC.unpack_from(segment.view, start)[1] == BLANK_MAGIC:
+        if at + size > self.end:
             return None
-        record = read_log_record(segment.view, start, at, check_crc=True, may_be_torn=False)
-        if (
-            record is None
-            or record.size != end - at
-            or not 0 <= record.queue_id <= MAX_QUEUE_ID
-            or not 0 <= record.queue_offset < _MAX_QUEUE_OFFSET
-        ):
+        record = read_log_record(segment.view, at - segment.start, at, check_crc=True, may_be_torn=False)
+        if record is None:
             raise _damaged(at)
-        return record
+        return at + size, record
 
-    def _enter(self, record: LogRecord, touched: list[TopicQueue]) -> None:
+    def _enter(self, record: LogRecord, touched: list[ConsumeQueue]) -> None:
         index = self._index
         if not record.sys_flag & NO_QUEUE_OFFSET:
             queue = self._queues.make(record.topic, record.queue_id)
@@ -216,8 +206,7 @@ class ReplicatedLog:
                 self._queues.begin_anew(queue, record.queue_offset)
             if queue.next_offset == queue.committed:
                 touched.append(queue)
-            code = record.store_timestamp + queue.delay_ms if queue.delay_ms else record.tags_code
-            queue.pending += UNIT.pack(record.offset, record.size, code)
+            queue.pending += UNIT.pack(record.offset, record.size, queue.tags_code_of(record))
             queue.next_offset += 1
         if record.keys and index is not None and record.sys_flag & ROLLBACK != ROLLBACK:
             index.pending.append((record.topic + "#", record.offset, record.store_timestamp, record.keys))

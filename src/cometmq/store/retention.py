@@ -13,16 +13,16 @@ import logging
 from typing import Protocol
 
 from cometmq.store.errors import StoreFullError
-from cometmq.store.flush import FlushService
-from cometmq.store.mapped_file import MappedFile
-from cometmq.store.opening import OpenedStore
+from cometmq.store.log.flush import FlushService
+from cometmq.store.log.mapped_file import MappedFile
+from cometmq.store.recovery.opening import OpenedStore
 
 _log = logging.getLogger(__name__)
 _HOUR_MS = 3_600_000
 
 
 class LogHolder(Protocol):
-    """Somebody who needs messages that may lie in log files whose time is over."""
+    """A part of the broker that needs messages in log files whose time is over."""
 
     name: str
     """Of what it holds, for the log."""
@@ -31,7 +31,7 @@ class LogHolder(Protocol):
         """Log offset of the first byte that is needed."""
 
     def let_go(self, end: int, /) -> None:
-        """The file that ends at ``end`` should go: need nothing below soon, if that can be."""
+        """The file that ends at ``end`` should be deleted: stop needing it soon, if possible."""
 
 
 class Retention:
@@ -43,12 +43,12 @@ class Retention:
         self.config = opened.config
         """The configuration in force; its run-time keys may have changed since the store was opened."""
         self.pins: dict[str, int] = {}
-        """Log offsets from which on somebody still needs the log, by who."""
+        """Log offsets from which on the log is still needed, by the name of the part that needs it."""
         self.holders: list[LogHolder] = []
         self._kept = -1
         """The end of the last file that a holder kept, which is logged once."""
         self.refusal: StoreFullError | None = None
-        """Why messages are refused, while the disk is too full."""
+        """The reason to refuse messages, while the disk is too full."""
 
     def run(self) -> None:
         """One look: refuse or accept messages, delete what is due."""
@@ -102,7 +102,7 @@ class Retention:
         return removed
 
     def _is_held(self, segment: MappedFile) -> bool:
-        """Whether somebody needs the file; all who do are asked to let it go."""
+        """True when a holder needs the file; all holders that do are asked to let it go."""
         holders = [holder for holder in self.holders if holder.needed_from() < segment.end]
         for holder in holders:
             if self._kept != segment.end:
@@ -113,7 +113,7 @@ class Retention:
         return bool(holders)
 
     def _follow(self) -> None:
-        """Let queues and index forget what the log has forgotten."""
+        """Delete the files of queues and index whose messages are not in the log any more."""
         opened = self._opened
         log_min = opened.log.min_offset
         for queues in opened.queues.by_topic.values():

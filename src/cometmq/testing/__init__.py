@@ -1,22 +1,19 @@
-"""The test kit: CometMQ inside a test, or beside it as processes that may be killed.
+"""The test kit: CometMQ inside a test, or beside it as processes that a test may kill.
 
-:class:`Cluster` runs a nameserver and brokers on the test's own event loop, with a clock that the test
-may move (:class:`~cometmq.clock.VirtualClock`), may kill a broker as SIGKILL does, pause
-it or disturb the :class:`Link` to it, and
-says with :meth:`Cluster.inbox` what must arrive, and when; :class:`SyncCluster` is the same in a thread,
-for tests without an event loop;
-:class:`ProcessCluster` runs them as real processes.
+* :class:`Cluster` runs a nameserver and brokers on the test's own event loop, with a clock that the test may move
+  (:class:`VirtualClock`). It kills a broker as SIGKILL does, pauses one, disturbs the :class:`Link` to it, and checks
+  with :meth:`Cluster.inbox` which messages arrive, and when.
+* :class:`SyncCluster` is the same in a thread, for tests without an event loop.
+* :class:`ProcessCluster` runs nameserver and brokers as real processes.
 """
 
-from cometmq.clock import VirtualClock
-from cometmq.idle import NeverIdleError, settle
-from cometmq.testing.cluster import Cluster
+from cometmq.testing.clock import VirtualClock, wait_until
+from cometmq.testing.cluster import Cluster, free_port
+from cometmq.testing.idle import NeverIdleError, settle
 from cometmq.testing.inbox import ExpectationError, Inbox
-from cometmq.testing.ports import free_port
+from cometmq.testing.link import Direction, Link
 from cometmq.testing.processes import ProcessCluster, ServerProcess
-from cometmq.testing.proxy import Direction, Link
 from cometmq.testing.sync import SyncCluster, SyncInbox
-from cometmq.testing.waiting import wait_until
 
 __all__ = [
     "Cluster",

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import shutil
+import socket
+from collections import deque
 from collections.abc import Mapping, Sequence, Set
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -11,11 +14,11 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final, Self
 
 from cometmq.broker.config import BrokerConfig
-from cometmq.broker.controller import Broker
+from cometmq.broker.controller import FAST_PORT_DISTANCE, HA_PORT_DISTANCE, Broker
 from cometmq.client.admin import Admin
+from cometmq.client.consumer.listener import Verdict
+from cometmq.client.consumer.subscription import ALL, TAG
 from cometmq.client.instance import ClientInstance
-from cometmq.client.listener import Verdict
-from cometmq.client.subscription import ALL, TAG
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.errors import CometMQError
 from cometmq.message.hosts import parse_address
@@ -23,15 +26,14 @@ from cometmq.namesrv.config import NamesrvConfig
 from cometmq.namesrv.server import NameServer
 from cometmq.options import ConfigError, spellings_of
 from cometmq.remoting.security import PLAIN
+from cometmq.testing.clock import StoppableClock
 from cometmq.testing.inbox import Inbox
-from cometmq.testing.ports import free_port
-from cometmq.testing.proxy import Link
-from cometmq.testing.stoppable_clock import StoppableClock
+from cometmq.testing.link import Link
 
 HOST: Final = "127.0.0.1"
 
 LINK_HOST: Final = "127.0.0.2"
-"""Also the loopback: where clients find a broker behind a link, at the port that it has on :data:`HOST`."""
+"""The loopback address of a broker behind a link; its port is that on :data:`HOST`."""
 
 SMALL_STORE: Final = {
     "mappedFileSizeCommitLog": "16777216",
@@ -39,13 +41,39 @@ SMALL_STORE: Final = {
     "maxHashSlotNum": "50000",
     "maxIndexNum": "200000",
     "cleanFileForciblyEnable": "false",
+    "diskMaxUsedSpaceRatio": "95",
+    "diskSpaceWarningLevelRatio": "100",
 }
-"""Store files of a size that tests can afford, and that stay although the machine's disk is rather full; anything may
-be set differently with `broker_keys`."""
+"""Small store files, which do not depend on how full the machine's disk is; ``broker_keys`` may override all.
+
+Messages are refused only when a write finds no room.
+"""
+
+_FIRST: Final = 20_000
+_LAST: Final = 31_999
+"""Below the ports that Linux gives to outgoing connections, which could take a port before its server does."""
+_ATTEMPTS: Final = 1_000
+_BESIDE: Final = (-FAST_PORT_DISTANCE, 0, HA_PORT_DISTANCE)
+"""A broker uses two more ports next to its own."""
+
+_given: deque[int] = deque(maxlen=100)
+"""Ports returned lately, whose servers may not listen yet."""
+
+
+def own_keys(index: int, port: int, root: Path, namesrv_address: str) -> dict[str, str]:
+    """Return the keys of ``broker.conf`` that each broker of a cluster has to itself."""
+    return {
+        "brokerName": f"broker-{index}",
+        "brokerIP1": HOST,
+        "bindAddress": HOST,
+        "listenPort": str(port),
+        "namesrvAddr": namesrv_address,
+        "storePathRootDir": str(root),
+    }
 
 
 class OtherLoopError(CometMQError):
-    """A cluster was used on another event loop than the one that it runs on."""
+    """A cluster was used on another event loop than its own."""
 
 
 class Cluster:
@@ -53,14 +81,14 @@ class Cluster:
 
     Use it as ``async with Cluster() as cluster: Producer("group", cluster.namesrv_address)``.
 
-    :param brokers: how many brokers there are, each with a store of its own.
-    :param slaves: how many slaves each of them has; ``brokerRole=SYNC_MASTER`` in ``broker_keys`` lets sends wait for
+    :param brokers: number of brokers, each with its own store.
+    :param slaves: number of slaves of each broker; with ``brokerRole=SYNC_MASTER`` in ``broker_keys`` sends wait for
         one of them.
-    :param clock: what all of them go by; a :class:`~cometmq.clock.VirtualClock` moves when the test says so.
-    :param data: directory for the stores, kept afterwards; a temporary one by default.
+    :param clock: the clock of all servers; the test moves a :class:`~cometmq.testing.VirtualClock`.
+    :param data: directory for the stores, which stays; a temporary one by default.
     :param broker_keys: keys of ``broker.conf`` for every broker.
-    :param links: whether everything to and from a broker passes links that a test can disturb
-        (:meth:`link`, :meth:`pause_broker`); messages then take about twice as long.
+    :param links: True puts links between brokers, clients and nameserver that a test can disturb (:meth:`link`,
+        :meth:`pause_broker`); messages then take about twice as long.
     """
 
     def __init__(
@@ -120,25 +148,25 @@ class Cluster:
 
     @property
     def brokers(self) -> Sequence[Broker]:
-        """The brokers that run, in order."""
+        """The running brokers, in order."""
         return [self._running[index] for index in sorted(self._running)]
 
     def broker(self, index: int) -> Broker:
-        """The broker of that number; a KeyError when it is stopped."""
+        """Return the broker of that number; KeyError when it is stopped."""
         return self._running[index]
 
     @property
     def size(self) -> int:
-        """How many brokers there are, running or not."""
+        """The number of brokers, running or not."""
         return len(self._ports)
 
     @property
     def running(self) -> Set[int]:
-        """The numbers of the brokers that run."""
+        """The numbers of the running brokers."""
         return self._running.keys()
 
     def client_instance(self) -> ClientInstance:
-        """What a client needs to reach this cluster and go by its clock: ``Producer(group, instance=…)``.
+        """Return the instance with which a client uses this cluster and its clock: ``Producer(group, instance=…)``.
 
         :raises OtherLoopError: on another event loop than the cluster's.
         """
@@ -146,11 +174,11 @@ class Cluster:
         return ClientInstance(self.namesrv_address, security=PLAIN, clock=self.clock)
 
     def has_topic(self, topic: str) -> bool:
-        """Whether the nameserver knows the topic."""
+        """Return True when the nameserver knows the topic."""
         return self.namesrv.routes.route(topic) is not None
 
     async def create_topic(self, topic: str, queues: int = 4) -> None:
-        """Make a topic with so many queues on every broker; clients find it when this returns."""
+        """Create a topic with ``queues`` queues on every broker; clients find it when this returns."""
         async with Admin(instance=self.client_instance()) as admin:
             await admin.create_topic(topic, queues=queues)
 
@@ -162,7 +190,7 @@ class Cluster:
         group: str | None = None,
         answer: Verdict = None,
     ) -> Inbox:
-        """A consumer that collects what it gets; use it as ``async with cluster.inbox("orders") as inbox:``.
+        """Return a consumer that collects messages: ``async with cluster.inbox("orders") as inbox:``.
 
         The parameters are those of :class:`~cometmq.testing.inbox.Inbox`.
         """
@@ -190,7 +218,7 @@ class Cluster:
     async def stop(self) -> None:
         """Stop everything cleanly and remove the temporary directory.
 
-        :raises OtherLoopError: on another event loop than it was started on; the directory is removed.
+        :raises OtherLoopError: on another event loop than the cluster's; the directory is removed.
         """
         try:
             self._demand_own_loop()
@@ -234,7 +262,7 @@ class Cluster:
         return broker
 
     async def stop_broker(self, index: int) -> None:
-        """Stop a broker cleanly; one that is paused goes on for it."""
+        """Stop a broker cleanly; resume it first when it is paused."""
         if self._with_links:
             self.resume_broker(index)
         await self._running.pop(index).stop()
@@ -245,10 +273,10 @@ class Cluster:
         return await self.start_broker(index)
 
     async def kill_broker(self, index: int) -> None:
-        """End a broker as SIGKILL does: connections end, nobody is told, nothing more reaches its files.
+        """End a broker as SIGKILL does: connections end, it does not unregister, nothing more reaches its files.
 
-        Its directory stays as the operating system had it at that moment, with its ``abort`` file, and
-        :meth:`start_broker` recovers from it. What a power cut would lose, pages not yet flushed, is kept.
+        Its directory stays as the operating system has it at that moment, with its ``abort`` file, and
+        :meth:`start_broker` recovers from it. Pages that are not flushed survive, as they do not in a power cut.
         """
         broker = self._running.pop(index)
         await broker.cut_off()
@@ -259,7 +287,7 @@ class Cluster:
 
     # --- slaves -------------------------------------------------------------------------------
     def slave(self, index: int = 0, number: int = 1) -> Broker:
-        """A slave of the broker of that number; a KeyError when there is none, or it is stopped."""
+        """Return a slave of the broker of that number; KeyError when there is none, or it is stopped."""
         broker = self._slaves[index, number].broker
         if broker is None:
             raise KeyError(f"slave {number} of broker {index} does not run")
@@ -287,16 +315,16 @@ class Cluster:
         await _leave_as_killed(broker, self._slaves[index, number].root)
 
     def empty_slave(self, index: int = 0, number: int = 1) -> None:
-        """Remove the store of a slave that does not run: it gets everything anew from its master."""
+        """Remove the store of a stopped slave: it then copies everything from its master."""
         slave = self._slaves[index, number]
         assert slave.broker is None, f"slave {number} of broker {index} runs"
         shutil.rmtree(slave.root, ignore_errors=True)
 
     def has_replicated(self, index: int = 0, number: int = 1) -> bool:
-        """Whether a slave has everything of its master's log, and its topics and groups.
+        """Return True when a slave has all of its master's log, topics and groups.
 
-        Something to wait for with :func:`~cometmq.testing.waiting.wait_until`: the log comes at once, the tables are
-        copied three seconds after the start and then every ten.
+        Wait for it with :func:`~cometmq.testing.wait_until`: the log arrives at once, tables three seconds after the
+        start and then every ten.
         """
         slave, master = self.slave(index, number), self.broker(index)
         return (
@@ -306,10 +334,10 @@ class Cluster:
         )
 
     async def promote_slave(self, index: int = 0, number: int = 1) -> Broker:
-        """Make a slave the master, in the place of one that was stopped or killed; return the new master.
+        """Make a slave the master in place of one that was stopped or killed; return the new master.
 
-        The old master's store and port are from now on those of the slave, for :meth:`start_slave`; if the old
-        master had messages that did not reach the new one, its store must be emptied first, and it says so.
+        The old master's store and port become those of the slave, for :meth:`start_slave`. If the old master had
+        messages that the new one lacks, :meth:`empty_slave` must come first; the slave's log says so.
         """
         assert index not in self._running, f"broker {index} runs"
         slave = self._slaves[index, number]
@@ -335,21 +363,21 @@ class Cluster:
         return self._broker_clocks[index] if self._with_links else self.clock
 
     def link(self, index: int) -> Link:
-        """What lies between one broker and its clients.
+        """Return the link between one broker and its clients.
 
-        :raises ValueError: the cluster was made without links.
+        :raises ValueError: the cluster has no links.
         """
         self._demand_links()
         return self._links[index]
 
     def pause_broker(self, index: int) -> ExitStack:
-        """Stop a broker as SIGSTOP does: it answers nobody, tells the nameserver nothing and does nothing of its own.
+        """Stop a broker as SIGSTOP does: it answers no request, sends nothing and fires no timer.
 
-        Connections stay, and new ones are taken. What it has begun, a flush, may still end. As
-        ``with cluster.pause_broker(0):`` it goes on at the end of the block, also when the test fails there:
-        clients that say goodbye to a broker wait for its answer, by a clock that nobody moves any more.
+        Connections stay, and new ones are accepted. A flush that has begun may still end. With
+        ``with cluster.pause_broker(0):`` the broker goes on at the end of the block, also when the test fails there:
+        closing clients wait for its answer, on a clock that nobody moves any more.
 
-        :raises ValueError: the cluster was made without links.
+        :raises ValueError: the cluster has no links.
         """
         self._demand_links()
         self._broker_clocks[index].stop()
@@ -360,7 +388,7 @@ class Cluster:
         return until
 
     def resume_broker(self, index: int) -> None:
-        """Let a paused broker go on, with all that was sent to it meanwhile; other faults of its link stay."""
+        """Resume a paused broker, which then gets all that was sent meanwhile; other faults of its link stay."""
         self._demand_links()
         self._broker_clocks[index].go_on()
         self._links[index].resume()
@@ -377,17 +405,8 @@ class Cluster:
         keys = {"brokerIP1": LINK_HOST, "namesrvAddr": namesrv}
         return self._configured(index, self._ports[index], self._roots[index], keys)
 
-    def _configured(self, index: int, port: int, root: Path, own_keys: Mapping[str, str]) -> BrokerConfig:
-        keys = {
-            "brokerName": f"broker-{index}",
-            "brokerIP1": HOST,
-            "bindAddress": HOST,
-            "listenPort": str(port),
-            "namesrvAddr": self.namesrv_address,
-            "storePathRootDir": str(root),
-            **self._keys,
-            **own_keys,
-        }
+    def _configured(self, index: int, port: int, root: Path, further: Mapping[str, str]) -> BrokerConfig:
+        keys = {**own_keys(index, port, root, self.namesrv_address), **self._keys, **further}
         known = spellings_of(BrokerConfig)
         unknown = sorted(keys.keys() - known.keys())
         if unknown:
@@ -397,7 +416,7 @@ class Cluster:
 
 
 class _Slave:
-    """Where one slave is; ``broker`` while it runs."""
+    """Port and directory of one slave, and its broker while it runs."""
 
     def __init__(self, port: int, root: Path) -> None:
         self.port = port
@@ -406,11 +425,11 @@ class _Slave:
 
 
 async def _leave_as_killed(broker: Broker, root: Path) -> None:
-    """Stop a broker that is cut off, and put its directory back as it was before that."""
+    """Stop a broker that is cut off, and restore its directory as it was before."""
     left = root.with_name(f"{root.name}.killed")
     try:
-        # From here on nobody is answered. Worker threads may go on: what they do now is or is not there. A file
-        # that is about to take another one's place is not: it may be renamed while it is copied.
+        # No request is answered from here on. Worker threads may go on: the copy has their writes or not. It has no
+        # file that is about to replace another one, since that may be renamed while it is copied.
         shutil.copytree(root, left, ignore=shutil.ignore_patterns("*.tmp"), copy_function=_copy_if_there)
     finally:
         await broker.stop()
@@ -422,3 +441,27 @@ def _copy_if_there(source: str, target: str) -> None:
     """Copy a file, unless a worker thread removes it meanwhile."""
     with suppress(FileNotFoundError):
         shutil.copy2(source, target)
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """Return a port that is free, as are those that a broker uses beside it.
+
+    :raises OSError: there is none.
+    """
+    for _ in range(_ATTEMPTS):
+        port = random.randint(_FIRST, _LAST)
+        wanted = [port + step for step in _BESIDE]
+        if not any(near in _given for near in wanted) and all(_is_free(host, near) for near in wanted):
+            _given.extend(wanted)
+            return port
+    raise OSError(f"no three free ports next to each other between {_FIRST} and {_LAST}")
+
+
+def _is_free(host: str, port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True

@@ -1,52 +1,88 @@
-"""A consumer that collects, so that a test can say what must arrive, and when."""
+"""A consumer that collects messages, so that a test can expect what must arrive, and when."""
 
 from __future__ import annotations
 
 import itertools
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Protocol, Self
 
-from cometmq.client.consumer_config import ConsumeFromWhere, PushConfig
-from cometmq.client.listener import Verdict
-from cometmq.client.push_consumer import PushConsumer
-from cometmq.client.subscription import ALL, TAG
-from cometmq.clock import VirtualClock
+from cometmq.broker.controller import Broker
+from cometmq.client.consumer.config import ConsumeFromWhere, PushConfig
+from cometmq.client.consumer.listener import Verdict
+from cometmq.client.consumer.push_consumer import PushConsumer
+from cometmq.client.consumer.subscription import ALL, TAG
+from cometmq.client.instance import ClientInstance
+from cometmq.clock import Clock
 from cometmq.message.message import MessageExt
-from cometmq.message.names import SCHEDULE_TOPIC, TRANS_HALF_TOPIC, dlq_topic
-from cometmq.testing.waiting import wait_until
-from cometmq.testing.whereabouts import Stored, describe_all, describe_cluster, stored
-
-if TYPE_CHECKING:
-    from cometmq.testing.cluster import Cluster
+from cometmq.message.names import SCHEDULE_TOPIC, TRANS_HALF_TOPIC, dlq_topic, retry_topic
+from cometmq.testing.clock import VirtualClock, wait_until
 
 _numbers = itertools.count(1)
 
 WITHIN_SECONDS: Final = 5.0
-"""Of the cluster's clock, unless a test says otherwise."""
+"""Seconds of the cluster's clock that an expectation waits by default."""
+_SAMPLE: Final = 1000
+"""Messages of a topic whose tags are counted."""
+_BODY_BYTES: Final = 60
+_LISTED: Final = 20
+"""Messages, or topics, that get a line each."""
 
 
 class ExpectationError(AssertionError):
-    """Other messages arrived than a test expected; the text says which, and where the others are."""
+    """Other messages arrived than a test expected; the text names them, and where the others are."""
+
+
+class Servers(Protocol):
+    """The parts of a :class:`~cometmq.testing.cluster.Cluster` that an inbox uses."""
+
+    clock: Clock
+
+    @property
+    def namesrv_address(self) -> str:
+        """``host:port`` for clients."""
+
+    @property
+    def brokers(self) -> Sequence[Broker]:
+        """The running brokers."""
+
+    @property
+    def running(self) -> Set[int]:
+        """Their numbers."""
+
+    @property
+    def size(self) -> int:
+        """The number of brokers, running or not."""
+
+    def client_instance(self) -> ClientInstance:
+        """Return a new instance for a client."""
+
+    def has_topic(self, topic: str) -> bool:
+        """Return True when the nameserver knows the topic."""
+
+    async def create_topic(self, topic: str, queues: int = 4) -> None:
+        """Create a topic on every broker."""
 
 
 class Inbox:
-    """A member of a consumer group that keeps what it gets; made by :meth:`Cluster.inbox`.
+    """A member of a consumer group that collects its messages; see :meth:`Cluster.inbox`.
 
-    ``async with cluster.inbox("orders") as inbox:`` reads ``orders`` from its first message on. Each
-    message is handed out once, in the order of arrival.
+    ``async with cluster.inbox("orders") as inbox:`` reads ``orders`` from its first message on. Each message is
+    returned once, in the order of arrival.
 
-    :param topics: at least one; those that do not exist are made, with four queues.
-    :param expression: the subscription to all of them, tags or SQL92 as ``expression_type`` says.
-    :param group: the consumer group; by default one that nobody else is in.
-    :param answer: what the listener answers every time: success, or that the message shall come again.
+    :param topics: at least one; missing ones are created with four queues.
+    :param expression: the subscription to all topics, of type ``expression_type``: tags or SQL92.
+    :param group: the consumer group; by default a new one.
+    :param answer: the listener's answer to every message: success or ``Retry()``.
     """
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: Servers,
         topics: Sequence[str],
         *,
         expression: str = ALL,
@@ -59,7 +95,7 @@ class Inbox:
         self.topics: Final = tuple(topics)
         self.group: Final = group or f"inbox-{os.getpid()}-{next(_numbers)}"
         self.messages: Final[list[MessageExt]] = []
-        """Everything that has arrived, in that order; a message that came again is there again."""
+        """Everything that has arrived, in order; a message delivered again is there again."""
         self._expression = expression
         self._answer = answer
         self._cluster = cluster
@@ -89,14 +125,14 @@ class Inbox:
 
     @property
     def waiting(self) -> list[MessageExt]:
-        """What has arrived and was not handed out."""
+        """Messages that have arrived and were not returned yet."""
         return self.messages[self._handed_out :]
 
     async def expect(self, count: int, within: float | timedelta = WITHIN_SECONDS) -> list[MessageExt]:
-        """The next ``count`` messages, within so many seconds of the cluster's clock.
+        """Return the next ``count`` messages; wait ``within`` seconds of the cluster's clock for them.
 
-        A :class:`~cometmq.clock.VirtualClock` is moved as far as needed and no further; see
-        :func:`~cometmq.testing.waiting.wait_until`. More messages than ``count`` wait for the next call.
+        A :class:`~cometmq.testing.VirtualClock` is moved as far as needed and no further; see
+        :func:`~cometmq.testing.wait_until`. More messages than ``count`` wait for the next call.
 
         :raises ExpectationError: fewer arrived.
         """
@@ -107,34 +143,34 @@ class Inbox:
         return taken
 
     async def expect_none(self, within: float | timedelta = WITHIN_SECONDS) -> None:
-        """Nothing more arrives within so many seconds of the cluster's clock, which pass.
+        """Let ``within`` seconds of the cluster's clock pass, in which no message may arrive.
 
-        :raises ExpectationError: something does, or waits already.
+        :raises ExpectationError: one arrives, or waits already.
         """
         if await wait_until(self._cluster.clock, lambda: self.waiting, within):
             lines = [f"no message was expected from {self._name()}{_time(within)}, but there came:"]
-            raise ExpectationError("\n".join([*lines, *describe_all(self.waiting)]))
+            raise ExpectationError("\n".join([*lines, *_describe_all(self.waiting)]))
 
-    # --- what to tell ---
+    # --- the text of a failed expectation ---
     def _name(self) -> str:
         topics = " and ".join(self.topics)
         return topics if self._expression == ALL else f"{topics} ({self._expression})"
 
     def _too_few(self, count: int, within: float | timedelta) -> str:
         waiting = self.waiting
-        places = stored(self._cluster.brokers, self.group)
+        places = _stored(self._cluster.brokers, self.group)
         lines = [f"{_messages(count)} expected from {self._name()}{_time(within)}, {len(waiting) or 'none'} came:"]
-        lines += describe_all(waiting)
+        lines += _describe_all(waiting)
         if self._handed_out:
             lines.append(f"  (and {self._handed_out} that earlier expectations took)")
         lines.append(
-            f"{_messages(count - len(waiting))} missing. What the brokers that run hold, for group {self.group}:"
+            f"{_messages(count - len(waiting))} missing. Messages on the running brokers, for group {self.group}:"
         )
-        lines += describe_cluster(places, self.topics, self.group)
+        lines += _describe_cluster(places, self.topics, self.group)
         lines += [f"→ {step}" for step in self._next_steps(places)]
         return "\n".join(lines)
 
-    def _next_steps(self, places: dict[str, Stored]) -> Iterable[str]:
+    def _next_steps(self, places: dict[str, _Stored]) -> Iterable[str]:
         cluster = self._cluster
         stopped = [index for index in range(cluster.size) if index not in cluster.running]
         if stopped:
@@ -172,3 +208,87 @@ def _messages(count: int) -> str:
 
 def _time(within: float | timedelta) -> str:
     return f" within {within if isinstance(within, timedelta) else f'{within:g} s'}"
+
+
+# --- the messages of a cluster, for the person who reads a failed expectation ------------------
+@dataclass(frozen=True)
+class _Stored:
+    """The messages of one topic on all running brokers."""
+
+    topic: str
+    count: int
+    """Messages in its queues."""
+    committed: int
+    """Messages that the group has consumed."""
+    tags: Counter[str | None]
+    """Tags of the first :data:`_SAMPLE` messages."""
+
+    @property
+    def lag(self) -> int:
+        """Messages that the group has not consumed."""
+        return self.count - self.committed
+
+
+def _stored(brokers: Iterable[Broker], group: str) -> dict[str, _Stored]:
+    """Return every topic with messages on these brokers, by name."""
+    found: dict[str, _Stored] = {}
+    for broker in brokers:
+        for topic, queues in broker.store.queues().items():
+            count = committed = 0
+            tags: Counter[str | None] = Counter()
+            for queue in queues.values():
+                first, end = queue.min_offset(), queue.max_offset()
+                count += end - first
+                committed += max(0, min(end, broker.offsets.query(group, topic, queue.queue_id)) - first)
+                tags.update(_tags(broker, topic, queue.queue_id, first, min(end, first + _SAMPLE)))
+            if count:
+                before = found.get(topic, _Stored(topic, 0, 0, Counter()))
+                found[topic] = _Stored(topic, before.count + count, before.committed + committed, before.tags + tags)
+    return found
+
+
+def _tags(broker: Broker, topic: str, queue_id: int, first: int, end: int) -> Iterator[str | None]:
+    queue = broker.store.queue(topic, queue_id)
+    for offset in range(first, end):
+        unit = queue.unit(offset)
+        record = None if unit is None else broker.store.record_at(unit[0], unit[1])
+        if record is not None:
+            yield MessageExt(record, 0).tags
+
+
+def _describe(message: MessageExt) -> str:
+    """Return one message as one line."""
+    parts = [f"{message.topic} {message.broker_name}/{message.queue_id} at {message.queue_offset}"]
+    if message.keys:
+        parts.append(f"keys {' '.join(message.keys)}")
+    if message.tags is not None:
+        parts.append(f"tags {message.tags}")
+    if message.reconsume_times:
+        parts.append(f"attempt {message.reconsume_times + 1}")
+    body = message.body
+    text = repr(body[:_BODY_BYTES]) + ("…" if len(body) > _BODY_BYTES else "")
+    return f"{', '.join(parts)}: {text}"
+
+
+def _describe_all(messages: list[MessageExt]) -> Iterator[str]:
+    """Yield a line for each message, at most :data:`_LISTED`."""
+    for number, message in enumerate(messages[:_LISTED], 1):
+        yield f"  {number}. {_describe(message)}"
+    if len(messages) > _LISTED:
+        yield f"  … and {len(messages) - _LISTED} more"
+
+
+def _describe_cluster(places: dict[str, _Stored], topics: Iterable[str], group: str) -> Iterator[str]:
+    """Yield a line for each topic: first the consumed ones with their retries and dead letters."""
+    first = [*topics, retry_topic(group), dlq_topic(group)]
+    for topic in first:
+        place = places.get(topic)
+        if place is not None:
+            yield f"  {topic}: {place.count} stored, the group has {place.lag} to do"
+        elif topic in topics:
+            yield f"  {topic}: nothing stored"
+    others = sorted(places.keys() - set(first))
+    for topic in others[:_LISTED]:
+        yield f"  {topic}: {places[topic].count} stored"
+    if len(others) > _LISTED:
+        yield f"  … and {len(others) - _LISTED} other topics"

@@ -1,4 +1,4 @@
-"""A nameserver and brokers as processes of their own, which a test may kill at any moment."""
+"""A nameserver and brokers as processes, which a test may kill at any moment."""
 
 from __future__ import annotations
 
@@ -16,27 +16,40 @@ from tempfile import TemporaryDirectory
 from typing import Final, Self
 
 from cometmq.errors import CometMQError
-from cometmq.testing.cluster import HOST, SMALL_STORE
-from cometmq.testing.ports import free_port
+from cometmq.testing.cluster import HOST, SMALL_STORE, free_port, own_keys
 
 READY_MARK: Final = b" ready: "
-"""In the one line that a server prints once it serves."""
+"""Part of the line that a server prints when it is ready."""
 START_SECONDS: Final = 30.0
 STOP_SECONDS: Final = 30.0
-"""Many times what a start or a stop takes; a machine under full load is slow."""
+"""Many times the duration of a start or a stop; a machine under full load is slow."""
+_SERVER: Final = """
+import os, runpy, signal, threading
+
+def end_with_the_starter():
+    os.read(0, 1)
+    os.killpg(0, signal.SIGKILL)
+
+threading.Thread(target=end_with_the_starter, daemon=True).start()
+runpy.run_module("cometmq", run_name="__main__", alter_sys=True)
+"""
+"""``python -m cometmq``, and a thread that kills it when the process that started it is gone.
+
+That process has the other end of its standard input, which closes with it, whatever ends it.
+"""
 
 
 class ProcessFailedError(CometMQError):
-    """A server did not start, or did not stop; the message ends with what it said last."""
+    """A server did not start, or did not stop; the message ends with its last output."""
 
 
 class ServerProcess:
-    """One ``python -m cometmq …`` server: started, stopped, killed, started again."""
+    """One ``python -m cometmq …`` server: started, stopped, killed, started again; it ends with this process."""
 
     def __init__(self, name: str, arguments: Sequence[str], log: Path) -> None:
         self.name = name
         self.log = log
-        self._command = (sys.executable, "-m", "cometmq", *arguments)
+        self._command = (sys.executable, "-c", _SERVER, *arguments)
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -53,7 +66,7 @@ class ServerProcess:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                self._command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True
+                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True
             )
         self._wait_ready(self._process)
 
@@ -76,7 +89,7 @@ class ServerProcess:
             raise ProcessFailedError(f"{self.name} stopped with exit code {code}: {self.last_words()}")
 
     def kill(self) -> None:
-        """End it as a crash does: SIGKILL, nothing flushed, nothing said."""
+        """End it as a crash does (SIGKILL)."""
         process = self._process
         if process is None:
             return
@@ -86,7 +99,7 @@ class ServerProcess:
         self._forget(process)
 
     def last_words(self) -> str:
-        """The end of what it wrote to stderr."""
+        """Return the end of its stderr."""
         return self.log.read_text(errors="replace")[-2000:].strip() if self.log.exists() else ""
 
     def _wait_ready(self, process: subprocess.Popen[bytes]) -> None:
@@ -107,20 +120,21 @@ class ServerProcess:
                 said += chunk
 
     def _forget(self, process: subprocess.Popen[bytes]) -> None:
-        if process.stdout is not None:
-            process.stdout.close()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                pipe.close()
         self._process = None
 
 
 class ProcessCluster:
-    """A nameserver and brokers as processes, on free ports of the loopback.
+    """A nameserver and brokers as processes, on free ports of the loopback; they end when this process does.
 
-    Use it as ``with ProcessCluster() as cluster:``; in a coroutine call what waits through
-    ``asyncio.to_thread``, so that the event loop goes on.
+    Use it as ``with ProcessCluster() as cluster:``; a coroutine calls its methods by ``asyncio.to_thread``, so that the
+    event loop goes on.
 
-    :param brokers: how many brokers there are, each with a store of its own.
-    :param slaves: how many slaves each of them has.
-    :param data: directory for stores and logs, kept afterwards; a temporary one by default.
+    :param brokers: number of brokers, each with its own store.
+    :param slaves: number of slaves of each broker.
+    :param data: directory for stores and logs, which stays; a temporary one by default.
     :param broker_keys: keys of ``broker.conf`` for every broker.
     """
 
@@ -152,7 +166,7 @@ class ProcessCluster:
         )
         self.brokers: Final = [self._broker(index) for index in range(brokers)]
         self.slaves: Final = {place: self._slave(*place) for place in self._slave_ports}
-        """By the number of their broker and their own, from 1 on."""
+        """Slaves by the number of their broker and their own number, from 1 on."""
 
     def __enter__(self) -> Self:
         try:
@@ -223,14 +237,14 @@ class ProcessCluster:
         self.slaves[index, number].start()
 
     def empty_slave(self, index: int = 0, number: int = 1) -> None:
-        """Remove the store of a slave that does not run: it gets everything anew from its master."""
+        """Remove the store of a stopped slave: it then copies everything from its master."""
         assert self.slaves[index, number].pid is None, f"slave {number} of broker {index} runs"
         shutil.rmtree(self._slave_roots[index, number], ignore_errors=True)
 
     def promote_slave(self, index: int = 0, number: int = 1) -> None:
-        """Make a slave the master, in the place of one that was stopped or killed.
+        """Make a slave the master in place of one that was stopped or killed.
 
-        The old master's store and port are from now on those of the slave, for :meth:`start_slave`.
+        The old master's store and port become those of the slave, for :meth:`start_slave`.
         """
         assert self.brokers[index].pid is None, f"broker {index} runs"
         place = index, number
@@ -253,14 +267,6 @@ class ProcessCluster:
         return self._server(f"broker-{index}-slave-{number}", index, port, root, role)
 
     def _server(self, name: str, index: int, port: int, root: Path, role: Mapping[str, str]) -> ServerProcess:
-        own = {
-            "brokerName": f"broker-{index}",
-            "brokerIP1": HOST,
-            "bindAddress": HOST,
-            "listenPort": str(port),
-            "namesrvAddr": self.namesrv_address,
-            "storePathRootDir": str(root),
-        }
-        keys = {**own, **self._keys, **role}
+        keys = {**own_keys(index, port, root, self.namesrv_address), **self._keys, **role}
         options = [text for key, value in keys.items() for text in ("-o", f"{key}={value}")]
         return ServerProcess(name, ["broker", *options], self.data / f"{name}.log")

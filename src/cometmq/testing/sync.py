@@ -1,35 +1,52 @@
-"""The cluster for tests without an event loop: it runs in a thread of its own."""
+"""A cluster for tests without an event loop: it runs in a thread."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
-from cometmq.client.listener import Verdict
-from cometmq.client.producer import Producer
+from cometmq.client.consumer.listener import Verdict
+from cometmq.client.consumer.subscription import ALL, TAG
+from cometmq.client.producer.producer import Producer
 from cometmq.client.send_result import SendResult
-from cometmq.client.subscription import ALL, TAG
-from cometmq.clock import SYSTEM_CLOCK, Clock, VirtualClock
+from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.message.message import Message, MessageExt
+from cometmq.testing.clock import VirtualClock
 from cometmq.testing.cluster import Cluster
 from cometmq.testing.inbox import WITHIN_SECONDS, Inbox
 
+P = ParamSpec("P")
 R = TypeVar("R")
 
 THREAD: Final = "cometmq-cluster"
+SEND_SECONDS: Final = 60.0
+"""Longer than all attempts of a send; so far a virtual clock is moved for one that is refused."""
+
+
+def waited(
+    method: Callable[Concatenate[Cluster, P], Coroutine[Any, Any, object]],
+) -> Callable[Concatenate[SyncCluster, P], None]:
+    """Return the method that runs a method of the cluster on its loop and waits for it."""
+
+    @functools.wraps(method)
+    def call(self: SyncCluster, /, *args: P.args, **kwargs: P.kwargs) -> None:
+        self.call(method(self.cluster, *args, **kwargs))
+
+    return call
 
 
 class SyncCluster:
     """:class:`~cometmq.testing.cluster.Cluster` in a thread: ``with SyncCluster() as cluster:``.
 
-    Applications reach it like any other, at :attr:`namesrv_address`, with whatever client and from any
-    thread. With a :class:`~cometmq.clock.VirtualClock` the cluster alone goes by it: clients in other
-    threads keep to real time, and moving the clock does not wait for them.
+    Applications connect to :attr:`namesrv_address` with any client from any thread. A
+    :class:`~cometmq.testing.VirtualClock` is the clock of the cluster only: clients in other threads use real time, and
+    moving the clock does not wait for them.
     """
 
     def __init__(
@@ -46,8 +63,8 @@ class SyncCluster:
         self.cluster: Final = Cluster(
             brokers, slaves=slaves, clock=clock, data=data, broker_keys=broker_keys, links=links
         )
-        """The cluster itself; touch it on its own loop only, by :meth:`call` or :meth:`run`."""
-        self._loop = asyncio.new_event_loop()  # not uvloop's, which cannot tell when it is idle
+        """The cluster itself; use it only on its own loop, by :meth:`call` or :meth:`run`."""
+        self._loop = asyncio.new_event_loop()  # not uvloop's, which does not tell when it is idle
         self._thread = threading.Thread(target=self._loop.run_forever, name=THREAD, daemon=True)
         self._producer: Producer | None = None
 
@@ -95,25 +112,24 @@ class SyncCluster:
 
         return self.call(call())
 
-    # --- what the cluster does ------------------------------------------------------------------
+    # --- the cluster -----------------------------------------------------------------------------
     @property
     def namesrv_address(self) -> str:
         """``host:port`` for clients."""
         return self.cluster.namesrv_address
 
-    def create_topic(self, topic: str, queues: int = 4) -> None:
-        """Make a topic with so many queues on every broker; clients find it when this returns."""
-        self.call(self.cluster.create_topic(topic, queues))
+    create_topic = waited(Cluster.create_topic)
 
     def send(self, message: Message) -> SendResult:
-        """Store a message, as another application would."""
+        """Send a message, as another application would."""
         return self.call(self._send(message))
 
     async def _send(self, message: Message) -> SendResult:
         if self._producer is None:
             self._producer = Producer("cometmq-testing", instance=self.cluster.client_instance())
             await self._producer.start()
-        return await self._producer.send(message)
+        sent = self._producer.send(message)
+        return await (self.clock.run_until(sent, SEND_SECONDS) if isinstance(self.clock, VirtualClock) else sent)
 
     def inbox(
         self,
@@ -123,7 +139,7 @@ class SyncCluster:
         group: str | None = None,
         answer: Verdict = None,
     ) -> SyncInbox:
-        """A consumer that collects what it gets: ``with cluster.inbox("orders") as inbox:``."""
+        """Return a consumer that collects messages: ``with cluster.inbox("orders") as inbox:``."""
 
         async def make() -> Inbox:
             return self.cluster.inbox(
@@ -132,37 +148,17 @@ class SyncCluster:
 
         return SyncInbox(self, self.call(make()))
 
-    def start_broker(self, index: int) -> None:
-        """Start a stopped or killed broker on its store and port."""
-        self.call(self.cluster.start_broker(index))
-
-    def stop_broker(self, index: int) -> None:
-        """Stop a broker cleanly."""
-        self.call(self.cluster.stop_broker(index))
-
-    def restart_broker(self, index: int) -> None:
-        """Stop a broker cleanly and start it again on the same store and port."""
-        self.call(self.cluster.restart_broker(index))
-
-    def kill_broker(self, index: int) -> None:
-        """End a broker as SIGKILL does, see :meth:`Cluster.kill_broker`."""
-        self.call(self.cluster.kill_broker(index))
-
-    def start_slave(self, index: int = 0, number: int = 1) -> None:
-        """Start a stopped or killed slave on its store and port."""
-        self.call(self.cluster.start_slave(index, number))
-
-    def kill_slave(self, index: int = 0, number: int = 1) -> None:
-        """End a slave as SIGKILL does, see :meth:`Cluster.kill_broker`."""
-        self.call(self.cluster.kill_slave(index, number))
+    start_broker = waited(Cluster.start_broker)
+    stop_broker = waited(Cluster.stop_broker)
+    restart_broker = waited(Cluster.restart_broker)
+    kill_broker = waited(Cluster.kill_broker)
+    start_slave = waited(Cluster.start_slave)
+    kill_slave = waited(Cluster.kill_slave)
+    promote_slave = waited(Cluster.promote_slave)
 
     def empty_slave(self, index: int = 0, number: int = 1) -> None:
         """Remove the store of a slave that does not run."""
         self.run(lambda cluster: cluster.empty_slave(index, number))
-
-    def promote_slave(self, index: int = 0, number: int = 1) -> None:
-        """Make a slave the master in the place of one that is gone, see :meth:`Cluster.promote_slave`."""
-        self.call(self.cluster.promote_slave(index, number))
 
     def pause_broker(self, index: int) -> ExitStack:
         """Stop a broker as SIGSTOP does, see :meth:`Cluster.pause_broker`."""
@@ -182,7 +178,7 @@ class SyncCluster:
     def skip(self, seconds: float) -> None:
         """Move the date from alarm to alarm, see :meth:`VirtualClock.skip`.
 
-        :raises TypeError: the cluster goes by the real clock.
+        :raises TypeError: the cluster uses the real clock.
         """
         if not isinstance(self.clock, VirtualClock):
             raise TypeError("the real clock cannot be moved: give the cluster a VirtualClock (marker: real_time=False)")
@@ -205,19 +201,19 @@ class SyncInbox:
 
     @property
     def messages(self) -> list[MessageExt]:
-        """Everything that has arrived, in that order."""
+        """Everything that has arrived, in order."""
         return list(self._inbox.messages)
 
     def expect(self, count: int, within: float | timedelta = WITHIN_SECONDS) -> list[MessageExt]:
-        """The next ``count`` messages, see :meth:`Inbox.expect`.
+        """Return the next ``count`` messages, see :meth:`Inbox.expect`.
 
         :raises ExpectationError: fewer arrived.
         """
         return self._cluster.call(self._inbox.expect(count, within))
 
     def expect_none(self, within: float | timedelta = WITHIN_SECONDS) -> None:
-        """Nothing more arrives, see :meth:`Inbox.expect_none`.
+        """Let time pass in which no message may arrive, see :meth:`Inbox.expect_none`.
 
-        :raises ExpectationError: something does, or waits already.
+        :raises ExpectationError: one arrives, or waits already.
         """
         self._cluster.call(self._inbox.expect_none(within))

@@ -42,7 +42,7 @@ async def copied(cluster: Cluster) -> None:
 
 
 async def bodies(broker: Broker, topic: str, queue_id: int = 0) -> list[bytes]:
-    """What a consumer pulls of one queue."""
+    """Pull one queue as a consumer does."""
     wire = await connect(broker)
     found: list[bytes] = []
     while pulled := records(await wire.pull(topic, queue_id=queue_id, queue_offset=len(found))):

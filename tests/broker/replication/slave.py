@@ -8,7 +8,7 @@ from typing import Self, cast
 
 from cometmq.broker.controller import Broker
 from cometmq.broker.replication.frames import Transfer, TransferReader, encode_report
-from cometmq.idle import settle
+from cometmq.testing import settle
 
 
 class RawSlave(asyncio.Protocol):
@@ -63,17 +63,17 @@ class RawSlave(asyncio.Protocol):
 
     @property
     def start(self) -> int:
-        """Where the first transfer begins."""
+        """The offset at which the first transfer begins."""
         return self.bodies[0].offset
 
     @property
     def end(self) -> int:
-        """Where the last transfer ends."""
+        """The offset at which the last transfer ends."""
         return self.bodies[-1].offset + len(self.bodies[-1].body)
 
     @property
     def log(self) -> bytes:
-        """What has come, all of it one piece."""
+        """All bytes that have come, in one piece."""
         at = self.start
         for transfer in self.bodies:
             assert transfer.offset == at

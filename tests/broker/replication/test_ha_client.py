@@ -12,9 +12,8 @@ from tests.store.conftest import StoreBench, fill
 
 from cometmq.broker.controller import Broker
 from cometmq.broker.replication.frames import ReportReader, transfer_head
-from cometmq.clock import VirtualClock
-from cometmq.idle import settle
 from cometmq.limits import MAX_TRANSFER_BYTES, REPLICATION_RETRY_SECONDS
+from cometmq.testing import VirtualClock, settle
 
 StartSlave = Callable[..., Awaitable[Broker]]
 
@@ -50,7 +49,7 @@ class RawMaster:
         writer.close()
 
     def is_open(self) -> bool:
-        """Whether the slave is connected."""
+        """Tell whether the slave is connected."""
         return self._open
 
     async def send(self, data: bytes) -> None:
@@ -304,7 +303,7 @@ async def test_without_the_masters_word_on_its_log_none_is_taken(
     slave = await start_slave(namesrv_addr="127.0.0.1:1")
     await clock.run_for(3 * REPLICATION_RETRY_SECONDS)
     assert master.connections == 0
-    assert "no nameserver has told" in (slave.slave.follower.trouble or "")
+    assert "no nameserver has named its address" in (slave.slave.follower.trouble or "")
 
 
 async def test_bytes_of_another_place_end_the_connection(

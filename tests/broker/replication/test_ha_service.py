@@ -1,4 +1,4 @@
-"""What slaves get from a master: from where on, in which pieces, how fast, and what ends their connection."""
+"""Slaves get the log of a master: the first offset, the pieces, the rate, and the ends of their connections."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import asyncio
 import os
 import random
 import socket
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.broker.conftest import StartBroker, small_config
+from tests.broker.conftest import ConnectTo, StartBroker, small_config
 from tests.broker.replication.conftest import FILE_BYTES, ConnectSlave
 from tests.broker.replication.slave import RawSlave, log_of
 from tests.broker.wire import Wire, send_header
@@ -20,15 +19,11 @@ from tests.broker.wire import Wire, send_header
 import cometmq.broker.replication.ha_service
 from cometmq.broker.controller import HA_PORT_DISTANCE, Broker
 from cometmq.broker.replication.frames import ReplicationError
-from cometmq.clock import VirtualClock
-from cometmq.idle import settle
 from cometmq.limits import MAX_SLAVES, MAX_TRANSFER_BYTES, TRANSFER_HIGH_WATER_BYTES, TRANSFER_TURN_BYTES
 from cometmq.message.batch import BatchPiece, encode_batch
 from cometmq.message.hosts import format_address
 from cometmq.remoting.codes import RequestCode, ResponseCode
-from cometmq.testing import free_port
-
-ConnectTo = Callable[[Broker], Awaitable[Wire]]
+from cometmq.testing import VirtualClock, free_port, settle
 
 
 async def fill(wire: Wire, size_bytes: int, body_bytes: int = 4000) -> None:

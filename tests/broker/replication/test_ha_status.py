@@ -1,19 +1,16 @@
-"""What administrators see of slaves (907), by the fields that Apache's tools read."""
+"""Administrators ask for slaves (907), by the fields that Apache's tools read."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
 
-from tests.broker.conftest import StartBroker
+from tests.broker.conftest import ConnectTo, StartBroker
 from tests.broker.replication.conftest import ConnectSlave
 from tests.broker.wire import Wire
 
 from cometmq.broker.controller import Broker
-from cometmq.clock import VirtualClock
 from cometmq.remoting.codes import RequestCode, ResponseCode
-
-ConnectTo = Callable[[Broker], Awaitable[Wire]]
+from cometmq.testing import VirtualClock
 
 
 async def test_each_slave_is_shown_with_how_far_it_is(

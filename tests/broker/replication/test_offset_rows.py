@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq import fastjson
-from cometmq.broker.replication.offset_rows import offset_rows
+from cometmq.broker.replication.slave_synchronize import offset_rows
 from cometmq.remoting.bodies import BodyError
 
 TABLES = st.dictionaries(st.text(max_size=12), st.dictionaries(st.integers(0, 99), st.integers(0, 2**62), max_size=4))

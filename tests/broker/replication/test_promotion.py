@@ -13,24 +13,23 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.broker.replication.following import PATIENCE_S, bodies, connect, copied, replicated
-from tests.broker.test_locks import lock
-from tests.broker.test_producer_sequences import open_producer
-from tests.broker.test_producer_sequences import send as send_sequence
+from tests.broker.send.sequences import open_producer
+from tests.broker.send.sequences import send as send_sequence
+from tests.broker.tables.locking import lock
 from tests.broker.transacting import COMMIT, end, round_of_checks, send_half
 from tests.broker.transacting import delivered as committed_bodies
 from tests.broker.wire import records
 
 from cometmq.broker.controller import Broker
-from cometmq.clock import VirtualClock
 from cometmq.remoting.bodies import MessageQueue
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import RecallMessageRequestHeader, UpdateConsumerOffsetRequestHeader
-from cometmq.testing import Cluster, wait_until
+from cometmq.testing import Cluster, VirtualClock, wait_until
 
 FILE_BYTES = 64 * 1024
 DAY_S = 86_400
 STORED = (ResponseCode.SUCCESS, ResponseCode.SLAVE_NOT_AVAILABLE)
-"""What a SYNC_MASTER answers with and without a slave."""
+"""The answers of a SYNC_MASTER with and without a slave."""
 
 
 @pytest.fixture
@@ -105,7 +104,7 @@ async def test_an_old_master_with_messages_of_its_own_says_so_and_is_filled_anew
         master = await fail_over(pair)
         slave = await pair.start_slave()
         follower = slave.slave.follower
-        assert await wait_until(clock, lambda: "is here alone" in (follower.trouble or ""), PATIENCE_S)
+        assert await wait_until(clock, lambda: "only this broker has" in (follower.trouble or ""), PATIENCE_S)
         await pair.stop_slave()
         pair.empty_slave()
         wire = await connect(master)

@@ -14,14 +14,13 @@ from tests.broker.transacting import COMMIT, Half, end
 from tests.broker.wire import Wire, records
 
 from cometmq.broker.config import load_broker_config
-from cometmq.clock import VirtualClock
-from cometmq.idle import settle
 from cometmq.limits import MAX_FRAME_BYTES
 from cometmq.message.ids import decode_offset_msg_id
 from cometmq.message.record import iter_records
 from cometmq.message.sysflag import PULL_COMMIT, PULL_SUBSCRIPTION
 from cometmq.options import ConfigError
-from cometmq.remoting.bodies import BodyError, HARuntimeInfo, SubscriptionGroupConfig, decode_body
+from cometmq.remoting.admin_bodies import HARuntimeInfo
+from cometmq.remoting.bodies import BodyError, SubscriptionGroupConfig, decode_body
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import (
     ConsumerSendMsgBackRequestHeader,
@@ -31,7 +30,7 @@ from cometmq.remoting.headers import (
     UpdateConsumerOffsetRequestHeader,
     ViewMessageRequestHeader,
 )
-from cometmq.testing import Cluster, wait_until
+from cometmq.testing import Cluster, VirtualClock, settle, wait_until
 
 FILE_BYTES = 64 * 1024
 
@@ -154,6 +153,37 @@ async def test_kills_of_either_leave_no_gap(pair: Cluster) -> None:
     assert log_of(pair.data / "broker-0-slave-1") == log_of(pair.store_root(0))
 
 
+async def test_a_slave_whose_log_has_lost_its_end_gets_it_from_its_master(pair: Cluster) -> None:
+    """Meanwhile it serves what is left, and keeps consumer offsets of what comes again."""
+    sent = await send(pair, 150, size=1000)
+    wire = await connect(pair.broker(0))
+    committed = UpdateConsumerOffsetRequestHeader(consumer_group="g", topic="T", queue_id=0, commit_offset=150)
+    assert (await wire.call(RequestCode.UPDATE_CONSUMER_OFFSET, committed)).code == ResponseCode.SUCCESS
+    await wire.close()
+    await copied(pair)
+    await pair.stop_slave()
+    root = pair.data / "broker-0-slave-1"
+    files = sorted((root / "commitlog").iterdir())
+    cut = int(files[1].name) + 30_000
+    os.truncate(files[1], 30_000)
+    for path in files[2:]:
+        path.unlink()
+    await pair.kill_broker(0)
+    slave = await pair.start_slave()
+    assert cut - 2000 < slave.store.max_physical_offset <= cut
+    left = await bodies(slave, "T")
+    assert left == sent[: len(left)]
+    assert 60 < len(left) < 150
+    assert slave.offsets.query("g", "T", 0) == 150
+    await pair.start_broker(0)
+    sent += await send(pair, 10, start=150)
+    await copied(pair)
+    assert await bodies(slave, "T") == sent
+    await pair.stop_slave()
+    await pair.stop_broker(0)
+    assert log_of(root) == log_of(pair.store_root(0))
+
+
 async def test_a_slave_whose_log_has_parted_stops_and_says_so(pair: Cluster) -> None:
     """The master lost its store; the slave keeps what it has, and serves it."""
     sent = await send(pair, 5)
@@ -162,7 +192,7 @@ async def test_a_slave_whose_log_has_parted_stops_and_says_so(pair: Cluster) -> 
     _empty(pair.store_root(0))
     await pair.start_broker(0)
     follower = pair.slave().slave.follower
-    assert await wait_until(pair.clock, lambda: follower.trouble and "is here alone" in follower.trouble, PATIENCE_S)
+    assert await wait_until(pair.clock, lambda: "only this broker has" in (follower.trouble or ""), PATIENCE_S)
     await send(pair, 20, "Other")
     assert await wait_until(pair.clock, lambda: follower.trouble and "have parted" in follower.trouble, PATIENCE_S)
     assert await bodies(pair.slave(), "T") == sent
@@ -200,8 +230,8 @@ async def test_a_slave_that_was_away_for_longer_than_the_log_is_kept_says_so(pai
     assert master.store.delete_expired_files() == 2
     await pair.start_slave()
     follower = pair.slave().slave.follower
-    told = f"keeps no byte before {2 * FILE_BYTES}"
-    assert await wait_until(pair.clock, lambda: follower.trouble and told in follower.trouble, PATIENCE_S)
+    reason = f"keeps no byte before {2 * FILE_BYTES}"
+    assert await wait_until(pair.clock, lambda: follower.trouble and reason in follower.trouble, PATIENCE_S)
     assert await bodies(pair.slave(), "T") == sent, "what it has is served"
 
 

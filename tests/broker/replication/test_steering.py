@@ -1,23 +1,19 @@
-"""Which broker of a set consumers are sent to, and where slaves are told that the master is."""
+"""Consumers are sent to one broker of a set, and slaves get the master's address."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from tests.broker.conftest import StartBroker
+from tests.broker.conftest import ConnectTo, StartBroker
 from tests.broker.wire import Wire
 from tests.namesrv.wire import Wire as NamesrvWire
 
-from cometmq.broker.controller import Broker
 from cometmq.namesrv.config import NamesrvConfig
 from cometmq.namesrv.server import NameServer
 from cometmq.remoting.bodies import SubscriptionGroupConfig, encode_body
 from cometmq.remoting.codes import RequestCode, ResponseCode
-
-ConnectTo = Callable[[Broker], Awaitable[Wire]]
 
 
 async def suggested(wire: Wire, **fields: object) -> int:
@@ -58,9 +54,9 @@ async def test_by_default_those_far_behind_go_to_the_first_slave_from_the_moment
     assert await suggested(wire) == 1
 
 
-@pytest.mark.parametrize(("ip", "told"), [("", "127.0.0.1"), ("127.0.0.9", "127.0.0.9"), ("[::1]", "[::1]")])
+@pytest.mark.parametrize(("ip", "announced"), [("", "127.0.0.1"), ("127.0.0.9", "127.0.0.9"), ("[::1]", "[::1]")])
 async def test_slaves_are_told_the_masters_address_for_them(
-    start_broker: StartBroker, tmp_path: Path, ip: str, told: str
+    start_broker: StartBroker, tmp_path: Path, ip: str, announced: str
 ) -> None:
     config = NamesrvConfig(listen_port=0, bind_address="127.0.0.1", kv_config_path=str(tmp_path / "kv.json"))
     nameserver = NameServer(config)
@@ -70,7 +66,7 @@ async def test_slaves_are_told_the_masters_address_for_them(
         port = int(nameserver.address.rpartition(":")[2])
         wire = NamesrvWire(*await asyncio.open_connection("127.0.0.1", port))
         answer = await wire.register(address="127.0.0.1:10921", broker_id=1)
-        assert answer.ext_fields == {"masterAddr": master.address, "haServerAddr": f"{told}:{master.ha.port}"}
+        assert answer.ext_fields == {"masterAddr": master.address, "haServerAddr": f"{announced}:{master.ha.port}"}
         await wire.close()
     finally:
         await nameserver.stop()

@@ -11,23 +11,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.broker.conftest import small_config
+from tests.broker.conftest import ConnectTo, small_config
 from tests.broker.replication.conftest import ConnectSlave
 from tests.broker.replication.slave import RawSlave, log_of
 from tests.broker.snapshots import copy_store
 from tests.broker.wire import Wire, records, send_header
 
-import cometmq.broker.send_waiters
+import cometmq.broker.turn.waiters
 from cometmq.broker.controller import Broker
-from cometmq.clock import VirtualClock
-from cometmq.idle import settle
 from cometmq.message.batch import BatchPiece, encode_batch
 from cometmq.message.names import retry_topic
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import ConsumerSendMsgBackRequestHeader
 from cometmq.store.disk import Disk
+from cometmq.testing import VirtualClock, settle
 
-ConnectTo = Callable[[Broker], Awaitable[Wire]]
 Codes = Callable[[], list[int]]
 NOT_AVAILABLE, TIMEOUT = ResponseCode.SLAVE_NOT_AVAILABLE, ResponseCode.FLUSH_SLAVE_TIMEOUT
 
@@ -172,7 +170,7 @@ async def test_slaves_far_behind_are_not_waited_for(
 async def test_a_slave_that_comes_back_with_nothing_is_not_waited_for_until_it_has_caught_up(
     start_master: StartMaster, connect_to: ConnectTo, connect_slave: ConnectSlave
 ) -> None:
-    """What it reported before it lost its disk does not count."""
+    """Reports from before it lost its disk do not count."""
     master = await start_master(ha_slave_fallbehind_max=100_000)
     sender = Sender(await connect_to(master))
     before = await connect_slave(master)
@@ -382,7 +380,7 @@ async def test_a_master_that_stops_waits_for_its_slave_first(
 async def test_what_waits_is_bounded(
     master: Broker, sender: Sender, connect_slave: ConnectSlave, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cometmq.broker.send_waiters, "MAX_UNFLUSHED_CONNECTION_BYTES", 4_000)
+    monkeypatch.setattr(cometmq.broker.turn.waiters, "MAX_UNFLUSHED_CONNECTION_BYTES", 4_000)
     slave = await connect_slave(master)
     await slave.report(0)
     for _ in range(6):

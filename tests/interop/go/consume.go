@@ -54,6 +54,9 @@ func consume(o options) error {
 		defer replier.Shutdown()
 		reply = func(request *primitive.MessageExt) { replyTo(replier, request) }
 	}
+	if account := o.credentials(); account.AccessKey != "" {
+		settings = append(settings, consumer.WithCredentials(account))
+	}
 	client, err := rocketmq.NewPushConsumer(settings...)
 	if err != nil {
 		return err

@@ -43,6 +43,11 @@ func (o options) number(name string, otherwise int) int {
 	return number
 }
 
+// credentials is the account that signs requests, empty unless one is given.
+func (o options) credentials() primitive.Credentials {
+	return primitive.Credentials{AccessKey: o.text("access-key", ""), SecretKey: o.text("secret-key", "")}
+}
+
 func (o options) properties() map[string]string {
 	properties := map[string]string{}
 	if err := json.Unmarshal([]byte(o.text("properties", "{}")), &properties); err != nil {

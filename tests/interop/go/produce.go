@@ -46,6 +46,9 @@ func produce(o options) error {
 	if trace := o.trace(); trace != nil {
 		settings = append(settings, producer.WithTrace(trace))
 	}
+	if account := o.credentials(); account.AccessKey != "" {
+		settings = append(settings, producer.WithCredentials(account))
+	}
 	client, err := rocketmq.NewProducer(settings...)
 	if err != nil {
 		return err

@@ -1,11 +1,11 @@
-"""What master and slave send each other on the master's HA port (sans-IO; ``HAConnection``, ``HAClient``).
+"""The frames between master and slave on the master's HA port (sans-IO; ``HAConnection``, ``HAClient``).
 
-Big-endian, and nothing else is ever sent::
+All numbers are big-endian::
 
     slave → master    int64 maxPhyOffset       a *report*: the end of the slave's log
     master → slave    int64 phyOffset          a *transfer*: where its bytes belong in the log
                       int32 size               bytes that follow; 0 in a heartbeat
-                      bytes body               cut anywhere, but never across the end of a log file
+                      bytes body               cut anywhere, but within one log file
 
 A slave begins: its first report says where its log ends (0: it has none), and the master answers with
 transfers from there on.
@@ -28,7 +28,7 @@ TRANSFER_HEAD_BYTES: Final = _HEAD.size
 
 
 class ReplicationError(CometMQError):
-    """The other side of a replication sent what cannot be; its connection is closed."""
+    """The other side of a replication sent an impossible value, or does not answer; its connection is closed."""
 
 
 class Transfer(msgspec.Struct, frozen=True, gc=False):
@@ -45,12 +45,12 @@ def encode_report(max_offset: int) -> bytes:
 
 
 def transfer_head(offset: int, size: int) -> bytes:
-    """What goes before ``size`` bytes of the log from ``offset`` on."""
+    """The head of a transfer of ``size`` bytes of the log from ``offset`` on."""
     return _HEAD.pack(offset, size)
 
 
 class ReportReader:
-    """Cuts a slave's reports out of the bytes of its connection."""
+    """Reads a slave's reports from the bytes of its connection."""
 
     __slots__ = ("_rest",)
 
@@ -58,7 +58,7 @@ class ReportReader:
         self._rest = b""
 
     def feed(self, data: bytes) -> int | None:
-        """The newest whole report, which those before it say nothing more than; ``None`` while there is none.
+        """The newest whole report, which replaces those before it; ``None`` while there is none.
 
         :raises ReplicationError: it is negative.
         """
@@ -74,7 +74,7 @@ class ReportReader:
 
 
 class TransferReader:
-    """Cuts a master's transfers out of the bytes of its connection; holds less than one transfer."""
+    """Reads a master's transfers from the bytes of its connection; holds less than one transfer."""
 
     __slots__ = ("_data",)
 
@@ -82,9 +82,9 @@ class TransferReader:
         self._data = bytearray()
 
     def feed(self, data: bytes) -> list[Transfer]:
-        """The transfers that are whole with these bytes.
+        """The transfers that these bytes complete.
 
-        :raises ReplicationError: an offset that is negative, or a size that is, or is over the limit.
+        :raises ReplicationError: an offset or a size is negative, or a size is over the limit.
         """
         self._data += data
         view = memoryview(self._data)

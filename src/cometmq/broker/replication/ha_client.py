@@ -1,58 +1,156 @@
-"""The slave's side of replication: connects to the master's HA port and appends what comes (``HAClient``).
+"""The slave's side of replication: connects to the master's HA port and appends its log (``HAClient``).
 
 A connection begins with a report of where the log here ends; each transfer that made it longer is reported back, and
-after ``haSendHeartbeatInterval`` without a report one is sent to show that the slave lives. Whatever goes wrong ends
+after ``haSendHeartbeatInterval`` without a report one is sent to show that the slave is alive. Any failure ends
 the connection, and a new one is tried five seconds later: the log here is then still a beginning of the master's.
+With SYNC_FLUSH the slave reports what is on the disk.
 
-With SYNC_FLUSH what is reported is on the disk.
+Apache's protocol of replication says neither where the master's log begins nor whether it is the same log. A slave
+without a log gets only the master's last file then, and one whose log has parted from the master's (either had lost
+its end) takes the rest all the same. So a slave here first asks by ordinary requests, which Apache's master answers
+too: a new slave gets everything that the master keeps, and one that has parted stops.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Coroutine
 from typing import Final, cast
 
 from cometmq.broker.config import BrokerConfig
+from cometmq.broker.periodic import Alarm
 from cometmq.broker.replication.frames import ReplicationError, Transfer, TransferReader, encode_report
-from cometmq.broker.replication.master_address import MasterAddress
-from cometmq.broker.replication.master_log import PARTED_NEXT_STEP, find_common_ground
-from cometmq.clock import Clock, TimerHandle
+from cometmq.clock import wait_for
 from cometmq.errors import CometMQError, reason_of
 from cometmq.limits import REPLICATION_CONNECT_SECONDS, REPLICATION_RETRY_SECONDS
 from cometmq.message.hosts import parse_address
-from cometmq.remoting.bodies import BodyError
+from cometmq.remoting.admin_headers import RegisterBrokerResponseHeader
+from cometmq.remoting.bodies import BodyError, KVTable, decode_body
 from cometmq.remoting.client import RemotingClient
-from cometmq.remoting.deadline import within
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.headers import ViewMessageRequestHeader
+from cometmq.remoting.tls import trouble_of
 from cometmq.store.errors import StoreError
 from cometmq.store.message_store import MessageStore
 
 _log = logging.getLogger(__name__)
+
+_EMPTY_STORE: Final = "save what you need of it, then start with an empty store: it is filled from the master"
+_PARTED_NEXT_STEP: Final = f"{_EMPTY_STORE}; or make this broker the master"
+
+
+class MasterAddress:
+    """The addresses of a slave's master: as configured, or as the nameservers say.
+
+    :param ha_master_address: ``host:port`` of ``haMasterAddress``; empty to follow the nameservers.
+    """
+
+    def __init__(self, ha_master_address: str) -> None:
+        self._is_configured = bool(ha_master_address)
+        self.ha: str | None = ha_master_address or None
+        """``host:port`` of its HA port; the last known one while the master is away."""
+        self.remoting: str | None = None
+        """``host:port`` for requests, likewise; ``None`` until a nameserver has answered with it."""
+        self.changed = asyncio.Event()
+        """Set when one of them has changed."""
+
+    def registered(self, answer: RegisterBrokerResponseHeader) -> None:
+        """Take a nameserver's answer to the registration of this slave."""
+        before = (self.ha, self.remoting)
+        if answer.master_addr:
+            self.remoting = answer.master_addr
+        if answer.ha_server_addr and not self._is_configured:
+            self.ha = answer.ha_server_addr
+        if (self.ha, self.remoting) != before:
+            _log.info("the master is at %s, its log comes from %s", self.remoting, self.ha)
+            self.changed.set()
+
+
+async def find_common_ground(store: MessageStore, client: RemotingClient, master: str) -> None:
+    """Give an empty log the beginning of the master's log; check that a log that is not empty is the master's.
+
+    :param master: ``host:port`` for requests.
+    :raises ReplicationError: this log cannot be followed from where it ends.
+    :raises RemotingError: the master does not answer.
+    :raises BodyError: its answer cannot be read.
+    :raises StoreError: the beginning cannot be stored.
+    """
+    first, end = await log_range(client, master)
+    log = store.replicated
+    if log.is_empty:
+        if first > 0 and end > first:
+            log.begin_at(first)
+        elif first == 0 and end > 0:
+            record = await _record(client, master, 0)
+            if not record:
+                raise ReplicationError(f"master {master} does not give the first message of its log; it is asked again")
+            log.append(0, record)
+        return
+    if log.end > end:
+        raise ReplicationError(
+            f"the log here ends at {log.end}, that of master {master} at {end}: only this broker has the rest",
+            next_step=_PARTED_NEXT_STEP,
+        )
+    if log.end < first:
+        raise ReplicationError(
+            f"the log here ends at {log.end}, and master {master} keeps no byte before {first}", next_step=_EMPTY_STORE
+        )
+    offset, size = store.last_record
+    if offset >= first and await _record(client, master, offset) != store.record_at(offset, size):
+        raise ReplicationError(
+            f"the record at log offset {offset} is another one at master {master}: the logs have parted",
+            next_step=_PARTED_NEXT_STEP,
+        )
+
+
+async def log_range(client: RemotingClient, master: str) -> tuple[int, int]:
+    """The log offsets at which a master's log begins and ends.
+
+    :raises ReplicationError: its answer lacks them.
+    :raises RemotingError: it does not answer.
+    :raises BodyError: its answer cannot be read.
+    """
+    answer = await client.invoke(master, RequestCode.GET_BROKER_RUNTIME_INFO)
+    info = decode_body(KVTable, answer.body).table
+    try:
+        return int(info["commitLogMinOffset"]), int(info["commitLogMaxOffset"])
+    except (KeyError, ValueError) as error:
+        raise ReplicationError(f"master {master} does not say where its log begins and ends: {error}") from error
+
+
+async def _record(client: RemotingClient, master: str, offset: int) -> bytes:
+    answer = await client.invoke(master, RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageRequestHeader(offset=offset))
+    return answer.body if answer.code == ResponseCode.SUCCESS else b""
 
 
 class HAClient:
     """Follows one master until it is stopped."""
 
     def __init__(
-        self, config: BrokerConfig, store: MessageStore, master: MasterAddress, client: RemotingClient, *, clock: Clock
+        self, config: BrokerConfig, store: MessageStore, master: MasterAddress, client: RemotingClient
     ) -> None:
         self._store = store
         self._master = master
         self._client = client
-        self._clock = clock
+        self.clock: Final = store.clock
         self._has_nameservers = bool(config.namesrv_addr)
-        self._heartbeat_s = config.ha_send_heartbeat_interval / 1000
-        self._housekeeping_s = config.ha_housekeeping_interval / 1000
+        self.heartbeat_s: Final = config.ha_send_heartbeat_interval / 1000
+        """Seconds without a report after which one is sent."""
+        self.housekeeping_s: Final = config.ha_housekeeping_interval / 1000
+        """Seconds that the master may be silent."""
+        tls = config.outgoing_tls
+        self._tls = None if tls is None else tls.fresh_context()
         self._task: asyncio.Task[None] | None = None
         self._connection: _Connection | None = None
         self._compare_at: int | None = None
-        """Where what the log here has already comes once more, to be compared; ``None`` once it is."""
+        """The log offset from which the master sends a part of the log again, to compare; ``None`` afterwards."""
         self.is_following = False
-        """Whether there is a connection, and the log there goes on where the one here ends."""
+        """True while there is a connection, and the log there goes on where the one here ends."""
         self.read_at_ms = 0
-        """When something last came from the master; 0 for never."""
+        """The time of the last bytes from the master; 0 for never."""
         self.trouble: str | None = None
-        """Why the master is not followed now; ``None`` while it is."""
+        """The reason why the master is not followed now; ``None`` while it is."""
 
     def start(self) -> None:
         """Begin to follow, on the running loop."""
@@ -90,13 +188,13 @@ class HAClient:
 
     async def _pause(self) -> None:
         """Wait before the next attempt, unless the master has another address meanwhile."""
-        retry = self._clock.call_later(REPLICATION_RETRY_SECONDS, self._master.changed.set)
+        retry = self.clock.call_later(REPLICATION_RETRY_SECONDS, self._master.changed.set)
         await self._master.changed.wait()
         retry.cancel()
         self._master.changed.clear()
 
     def _failed(self, address: str | None, error: Exception) -> None:
-        """Say it once, however often it is tried again."""
+        """Log a reason once, however often it comes again."""
         trouble = f"{reason_of(error) if isinstance(error, OSError) else error}"
         if trouble != self.trouble:
             self.trouble = trouble
@@ -105,18 +203,19 @@ class HAClient:
     async def _follow(self, address: str) -> None:
         """Follow the master until the connection ends.
 
-        :raises ReplicationError: the master hung up, was silent, or sent what cannot be.
-        :raises StoreError: the store did not take what came.
+        :raises ReplicationError: the master hung up, was silent, or sent something impossible.
+        :raises StoreError: the store did not take the bytes.
         :raises OSError: no connection.
         """
         host, port = parse_address(address)
         if self._master.remoting is None and self._has_nameservers:
-            raise ReplicationError("no nameserver has told where it answers requests, so that its log can be compared")
+            raise ReplicationError("no nameserver has named its address for requests, so its log cannot be compared")
         await self._ready_to_report()
         connection = self._connection = _Connection(self)
-        opening = asyncio.get_running_loop().create_connection(lambda: connection, host, port)
+        context = None if self._tls is None else self._tls.current()
+        opening = asyncio.get_running_loop().create_connection(lambda: connection, host, port, ssl=context)
         try:
-            await within(self._clock, REPLICATION_CONNECT_SECONDS, opening)
+            await self._open(address, opening)
             if self._master.remoting is not None:
                 await find_common_ground(self._store, self._client, self._master.remoting)
             connection.begin()
@@ -127,43 +226,34 @@ class HAClient:
             connection.abort()
             self._connection = None
 
+    async def _open(self, address: str, opening: Coroutine[None, None, object]) -> None:
+        try:
+            await wait_for(self.clock, REPLICATION_CONNECT_SECONDS, opening)
+        except OSError as error:
+            if self._tls is None or isinstance(error, TimeoutError):
+                raise
+            message, next_step = trouble_of(address, error, tls=True)
+            raise ReplicationError(message, next_step=next_step) from error
+
     async def _ready_to_report(self) -> None:
-        """Take back a record that is begun, which may go on otherwise when the master was down; with SYNC_FLUSH, let
-        the disk have all that the first report speaks of."""
+        """Drop a record that is not whole: a restarted master may store another one there.
+
+        With SYNC_FLUSH, wait until the disk has all that the first report acknowledges.
+        """
         self._store.replicated.drop_tail()
-        if not self._store.sync_flush:
-            return
-        flushed: asyncio.Future[StoreError | None] = asyncio.get_running_loop().create_future()
-        self._store.when_flushed(self._store.max_physical_offset, flushed.set_result)
-        error = await flushed
-        if error is not None:
-            raise error
+        if self._store.sync_flush:
+            await self._store.wait_flushed(self._store.max_physical_offset)
 
     # --- called by the connection ---------------------------------------------------------------
     @property
-    def clock(self) -> Clock:
-        """What its timers go by."""
-        return self._clock
-
-    @property
-    def heartbeat_s(self) -> float:
-        """Seconds without a report after which one is sent."""
-        return self._heartbeat_s
-
-    @property
-    def housekeeping_s(self) -> float:
-        """Seconds that the master may be silent."""
-        return self._housekeeping_s
-
-    @property
     def end(self) -> int:
-        """Where the log here ends."""
+        """The end of the log here."""
         return self._store.replicated.end
 
     def first_report(self) -> int:
-        """Where the master is to begin: at the end of the log here, which was compared with the master's.
+        """The log offset at which the master begins: the end of the log here, which was compared with the master's.
 
-        One that cannot be asked begins with the last record here, so that what it sends shows whether it has that.
+        A master that cannot be asked begins with the last record here, so that its transfer can be compared.
         """
         self._compare_at = None
         offset, size = self._store.last_record
@@ -182,31 +272,31 @@ class HAClient:
             log.append(transfer.offset, transfer.body)
 
     def _compare(self, transfer: Transfer) -> Transfer:
-        """What the log here does not have of a transfer.
+        """The part of a transfer that the log here does not have.
 
-        :raises ReplicationError: what it has already is not the same.
+        :raises ReplicationError: the part that it has is not the same.
         """
         known = min(self.end - transfer.offset, len(transfer.body))
         here = self._store.log_part(transfer.offset, known)
         if here is None or bytes(here) != transfer.body[:known]:
             raise ReplicationError(
                 f"the record at log offset {transfer.offset} is another one at the master: the logs have parted",
-                next_step=PARTED_NEXT_STEP,
+                next_step=_PARTED_NEXT_STEP,
             )
         at = transfer.offset + known
         self._compare_at = at if at < self.end else None
         return Transfer(at, transfer.body[known:])
 
     def take(self, transfers: list[Transfer], connection: _Connection) -> None:
-        """Append what came, and have it reported.
+        """Append transfers and report the new end of the log.
 
-        :raises StoreError: it is not how the log goes on, or cannot be written.
-        :raises ReplicationError: what comes once more is not what the log here has.
+        :raises StoreError: they do not continue the log, or cannot be written.
+        :raises ReplicationError: the part that is sent again differs from the log here.
         """
         store = self._store
         log = store.replicated
         before = log.end if self._compare_at is None else self._compare_at
-        self.read_at_ms = self._clock.now_ms()
+        self.read_at_ms = self.clock.now_ms()
         error = store.writable()
         if error is not None:
             raise error
@@ -238,11 +328,11 @@ class _Connection(asyncio.Protocol):
         self._client = client
         self._transfers = TransferReader()
         self._transport: asyncio.Transport | None = None
-        self._beat: TimerHandle | None = None
-        self._silence: TimerHandle | None = None
+        self._beat = Alarm(lambda: self.report(self._reported), clock=client.clock)
+        self._silence = Alarm(self._too_silent, clock=client.clock)
         self._reported = 0
         self.ended: Final[asyncio.Future[Exception]] = asyncio.get_running_loop().create_future()
-        """Why it came to its end."""
+        """The reason of its end."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Wait for ``begin``."""
@@ -254,7 +344,7 @@ class _Connection(asyncio.Protocol):
         self.end(error or ReplicationError("the master closed the connection; its log says why"))
 
     def begin(self) -> None:
-        """Send the first report, upon which the master begins."""
+        """Send the first report; then the master begins."""
         self._listen()
         self.report(self._client.first_report())
 
@@ -271,22 +361,15 @@ class _Connection(asyncio.Protocol):
             self.end(error)
 
     def report(self, end: int) -> None:
-        """Tell the master where the log here ends; again after each ``haSendHeartbeatInterval`` without a report."""
+        """Report the end of the log here, and again after each ``haSendHeartbeatInterval`` without a report."""
         if self._transport is None or self._transport.is_closing():
             return
         self._reported = end
         self._transport.write(encode_report(end))
-        if self._beat is not None:
-            self._beat.cancel()
-        self._beat = self._client.clock.call_later(self._client.heartbeat_s, self._report_again)
-
-    def _report_again(self) -> None:
-        self.report(self._reported)
+        self._beat.after(self._client.heartbeat_s)
 
     def _listen(self) -> None:
-        if self._silence is not None:
-            self._silence.cancel()
-        self._silence = self._client.clock.call_later(self._client.housekeeping_s, self._too_silent)
+        self._silence.after(self._client.housekeeping_s)
 
     def _too_silent(self) -> None:
         self.end(ReplicationError(f"the master sent nothing for {self._client.housekeeping_s:g} s"))
@@ -299,8 +382,7 @@ class _Connection(asyncio.Protocol):
 
     def abort(self) -> None:
         """Close it at once."""
-        for timer in (self._beat, self._silence):
-            if timer is not None:
-                timer.cancel()
+        self._beat.close()
+        self._silence.close()
         if self._transport is not None:
             self._transport.abort()

@@ -1,56 +1,268 @@
-"""The master's side of replication: slaves connect, and get every byte of the log as it is stored (``HAService``).
+"""Replication: the master's side (``HAService``, ``HAConnection``).
 
-At the end of a turn that stored something, every slave is sent it, on the same loop: without a slave that costs
-nothing. A slave that is behind is sent the rest in pieces, turn by turn. While nothing is stored, it gets a
-heartbeat every ``haSendHeartbeatInterval``; one that reports nothing for ``haHousekeepingInterval`` is closed.
+Theory of operation. A slave connects to the master's HA port and reports where its log ends; the master sends every
+byte of its log from there on, as it is stored (:mod:`cometmq.broker.replication.frames`). At the end of a turn that
+stored something, every slave is sent it, on the same loop: without a slave that costs nothing. A slave that is behind
+is sent the rest in pieces, turn by turn. While nothing is stored, it gets a heartbeat every
+``haSendHeartbeatInterval``; one that reports nothing for ``haHousekeepingInterval`` is closed.
+
+The states of a connection: open (no report yet), behind, up to date; or paused, while the slave does not read.
+
+Invariants.
+
+* A slave's log is the master's, byte by byte, from the slave's first file on. A slave without a log begins with the
+  master's last file, or with its first one if the slave asks for that (:mod:`cometmq.broker.replication.ha_client`).
+* ``ack_offset`` <= ``next_offset`` <= the end of the log. A report acknowledges everything below it; with SYNC_FLUSH at
+  the slave this is on its disk.
+* With SYNC_MASTER a send is answered as stored once one slave has acknowledged it
+  (:mod:`cometmq.broker.turn.group_transfer`).
+* All that is not in the log is copied every ten seconds (:mod:`cometmq.broker.replication.slave_synchronize`). A file
+  that belongs to a log offset takes effect at the slave when its log is on the disk up to there.
+
+Fault model. A connection may end anywhere, and either side may crash or lose the end of its log. The slave drops a
+record that is not whole and connects again. A slave that cannot go on from where it is loses its connection, and the
+log says why: its log has bytes that this one has not (Apache waits until this log has grown over them, and the two
+differ from then on), or its next byte is deleted here already (Apache waits for ever). No broker changes its role by
+itself: two masters of one name cannot arise from a failure of the network.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Callable
-from typing import Final
+from typing import Final, cast
 
 from cometmq.broker.config import BrokerConfig
-from cometmq.broker.replication.frames import ReplicationError
-from cometmq.broker.replication.group_transfer import GroupTransferService
-from cometmq.broker.replication.ha_connection import HAConnection
-from cometmq.clock import Clock, TimerHandle
+from cometmq.broker.context import BrokerContext
+from cometmq.broker.periodic import Alarm
+from cometmq.broker.replication.frames import ReplicationError, ReportReader, transfer_head
+from cometmq.broker.turn.group_transfer import GroupTransferService
 from cometmq.errors import reason_of
-from cometmq.limits import MAX_SLAVES, SLAVE_STILL_SECONDS, SLAVES_CATCH_UP_SECONDS
-from cometmq.remoting.closing import close_all
+from cometmq.limits import (
+    MAX_PORT,
+    MAX_SLAVES,
+    SLAVE_STILL_SECONDS,
+    SLAVES_CATCH_UP_SECONDS,
+    TRANSFER_HIGH_WATER_BYTES,
+    TRANSFER_TURN_BYTES,
+)
+from cometmq.message.hosts import format_address
+from cometmq.remoting.admin_bodies import HAConnectionRuntimeInfo, HARuntimeInfo
+from cometmq.remoting.bodies import encode_body
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.headers import NoHeader
+from cometmq.remoting.listener import Listener, close_all
+from cometmq.remoting.opening import Openings
+from cometmq.remoting.permissions import Action, needs_cluster
+from cometmq.remoting.processors import Request, Response, answers
+from cometmq.remoting.server_connection import ServerConnection
+from cometmq.remoting.tls_server import ServerTls
 from cometmq.store.message_store import MessageStore
 
 _log = logging.getLogger(__name__)
 
+NOT_BEGUN: Final = -1
 _SWEEP_SECONDS: Final = 1.0
 _PAUSE_S: Final = 0.01
 
 
+class HAConnection(asyncio.Protocol):
+    """The connection of one slave: its reports come in, new bytes of the log go out (``HAConnection``)."""
+
+    def __init__(self, service: HAService) -> None:
+        self._service = service
+        self._reports = ReportReader()
+        self._transport: asyncio.Transport | None = None
+        self._paused = False
+        self._goes_on = False
+        self._ip = ""
+        self.address = ""
+        """``host:port`` of the slave's side of the connection."""
+        self.next_offset: int = NOT_BEGUN
+        """The log offset of the next transfer; everything before it is sent."""
+        self.ack_offset: int = NOT_BEGUN
+        """The end of the slave's log, by its last report."""
+        self.sent_bytes = 0
+        """Bytes of the log sent since the last sweep of the service."""
+        self.bytes_per_s = 0
+        """Bytes of the log sent in the second before that sweep."""
+        self.read_at = self.wrote_at = service.clock.monotonic()
+
+    # --- asyncio.Protocol -----------------------------------------------------------------------
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Remember the slave; refuse it when there are too many."""
+        # uvloop's transports implement asyncio.Transport without inheriting from it.
+        self._transport = transport = cast(asyncio.Transport, transport)
+        peer = transport.get_extra_info("peername") or ("0.0.0.0", 0)
+        self._ip = str(peer[0]).removeprefix("::ffff:")
+        self.address = format_address(self._ip, int(peer[1]))
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        transport.set_write_buffer_limits(TRANSFER_HIGH_WATER_BYTES)
+        self._service.opened(self)
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        """The slave is gone."""
+        self._service.lost(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Take the slave's reports."""
+        self.read_at = self._service.clock.monotonic()
+        try:
+            report = self._reports.feed(data)
+            if report is not None:
+                self._take(report)
+        except ReplicationError as error:
+            _log.error("closing the connection of slave %s: %s", self.address, error)
+            self.abort()
+
+    def pause_writing(self) -> None:
+        """The slave does not read: stop sending."""
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        """The slave has caught up with what was sent."""
+        self._paused = False
+        self.transfer()
+
+    # --- reports --------------------------------------------------------------------------------
+    def _take(self, report: int) -> None:
+        began = self.has_begun
+        if not began:
+            self._service.demand_server(self._ip)
+            self.next_offset = self._start(report)
+            _log.info("slave %s has the log up to %d and gets it from %d on", self.address, report, self.next_offset)
+        elif report > self.next_offset:
+            raise ReplicationError(f"it reports {report}, and was sent the log up to {self.next_offset}")
+        self.ack_offset = report
+        self._service.reported(self, is_first=not began)
+        self.transfer()
+
+    def _start(self, report: int) -> int:
+        """The log offset at which transfers begin to a slave whose log ends at ``report``."""
+        store = self._service.store
+        end = store.max_physical_offset
+        if report == 0:
+            return end - end % store.config.mapped_file_size_commit_log
+        if report > end:
+            raise ReplicationError(
+                f"its log ends at {report}, and that of this master at {end}: only the slave has the rest",
+                next_step="save what you need of it, then empty the slave's store, or let the slave be the master",
+            )
+        if report < store.min_physical_offset:
+            raise ReplicationError(
+                f"its log ends at {report}, and this master keeps no byte before {store.min_physical_offset}",
+                next_step="empty the slave's store: it then begins with the last log file",
+            )
+        return report
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes that the system does not take, since the slave does not read."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    @property
+    def has_begun(self) -> bool:
+        """True once the slave has reported."""
+        return self.next_offset != NOT_BEGUN
+
+    @property
+    def behind(self) -> int:
+        """Bytes of the log that the slave has not acknowledged; 0 before it reports."""
+        return self._service.store.max_physical_offset - self.ack_offset if self.has_begun else 0
+
+    @property
+    def progress(self) -> tuple[int, int, int]:
+        """A value that changes whenever the slave comes nearer to the end of the log."""
+        return self.next_offset, self.ack_offset, self.unsent_bytes
+
+    # --- transfers ------------------------------------------------------------------------------
+    def transfer(self) -> None:
+        """Send bytes that the slave does not have, as many as one turn of the loop allows; the next turn goes on."""
+        service = self._service
+        store = service.store
+        at, end = self.next_offset, store.max_physical_offset
+        if at in (end, NOT_BEGUN) or self._paused or self._goes_on or self._transport is None:
+            return
+        parts: list[bytes | memoryview] = []
+        most = at + TRANSFER_TURN_BYTES
+        while at < min(end, most):
+            body = store.log_part(at, service.batch_bytes)
+            if body is None:
+                _log.error("closing the connection of slave %s: what comes next for it is deleted", self.address)
+                self.abort()
+                return
+            parts += (transfer_head(at, len(body)), body)
+            at += len(body)
+        self.sent_bytes += at - self.next_offset
+        self.next_offset = at
+        self._write(b"".join(parts))
+        if at < end:
+            self._goes_on = True
+            service.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._goes_on = False
+        self.transfer()
+
+    def heartbeat(self) -> None:
+        """Show the slave that the master is alive, unless it does not read."""
+        if self.has_begun and not self._paused:
+            self._write(transfer_head(self.next_offset, 0))
+
+    def _write(self, data: bytes) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+            self.wrote_at = self._service.clock.monotonic()
+
+    # --- the end --------------------------------------------------------------------------------
+    def close(self) -> None:
+        """Send the queued bytes, then close."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+
 class HAService:
-    """Listens for slaves, and keeps them fed and looked after."""
+    """Listens for slaves, sends them the log, closes the silent ones (``HAService``)."""
 
     def __init__(
-        self, config: BrokerConfig, store: MessageStore, transfers: GroupTransferService, *, clock: Clock
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        transfers: GroupTransferService,
+        tls: ServerTls,
+        is_server: Callable[[str], bool] | None = None,
     ) -> None:
+        """Do not listen yet.
+
+        :param is_server: tells whether a server of the cluster is at an address, where accounts are checked.
+        """
+        self._is_server = is_server
         self.store: Final = store
-        self.clock: Final = clock
+        self.clock: Final = store.clock
         self.batch_bytes: Final = config.ha_transfer_batch_size
         self.slaves: dict[HAConnection, None] = {}
         """The connections of slaves, in the order in which they came."""
         self._heartbeat_s = config.ha_send_heartbeat_interval / 1000
         self._housekeeping_s = config.ha_housekeeping_interval / 1000
         self._transfers = transfers
-        self._server: asyncio.Server | None = None
+        self._listener = Listener(self._accepted, clock=store.clock)
+        self._openings = Openings(lambda: HAConnection(self), tls, clock=store.clock, silence_s=self._housekeeping_s)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._sweeper: TimerHandle | None = None
+        self._sweeper = Alarm(self._sweep, clock=store.clock)
 
     @property
     def port(self) -> int:
         """The port listened on."""
-        assert self._server is not None
-        return int(self._server.sockets[0].getsockname()[1])
+        return self._listener.port
 
     async def start(self, host: str, port: int) -> None:
         """Listen on ``host:port``; port 0 takes a free one.
@@ -59,26 +271,28 @@ class HAService:
         """
         self._loop = asyncio.get_running_loop()
         try:
-            self._server = await self._loop.create_server(lambda: HAConnection(self), host, port)
-        except (OSError, OverflowError) as error:  # the port after 65535
-            why = reason_of(error) if isinstance(error, OSError) else "there is no such port"
+            if port > MAX_PORT:
+                raise OSError("there is no such port")
+            await self._listener.bind(host, port)
+            self._listener.listen(MAX_SLAVES)
+        except OSError as error:
+            why = reason_of(error)
             raise ReplicationError(
                 f"cannot listen on port {port} for slaves: {why}",
                 next_step="stop the program that listens there, or choose another port with haListenPort",
             ) from error
 
     async def stop(self) -> None:
-        """Take no more slaves, send those that are there what is stored and wait until they have it, close."""
-        if self._server is None:
+        """Take no more slaves, send the connected ones the rest of the log, wait until they have it, close."""
+        if not self._listener.is_open:
             return
-        self._server.close()
+        self._listener.close()
+        await self._openings.stop()
         await self._catch_up()
         await close_all(self.slaves)
-        await self._server.wait_closed()
-        self._server = None
 
     async def _catch_up(self) -> None:
-        """Wait while slaves come nearer to the end of the log, but not for ever."""
+        """Wait while slaves come nearer to the end of the log, for a limited time."""
         self.end_turn()
         before: dict[HAConnection, tuple[int, int, int]] = {}
         still = 0
@@ -95,49 +309,72 @@ class HAService:
 
     def cut_off(self) -> None:
         """End every connection at once and listen no more."""
-        if self._server is not None:
-            self._server.close()
+        self._listener.close()
+        self._openings.abort()
         for slave in list(self.slaves):
             slave.abort()
 
     def end_turn(self) -> None:
-        """Something may have been stored: let every slave have it."""
+        """Send every slave what the turn stored."""
         for slave in self.slaves:
             slave.transfer()
 
+    def _accepted(self, sock: socket.socket) -> None:
+        """Take a new connection. When there are too many, the oldest without a report is closed, or else this one."""
+        if len(self._openings) + len(self.slaves) >= MAX_SLAVES and not self._make_room():
+            _log.warning("refusing a slave: %d are connected", len(self.slaves))
+            sock.close()
+        else:
+            self._openings.accept(sock)
+
+    def _make_room(self) -> bool:
+        if len(self._openings):
+            self._openings.abort_oldest()
+            return True
+        silent = next((slave for slave in self.slaves if not slave.has_begun), None)
+        if silent is None:
+            return False
+        _log.warning("refusing slave %s: %d are connected", silent.address, len(self.slaves))
+        del self.slaves[silent]
+        silent.abort()
+        return True
+
     # --- called by connections ------------------------------------------------------------------
     def opened(self, slave: HAConnection) -> None:
-        """Count a new connection in. When there are too many the oldest without a report gives way, or else it."""
-        if len(self.slaves) >= MAX_SLAVES:
-            refused = next((other for other in self.slaves if not other.has_begun), slave)
-            _log.warning("refusing slave %s: %d are connected", refused.address, len(self.slaves))
-            refused.abort()
-            if refused is slave:
-                return
-            del self.slaves[refused]
+        """Take a connection that sends something."""
         self.slaves[slave] = None
-        if self._sweeper is None:
-            self._sweeper = self.clock.call_later(_SWEEP_SECONDS, self._sweep)
+        if not self._sweeper.is_set:
+            self._sweeper.after(_SWEEP_SECONDS)
+
+    def demand_server(self, ip: str) -> None:
+        """Refuse a slave from an address at which no server of the cluster is.
+
+        :raises ReplicationError: none is, where accounts are checked.
+        """
+        if self._is_server is not None and not self._is_server(ip):
+            raise ReplicationError(
+                "no request from its address was signed by an account that may change the cluster",
+                next_step="give the slave an account (innerClientAuthenticationCredentials) and namesrvAddr",
+            )
 
     def reported(self, slave: HAConnection, *, is_first: bool) -> None:
-        """A slave has reported how far it is."""
+        """Take the report of a slave."""
         if is_first:
             self._transfers.joined()
         self._transfers.reported(slave.ack_offset)
 
     def lost(self, slave: HAConnection) -> None:
-        """Count a connection out."""
+        """Forget a connection that has ended."""
         if slave in self.slaves:
             del self.slaves[slave]
             if slave.has_begun:
                 _log.info("slave %s is gone, which had the log up to %d", slave.address, slave.ack_offset)
                 self._transfers.left(max((other.ack_offset for other in self.slaves), default=0))
-            if not self.slaves and self._sweeper is not None:
+            if not self.slaves:
                 self._sweeper.cancel()
-                self._sweeper = None
 
     def call_soon(self, work: Callable[[], None]) -> None:
-        """Do something in the next turn of the loop."""
+        """Call ``work`` in the next turn of the loop."""
         assert self._loop is not None
         self._loop.call_soon(work)
 
@@ -151,4 +388,38 @@ class HAService:
                 slave.abort()
             elif now - slave.wrote_at >= self._heartbeat_s:
                 slave.heartbeat()
-        self._sweeper = self.clock.call_later(_SWEEP_SECONDS, self._sweep)
+        if self.slaves:
+            self._sweeper.after(_SWEEP_SECONDS)
+
+
+class HaStatusAdmin:
+    """Answers administrators about the progress of slaves (``DefaultHAService.getRuntimeInfo``)."""
+
+    def __init__(self, broker: BrokerContext, ha: HAService) -> None:
+        self._live = broker.live
+        self._ha = ha
+
+    @answers(RequestCode.GET_BROKER_HA_STATUS, permission=needs_cluster(Action.GET))
+    def status(self, _connection: ServerConnection, _request: Request[NoHeader], _body: bytes) -> Response:
+        """Give the state of every slave that has reported; asked by tools of 5.x and ours."""
+        slaves = [self._of(slave) for slave in self._ha.slaves if slave.has_begun]
+        return Response(
+            body=encode_body(
+                HARuntimeInfo(
+                    master=True,
+                    master_commit_log_max_offset=self._ha.store.max_physical_offset,
+                    in_sync_slave_nums=sum(slave.in_sync for slave in slaves),
+                    ha_connection_info=slaves,
+                )
+            )
+        )
+
+    def _of(self, slave: HAConnection) -> HAConnectionRuntimeInfo:
+        return HAConnectionRuntimeInfo(
+            addr=slave.address,
+            slave_ack_offset=slave.ack_offset,
+            diff=slave.behind,
+            in_sync=slave.behind < self._live.current.ha_slave_fallbehind_max,
+            transferred_byte_in_second=slave.bytes_per_s,
+            transfer_from_where=slave.next_offset,
+        )

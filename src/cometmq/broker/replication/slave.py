@@ -1,28 +1,29 @@
-"""A broker's parts as a slave: it follows its master's log, copies its tables, refuses what a master does."""
+"""A broker's parts as a slave: it follows its master's log, copies its tables, refuses a master's requests."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any, Final
 
-from cometmq.broker.config import BrokerConfig
-from cometmq.broker.groups import SubscriptionGroupManager
-from cometmq.broker.offsets import ConsumerOffsetManager
-from cometmq.broker.replication.ha_client import HAClient
-from cometmq.broker.replication.master_address import MasterAddress
+from cometmq.broker.context import BrokerContext
+from cometmq.broker.replication.ha_client import HAClient, MasterAddress
 from cometmq.broker.replication.slave_synchronize import SlaveSynchronize
-from cometmq.broker.replication.unknown_topics import UnknownTopics
-from cometmq.broker.send_targets import SendRefusedError
-from cometmq.broker.topics import TopicConfigManager
-from cometmq.clock import Clock
+from cometmq.broker.tables.topics import TopicConfigManager
+from cometmq.broker.turn.targets import RefusedError
 from cometmq.limits import MAX_TABLE_ANSWER_BYTES
-from cometmq.remoting.bodies import HAClientRuntimeInfo, HARuntimeInfo, encode_body
+from cometmq.message.names import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC
+from cometmq.message.properties import REAL_TOPIC
+from cometmq.remoting.admin_bodies import HAClientRuntimeInfo, HARuntimeInfo
+from cometmq.remoting.bodies import encode_body
 from cometmq.remoting.client import RemotingClient
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import NoHeader
-from cometmq.remoting.processors import ProcessorTable, Request, Response
+from cometmq.remoting.permissions import ANY_ACCOUNT, Action, needs_cluster
+from cometmq.remoting.processors import Request, Response, answers
+from cometmq.remoting.security import Security
 from cometmq.remoting.server_connection import ServerConnection
-from cometmq.store.message_store import MessageStore, TopicQueue
+from cometmq.store.message_store import ConsumeQueue, MessageStore
 
 _OF_MASTERS: Final = (
     RequestCode.END_TRANSACTION,
@@ -34,7 +35,7 @@ _OF_MASTERS: Final = (
     RequestCode.GET_WAITING_MESSAGES,
     RequestCode.OPEN_PRODUCER,
 )
-"""Requests about what only a master does."""
+"""Requests that only a master answers."""
 
 _OF_TABLES: Final = (
     RequestCode.UPDATE_AND_CREATE_TOPIC,
@@ -42,58 +43,83 @@ _OF_TABLES: Final = (
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
     RequestCode.DELETE_SUBSCRIPTIONGROUP,
 )
-"""Requests that change what is copied from the master."""
+"""Requests that change tables copied from the master."""
+
+_WAITING_TOPICS: Final = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC})
+"""Messages of these topics wait for another topic, which their record names."""
+_REAL_TOPIC: Final = re.compile(rb"\b" + REAL_TOPIC.encode() + rb"\x01([%|\w-]+)", re.ASCII)
 
 
-def no_messages() -> SendRefusedError:
-    """Why a slave takes no message (``DefaultMessageStore.checkStoreStatus``)."""
-    return SendRefusedError(
+class UnknownTopics:
+    """Makes topics at once that a slave has messages of, before it has copied them, so that no message is hidden.
+
+    The master may be gone before its table of topics is copied the next time.
+    """
+
+    def __init__(self, store: MessageStore, topics: TopicConfigManager) -> None:
+        self._store = store
+        self._topics = topics
+        self._seen: dict[tuple[str, int], int] = {}
+        """The queue offset up to which messages that wait were looked at, by topic and queue id."""
+
+    def arrived(self, queues: Iterable[ConsumeQueue]) -> bool:
+        """Make the unknown topics of queues that got messages; return True if there were any."""
+        made = False
+        for queue in queues:
+            if queue.topic in _WAITING_TOPICS:
+                for topic in self._waited_for(queue):
+                    made = self._topics.note_queue(topic, 0) or made
+            elif self._topics.get(queue.topic) is None:
+                made = self._topics.note_queue(queue.topic, queue.queue_id) or made
+        return made
+
+    def _waited_for(self, queue: ConsumeQueue) -> set[str]:
+        """The topics for which the new messages of a queue wait."""
+        start = self._seen.get(queue.key, queue.known_from)
+        self._seen[queue.key] = queue.committed
+        topics: set[str] = set()
+        for offset in range(start, queue.committed):
+            unit = queue.unit(offset)
+            record = self._store.view(unit[0], unit[1]) if unit is not None else None
+            found = _REAL_TOPIC.findall(record) if record is not None else []
+            if found:
+                topics.add(found[-1].decode())  # the properties come last: a body may say anything
+        return topics
+
+
+def no_messages() -> RefusedError:
+    """The refusal of every message by a slave (``DefaultMessageStore.checkStoreStatus``)."""
+    return RefusedError(
         ResponseCode.SERVICE_NOT_AVAILABLE, "service not available now: this broker is a slave, send to its master"
     )
 
 
 class Slave:
-    """Follows the master until it is stopped."""
+    """Follows the master until it is stopped; its handlers take the place of a master's."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        store: MessageStore,
-        topics: TopicConfigManager,
-        groups: SubscriptionGroupManager,
-        offsets: ConsumerOffsetManager,
-        *,
-        clock: Clock,
-    ) -> None:
-        self.master: Final = MasterAddress(config.ha_master_address)
-        self._client = RemotingClient(clock=clock, max_frame_bytes=MAX_TABLE_ANSWER_BYTES)
-        self.follower: Final = HAClient(config, store, self.master, self._client, clock=clock)
-        self.tables: Final = SlaveSynchronize(
-            store, topics, groups, offsets, self.master, self._client, self.follower, clock=clock
-        )
-        self._unknown = UnknownTopics(store, topics)
+    def __init__(self, broker: BrokerContext, security: Security) -> None:
+        self.master: Final = MasterAddress(broker.config.ha_master_address)
+        self._client = RemotingClient(clock=broker.clock, security=security, max_frame_bytes=MAX_TABLE_ANSWER_BYTES)
+        self.follower: Final = HAClient(broker.config, broker.store, self.master, self._client)
+        self.tables: Final = SlaveSynchronize(broker, self.master, self._client, self.follower)
+        self._unknown = UnknownTopics(broker.store, broker.topics)
 
-    def register(self, processors: ProcessorTable) -> None:
-        """Answer about itself, and refuse what only a master does; after administration, which would do it."""
-        for code in _OF_MASTERS:
-            processors.register(code, NoHeader, self.refuse)
-        for code in _OF_TABLES:
-            processors.register(code, NoHeader, self.refuse_change)
-        processors.register(RequestCode.GET_BROKER_HA_STATUS, NoHeader, self.status)
-
+    @answers(*_OF_MASTERS, permission=ANY_ACCOUNT)
     def refuse(self, _connection: ServerConnection, _request: Request[Any], _body: bytes) -> Response:
-        """SLAVE_NOT_AVAILABLE, as Apache's slave answers the end of a transaction."""
+        """Refuse with SLAVE_NOT_AVAILABLE, as Apache's slave refuses the end of a transaction."""
         return Response(ResponseCode.SLAVE_NOT_AVAILABLE, remark="this broker is a slave, ask its master")
 
+    @answers(*_OF_TABLES, permission=ANY_ACCOUNT)
     def refuse_change(self, _connection: ServerConnection, _request: Request[Any], _body: bytes) -> Response:
-        """In the words of ``AdminBrokerProcessor.validateSlave``."""
+        """Refuse with SYSTEM_ERROR, in the words of ``AdminBrokerProcessor.validateSlave``."""
         return Response(
             ResponseCode.SYSTEM_ERROR,
             remark="Can't modify topic or subscription group from slave broker, please execute it from master broker.",
         )
 
+    @answers(RequestCode.GET_BROKER_HA_STATUS, permission=needs_cluster(Action.GET))
     def status(self, _connection: ServerConnection, _request: Request[NoHeader], _body: bytes) -> Response:
-        """GET_BROKER_HA_STATUS (907): what this slave follows."""
+        """Give the master that this slave follows, and up to where."""
         followed = HAClientRuntimeInfo(
             master_addr=self.master.ha or "",
             max_offset=self.follower.end,
@@ -105,8 +131,8 @@ class Slave:
         )
         return Response(body=encode_body(info))
 
-    def arrived(self, queues: Iterable[TopicQueue]) -> None:
-        """Messages came in these queues."""
+    def arrived(self, queues: Iterable[ConsumeQueue]) -> None:
+        """Note the queues that got messages."""
         if self._unknown.arrived(queues):
             self.tables.soon()
 
@@ -116,7 +142,7 @@ class Slave:
         self.tables.start()
 
     async def stop(self) -> None:
-        """Follow no more, put what was copied in its place."""
+        """Follow no more, and put the copied files in their place."""
         await self.follower.stop()
         await self._client.close()  # so that nothing waits for a master that does not answer
         await self.tables.stop()
@@ -127,7 +153,7 @@ class Slave:
         await self._client.close()
 
     def runtime_info(self) -> dict[str, str]:
-        """What the runtime information (28) tells of it: where the log comes from, and what does not come and why."""
+        """The keys of the runtime information (28): the master's address, and why it or its tables are not followed."""
         return {
             "haMasterAddress": self.master.ha or "",
             "replicationTrouble": self.follower.trouble or "",

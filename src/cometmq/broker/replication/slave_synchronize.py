@@ -1,38 +1,46 @@
-"""SlaveSynchronize: what a slave copies of its master beside the log, every ten seconds (``SlaveSynchronize``).
+"""The tables that a slave copies from its master, every ten seconds (``SlaveSynchronize``).
 
 Topics (21) and groups (201) when their data versions differ, consumer offsets (43), and from Apache's master how far
 delayed messages are delivered (45); from a master of CometMQ the files that say it exactly, and the rest that is not
-in the log (:mod:`cometmq.broker.replication.copied_files`, :mod:`cometmq.broker.replication.timer_copy`).
+in the log (:mod:`cometmq.broker.replication.store_files`, :mod:`cometmq.broker.replication.timer_copy`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+import re
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
+from typing import Final
 
-from cometmq.broker.delay_offsets import DelayOffsets, DelayProgress
-from cometmq.broker.groups import SubscriptionGroupManager
-from cometmq.broker.offsets import ConsumerOffsetManager
-from cometmq.broker.periodic import Periodic
-from cometmq.broker.replication.copied_files import copied_files
+import msgspec
+
+from cometmq.broker.context import BrokerContext
+from cometmq.broker.delay.delay_offsets import DelayOffsets, DelayProgress
+from cometmq.broker.periodic import Alarm
 from cometmq.broker.replication.frames import ReplicationError
-from cometmq.broker.replication.ha_client import HAClient
-from cometmq.broker.replication.master_address import MasterAddress
-from cometmq.broker.replication.master_files import MasterFiles, NotOfferedError
-from cometmq.broker.replication.offset_rows import offset_rows
-from cometmq.broker.replication.queue_ends import QueueEnds
+from cometmq.broker.replication.ha_client import HAClient, MasterAddress, log_range
+from cometmq.broker.replication.store_files import MasterFiles, NotOfferedError, copied_files
 from cometmq.broker.replication.timer_copy import TimerCopy
-from cometmq.broker.topics import TopicConfigManager
-from cometmq.clock import Clock, TimerHandle
 from cometmq.errors import CometMQError, reason_of
-from cometmq.limits import SLAVE_SYNC_FIRST_SECONDS, SLAVE_SYNC_SECONDS, SLAVE_SYNC_SOON_SECONDS, SLAVE_TABLE_SECONDS
-from cometmq.message.names import SCHEDULE_TOPIC
+from cometmq.fastjson import quote_keys
+from cometmq.limits import (
+    MAX_FRAME_BYTES,
+    SLAVE_SYNC_FIRST_SECONDS,
+    SLAVE_SYNC_SECONDS,
+    SLAVE_SYNC_SOON_SECONDS,
+    SLAVE_TABLE_SECONDS,
+)
+from cometmq.message.names import SCHEDULE_TOPIC, TRANS_OP_HALF_TOPIC
+from cometmq.remoting.admin_bodies import TopicStatsTable
+from cometmq.remoting.admin_headers import GetTopicStatsInfoRequestHeader
 from cometmq.remoting.bodies import (
     BodyError,
+    ConsumerOffsetSerializeWrapper,
     DelayOffsetSerializeWrapper,
     SubscriptionGroupWrapper,
+    TopicConfig,
     TopicConfigSerializeWrapper,
     decode_body,
 )
@@ -42,84 +50,158 @@ from cometmq.store.message_store import MessageStore
 
 _log = logging.getLogger(__name__)
 
+_HEAD: Final = re.compile(rb'\s*\{\s*(?:"dataVersion"\s*:\s*\{[^{}]*+\}\s*,\s*)?"offsetTable"\s*:\s*\{\s*')
+_ROW: Final = re.compile(rb'("(?:[^"\\]++|\\.)*+")\s*:\s*(\{[^{}]*+\})\s*(,?)\s*')
+_TAIL: Final = re.compile(rb"\}\s*\}\s*")
+_offsets: Final = msgspec.json.Decoder(dict[int, int])
+_name: Final = msgspec.json.Decoder(str)
+
+
+def offset_rows(body: bytes) -> Iterator[tuple[str, dict[int, int]]]:
+    """Yield ``topic@group`` and the offsets of its queues, row by row: all at once would hold the loop for seconds.
+
+    The body (43) is ``{"offsetTable":{"topic@group":{0:5,1:7},…}}``, with numbers as keys, which no JSON decoder takes.
+    A body with more fields is read at once, if it is no larger than a frame of Apache's.
+
+    :raises BodyError: it cannot be read; the rows yielded before are sound.
+    """
+    head = _HEAD.match(body)
+    if head is None:
+        if len(body) > MAX_FRAME_BYTES:
+            raise BodyError(f"consumer offsets of {len(body)} bytes do not begin with their offsetTable")
+        yield from decode_body(ConsumerOffsetSerializeWrapper, body).offset_table.items()
+        return
+    at = head.end()
+    is_first = is_more = True
+    while is_more and (row := _ROW.match(body, at)) is not None:
+        try:
+            yield _name.decode(row[1]), _offsets.decode(quote_keys(row[2]))
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise BodyError(f"the consumer offsets cannot be read at byte {at}: {error}") from error
+        at = row.end()
+        is_first, is_more = False, bool(row[3])
+    if (is_more and not is_first) or _TAIL.fullmatch(body, at) is None:
+        raise BodyError(f"the consumer offsets cannot be read at byte {at}: {body[at : at + 40]!r}")
+
+
+class QueueEnds:
+    """The first offsets of queues whose messages are all older than a slave's log.
+
+    Such a queue is empty here, and would begin at 0 once the slave is the master: consumers are beyond that, and
+    messages that wait are known by their queue offsets. So a slave asks its master once for the ends of its queues;
+    when the log here has come up to the end that the master's log had then, queues without a message begin there.
+    """
+
+    def __init__(self, store: MessageStore, client: RemotingClient) -> None:
+        self._store = store
+        self._client = client
+        self._ends: dict[tuple[str, int], int] | None = None
+        self._true_at = 0
+        """From this log offset on, an empty queue here is one whose messages are older than the log here."""
+
+    async def copy(self, master: str, topics: Iterable[TopicConfig]) -> None:
+        """Ask the master if that was not done, and begin the queues as soon as possible.
+
+        :raises ReplicationError: the master's answer cannot be used.
+        :raises RemotingError: it does not answer.
+        :raises BodyError: its answer cannot be read.
+        :raises StoreError: a queue cannot be written.
+        """
+        if self._ends is None:
+            found: dict[tuple[str, int], int] = {}
+            for name in [topic.topic_name for topic in topics if self._lacks(topic)] + [TRANS_OP_HALF_TOPIC]:
+                found |= await self._ask(master, name)
+            _, self._true_at = await log_range(self._client, master)
+            self._ends = found
+        if self._store.max_physical_offset >= self._true_at:
+            for (topic, queue_id), end in self._ends.items():
+                self._store.replicated.begin_queue(topic, queue_id, end)
+            self._ends = {}
+
+    def _lacks(self, topic: TopicConfig) -> bool:
+        return not all(
+            self._store.extent(topic.topic_name, queue_id)[1]
+            for queue_id in range(max(topic.read_queue_nums, topic.write_queue_nums))
+        )
+
+    async def _ask(self, master: str, topic: str) -> dict[tuple[str, int], int]:
+        header = GetTopicStatsInfoRequestHeader(topic=topic)
+        answer = await self._client.invoke(master, RequestCode.GET_TOPIC_STATS_INFO, header)
+        if answer.code != ResponseCode.SUCCESS:
+            return {}  # a topic that it has deleted since, or that Apache's broker never lists
+        table = decode_body(TopicStatsTable, answer.body).offset_table
+        return {(topic, queue.queue_id): offsets.max_offset for queue, offsets in table.items() if offsets.max_offset}
+
 
 class SlaveSynchronize:
-    """Copies until it is stopped."""
+    """Copies the tables until it is stopped."""
 
     def __init__(
-        self,
-        store: MessageStore,
-        topics: TopicConfigManager,
-        groups: SubscriptionGroupManager,
-        offsets: ConsumerOffsetManager,
-        master: MasterAddress,
-        client: RemotingClient,
-        follower: HAClient,
-        *,
-        clock: Clock,
+        self, broker: BrokerContext, master: MasterAddress, client: RemotingClient, follower: HAClient
     ) -> None:
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._offsets = offsets
+        store = self._store = broker.store
+        self._topics = broker.topics
+        self._groups = broker.groups
+        self._offsets = broker.offsets
         self._master = master
         self._client = client
         self._follower = follower
-        self._clock = clock
         self._delays = DelayOffsets(store.config.root)
-        self._files = copied_files(store, clock=clock)
+        self._files = copied_files(store)
         self._timer = TimerCopy(store)
         self._ends = QueueEnds(store, client)
-        self._again = Periodic("copy the master's tables", SLAVE_SYNC_SECONDS, self.copy, clock=clock)
-        self._first: TimerHandle | None = None
+        self._next = Alarm(self._begin, clock=store.clock)
+        self._is_soon = True
+        """True when the next copy is the first one, or is needed soon."""
         self._task: asyncio.Task[None] | None = None
-        self._is_repeated = False
         self._copying = asyncio.Lock()
         self._troubles: dict[str, str] = {}
-        """Why what was not copied the last time was not, by its name."""
+        """Name of a part → reason why it was not copied the last time."""
 
     @property
     def trouble(self) -> str:
-        """Which tables were not copied the last time, and why; empty when all were."""
+        """The tables that were not copied the last time, with the reasons; empty when all were."""
         return "; ".join(f"{what}: {why}" for what, why in self._troubles.items())
 
     def start(self) -> None:
         """Begin, on the running loop: first after three seconds."""
-        self._first = self._clock.call_later(SLAVE_SYNC_FIRST_SECONDS, self._begin)
-
-    def _begin(self) -> None:
-        self._first = None
-        self._task = asyncio.get_running_loop().create_task(self.copy(), name="copy the master's tables")
-        if not self._is_repeated:
-            self._is_repeated = True
-            self._again.start()
+        self._next.after(SLAVE_SYNC_FIRST_SECONDS)
 
     def soon(self) -> None:
         """Copy within a second: there are messages of topics that were not copied yet."""
-        if self._first is None and (self._task is None or self._task.done()):
-            self._first = self._clock.call_later(SLAVE_SYNC_SOON_SECONDS, self._begin)
+        if not self._is_soon and (self._task is None or self._task.done()):
+            self._is_soon = True
+            self._next.after(SLAVE_SYNC_SOON_SECONDS)
+
+    def _begin(self) -> None:
+        self._is_soon = False
+        self._task = asyncio.get_running_loop().create_task(self._copy_and_repeat(), name="copy the master's tables")
+
+    async def _copy_and_repeat(self) -> None:
+        try:
+            await self.copy()
+        finally:
+            self._next.after(SLAVE_SYNC_SECONDS)
 
     async def stop(self) -> None:
-        """Copy no more; what the log here has come up to meanwhile is put in its place."""
-        if self._first is not None:
-            self._first.cancel()
+        """Copy no more; put held files in their place if the log here is far enough now."""
+        self._next.close()
         if self._task is not None:
             await self._task
-        await self._again.stop()
         try:
             await self._put_in_place()
         except OSError as error:
             _log.error("what was copied of the master cannot be written: %s", reason_of(error))
 
     async def copy(self) -> None:
-        """Copy everything once; what fails is tried again the next time."""
+        """Copy everything once; parts that fail are tried again the next time."""
         async with self._copying:
             await self._copy()
 
     async def _copy(self) -> None:
         is_placed = await self._try("what was copied before", self._put_in_place)
         address = self._master.remoting
-        if address is None or not self._follower.is_following:  # never what belongs to another log
+        if address is None or not self._follower.is_following:  # never tables that belong to another log
             return
         for what, copy in (
             ("topics", self._copy_topics),
@@ -133,7 +215,7 @@ class SlaveSynchronize:
                 return  # the master is gone
 
     async def _try(self, what: str, work: Callable[[], Awaitable[None]]) -> bool:
-        """Do one part of the copy and return whether it was done; what fails stops no other, and is said once."""
+        """Do one part of the copy; return True if it was done. A failure is logged once and stops no other part."""
         why = ""
         try:
             await work()
@@ -183,7 +265,7 @@ class SlaveSynchronize:
             await self._copy_delay_offsets(master)
 
     async def _copy_delay_offsets(self, master: str) -> None:
-        """What Apache's master says; it is behind or ahead of the log here by up to ten seconds."""
+        """Copy the offsets of Apache's master, which are behind or ahead of the log here by up to ten seconds."""
         body = await self._ask(master, RequestCode.GET_ALL_DELAY_OFFSET)
         table = decode_body(DelayOffsetSerializeWrapper, body)
         offsets = {
@@ -194,8 +276,7 @@ class SlaveSynchronize:
         await asyncio.to_thread(self._delays.save, DelayProgress(offsets))
 
     def _end(self, topic: str, queue_id: int) -> int:
-        queue = self._store.queues().get(topic, {}).get(queue_id)
-        return queue.max_offset() if queue is not None else 0
+        return self._store.extent(topic, queue_id)[1]
 
     async def _ask(self, master: str, code: RequestCode) -> bytes:
         answer = await self._client.invoke(master, code, timeout_s=SLAVE_TABLE_SECONDS)
@@ -205,6 +286,6 @@ class SlaveSynchronize:
 
 
 async def _over_turns(steps: Iterator[None]) -> None:
-    """Do one step in each turn of the loop."""
+    """Do one step a turn of the loop."""
     for _ in steps:
         await asyncio.sleep(0)

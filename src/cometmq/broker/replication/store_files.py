@@ -1,64 +1,84 @@
-"""GET_STORE_FILE (30039): slaves of CometMQ copy what this broker keeps beside its log (an extension of CometMQ's).
+"""GET_STORE_FILE (30039): slaves of CometMQ copy the master's files beside the log (an extension of CometMQ's).
 
-That is what stands below ``comet/`` and cannot be derived from what the log still has: messages that wait for longer
-than the log is kept, the table of producers' sequences, how far delayed messages are delivered, who holds which queue.
-Each of these files says at which log offset it was true, so that it may be copied at any time.
+These are the files below ``comet/`` that cannot be derived from the log, since it is deleted after some time: messages
+that wait longer, the table of producers' sequences, the progress of delay levels, the locks of queues.
+Each of them names the log offset at which it was true, so that it may be copied at any time. The slave *holds* a copy
+until the log here is on the disk up to that offset. Later changes are in the log, and the reader of the file reads the
+log from that offset on. So an old copy is as good as a new one; a new one saves reading.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from cometmq.limits import MAX_STORE_FILE_READS, STORE_FILE_PART_BYTES
+import msgspec
+
+from cometmq.broker.delay.delay_offsets import DelayOffsets, DelayProgress
+from cometmq.broker.replication.frames import ReplicationError
+from cometmq.broker.send.producer_sequences import snapshot_offsets
+from cometmq.broker.tables.rebalance_locks import HeldQueues
+from cometmq.durable import replace_file
+from cometmq.limits import (
+    COPIED_FILE_BYTES_PER_SECOND,
+    MAX_COPIED_FILE_BYTES,
+    MAX_STORE_FILE_READS,
+    STORE_FILE_PART_BYTES,
+)
+from cometmq.remoting.client import RemotingClient
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import GetStoreFileRequestHeader, GetStoreFileResponseHeader
-from cometmq.remoting.processors import ProcessorTable, Request, Response
+from cometmq.remoting.permissions import Action, needs_cluster
+from cometmq.remoting.processors import Request, Response, answers
 from cometmq.remoting.server_connection import ServerConnection
+from cometmq.store.message_store import MessageStore
+
+_log = logging.getLogger(__name__)
 
 _FILES: Final = re.compile(
     r"delayOffset\.json|locks\.json|producers\.json|timer/position\.json|timer/\d{4}-\d\d-\d\d\.(?:index|data)",
     re.ASCII,
 )
-"""The only names that are ever opened."""
+"""Only files with these names are ever opened."""
 
 
 class StoreFileProcessor:
-    """Reads parts of these files, in threads."""
+    """The master's side: reads parts of the files, in threads."""
 
     def __init__(self, root: Path) -> None:
         self._directory = root / "comet"
-        self._reading: set[asyncio.Task[None]] = set()
+        self._reading = 0
 
-    def register(self, processors: ProcessorTable) -> None:
-        """Answer the code."""
-        processors.register(RequestCode.GET_STORE_FILE, GetStoreFileRequestHeader, self.read)
-
-    def read(self, connection: ServerConnection, request: Request[Any], _body: bytes) -> Response | None:
-        """Some bytes of a file; NO_MESSAGE while there is no such file."""
-        header: GetStoreFileRequestHeader = request.header
+    @answers(
+        RequestCode.GET_STORE_FILE,
+        header=GetStoreFileRequestHeader,
+        limits=("MAX_STORE_FILE_READS", "STORE_FILE_PART_BYTES"),
+        permission=needs_cluster(Action.UPDATE),
+    )
+    async def read(
+        self, _connection: ServerConnection, request: Request[GetStoreFileRequestHeader], _body: bytes
+    ) -> Response:
+        """Give a part of a file that slaves copy; NO_MESSAGE while there is no such file."""
+        header = request.header
         if _FILES.fullmatch(header.file) is None or header.offset < 0 or header.length < 0:
             return Response(ResponseCode.INVALID_PARAMETER, remark=f"{header.file!r} is no file that slaves copy")
-        if len(self._reading) >= MAX_STORE_FILE_READS:
+        if self._reading >= MAX_STORE_FILE_READS:
             remark = f"{MAX_STORE_FILE_READS} requests read files for slaves already, try again"
             return Response(ResponseCode.SYSTEM_BUSY, remark=remark)
-        task = asyncio.get_running_loop().create_task(self._answer(connection, request), name="read for a slave")
-        self._reading.add(task)
-        task.add_done_callback(self._reading.discard)
-        return None
-
-    async def _answer(self, connection: ServerConnection, request: Request[Any]) -> None:
-        header: GetStoreFileRequestHeader = request.header
+        self._reading += 1
         try:
-            response = await asyncio.to_thread(self._read, header.file, header.offset, header.length)
+            return await asyncio.to_thread(self._read, header.file, header.offset, header.length)
         except FileNotFoundError:
-            response = Response(ResponseCode.NO_MESSAGE, remark=f"there is no {header.file}")
+            return Response(ResponseCode.NO_MESSAGE, remark=f"there is no {header.file}")
         except OSError as error:
-            response = Response(ResponseCode.SYSTEM_ERROR, remark=f"{header.file} cannot be read: {error.strerror}")
-        connection.respond(request, response)
+            return Response(ResponseCode.SYSTEM_ERROR, remark=f"{header.file} cannot be read: {error.strerror}")
+        finally:
+            self._reading -= 1
 
     def _read(self, file: str, offset: int, length: int) -> Response:
         fd = os.open(self._directory / file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -69,3 +89,165 @@ class StoreFileProcessor:
             os.close(fd)
         version = f"{stat.st_ino}.{stat.st_ctime_ns}"
         return Response(header=GetStoreFileResponseHeader(size=stat.st_size, version=version), body=body)
+
+
+class NotOfferedError(ReplicationError):
+    """The master is not a broker of CometMQ, so that it has no such files."""
+
+
+class FilePart(msgspec.Struct, frozen=True):
+    """Some bytes of a file."""
+
+    data: bytes
+    size: int
+    """Bytes of the whole file."""
+    version: str
+
+
+class MasterFiles:
+    """The slave's side: the files of a master, read over the network.
+
+    :param master: ``host:port`` for requests.
+    """
+
+    def __init__(self, client: RemotingClient, master: str) -> None:
+        self._client: Final = client
+        self._master: Final = master
+
+    async def part(self, file: str, offset: int, length: int) -> FilePart | None:
+        """Up to ``length`` bytes from ``offset`` on, as many as one answer has; ``None`` for no such file.
+
+        :raises NotOfferedError: the master does not know the request.
+        :raises ReplicationError: it cannot read the file.
+        :raises RemotingError: it does not answer.
+        """
+        header = GetStoreFileRequestHeader(file=file, offset=offset, length=min(length, STORE_FILE_PART_BYTES))
+        answer = await self._client.invoke(self._master, RequestCode.GET_STORE_FILE, header)
+        if answer.code == ResponseCode.NO_MESSAGE:
+            return None
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            raise NotOfferedError(f"master {self._master} has no files beside its log")
+        if answer.code != ResponseCode.SUCCESS:
+            raise ReplicationError(f"master {self._master} does not give {file}: code {answer.code}, {answer.remark}")
+        of_file = answer.header(GetStoreFileResponseHeader)
+        return FilePart(answer.body, of_file.size, of_file.version)
+
+    async def range(self, file: str, start: int, end: int) -> bytes:
+        """The bytes from ``start`` to ``end`` of a file that only grows.
+
+        :raises ReplicationError: the file is shorter; else as :meth:`part`.
+        """
+        data = bytearray()
+        while start + len(data) < end:
+            part = await self.part(file, start + len(data), end - start - len(data))
+            if part is None or not part.data:
+                raise ReplicationError(f"{file} of master {self._master} ends before byte {end}")
+            data += part.data
+        return bytes(data)
+
+    async def whole(self, file: str, known: str) -> FilePart | None:
+        """A file that is replaced as a whole; ``None`` when there is none, or still the version ``known``.
+
+        :raises ReplicationError: it is larger than the limit; else as :meth:`part`.
+        """
+        first = await self.part(file, 0, STORE_FILE_PART_BYTES)
+        if first is None or first.version == known:
+            return None
+        if first.size > MAX_COPIED_FILE_BYTES:
+            raise ReplicationError(
+                f"{file} of master {self._master} has {first.size} bytes, limit {MAX_COPIED_FILE_BYTES}"
+            )
+        data = bytearray(first.data)
+        while len(data) < first.size:
+            part = await self.part(file, len(data), first.size - len(data))
+            if part is None or part.version != first.version or not part.data:
+                return None  # the file has changed: it is copied the next time
+            data += part.data
+        return FilePart(bytes(data), first.size, first.version)
+
+
+Check = Callable[[bytes], tuple[int, int]]
+"""Returns the log offsets between which a file's content is true; raises ValueError when it is not such a file."""
+Write = Callable[[bytes], None]
+
+
+class CopiedFile:
+    """A copied file.
+
+    :param check: gives its log offsets.
+    :param write: puts it in its place, in a thread.
+    """
+
+    def __init__(self, name: str, store: MessageStore, check: Check, write: Write) -> None:
+        self.name: Final = name
+        self._store = store
+        self._check = check
+        self._write = write
+        self._clock = store.clock
+        self._held: tuple[tuple[int, int], FilePart] | None = None
+        self._version = ""
+        self._not_before_s = store.clock.monotonic()
+
+    async def copy(self, master: MasterFiles) -> None:
+        """Copy the master's file; it takes effect as soon as the log here is up to it.
+
+        :raises ReplicationError: the master's file cannot be used or read.
+        :raises RemotingError: the master does not answer.
+        :raises OSError: it cannot be written here.
+        """
+        if self._held is None and self._clock.monotonic() >= self._not_before_s:
+            found = await master.whole(self.name, self._version)
+            if found is None:
+                return
+            try:
+                offsets = await asyncio.to_thread(self._check, found.data)  # a large one takes a third of a second
+            except ValueError as error:
+                raise ReplicationError(f"the master's {self.name} cannot be used: {error}") from error
+            self._not_before_s = self._clock.monotonic() + found.size / COPIED_FILE_BYTES_PER_SECOND
+            self._held = (offsets, found)
+        await self.put_in_place()
+
+    async def put_in_place(self) -> None:
+        """Put the held file in its place, if the log here is up to it.
+
+        :raises OSError: it cannot be written.
+        """
+        if self._held is None:
+            return
+        (start, end), found = self._held
+        if 0 < start < self._store.min_physical_offset:
+            self._held = None  # the log here begins later: a newer file is needed
+        elif end <= self._store.flushed_position:
+            await asyncio.to_thread(self._write, found.data)
+            self._held = None
+            self._version = found.version
+
+
+def copied_files(store: MessageStore) -> list[CopiedFile]:
+    """The files that a slave copies, except those of waiting messages."""
+    root = store.config.root
+    delays = DelayOffsets(root)
+    delays.load()
+    return [
+        CopiedFile(
+            "delayOffset.json",
+            store,
+            lambda content: (_progress(content).position, _progress(content).position),
+            lambda content: delays.save(_progress(content)),
+        ),
+        CopiedFile("producers.json", store, snapshot_offsets, _writer(root / "comet" / "producers.json")),
+        CopiedFile("locks.json", store, _always, _writer(root / "comet" / "locks.json")),
+    ]
+
+
+def _progress(content: bytes) -> DelayProgress:
+    return msgspec.json.decode(content, type=DelayProgress)
+
+
+def _always(content: bytes) -> tuple[int, int]:
+    msgspec.json.decode(content, type=list[HeldQueues])
+    return 0, 0
+
+
+def _writer(path: Path) -> Write:
+    return lambda content: replace_file(path, content)

@@ -1,9 +1,9 @@
-"""TimerCopy: a slave's copy of the messages that wait for their time (the timer log of :mod:`cometmq.store.timer_log`).
+"""TimerCopy: a slave's copy of the timer log, whose messages wait for their time (:mod:`cometmq.store.timer.log`).
 
-The log has each of them, but perhaps no longer. So the files of the days are copied, which the master only appends
-to, and its position last: what it says of them is true once the log here is on the disk up to where it says. From
-that offset on the log here is kept. It has the messages that came later, and the deliveries, so that this broker, made
-a master, goes on exactly there.
+The log here has had each of them, but may no longer have it. So the files of the days are copied, which the master
+only appends to, and its position last: the position is true once the log here is on the disk up to its log offset.
+From that offset on retention deletes no file here. The log has the messages that came later, and the deliveries, so
+that this broker, made a master, goes on exactly there.
 """
 
 from __future__ import annotations
@@ -16,16 +16,15 @@ import msgspec
 import numpy as np
 
 from cometmq.broker.replication.frames import ReplicationError
-from cometmq.broker.replication.master_files import FilePart, MasterFiles
+from cometmq.broker.replication.store_files import FilePart, MasterFiles
 from cometmq.checksum import crc32
 from cometmq.limits import MAX_TIMER_COPY_BYTES
 from cometmq.message.names import TIMER_TOPIC
 from cometmq.store.disk import replace_whole
 from cometmq.store.message_store import MessageStore
-from cometmq.store.open_files import OpenFiles
-from cometmq.store.timer_day import TimerDay, day_number_of
-from cometmq.store.timer_position import TimerPosition, read_position
-from cometmq.store.timer_unit import UNIT_BYTES, UNIT_DTYPE, TimerEntry, Units, sound_units
+from cometmq.store.timer.day import OpenFiles, TimerDay, day_number_of
+from cometmq.store.timer.position import TimerPosition, read_position
+from cometmq.store.timer.unit import UNIT_BYTES, UNIT_DTYPE, TimerEntry, Units, sound_units
 
 _log = logging.getLogger(__name__)
 
@@ -34,14 +33,14 @@ _FRESH: Final = "timer.new"
 
 
 class TimerCopy:
-    """The copy in one slave's store."""
+    """The copy in a slave's store."""
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
         self._directory: Final = store.config.root / "comet" / "timer"
         self._fresh: Final = self._directory.with_name(_FRESH)
         self._days: dict[int, TimerDay] = {}
-        """Days whose units are a beginning of the master's."""
+        """Days whose units are a prefix of the master's."""
         self._held: tuple[TimerPosition, FilePart] | None = None
         self._version = ""
         self._position = read_position(self._directory / "position.json") or TimerPosition()
@@ -52,9 +51,9 @@ class TimerCopy:
         self._store.pin_log("timer", self._position.log_offset)
 
     async def copy(self, master: MasterFiles) -> None:
-        """Copy what has come since the last time.
+        """Copy the messages that came since the last time.
 
-        :raises ReplicationError: the master's files are not what they should be, or cannot be had.
+        :raises ReplicationError: the master's files are malformed, or cannot be read.
         :raises RemotingError: the master does not answer.
         :raises OSError: they cannot be written here.
         """
@@ -72,7 +71,7 @@ class TimerCopy:
         await self.put_in_place()
 
     async def put_in_place(self) -> None:
-        """Let the copied position count, if the log here is up to it.
+        """Put the copied position in its place, if the log here is up to it.
 
         :raises OSError: it cannot be written.
         """
@@ -81,7 +80,7 @@ class TimerCopy:
         position, found = self._held
         store = self._store
         if 0 < position.log_offset < store.min_physical_offset:
-            self._held, self._version = None, ""  # the log here begins later: only a newer one is of use
+            self._held, self._version = None, ""  # the log here begins later: a newer position is needed
         elif store.max_physical_offset >= position.log_offset and self._has(position.serial):
             await asyncio.to_thread(self._put, position, found.data)
             self._held = None
@@ -90,7 +89,7 @@ class TimerCopy:
             self._pin()
 
     def _has(self, serial: int) -> bool:
-        """Whether the disk has all waiting messages below ``serial``, as far as the log here ever had them."""
+        """True when the disk has all waiting messages below ``serial`` that the log here ever had."""
         unit = self._store.queue(TIMER_TOPIC, 0).unit(serial - 1) if serial else None
         if unit is None:
             return self._store.queue(TIMER_TOPIC, 0).max_offset() >= serial or not serial
@@ -103,14 +102,14 @@ class TimerCopy:
             day = TimerDay(self._directory, number, self._store.disk, OpenFiles(1))
             day.recover(self._position.days.get(number, 0))
         if not await self._is_beginning(master, day, count):
-            _log.warning("comet/timer: %s is another one at the master, it is copied anew", day.index_path.name)
+            _log.warning("comet/timer: %s is another one at the master, it is copied again", day.index_path.name)
             day = TimerDay(self._fresh, number, self._store.disk, OpenFiles(1))
         self._days[number] = day
         while day.count < count:
             await self._copy_units(master, day, count)
 
     async def _is_beginning(self, master: MasterFiles, day: TimerDay, count: int) -> bool:
-        """Whether the day ends with the unit that the master's has there; a unit tells where its record stands."""
+        """True when the day ends with the unit that the master has there; a unit names the place of its record."""
         if day.count > count:
             return False
         if not day.count:
@@ -119,14 +118,14 @@ class TimerCopy:
         with day.index_path.open("rb") as file:
             file.seek(at)
             ours = file.read(UNIT_BYTES)
-        return await master.stretch(f"timer/{day.index_path.name}", at, at + UNIT_BYTES) == ours
+        return await master.range(f"timer/{day.index_path.name}", at, at + UNIT_BYTES) == ours
 
     async def _copy_units(self, master: MasterFiles, day: TimerDay, count: int) -> None:
-        """Copy the next units and their records, up to some MB of both."""
+        """Copy the next units and their records, some MB of both at most."""
         name = day.index_path.stem
         most = min(count - day.count, MAX_TIMER_COPY_BYTES // UNIT_BYTES)
         start = day.count * UNIT_BYTES
-        raw = await master.stretch(f"timer/{name}.index", start, start + most * UNIT_BYTES)
+        raw = await master.range(f"timer/{name}.index", start, start + most * UNIT_BYTES)
         units = np.frombuffer(raw, UNIT_DTYPE)
         if any(sound_units(raw[at : at + UNIT_BYTES]) != 1 for at in range(0, len(raw), UNIT_BYTES)):
             raise ReplicationError(f"the master's timer/{name}.index is damaged from unit {day.count} on")
@@ -136,8 +135,8 @@ class TimerCopy:
         units, end = units[:few], int(ends[few - 1])
         most_bytes = MAX_TIMER_COPY_BYTES if few > 1 else self._store.config.mapped_file_size_commit_log
         if not 0 <= begin < end <= begin + most_bytes:
-            raise ReplicationError(f"the master's timer/{name}.index leads nowhere from unit {day.count} on")
-        records = await master.stretch(f"timer/{name}.data", begin, end)
+            raise ReplicationError(f"the master's timer/{name}.index names impossible places from unit {day.count} on")
+        records = await master.range(f"timer/{name}.data", begin, end)
         entries = [_entry(unit, records, begin, name) for unit in units]
         await asyncio.to_thread(_append, day, entries)
 
@@ -168,7 +167,7 @@ def _append(day: TimerDay, entries: list[TimerEntry]) -> None:
 def _entry(unit: Units, records: bytes, begin: int, name: str) -> TimerEntry:
     """The entry of one unit.
 
-    :raises ReplicationError: its record is not there.
+    :raises ReplicationError: its record is damaged.
     """
     at = int(unit["at"]) - begin
     record = records[at : at + int(unit["size"])] if at >= 0 else b""

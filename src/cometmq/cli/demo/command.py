@@ -1,9 +1,8 @@
-"""The ``cometmq demo`` command: checks the machine, shows the progress, prints the report."""
+"""The ``cometmq demo`` command: check the machine, show the progress, print the report."""
 
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import os
 import shutil
 import signal
@@ -20,11 +19,11 @@ if TYPE_CHECKING:
     from cometmq.cli.demo.stage import Observed, Plan, Progress, Stage
 
 DISK_NEEDED_BYTES: Final = 700 * 1024**2
-"""Logs, queues, index and archive of the usual size, twice over."""
+"""Logs, queues, index and archive of the default size, twice."""
 PLAIN_SECONDS: Final = 2.0
-"""How often progress is told where no terminal shows it."""
+"""Pause between two lines of progress where stderr is no terminal."""
 STILL_SECONDS: Final = 15.0
-"""The same while nothing moves."""
+"""The same while nothing changes."""
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -38,21 +37,21 @@ _ENDING: Final = (signal.SIGINT, signal.SIGTERM)
 )
 @click.option("--producers", type=click.IntRange(1, 16), default=2, show_default=True, help="Producer processes.")
 @click.option("--consumers", type=click.IntRange(1, 8), default=2, show_default=True, help="Consumer processes.")
-@click.option("--rate", type=click.FloatRange(100), default=30_000, show_default=True, help="At most so many a second.")
+@click.option("--rate", type=click.FloatRange(100), default=30_000, show_default=True, help="Most messages a second.")
 @click.option(
     "--report",
     type=click.Path(file_okay=False, path_type=Path),
     default="demo-report",
     show_default=True,
-    help="Directory for report, picture and archive.",
+    help="Directory for report, plot and archive.",
 )
-@click.option("--keep", is_flag=True, help="Keep the broker's store and the ledgers.")
+@click.option("--keep", is_flag=True, help="Keep the broker's store and the logs.")
 def command(messages: int, producers: int, consumers: int, rate: float, report: Path, keep: bool) -> int:
-    """Show the whole way of a message, with a crash in the middle.
+    """Run orders from producer to archive and back, with a crash in the middle.
 
-    Producers send orders that change their state, a group consumes them, the broker is killed and started again,
-    Spark archives the topic, audits it, replays the archive into another topic and audits that; then everything
-    acknowledged, stored, consumed, archived and replayed is compared. Exit code 0 only if it agrees.
+    Producers send changes of orders, a group consumes them, the broker is killed and started again. Spark archives
+    the topic, audits it, replays the archive into another topic and audits that. Then all counts are compared. Exit
+    code 0 only if they agree.
     """
     from cometmq.cli.demo.stage import Plan, Stage
 
@@ -67,35 +66,28 @@ def command(messages: int, producers: int, consumers: int, rate: float, report: 
 
     from rich.console import Console
 
-    from cometmq.cli.demo.compare import compare
-    from cometmq.cli.demo.report import render, save
+    from cometmq.cli.demo.report import compare, save
 
-    verdict = compare(messages, seen.acked, seen.stored, seen.consumed, seen.archived, seen.lake, seen.copied)
-    plot = plan.directory / "demo.png" if importlib.util.find_spec("matplotlib") else None
-    if plot is not None:
-        from cometmq.cli.demo.plot import draw
-
-        draw(seen, verdict, plot)
-    save(plan, seen, verdict, plot)
-    Console(highlight=False).print(render(plan, seen, verdict, plot))
+    verdict = compare(messages, seen)
+    Console(highlight=False).print(save(plan, seen, verdict))
     if verdict.agrees and not keep:
         shutil.rmtree(plan.directory / "work")
     return 0 if verdict.agrees else 1
 
 
 def forget_security() -> None:
-    """Let neither this process nor the demo's others use credentials or TLS: they are for some other cluster."""
+    """Drop credentials and TLS from the environment of this process and its children: they are for another cluster."""
     for name in VARIABLES:
         os.environ.pop(name, None)
 
 
 def check_machine(report: Path) -> None:
-    """Demand what the demo needs.
+    """Check what the demo needs.
 
-    :raises CometMQError: something is missing, with what to do about it.
+    :raises CometMQError: something is missing.
     """
-    from cometmq.cli.doctor import JAVA_WANTED, free_bytes, java_major
-    from cometmq.spark.environment import demand_spark
+    from cometmq.cli.admin.doctor import JAVA_WANTED, free_bytes, java_major
+    from cometmq.spark.session.environment import demand_spark
 
     demand_spark()
     major = java_major()
@@ -113,13 +105,13 @@ def check_machine(report: Path) -> None:
 
 
 async def played(stage: Stage) -> Observed:
-    """Run all acts; SIGINT or SIGTERM ends them, and those that follow change nothing: nothing is left behind."""
+    """Run all acts; the first SIGINT or SIGTERM cancels them, later ones do not disturb the cleaning up."""
     task, loop = asyncio.current_task(), asyncio.get_running_loop()
     assert task is not None
 
     def end() -> None:
         for number in _ENDING:
-            loop.add_signal_handler(number, lambda: None)  # processes are being killed: that must come to its end
+            loop.add_signal_handler(number, lambda: None)
         task.cancel()
 
     for number in _ENDING:
@@ -128,11 +120,11 @@ async def played(stage: Stage) -> Observed:
 
 
 class Watcher:
-    """Shows how far the demo is: bars in a terminal, lines elsewhere."""
+    """Show the progress: bars in a terminal, lines elsewhere."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._told_at = 0.0
+        self._shown_at = 0.0
         self._act = ""
         self._line = ""
         self._bars: _Bars | None = _Bars(plan.messages) if sys.stderr.isatty() else None
@@ -147,7 +139,7 @@ class Watcher:
             self._bars.bar.stop()
 
     def show(self, progress: Progress) -> None:
-        """Show it now, or soon."""
+        """Show the progress; lines only now and then."""
         if self._bars is not None:
             self._bars.show(progress)
             return
@@ -159,13 +151,13 @@ class Watcher:
             f"{progress.archived:,} archived, {progress.replayed:,} replayed of {self._plan.messages:,}"
         )
         pause = STILL_SECONDS if line == self._line else PLAIN_SECONDS
-        if progress.act != self._act or now - self._told_at >= pause:
-            self._act, self._line, self._told_at = progress.act, line, now
+        if progress.act != self._act or now - self._shown_at >= pause:
+            self._act, self._line, self._shown_at = progress.act, line, now
             click.echo(line, err=True)
 
 
 class _Bars:
-    """Four bars and what is going on."""
+    """Four bars and the current act."""
 
     def __init__(self, total: int) -> None:
         from rich.console import Console

@@ -1,6 +1,8 @@
-"""The Spark process of the demo: archives the orders, audits the archive, replays it into a new topic, audits that.
+"""The Spark process of the demo: archive the orders, audit the archive, replay it into a new topic, audit that.
 
-One session does all of it, since a session takes longer to start than each of these steps to run.
+The counts come from the audits (``cometmq.spark.audit``), as users run them. One query checks what only the demo
+knows: which events an order has, and in which order. One session runs all steps, since its start takes longer than
+each of them.
 """
 
 from __future__ import annotations
@@ -13,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from cometmq.cli.demo.orders import COPY, GROUP, TOPIC
-from cometmq.cli.demo.worker import Teller, Told
+from cometmq.cli.demo.orders import COPY, GROUP, STEPS, TOPIC
+from cometmq.cli.demo.process import Progress, Reporter, Sent
 from cometmq.cli.failures import guarded
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.durable import replace_file
@@ -22,15 +24,27 @@ from cometmq.durable import replace_file
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from cometmq.spark.audit_report import AuditReport
+    from cometmq.spark.jobs.audit.report import AuditReport
 
 _CONTENT: Final = "queueId int, queueOffset bigint, uniqKey string, tags string, keys string, body binary"
 _FINGERPRINT: Final = "bit_xor(xxhash64(queueOffset, uniqKey, tags, keys, body))"
-"""Does not depend on the order in which Spark sees the rows; every message has its offset in it."""
+"""Independent of the order in which Spark reads the rows; every message has its offset in it."""
+_EVENTS: Final = f"""
+WITH messages AS (
+  SELECT queueId, queueOffset, from_json(CAST(body AS STRING), '`order` BIGINT, step INT') AS event FROM {{archive}}
+), firsts AS (
+  SELECT queueId, event.`order` AS orderId, event.step, min(queueOffset) AS first FROM messages GROUP BY 1, 2, 3
+), ordered AS (
+  SELECT *, first < max(first) OVER (PARTITION BY orderId ORDER BY step) AS isEarly FROM firsts
+)
+SELECT queueId, count(*) AS events, sum(orderId * {STEPS} + step) AS numberSum, count_if(isEarly) AS early
+FROM ordered GROUP BY queueId
+"""
+"""Distinct events by queue; an event is early when it stands before an earlier change of its order."""
 
 
 class Task(msgspec.Struct):
-    """What the stage hands to the process as its argument."""
+    """The argument of the process."""
 
     namesrv: str
     archive: str
@@ -39,76 +53,76 @@ class Task(msgspec.Struct):
     work: str
     per_commit: int
     """Most messages of one commit of the archive."""
-    found: str
-    """File for what was found."""
+    result: str
+    """File for the result, a :class:`Lake`."""
 
 
 class Audited(msgspec.Struct):
-    """What an audit said."""
+    """The result of one audit, by queue id."""
 
     agrees: bool
     stored: dict[int, int]
-    """Messages by queue, each offset looked at."""
+    consumed: dict[int, int]
+    archived: dict[int, int]
     disagreements: list[str]
 
 
 class Lake(msgspec.Struct):
-    """What Spark found."""
+    """The results of Spark."""
 
     archive_bytes: int
     replayed: dict[int, int]
-    """Messages sent to the new topic, by queue."""
+    """Messages sent to the new topic, by queue id."""
     of_archive: Audited
     of_copy: Audited
+    events: dict[int, Sent]
+    """Distinct events in the archive, by queue id."""
+    out_of_order: int
+    """Events that stand before an earlier change of their order."""
     unlike: list[int]
-    """Queues of the new topic whose messages are not those of the archive."""
+    """Queues of the new topic whose messages differ from the archive."""
     seconds: dict[str, float]
 
 
 class _Steps:
-    """Tells the stage what is going on, and takes the time."""
+    """Reports the current step, and measures it."""
 
     def __init__(self) -> None:
-        self.told = Told()
+        self.progress = Progress()
         self.seconds: dict[str, float] = {}
-        self._teller = Teller()
+        self._reporter = Reporter()
 
     @contextmanager
     def step(self, name: str, act: str) -> Iterator[None]:
-        """One step, from its begin to its end."""
+        """Run one step."""
         began = SYSTEM_CLOCK.monotonic()
-        self.told.act = act
-        self.tell()
+        self.progress.act = act
+        self.report()
         yield
         self.seconds[name] = SYSTEM_CLOCK.monotonic() - began
 
-    def tell(self) -> None:
-        """Tell how far it is."""
-        self._teller.tell(self.told, now=True)
+    def report(self) -> None:
+        """Report the progress."""
+        self._reporter.report(self.progress, now=True)
 
 
 def run(task: Task) -> Lake:
-    """Do all steps in one session."""
-    from cometmq.cli.jobs.audit import write_audit_page
-    from cometmq.cli.jobs.replay import write_replay_page
-    from cometmq.spark.archive import archive
-    from cometmq.spark.archive_report import ArchivedBatch
-    from cometmq.spark.audit import audit
-    from cometmq.spark.environment import local_session
-    from cometmq.spark.replay import replay
-    from cometmq.spark.replay_report import ReplayedStep
+    """Run all steps in one session."""
+    from cometmq.spark import archive, audit, local_session, read_archive, replay
+    from cometmq.spark.jobs.archive.report import ArchivedBatch
+    from cometmq.spark.jobs.replay.report import ReplayedStep
 
     steps = _Steps()
     pages = Path(task.pages)
     work = Path(task.work)
 
     def archived(batch: ArchivedBatch) -> None:
-        steps.told.archived = batch.total_rows
-        steps.tell()
+        steps.progress.archived = batch.total
+        steps.report()
 
     def replayed(step: ReplayedStep) -> None:
-        steps.told.replayed = step.total
-        steps.tell()
+        steps.progress.replayed = step.total
+        steps.report()
 
     with steps.step("session", "Spark starts"):
         spark = local_session(app_name="cometmq demo", brief=True)
@@ -123,11 +137,11 @@ def run(task: Task) -> Lake:
             on_batch=archived,
         )
     with steps.step("audit", "Spark audits broker, group and archive"):
-        # What was sent again after the crash stands there twice; the demo counts it.
+        # Batches that were sent again after the crash stand twice; the demo counts them.
         of_archive = audit(
             task.namesrv, TOPIC, archive=task.archive, groups=[GROUP], allow_duplicates=True, spark=spark
         )
-        write_audit_page(of_archive, pages / "audit.html")
+        of_archive.write_page(pages / "audit.html")
     with steps.step("replay", "Spark replays the archive"):
         sent = replay(
             task.archive,
@@ -138,17 +152,21 @@ def run(task: Task) -> Lake:
             spark=spark,
             on_step=replayed,
         )
-        write_replay_page(sent, pages / "replay.html")
+        sent.write_page(pages / "replay.html")
     with steps.step("audit again", "Spark audits the copy"):
         of_copy = audit(task.namesrv, COPY, allow_duplicates=True, spark=spark)
-        write_audit_page(of_copy, pages / "audit-copy.html")
-        unlike = _unlike(spark, task)
+        of_copy.write_page(pages / "audit-copy.html")
+        rows = read_archive(spark, task.archive)
+        unlike = _unlike(spark, task.namesrv, rows)
+        events = spark.sql(_EVENTS, archive=rows).collect()
     spark.stop()
     return Lake(
         archive_bytes=kept.bytes,
         replayed={of.queue_id: of.messages for of in sent.queues},
         of_archive=_audited(of_archive),
         of_copy=_audited(of_copy),
+        events={row.queueId: Sent(row.events, row.numberSum) for row in events},
+        out_of_order=sum(row.early for row in events),
         unlike=unlike,
         seconds=steps.seconds,
     )
@@ -158,17 +176,17 @@ def _audited(report: AuditReport) -> Audited:
     return Audited(
         agrees=report.agrees,
         stored={of.queue_id: of.stored or 0 for of in report.queues},
+        consumed={of.queue_id: of.consumed.get(GROUP, 0) - (of.first or 0) for of in report.queues},
+        archived={of.queue_id: of.archived or 0 for of in report.queues},
         disagreements=[found.what for found in report.disagreements],
     )
 
 
-def _unlike(spark: SparkSession, task: Task) -> list[int]:
-    """Queues whose messages differ between archive and copy: in offset, unique key, tag, keys or body."""
-    from cometmq.spark.archive_reader import read_archive
-
-    source = spark.read.format("rocketmq").option("namesrvAddr", task.namesrv).option("topic", COPY)
+def _unlike(spark: SparkSession, namesrv: str, archived: DataFrame) -> list[int]:
+    """Return the queues whose messages differ between archive and copy in offset, unique key, tag, keys or body."""
+    source = spark.read.format("rocketmq").option("namesrvAddr", namesrv).option("topic", COPY)
     copied = _fingerprints(source.schema(_CONTENT).load())
-    kept = _fingerprints(read_archive(spark, task.archive))
+    kept = _fingerprints(archived)
     return sorted(queue for queue in kept.keys() | copied.keys() if kept.get(queue) != copied.get(queue))
 
 
@@ -181,7 +199,7 @@ def _fingerprints(frame: DataFrame) -> dict[int, tuple[int, int]]:
 
 def _run() -> None:
     task = msgspec.json.decode(sys.argv[1], type=Task)
-    replace_file(Path(task.found), msgspec.json.encode(run(task)))
+    replace_file(Path(task.result), msgspec.json.encode(run(task)))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""The stream of the demo: orders that change their state, every change one message.
+"""The stream of the demo: orders, with a message for every change of their state.
 
-All changes of an order go to one queue, in their order. An order is created, paid, shipped and
-delivered, or cancelled on the way. The stream is the same at every run.
+All changes of an order go to one queue in their order. An order is created, paid, shipped and delivered, or
+cancelled on the way. Every run has the same stream.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cometmq.message.message import Message
 
 TOPIC: Final = "orders"
 COPY: Final = "orders-again"
-"""Where the archive is replayed to."""
+"""The topic that the archive is replayed to."""
 GROUP: Final = "order-desk"
 DELIVERED: Final = ("created", "paid", "shipped", "delivered")
 CANCELLED_EARLY: Final = ("created", "cancelled")
@@ -27,7 +27,7 @@ STEPS: Final = 8
 _LIVES: Final = (DELIVERED, CANCELLED_EARLY, CANCELLED_LATE)
 _CHANCES: Final = (88, 7, 5)
 _OPEN_ORDERS: Final = 2_000
-"""Orders of one producer that are under way at a time."""
+"""Open orders of one producer at a time."""
 _PRODUCTS: Final = ("lamp", "kettle", "desk", "scarf", "bicycle", "globe", "violin", "teapot")
 _REGIONS: Final = ("north", "east", "south", "west")
 
@@ -44,11 +44,11 @@ class OrderEvent(msgspec.Struct):
 
     @property
     def number(self) -> int:
-        """The same for this event alone, whatever happens to its message."""
+        """The number of this event; it stays the same when the message is sent again."""
         return self.order * STEPS + self.step
 
     def to_message(self) -> Message:
-        """The message that tells of it; found by its order, filtered by its state."""
+        """Return the message of this event, with the order as key and the state as tag."""
         return Message(
             TOPIC,
             msgspec.json.encode(self),
@@ -70,7 +70,7 @@ class _Order(NamedTuple):
 
 
 def events_of(producer: int, producers: int, events: int) -> Iterator[OrderEvent]:
-    """Yield `events` changes of the orders of one producer, many orders under way at a time."""
+    """Yield ``events`` changes of the orders of one producer; many orders are open at a time."""
     chance = random.Random(producer)
     open_orders: list[tuple[_Order, int]] = []
     next_order = producer

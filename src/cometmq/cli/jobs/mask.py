@@ -1,34 +1,37 @@
-"""``cometmq pipeline mask``: copies with fields masked, keys dropped, and what was encrypted made readable."""
+"""``cometmq pipeline mask``: masked copies, dropped keys, and encrypted values made readable."""
 
 from __future__ import annotations
 
+import inspect
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from cometmq.cli.failures import DONE, PARTLY_DONE
-from cometmq.cli.jobs.access import access_option
-from cometmq.cli.jobs.reading import Reading, end, reading_options, report_options, wrong_use
-from cometmq.cli.jobs.stopping import stopped_by_sigterm
-from cometmq.cli.jobs.table import table_options
-from cometmq.cli.visible import json_text, visible
+from cometmq.cli.jobs.command import (
+    DIRECTORY,
+    FILE,
+    REPORT_OPTIONS,
+    end,
+    job_running,
+    load,
+    options_of,
+    params_of,
+    wrong_use,
+)
+from cometmq.cli.output import json_text, visible
 from cometmq.quantity import quantity
+from cometmq.spark.jobs.options import MaskOptions, MaskToTopicOptions
 
 if TYPE_CHECKING:
-    from cometmq.cli.job_report import Plot
-    from cometmq.spark.archive_table import TableFormat
-    from cometmq.spark.mask_report import MaskedStep, MaskReport
-    from cometmq.spark.mask_rules import MaskRules
+    from cometmq.spark.jobs.mask.keys import KeyStore
+    from cometmq.spark.jobs.mask_rules import MaskRules
 
-F = TypeVar("F", bound=Callable[..., Any])
-_file = click.Path(path_type=Path, dir_okay=False)
-_directory = click.Path(path_type=Path, file_okay=False)
-
-_master_key = click.option(
-    "--master-key-file", type=_file, help="Holds the master key, base64; otherwise $COMETMQ_MASK_MASTER_KEY."
+_KEYS: Final = click.option("--keys", type=FILE, required=True, help="File of the subjects' keys.")
+_MASTER_KEY: Final = click.option(
+    "--master-key-file", type=FILE, help="Holds the master key, base64; otherwise $COMETMQ_MASK_MASTER_KEY."
 )
 
 
@@ -37,82 +40,41 @@ def command() -> None:
     """Copy messages with fields masked, hashed or encrypted; drop keys; reveal."""
 
 
-@command.command("copy")
-@reading_options
-@click.option("--topic", "topics", multiple=True, required=True, help="A topic; may be given several times.")
-@click.option("--to-archive", type=_directory, help="Directory of the copy.")
-@table_options
-@click.option("--to", help="Topic to send the copy of one topic to, which must exist; needs --work.")
-@click.option("--work", type=_directory, help="With --to: directory that keeps how far the copy is.")
-@click.option("--to-namesrv", help="With --to: nameservers of that topic, if not --namesrv.")
-@access_option("--to-access", "With --to, if not --access: credentials and TLS")
-@click.option("--by-key", is_flag=True, help="With --to: choose queues anew by key, instead of keeping them.")
-@click.option("--rate", type=click.FloatRange(0, min_open=True), help="With --to: most messages a second.")
-@click.option("--rules", "rules_file", type=_file, help="TOML file of the rules.")
-@click.option("--rule", "rule_texts", multiple=True, metavar="FIELD=ACTION", help="A rule; may be given several times.")
-@click.option("--subject", metavar="PATH", help="With --rule: whose key encrypts, such as $.userId.")
-@click.option("--not-json", type=click.Choice(["apart", "drop", "fail"]), help="With --rule: bodies that are no JSON.")
-@click.option("--keys", type=_file, help="File of the subjects' keys, for rules that encrypt.")
-@_master_key
-@click.option("--hash-secret-file", type=_file, help="Secret of hashes; otherwise $COMETMQ_MASK_HASH_SECRET.")
-@click.option("--dry-run", is_flag=True, help="Write nothing; count, and show messages before and after.")
-@click.option("--samples", type=click.IntRange(0, 100), default=3, show_default=True, help="With --dry-run: how many.")
-@click.option("--step", type=click.IntRange(1), default=200_000, show_default=True, help="Offsets of one step.")
-@report_options
-def copy(
-    reading: Reading,
-    topics: tuple[str, ...],
-    to_archive: Path | None,
-    table_format: TableFormat | None,
-    to: str | None,
-    work: Path | None,
-    to_namesrv: str | None,
-    to_access: dict[str, str],
-    by_key: bool,
-    rate: float | None,
-    rules_file: Path | None,
-    rule_texts: tuple[str, ...],
+def _copy(
+    rules: Path | None,
+    rule: tuple[str, ...],
     subject: str | None,
     not_json: str | None,
-    dry_run: bool,
-    step: int,
-    **named: Any,
+    page: Path | None,
+    output: str,
+    **said: Any,
 ) -> int:
-    """Copy topics with fields dropped, masked, hashed or encrypted.
-
-    The copy is an archive (--to-archive) or another topic (--to). The same command goes on where the last run
-    stopped. Exit codes: 0 done; 1 failed, what was copied stays; 2 wrong use; 3 partly done: stopped early, or some
-    messages could not be masked and are apart.
-    """
-    from cometmq.spark.mask import mask, mask_to_topic
-
-    if (to_archive is None) == (to is None) or (to is None) != (work is None):
+    to, topics = said["to"], said["topic"]
+    if (said["to_archive"] is None) == (to is None) or (to is None) != (said["work"] is None):
         raise click.UsageError("say where the copy goes: --to-archive DIR, or --to TOPIC and --work DIR")
     if to is not None and len(topics) > 1:
         raise click.UsageError("one topic is copied to one topic: name one --topic with --to")
-    if to is None and (by_key or rate is not None or to_namesrv is not None or to_access):
+    of_topic = (said["by_key"], said["rate"] is not None, said["to_namesrv"] is not None, said["to_access"])
+    if to is None and any(of_topic):
         raise click.UsageError("--by-key, --rate, --to-namesrv and --to-access go with --to")
-    if to_archive is None and table_format is not None:
+    if to is not None and any(said[name] is not None for name in ("format", "catalog", "table")):
         raise click.UsageError("--format, --catalog and --table go with --to-archive")
-    with stopped_by_sigterm() as stop, wrong_use():
-        named |= {"dry_run": dry_run, "step_offsets": step, "master": reading.master, "on_step": _tell, "stop": stop}
-        rules = _rules(rules_file, rule_texts, subject, not_json)
-        if to_archive is not None:
-            done = mask(reading.source, topics, rules, to_archive, table_format=table_format, **named)
+    with job_running(MaskOptions) as running:
+        options = options_of(MaskOptions, said, rules=_rules(rules, rule, subject, not_json), **running)
+        if to is None:
+            done = load("mask.job:mask")(options)
         else:
-            assert to is not None, "one of the two is given"
-            assert work is not None, "it goes with --to"
-            target = to_namesrv or reading.namesrv
-            named |= {"by_key": by_key, "per_second": rate, "to_access": to_access or None}
-            done = mask_to_topic(reading.source, topics[0], rules, work, target, to, **named)
-    code = end(reading, done, f"Masked copy of {', '.join(topics)}", _plots, DONE if done.complete else PARTLY_DONE)
-    if done.samples and reading.output == "table":
+            said["to_namesrv"] = said["to_namesrv"] or said["namesrv"]
+            source = {"source": options.source, "topic": topics[0], "rules": options.rules}
+            done = load("mask.job:mask_to_topic")(options_of(MaskToTopicOptions, said, **source, **running))
+    code = end(done, page, output)
+    if done.samples and output == "table":
         click.echo(visible(done.render_samples(), lines=True))
     return code
 
 
 def _rules(file: Path | None, texts: tuple[str, ...], subject: str | None, not_json: str | None) -> MaskRules:
-    from cometmq.spark.mask_rules import APART, rules_from_options, rules_from_toml
+    from cometmq.spark.jobs.mask_rules import APART, rules_from_options, rules_from_toml
 
     if file is None:
         return rules_from_options(texts, subject=subject, not_json=not_json or APART)
@@ -121,27 +83,43 @@ def _rules(file: Path | None, texts: tuple[str, ...], subject: str | None, not_j
     return rules_from_toml(file)
 
 
-def _tell(step: MaskedStep) -> None:
-    speed = step.total / step.seconds if step.seconds else 0.0
-    click.echo(f"{quantity(step.messages, 'message')} copied; {step.total:,} so far, {speed:,.0f} messages/s", err=True)
+command.add_command(
+    click.Command(
+        "copy",
+        params=[
+            *params_of(MaskOptions),
+            *params_of(MaskToTopicOptions, only=("work", "namesrv", "to", "by_key", "per_second", "to_access")),
+            click.Option(["--rules"], type=FILE, help="TOML file of the rules."),
+            click.Option(["--rule"], multiple=True, metavar="FIELD=ACTION", help="A rule; may be given several times."),
+            click.Option(
+                ["--subject"],
+                metavar="PATH",
+                help="With --rule: path to the subject whose key encrypts, such as $.userId.",
+            ),
+            click.Option(
+                ["--not-json"],
+                type=click.Choice(["apart", "drop", "fail"]),
+                help="With --rule: what to do with bodies that are not JSON.",
+            ),
+            *REPORT_OPTIONS,
+        ],
+        callback=_copy,
+        help=inspect.getdoc(MaskOptions),
+    )
+)
 
 
-def _plots(done: MaskReport) -> list[Plot]:
-    from cometmq.cli.job_report import Bars, Line
+def _store(keys: Path, master_key_file: Path | None) -> KeyStore:
+    from cometmq.spark.jobs.mask.keys import KeyStore, master_key_place
 
-    plots: list[Plot] = [
-        Bars("Masked", "values", [name[:24] for name in done.values], {"values": [*done.values.values()]})
-    ]
-    if len(done.steps) > 1:
-        totals = {"messages": [step.total for step in done.steps]}
-        plots.append(Line("Progress", "messages copied", "seconds", [step.seconds for step in done.steps], totals))
-    return plots
+    with wrong_use():
+        return KeyStore(keys, master_key_place(master_key_file))
 
 
 @command.command("forget")
 @click.argument("subjects", nargs=-1)
-@click.option("--keys", type=_file, required=True, help="File of the subjects' keys.")
-@_master_key
+@_KEYS
+@_MASTER_KEY
 @click.option("--dry-run", is_flag=True, help="Drop nothing; say how many have a key.")
 def forget(subjects: tuple[str, ...], keys: Path, master_key_file: Path | None, dry_run: bool) -> int:
     """Drop the keys of SUBJECTS for ever.
@@ -149,10 +127,7 @@ def forget(subjects: tuple[str, ...], keys: Path, master_key_file: Path | None, 
     Without any they are read from stdin, one a line. Exit codes: 0 done; 1 failed; 2 wrong use; 3 some had no key, and
     will never get one.
     """
-    from cometmq.spark.mask_keys import KeyStore, master_key_place
-
-    with wrong_use():
-        store = KeyStore(keys, master_key_place(master_key_file))
+    store = _store(keys, master_key_file)
     drop = store.has_key if dry_run else store.forget
     known = unknown = 0
     try:
@@ -169,29 +144,27 @@ def forget(subjects: tuple[str, ...], keys: Path, master_key_file: Path | None, 
 
 
 @command.command("reveal")
-@click.option("--archive", type=_directory, required=True, help="Directory of the masked copy.")
+@click.option("--archive", type=DIRECTORY, required=True, help="Directory of the masked copy.")
 @click.option("--topic", "topics", multiple=True, help="Only this topic; may be given several times.")
-@click.option("--keys", type=_file, required=True, help="File of the subjects' keys.")
-@_master_key
+@_KEYS
+@_MASTER_KEY
 def reveal(archive: Path, topics: tuple[str, ...], keys: Path, master_key_file: Path | None) -> int:
     """Write a masked copy's messages with encrypted values opened.
 
-    They go to stdout, a line of JSON each. A message with an encrypted value that was changed is told on stderr
+    They go to stdout, a line of JSON each. A message with an encrypted value that was changed goes to stderr
     instead, as a line of JSON with the reason. Exit codes: 0 done; 1 failed; 2 wrong use; 3 keys of some values were
     dropped, which stay as they are, or some messages were changed.
     """
     import msgspec
 
-    from cometmq.spark.apart import Apart
-    from cometmq.spark.mask_keys import KeyStore, master_key_place
-    from cometmq.spark.mask_reveal import Revealer, revealed_messages
+    from cometmq.spark.jobs.mask.keys import Revealer, revealed_messages
+    from cometmq.spark.records.bad_messages import BadMessage
 
-    with wrong_use():
-        store = KeyStore(keys, master_key_place(master_key_file))
+    store = _store(keys, master_key_file)
     revealer = Revealer(store.key_of)
     changed = 0
 
-    def tell(message: Apart) -> None:
+    def tell(message: BadMessage) -> None:
         nonlocal changed
         changed += 1
         click.echo(json_text(msgspec.to_builtins(message)), err=True)

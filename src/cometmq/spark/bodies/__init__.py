@@ -1,10 +1,49 @@
 """Bodies as text, JSON, Avro and Protobuf, in both directions, as functions of columns; no jars are needed.
 
-``frame.select(from_avro("body", schema).alias("order"))``. See ``docs/spark-bodies.md``.
+``frame.select(from_avro("body", schema).alias("order"))``. See ``docs/spark-bodies.md``. Text and JSON are expressions
+of Spark itself, which run in the JVM.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from cometmq.spark.bodies.avro import from_avro, to_avro
+from cometmq.spark.bodies.codec import FAILFAST, PERMISSIVE, is_permissive
 from cometmq.spark.bodies.protobuf import from_protobuf, to_protobuf
-from cometmq.spark.bodies.text import as_json, as_text
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+    from pyspark.sql.types import ArrayType, MapType, StructType
 
 __all__ = ["as_json", "as_text", "from_avro", "from_protobuf", "to_avro", "to_protobuf"]
+
+
+def as_text(body: Column | str, *, mode: str = PERMISSIVE) -> Column:
+    """Decode bodies as UTF-8; another body gives null, with ``mode="FAILFAST"`` it fails the query.
+
+    :raises OptionError: the mode is unknown.
+    """
+    from pyspark.sql import functions as f
+
+    permissive = is_permissive(mode)
+    text = (f.col(body) if isinstance(body, str) else body).cast("string")
+    return f.try_validate_utf8(text) if permissive else f.validate_utf8(text)
+
+
+def as_json(
+    body: Column | str, schema: StructType | ArrayType | MapType | str | None = None, *, mode: str = PERMISSIVE
+) -> Column:
+    """Parse bodies as JSON into a VARIANT or, with a schema (DDL or a type of Spark), into columns of these types.
+
+    A body that is no JSON gives null (with a schema: null in every field), with ``mode="FAILFAST"`` it fails the query.
+
+    :raises OptionError: the mode is unknown.
+    """
+    from pyspark.sql import functions as f
+
+    permissive = is_permissive(mode)
+    text = as_text(body, mode=mode)
+    if schema is not None:
+        return f.from_json(text, schema, {"mode": PERMISSIVE if permissive else FAILFAST})
+    return f.try_parse_json(text) if permissive else f.parse_json(text)

@@ -3,9 +3,9 @@
 Types are those of Spark's own ``from_avro``: a union of several types is a struct of ``member0``, ``member1``, … of
 which one is set. Schemas that contain themselves, for which Spark has no fitting type, are refused.
 
-fastavro does not tell which type of a union a value had (an int or a long?). A record adds no bytes to its fields in
-Avro, so each type of such a union is read and written as a record of one field, named as the struct's: the bytes are
-the same, and the field tells.
+fastavro does not tell which type of a union a value had (an int or a long?). In Avro a record adds no bytes to its
+fields, so each type of such a union is read and written as a record of one field, named as the struct's: the bytes are
+the same, and the field names the type.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from cometmq.spark.bodies.codec import decoded, encoded
-from cometmq.spark.bodies.modes import FAILFAST, PERMISSIVE
+from cometmq.spark.bodies.codec import FAILFAST, PERMISSIVE, decoded, encoded
 from cometmq.spark.errors import OptionError
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 Schema = str | Path | Mapping[str, Any]
-"""A schema as JSON, as what JSON says, or the path of its file (``.avsc``)."""
+"""A schema as JSON text, as parsed JSON, or the path of its file (``.avsc``)."""
 
 _PLAIN: Final = {
     "boolean": "BooleanType",
@@ -52,7 +51,7 @@ _WIDER: Final = ((frozenset({"int", "long"}), "LongType"), (frozenset({"float", 
 """Unions of two types that have one in Spark."""
 _MEMBER: Final = "CometMQUnionMember"
 _BASE_ONLY: Final = ("time-millis", "time-micros", "duration", "uuid")
-"""Logical types that Spark has no type for: their values are those of the types beneath."""
+"""Logical types without a type in Spark: their values are those of the underlying types."""
 
 
 def from_avro(
@@ -65,8 +64,8 @@ def from_avro(
 ) -> Column:
     """Decode bodies.
 
-    :param schema: what is wanted.
-    :param writer_schema: what the bodies were written with, where that is another one; Avro resolves the difference.
+    :param schema: of the values.
+    :param writer_schema: of the bodies, where it is another one; Avro resolves the difference.
     :param mode: PERMISSIVE: a body that is not of the schema gives null; FAILFAST: it fails the query.
     :param with_reason: gives ``struct<value, reason>``: why the value is null.
     :raises OptionError: a schema, or the mode, cannot be used.
@@ -93,7 +92,7 @@ class AvroCodec:
     writer_schema: str | None = None
 
     def __post_init__(self) -> None:
-        self.spark_type  # noqa: B018 (is made here once, so that a bad schema is told when the query is written)
+        self.spark_type  # noqa: B018 (so that a bad schema is an error when the query is written)
         if self.writer_schema is not None and (_read(self.schema).unions or _read(self.writer_schema).unions):
             raise OptionError(
                 "an Avro union of several types cannot be resolved from what it was written with",
@@ -112,7 +111,7 @@ class AvroCodec:
         return _spark_type(_read(self.schema).parsed, {}, ())
 
     def decode(self, body: bytes) -> Any:
-        """One datum, and nothing after it."""
+        """Decode one datum with nothing after it."""
         from fastavro import schemaless_reader
 
         source = io.BytesIO(body)
@@ -125,7 +124,7 @@ class AvroCodec:
         return value
 
     def encode(self, value: Any) -> bytes:
-        """One datum."""
+        """Encode one datum."""
         from fastavro import schemaless_writer
 
         target = io.BytesIO()
@@ -144,11 +143,11 @@ def _text(schema: Schema) -> str:
 
 @dataclass(frozen=True)
 class _Read:
-    """A schema as fastavro has it."""
+    """A schema parsed by fastavro."""
 
     parsed: Any
     unions: bool
-    """Whether some type in it is a union whose types are read as records."""
+    """True when the types of some union in it are read as records."""
 
 
 @lru_cache(maxsize=64)
@@ -167,7 +166,7 @@ def _read(text: str) -> _Read:
 
 
 def _prepared(schema: Any, numbers: Iterator[int]) -> Any:
-    """The schema without logical types whose Python values Spark does not take, and with the records of unions.
+    """Remove logical types whose Python values Spark does not accept, and add the records of unions.
 
     :param numbers: makes the names of these records.
     """
@@ -175,22 +174,22 @@ def _prepared(schema: Any, numbers: Iterator[int]) -> Any:
         return _prepared_union(schema, numbers)
     if not isinstance(schema, dict):
         return schema
-    kept = {name: value for name, value in schema.items() if name != "logicalType" or value not in _BASE_ONLY}
+    prepared = {name: value for name, value in schema.items() if name != "logicalType" or value not in _BASE_ONLY}
     for name in ("type", "items", "values"):
-        if name in kept:
-            kept[name] = _prepared(kept[name], numbers)
-    if isinstance(kept.get("fields"), list):
-        kept["fields"] = [_prepared_field(field, numbers) for field in kept["fields"]]
-    return kept
+        if name in prepared:
+            prepared[name] = _prepared(prepared[name], numbers)
+    if isinstance(prepared.get("fields"), list):
+        prepared["fields"] = [_prepared_field(field, numbers) for field in prepared["fields"]]
+    return prepared
 
 
 def _prepared_field(field: Any, numbers: Iterator[int]) -> Any:
-    """A field; its default is a value of the first type of a union."""
-    kept = _prepared(field, numbers)
-    match kept:
+    """Prepare a field; its default is a value of the first type of a union."""
+    prepared = _prepared(field, numbers)
+    match prepared:
         case {"type": [{"name": str(name)}, *_], "default": default} if name.startswith(_MEMBER):
-            return kept | {"default": {"member0": default}}
-    return kept
+            return prepared | {"default": {"member0": default}}
+    return prepared
 
 
 def _prepared_union(schema: list[Any], numbers: Iterator[int]) -> list[Any]:
@@ -210,13 +209,13 @@ def _prepared_union(schema: list[Any], numbers: Iterator[int]) -> list[Any]:
 
 
 def _member(schema: Any, member: int, numbers: Iterator[int]) -> dict[str, Any]:
-    """A type of a union as a record of one field; it has no namespace, so that names in it mean what they meant."""
+    """Make a record of one field for a type of a union; it has no namespace, so that names in it keep their meaning."""
     field = {"name": f"member{member}", "type": _prepared(schema, numbers)}
     return {"type": "record", "name": f"{_MEMBER}{next(numbers)}", "fields": [field]}
 
 
 def _spark_type(schema: Any, named: dict[str, Any], inside: tuple[str, ...]) -> DataType:
-    """The type of a parsed schema; ``named`` gathers what later parts may name, ``inside`` are the records around."""
+    """Find the type of a parsed schema; ``named`` collects named types, ``inside`` has the enclosing records."""
     from pyspark.sql import types
 
     if isinstance(schema, list):

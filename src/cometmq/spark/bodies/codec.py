@@ -1,12 +1,11 @@
-"""Runs a codec over a column, an Arrow batch at a time: bodies into values, values into bodies."""
+"""Codecs of bodies, and the functions that run them over a column, an Arrow batch at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from cometmq.spark.bodies.modes import is_permissive
-from cometmq.spark.errors import BadBodyError
+from cometmq.spark.errors import BadBodyError, OptionError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -14,8 +13,27 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 
+PERMISSIVE: Final = "PERMISSIVE"
+FAILFAST: Final = "FAILFAST"
+
+
+def is_permissive(mode: str) -> bool:
+    """Tell whether a bad body gives null instead of failing the query; modes are those of Spark's ``from_json``.
+
+    :raises OptionError: the mode is neither PERMISSIVE nor FAILFAST.
+    """
+    folded = mode.upper()
+    if folded == "DROPMALFORMED":
+        raise OptionError(
+            "mode DROPMALFORMED: a column cannot drop rows", next_step="use PERMISSIVE, and .where('… IS NOT NULL')"
+        )
+    if folded not in (PERMISSIVE, FAILFAST):
+        raise OptionError(f"mode is {PERMISSIVE} or {FAILFAST}, not {mode!r}")
+    return folded == PERMISSIVE
+
+
 class Codec(Protocol):
-    """One schema in one format; it is pickled to the executors."""
+    """One schema in one format; it is pickled for the executors."""
 
     @property
     def name(self) -> str:
@@ -23,23 +41,23 @@ class Codec(Protocol):
 
     @property
     def spark_type(self) -> DataType:
-        """The type of its values."""
+        """The Spark type of its values."""
 
     def decode(self, body: bytes) -> Any:
-        """A value that Arrow can convert.
+        """Decode a body into a value that Arrow can convert.
 
         :raises Exception: it is not of this schema.
         """
 
     def encode(self, value: Any) -> bytes:
-        """The body of a value as Arrow gives it.
+        """Encode a value of Arrow's as a body.
 
         :raises Exception: the value does not fit the schema.
         """
 
 
 def decoded(codec: Codec, body: Column | str, *, called: str, mode: str, with_reason: bool) -> Column:
-    """A column of values or, with ``with_reason``, of ``struct<value, reason>``; plans name it ``called``."""
+    """Decode a column into values or, with ``with_reason``, ``struct<value, reason>``; plans show ``called``."""
     from pyspark.sql import functions as f
     from pyspark.sql.pandas.functions import arrow_udf
     from pyspark.sql.pandas.types import to_arrow_type
@@ -67,7 +85,7 @@ def decoded(codec: Codec, body: Column | str, *, called: str, mode: str, with_re
 
 
 def encoded(codec: Codec, value: Column | str, *, called: str, mode: str) -> Column:
-    """A column of bodies; plans name it ``called``."""
+    """Encode a column into bodies; plans show the name ``called``."""
     from pyspark.sql import functions as f
     from pyspark.sql.pandas.functions import arrow_udf
     from pyspark.sql.types import BinaryType
@@ -87,7 +105,7 @@ def encoded(codec: Codec, value: Column | str, *, called: str, mode: str) -> Col
 
 
 def _named(run: Callable[[pa.Array], pa.Array], called: str) -> Callable[[pa.Array], pa.Array]:
-    """As Spark wants it: it tells the kind of a function by its annotations, which must be types and no text."""
+    """Give a function the name and annotations that Spark wants: types, not their text."""
     import pyarrow as pa
 
     run.__name__ = called
@@ -111,19 +129,19 @@ def _each(column: pa.Array, convert: Callable[[Any], Any]) -> tuple[list[Any], l
 
 
 def _converted(values: list[Any], reasons: list[str | None], kind: pa.DataType) -> tuple[pa.Array, list[str | None]]:
-    """Values as Arrow has them; one that its type cannot hold is bad too."""
+    """Convert values to Arrow; one that does not fit the type is bad too."""
     import pyarrow as pa
 
     try:
         return pa.array(values, kind), reasons
     except (pa.ArrowException, OverflowError, TypeError, ValueError):
-        kept, told = list(values), list(reasons)
+        values, reasons = list(values), list(reasons)
         for at, value in enumerate(values):
             try:
                 pa.array([value], kind)
             except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
-                kept[at], told[at] = None, _reason(error)
-        return pa.array(kept, kind), told
+                values[at], reasons[at] = None, _reason(error)
+        return pa.array(values, kind), reasons
 
 
 def _demand(permissive: bool, codec: Codec, done: str, reasons: list[str | None]) -> None:

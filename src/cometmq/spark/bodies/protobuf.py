@@ -13,8 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from cometmq.spark.bodies.codec import decoded, encoded
-from cometmq.spark.bodies.modes import FAILFAST, PERMISSIVE
+from cometmq.spark.bodies.codec import FAILFAST, PERMISSIVE, decoded, encoded
 from cometmq.spark.errors import OptionError
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 Descriptor = Path | bytes
-"""The file that ``protoc`` writes, or what is in it (``FileDescriptorSet``)."""
+"""The file that ``protoc`` writes, or its content (``FileDescriptorSet``)."""
 
 _UNSIGNED_64: Final = ("TYPE_UINT64", "TYPE_FIXED64")
 _PLAIN: Final = {
@@ -51,7 +50,7 @@ def from_protobuf(
     """Decode bodies.
 
     :param message: full name of the message type, as in ``shop.Order``.
-    :param descriptor: says what it looks like.
+    :param descriptor: of the type.
     :param mode: PERMISSIVE: a body that is not of the type gives null; FAILFAST: it fails the query.
     :param with_reason: gives ``struct<value, reason>``: why the value is null.
     :raises OptionError: the descriptor, the type or the mode cannot be used.
@@ -77,7 +76,7 @@ class ProtobufCodec:
     descriptor: bytes
 
     def __post_init__(self) -> None:
-        self.spark_type  # noqa: B018 (is made here once, so that a bad type is told when the query is written)
+        self.spark_type  # noqa: B018 (so that a bad type is an error when the query is written)
 
     @property
     def name(self) -> str:
@@ -90,11 +89,11 @@ class ProtobufCodec:
         return _message_type(_message_class(self.message, self.descriptor).DESCRIPTOR, ())
 
     def decode(self, body: bytes) -> Any:
-        """One message."""
+        """Decode one message."""
         return _reader(self.message, self.descriptor)(_message_class(self.message, self.descriptor).FromString(body))
 
     def encode(self, value: Any) -> bytes:
-        """One message."""
+        """Encode one message."""
         message = _message_class(self.message, self.descriptor)()
         _fill(message, value)
         encoded: bytes = message.SerializeToString()
@@ -133,7 +132,7 @@ def _message_class(name: str, descriptor: bytes) -> Any:
 
 
 def _message_type(kind: Any, inside: tuple[str, ...]) -> DataType:
-    """The type of a message type; ``inside`` are those around it."""
+    """Find the Spark type of a message type; ``inside`` has the enclosing ones."""
     from pyspark.sql import types
 
     if kind.full_name in _WELL_KNOWN:
@@ -177,7 +176,7 @@ Read = Callable[[Any], Any]
 
 @lru_cache(maxsize=64)
 def _reader(name: str, descriptor: bytes) -> Read:
-    """A function from a message to what Arrow takes, with all that can be known of the type worked out before."""
+    """Make a function from a message to a value for Arrow; everything that depends on the type alone is done here."""
     return _message_reader(_message_class(name, descriptor).DESCRIPTOR)
 
 

@@ -1,14 +1,12 @@
 """The sink ``df.write.format("rocketmq")``: rows become messages, in batches, with a guarantee chosen by name.
 
-=================  ==============================================================================
-``options``        what a writer is asked for
-``columns``        the columns of a row: names, types, checks of a schema
-``encoding``       Arrow batches → the bytes of messages, vectorised; bad rows are found here
-``placing``        which queue a row goes to, and how rows are cut into chunks
-``delivery``       one chunk at a time in each queue; busy and broken brokers are waited for
-``guards``         what keeps rows of a repeated task from being stored twice: ``effectively_once``,
-                   ``exactly_once``
-``task``           one Spark task: rows in, chunks out, a commit message
-``writers``        what Spark calls
-=================  ==============================================================================
+====================  ===========================================================================
+``options``           options and columns of a writer, and the check of a schema
+``writer``            the classes that Spark calls, and one Spark task: rows in, a commit message out
+``encoding``          Arrow batches → the bytes of messages and their ids, vectorised; finds bad rows
+``placing``           routes of topics; chooses the queue of each row, and cuts rows into chunks
+``delivery``          sends chunks by :mod:`cometmq.client.blocking.sender`, as a guard allows
+``effectively_once``  the guard for any broker: asks which rows are stored
+``exactly_once``      the guard for brokers with producer sequences: numbers the rows
+====================  ===========================================================================
 """

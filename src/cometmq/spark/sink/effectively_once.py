@@ -1,39 +1,55 @@
-"""Effectively once, with any broker: before a task adds rows to a queue it asks the broker which of them are there.
+"""Effectively once, with any broker: before a task adds rows to a queue it asks the broker which of them are stored.
 
-The ids of messages (UNIQ_KEY) are the same whenever a row is sent, and brokers find messages by them (QUERY_MESSAGE,
-the index). The rows of one queue are stored in their order, so what an earlier attempt stored is the beginning of them:
-one question tells that there is nothing, and a binary search finds where it ends. After that the queue is asked no
-more, until a connection breaks and nobody knows what became of a request. Before a broker is asked its index has to
-hold what the broker acknowledged to an earlier attempt (:mod:`cometmq.spark.sink.dispatch`).
+Theory of operation. A row has the same message id (UNIQ_KEY) whenever it is sent, and a broker finds messages by their
+ids in its index (QUERY_MESSAGE). A task sends the rows of one queue in their order, one request at a time, so the rows
+that an earlier attempt stored are the first ones of the queue:
+
+1. Before the first chunk of a queue is sent, one question tells whether its first row is stored. If it is not, no row
+   is, and the queue is asked no more. If it is, a binary search finds the first row that is not stored.
+2. When the fate of a request is unknown (the broker was too busy, or the connection broke), the chunk is searched again
+   in the same way, and only its unstored end is sent again.
+3. After the last chunk the task proves, once for each broker and worker, that the broker finds the last row by its id.
+   A broker whose index is switched off finds nothing, and would store every row of a repeated task twice.
+
+Faults. A broker answers a send as soon as its log has the message; the index follows some milliseconds later, so a
+message that is stored may not be found yet. Therefore a broker is asked only after its index holds what its log held
+when the search began (:func:`await_dispatch`). A request of an attempt that died, or whose connection broke, may still
+be on its way to the log; therefore ``STORE_SECONDS`` pass before that. A request that takes longer than this to arrive
+is the remaining case in which a row is stored twice; :mod:`~cometmq.spark.sink.exactly_once` has no such case.
 """
 
 from __future__ import annotations
 
-import itertools
 import threading
+from collections.abc import Mapping
 from typing import Final
 
+from cometmq.client.blocking.cluster import ANSWER_SECONDS, Patience
+from cometmq.client.blocking.connections import borrowed
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.message.properties import UNIQ_KEY
 from cometmq.message.record import iter_records
 from cometmq.remoting.blocking import BlockingConnectionError
+from cometmq.remoting.bodies import BodyError, KVTable, decode_body
 from cometmq.remoting.codes import RequestCode, ResponseCode
-from cometmq.remoting.denials import denial_step
+from cometmq.remoting.errors import denial_step
 from cometmq.remoting.headers import QueryMessageRequestHeader
-from cometmq.spark.connections import borrowed
+from cometmq.remoting.security import Security
 from cometmq.spark.errors import SinkError
-from cometmq.spark.queues import Queue
-from cometmq.spark.sink.dispatch import await_dispatch
-from cometmq.spark.sink.identity import TaskIdentity
+from cometmq.spark.records.queues import Queue
+from cometmq.spark.sink.delivery import Guard
+from cometmq.spark.sink.encoding import TaskIdentity
 from cometmq.spark.sink.options import SinkOptions
-from cometmq.spark.sink.placing import Chunk
-from cometmq.spark.sink.routes import ANSWER_SECONDS, WriteRoute
+from cometmq.spark.sink.placing import Chunk, WriteRoute
 
 STORE_SECONDS: Final = 1.0
-"""What a broker is given to store a request whose connection broke or whose sender died, before it is asked."""
+"""Time for a broker to store a request whose connection broke or whose sender died."""
 PROOF_SECONDS: Final = 10.0
-"""What a broker is given to index the last message of a task, before its index is taken for switched off."""
+"""Time for a broker to index the last message of a task, before its index is taken for switched off."""
+UNTOLD_SECONDS: Final = 1.0
+"""Time for the index of a broker that does not tell how far it is."""
 _PAUSE_SECONDS: Final = 0.1
+_DISPATCH_PAUSE_SECONDS: Final = 0.01
 _QUERY_MESSAGES: Final = 32
 _FOR_EVER_MS: Final = 2**63 - 1
 
@@ -41,15 +57,15 @@ _proven: set[str] = set()
 """Addresses of the brokers whose index is known to work, for the life of this worker."""
 
 
-class EffectivelyOnce:
-    """Looks for the rows of one task."""
+class EffectivelyOnce(Guard):
+    """The guard that looks for the rows of one task."""
 
     def __init__(
         self, options: SinkOptions, identity: TaskIdentity, attempt: int = 0, *, clock: Clock = SYSTEM_CLOCK
     ) -> None:
         self._options = options
         self._is_unsettled = attempt > 0
-        """Whether a request may be on its way to a store of which nobody waits for the answer any more."""
+        """True while a request of another attempt, or of a broken connection, may be on its way."""
         self._identity = identity
         self._clock = clock
         self._answer_s = min(ANSWER_SECONDS, options.send_timeout_s)
@@ -57,15 +73,16 @@ class EffectivelyOnce:
         self._indexed: set[str] = set()
         """Brokers whose index holds what earlier attempts sent."""
         self._is_new: set[Queue] = set()
+        """Queues that hold no further rows of earlier attempts."""
         self._last_of: dict[str, Chunk] = {}
 
     def settle(self, _topic: str, route: WriteRoute) -> WriteRoute:
-        """The queues that the topic has now."""
+        """Return the queues that the topic has now."""
         self._masters.update(route.masters)
         return route
 
     def unsent(self, chunk: Chunk) -> Chunk | None:
-        """The rows that the broker does not find.
+        """Return the rows that the broker does not find.
 
         :raises SinkError: it does not answer.
         """
@@ -75,12 +92,8 @@ class EffectivelyOnce:
             self._last_of[chunk.queue.broker] = unsent
         return unsent
 
-    def properties(self, _chunk: Chunk) -> str:
-        """None."""
-        return ""
-
     def still_unsent(self, chunk: Chunk) -> Chunk | None:
-        """The rows that the broker does not find, after some time to store them."""
+        """Return the rows that the broker does not find, after some time to store them."""
         self._indexed.discard(chunk.queue.broker)
         self._is_unsettled = True
         return self._search(chunk)
@@ -105,7 +118,7 @@ class EffectivelyOnce:
                     threading.Event().wait(_PAUSE_SECONDS)
 
     def _search(self, chunk: Chunk) -> Chunk | None:
-        """What of the chunk is not stored; what is stored is its beginning."""
+        """Return the part of the chunk that is not stored; what is stored is its beginning."""
         if not self._is_stored(chunk, 0):
             return chunk
         if self._is_stored(chunk, len(chunk) - 1):
@@ -130,16 +143,16 @@ class EffectivelyOnce:
             end_timestamp=_FOR_EVER_MS,
             unique_key_query=True,
         )
-        address, access = self._masters[queue.broker], self._options.access
-        give_up_at = self._clock.monotonic() + self._options.send_timeout_s
-        for attempt in itertools.count():
+        address, security = self._masters[queue.broker], self._options.access.security()
+        patience = Patience(self._clock, self._options.send_timeout_s, _PAUSE_SECONDS)
+        while True:
             try:
                 if queue.broker not in self._indexed:
                     if self._is_unsettled:
                         threading.Event().wait(STORE_SECONDS)
-                    await_dispatch(queue.broker, address, access, patience_s=self._answer_s, clock=self._clock)
+                    await_dispatch(queue.broker, address, security, patience_s=self._answer_s, clock=self._clock)
                     self._indexed.add(queue.broker)
-                with borrowed(address, access, self._answer_s) as link:
+                with borrowed(address, security, self._answer_s) as link:
                     answer = link.invoke(RequestCode.QUERY_MESSAGE, header)
                 if answer.code == ResponseCode.QUERY_NOT_FOUND:
                     return False
@@ -150,10 +163,49 @@ class EffectivelyOnce:
                     raise SinkError(f"broker {queue.broker} does not say what is stored: {reason}", next_step=advice)
             except BlockingConnectionError as error:
                 reason = error.message
-            if attempt and self._clock.monotonic() > give_up_at:
+            if not patience.again():
                 raise SinkError(
                     f"broker {queue.broker} does not say whether messages are stored: {reason}",
                     next_step="is it running? option sendTimeoutMs waits longer",
                 )
-            threading.Event().wait(_PAUSE_SECONDS)
-        raise AssertionError("count() never ends")
+
+
+def await_dispatch(broker: str, address: str, security: Security, *, patience_s: float, clock: Clock) -> None:
+    """Return when the index of a broker holds all that the broker has acknowledged until now.
+
+    The broker's runtime information (GET_BROKER_RUNTIME_INFO, ``AdminBrokerProcessor.prepareRuntimeInfo``) has the end
+    of the log and, read after it, the number of bytes that wait to be dispatched: their difference is never beyond what
+    is dispatched.
+
+    :param patience_s: time for all of it, and for each answer.
+    :raises BlockingConnectionError: the broker does not answer.
+    :raises SinkError: the index is not that far within ``patience_s``.
+    """
+    wanted: int | None = None
+    give_up_at = clock.monotonic() + patience_s
+    while True:
+        with borrowed(address, security, patience_s) as link:
+            answer = link.invoke(RequestCode.GET_BROKER_RUNTIME_INFO)
+        table = _table(answer.body) if answer.code == ResponseCode.SUCCESS else {}
+        try:
+            end, behind = int(table["commitLogMaxOffset"]), int(table["dispatchBehindBytes"])
+        except (KeyError, ValueError):
+            threading.Event().wait(UNTOLD_SECONDS)
+            return
+        wanted = end if wanted is None else wanted
+        if end - behind >= wanted:
+            return
+        if clock.monotonic() > give_up_at:
+            raise SinkError(
+                f"the index of broker {broker} ({address}) is {behind} bytes behind its log, so it is not known which "
+                "rows are stored",
+                next_step="is its disk slow or full? option sendTimeoutMs waits longer",
+            )
+        threading.Event().wait(_DISPATCH_PAUSE_SECONDS)
+
+
+def _table(body: bytes) -> Mapping[str, str]:
+    try:
+        return decode_body(KVTable, body).table
+    except BodyError:
+        return {}

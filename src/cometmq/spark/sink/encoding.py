@@ -1,26 +1,42 @@
-"""Arrow batches → messages as they stand in the body of a SEND_BATCH_MESSAGE, vectorised.
+"""Arrow batches → messages as in the body of a SEND_BATCH_MESSAGE, vectorised; rows that cannot be sent are found here.
 
-Rows that must go alone (delayed, or packed) are encoded in the same form and taken apart again, since they are few.
+Rows that must go alone (delayed, or with a compressed body) are encoded in the same form, and are decoded again
+when they are sent, since they are few.
+
+The same rows get the same message ids whenever they are sent again. An id (UNIQ_KEY) has 32 hex digits in the layout
+of RocketMQ's clients: ten bytes of a hash of the task and of the row's number without its low 16 bits, four zero bytes
+where clients have a time, and the low 16 bits.
 """
 
 from __future__ import annotations
 
+import hashlib
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cometmq.limits import MAX_SPARK_BATCH_BODY_BYTES
+from cometmq.limits import MAX_PROPERTIES_BYTES, MAX_SPARK_BATCH_BODY_BYTES
 from cometmq.message.batch import PIECE_OVERHEAD_BYTES
-from cometmq.spark.sink.columns import DELAY_COLUMNS
-from cometmq.spark.sink.identity import TaskIdentity
-from cometmq.spark.sink.options import SinkOptions
-from cometmq.spark.sink.properties import encode_properties_of
-from cometmq.spark.sink.rows import RowPlace, refuse_first
+from cometmq.message.properties import (
+    DELAY,
+    KEY_SEPARATOR,
+    KEYS,
+    RESERVED_NAMES,
+    SHARDING_KEY,
+    TAGS,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
+    UNIQ_KEY,
+)
+from cometmq.spark.errors import SinkError
+from cometmq.spark.sink.options import DELAY_COLUMNS, SinkOptions
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -37,11 +53,11 @@ class EncodedRows:
     where: RowPlace
     pieces: pa.BinaryArray
     alone: npt.NDArray[np.bool_]
-    """Rows that cannot go with others."""
+    """Marks rows that cannot be in a batch of messages."""
 
 
 class MessageParts(NamedTuple):
-    """One message, taken out of its piece."""
+    """One message, decoded from its piece."""
 
     flag: int
     body: bytes
@@ -49,7 +65,7 @@ class MessageParts(NamedTuple):
 
 
 def parts_of(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Cut what Spark hands over where it is too large to be encoded at once."""
+    """Cut a batch of Spark's that is too large to be encoded at once."""
     if batch.nbytes <= MAX_SPARK_BATCH_BODY_BYTES or batch.num_rows == 1:
         yield batch
         return
@@ -87,8 +103,8 @@ def encode_rows(batch: pa.RecordBatch, first_row: int, identity: TaskIdentity, o
     return EncodedRows(batch, where, pieces, delayed)
 
 
-def take_apart(piece: bytes) -> MessageParts:
-    """The message of one piece."""
+def decode_piece(piece: bytes) -> MessageParts:
+    """Decode the message of one piece."""
     _, _, _, flag, length = _HEAD.unpack_from(piece)
     body_end = _HEAD.size + length
     return MessageParts(flag, piece[_HEAD.size : body_end], piece[body_end + _SHORT.size :].decode())
@@ -125,7 +141,7 @@ def _body(batch: pa.RecordBatch, where: RowPlace, options: SinkOptions) -> Any:
 
 
 def _delayed(batch: pa.RecordBatch, where: RowPlace) -> npt.NDArray[np.bool_]:
-    """The rows with a delay, after a check that each has one at most."""
+    """Mark the rows with a delay, after a check that each has at most one."""
     kinds = np.zeros(batch.num_rows, np.int8)
     for name in DELAY_COLUMNS:
         if name in batch.schema.names:
@@ -140,3 +156,257 @@ def _delayed(batch: pa.RecordBatch, where: RowPlace) -> npt.NDArray[np.bool_]:
         batch, kinds > 1, where, f"more than one of {', '.join(DELAY_COLUMNS)} is given", "leave the others null"
     )
     return kinds > 0
+
+
+_NOT_THE_USERS: Final = RESERVED_NAMES | {SHARDING_KEY, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS}
+_EMPTY: Final = pa.scalar(b"", pa.binary())
+
+
+def encode_properties_of(batch: pa.RecordBatch, ids: npt.NDArray[np.uint8], where: RowPlace) -> pa.BinaryArray:
+    """Encode the properties of each row.
+
+    :param ids: the message ids as ASCII, shape ``(rows, 32)``.
+    :raises SinkError: a row has a reserved name, a separator inside a value, or more than 32,767 bytes.
+    """
+    columns = {name: batch.column(name) for name in batch.schema.names}
+    pieces: list[Any] = []
+    count = 0  # of separators of each kind, if no value contains any
+    for name, column in (
+        (TAGS, columns.get("tags")),
+        (KEYS, _keys(batch, columns["keys"], where) if "keys" in columns else None),
+        (SHARDING_KEY, columns.get("shardingKey")),
+        (DELAY, _positive(columns["delayLevel"]) if "delayLevel" in columns else None),
+        (TIMER_DELAY_MS, columns.get("delayMs")),
+        (TIMER_DELIVER_MS, _milliseconds(columns["deliverAt"]) if "deliverAt" in columns else None),
+    ):
+        if column is not None:
+            piece, filled = _piece(name, column)
+            pieces += piece
+            count += filled
+    if "properties" in columns:
+        own, filled = _own(batch, columns["properties"], where)
+        pieces.append(own)
+        count += filled
+    rows = batch.num_rows
+    unique = pa.FixedSizeBinaryArray.from_buffers(pa.binary(ids.shape[1]), rows, [None, pa.py_buffer(ids)])
+    pieces += [_scalar(f"{UNIQ_KEY}\x01"), unique.cast(pa.binary()), _scalar("\x02")]
+    texts = pc.binary_join_element_wise(*pieces, _EMPTY)
+    _check_separators(batch, texts, count + rows, where)
+    refuse_first(
+        batch,
+        pc.greater(pc.binary_length(texts), MAX_PROPERTIES_BYTES),
+        where,
+        f"its properties have more than the {MAX_PROPERTIES_BYTES} bytes that can be stored",
+        "put large values into the body",
+    )
+    return texts
+
+
+def _scalar(text: str) -> Any:
+    return pa.scalar(text.encode(), pa.binary())
+
+
+def _piece(name: str, column: Any) -> tuple[list[Any], int]:
+    """Return what is joined for one property, and how many rows have it; null and empty values are left out."""
+    values = _bytes(column)
+    empty = pc.equal(pc.binary_length(values), 0)
+    if pc.any(empty).as_py():
+        values = pc.if_else(empty, pa.scalar(None, pa.binary()), values)
+    head, tail = _scalar(f"{name}\x01"), _scalar("\x02")
+    if not values.null_count:
+        return [head, values, tail], len(values)
+    joined = pc.binary_join_element_wise(head, values, tail, _EMPTY)
+    return [pc.fill_null(joined, b"")], len(values) - values.null_count
+
+
+def _bytes(column: Any) -> Any:
+    if pa.types.is_integer(column.type):
+        column = column.cast(pa.string())
+    return column.cast(pa.binary())
+
+
+def _positive(levels: Any) -> Any:
+    return pc.if_else(pc.greater(levels, 0), levels, pa.scalar(None, levels.type))
+
+
+def _milliseconds(times: Any) -> Any:
+    return pc.divide(times.cast(pa.timestamp("us", times.type.tz)).cast(pa.int64()), 1000)
+
+
+def _keys(batch: pa.RecordBatch, column: Any, where: RowPlace) -> Any:
+    if not pa.types.is_list(column.type):
+        return column
+    joined = _joined(column)
+    refuse_first(
+        batch,
+        pc.and_(pc.is_null(joined), pc.is_valid(column)),
+        where,
+        "one of its keys is null",
+        "leave nulls out, as in array_compact(keys)",
+    )
+    return joined
+
+
+def _joined(column: Any) -> Any:
+    """Join arrays of keys; Arrow joins only lists whose elements may be null."""
+    return pc.binary_join(column.cast(pa.list_(pa.string())), KEY_SEPARATOR)
+
+
+def _own(batch: pa.RecordBatch, column: Any, where: RowPlace) -> tuple[Any, int]:
+    """Encode the application's properties of each row; return them and their number."""
+    if column.offset:
+        column = pa.concat_arrays([column])
+    offsets = column.offsets
+    names, values = column.keys.cast(pa.binary()), column.items.cast(pa.binary())
+    reserved = pc.is_in(names, value_set=pa.array([name.encode() for name in sorted(_NOT_THE_USERS)], pa.binary()))
+    _refuse_entry(
+        batch,
+        offsets,
+        reserved,
+        where,
+        "its properties have a name that is reserved for RocketMQ",
+        "use the sink's columns (tags, keys, delayLevel …), or take it out with map_filter",
+    )
+    absent = pc.or_kleene(
+        pc.is_null(values), pc.or_(pc.equal(pc.binary_length(names), 0), pc.equal(pc.binary_length(values), 0))
+    )
+    joined = pc.binary_join_element_wise(names, _scalar("\x01"), values, _scalar("\x02"), _EMPTY)
+    entries = pc.if_else(absent, _EMPTY, joined)
+    lists = pa.ListArray.from_arrays(offsets, entries)
+    first, last = offsets[0].as_py(), offsets[-1].as_py()
+    return pc.binary_join(lists, b""), (last - first) - int(pc.sum(absent[first:last]).as_py() or 0)
+
+
+def _refuse_entry(batch: pa.RecordBatch, offsets: Any, bad: Any, where: RowPlace, fault: str, next_step: str) -> None:
+    """Refuse the row of the first map entry that is marked."""
+    marked = np.flatnonzero(np.asarray(bad.fill_null(False)))
+    if len(marked):
+        rows = np.zeros(batch.num_rows, bool)
+        rows[np.searchsorted(np.asarray(offsets), marked, side="right") - 1] = True
+        refuse_first(batch, rows, where, fault, next_step)
+
+
+def _check_separators(batch: pa.RecordBatch, texts: pa.BinaryArray, expected: int, where: RowPlace) -> None:
+    """Count the separators: more than the sink wrote means that a value contains one and could not be read back."""
+    data = np.frombuffer(texts.buffers()[2], np.uint8)[: pc.sum(pc.binary_length(texts)).as_py()]
+    if all(np.count_nonzero(data == separator) == expected for separator in (1, 2)):
+        return
+    fault, next_step = "{} hold one of the separators 0x01 and 0x02", "take them out with translate(...)"
+    for name in ("tags", "keys", "shardingKey"):
+        if name in batch.schema.names:
+            column = batch.column(name)
+            joined = _joined(column) if pa.types.is_list(column.type) else column
+            refuse_first(batch, _has_separator(joined), where, fault.format(name), next_step)
+    properties = batch.column("properties")
+    for entries in (properties.keys, properties.items):
+        bad = _has_separator(entries)
+        _refuse_entry(batch, properties.offsets, bad, where, fault.format("properties"), next_step)
+
+
+def _has_separator(texts: Any) -> Any:
+    return pc.match_substring_regex(texts, "[\x01\x02]").fill_null(False)
+
+
+class RowPlace(NamedTuple):
+    """Partition and number of the first row of a batch."""
+
+    partition: int
+    first_row: int
+
+
+_TELLING: Final = ("topic", "keys", "tags", "shardingKey")
+_SHOWN_CHARS: Final = 80
+
+
+def refuse_first(batch: pa.RecordBatch, bad: Any, where: RowPlace, fault: str, next_step: str) -> None:
+    """Refuse the first row of a batch that is marked.
+
+    :param bad: a boolean for each row, as an Arrow or numpy array without nulls.
+    :raises SinkError: one is marked.
+    """
+    marked: npt.NDArray[np.bool_] = np.asarray(bad)
+    if marked.any():
+        refuse_row(batch, int(marked.argmax()), where, fault, next_step)
+
+
+def refuse_row(batch: pa.RecordBatch, index: int, where: RowPlace, fault: str, next_step: str) -> None:
+    """Refuse one row.
+
+    :raises SinkError: always.
+    """
+    values = [
+        f"{name} {str(value)[:_SHOWN_CHARS]!r}"
+        for name in _TELLING
+        if name in batch.schema.names and (value := batch.column(name)[index].as_py()) is not None
+    ]
+    context = f" ({', '.join(values)})" if values else ""
+    raise SinkError(
+        f"row {where.first_row + index} of partition {where.partition}{context}: {fault}", next_step=next_step
+    )
+
+
+ID_CHARS: Final = 32
+_PREFIX_BYTES: Final = 10
+_BLOCK_BITS: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class TaskIdentity:
+    """A task: the same for every attempt."""
+
+    producer: str
+    """The query of a stream, or one write of a batch."""
+    batch: int
+    """The micro-batch of a stream; 0 for a batch."""
+    partition: int
+
+    def message_id(self, row: int) -> str:
+        """Return the id of one row."""
+        return f"{self._prefix(row >> _BLOCK_BITS)}{row & 0xFFFF:04X}"
+
+    def message_ids(self, first: int, count: int) -> npt.NDArray[np.uint8]:
+        """Return the ids of ``count`` rows from ``first`` on, as ASCII of shape ``(count, 32)``."""
+        ids = np.empty((count, ID_CHARS), np.uint8)
+        done = 0
+        while done < count:
+            row = first + done
+            part = min(count - done, (1 << _BLOCK_BITS) - (row & 0xFFFF))
+            ids[done : done + part, :-4] = np.frombuffer(self._prefix(row >> _BLOCK_BITS).encode(), np.uint8)
+            ids[done : done + part, -4:] = _low_digits()[row & 0xFFFF : (row & 0xFFFF) + part]
+            done += part
+        return ids
+
+    def _prefix(self, block: int) -> str:
+        text = f"{self.producer}\n{self.batch}\n{self.partition}\n{block}"
+        return hashlib.blake2b(text.encode(), digest_size=_PREFIX_BYTES).hexdigest().upper() + "00000000"
+
+
+@cache
+def _low_digits() -> npt.NDArray[np.uint8]:
+    """Make ``0000`` to ``FFFF`` as ASCII, shape ``(65536, 4)``."""
+    digits = np.frombuffer(b"0123456789ABCDEF", np.uint8)
+    numbers = np.arange(1 << _BLOCK_BITS)
+    return digits[np.stack([numbers >> shift & 15 for shift in (12, 8, 4, 0)], axis=1)]
+
+
+def task_attempt() -> int:
+    """Return the number of the attempt that this process runs now, from 0; only inside a task of Spark."""
+    from pyspark import TaskContext
+
+    context: Any = TaskContext.get()
+    return int(context.attemptNumber())
+
+
+def task_identity(producer: str | None, *, streaming: bool) -> TaskIdentity:
+    """Return the identity of the task that this process runs now; only inside a task of Spark.
+
+    :param producer: id of a batch, or option ``producerId`` of a stream; without it a stream has the id of its query.
+    """
+    from pyspark import TaskContext
+
+    context: Any = TaskContext.get()
+    if not streaming:
+        return TaskIdentity(producer or "", 0, context.partitionId())
+    query = producer or context.getLocalProperty("sql.streaming.queryId")
+    batch = int(context.getLocalProperty("streaming.sql.batchId"))
+    return TaskIdentity(query, batch, context.partitionId())

@@ -1,18 +1,35 @@
-"""Exactly once, with brokers that know sequences of producers (CometMQ): the sink numbers the rows of each queue.
+"""Exactly once, with brokers that know producer sequences (CometMQ): the sink numbers the rows of each queue.
 
-Before its first message to a broker a task opens its producer there. The answer fences earlier attempts of the same
-task, and says how many rows of each queue are stored already, with a checksum over them. These rows are passed over;
-that they are the same ones as before is checked by the checksum, where they end.
+Theory of operation. The *producer* of a task is its query and partition, and a *lane* is the rows that it sends to one
+queue in one batch. Every attempt of the task has the same rows in the same order, so row ``n`` of a lane is the same
+message in every attempt.
+
+1. Before its first message to a broker a task opens its producer there (OPEN_PRODUCER). The answer gives the task a
+   higher epoch than every attempt before it, and the state of each lane: how many rows are stored, a CRC over them, and
+   a note of the queues among which the rows were dealt. From then on the broker refuses requests of lower epochs
+   (PRODUCER_FENCED).
+2. Rows are dealt to the queues of the note, or to those that the topic has now when no attempt has stored anything.
+3. The stored rows of a lane are passed over. Where they end, their CRC is compared: other rows are an error.
+4. Each request carries its sequence: producer, batch, epoch, number of its first row, number of rows, CRC. The broker
+   stores a request that begins at its next row, acknowledges one that it has, and refuses one that leaves a gap.
+5. At the end no lane may hold more rows than this attempt had.
+
+Faults. A request of unknown fate is sent again as it is. A task that dies is repeated by Spark under a higher epoch; an
+executor that Spark has given up, and that goes on, is fenced. A broker that lost acknowledged rows answers
+SEQUENCE_GAP: the task fails, and its next attempt learns how many rows are left and sends the others again. Rows that
+come in another order (``rand()``, another number of cores) are found by the CRC and are an error, never a silent loss.
+``docs/exactly-once.md`` describes the broker's side.
 """
 
 from __future__ import annotations
 
 import itertools
-import threading
 from dataclasses import dataclass
 from typing import Final
 
 from cometmq.checksum import crc32
+from cometmq.client.blocking.cluster import ANSWER_SECONDS, Patience
+from cometmq.client.blocking.connections import borrowed
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.message.producer_sequence import ProducerLane, ProducerLanes, ProducerSequence
 from cometmq.message.properties import PRODUCER_SEQUENCE
@@ -20,15 +37,14 @@ from cometmq.remoting.blocking import BlockingConnectionError
 from cometmq.remoting.bodies import decode_body
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import RemotingCommand
-from cometmq.remoting.denials import denial_step
+from cometmq.remoting.errors import denial_step
 from cometmq.remoting.headers import OpenProducerRequestHeader, OpenProducerResponseHeader
-from cometmq.spark.connections import borrowed
 from cometmq.spark.errors import SinkError
-from cometmq.spark.queues import Queue
-from cometmq.spark.sink.identity import TaskIdentity
+from cometmq.spark.records.queues import Queue
+from cometmq.spark.sink.delivery import Guard
+from cometmq.spark.sink.encoding import TaskIdentity
 from cometmq.spark.sink.options import SinkOptions
-from cometmq.spark.sink.placing import Chunk
-from cometmq.spark.sink.routes import ANSWER_SECONDS, WriteRoute
+from cometmq.spark.sink.placing import Chunk, WriteRoute
 
 _PAUSE_SECONDS: Final = 0.1
 _ORDER_ADVICE: Final = (
@@ -39,16 +55,16 @@ _ORDER_ADVICE: Final = (
 
 @dataclass(slots=True)
 class _Lane:
-    """The rows of this task in one queue."""
+    """The rows of this task in one queue, as far as they were looked at."""
 
     stored: ProducerLane
-    """What the broker had when the task began."""
+    """The broker's state when the task began."""
     rows: int = 0
     crc: int = 0
 
 
-class ExactlyOnce:
-    """Numbers the rows of one task."""
+class ExactlyOnce(Guard):
+    """The guard that numbers the rows of one task."""
 
     def __init__(self, options: SinkOptions, identity: TaskIdentity, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._options = options
@@ -63,7 +79,7 @@ class ExactlyOnce:
         self._properties: dict[Queue, str] = {}
 
     def settle(self, topic: str, route: WriteRoute) -> WriteRoute:
-        """The queues among which the rows of a repeated task were dealt the first time, else those there are now.
+        """Return the queues among which an earlier attempt dealt the rows, else the queues of now.
 
         :raises SinkError: a broker knows no sequences, does not answer, or has a later run of this task.
         """
@@ -89,7 +105,7 @@ class ExactlyOnce:
         return WriteRoute(queues, route.masters)
 
     def unsent(self, chunk: Chunk) -> Chunk | None:
-        """The rows that the broker has not, after a check of those that it has.
+        """Return the rows that the broker does not have, after a check of those that it has.
 
         :raises SinkError: the broker has other rows in the place of these.
         """
@@ -120,12 +136,8 @@ class ExactlyOnce:
         return rest
 
     def properties(self, chunk: Chunk) -> str:
-        """Its sequence."""
+        """Return its sequence."""
         return self._properties[chunk.queue]
-
-    def still_unsent(self, chunk: Chunk) -> Chunk | None:
-        """All of it: the broker recognises what it has."""
-        return chunk
 
     def finish(self) -> None:
         """Check that no earlier attempt had more rows.
@@ -164,27 +176,25 @@ class ExactlyOnce:
     def _ask(self, broker: str, address: str) -> RemotingCommand:
         """Open the producer; a broker that is busy or away is asked again until the patience is over."""
         header = OpenProducerRequestHeader(producer=self._producer, batch=self._batch)
-        give_up_at = self._clock.monotonic() + self._options.send_timeout_s
-        for attempt in itertools.count():
+        patience = Patience(self._clock, self._options.send_timeout_s, _PAUSE_SECONDS)
+        while True:
             try:
-                with borrowed(address, self._options.access, self._answer_s) as connection:
+                with borrowed(address, self._options.access.security(), self._answer_s) as connection:
                     answer = connection.invoke(RequestCode.OPEN_PRODUCER, header)
                 if answer.code != ResponseCode.SYSTEM_BUSY:
                     return answer
                 reason = answer.remark
             except BlockingConnectionError as error:
                 reason = error.message
-            if attempt and self._clock.monotonic() > give_up_at:
+            if not patience.again():
                 raise SinkError(
                     f"broker {broker} ({address}) does not open a producer: {reason}",
                     next_step="is it running? option sendTimeoutMs waits longer",
                 )
-            threading.Event().wait(_PAUSE_SECONDS)
-        raise AssertionError("count() never ends")
 
 
 def _note_of(route: WriteRoute) -> str:
-    """The queues of a route as text, ``broker:numbers,broker:numbers``."""
+    """Write the queues of a route as text, ``broker:count,broker:count``."""
     return ",".join(
         f"{broker}:{sum(1 for _ in queues)}"
         for broker, queues in itertools.groupby(route.queues, lambda queue: queue.broker)

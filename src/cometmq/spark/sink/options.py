@@ -1,22 +1,33 @@
-"""The options of the rocketmq sink: names in the manner of Spark's Kafka connector, words of RocketMQ."""
+"""Options and columns of the rocketmq sink: names in the manner of Spark's Kafka connector, words of RocketMQ."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final
+from typing import Final
 
 from cometmq.limits import MAX_MESSAGE_BYTES
 from cometmq.message.names import check_topic
 from cometmq.message.producer_sequence import is_producer_id
 from cometmq.message.sysflag import CompressionType
+from cometmq.options import nearest
 from cometmq.spark.access import ACCESS_OPTION_NAMES, Access, parse_access
 from cometmq.spark.errors import OptionError
-from cometmq.spark.options import DEFAULT_GROUP, canonical_options, parse_addresses, parse_count, parse_group
+from cometmq.spark.options import (
+    DEFAULT_GROUP,
+    canonical_options,
+    folded_names,
+    option,
+    option_names,
+    parse_addresses,
+    parse_count,
+    parse_declared,
+    parse_group,
+)
 
 _MAX_ID_CHARS: Final = 128
-"""Leaves room for the partition's number in the name that brokers see."""
+"""Leaves space for the partition's number in the name that brokers see."""
 COMPRESSIONS: Final = {
     "none": None,
     "zlib": CompressionType.ZLIB,
@@ -26,70 +37,11 @@ COMPRESSIONS: Final = {
 
 
 class Guarantee(Enum):
-    """What a writer promises of each row; see ``docs/spark-sink.md``."""
+    """Delivery guarantees; see ``docs/spark-sink.md``."""
 
     AT_LEAST_ONCE = "at-least-once"
     EFFECTIVELY_ONCE = "effectively-once"
     EXACTLY_ONCE = "exactly-once"
-
-
-@dataclass(frozen=True, slots=True)
-class SinkOptions:
-    """What a writer was asked for; every field is one option (see ``docs/spark-sink.md``)."""
-
-    namesrv_addr: tuple[str, ...]
-    topic: str | None
-    producer_group: str
-    guarantee: Guarantee
-    producer_id: str | None
-    send_timeout_ms: int
-    max_batch_bytes: int
-    max_message_size: int
-    compression: CompressionType | None
-    compress_over: int
-    access: Access
-
-    @property
-    def send_timeout_s(self) -> float:
-        """How long a chunk may wait for its acknowledgement, in seconds."""
-        return self.send_timeout_ms / 1000
-
-
-def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
-    """Read the options of a writer.
-
-    :raises OptionError: an option is unknown (the nearest known one is named), missing, doubled or has a bad value.
-    """
-    named = {name: value for name, value in given.items() if name.lower() not in _SPARKS_OWN}
-    values = canonical_options("the rocketmq sink", named, _FOLDED)
-
-    def read(name: str, parse: Callable[[str, str], Any], default: Any) -> Any:
-        return parse(name, values[name]) if name in values else default
-
-    options = SinkOptions(
-        namesrv_addr=parse_addresses(values),
-        topic=read("topic", _topic, None),
-        producer_group=read("producerGroup", parse_group, DEFAULT_GROUP),
-        guarantee=read("deliveryGuarantee", _guarantee, Guarantee.AT_LEAST_ONCE),
-        producer_id=read("producerId", _producer_id, None),
-        send_timeout_ms=read("sendTimeoutMs", parse_count, 120_000),
-        max_batch_bytes=read("maxBatchBytes", parse_count, 1024 * 1024),
-        max_message_size=read("maxMessageSize", parse_count, MAX_MESSAGE_BYTES),
-        compression=COMPRESSIONS[read("compressionType", _compression, "none")],
-        compress_over=read("compressMsgBodyOverHowmuch", parse_count, 4096),
-        access=parse_access(values),
-    )
-    if options.max_batch_bytes > MAX_MESSAGE_BYTES:
-        raise OptionError(
-            f"option maxBatchBytes is at most {MAX_MESSAGE_BYTES}, what brokers take by default",
-            next_step="about 1 MB is best: larger chunks only add delay",
-        )
-    if options.guarantee is Guarantee.EXACTLY_ONCE and options.compression is not None:
-        raise OptionError(
-            "deliveryGuarantee exactly-once sends batches only, and RocketMQ has no packed messages in batches",
-            next_step="leave compressionType out",
-        )
-    return options
 
 
 def _topic(name: str, text: str) -> str:
@@ -115,19 +67,139 @@ def _producer_id(name: str, text: str) -> str:
     return text
 
 
-def _compression(name: str, text: str) -> str:
+def _compression(name: str, text: str) -> CompressionType | None:
     folded = text.strip().lower()
     if folded not in COMPRESSIONS:
         raise OptionError(f"option {name} is one of {', '.join(COMPRESSIONS)}, not {text!r}")
-    return folded
+    return COMPRESSIONS[folded]
 
 
-SINK_OPTION_NAMES: Final = (
-    *("namesrvAddr", "topic", "producerGroup", "deliveryGuarantee", "producerId", "sendTimeoutMs"),
-    *("maxBatchBytes", "maxMessageSize", "compressionType", "compressMsgBodyOverHowmuch"),
-    *ACCESS_OPTION_NAMES,
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """The options of a writer, one field each (see ``docs/spark-sink.md``)."""
+
+    namesrv_addr: tuple[str, ...]
+    access: Access
+    topic: str | None = option("topic", _topic, None)
+    producer_group: str = option("producerGroup", parse_group, DEFAULT_GROUP)
+    guarantee: Guarantee = option("deliveryGuarantee", _guarantee, Guarantee.AT_LEAST_ONCE)
+    producer_id: str | None = option("producerId", _producer_id, None)
+    send_timeout_ms: int = option("sendTimeoutMs", parse_count, 120_000)
+    max_batch_bytes: int = option("maxBatchBytes", parse_count, 1024 * 1024)
+    max_message_size: int = option("maxMessageSize", parse_count, MAX_MESSAGE_BYTES)
+    compression: CompressionType | None = option("compressionType", _compression, None)
+    compress_over: int = option("compressMsgBodyOverHowmuch", parse_count, 4096)
+
+    @property
+    def send_timeout_s(self) -> float:
+        """Time for a chunk to be acknowledged, in seconds."""
+        return self.send_timeout_ms / 1000
+
+
+SINK_OPTION_NAMES: Final = ("namesrvAddr", *option_names(SinkOptions), *ACCESS_OPTION_NAMES)
+_FOLDED: Final = folded_names(
+    SINK_OPTION_NAMES, {"nameServer": "namesrvAddr", "delivery.guarantee": "deliveryGuarantee"}
 )
-_ALIASES: Final = {"nameServer": "namesrvAddr", "delivery.guarantee": "deliveryGuarantee"}
-_FOLDED: Final = {name.lower(): name for name in SINK_OPTION_NAMES} | {a.lower(): name for a, name in _ALIASES.items()}
 _SPARKS_OWN: Final = frozenset({"checkpointlocation"})
-"""Options that Spark hands to every sink of a stream and that mean nothing to this one."""
+"""Options that Spark passes to every sink of a stream, and that this one ignores."""
+
+
+def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
+    """Parse the options of a writer.
+
+    :raises OptionError: an option is unknown (the nearest known one is named), missing, doubled or has a bad value.
+    """
+    named = {name: value for name, value in given.items() if name.lower() not in _SPARKS_OWN}
+    values = canonical_options("the rocketmq sink", named, _FOLDED)
+    options = SinkOptions(parse_addresses(values), parse_access(values), **parse_declared(SinkOptions, values))
+    if options.max_batch_bytes > MAX_MESSAGE_BYTES:
+        raise OptionError(
+            f"option maxBatchBytes is at most {MAX_MESSAGE_BYTES}, what brokers take by default",
+            next_step="about 1 MB is best: larger chunks only add delay",
+        )
+    if options.guarantee is Guarantee.EXACTLY_ONCE and options.compression is not None:
+        raise OptionError(
+            "deliveryGuarantee exactly-once sends batches only, and RocketMQ has no packed messages in batches",
+            next_step="leave compressionType out",
+        )
+    return options
+
+
+_TEXT: Final = ("string",)
+_BYTES: Final = ("binary", "string")
+
+
+@dataclass(frozen=True, slots=True)
+class SinkColumn:
+    """One column: its name, the Spark types it may have, and its meaning."""
+
+    name: str
+    types: tuple[str, ...]
+    doc: str
+
+
+SINK_COLUMNS: Final = (
+    SinkColumn("body", _BYTES, "body of the message; needed, never null or empty"),
+    SinkColumn("value", _BYTES, "the same, under the name that Kafka's sink has for it"),
+    SinkColumn("topic", _TEXT, "topic of this message; option topic where null or absent"),
+    SinkColumn("tags", _TEXT, "tag (property TAGS)"),
+    SinkColumn("keys", ("string", "array<string>"), "index keys, one array element each or separated by blanks"),
+    SinkColumn("shardingKey", _TEXT, "messages with equal ones go to one queue, in their order"),
+    SinkColumn("brokerName", _TEXT, "broker of queueId, needed where the topic is on several"),
+    SinkColumn("queueId", ("int",), "queue to send to, instead of the sink's choice"),
+    SinkColumn("properties", ("map<string,string>",), "the application's own properties"),
+    SinkColumn("flag", ("int",), "the application's own flag"),
+    SinkColumn("delayLevel", ("int",), "delay level from 1 on (brokers have 18); 0 or null for none"),
+    SinkColumn("delayMs", ("bigint",), "milliseconds to wait before delivery (brokers with TIMER_DELAY_MS)"),
+    SinkColumn("deliverAt", ("timestamp",), "when to deliver (brokers with TIMER_DELIVER_MS)"),
+)
+
+SINK_BY_NAME: Final = {column.name: column for column in SINK_COLUMNS}
+DELAY_COLUMNS: Final = ("delayLevel", "delayMs", "deliverAt")
+_KAFKA_KEY: Final = "RocketMQ has no key of a record: use shardingKey for order, keys for finding messages"
+
+
+def check_sink_schema(
+    fields: Iterable[tuple[str, str]], *, topic_given: bool, guarantee: Guarantee = Guarantee.AT_LEAST_ONCE
+) -> None:
+    """Demand that every ``(name, Spark type)`` is a column of the sink, and that they are enough for a message.
+
+    :param topic_given: True when option ``topic`` names a topic for rows without one.
+    :param guarantee: the stronger ones have no delayed messages.
+    :raises OptionError: naming the column and the nearest known one, the type it may have, or what is missing.
+    """
+    names = set()
+    for name, kind in fields:
+        column = SINK_BY_NAME.get(name)
+        if column is None:
+            near = nearest(name, SINK_BY_NAME)
+            raise OptionError(
+                f"the rocketmq sink has no column {name!r}",
+                next_step=_KAFKA_KEY
+                if name == "key"
+                else f"did you mean {near}?"
+                if near
+                else f"it has {', '.join(SINK_BY_NAME)}; leave others out with .select(...)",
+            )
+        if kind not in column.types:
+            raise OptionError(
+                f"column {name} of the rocketmq sink is {' or '.join(column.types)}, not {kind}",
+                next_step="cast it with .withColumn, or make text of it with to_json(struct(...))",
+            )
+        names.add(name)
+    if len(names & {"body", "value"}) != 1:
+        raise OptionError(
+            "the rocketmq sink takes the message's body from one column, body or value"
+            + (", not from both" if "body" in names else ", and there is neither"),
+            next_step="as in .select(to_json(struct('*')).alias('body'))",
+        )
+    if not topic_given and "topic" not in names:
+        raise OptionError("no topic: neither option topic nor a column topic", next_step="give one of them")
+    delays = [name for name in DELAY_COLUMNS if name in names]
+    if guarantee is not Guarantee.AT_LEAST_ONCE and delays:
+        raise OptionError(
+            f"deliveryGuarantee {guarantee.value} has no delayed messages, which wait under another topic first",
+            next_step=f"leave out {', '.join(delays)}, or use at-least-once",
+        )
+    if "brokerName" in names and "queueId" not in names:
+        raise OptionError("column brokerName says which broker queueId is on, and there is no queueId")

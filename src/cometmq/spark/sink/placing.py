@@ -1,60 +1,144 @@
-"""Which queue a row goes to, and how the rows of each queue are cut into chunks that are sent at once.
+"""Routes of a sink; the queue of each row, and the chunks of a queue's rows that are sent at once.
 
-The choice depends on nothing but the row, its number in the partition and the topic's queues, so that a repeated
-task sends the same rows to the same queues in the same order:
+The choice depends only on the row, its number in the partition and the topic's queues, so that a repeated task sends
+the same rows to the same queues in the same order:
 
-* a row with ``queueId`` goes there;
-* a row with ``shardingKey`` goes where Java's ``SelectMessageQueueByHash`` sends that string;
+* a row with ``queueId`` goes to that queue;
+* a row with ``shardingKey`` goes to the queue that Java's ``SelectMessageQueueByHash`` chooses for that string;
 * all others go in blocks of ``BLOCK_ROWS`` to one queue after the other.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cometmq.client.blocking.cluster import ANSWER_SECONDS, BlockingCluster, ClusterOptions
+from cometmq.client.errors import ClientError
+from cometmq.client.route import route_of
+from cometmq.errors import CometMQError
 from cometmq.message.ids import key_hashes
-from cometmq.spark.errors import SinkError
-from cometmq.spark.queues import Queue
-from cometmq.spark.sink.encoding import EncodedRows
+from cometmq.message.names import MASTER_ID
+from cometmq.spark.errors import SinkError, SparkSourceError, UnreachableError
+from cometmq.spark.records.queues import Queue
+from cometmq.spark.sink.encoding import EncodedRows, refuse_first, refuse_row
 from cometmq.spark.sink.options import SinkOptions
-from cometmq.spark.sink.routes import Routes, WriteRoute
-from cometmq.spark.sink.rows import refuse_first, refuse_row
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+
+@dataclass(frozen=True, slots=True)
+class WriteRoute:
+    """The route of one topic for writing."""
+
+    queues: tuple[Queue, ...]
+    """The write queues, sorted by broker and number: the order in which RocketMQ's selectors count them."""
+    masters: dict[str, str]
+    """Address of the master of each broker."""
+
+
+class _Cluster(BlockingCluster):
+    unreachable: ClassVar[type[CometMQError]] = UnreachableError
+    refused: ClassVar[type[CometMQError]] = SparkSourceError
+    namesrv_step = "is option namesrvAddr right, and is it running?"
+
+
+def look_up(options: SinkOptions, topic: str) -> WriteRoute:
+    """Ask a nameserver for a topic.
+
+    :raises UnreachableError: no nameserver answers.
+    :raises SinkError: the topic does not exist, or nothing can be written to it.
+    """
+    timeout_s = min(ANSWER_SECONDS, options.send_timeout_s)
+    data = _Cluster(ClusterOptions(options.namesrv_addr, options.access.security, timeout_s)).route(topic)
+    if data is None:
+        raise SinkError(
+            f"topic {topic} does not exist", next_step=f"create it: cometmq topic create {topic}, or see its spelling"
+        )
+    try:
+        write_queues = route_of(topic, data).write_queues
+    except ClientError as error:
+        raise SinkError(error.message, next_step=error.next_step) from error
+    if not write_queues:
+        raise SinkError(
+            f"topic {topic} has no queue that can be written to",
+            next_step="its permission must have W, and a master must be registered",
+        )
+    return WriteRoute(
+        tuple(Queue(of.topic, of.broker_name, of.queue_id) for of in write_queues),
+        {of.broker_name: of.broker_addrs[MASTER_ID] for of in data.broker_datas if MASTER_ID in of.broker_addrs},
+    )
+
+
+class Routes:
+    """The topics that a task has sent to so far; each is looked up once."""
+
+    def __init__(
+        self,
+        options: SinkOptions,
+        known: dict[str, WriteRoute],
+        settle: Callable[[str, WriteRoute], WriteRoute] = lambda _, route: route,
+    ) -> None:
+        """Begin with the routes that the driver knows; ``settle`` decides on the queues of each topic."""
+        self._options = options
+        self._planned = known
+        self._settle = settle
+        self._known: dict[str, WriteRoute] = {}
+
+    def of(self, topic: str) -> WriteRoute:
+        """Return the route of a topic.
+
+        :raises SinkError: as :func:`look_up`.
+        """
+        route = self._known.get(topic)
+        if route is None:
+            found = self._planned.get(topic) or look_up(self._options, topic)
+            route = self._known[topic] = self._settle(topic, found)
+        return route
+
+    def address_of(self, queue: Queue, again: bool = False) -> str:
+        """Return the address of a queue's master; ``again`` asks the nameserver anew.
+
+        :raises UnreachableError: the broker is not registered now, or no nameserver answers.
+        """
+        masters = look_up(self._options, queue.topic).masters if again else self.of(queue.topic).masters
+        if queue.broker not in masters:
+            raise UnreachableError(f"broker {queue.broker} of {queue} is not registered with the nameserver")
+        return masters[queue.broker]
+
+
 BLOCK_ROWS: Final = 512
-"""Rows without a key that stay together: half a megabyte of common messages, 3 ms of a broker."""
+"""Rows without a key that go to one queue together: half a megabyte of common messages, 3 ms of a broker."""
 MAX_CHUNK_ROWS: Final = 4096
-"""Messages of one request, so that small ones do not hold a broker's loop for long (brokers take 10,000)."""
+"""Most messages of a request, so that small ones do not block a broker's loop for long (brokers take 10,000)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Messages of one queue that are sent by one request."""
+    """Messages of one queue for one request."""
 
     queue: Queue
     data: memoryview
-    """Their pieces, one behind the other."""
+    """The messages, one behind the other."""
     offsets: npt.NDArray[np.int64]
-    """Where each piece begins in ``data``, and the end of the last."""
+    """Begin of each message in ``data``, and the end of the last."""
     rows: npt.NDArray[np.int64]
     """The number of each row in the partition."""
     alone: bool
-    """Whether its one message must go by a request of its own kind."""
+    """True for a single message that cannot be in a batch."""
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def part(self, first: int, end: int) -> Chunk:
-        """The messages ``first <= index < end`` of this chunk."""
+        """Return the messages ``first <= index < end`` of this chunk."""
         return Chunk(self.queue, self.data, self.offsets[first : end + 1], self.rows[first:end], self.alone)
 
     @property
@@ -76,7 +160,7 @@ class Placing:
     def chunks(self, encoded: EncodedRows) -> Iterator[Chunk]:
         """Cut encoded rows into chunks; those of one queue come in the order of their rows.
 
-        :raises SinkError: a row has no topic, a topic that does not exist, or a queue that the topic has not.
+        :raises SinkError: a row has no topic, a topic that does not exist, or a queue that the topic does not have.
         """
         count = encoded.batch.num_rows
         if not count:
@@ -166,9 +250,9 @@ class Placing:
                 )
             chosen = (broker or names[0], queue_id)
             if chosen not in index:
-                told = ", ".join(f"{name}: {sum(b == name for b, _ in index)}" for name in names)
+                counts = ", ".join(f"{name}: {sum(b == name for b, _ in index)}" for name in names)
                 fault = f"its topic has no queue {queue_id} on broker {broker or names[0]} to write to"
-                refuse_row(batch, number, encoded.where, fault, f"numbers of queues: {told}")
+                refuse_row(batch, number, encoded.where, fault, f"numbers of queues: {counts}")
             targets[place] = index[chosen]
 
 
@@ -177,7 +261,7 @@ def _chosen(column: Any, chosen: npt.NDArray[np.intp] | None) -> Any:
 
 
 def _by_key(keys: Any, queues: int) -> npt.NDArray[np.int64]:
-    """The queue of each key; each distinct key is hashed once."""
+    """Return the queue of each key; each distinct key is hashed once."""
     named = keys.dictionary_encode()
     of_key = key_hashes(named.dictionary.to_pylist()).astype(np.int64) % queues
     chosen: npt.NDArray[np.int64] = of_key[np.asarray(named.indices)]

@@ -18,7 +18,7 @@ final class Admin {
     }
 
     static Map<String, Object> run(Options options, Output output) throws Exception {
-        DefaultMQAdminExt admin = new DefaultMQAdminExt(10_000);
+        DefaultMQAdminExt admin = new DefaultMQAdminExt(options.hook(), 10_000);
         admin.setNamesrvAddr(options.text("namesrv"));
         admin.setInstanceName(UUID.randomUUID().toString());
         admin.start();

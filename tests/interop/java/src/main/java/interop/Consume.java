@@ -1,5 +1,6 @@
 package interop;
 
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import java.util.Comparator;
 import java.util.List;
 import java.util.Map;
@@ -44,7 +45,7 @@ final class Consume {
 
     private static Map<String, Object> push(Options options, Output output, StopSignal stop) throws Exception {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(
-            options.text("group"), options.number("trace", 0) == 1, null);
+            options.text("group"), options.hook(), new AllocateMessageQueueAveragely(), options.number("trace", 0) == 1, null);
         consumer.setNamesrvAddr(options.text("namesrv"));
         consumer.setInstanceName(options.text("instance", UUID.randomUUID().toString()));
         consumer.setConsumeFromWhere(from(options));
@@ -79,6 +80,8 @@ final class Consume {
                     ? ConsumeConcurrentlyStatus.RECONSUME_LATER : ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
             });
         }
+        // Without this the offset of a message whose listener has just returned may not be reported at the end.
+        consumer.setAwaitTerminationMillisWhenShutdown(5_000);
         consumer.start();
         output.print("started", Map.of("clientId", consumer.buildMQClientId()));
         Set<String> assigned = new TreeSet<>();
@@ -110,7 +113,7 @@ final class Consume {
     }
 
     private static Map<String, Object> litePull(Options options, Output output, StopSignal stop) throws Exception {
-        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(options.text("group"));
+        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(options.text("group"), options.hook());
         consumer.setNamesrvAddr(options.text("namesrv"));
         consumer.setInstanceName(options.text("instance", UUID.randomUUID().toString()));
         consumer.setConsumeFromWhere(from(options));

@@ -9,6 +9,7 @@ import java.nio.charset.StandardCharsets;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
+import org.apache.rocketmq.remoting.netty.TlsSystemConfig;
 
 /**
  * One command from the command line, or with {@code serve} any number of commands from standard input:
@@ -52,9 +53,18 @@ public final class Main {
         }
     }
 
+    /** TLS for the clients that are made next, with servers of this authority only; null for plain text. */
+    private static void speakTls(String trustCertPath) {
+        TlsSystemConfig.tlsEnable = trustCertPath != null;
+        TlsSystemConfig.tlsTestModeEnable = trustCertPath == null;
+        TlsSystemConfig.tlsClientAuthServer = trustCertPath != null;
+        TlsSystemConfig.tlsClientTrustCertPath = trustCertPath;
+    }
+
     private static boolean run(Output output, StopSignal stop, String[] args) {
         try {
             Options options = new Options(args);
+            speakTls(options.text("tls", null));
             Map<String, Object> summary = switch (options.command()) {
                 case "produce" -> Produce.run(options, output, stop);
                 case "recall" -> Produce.recall(options);

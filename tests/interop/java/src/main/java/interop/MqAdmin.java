@@ -1,5 +1,8 @@
 package interop;
 
+import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.io.ByteArrayOutputStream;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
@@ -11,11 +14,17 @@ final class MqAdmin {
     private MqAdmin() {
     }
 
-    static synchronized Map<String, Object> run(Options options, Output output) {
+    static synchronized Map<String, Object> run(Options options, Output output) throws IOException {
         PrintStream out = System.out;
         PrintStream err = System.err;
         ByteArrayOutputStream printed = new ByteArrayOutputStream();
         ByteArrayOutputStream errors = new ByteArrayOutputStream();
+        // mqadmin takes its account from nowhere else.
+        Path tools = Path.of(System.getProperty("rocketmq.home.dir"), "conf", "tools.yml");
+        String accessKey = options.text("access-key", null);
+        if (accessKey != null) {
+            Files.writeString(tools, "accessKey: " + accessKey + "\nsecretKey: " + options.text("secret-key") + "\n");
+        }
         try {
             System.setOut(new PrintStream(printed, true, StandardCharsets.UTF_8));
             System.setErr(new PrintStream(errors, true, StandardCharsets.UTF_8));
@@ -23,6 +32,7 @@ final class MqAdmin {
         } finally {
             System.setOut(out);
             System.setErr(err);
+            Files.deleteIfExists(tools);
         }
         output.print("output", Map.of("text", printed.toString(StandardCharsets.UTF_8), "errors",
             errors.toString(StandardCharsets.UTF_8)));

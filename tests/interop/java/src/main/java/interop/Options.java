@@ -1,5 +1,8 @@
 package interop;
 
+import org.apache.rocketmq.acl.common.AclClientRPCHook;
+import org.apache.rocketmq.acl.common.SessionCredentials;
+import org.apache.rocketmq.remoting.RPCHook;
 import com.alibaba.fastjson.JSON;
 import java.util.ArrayList;
 import java.util.LinkedHashMap;
@@ -47,6 +50,12 @@ final class Options {
     long number(String name, long otherwise) {
         String value = values.get(name);
         return value == null ? otherwise : Long.parseLong(value);
+    }
+
+    /** Signs requests if an account is given. */
+    RPCHook hook() {
+        String accessKey = values.get("access-key");
+        return accessKey == null ? null : new AclClientRPCHook(new SessionCredentials(accessKey, text("secret-key")));
     }
 
     Map<String, String> properties() {

@@ -84,11 +84,12 @@ final class Produce {
         // The 5.x client reads its compression from this property when the producer is made; 4.9 knows zlib only.
         System.setProperty("rocketmq.message.compressType", options.text("compression", "ZLIB"));
         DefaultMQProducer producer = new DefaultMQProducer(
-            options.text("group", "interop-producer"), options.number("trace", 0) == 1, null);
+            options.text("group", "interop-producer"), options.hook(), options.number("trace", 0) == 1, null);
         producer.setNamesrvAddr(options.text("namesrv"));
         producer.setInstanceName(UUID.randomUUID().toString());
         producer.setCompressMsgBodyOverHowmuch((int) options.number("compress-over", 4096));
         producer.setSendMsgTimeout((int) options.number("send-timeout-ms", 20000));
+        producer.setMqClientApiTimeout(20000); // a first handshake takes a JVM on a busy machine seconds
         producer.setVipChannelEnabled(options.number("vip", 0) == 1);
         return producer;
     }

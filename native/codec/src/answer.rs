@@ -1,0 +1,114 @@
+//! The answer to a stored message: a template in which only offsets, queue id and opaque differ.
+
+use std::io::Write;
+
+const FLAG_RESPONSE: i32 = 1;
+
+/// The parts of the answers of a broker.
+pub struct Answers {
+    /// JSON up to the log offset in the message id, and the text before queue id, queue offset, opaque and the end.
+    json: [Vec<u8>; 5],
+    /// The message id up to the log offset.
+    id_prefix: Vec<u8>,
+    /// Binary: code, language and version.
+    binary_head: Vec<u8>,
+    /// Binary: the fields that are the same in every answer.
+    binary_fields: Vec<u8>,
+    scratch: Vec<u8>,
+}
+
+impl Answers {
+    pub fn new(
+        json: [Vec<u8>; 5],
+        id_prefix: Vec<u8>,
+        binary_head: Vec<u8>,
+        binary_fields: Vec<u8>,
+    ) -> Self {
+        Answers {
+            json,
+            id_prefix,
+            binary_head,
+            binary_fields,
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Append the frame of an answer.
+    pub fn write(
+        &mut self,
+        is_binary: bool,
+        opaque: i32,
+        log_offset: i64,
+        queue_id: i32,
+        queue_offset: i64,
+        out: &mut Vec<u8>,
+    ) {
+        let begin = out.len();
+        out.extend_from_slice(&[0; 8]);
+        if is_binary {
+            self.write_binary(opaque, log_offset, queue_id, queue_offset, out);
+        } else {
+            out.extend_from_slice(&self.json[0]);
+            hex(log_offset, out);
+            out.extend_from_slice(&self.json[1]);
+            decimal(i64::from(queue_id), out);
+            out.extend_from_slice(&self.json[2]);
+            decimal(queue_offset, out);
+            out.extend_from_slice(&self.json[3]);
+            decimal(i64::from(opaque), out);
+            out.extend_from_slice(&self.json[4]);
+        }
+        let length = (out.len() - begin - 8) as u32;
+        out[begin..begin + 4].copy_from_slice(&(length + 4).to_be_bytes());
+        out[begin + 4..begin + 8]
+            .copy_from_slice(&(u32::from(is_binary) << 24 | length).to_be_bytes());
+    }
+
+    fn write_binary(
+        &mut self,
+        opaque: i32,
+        log_offset: i64,
+        queue_id: i32,
+        queue_offset: i64,
+        out: &mut Vec<u8>,
+    ) {
+        out.extend_from_slice(&self.binary_head);
+        out.extend_from_slice(&opaque.to_be_bytes());
+        out.extend_from_slice(&FLAG_RESPONSE.to_be_bytes());
+        out.extend_from_slice(&0i32.to_be_bytes()); // no remark
+        let fields_at = out.len();
+        out.extend_from_slice(&[0; 4]);
+        self.scratch.clear();
+        self.scratch.extend_from_slice(&self.id_prefix);
+        hex(log_offset, &mut self.scratch);
+        field(b"msgId", &self.scratch, out);
+        self.scratch.clear();
+        decimal(i64::from(queue_id), &mut self.scratch);
+        field(b"queueId", &self.scratch, out);
+        self.scratch.clear();
+        decimal(queue_offset, &mut self.scratch);
+        field(b"queueOffset", &self.scratch, out);
+        out.extend_from_slice(&self.binary_fields);
+        let length = (out.len() - fields_at - 4) as i32;
+        out[fields_at..fields_at + 4].copy_from_slice(&length.to_be_bytes());
+    }
+}
+
+fn field(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
+    out.extend_from_slice(&(name.len() as i16).to_be_bytes());
+    out.extend_from_slice(name);
+    out.extend_from_slice(&(value.len() as i32).to_be_bytes());
+    out.extend_from_slice(value);
+}
+
+/// Sixteen digits, in upper case.
+fn hex(number: i64, out: &mut Vec<u8>) {
+    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+    for shift in (0..16).rev() {
+        out.push(DIGITS[(number >> (shift * 4) & 0xF) as usize]);
+    }
+}
+
+fn decimal(number: i64, out: &mut Vec<u8>) {
+    let _ = write!(out, "{number}"); // a Vec takes every byte
+}

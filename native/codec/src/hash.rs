@@ -1,0 +1,34 @@
+//! Java's hashes: `String.hashCode` and what IndexFile and ConsumeQueue make of it.
+
+/// `String.hashCode` of UTF-8 text, over its UTF-16 units, continued from the hash of what stands before it.
+pub fn java_hash(seed: i32, text: &str) -> i32 {
+    if text.is_ascii() {
+        text.bytes().fold(seed, |hash, unit| {
+            hash.wrapping_mul(31).wrapping_add(unit as i32)
+        })
+    } else {
+        text.encode_utf16().fold(seed, |hash, unit| {
+            hash.wrapping_mul(31).wrapping_add(unit as i32)
+        })
+    }
+}
+
+/// The hash that IndexFile stores: the absolute value, 0 for the smallest number.
+pub fn index_hash(hash: i32) -> i32 {
+    hash.checked_abs().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hashes_are_those_of_java() {
+        assert_eq!(java_hash(0, "TagA"), 2598919);
+        assert_eq!(java_hash(java_hash(0, "Ta"), "gA"), 2598919);
+        assert_eq!(java_hash(0, "polygenelubricants"), i32::MIN);
+        assert_eq!(index_hash(i32::MIN), 0);
+        assert_eq!(index_hash(-7), 7);
+        assert_eq!(java_hash(0, "中文"), 646394);
+    }
+}

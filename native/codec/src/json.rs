@@ -1,0 +1,195 @@
+//! A reader of the JSON that RocketMQ's clients write into headers.
+//!
+//! It takes less than JSON: whatever it does not take goes to Python's decoder, which has the last word. What it does
+//! take means the same to both.
+
+use std::borrow::Cow;
+
+/// A place in the text of a header, which is valid UTF-8.
+pub struct Reader<'a> {
+    text: &'a str,
+    at: usize,
+}
+
+impl<'a> Reader<'a> {
+    pub fn new(text: &'a str) -> Self {
+        Reader { text, at: 0 }
+    }
+
+    fn peek(&self) -> Option<u8> {
+        self.text.as_bytes().get(self.at).copied()
+    }
+
+    fn skip_space(&mut self) {
+        while matches!(self.peek(), Some(b' ' | b'\n' | b'\r' | b'\t')) {
+            self.at += 1;
+        }
+    }
+
+    /// Pass over `byte`, with the space around it.
+    pub fn take(&mut self, byte: u8) -> Option<()> {
+        self.skip_space();
+        if self.peek()? != byte {
+            return None;
+        }
+        self.at += 1;
+        self.skip_space();
+        Some(())
+    }
+
+    /// True at the end of the text.
+    pub fn is_at_end(&self) -> bool {
+        self.at == self.text.len()
+    }
+
+    /// After a member of an object: true when another follows, false at the object's end.
+    pub fn has_more(&mut self) -> Option<bool> {
+        if self.take(b',').is_some() {
+            return Some(true);
+        }
+        self.take(b'}').map(|()| false)
+    }
+
+    /// A whole number without exponent or fraction.
+    pub fn integer(&mut self) -> Option<i64> {
+        let begin = self.at;
+        if self.peek()? == b'-' {
+            self.at += 1;
+        }
+        while matches!(self.peek(), Some(b'0'..=b'9')) {
+            self.at += 1;
+        }
+        if matches!(self.peek(), Some(b'.' | b'e' | b'E')) {
+            return None;
+        }
+        integer(&self.text[begin..self.at])
+    }
+
+    /// A string; text without escapes is not copied.
+    pub fn string(&mut self) -> Option<Cow<'a, str>> {
+        if self.peek()? != b'"' {
+            return None;
+        }
+        self.at += 1;
+        let begin = self.at;
+        let bytes = self.text.as_bytes();
+        let mut end = begin;
+        loop {
+            match *bytes.get(end)? {
+                b'"' => {
+                    self.at = end + 1;
+                    return Some(Cow::Borrowed(&self.text[begin..end]));
+                }
+                b'\\' => break,
+                0..=0x1F => return None,
+                _ => end += 1,
+            }
+        }
+        let mut text = String::with_capacity(end - begin + 64);
+        text.push_str(&self.text[begin..end]);
+        loop {
+            let plain = end;
+            while !matches!(*bytes.get(end)?, b'"' | b'\\' | 0..=0x1F) {
+                end += 1;
+            }
+            text.push_str(&self.text[plain..end]);
+            match bytes[end] {
+                b'"' => {
+                    self.at = end + 1;
+                    return Some(Cow::Owned(text));
+                }
+                b'\\' => {
+                    let (found, length) = escape(&bytes[end..])?;
+                    text.push(found);
+                    end += length;
+                }
+                _ => return None,
+            }
+        }
+    }
+}
+
+/// The character of an escape and its length. Surrogates are left to Python.
+fn escape(bytes: &[u8]) -> Option<(char, usize)> {
+    Some(match *bytes.get(1)? {
+        b'u' => {
+            let digits = bytes.get(2..6)?;
+            if !digits.iter().all(u8::is_ascii_hexdigit) {
+                return None;
+            }
+            let code = u32::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
+            (char::from_u32(code)?, 6)
+        }
+        b'n' => ('\n', 2),
+        b't' => ('\t', 2),
+        b'r' => ('\r', 2),
+        b'b' => ('\u{8}', 2),
+        b'f' => ('\u{c}', 2),
+        byte @ (b'"' | b'\\' | b'/') => (byte as char, 2),
+        _ => return None,
+    })
+}
+
+/// A whole number in the one form that every reader understands: no plus, no leading zeros, no space.
+pub fn integer(text: &str) -> Option<i64> {
+    let digits = text.strip_prefix('-').unwrap_or(text);
+    let is_plain = match digits.as_bytes() {
+        [b'0'] => digits.len() == text.len(),
+        [b'1'..=b'9', rest @ ..] => rest.iter().all(u8::is_ascii_digit),
+        _ => false,
+    };
+    if is_plain {
+        text.parse().ok()
+    } else {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strings_are_read_as_json_says() {
+        let read = |text| Reader::new(text).string();
+        assert_eq!(read("\"KEYS\\u0001k\\u0002\"").unwrap(), "KEYS\u{1}k\u{2}");
+        assert_eq!(read("\"a\\\\b\\/\\\"\\n\"").unwrap(), "a\\b/\"\n");
+        assert_eq!(read("\"中文\"").unwrap(), "中文");
+        for odd in [
+            "\"\\ud83d\\ude00\"",
+            "\"\\x\"",
+            "\"\u{1}\"",
+            "\"open",
+            "\"\\u12",
+            "\"\\u+123\"",
+            "x",
+        ] {
+            assert!(read(odd).is_none(), "{odd}");
+        }
+    }
+
+    #[test]
+    fn numbers_have_one_form() {
+        for (text, number) in [("0", 0), ("-5", -5), ("9223372036854775807", i64::MAX)] {
+            assert_eq!(integer(text), Some(number));
+        }
+        for odd in [
+            "",
+            "-",
+            "-0",
+            "01",
+            "+1",
+            " 1",
+            "1 ",
+            "1.0",
+            "1e3",
+            "0x1",
+            "9223372036854775808",
+            "١",
+        ] {
+            assert_eq!(integer(odd), None, "{odd}");
+        }
+        assert_eq!(Reader::new("12.5").integer(), None);
+        assert_eq!(Reader::new("12,").integer(), Some(12));
+    }
+}

@@ -1,0 +1,15 @@
+//! Bytes in, bytes out: frames, headers, properties, records and answers. No Python, no unsafe code.
+
+#![forbid(unsafe_code)]
+
+pub mod answer;
+pub mod fields;
+pub mod frame;
+pub mod hash;
+pub mod json;
+pub mod layout;
+pub mod properties;
+pub mod record;
+pub mod request;
+pub mod signature;
+pub mod units;

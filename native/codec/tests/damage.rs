@@ -1,0 +1,195 @@
+//! Damaged frames: nothing panics, no number overflows, and what is taken has the size that was promised.
+
+use cometmq_codec::frame::frame;
+use cometmq_codec::properties::Properties;
+use cometmq_codec::record::Record;
+use cometmq_codec::request::SendRequest;
+use cometmq_codec::units::{find, Most, Segment};
+
+const ROUNDS: usize = 300_000;
+
+/// Marsaglia's xorshift: the same damage in every run.
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % end as u64) as usize
+    }
+}
+
+fn framed(kind: u8, header: &[u8], body: &[u8]) -> Vec<u8> {
+    let total = (4 + header.len() + body.len()) as u32;
+    let mark = u32::from(kind) << 24 | header.len() as u32;
+    [&total.to_be_bytes()[..], &mark.to_be_bytes(), header, body].concat()
+}
+
+fn plain() -> [Vec<u8>; 2] {
+    let fields = [
+        ("a", "g"),
+        ("b", "T"),
+        ("c", "TBW102"),
+        ("d", "4"),
+        ("e", "1"),
+        ("f", "0"),
+        ("g", "1700000000000"),
+        ("h", "0"),
+        (
+            "i",
+            "KEYS\u{1}k\u{2}UNIQ_KEY\u{1}7F00\u{2}WAIT\u{1}true\u{2}TAGS\u{1}\u{4e2d}",
+        ),
+        ("j", "0"),
+        ("k", "false"),
+        ("AccessKey", "me"),
+        ("Signature", "qOfz7esXWCKLFpaIK2xYzHz9GVc="),
+    ];
+    let mut binary = Vec::new();
+    for (name, value) in fields {
+        binary.extend_from_slice(&(name.len() as i16).to_be_bytes());
+        binary.extend_from_slice(name.as_bytes());
+        binary.extend_from_slice(&(value.len() as i32).to_be_bytes());
+        binary.extend_from_slice(value.as_bytes());
+    }
+    let head = [
+        &310i16.to_be_bytes()[..],
+        &[0, 1, 143],
+        &7i32.to_be_bytes(),
+        &[0; 8],
+        &(binary.len() as i32).to_be_bytes(),
+    ];
+    let binary = [&head.concat()[..], &binary].concat();
+    let texts: Vec<String> = fields
+        .iter()
+        .map(|(name, value)| {
+            format!(
+                "\"{name}\":\"{}\"",
+                value
+                    .replace('\u{1}', "\\u0001")
+                    .replace('\u{2}', "\\u0002")
+            )
+        })
+        .collect();
+    let json = format!(
+        "{{\"code\":310,\"extFields\":{{{}}},\"flag\":0,\"language\":\"JAVA\",\"opaque\":7,\
+         \"serializeTypeCurrentRPC\":\"JSON\",\"version\":399}}",
+        texts.join(",")
+    );
+    [
+        framed(0, json.as_bytes(), b"hello"),
+        framed(1, &binary, b"hello"),
+    ]
+}
+
+/// Read what a broker reads; true when it is a plain send.
+fn take(data: &[u8]) -> bool {
+    let Some(found) = frame(data, 1 << 24, 1 << 20) else {
+        return false;
+    };
+    assert!(found.size <= data.len());
+    let mut pairs = Vec::new();
+    let Some(request) = SendRequest::read(found.is_binary, found.header, Some(&mut pairs)) else {
+        return false;
+    };
+    cometmq_codec::signature::is_from(Some("me"), None, &mut pairs, found.body);
+    let Some(properties) = Properties::read(&request.fields.properties) else {
+        return false;
+    };
+    let mut stored = Vec::new();
+    properties.store(b"CLUSTER\x01c", &mut stored);
+    assert_eq!(stored.len(), properties.stored_length(b"CLUSTER\x01c"));
+    properties.index_hashes(7, &mut Vec::new());
+    let record = Record {
+        body: found.body,
+        queue_id: request.fields.queue_id,
+        flag: request.fields.flag,
+        sys_flag: request.fields.sys_flag,
+        born_timestamp: request.fields.born_timestamp,
+        born_host: &[0; 8],
+        store_timestamp: 0,
+        store_host: &[0; 20],
+        reconsume_times: request.fields.reconsume_times,
+        topic: b"\x01T",
+    };
+    let size = record.size(stored.len());
+    let mut out = Vec::new();
+    record.write(size as i32, 0, 0, stored.len() as i16, &mut out);
+    assert_eq!(out.len() + stored.len(), size);
+    true
+}
+
+#[test]
+fn damaged_frames_are_read_or_left() {
+    let originals = plain();
+    assert!(
+        originals.iter().all(|original| take(original)),
+        "the originals are plain"
+    );
+    let mut chance = Chance(0x9E37_79B9_7F4A_7C15);
+    let mut taken = 0;
+    for round in 0..ROUNDS {
+        let mut data = originals[round % 2].clone();
+        for _ in 0..=chance.below(4) {
+            if data.is_empty() {
+                break;
+            }
+            let at = chance.below(data.len());
+            match chance.below(4) {
+                0 => data[at] = chance.below(256) as u8,
+                1 => data[at] ^= 1 << chance.below(8),
+                2 => drop(data.remove(at)),
+                _ => data.insert(at, b"\"\\{}:,u0\x00\xff\x01\x02"[chance.below(12)]),
+            }
+            if chance.below(50) == 0 {
+                data.truncate(at.max(1));
+            }
+        }
+        if round % 3 > 0 && data.len() > 8 {
+            // The lengths fit again, so that what is inside is read.
+            let body = data.len().min(5);
+            let kind = originals[round % 2][4];
+            data = framed(
+                kind,
+                &data[8..data.len() - body.min(data.len() - 8)],
+                b"hello",
+            );
+        }
+        taken += usize::from(take(&data));
+    }
+    assert!(taken > 0 && taken < ROUNDS);
+}
+
+#[test]
+fn damaged_units_lead_nowhere_outside_the_segment() {
+    let mut chance = Chance(0x2545_F491_4F6C_DD1D);
+    let segment = Segment {
+        base: 1 << 30,
+        low: (1 << 30) + 100,
+        end: (1 << 30) + 5_000,
+    };
+    for _ in 0..ROUNDS / 10 {
+        let mut units = Vec::new();
+        for at in 0..chance.below(8) as i64 {
+            units.extend_from_slice(&(segment.base + 100 + at * 90).to_be_bytes());
+            units.extend_from_slice(&90i32.to_be_bytes());
+            units.extend_from_slice(&at.to_be_bytes());
+        }
+        if !units.is_empty() {
+            let at = chance.below(units.len());
+            units[at] = chance.below(256) as u8;
+        }
+        let most = Most {
+            messages: chance.below(10),
+            bytes: chance.below(1_000),
+            copied_bytes: 4_000,
+        };
+        if let Some(found) = find(&units, None, &segment, &most) {
+            assert!(found
+                .places
+                .iter()
+                .all(|(begin, size)| *begin >= 100 && begin + size <= 5_000));
+            assert!(found.looked_at * 20 <= units.len());
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! Account: who signs the sends of a connection, and the topics it may publish to.
+
+use cometmq_codec::signature;
+use pyo3::exceptions::PyValueError;
+use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::prelude::*;
+use std::collections::HashMap;
+
+/// Decisions of one account that are remembered; then all are asked again.
+const MOST_DECISIONS: usize = 10_000;
+
+/// A secret key, ready to check signatures; nothing gives it back.
+#[pyclass(module = "cometmq_core", frozen)]
+pub struct Key(signature::Key);
+
+#[pymethods]
+impl Key {
+    #[new]
+    fn new(secret: &str) -> PyResult<Self> {
+        signature::Key::new(secret.as_bytes())
+            .map(Key)
+            .ok_or_else(|| PyValueError::new_err("not a key"))
+    }
+}
+
+/// An account as it is at this moment: with a change of accounts or policies another one takes its place.
+#[pyclass(module = "cometmq_core")]
+pub struct Account {
+    access_key: Option<String>,
+    key: Option<Py<Key>>,
+    /// None once the garbage collector has taken it.
+    may_publish: Option<Py<PyAny>>,
+    decisions: HashMap<Box<str>, bool>,
+}
+
+#[pymethods]
+impl Account {
+    /// :param access_key: what its requests name, None for nothing.
+    /// :param key: what they are signed with, None if they need not be.
+    /// :param may_publish: called once with each topic.
+    #[new]
+    fn new(access_key: Option<String>, key: Option<Py<Key>>, may_publish: Py<PyAny>) -> Self {
+        Account {
+            access_key,
+            key,
+            may_publish: Some(may_publish),
+            decisions: HashMap::new(),
+        }
+    }
+
+    /// For the garbage collector: a session and its account know each other.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.may_publish)
+    }
+
+    fn __clear__(&mut self) {
+        self.may_publish = None;
+    }
+}
+
+impl Account {
+    /// True when a send is this account's, and is allowed.
+    pub fn may_send(
+        &mut self,
+        py: Python<'_>,
+        topic: &str,
+        pairs: &mut signature::Pairs<'_>,
+        body: &[u8],
+    ) -> PyResult<bool> {
+        let key = self.key.as_ref().map(|key| &key.get().0);
+        if !signature::is_from(self.access_key.as_deref(), key, pairs, body) {
+            return Ok(false);
+        }
+        if let Some(decision) = self.decisions.get(topic) {
+            return Ok(*decision);
+        }
+        let Some(may_publish) = self.may_publish.as_ref() else {
+            return Ok(false);
+        };
+        let decision: bool = may_publish.call1(py, (topic,))?.extract(py)?;
+        if self.decisions.len() >= MOST_DECISIONS {
+            self.decisions.clear();
+        }
+        self.decisions.insert(topic.into(), decision);
+        Ok(decision)
+    }
+}

@@ -1,0 +1,28 @@
+//! The compiled core of CometMQ.
+//!
+//! A broker gives it the bytes of a connection. It stores the plain sends among them in one buffer of log records and
+//! writes their answers, without an object for each message. The first frame that is not a plain send, and whatever
+//! follows it, is left to Python, which is the reference: what both do is byte for byte the same.
+//!
+//! The crate `cometmq-codec` reads and writes bytes and knows no Python; the modules here are what Python sees.
+
+mod account;
+mod plain_sends;
+mod records;
+
+use pyo3::prelude::*;
+
+/// The version of the interface between the core and the package; another one is not loaded.
+const INTERFACE: u32 = 4;
+
+#[pymodule]
+fn cometmq_core(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("INTERFACE", INTERFACE)?;
+    module.add_class::<account::Account>()?;
+    module.add_class::<account::Key>()?;
+    module.add_class::<plain_sends::PlainSends>()?;
+    module.add_function(wrap_pyfunction!(records::records, module)?)?;
+    module.add_function(wrap_pyfunction!(records::record_starts, module)?)?;
+    module.add_function(wrap_pyfunction!(records::record_layout, module)?)?;
+    Ok(())
+}

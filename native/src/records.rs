@@ -1,0 +1,92 @@
+//! Stored records: those of a pull, found by their units and copied out of a log file at once; and where their parts are.
+
+use cometmq_codec::layout;
+use cometmq_codec::units::{find, Most, Segment};
+use pyo3::buffer::PyBuffer;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+/// Records as `(bytes, messages, units looked at, log offset of the last unit)`.
+type Records<'py> = (Bound<'py, PyBytes>, usize, usize, i64);
+
+/// Copy the records that units lead to out of a log file; None when they do not all lie in it, or are large.
+///
+/// :param units: bytes of queue units; ``codes``: the wanted tags codes, None for all.
+/// :param segment: the bytes of the file, the log offset of the first, the offset from which on records are there, and
+///     the offset behind the last that may be read.
+/// :param most: messages, bytes, and bytes that are copied.
+#[pyfunction]
+pub fn records<'py>(
+    py: Python<'py>,
+    units: PyBuffer<u8>,
+    codes: Option<Vec<i64>>,
+    segment: (PyBuffer<u8>, i64, i64, i64),
+    most: (usize, usize, usize),
+) -> PyResult<Option<Records<'py>>> {
+    let (log, base, low, end) = segment;
+    let Some(log) = log.as_slice(py) else {
+        return Ok(None);
+    };
+    let end = end.min(base.saturating_add(log.len() as i64));
+    let units = units.to_vec(py)?;
+    let (messages, bytes, copied_bytes) = most;
+    let found = find(
+        &units,
+        codes.as_deref(),
+        &Segment { base, low, end },
+        &Most {
+            messages,
+            bytes,
+            copied_bytes,
+        },
+    );
+    let Some(found) = found else { return Ok(None) };
+    let copied = PyBytes::new_with(py, found.bytes, |out| {
+        let mut at = 0;
+        for (begin, length) in &found.places {
+            for (byte, cell) in out[at..at + length]
+                .iter_mut()
+                .zip(&log[*begin..begin + length])
+            {
+                *byte = cell.get();
+            }
+            at += length;
+        }
+        Ok(())
+    })?;
+    Ok(Some((
+        copied,
+        found.places.len(),
+        found.looked_at,
+        found.last,
+    )))
+}
+
+/// The position of each record of a buffer, as native int64; None when the sizes do not lead exactly to its end.
+#[pyfunction]
+pub fn record_starts<'py>(
+    py: Python<'py>,
+    data: PyBuffer<u8>,
+) -> PyResult<Option<Bound<'py, PyBytes>>> {
+    Ok(layout::starts(&data.to_vec(py)?).map(|starts| bytes_of(py, &starts)))
+}
+
+/// Begin and length of body, topic and properties of each record, as six rows of native int64; None when the parts of
+/// one do not add up.
+#[pyfunction]
+pub fn record_layout<'py>(
+    py: Python<'py>,
+    data: PyBuffer<u8>,
+    starts: PyBuffer<i64>,
+) -> PyResult<Option<Bound<'py, PyBytes>>> {
+    let (data, starts) = (data.to_vec(py)?, starts.to_vec(py)?);
+    Ok(layout::layout(&data, &starts).map(|rows| bytes_of(py, &rows)))
+}
+
+fn bytes_of<'py>(py: Python<'py>, numbers: &[i64]) -> Bound<'py, PyBytes> {
+    let bytes: Vec<u8> = numbers
+        .iter()
+        .flat_map(|number| number.to_ne_bytes())
+        .collect();
+    PyBytes::new(py, &bytes)
+}

@@ -1,0 +1,1 @@
+"""Accounts, their permissions, and the decision whether a request is handled."""

@@ -1,0 +1,215 @@
+"""Access control of one server: its accounts, kept up to date, and the guard of its ports."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from pathlib import Path
+from typing import Final, Protocol
+
+from cometmq.auth.guard import AccessGuard
+from cometmq.auth.model import AccessModel
+from cometmq.auth.plain_files import PlainFiles
+from cometmq.auth.user_access import (
+    Named,
+    UserAccess,
+    codes_of,
+    create_missing,
+    credentials_of,
+    migrate,
+    parse_account,
+)
+from cometmq.auth.users import UserTable, read_key
+from cometmq.clock import Clock, TimerHandle
+from cometmq.limits import ACL_LOOK_SECONDS
+from cometmq.options import ConfigError
+from cometmq.remoting.security import PLAIN, Security, read_credentials
+
+_log = logging.getLogger(__name__)
+
+HOME_VARIABLE: Final = "ROCKETMQ_HOME"
+TOOLS_FILE: Final = "tools.yml"
+
+
+class AccessConfig(Protocol):
+    """The keys of a broker or a nameserver that this room reads."""
+
+    @property
+    def acl_enable(self) -> bool:
+        """Check signatures and permissions as ACL 1.0."""
+
+    @property
+    def acl_path(self) -> str:
+        """Directory of ``plain_acl.yml``; empty: the one that the configuration implies."""
+
+    @property
+    def config_store_path(self) -> str:
+        """The configuration file."""
+
+    @property
+    def authentication_enabled(self) -> bool:
+        """Check signatures as ACL 2.0."""
+
+    @property
+    def authorization_enabled(self) -> bool:
+        """Ask policies as ACL 2.0."""
+
+    @property
+    def authentication_whitelist(self) -> str:
+        """Codes that need no account."""
+
+    @property
+    def authorization_whitelist(self) -> str:
+        """Codes for which policies are not asked."""
+
+    @property
+    def init_authentication_user(self) -> str:
+        """A super user that is made at the start."""
+
+    @property
+    def inner_client_authentication_credentials(self) -> str:
+        """The account with which this server signs its own requests, made at the start as a super user."""
+
+    @property
+    def migrate_auth_from_v1_enabled(self) -> bool:
+        """Make users and policies of ``plain_acl.yml`` at the start."""
+
+    @property
+    def auth_key_path(self) -> str:
+        """File of the key that encrypts passwords."""
+
+
+class AccessControl:
+    """Accounts and guard; see the module's docstring."""
+
+    def __init__(self, config: AccessConfig, users: Path, cluster: str, *, clock: Clock) -> None:
+        """Read the accounts.
+
+        :param users: the file of users of ACL 2.0.
+        :param cluster: the name of the cluster, for policies about it.
+        :raises AuthError: they cannot be read.
+        :raises ConfigError: the keys contradict each other.
+        """
+        self.files: PlainFiles | None = None
+        self.users: UserTable | None = None
+        model: AccessModel
+        if config.acl_enable:
+            model = self.files = PlainFiles(acl_directory(config))
+        else:
+            self.users = _open_users(config, users)
+            model = _user_access(config, self.users, cluster)
+        self.guard: Final = AccessGuard(model, clock=clock)
+        self._clock = clock
+        self._timer: TimerHandle | None = None
+        self._look: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Look at the files from time to time."""
+        self._timer = self._clock.call_later(ACL_LOOK_SECONDS, self._begin)
+
+    async def stop(self) -> None:
+        """Look no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._look is not None:
+            await self._look
+
+    def _begin(self) -> None:
+        self._look = asyncio.get_running_loop().create_task(self._looked(), name="look at the accounts")
+
+    async def _looked(self) -> None:
+        try:
+            if self.files is not None:
+                await self.files.look()
+            if self.users is not None:
+                await asyncio.to_thread(self.users.look)
+        except Exception:
+            _log.exception("a look at the accounts failed")
+        finally:
+            self._look = None
+        if self._timer is not None:
+            self.start()
+
+
+def open_access(config: AccessConfig, users: Path, cluster: str, *, clock: Clock) -> AccessControl | None:
+    """The access control that a configuration asks for; see :class:`AccessControl`."""
+    if config.acl_enable and (config.authentication_enabled or config.authorization_enabled):
+        raise ConfigError(
+            "aclEnable and authenticationEnabled exclude each other",
+            next_step="choose ACL 1.0 (aclEnable) or ACL 2.0 (authenticationEnabled and authorizationEnabled)",
+        )
+    if config.authorization_enabled and not config.authentication_enabled:
+        raise ConfigError("authorizationEnabled=true asks for permissions of accounts: set authenticationEnabled, too")
+    if not config.acl_enable and not config.authentication_enabled:
+        return None
+    return AccessControl(config, users, cluster, clock=clock)
+
+
+def _open_users(config: AccessConfig, path: Path) -> UserTable:
+    table = UserTable(path, read_key(config.auth_key_path))
+    create_missing(table, _init_user(config), _inner_client(config))
+    if config.migrate_auth_from_v1_enabled:
+        made = migrate(table, PlainFiles(acl_directory(config)))
+        _log.info("%d accounts of plain_acl.yml are users now", made)
+    if not table.users:
+        raise ConfigError(
+            "authenticationEnabled=true, and there is no user",
+            next_step='set initAuthenticationUser={"username":"…","password":"…"}',
+        )
+    return table
+
+
+def _user_access(config: AccessConfig, table: UserTable, cluster: str) -> UserAccess:
+    return UserAccess(
+        table,
+        cluster=cluster,
+        authorizes=config.authorization_enabled,
+        unsigned=codes_of("authenticationWhitelist", config.authentication_whitelist),
+        unchecked=codes_of("authorizationWhitelist", config.authorization_whitelist),
+    )
+
+
+def _init_user(config: AccessConfig) -> Named | None:
+    return parse_account("initAuthenticationUser", config.init_authentication_user, "username", "password")
+
+
+def _inner_client(config: AccessConfig) -> Named | None:
+    text = config.inner_client_authentication_credentials
+    return parse_account("innerClientAuthenticationCredentials", text, "accessKey", "secretKey")
+
+
+def own_security(config: AccessConfig) -> Security:
+    """The account with which a server signs its requests to other servers.
+
+    ``innerClientAuthenticationCredentials``, or with ACL 1.0 ``tools.yml`` beside the accounts.
+
+    :raises SecurityConfigError: the file cannot be used.
+    :raises ConfigError: the key cannot be used.
+    """
+    inner = credentials_of(_inner_client(config))
+    if inner is not None:
+        return Security(inner)
+    if not config.acl_enable:
+        return PLAIN
+    file = acl_directory(config) / TOOLS_FILE
+    return Security(read_credentials(file)) if file.exists() else PLAIN
+
+
+def acl_directory(config: AccessConfig) -> Path:
+    """``aclPath``, or ``$ROCKETMQ_HOME/conf``, or the directory of the configuration file.
+
+    :raises ConfigError: none of them is given.
+    """
+    if config.acl_path:
+        return Path(config.acl_path)
+    home = os.environ.get(HOME_VARIABLE)
+    if home:
+        return Path(home, "conf")
+    if config.config_store_path:
+        return Path(config.config_store_path).absolute().parent
+    raise ConfigError(
+        "no directory of plain_acl.yml is known",
+        next_step=f"set aclPath, set ${HOME_VARIABLE}, or give a configuration file with -c",
+    )

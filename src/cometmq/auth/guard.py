@@ -1,0 +1,193 @@
+"""The check of every request before its handler (``PlainAccessValidator``).
+
+First the account, by its signature; then the needs of the request (:mod:`cometmq.remoting.permissions`). Per request
+there is the work of the signature; the account that a connection uses, and the topics and groups that it may use, are
+remembered until accounts or policies change.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Hashable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from cometmq.auth.model import AccessModel, Account, DeniedError
+from cometmq.clock import Clock
+from cometmq.core import CORE
+from cometmq.limits import MAX_CACHED_DECISIONS, MAX_EXT_FIELDS, MAX_SERVERS, SERVER_SECONDS
+from cometmq.remoting.bodies import BodyError
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.command import decode_header
+from cometmq.remoting.frame import JSON, Frame
+from cometmq.remoting.permissions import CALLER, Action, Kind, Need, on_topic
+from cometmq.remoting.processors import Processor, Request, Response, describe
+from cometmq.remoting.server_connection import ServerConnection
+from cometmq.remoting.signing import ACCESS_KEY
+
+_log = logging.getLogger(__name__)
+
+_OF_SLAVES: Final = frozenset({RequestCode.GET_BROKER_RUNTIME_INFO, RequestCode.GET_ALL_TOPIC_CONFIG})
+"""Slaves of CometMQ and of Apache RocketMQ ask for one of them again and again."""
+_SERVERS_NEED: Final = Need(Kind.CLUSTER, "", (Action.UPDATE,))
+"""An account that has this may copy the log."""
+_LOG_SECONDS: Final = 1.0
+_SHOWN_CHARS: Final = 300
+
+
+class _Fields(msgspec.Struct):
+    """The fields of a JSON header, as texts."""
+
+    extFields: dict[str, str] = {}  # noqa: N815 - the wire's name
+
+
+_decode_fields: Final = msgspec.json.Decoder(_Fields).decode
+
+
+class Session:
+    """The account that a connection uses, and what it was found to be allowed."""
+
+    __slots__ = ("access_key", "account", "allowed", "is_super", "publisher", "signer", "version")
+
+    def __init__(self, access_key: str | None, account: Account, version: int) -> None:
+        self.access_key = access_key
+        self.account = account
+        self.version = version
+        self.allowed: set[Hashable] = set()
+        self.is_super = account.is_super
+        self.signer = account.signer
+        self.publisher: Any = None
+        """The account for the compiled core, once it was asked for."""
+
+    def may(self, need: Need) -> bool:
+        """Tell whether the account has what is needed."""
+        return self.account.refusal(need, 0) is None
+
+    def may_publish(self, topic: str) -> bool:
+        """Tell whether the account may send to a topic."""
+        need = on_topic(topic, Action.PUB)
+        return self.is_super or self.account.refusal(need, RequestCode.SEND_MESSAGE_V2) is None
+
+
+class AccessGuard:
+    """Asks an access model for each request: a :class:`~cometmq.remoting.server.Guard`."""
+
+    def __init__(self, model: AccessModel, *, clock: Clock) -> None:
+        self._model = model
+        self._clock = clock
+        self._logged_at = -_LOG_SECONDS
+        self._unlogged = 0
+        self._servers: dict[str, float] = {}
+        """Addresses of servers of the cluster, and when they asked last."""
+
+    def is_server(self, address: str) -> bool:
+        """Tell whether a server of the cluster has asked from an address lately.
+
+        Slaves ask for the range of the log before they connect to the port of replication, which has no signatures.
+        """
+        return self._clock.monotonic() - self._servers.get(address, -SERVER_SECONDS) < SERVER_SECONDS
+
+    def _note_server(self, address: str, session: Session) -> None:
+        if session.may(_SERVERS_NEED):
+            if len(self._servers) >= MAX_SERVERS:
+                self._servers.clear()
+            self._servers[address] = self._clock.monotonic()
+
+    def check(
+        self, connection: ServerConnection, processor: Processor, request: Request[Any], frame: Frame
+    ) -> Response | None:
+        """Return the answer that denies a request, ``None`` if it is allowed."""
+        code = processor.code
+        if code in self._model.unsigned:
+            CALLER.set(None)
+            return None
+        try:
+            session = self._session(connection, code, frame)
+            CALLER.set(session)
+            if code in _OF_SLAVES:
+                self._note_server(connection.peer_ip, session)
+            if session.is_super or code in self._model.unchecked:
+                return None
+            permission = processor.permission
+            if permission is None:
+                raise DeniedError(f"No permission is defined for {describe(code)}")
+            key = permission.key(request.header)
+            if key is not None and key in session.allowed:
+                return None
+            for need in permission.needs(request.header, frame.body):
+                refusal = session.account.refusal(need, code)
+                if refusal is not None:
+                    raise refusal
+            if key is not None and len(session.allowed) < MAX_CACHED_DECISIONS:
+                session.allowed.add(key)
+        except DeniedError as denied:
+            return self._deny(connection, code, denied)
+        except BodyError as error:
+            return Response(ResponseCode.SYSTEM_ERROR, remark=error.message)
+        return None
+
+    def check_unknown(self, connection: ServerConnection, code: int, frame: Frame) -> Response | None:
+        """Return the answer that denies a request of a code that nobody handles to strangers."""
+        try:
+            self._session(connection, code, frame)
+        except DeniedError as denied:
+            return self._deny(connection, code, denied)
+        return None
+
+    def publisher(self, connection: ServerConnection) -> Any:
+        """The account of a connection for the compiled core (``Account``).
+
+        ``None`` when Python must check its next request: it is the first, or accounts or policies have changed since.
+        """
+        session = connection.account
+        if not isinstance(session, Session) or session.version != self._model.version:
+            return None
+        if session.publisher is None:
+            signer = session.account.signer
+            session.publisher = CORE.Account(
+                session.access_key, None if signer is None else signer.core_key, session.may_publish
+            )
+        return session.publisher
+
+    def _session(self, connection: ServerConnection, code: int, frame: Frame) -> Session:
+        """The account of a request, whose signature is checked.
+
+        :raises DeniedError: it has none, or is not signed by it.
+        """
+        fields = fields_of(frame)
+        access_key = fields.get(ACCESS_KEY)
+        session: Session | None = connection.account
+        model = self._model
+        if session is None or session.access_key != access_key or session.version != model.version:
+            account = model.account(access_key, connection.peer_ip, code)
+            session = Session(access_key, account, model.version)
+        signer = session.signer
+        if signer is not None and not signer.accepts(fields, frame.body):
+            raise model.bad_signature(session.account)
+        connection.account = session
+        return session
+
+    def _deny(self, connection: ServerConnection, code: int, denied: DeniedError) -> Response:
+        """Log a denial, not more than one in a second, and answer it."""
+        now = self._clock.monotonic()
+        if now - self._logged_at < _LOG_SECONDS:
+            self._unlogged += 1
+        else:
+            others = f", and {self._unlogged} other denials before" if self._unlogged else ""
+            words = denied.message[:_SHOWN_CHARS]
+            _log.warning("%s of %s denied: %r%s", describe(code), connection.remote_address, words, others)
+            self._logged_at, self._unlogged = now, 0
+        return self._model.answer(denied)
+
+
+def fields_of(frame: Frame) -> Mapping[str, str]:
+    """The fields of a header as the client signed them."""
+    if frame.serialize_type == JSON:
+        try:
+            fields = _decode_fields(frame.header).extFields
+            if len(fields) <= MAX_EXT_FIELDS:
+                return fields
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            pass
+    return decode_header(frame.serialize_type, frame.header).ext_fields or {}

@@ -1,0 +1,69 @@
+"""The engine of decisions: who may do what, on what, from where.
+
+ACL 1.0 (:mod:`cometmq.auth.plain`) and ACL 2.0 (:mod:`cometmq.auth.policies`) are two sources of accounts; both answer
+the same question. A guard (:mod:`cometmq.auth.guard`) asks it for every request, ``cometmq acl test`` for a person.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from cometmq.errors import CometMQError
+from cometmq.remoting.permissions import Need
+from cometmq.remoting.processors import Response
+from cometmq.remoting.signing import Signer
+
+
+class AuthError(CometMQError):
+    """Accounts or policies are not valid, or cannot be read or written; no message shows a secret."""
+
+
+class DeniedError(CometMQError):
+    """A request is denied; the message is RocketMQ's, the next step tells the way out."""
+
+
+class Account(Protocol):
+    """One account, as seen from one address."""
+
+    @property
+    def name(self) -> str:
+        """The access key, or user name."""
+
+    @property
+    def signer(self) -> Signer | None:
+        """Checks signatures; ``None`` if requests need none from this address."""
+
+    @property
+    def is_super(self) -> bool:
+        """Everything is allowed."""
+
+    def refusal(self, need: Need, code: int) -> DeniedError | None:
+        """The reason why the account may not do this by a request of this code; ``None`` if it may."""
+
+
+class AccessModel(Protocol):
+    """A source of accounts."""
+
+    @property
+    def version(self) -> int:
+        """Grows with every change of accounts or policies."""
+
+    @property
+    def unsigned(self) -> frozenset[int]:
+        """Codes of requests that need no account."""
+
+    @property
+    def unchecked(self) -> frozenset[int]:
+        """Codes of requests for which any account may do everything."""
+
+    def account(self, access_key: str | None, address: str, code: int) -> Account:
+        """The account of a request from an address.
+
+        :raises DeniedError: there is no such account.
+        """
+
+    def bad_signature(self, account: Account) -> DeniedError:
+        """The denial of a request that is not signed with the account's secret."""
+
+    def answer(self, denied: DeniedError) -> Response:
+        """The answer that denies a request."""

@@ -1,0 +1,165 @@
+"""Accounts of ACL 1.0 and their permissions (``PlainPermissionManager.checkPerm``, ``Permission``).
+
+An account has permissions for topics and groups by name, and default ones for all others: DENY, PUB, SUB or both.
+Topics of retries stand for their group, and groups have the names of their retry topics in one table with the topics,
+as in Apache's. What changes or lists something, or is about the cluster, needs ``admin: true``. Apache's broker checks
+the requests 10, 11, 12, 15, 34, 35, 36, 38 and 310 so, and asks for an admin at 17, 25, 200, 207 and 215; all its
+others are free for every account. Here they need what their handlers declare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from cometmq.auth.addresses import AddressMatch, never, parse_pattern
+from cometmq.auth.model import AuthError, DeniedError
+from cometmq.message.names import RETRY_PREFIX, TRACE_TOPIC, retry_topic
+from cometmq.remoting.permissions import EVERY, Action, Kind, Need
+from cometmq.remoting.signing import Signer
+
+DENY: Final = 1
+PUB: Final = 4
+SUB: Final = 8
+_PERMISSIONS: Final = {"PUB": PUB, "SUB": SUB, "PUB|SUB": PUB | SUB, "SUB|PUB": PUB | SUB, "DENY": DENY}
+_BITS: Final = {Action.PUB: PUB, Action.SUB: SUB}
+MIN_KEY_CHARS: Final = 7
+MAX_KEY_CHARS: Final = 1_024
+_TRIMMED: Final = "".join(map(chr, range(33)))
+"""Characters that Java's ``trim`` takes away."""
+
+NEED_ADMIN: Final = "this needs an account with admin: true"
+NOT_ALLOWED: Final = "the account has no permission for this: see its topicPerms and groupPerms at the server"
+
+
+@dataclass(frozen=True)
+class PlainAccount:
+    """An account (``PlainAccessResource``)."""
+
+    name: str
+    signer: Signer | None = field(repr=False)
+    admin: bool = False
+    default_topic: int = DENY
+    default_group: int = DENY
+    permissions: Mapping[str, int] | None = None
+    """By topic, groups by their retry topic; ``None`` if the account lists none."""
+    white: AddressMatch = never
+
+    @property
+    def is_super(self) -> bool:
+        """An admin without lists may do everything."""
+        return self.admin and self.permissions is None
+
+    def refusal(self, need: Need, code: int) -> DeniedError | None:
+        """The reason why the account may not do this, in Apache's words."""
+        listed = self.permissions or {}
+        if need.topic in listed and not need.topic.startswith(RETRY_PREFIX) and _wanted(need.actions):
+            return None if _allows(listed[need.topic], _wanted(need.actions)) else _denied(need)
+        wanted = _wanted(need.owner_actions)
+        if not wanted or need.kind is Kind.CLUSTER or need.name == EVERY:
+            return None if self.admin else self._needs_admin(code)
+        if self.is_super or (need.name == TRACE_TOPIC and need.actions == (Action.PUB,)):
+            return None
+        is_group = need.kind is Kind.GROUP
+        resource = retry_topic(need.name) if is_group else need.name
+        owned = listed.get(resource, self.default_group if is_group else self.default_topic)
+        return None if _allows(owned, wanted) else _denied(need)
+
+    def _needs_admin(self, code: int) -> DeniedError:
+        words = f"Need admin permission for request code={code}, but accessKey={self.name} is not"
+        return DeniedError(words, next_step=NEED_ADMIN)
+
+
+TRUSTED: Final = PlainAccount("", None, admin=True)
+"""Whoever comes from an address of a white list."""
+
+
+def _wanted(actions: Iterable[Action]) -> int:
+    """The permissions of which one is enough; 0 if only an admin may."""
+    wanted = 0
+    for action in actions:
+        wanted |= _BITS.get(action, 0)
+    return wanted or (PUB | SUB if Action.GET in actions else 0)
+
+
+def _allows(owned: int, wanted: int) -> bool:
+    return not owned & DENY and bool(owned & wanted)
+
+
+def _denied(need: Need) -> DeniedError:
+    kind = "group" if need.kind is Kind.GROUP else "topic"
+    name = need.name if need.kind is not Kind.CLUSTER else need.topic
+    return DeniedError(f"No default permission for {kind}:{name}", next_step=NOT_ALLOWED)
+
+
+# --- files ----------------------------------------------------------------------------------------
+def read_account(entry: object) -> PlainAccount:
+    """Read one of the ``accounts`` of a file.
+
+    :raises AuthError: it is not valid; no message shows its secret.
+    """
+    if not isinstance(entry, dict):
+        raise AuthError("an account is a mapping of keys to values")
+    name = _text(entry, "accessKey") or ""
+    secret = _text(entry, "secretKey") or ""
+    for key, value in (("accessKey", name), ("secretKey", secret)):
+        if not MIN_KEY_CHARS <= len(value) <= MAX_KEY_CHARS:
+            shown = f" of {name[:100]}" if name else ""
+            raise AuthError(f"the {key}{shown} has {MIN_KEY_CHARS} to {MAX_KEY_CHARS:,} characters, not {len(value):,}")
+    try:
+        return PlainAccount(
+            name,
+            Signer(secret),
+            admin=_flag(entry, "admin"),
+            default_topic=parse_permission(_text(entry, "defaultTopicPerm")),
+            default_group=parse_permission(_text(entry, "defaultGroupPerm")),
+            permissions=_listed(_texts(entry, "groupPerms"), _texts(entry, "topicPerms")),
+            white=parse_pattern(_text(entry, "whiteRemoteAddress")),
+        )
+    except AuthError as error:
+        raise AuthError(f"account {name}: {error.message}", next_step=error.next_step) from None
+
+
+def parse_permission(text: str | None) -> int:
+    """``PUB|SUB`` and the like; anything else is DENY, as at Apache's."""
+    return _PERMISSIONS.get((text or "").strip(_TRIMMED), DENY)
+
+
+def _listed(groups: Iterable[str], topics: Iterable[str]) -> dict[str, int] | None:
+    listed: dict[str, int] = {}
+    for is_topic, entries in ((False, groups), (True, topics)):
+        for entry in entries:
+            parts = [part for part in entry.split("=") if part]
+            if len(parts) != 2:
+                raise AuthError(f"{entry[:200]!r} is not of the form NAME=PERMISSION")
+            name = parts[0].strip(_TRIMMED)
+            listed[name if is_topic else RETRY_PREFIX + name] = parse_permission(parts[1])
+    return listed or None
+
+
+def _text(entry: Mapping[str, Any], key: str) -> str | None:
+    value = entry.get(key)
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    raise AuthError(f"{key} is a text: write it in quotes")
+
+
+def _texts(entry: Mapping[str, Any], key: str) -> list[str]:
+    values = entry.get(key)
+    if values is None:
+        return []
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise AuthError(f"{key} is a list of texts NAME=PERMISSION")
+    return values
+
+
+def _flag(entry: Mapping[str, Any], key: str) -> bool:
+    value = entry.get(key)
+    if value is None or isinstance(value, bool):
+        return bool(value)
+    if isinstance(value, str) and value.strip().lower() in ("true", "false"):
+        return value.strip().lower() == "true"
+    raise AuthError(f"{key} is true or false")

@@ -1,0 +1,205 @@
+"""Files of ACL 1.0: ``plain_acl.yml`` and ``acl/**/*.yml`` beside it, in force together (``PlainPermissionManager``).
+
+A look compares names, sizes and times of the files. A change counts when two looks in a row agree: a file that an
+editor or a deployment replaces is taken as a whole, and one that is gone for a moment keeps its accounts. Then all
+files are read in a thread and put in force at once; if one is not valid, all accounts stay as they were, and the log
+says why.
+The first file that has an account counts, in the order ``acl`` by name, then ``plain_acl.yml``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from cometmq.auth.addresses import AddressMatch, canonical, parse_pattern
+from cometmq.auth.model import Account, AuthError, DeniedError
+from cometmq.auth.plain import TRUSTED, PlainAccount, read_account
+from cometmq.auth.yaml_file import read_yaml
+from cometmq.limits import MAX_ACL_FILES
+from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.processors import Response
+
+_log = logging.getLogger(__name__)
+
+DEFAULT_FILE: Final = "plain_acl.yml"
+DIRECTORY: Final = "acl"
+_ENDINGS: Final = (".yml", ".yaml")
+_TOOLS_FILE: Final = "tools.yml"
+_EXCEPTION: Final = "org.apache.rocketmq.acl.common.AclException: "
+"""Clients and tools look for the name."""
+
+Seen = tuple[tuple[str, int, int, int], ...]
+"""Path, inode, size and time of change of each file."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The accounts of all files together."""
+
+    accounts: dict[str, PlainAccount]
+    places: dict[str, Path]
+    """The file of each account."""
+    white: tuple[AddressMatch, ...]
+
+
+class PlainFiles:
+    """The accounts in a directory: an :class:`~cometmq.auth.model.AccessModel`."""
+
+    def __init__(self, directory: Path) -> None:
+        """Read the files.
+
+        :raises AuthError: one is not valid, or there is none.
+        """
+        self.directory: Final = directory
+        self.version = 0
+        self.unsigned: frozenset[int] = frozenset()
+        self.unchecked: frozenset[int] = frozenset()
+        self._seen = look(directory)
+        self._changed: Seen | None = None
+        if not self._seen:
+            raise AuthError(
+                f"aclEnable=true, but there is no {directory / DEFAULT_FILE}",
+                next_step="write the file with an account (docs/security.md), or set aclPath to its directory",
+            )
+        for path, *_ in self._seen:
+            if stat.S_IMODE(Path(path).stat().st_mode) & 0o077:
+                _log.warning("others may read the secret keys in %s: set its mode to 600", path)
+        self.rules = read_rules(directory, self._seen)
+
+    @property
+    def paths(self) -> list[Path]:
+        """The files, those that count first in front."""
+        return [Path(name) for name, *_ in self._seen]
+
+    # --- AccessModel --------------------------------------------------------------------------
+    def account(self, access_key: str | None, address: str, code: int) -> Account:
+        """The account of a request, in ``PlainPermissionManager.validate``'s order."""
+        rules = self.rules
+        address = canonical(address)
+        if any(matches(address) for matches in rules.white):
+            return TRUSTED
+        if access_key is None:
+            raise DeniedError(
+                "No accessKey is configured",
+                next_step="this server demands credentials: give an access key and its secret key",
+            )
+        account = rules.accounts.get(access_key)
+        if account is None:
+            raise DeniedError(
+                f"No acl config for {access_key}",
+                next_step="the server has no account with this access key: check the key, and its plain_acl.yml",
+            )
+        return TRUSTED if account.white(address) else account
+
+    def bad_signature(self, account: Account) -> DeniedError:
+        """The denial of a request that is not signed with the account's secret."""
+        return DeniedError(
+            f"Check signature failed for accessKey={account.name}",
+            next_step="the secret key is not the one of this access key",
+        )
+
+    def answer(self, denied: DeniedError) -> Response:
+        """An ``AclException``, as Apache answers it."""
+        step = f", {denied.next_step}" if denied.next_step else ""
+        return Response(ResponseCode.SYSTEM_ERROR, remark=f"{_EXCEPTION}{denied.message}{step}")
+
+    def secrets(self) -> dict[str, str]:
+        """The secret key of each account, read from the files: this object does not keep them.
+
+        :raises AuthError: a file is not valid.
+        """
+        found: dict[str, str] = {}
+        for path in self.paths:
+            for entry in _list(read_yaml(path), "accounts"):
+                found.setdefault(str(entry["accessKey"]), str(entry["secretKey"]))
+        return found
+
+    # --- files --------------------------------------------------------------------------------
+    async def look(self) -> None:
+        """Look at the files; read them when they have changed and now stay the same."""
+        seen = await asyncio.to_thread(look, self.directory)
+        if seen == self._seen:
+            self._changed = None
+        elif seen != self._changed:
+            self._changed = seen
+        else:
+            self._seen, self._changed = seen, None
+            try:
+                rules = await asyncio.to_thread(read_rules, self.directory, seen)
+            except (AuthError, OSError) as error:
+                _log.error("the accounts stay as they were: %s", error)
+            else:
+                self._use(rules)
+
+    def reload(self) -> None:
+        """Read the files now: this process has changed one.
+
+        :raises AuthError: one is not valid; the accounts stay as they were.
+        """
+        self._seen, self._changed = look(self.directory), None
+        self._use(read_rules(self.directory, self._seen))
+
+    def _use(self, rules: Rules) -> None:
+        self.rules = rules
+        self.version += 1
+        _log.info("%d accounts are in force, from %s", len(rules.accounts), self.directory)
+
+
+def look(directory: Path) -> Seen:
+    """The files of accounts below a directory, those that count first in front."""
+    found: list[Path] = []
+    for root, folders, names in os.walk(directory / DIRECTORY):
+        folders.sort()
+        found += [Path(root, name) for name in sorted(names) if name.endswith(_ENDINGS) and name != _TOOLS_FILE]
+        if len(found) > MAX_ACL_FILES:
+            break
+    seen: list[tuple[str, int, int, int]] = []
+    for path in (*found[:MAX_ACL_FILES], directory / DEFAULT_FILE):
+        try:
+            status = path.stat()
+        except OSError:
+            continue
+        seen.append((str(path), status.st_ino, status.st_size, status.st_mtime_ns))
+    return tuple(seen)
+
+
+def read_rules(directory: Path, seen: Seen) -> Rules:
+    """Read files that a look has found.
+
+    :raises AuthError: one is not valid, or gone again.
+    """
+    accounts: dict[str, PlainAccount] = {}
+    places: dict[str, Path] = {}
+    white: list[AddressMatch] = []
+    for name, *_ in seen:
+        path = Path(name)
+        try:
+            content = read_yaml(path)
+            white += [parse_pattern(pattern) for pattern in _list(content, "globalWhiteRemoteAddresses")]
+            for entry in _list(content, "accounts"):
+                account = read_account(entry)
+                if account.name in accounts:
+                    _log.warning("%s: account %s is ignored, %s has it", path, account.name, places[account.name])
+                else:
+                    accounts[account.name], places[account.name] = account, path
+        except FileNotFoundError:
+            raise AuthError(f"{path} is gone") from None
+        except AuthError as error:
+            where = "" if str(path) in error.message else f"{path}: "
+            raise AuthError(f"{where}{error.message}", next_step=error.next_step) from None
+    return Rules(accounts, places, tuple(white))
+
+
+def _list(content: dict[str, Any], key: str) -> list[Any]:
+    values = content.get(key)
+    if values is None:
+        return []
+    if not isinstance(values, list) or (key != "accounts" and not all(isinstance(value, str) for value in values)):
+        raise AuthError(f"{key} is a list")
+    return values

@@ -1,0 +1,170 @@
+"""ACL 2.0 as a model of accounts: users sign, policies decide (``AuthenticationEvaluator``)."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Final, NamedTuple
+
+from cometmq.auth.model import Account, DeniedError
+from cometmq.auth.plain import PUB, SUB, PlainAccount
+from cometmq.auth.plain_changes import listed
+from cometmq.auth.plain_files import PlainFiles
+from cometmq.auth.policies import DISABLE, NORMAL, SUPER, EntryInfo, PolicyInfo, UserAccount
+from cometmq.auth.users import UserTable
+from cometmq.options import ConfigError
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.processors import Response
+from cometmq.remoting.signing import Credentials, Signer
+
+_log = logging.getLogger(__name__)
+
+_CREDENTIALS: Final = "give an access key and its secret key"
+
+
+class UserAccess:
+    """Finds users; see :class:`~cometmq.auth.model.AccessModel`.
+
+    :param authorizes: policies are asked; otherwise every user may do everything.
+    """
+
+    def __init__(
+        self,
+        table: UserTable,
+        *,
+        cluster: str,
+        authorizes: bool,
+        unsigned: frozenset[int] = frozenset(),
+        unchecked: frozenset[int] = frozenset(),
+    ) -> None:
+        self.table: Final = table
+        self.unsigned = unsigned
+        self.unchecked = unchecked
+        self._cluster = cluster
+        self._authorizes = authorizes
+
+    @property
+    def version(self) -> int:
+        """Grows with every change of users or policies."""
+        return self.table.version
+
+    def account(self, access_key: str | None, address: str, _code: int) -> Account:
+        """The user of a request."""
+        if not access_key:
+            raise DeniedError("username cannot be null.", next_step=f"this server demands credentials: {_CREDENTIALS}")
+        user = self.table.users.get(access_key)
+        if user is None:
+            raise DeniedError(f"User:{access_key} is not found.", next_step="check the access key")
+        if user.status == DISABLE:
+            raise DeniedError(f"User:{access_key} is disabled.", next_step="ask an administrator")
+        is_super = user.kind == SUPER or not self._authorizes
+        return UserAccount(user, Signer(user.password), self._cluster, address, is_super)
+
+    def bad_signature(self, _account: Account) -> DeniedError:
+        """The denial of a request that is not signed with the user's password."""
+        return DeniedError("check signature failed.", next_step="the secret key is not the password of this user")
+
+    def answer(self, denied: DeniedError) -> Response:
+        """NO_PERMISSION, as Apache answers it."""
+        step = f" ({denied.next_step})" if denied.next_step else ""
+        return Response(ResponseCode.NO_PERMISSION, remark=f"{denied.message}{step}")
+
+
+class Named(NamedTuple):
+    """The name and the secret of an account in a key of the configuration."""
+
+    name: str
+    secret: str
+
+
+def parse_account(key: str, text: str, name_field: str, secret_field: str) -> Named | None:
+    """Read a key such as ``initAuthenticationUser={"username":"…","password":"…"}``; ``None`` if it is empty.
+
+    :raises ConfigError: it is not of that form; the message does not show it.
+    """
+    if not text.strip():
+        return None
+    try:
+        found = json.loads(text)
+        name, secret = found[name_field], found[secret_field]
+    except (ValueError, TypeError, KeyError):
+        name = secret = None
+    if not isinstance(name, str) or not isinstance(secret, str) or not name or not secret:
+        form = f'{{"{name_field}":"…","{secret_field}":"…"}}'
+        raise ConfigError(f"{key} is not of the form {form}")
+    return Named(name, secret)
+
+
+def credentials_of(named: Named | None) -> Credentials | None:
+    """The account with which this server signs its own requests."""
+    return None if named is None else Credentials(named.name, named.secret)
+
+
+def create_missing(table: UserTable, *supers: Named | None) -> None:
+    """Make super users of the configuration that do not exist (``initUser``).
+
+    :raises AuthError: one is not valid.
+    """
+    for named in supers:
+        if named is not None and named.name not in table.users:
+            table.create(named.name, named.secret, SUPER)
+
+
+def migrate(table: UserTable, files: PlainFiles) -> int:
+    """Make users and policies of the accounts of ACL 1.0 that do not exist (``AuthMigrator``); return their number.
+
+    :raises AuthError: an account is not valid.
+    """
+    made = 0
+    _, shown = listed(files)
+    secrets = files.secrets()
+    for entry in shown:
+        account = files.rules.accounts.get(entry["accessKey"])
+        if account is None or account.name in table.users:
+            continue
+        table.create(account.name, secrets[account.name], SUPER if account.admin else NORMAL)
+        policies = [policy for policy in (_custom(account), _default(account, entry)) if policy.entries]
+        if policies:
+            table.put_policies(account.name, policies)
+        if entry.get("whiteRemoteAddress"):
+            _log.warning("account %s has a whiteRemoteAddress, which ACL 2.0 does not have", account.name)
+        made += 1
+    return made
+
+
+def _custom(account: PlainAccount) -> PolicyInfo:
+    entries = [
+        _entry(f"Group:{name.removeprefix('%RETRY%')}" if name.startswith("%RETRY%") else f"Topic:{name}", bits)
+        for name, bits in (account.permissions or {}).items()
+    ]
+    return PolicyInfo("Custom", entries)
+
+
+def _default(account: PlainAccount, entry: dict[str, object]) -> PolicyInfo:
+    entries: list[EntryInfo] = []
+    if entry.get("defaultTopicPerm"):
+        entries.append(_entry("Topic:*", account.default_topic))
+    if entry.get("defaultGroupPerm"):
+        entries.append(_entry("Group:*", account.default_group))
+    return PolicyInfo("Default", entries)
+
+
+def _entry(resource: str, bits: int) -> EntryInfo:
+    actions = [name for name, bit in (("Pub", PUB), ("Sub", SUB)) if bits & bit]
+    return EntryInfo(resource, actions or ["All"], decision="Allow" if actions else "Deny")
+
+
+def codes_of(key: str, text: str) -> frozenset[int]:
+    """The codes of a white list: numbers or names, joined by commas.
+
+    :raises ConfigError: one is neither.
+    """
+    found: set[int] = set()
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        if part.isdecimal():
+            found.add(int(part))
+        elif part in RequestCode.__members__:
+            found.add(int(RequestCode[part]))
+        else:
+            raise ConfigError(f"{key}: {part[:100]!r} is no request code")
+    return frozenset(found)

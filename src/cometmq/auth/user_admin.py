@@ -1,0 +1,251 @@
+"""Administration of users and policies of ACL 2.0: codes 3001 to 3010 (``AdminBrokerProcessor.createUser``)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgspec
+
+from cometmq.auth.model import AuthError
+from cometmq.auth.policies import SUPER, USER, AclInfo, User, policy_infos
+from cometmq.auth.users import UserTable
+from cometmq.limits import MAX_ACL_BODY_BYTES
+from cometmq.remoting.admin_headers import (
+    CreateAclRequestHeader,
+    CreateUserRequestHeader,
+    DeleteAclRequestHeader,
+    DeleteUserRequestHeader,
+    GetAclRequestHeader,
+    GetUserRequestHeader,
+    ListAclsRequestHeader,
+    ListUsersRequestHeader,
+    UpdateAclRequestHeader,
+    UpdateUserRequestHeader,
+)
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.permissions import CALLER, Action, needs_cluster
+from cometmq.remoting.processors import Request, Response, answers
+from cometmq.remoting.server_connection import ServerConnection
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class UserInfo(msgspec.Struct, rename="camel", omit_defaults=True):
+    """A user as requests have it; answers have no password."""
+
+    username: str | None = None
+    password: str | None = None
+    user_type: str | None = None
+    user_status: str | None = None
+
+
+class UserAdmin:
+    """Reads and changes users and policies, in a thread, one change at a time."""
+
+    def __init__(self, table: UserTable) -> None:
+        self._table = table
+        self._lock = asyncio.Lock()
+
+    async def _change(self, connection: ServerConnection, what: str, work: Callable[[], None]) -> Response:
+        async with self._lock:
+            try:
+                await asyncio.to_thread(work)
+            except AuthError as error:
+                return Response(ResponseCode.NO_PERMISSION, remark=str(error))
+        _log.info("%s: %s", connection.remote_address, what)
+        return Response()
+
+    # --- users --------------------------------------------------------------------------------
+    @answers(
+        RequestCode.AUTH_CREATE_USER,
+        header=CreateUserRequestHeader,
+        limits=("MAX_USERS",),
+        permission=needs_cluster(Action.UPDATE),
+    )
+    async def create_user(
+        self, connection: ServerConnection, request: Request[CreateUserRequestHeader], body: bytes
+    ) -> Response:
+        """Make a user; only a super user makes a super user."""
+        name = request.header.username
+        if not name:
+            return _blank()
+        info = _decoded(body, UserInfo)
+        if info is None:
+            return _unreadable()
+        if _is_super(info.user_type) and not _by_super():
+            return Response(ResponseCode.SYSTEM_ERROR, remark="The super user can only be create by super user")
+        return await self._change(
+            connection,
+            f"the user {name} is made",
+            lambda: self._table.create(name, info.password or "", info.user_type, info.user_status),
+        )
+
+    @answers(RequestCode.AUTH_UPDATE_USER, header=UpdateUserRequestHeader, permission=needs_cluster(Action.UPDATE))
+    async def update_user(
+        self, connection: ServerConnection, request: Request[UpdateUserRequestHeader], body: bytes
+    ) -> Response:
+        """Change the password, type or status of a user."""
+        name = request.header.username
+        if not name:
+            return _blank()
+        info = _decoded(body, UserInfo)
+        if info is None:
+            return _unreadable()
+        if (_is_super(info.user_type) or self._is_super_user(name)) and not _by_super():
+            return Response(ResponseCode.SYSTEM_ERROR, remark="The super user can only be update by super user")
+        return await self._change(
+            connection,
+            f"the user {name} is changed",
+            lambda: self._table.update(name, info.password, info.user_type, info.user_status),
+        )
+
+    @answers(RequestCode.AUTH_DELETE_USER, header=DeleteUserRequestHeader, permission=needs_cluster(Action.UPDATE))
+    async def delete_user(
+        self, connection: ServerConnection, request: Request[DeleteUserRequestHeader], _body: bytes
+    ) -> Response:
+        """Delete a user with their policies."""
+        name = request.header.username
+        if not name:
+            return _blank()
+        if self._is_super_user(name) and not _by_super():
+            return Response(ResponseCode.NO_PERMISSION, remark="The super user can only be update by super user")
+        return await self._change(connection, f"the user {name} is deleted", lambda: self._table.delete(name))
+
+    @answers(RequestCode.AUTH_GET_USER, header=GetUserRequestHeader, permission=needs_cluster(Action.GET))
+    def get_user(self, _connection: ServerConnection, request: Request[GetUserRequestHeader], _body: bytes) -> Response:
+        """Give a user, without the password; no body if there is none."""
+        if not request.header.username:
+            return _blank()
+        user = self._table.users.get(request.header.username)
+        return Response(body=b"" if user is None else msgspec.json.encode(_shown(user)))
+
+    @answers(RequestCode.AUTH_LIST_USER, header=ListUsersRequestHeader, permission=needs_cluster(Action.GET))
+    def list_users(
+        self, _connection: ServerConnection, request: Request[ListUsersRequestHeader], _body: bytes
+    ) -> Response:
+        """List the users whose names contain a text, without passwords."""
+        wanted = request.header.filter or ""
+        found = [_shown(user) for name, user in self._table.users.items() if wanted in name]
+        return Response(body=msgspec.json.encode(found) if found else b"")
+
+    # --- policies -----------------------------------------------------------------------------
+    @answers(
+        RequestCode.AUTH_CREATE_ACL,
+        header=CreateAclRequestHeader,
+        limits=("MAX_ACL_BODY_BYTES",),
+        permission=needs_cluster(Action.UPDATE),
+    )
+    @answers(
+        RequestCode.AUTH_UPDATE_ACL,
+        header=UpdateAclRequestHeader,
+        limits=("MAX_ACL_BODY_BYTES",),
+        permission=needs_cluster(Action.UPDATE),
+    )
+    async def put_acl(self, connection: ServerConnection, request: Request[Any], body: bytes) -> Response:
+        """Add entries to the policies of a user; an entry replaces the one with its resource."""
+        info = _decoded(body, AclInfo)
+        if info is None or not info.policies:
+            return Response(ResponseCode.SYSTEM_ERROR, remark="The body of acl is null")
+        name = _user_of(info.subject or request.header.subject)
+        if name is None:
+            return _no_subject()
+        if self._is_super_user(name) and not _by_super():
+            return Response(ResponseCode.NO_PERMISSION, remark="The super user can only be update by super user")
+        policies = info.policies
+        return await self._change(
+            connection, f"policies of {name} are changed", lambda: self._table.put_policies(name, policies)
+        )
+
+    @answers(RequestCode.AUTH_DELETE_ACL, header=DeleteAclRequestHeader, permission=needs_cluster(Action.UPDATE))
+    async def delete_acl(
+        self, connection: ServerConnection, request: Request[DeleteAclRequestHeader], _body: bytes
+    ) -> Response:
+        """Delete the entry of a resource, or all policies of a user."""
+        header = request.header
+        name = _user_of(header.subject)
+        if name is None:
+            return _no_subject()
+        return await self._change(
+            connection,
+            f"policies of {name} are deleted",
+            lambda: self._table.delete_policies(name, header.policy_type, header.resource),
+        )
+
+    @answers(RequestCode.AUTH_GET_ACL, header=GetAclRequestHeader, permission=needs_cluster(Action.GET))
+    def get_acl(self, _connection: ServerConnection, request: Request[GetAclRequestHeader], _body: bytes) -> Response:
+        """Give the policies of a user."""
+        name = _user_of(request.header.subject)
+        user = None if name is None else self._table.users.get(name)
+        if user is None:
+            return Response(ResponseCode.NO_PERMISSION, remark="The subject is not exist.")
+        return Response(body=msgspec.json.encode(_acl(user)) if user.policies else b"")
+
+    @answers(RequestCode.AUTH_LIST_ACL, header=ListAclsRequestHeader, permission=needs_cluster(Action.GET))
+    def list_acls(
+        self, _connection: ServerConnection, request: Request[ListAclsRequestHeader], _body: bytes
+    ) -> Response:
+        """List the policies of users whose subject contains a text, on resources that contain another."""
+        subject, resource = request.header.subject_filter or "", request.header.resource_filter or ""
+        found: list[AclInfo] = []
+        for user in self._table.users.values():
+            if subject not in USER + user.name:
+                continue
+            info = _acl(user)
+            for policy in info.policies or ():
+                policy.entries = [entry for entry in policy.entries or () if resource in entry.resource]
+            info.policies = [policy for policy in info.policies or () if policy.entries]
+            if info.policies:
+                found.append(info)
+        return Response(body=msgspec.json.encode(found) if found else b"")
+
+    def _is_super_user(self, name: str) -> bool:
+        user = self._table.users.get(name)
+        return user is not None and user.kind == SUPER
+
+
+def _by_super() -> bool:
+    caller = CALLER.get()
+    return caller is None or caller.is_super
+
+
+def _is_super(kind: str | None) -> bool:
+    return (kind or "").lower() == SUPER.lower()
+
+
+def _decoded(body: bytes, kind: type[T]) -> T | None:
+    if len(body) > MAX_ACL_BODY_BYTES:
+        return None
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _user_of(subject: str | None) -> str | None:
+    kind, colon, name = (subject or "").partition(":")
+    return name if colon and name and kind.lower() == "user" else None
+
+
+def _shown(user: User) -> UserInfo:
+    return UserInfo(user.name, None, user.kind, user.status)
+
+
+def _acl(user: User) -> AclInfo:
+    return AclInfo(USER + user.name, policy_infos(user.policies))
+
+
+def _blank() -> Response:
+    return Response(ResponseCode.INVALID_PARAMETER, remark="The username is blank")
+
+
+def _no_subject() -> Response:
+    return Response(ResponseCode.INVALID_PARAMETER, remark="the subject is User:NAME")
+
+
+def _unreadable() -> Response:
+    return Response(ResponseCode.INVALID_PARAMETER, remark="the body is no JSON of a user, or too long")

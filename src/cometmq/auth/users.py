@@ -1,0 +1,296 @@
+"""The users and policies of one server in ``auth.json``, and their changes (``AuthenticationMetadataManager``).
+
+A file is complete at every moment, has the mode 600, and is read again when it changes. With a key (``authKeyPath`` or
+``$COMETMQ_AUTH_KEY``) each password is encrypted by AES-GCM, bound to its user's name. Requests see a new table as a
+whole, never a part.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import logging
+import os
+import stat
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from cometmq.auth.model import AuthError
+from cometmq.auth.policies import (
+    DISABLE,
+    ENABLE,
+    MAX_ENTRIES,
+    MAX_NAME_CHARS,
+    MAX_PASSWORD_CHARS,
+    NORMAL,
+    SUPER,
+    USER,
+    Policies,
+    PolicyInfo,
+    Resource,
+    User,
+    policy_infos,
+    read_policies,
+)
+from cometmq.durable import replace_file
+from cometmq.errors import reason_of
+from cometmq.limits import MAX_ACL_FILE_BYTES, MAX_USERS
+
+_log = logging.getLogger(__name__)
+
+KEY_VARIABLE: Final = "COMETMQ_AUTH_KEY"
+_NONCE_BYTES: Final = 12
+
+
+class StoredUser(msgspec.Struct, rename="camel"):
+    """A user in the file: the password, or the encrypted one."""
+
+    username: str
+    user_type: str
+    user_status: str
+    password: str | None = None
+    encrypted: str | None = None
+    policies: list[PolicyInfo] = []
+
+
+class StoredUsers(msgspec.Struct):
+    """The file."""
+
+    users: list[StoredUser] = []
+
+
+class Cipher:
+    """Encrypts passwords with the operator's key; it is not kept."""
+
+    def __init__(self, key: bytes) -> None:
+        try:
+            from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+        except ImportError:
+            raise AuthError(
+                "encrypted passwords need the package cryptography", next_step="pip install 'cometmq[auth]'"
+            ) from None
+        self._cipher = AESGCM(hashlib.scrypt(key, salt=b"cometmq auth.json", n=2**14, r=8, p=1, dklen=32))
+
+    def encrypt(self, name: str, password: str) -> str:
+        """Encrypt a user's password."""
+        nonce = os.urandom(_NONCE_BYTES)
+        return base64.b64encode(nonce + self._cipher.encrypt(nonce, password.encode(), name.encode())).decode()
+
+    def decrypt(self, name: str, text: str) -> str:
+        """Decrypt a user's password.
+
+        :raises AuthError: it is not of this user and key.
+        """
+        from cryptography.exceptions import InvalidTag
+
+        try:
+            data = base64.b64decode(text)
+            return self._cipher.decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], name.encode()).decode()
+        except (InvalidTag, ValueError):
+            raise AuthError(f"the password of {name} is not encrypted with this key") from None
+
+
+def read_key(path: str) -> bytes | None:
+    """The key of a file, else that of the environment, else none.
+
+    :raises AuthError: the file cannot be read.
+    """
+    if not path:
+        key = os.environ.get(KEY_VARIABLE, "")
+        return key.encode() or None
+    try:
+        key_bytes = Path(path).read_bytes().strip()
+    except OSError as error:
+        raise AuthError(f"authKeyPath={path}: {reason_of(error)}") from None
+    if not key_bytes:
+        raise AuthError(f"authKeyPath={path}: the file is empty")
+    return key_bytes
+
+
+class UserTable:
+    """Users by their names; changes come one at a time, in a thread."""
+
+    def __init__(self, path: Path, key: bytes | None) -> None:
+        """Read the file.
+
+        :raises AuthError: it is not valid.
+        """
+        self.path: Final = path
+        self.version = 0
+        self._cipher = None if key is None else Cipher(key)
+        self._seen = self._look()
+        self.users: dict[str, User] = self._read()
+        if self._cipher is None:
+            _log.warning("passwords in %s are not encrypted: set authKeyPath or $%s", path, KEY_VARIABLE)
+
+    # --- changes ------------------------------------------------------------------------------
+    def create(self, name: str, password: str, kind: str | None = None, status: str | None = None) -> None:
+        """Make a user.
+
+        :raises AuthError: there is one, or something is not valid.
+        """
+        _check(name, password)
+        if name in self.users:
+            raise AuthError("The user is existed")
+        if len(self.users) >= MAX_USERS:
+            raise AuthError(f"there are {MAX_USERS:,} users already")
+        self._put(User(name, password, _kind(kind), _status(status)))
+
+    def update(self, name: str, password: str | None, kind: str | None, status: str | None) -> None:
+        """Change what is given of a user.
+
+        :raises AuthError: there is none, or something is not valid.
+        """
+        user = self._known(name, "The user is not exist")
+        if password and password.strip():
+            _check(name, password)
+            user = replace(user, password=password)
+        if kind:
+            user = replace(user, kind=_kind(kind))
+        if status:
+            user = replace(user, status=_status(status))
+        self._put(user)
+
+    def delete(self, name: str) -> None:
+        """Delete a user with their policies, if there is one.
+
+        :raises AuthError: the file cannot be written.
+        """
+        if name in self.users:
+            self._save({key: user for key, user in self.users.items() if key != name})
+
+    def put_policies(self, name: str, infos: list[PolicyInfo]) -> None:
+        """Add entries to a user's policies; an entry replaces the one with its resource.
+
+        :raises AuthError: there is no such user, or an entry is not valid.
+        """
+        user = self._known(name, f"The subject of {USER}{name} is not exist.")
+        merged = {kind: dict(entries) for kind, entries in user.policies.items()}
+        for kind, entries in read_policies(infos).items():
+            merged.setdefault(kind, {}).update(entries)
+        if sum(map(len, merged.values())) > MAX_ENTRIES:
+            raise AuthError(f"more than {MAX_ENTRIES:,} entries of one user")
+        self._put(replace(user, policies=merged))
+
+    def delete_policies(self, name: str, kind: str | None, resource: str | None) -> None:
+        """Delete the entry of a resource, or all of a user.
+
+        :raises AuthError: there is no such user, or no policy of theirs.
+        """
+        user = self._known(name, "The subject is not exist.")
+        if not user.policies:
+            raise AuthError("The acl is not exist.")
+        policies: Policies = {}
+        if resource:
+            gone, of = Resource.parse(resource), (kind or "Custom").capitalize()
+            policies = {
+                key: {one: entry for one, entry in entries.items() if key != of or one != gone}
+                for key, entries in user.policies.items()
+            }
+        self._put(replace(user, policies={key: entries for key, entries in policies.items() if entries}))
+
+    def _known(self, name: str, words: str) -> User:
+        user = self.users.get(name)
+        if user is None:
+            raise AuthError(words)
+        return user
+
+    def _put(self, user: User) -> None:
+        self._save(self.users | {user.name: user})
+
+    # --- the file -----------------------------------------------------------------------------
+    def _save(self, users: dict[str, User]) -> None:
+        stored = StoredUsers([self._stored(user) for user in users.values()])
+        data = msgspec.json.format(msgspec.json.encode(stored), indent=2)
+        try:
+            replace_file(self.path, data, private=True)
+        except OSError as error:
+            raise AuthError(f"{self.path} cannot be written: {reason_of(error)}") from None
+        self._seen = self._look()
+        self.users = users
+        self.version += 1
+
+    def _stored(self, user: User) -> StoredUser:
+        stored = StoredUser(user.name, user.kind, user.status, policies=policy_infos(user.policies))
+        if self._cipher is None:
+            stored.password = user.password
+        else:
+            stored.encrypted = self._cipher.encrypt(user.name, user.password)
+        return stored
+
+    def _read(self) -> dict[str, User]:
+        try:
+            if self.path.stat().st_size > MAX_ACL_FILE_BYTES * 4:
+                raise AuthError(f"{self.path} is too large")
+            data = self.path.read_bytes()
+            if stat.S_IMODE(self.path.stat().st_mode) & 0o077:
+                _log.warning("others may read the passwords in %s: set its mode to 600", self.path)
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            raise AuthError(f"{self.path} cannot be read: {reason_of(error)}") from None
+        try:
+            stored = msgspec.json.decode(data, type=StoredUsers)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            raise AuthError(f"{self.path} is not a file of users") from None
+        return {one.username: self._user(one) for one in stored.users}
+
+    def _user(self, stored: StoredUser) -> User:
+        if stored.encrypted is not None:
+            if self._cipher is None:
+                raise AuthError(f"the passwords in {self.path} are encrypted: set authKeyPath or ${KEY_VARIABLE}")
+            password = self._cipher.decrypt(stored.username, stored.encrypted)
+        else:
+            password = stored.password or ""
+        _check(stored.username, password)
+        policies = read_policies(stored.policies) if stored.policies else {}
+        return User(stored.username, password, _kind(stored.user_type), _status(stored.user_status), policies)
+
+    def _look(self) -> tuple[int, int, int] | None:
+        try:
+            status = self.path.stat()
+        except OSError:
+            return None
+        return status.st_ino, status.st_size, status.st_mtime_ns
+
+    def look(self) -> None:
+        """Read the file if another process has changed it; one that is not valid, or gone, changes nothing."""
+        seen = self._look()
+        if seen is None or seen == self._seen:
+            return
+        self._seen = seen
+        try:
+            self.users = self._read()
+        except AuthError as error:
+            _log.error("the users stay as they were: %s", error)
+        else:
+            self.version += 1
+
+
+def _check(name: str, password: str) -> None:
+    if not name.strip():
+        raise AuthError("username can not be blank")
+    if not password.strip():
+        raise AuthError("password can not be blank")
+    if len(name) > MAX_NAME_CHARS or len(password) > MAX_PASSWORD_CHARS:
+        raise AuthError(f"a username has at most {MAX_NAME_CHARS} characters, a password {MAX_PASSWORD_CHARS:,}")
+
+
+def _one_of(text: str | None, names: tuple[str, ...], words: str) -> str:
+    if text is None:
+        return names[0]
+    found = next((name for name in names if name.lower() == text.lower()), None)
+    if found is None:
+        raise AuthError(f"{text[:100]!r} is no {words}", next_step=f"use {' or '.join(names)}")
+    return found
+
+
+def _kind(text: str | None) -> str:
+    return _one_of(text, (NORMAL, SUPER), "type of user")
+
+
+def _status(text: str | None) -> str:
+    return _one_of(text, (ENABLE, DISABLE), "status of user")

@@ -1,0 +1,75 @@
+"""YAML files of accounts, read safely: no tags, no anchors, bounded in size, depth and number of values.
+
+Scalars keep YAML 1.1's types, as in Apache's snakeyaml. No error repeats the text of a file: it has secrets.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+from cometmq.auth.model import AuthError
+from cometmq.errors import reason_of
+from cometmq.limits import MAX_ACL_FILE_BYTES, MAX_ACL_FILE_DEPTH, MAX_ACL_FILE_VALUES
+
+_STEP: Final = "correct the file; until then the accounts that it had before stay in force"
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read a file whose document is a mapping; an empty one gives an empty mapping.
+
+    :raises FileNotFoundError: it is not there.
+    :raises AuthError: it cannot be read, or is not such a file.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_ACL_FILE_BYTES + 1)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise AuthError(f"{path} cannot be read: {reason_of(error)}", next_step=_STEP) from None
+    if len(data) > MAX_ACL_FILE_BYTES:
+        raise AuthError(f"{path} has more than {MAX_ACL_FILE_BYTES:,} bytes", next_step=_STEP)
+    try:
+        content = parse_yaml(data)
+    except AuthError as error:
+        raise AuthError(f"{path}: {error.message}", next_step=_STEP) from None
+    if not isinstance(content, dict):
+        raise AuthError(f"{path}: it is no mapping of keys to values", next_step=_STEP)
+    return content
+
+
+def parse_yaml(data: bytes) -> Any:
+    """Parse a document; an empty one gives an empty mapping.
+
+    :raises AuthError: it is no YAML, or more than the limits allow.
+    """
+    import yaml  # only where accounts are in such files
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        depth = 0
+        for values, event in enumerate(yaml.parse(data, Loader=loader)):
+            if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
+                raise AuthError(f"line {event.start_mark.line + 1}: anchors and aliases are not taken")
+            if isinstance(event, yaml.CollectionStartEvent):
+                depth += 1
+            elif isinstance(event, yaml.CollectionEndEvent):
+                depth -= 1
+            if depth > MAX_ACL_FILE_DEPTH or values > MAX_ACL_FILE_VALUES:
+                raise AuthError(f"more than {MAX_ACL_FILE_DEPTH} levels or {MAX_ACL_FILE_VALUES:,} values")
+        content = yaml.load(data, Loader=loader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise AuthError(f"no valid YAML{'' if mark is None else f', line {mark.line + 1}'}") from None
+    except (yaml.YAMLError, ValueError, RecursionError):
+        raise AuthError("no valid YAML") from None
+    return {} if content is None else content
+
+
+def dump_yaml(content: dict[str, Any]) -> bytes:
+    """Write a document, its keys in their order."""
+    import yaml
+
+    text: str = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, default_flow_style=False)
+    return text.encode()

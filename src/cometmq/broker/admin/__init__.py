@@ -1,0 +1,1 @@
+"""Administration: the requests of tools (AdminBrokerProcessor), a module for each subject."""

@@ -1,0 +1,147 @@
+"""Administration of accounts of ACL 1.0: codes 50 to 54 (``AdminBrokerProcessor.updateAndCreateAccessConfig``)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgspec
+
+from cometmq.auth.model import AuthError
+from cometmq.auth.plain_changes import PlainChanges, listed, versions
+from cometmq.auth.plain_files import DEFAULT_FILE, PlainFiles
+from cometmq.broker.context import BrokerContext
+from cometmq.remoting.admin_headers import (
+    CreateAccessConfigRequestHeader,
+    DeleteAccessConfigRequestHeader,
+    GetBrokerAclConfigResponseHeader,
+    UpdateGlobalWhiteAddrsConfigRequestHeader,
+)
+from cometmq.remoting.codes import (
+    DELETE_ACL_CONFIG_FAILED,
+    UPDATE_AND_CREATE_ACL_CONFIG_FAILED,
+    UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED,
+    RequestCode,
+    ResponseCode,
+)
+from cometmq.remoting.headers import NoHeader
+from cometmq.remoting.permissions import Action, needs_cluster
+from cometmq.remoting.processors import Request, Response, answers
+from cometmq.remoting.server_connection import ServerConnection
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class PlainAccountAdmin:
+    """Reads and changes the files of accounts, in a thread, one request at a time; no answer has a secret."""
+
+    def __init__(self, broker: BrokerContext, files: PlainFiles) -> None:
+        self._config = broker.config
+        self._address = broker.address
+        self._files = files
+        self._changes = PlainChanges(files, clock=broker.clock)
+        self._lock = asyncio.Lock()
+
+    async def _do(self, work: Callable[[], T]) -> T:
+        async with self._lock:
+            return await asyncio.to_thread(work)
+
+    @answers(
+        RequestCode.UPDATE_AND_CREATE_ACL_CONFIG,
+        header=CreateAccessConfigRequestHeader,
+        limits=("MAX_ACL_FILE_BYTES",),
+        permission=needs_cluster(Action.UPDATE),
+    )
+    async def put(
+        self, connection: ServerConnection, request: Request[CreateAccessConfigRequestHeader], _body: bytes
+    ) -> Response:
+        """Make or change an account; in force when it is answered."""
+        header = request.header
+        given: dict[str, Any] = {
+            "accessKey": header.access_key,
+            "secretKey": header.secret_key,
+            "whiteRemoteAddress": header.white_remote_address,
+            "admin": header.admin,
+            "defaultTopicPerm": header.default_topic_perm or None,
+            "defaultGroupPerm": header.default_group_perm or None,
+            "topicPerms": _split(header.topic_perms),
+            "groupPerms": _split(header.group_perms),
+        }
+        try:
+            await self._do(lambda: self._changes.put_account(given))
+        except AuthError as error:
+            return Response(UPDATE_AND_CREATE_ACL_CONFIG_FAILED, remark=str(error))
+        _log.info("%s changed the account %s", connection.remote_address, header.access_key)
+        return Response()
+
+    @answers(
+        RequestCode.DELETE_ACL_CONFIG, header=DeleteAccessConfigRequestHeader, permission=needs_cluster(Action.UPDATE)
+    )
+    async def delete(
+        self, connection: ServerConnection, request: Request[DeleteAccessConfigRequestHeader], _body: bytes
+    ) -> Response:
+        """Delete an account."""
+        name = request.header.access_key
+        try:
+            if await self._do(lambda: self._changes.delete_account(name)):
+                _log.info("%s deleted the account %s", connection.remote_address, name)
+                return Response()
+        except AuthError as error:
+            return Response(DELETE_ACL_CONFIG_FAILED, remark=str(error))
+        remark = f"The accesskey[{name}] corresponding to accessConfig has been deleted failed."
+        return Response(DELETE_ACL_CONFIG_FAILED, remark=remark)
+
+    @answers(
+        RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
+        header=UpdateGlobalWhiteAddrsConfigRequestHeader,
+        permission=needs_cluster(Action.UPDATE),
+    )
+    async def put_white_addresses(
+        self, connection: ServerConnection, request: Request[UpdateGlobalWhiteAddrsConfigRequestHeader], _body: bytes
+    ) -> Response:
+        """Replace the addresses that need no signature, in one of the files."""
+        header = request.header
+        addresses = _split(header.global_white_addrs) or []
+        try:
+            if await self._do(lambda: self._changes.put_white_addresses(addresses, header.acl_file_full_path or "")):
+                _log.info("%s changed the white addresses", connection.remote_address)
+                return Response()
+        except AuthError as error:
+            return Response(UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED, remark=str(error))
+        remark = f"The globalWhiteAddresses[{header.global_white_addrs}] has been updated failed."
+        return Response(UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED, remark=remark)
+
+    @answers(RequestCode.GET_BROKER_CLUSTER_ACL_INFO, permission=needs_cluster(Action.GET))
+    async def versions(self, _connection: ServerConnection, _request: Request[NoHeader], _body: bytes) -> Response:
+        """Give the versions of the files of accounts."""
+        try:
+            found = await self._do(lambda: versions(self._files))
+        except AuthError as error:
+            return Response(ResponseCode.SYSTEM_ERROR, remark=str(error))
+        default = found.get(str(self._files.directory / DEFAULT_FILE), {"counter": 0, "timestamp": 0})
+        return Response(
+            header=GetBrokerAclConfigResponseHeader(
+                version=msgspec.json.encode(default).decode(),
+                all_acl_file_version=msgspec.json.encode(found).decode(),
+                broker_name=self._config.broker_name,
+                broker_addr=self._address,
+                cluster_name=self._config.broker_cluster_name,
+            )
+        )
+
+    @answers(RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG, permission=needs_cluster(Action.GET))
+    async def listed(self, _connection: ServerConnection, _request: Request[NoHeader], _body: bytes) -> Response:
+        """List the accounts and the addresses that need no signature, without secret keys."""
+        try:
+            white, accounts = await self._do(lambda: listed(self._files))
+        except AuthError as error:
+            return Response(ResponseCode.SYSTEM_ERROR, remark=str(error))
+        return Response(body=msgspec.json.encode({"globalWhiteAddrs": white, "plainAccessConfigs": accounts}))
+
+
+def _split(joined: str | None) -> list[str] | None:
+    return None if joined is None else [part for part in joined.split(",") if part]

@@ -1,0 +1,184 @@
+"""The broker, for administrators: runtime information, statistics, configuration, deletions of old files."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+from cometmq.broker.config import keys_without_effect
+from cometmq.broker.context import BrokerContext
+from cometmq.broker.delay.schedule_message import ScheduleMessageService
+from cometmq.options import ConfigError, changed, format_properties, no_effect
+from cometmq.properties_file import update_file
+from cometmq.remoting.admin_headers import GetBrokerConfigResponseHeader, ViewBrokerStatsDataRequestHeader
+from cometmq.remoting.bodies import DataVersion, KVTable, encode_body
+from cometmq.remoting.codes import CURRENT_VERSION, CURRENT_VERSION_NAME, RequestCode, ResponseCode
+from cometmq.remoting.headers import NoHeader
+from cometmq.remoting.permissions import Action, needs_cluster
+from cometmq.remoting.processors import Request, Response, answers
+from cometmq.remoting.server_connection import ServerConnection
+from cometmq.store.disk import Disk
+
+_log = logging.getLogger(__name__)
+
+_ALWAYS_ZERO: Final = (
+    *(
+        f"{pool}ThreadPoolQueue{what}"
+        for pool in ("send", "pull", "query")
+        for what in ("Size", "Capacity", "HeadWaitTimeMills")
+    ),
+    "EndTransactionQueueSize",
+    "pageCacheLockTimeMills",
+    "dispatchMaxBuffer",
+    "EndTransactionThreadPoolQueueCapacity",
+)
+"""Keys about thread pools and locks: requests wait for neither here (``prepareRuntimeInfo``)."""
+_NO_STORE_POOL: Final = 2**31 - 1
+"""remainTransientStoreBufferNumbs of a broker without a transient store pool."""
+FIXED: Final = {"filterServerNums": "0", "useTLS": "false"}
+"""Apache's keys without effect that tools expect in the answer (exportConfigs fails without them), set or not."""
+
+
+class TellsOfItself(Protocol):
+    """A part of the broker that the runtime information has keys of."""
+
+    def runtime_info(self) -> dict[str, str]:
+        """The keys and their values now."""
+
+
+class BrokerAdmin:
+    """Answers about the running broker and its configuration (``AdminBrokerProcessor``).
+
+    :param tell: parts that the runtime information has keys of.
+    """
+
+    def __init__(self, broker: BrokerContext, schedule: ScheduleMessageService, tell: Sequence[TellsOfItself]) -> None:
+        self._broker = broker
+        self._schedule = schedule
+        self._tell = tell
+        self._without_effect = keys_without_effect()
+        self._version = DataVersion(counter=0, timestamp=broker.clock.now_ms())
+
+    @answers(RequestCode.GET_BROKER_RUNTIME_INFO, permission=needs_cluster(Action.GET))
+    def runtime_info(self, _connection: ServerConnection, _request: Request[NoHeader], _body: bytes) -> Response:
+        """Give the runtime information: every key that tools parse."""
+        table = self._broker.stats.runtime_info()
+        table.update(self._of_store())
+        for level, (offset, end) in self._schedule.offsets().items():
+            table[f"scheduleMessageOffset_{level}"] = f"{offset},{end}"
+        for part in self._tell:
+            table.update(part.runtime_info())
+        table.update(dict.fromkeys(_ALWAYS_ZERO, "0"))
+        return Response(body=encode_body(KVTable(table=dict(sorted(table.items())))))
+
+    def _of_store(self) -> dict[str, str]:
+        store = self._broker.store
+        config = self._broker.config
+        log = _existing(config.commit_log)
+        usage = shutil.disk_usage(log)
+        disk = Disk()
+        log_ratio = f"{disk.used_ratio(log):.2f}"
+        return {
+            "brokerVersion": str(CURRENT_VERSION),
+            "brokerVersionDesc": CURRENT_VERSION_NAME,
+            "commitLogDirCapacity": f"Total : {_readable(usage.total)}, Free : {_readable(usage.free)}.",
+            "commitLogDiskRatio": log_ratio,
+            f"commitLogDiskRatio_{config.commit_log}": log_ratio,
+            "consumeQueueDiskRatio": f"{disk.used_ratio(_existing(config.root)):.2f}",
+            "commitLogMinOffset": str(store.min_physical_offset),
+            "commitLogMaxOffset": str(store.max_physical_offset),
+            "remainHowManyDataToFlush": _readable(max(store.max_physical_offset - store.flushed_position, 0)),
+            "remainTransientStoreBufferNumbs": str(_NO_STORE_POOL),
+            "dispatchBehindBytes": str(store.dispatch_behind_bytes),
+            "earliestMessageTimeStamp": str(store.earliest_store_time()),
+            "startAcceptSendRequestTimeStamp": str(config.start_accept_send_request_time_stamp),
+        }
+
+    @answers(
+        RequestCode.VIEW_BROKER_STATS_DATA,
+        header=ViewBrokerStatsDataRequestHeader,
+        permission=needs_cluster(Action.GET),
+    )
+    def view_stats(
+        self, _connection: ServerConnection, request: Request[ViewBrokerStatsDataRequestHeader], _body: bytes
+    ) -> Response:
+        """Give one statistic over the last minute, hour and day."""
+        name, key = request.header.stats_name, request.header.stats_key
+        data = self._broker.stats.view(name, key)
+        if data is None:
+            return Response(ResponseCode.SYSTEM_ERROR, remark=f"The stats <{name}> <{key}> not exist")
+        return Response(body=encode_body(data))
+
+    @answers(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, permission=needs_cluster(Action.UPDATE))
+    @answers(RequestCode.DELETE_EXPIRED_COMMITLOG, permission=needs_cluster(Action.UPDATE))
+    def clean(self, _connection: ServerConnection, _request: Request[NoHeader], _body: bytes) -> Response:
+        """Delete old files now, at any hour."""
+        self._broker.store.delete_expired_files()
+        return Response()
+
+    # --- configuration ------------------------------------------------------------------------
+    @answers(RequestCode.GET_BROKER_CONFIG, permission=needs_cluster(Action.GET))
+    def read_config(self, _connection: ServerConnection, _request: Request[NoHeader], _body: bytes) -> Response:
+        """Give the configuration as properties text, without secrets."""
+        version = encode_body(self._version).decode()
+        config = self._broker.config
+        fixed = "".join(f"{key}={value}\n" for key, value in FIXED.items() if key not in config.unused)
+        text = format_properties(config, self._without_effect) + fixed
+        return Response(header=GetBrokerConfigResponseHeader(version=version), body=text.encode())
+
+    @answers(
+        RequestCode.UPDATE_BROKER_CONFIG, limits=("MAX_CONFIG_UPDATE_BYTES",), permission=needs_cluster(Action.UPDATE)
+    )
+    def update_config(self, connection: ServerConnection, _request: Request[NoHeader], body: bytes) -> Response:
+        """Change the configuration, given as properties text; it is written to the configuration file, then in force.
+
+        Only keys that :mod:`cometmq.broker.config` marks as changeable at run time can change, within their ranges, and
+        all of a request or nothing of it. Apache's other keys are kept and shown, and the answer says that they have no
+        effect.
+        """
+        before = self._broker.config
+        try:
+            change = changed(before, body.decode("utf-8"), without_effect=self._without_effect)
+            if change.texts and before.config_store_path:
+                update_file(Path(before.config_store_path), change.texts)
+        except UnicodeDecodeError:
+            return Response(ResponseCode.SYSTEM_ERROR, remark="the body is not UTF-8 text")
+        except ConfigError as error:
+            return Response(ResponseCode.SYSTEM_ERROR, remark=str(error))
+        except OSError as error:
+            return Response(ResponseCode.SYSTEM_ERROR, remark=f"the change could not be written: {error}")
+        if change.texts:
+            _log.info("%s changes the configuration: %s", connection.remote_address, ", ".join(sorted(change.texts)))
+            self._version = DataVersion(counter=self._version.counter + 1, timestamp=self._broker.clock.now_ms())
+            self._broker.live.replace(change.config)
+            if change.config.broker_permission != before.broker_permission:
+                self._broker.topics.new_version()  # every route shows it
+        if not change.without_effect:
+            return Response()
+        _log.warning("%s sets %s", connection.remote_address, no_effect(change.without_effect))
+        return Response(remark=no_effect(change.without_effect))
+
+
+def _existing(path: Path) -> Path:
+    """The path itself, or the nearest directory above it that exists."""
+    return next((place for place in _upwards(path) if place.exists()), Path("/"))
+
+
+def _upwards(path: Path) -> Iterator[Path]:
+    yield path
+    yield from path.absolute().parents
+
+
+def _readable(size: int) -> str:
+    """``0 B``, ``6.4 KiB``, ``74.4 GiB`` (``UtilAll.humanReadableByteCount``)."""
+    if size < 1024:
+        return f"{size} B"
+    value = float(size)
+    for unit in "KMGTPE":
+        value /= 1024
+        if value < 1024 or unit == "E":
+            return f"{value:.1f} {unit}iB"
+    raise AssertionError(size)

@@ -1,0 +1,201 @@
+"""Groups, for administrators: make, delete, list, and their connected members."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+from cometmq.broker.context import BrokerContext
+from cometmq.broker.tables.clients import ClientChannel
+from cometmq.limits import MAX_GROUP_CONFIG_BYTES, MAX_TOPIC_QUEUES
+from cometmq.message.names import check_group
+from cometmq.remoting.admin_bodies import (
+    Connection,
+    ConsumerConnection,
+    ProducerConnection,
+    ProducerInfo,
+    ProducerTableInfo,
+)
+from cometmq.remoting.admin_headers import (
+    DeleteSubscriptionGroupRequestHeader,
+    GetConsumerConnectionListRequestHeader,
+    GetProducerConnectionListRequestHeader,
+    GetSubscriptionGroupConfigRequestHeader,
+    QueryTopicsByConsumerRequestHeader,
+)
+from cometmq.remoting.bodies import (
+    BodyError,
+    SubscriptionGroupConfig,
+    TopicList,
+    decode_request,
+    encode_body,
+    encode_table,
+)
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.headers import NoHeader
+from cometmq.remoting.permissions import (
+    Action,
+    Kind,
+    Need,
+    needs_cluster,
+    needs_every,
+    needs_group,
+    needs_of_body,
+    on_group,
+)
+from cometmq.remoting.processors import Request, Response, answers
+from cometmq.remoting.server_connection import ServerConnection
+
+_log = logging.getLogger(__name__)
+
+
+def _group_needs(body: bytes) -> Iterator[Need]:
+    yield on_group(decode_request(SubscriptionGroupConfig, body, MAX_GROUP_CONFIG_BYTES).group_name, Action.CREATE)
+
+
+class GroupAdmin:
+    """Answers about groups and their connected clients (``AdminBrokerProcessor``)."""
+
+    def __init__(self, broker: BrokerContext) -> None:
+        self._broker = broker
+
+    @answers(
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+        limits=("MAX_GROUP_CONFIG_BYTES", "MAX_TOPIC_QUEUES"),
+        permission=needs_of_body(_group_needs, "Group Create"),
+    )
+    def create(self, connection: ServerConnection, _request: Request[NoHeader], body: bytes) -> Response:
+        """Make or change a group."""
+        try:
+            group = decode_request(SubscriptionGroupConfig, body, MAX_GROUP_CONFIG_BYTES)
+        except BodyError as error:
+            return Response(ResponseCode.SYSTEM_ERROR, remark=error.message)
+        wrong = check_group(group.group_name)
+        if wrong is None and not 0 <= group.retry_queue_nums <= MAX_TOPIC_QUEUES:
+            wrong = f"retryQueueNums={group.retry_queue_nums}: allowed is 0 to {MAX_TOPIC_QUEUES}"
+        if wrong is not None:
+            return Response(ResponseCode.SYSTEM_ERROR, remark=wrong)
+        if self._broker.groups.get(group.group_name) != group:
+            _log.info("%s makes the group %s", connection.remote_address, group.group_name)
+            self._broker.groups.put(group)
+        return Response()
+
+    @answers(
+        RequestCode.DELETE_SUBSCRIPTIONGROUP,
+        header=DeleteSubscriptionGroupRequestHeader,
+        permission=needs_group(Action.DELETE, field="group_name"),
+    )
+    def delete(
+        self, connection: ServerConnection, request: Request[DeleteSubscriptionGroupRequestHeader], _body: bytes
+    ) -> Response:
+        """Delete a group, with its offsets if the request says so."""
+        group = request.header.group_name
+        if self._broker.groups.delete(group):
+            _log.info("%s deletes the group %s", connection.remote_address, group)
+            self._broker.stats.forget_group(group)
+        if request.header.remove_offset:
+            self._broker.offsets.forget(group=group)
+        return Response()
+
+    @answers(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, permission=needs_every(Kind.GROUP, Action.LIST))
+    def all_configs(self, _connection: ServerConnection, _request: Request[NoHeader], _body: bytes) -> Response:
+        """Give the table of groups."""
+        return Response(body=encode_table(self._broker.groups.wrapper()))
+
+    @answers(
+        RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG,
+        header=GetSubscriptionGroupConfigRequestHeader,
+        permission=needs_group(Action.GET, field="group"),
+    )
+    def config_of(
+        self, _connection: ServerConnection, request: Request[GetSubscriptionGroupConfigRequestHeader], _body: bytes
+    ) -> Response:
+        """Give one group; asked by tools of 5.x."""
+        group = self._broker.groups.get(request.header.group)
+        if group is None:
+            return Response(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                remark=f"No group in this broker. group: {request.header.group}",
+            )
+        return Response(body=encode_body(group))
+
+    @answers(
+        RequestCode.QUERY_TOPICS_BY_CONSUMER,
+        header=QueryTopicsByConsumerRequestHeader,
+        permission=needs_group(Action.GET, field="group"),
+    )
+    def topics_of(
+        self, _connection: ServerConnection, request: Request[QueryTopicsByConsumerRequestHeader], _body: bytes
+    ) -> Response:
+        """List the topics that a group has offsets of; asked by tools of 5.x."""
+        topics = sorted(topic for topic, _ in self._broker.offsets.of_group(request.header.group))
+        return Response(body=encode_body(TopicList(topic_list=topics)))
+
+    # --- members ------------------------------------------------------------------------------
+    @answers(
+        RequestCode.GET_CONSUMER_CONNECTION_LIST,
+        header=GetConsumerConnectionListRequestHeader,
+        permission=needs_group(Action.GET),
+    )
+    def consumers(
+        self, _connection: ServerConnection, request: Request[GetConsumerConnectionListRequestHeader], _body: bytes
+    ) -> Response:
+        """List the consumers of a group that are connected, and their subscriptions."""
+        name = request.header.consumer_group
+        group = self._broker.clients.consumers.get(name)
+        if group is None:
+            return Response(ResponseCode.CONSUMER_NOT_ONLINE, remark=f"the consumer group[{name}] not online")
+        return Response(
+            body=encode_body(
+                ConsumerConnection(
+                    connection_set=[_describe(channel) for channel in group.channels.values()],
+                    subscription_table=group.subscriptions,
+                    consume_type=group.consume_type,
+                    message_model=group.message_model,
+                    consume_from_where=group.consume_from_where,
+                )
+            )
+        )
+
+    @answers(
+        RequestCode.GET_PRODUCER_CONNECTION_LIST,
+        header=GetProducerConnectionListRequestHeader,
+        permission=needs_cluster(Action.GET),
+    )
+    def producers(
+        self, _connection: ServerConnection, request: Request[GetProducerConnectionListRequestHeader], _body: bytes
+    ) -> Response:
+        """List the producers of a group that are connected."""
+        name = request.header.producer_group
+        channels = self._broker.clients.producers.groups.get(name)
+        if channels is None:
+            return Response(ResponseCode.SYSTEM_ERROR, remark=f"the producer group[{name}] not exist")
+        listed = [_describe(channel) for channel in channels.values()]
+        return Response(body=encode_body(ProducerConnection(connection_set=listed)))
+
+    @answers(RequestCode.GET_ALL_PRODUCER_INFO, permission=needs_cluster(Action.GET))
+    def all_producers(self, _connection: ServerConnection, _request: Request[NoHeader], _body: bytes) -> Response:
+        """List the producers of all groups."""
+        table = {
+            name: [
+                ProducerInfo(
+                    client_id=channel.client_id,
+                    remote_ip=f"/{channel.connection.remote_address}",
+                    language=channel.language,
+                    version=channel.version,
+                    last_update_timestamp=channel.last_update_ms,
+                )
+                for channel in channels.values()
+            ]
+            for name, channels in self._broker.clients.producers.groups.items()
+        }
+        return Response(body=encode_body(ProducerTableInfo(data=table)))
+
+
+def _describe(channel: ClientChannel) -> Connection:
+    return Connection(
+        client_id=channel.client_id,
+        client_addr=channel.connection.remote_address,
+        language=channel.language,
+        version=channel.version,
+    )

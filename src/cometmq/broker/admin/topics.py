@@ -1,0 +1,182 @@
+"""Topics, for administrators: make, delete, list, offsets of their queues, groups that consume them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from cometmq.broker.context import BrokerContext
+from cometmq.broker.slices import Steps, members, run_in_slices, slices
+from cometmq.broker.tables.topics import describe_topic
+from cometmq.limits import MAX_TOPIC_QUEUES
+from cometmq.message.names import PERM_INHERIT, PERM_PRIORITY, PERM_READ, PERM_WRITE, check_topic
+from cometmq.remoting.admin_bodies import GroupList, TopicOffset
+from cometmq.remoting.admin_headers import (
+    CreateTopicRequestHeader,
+    DeleteTopicRequestHeader,
+    GetTopicConfigRequestHeader,
+    GetTopicStatsInfoRequestHeader,
+    QueryTopicConsumeByWhoRequestHeader,
+)
+from cometmq.remoting.bodies import MessageQueue, TopicConfig, TopicList, encode_body, encode_table
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.headers import NoHeader
+from cometmq.remoting.permissions import Action, Kind, needs_cluster, needs_every, needs_topic
+from cometmq.remoting.processors import Request, Response, answers
+from cometmq.remoting.server_connection import ServerConnection
+
+_log = logging.getLogger(__name__)
+
+DEFAULT_REMARK: Final = "not set any response code"
+"""Apache leaves this remark on some successful answers; tools show it."""
+_FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
+_PERM_BITS: Final = PERM_PRIORITY | PERM_READ | PERM_WRITE | PERM_INHERIT
+
+
+class TopicAdmin:
+    """Answers about topics (``AdminBrokerProcessor``).
+
+    :param when_registered: calls something once the nameservers know the topics of this moment.
+    """
+
+    def __init__(self, broker: BrokerContext, when_registered: Callable[[Callable[[], None]], None]) -> None:
+        self._broker = broker
+        self._when_registered = when_registered
+
+    @answers(
+        RequestCode.UPDATE_AND_CREATE_TOPIC,
+        header=CreateTopicRequestHeader,
+        limits=("MAX_TOPIC_QUEUES",),
+        permission=needs_topic(Action.CREATE),
+    )
+    def create(
+        self, connection: ServerConnection, request: Request[CreateTopicRequestHeader], _body: bytes
+    ) -> Response | None:
+        """Make or change a topic; answered once the nameservers know it."""
+        header = request.header
+        wrong = self._refuse_name(header.topic) or _refuse_numbers(header)
+        if wrong is not None:
+            return Response(ResponseCode.SYSTEM_ERROR, remark=wrong)
+        topic = TopicConfig(
+            topic_name=header.topic,
+            read_queue_nums=header.read_queue_nums,
+            write_queue_nums=header.write_queue_nums,
+            perm=header.perm,
+            topic_filter_type=header.topic_filter_type,
+            topic_sys_flag=header.topic_sys_flag or 0,
+            order=header.order,
+        )
+        if self._broker.topics.get(header.topic) != topic:
+            _log.info("%s makes %s", connection.remote_address, describe_topic(topic))
+            self._broker.topics.put(topic)
+        self._when_registered(lambda: connection.respond(request, Response(remark=DEFAULT_REMARK)))
+        return None
+
+    @answers(RequestCode.DELETE_TOPIC_IN_BROKER, header=DeleteTopicRequestHeader, permission=needs_topic(Action.DELETE))
+    def delete(
+        self, connection: ServerConnection, request: Request[DeleteTopicRequestHeader], _body: bytes
+    ) -> Response:
+        """Delete a topic: its configuration, queues and consumer offsets; the log keeps its records."""
+        topic = request.header.topic
+        wrong = self._refuse_name(topic)
+        if wrong is not None:
+            return Response(ResponseCode.SYSTEM_ERROR, remark=wrong)
+        if self._broker.topics.delete(topic):
+            _log.info("%s deletes the topic %s", connection.remote_address, topic)
+            self._broker.offsets.forget(topic=topic)
+            self._broker.stats.forget_topic(topic)
+        self._broker.store.delete_topic(topic)
+        return Response()
+
+    def _refuse_name(self, topic: str) -> str | None:
+        if topic in self._broker.topics.system_topics:
+            return f"The topic[{topic}] is conflict with system topic."
+        return check_topic(topic)
+
+    @answers(RequestCode.GET_ALL_TOPIC_CONFIG, permission=needs_every(Kind.TOPIC, Action.LIST))
+    def all_configs(self, _connection: ServerConnection, _request: Request[NoHeader], _body: bytes) -> Response:
+        """Give the table of topics."""
+        return Response(body=encode_table(self._broker.topics.wrapper()))
+
+    @answers(RequestCode.GET_TOPIC_CONFIG, header=GetTopicConfigRequestHeader, permission=needs_topic(Action.GET))
+    def config_of(
+        self, _connection: ServerConnection, request: Request[GetTopicConfigRequestHeader], _body: bytes
+    ) -> Response:
+        """Give one topic; asked by tools of 5.x."""
+        topic = self._broker.topics.get(request.header.topic)
+        if topic is None:
+            return Response(
+                ResponseCode.TOPIC_NOT_EXIST, remark=f"No topic in this broker. topic: {request.header.topic}"
+            )
+        return Response(body=encode_body(topic))
+
+    @answers(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, permission=needs_every(Kind.TOPIC, Action.LIST))
+    def system_topics(self, _connection: ServerConnection, _request: Request[NoHeader], _body: bytes) -> Response:
+        """List the topics that the broker itself uses."""
+        return Response(body=encode_body(TopicList(topic_list=sorted(self._broker.topics.system_topics))))
+
+    @answers(
+        RequestCode.GET_TOPIC_STATS_INFO,
+        header=GetTopicStatsInfoRequestHeader,
+        limits=("QUEUES_PER_SLICE",),
+        permission=needs_topic(Action.GET),
+    )
+    def offsets_of(
+        self, connection: ServerConnection, request: Request[GetTopicStatsInfoRequestHeader], _body: bytes
+    ) -> Response | None:
+        """Give the first and the next offset of each queue, and when its last message was stored."""
+        name = request.header.topic
+        topic = self._broker.topics.get(name)
+        if topic is None:
+            return Response(ResponseCode.TOPIC_NOT_EXIST, remark=f"topic[{name}] not exist")
+        return run_in_slices(connection, request, self._offsets_of(name, topic.write_queue_nums))
+
+    def _offsets_of(self, name: str, queue_nums: int) -> Steps:
+        parts: list[bytes] = []
+        for queue_ids in slices(range(queue_nums)):
+            if parts:
+                yield
+            table: dict[MessageQueue, TopicOffset] = {}
+            for queue_id in queue_ids:
+                first, end = self._broker.store.extent(name, queue_id)
+                last = self._broker.store.store_time(name, queue_id, end - 1) if end > 0 else 0
+                table[MessageQueue(name, self._broker.config.broker_name, queue_id)] = TopicOffset(
+                    min_offset=first, max_offset=end, last_update_timestamp=max(last, 0)
+                )
+            parts.append(members(table))
+        return Response(body=b'{"offsetTable":{' + b",".join(parts) + b"}}")
+
+    @answers(
+        RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,
+        header=QueryTopicConsumeByWhoRequestHeader,
+        permission=needs_topic(Action.GET),
+    )
+    def consumed_by(
+        self, _connection: ServerConnection, request: Request[QueryTopicConsumeByWhoRequestHeader], _body: bytes
+    ) -> Response:
+        """List the groups that subscribe to a topic now or have offsets of it."""
+        topic = request.header.topic
+        groups = self._broker.clients.consumers.groups_of(topic) | self._broker.offsets.groups_of(topic)
+        return Response(body=encode_body(GroupList(group_list=sorted(groups))))
+
+    @answers(RequestCode.CLEAN_UNUSED_TOPIC, permission=needs_cluster(Action.UPDATE))
+    def clean_unused(self, _connection: ServerConnection, _request: Request[NoHeader], _body: bytes) -> Response:
+        """Drop the queues of topics that have no configuration any more."""
+        known = self._broker.topics.table.keys() | self._broker.topics.system_topics
+        for topic, queues in list(self._broker.store.queues().items()):
+            if topic not in known and any(queue.max_offset() for queue in queues.values()):
+                _log.info("drop the queues of %s, which has no configuration", topic)
+                self._broker.store.delete_topic(topic)
+        return Response()
+
+
+def _refuse_numbers(header: CreateTopicRequestHeader) -> str | None:
+    for what, number in (("readQueueNums", header.read_queue_nums), ("writeQueueNums", header.write_queue_nums)):
+        if not 0 <= number <= MAX_TOPIC_QUEUES:
+            return f"{what}={number}: allowed is 0 to {MAX_TOPIC_QUEUES}"
+    if header.perm & ~_PERM_BITS:
+        return f"perm={header.perm}: allowed is 0 to {_PERM_BITS}"
+    if header.topic_filter_type not in _FILTER_TYPES:
+        return f"topicFilterType={header.topic_filter_type}: allowed is SINGLE_TAG or MULTI_TAG"
+    return None

@@ -1,0 +1,1 @@
+"""Processors of clients' reports and questions about their groups (ClientManageProcessor, ConsumerManageProcessor)."""

@@ -1,0 +1,227 @@
+"""Clients come, stay and leave; members of a group get a notice when it changes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+from cometmq.broker.context import BrokerContext
+from cometmq.broker.pull.consumer_filters import ConsumerFilterManager, is_tag_type
+from cometmq.broker.pull.filters import SubscriptionError, not_supported, parse_sql
+from cometmq.broker.tables.clients import ConsumerGroup, ConsumerManager, selection_chars
+from cometmq.clock import Clock
+from cometmq.limits import (
+    GROUP_NOTICES_SECONDS,
+    MAX_CHECK_CLIENT_BYTES,
+    MAX_CLIENT_ID_CHARS,
+    MAX_HEARTBEAT_BYTES,
+    MAX_HEARTBEAT_FILTER_CHARS,
+    MAX_HEARTBEAT_GROUPS,
+    MAX_KIND_CHARS,
+    MAX_SUBSCRIPTION_CHARS,
+)
+from cometmq.message.names import check_group, check_topic, retry_topic
+from cometmq.message.sysflag import TOPIC_UNIT_SUB
+from cometmq.remoting.bodies import BodyError, CheckClientRequestBody, ConsumerData, HeartbeatData, decode_request
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.command import FLAG_ONEWAY, request_command
+from cometmq.remoting.headers import (
+    NoHeader,
+    NotifyConsumerIdsChangedRequestHeader,
+    UnregisterClientRequestHeader,
+)
+from cometmq.remoting.permissions import Action, Need, needs_group, needs_of_body, on_group, on_topic
+from cometmq.remoting.processors import Request, Response, answers
+from cometmq.remoting.server_connection import ServerConnection
+
+_log = logging.getLogger(__name__)
+
+
+def _heartbeat_needs(body: bytes) -> Iterator[Need]:
+    for consumer in decode_request(HeartbeatData, body, MAX_HEARTBEAT_BYTES).consumer_data_set:
+        yield on_group(consumer.group_name, Action.SUB)
+        for subscription in consumer.subscription_data_set:
+            yield on_topic(subscription.topic, Action.SUB)
+
+
+def _check_needs(body: bytes) -> Iterator[Need]:
+    asked = decode_request(CheckClientRequestBody, body, MAX_CHECK_CLIENT_BYTES) if body else CheckClientRequestBody()
+    if asked.group:
+        yield on_group(asked.group, Action.SUB)
+    if asked.subscription_data is not None:
+        yield on_topic(asked.subscription_data.topic, Action.SUB)
+
+
+class ClientManageProcessor:
+    """Enters and removes clients (``ClientManageProcessor``)."""
+
+    def __init__(self, broker: BrokerContext, filters: ConsumerFilterManager) -> None:
+        self._broker = broker
+        self._filters = filters
+        self._notices = GroupNotices(broker.clients.consumers, clock=broker.clock)
+        broker.clients.consumers.on_change.append(self._notify)
+
+    @answers(
+        RequestCode.HEART_BEAT,
+        limits=("MAX_HEARTBEAT_BYTES", "MAX_HEARTBEAT_GROUPS", "MAX_HEARTBEAT_FILTER_CHARS"),
+        permission=needs_of_body(_heartbeat_needs, "each Group and Topic Sub"),
+    )
+    def heartbeat(self, connection: ServerConnection, request: Request[Any], body: bytes) -> Response:
+        """Enter or refresh the producers and consumers of one client."""
+        try:
+            data = decode_request(HeartbeatData, body, MAX_HEARTBEAT_BYTES)
+        except BodyError as error:
+            return Response(ResponseCode.SYSTEM_ERROR, remark=error.message)
+        wrong = _check(data)
+        if wrong is None and not self._broker.clients.has_room(data, connection):
+            wrong = "this broker holds too many groups and subscriptions already"
+        if wrong is not None:
+            return Response(ResponseCode.SYSTEM_ERROR, remark=wrong)
+        channel = self._broker.clients.channel(connection, data.client_id, _language(request), request.version)
+        for consumer in data.consumer_data_set:
+            self._prepare(consumer)
+            self._broker.clients.consumers.register(consumer, channel)
+            self._filters.register(consumer.group_name, consumer.subscription_data_set)
+        for producer in data.producer_data_set:
+            self._broker.clients.producers.register(producer.group_name, channel)
+        return Response()
+
+    def _prepare(self, consumer: ConsumerData) -> None:
+        """Make the group and its retry topic, which every consumer looks for."""
+        group = self._broker.groups.find(consumer.group_name)
+        if group is not None and not self._broker.topics.is_full:
+            self._broker.topics.create_retry(
+                retry_topic(consumer.group_name),
+                queue_nums=group.retry_queue_nums,
+                topic_sys_flag=TOPIC_UNIT_SUB if consumer.unit_mode else 0,
+            )
+
+    @answers(RequestCode.UNREGISTER_CLIENT, header=UnregisterClientRequestHeader, permission=needs_group(Action.SUB))
+    def unregister(self, connection: ServerConnection, request: Request[Any], _body: bytes) -> Response:
+        """Take a client out of groups; its queues are free before the other members get the notice."""
+        header: UnregisterClientRequestHeader = request.header
+        if header.producer_group:
+            self._broker.clients.producers.unregister(header.producer_group, connection)
+        if header.consumer_group:
+            if not self._broker.clients.is_stranger(connection, header.consumer_group, header.client_id):
+                self._broker.locks.unlock_all(header.consumer_group, header.client_id)
+            self._broker.clients.consumers.unregister(header.consumer_group, connection)
+        return Response()
+
+    @answers(
+        RequestCode.CHECK_CLIENT_CONFIG,
+        limits=("MAX_CHECK_CLIENT_BYTES",),
+        permission=needs_of_body(_check_needs, "Group and Topic Sub"),
+    )
+    def check_config(self, _connection: ServerConnection, _request: Request[NoHeader], body: bytes) -> Response:
+        """Say whether a subscription that is not by tags can be served; asked before a consumer starts."""
+        try:
+            subscription = (
+                decode_request(CheckClientRequestBody, body, MAX_CHECK_CLIENT_BYTES).subscription_data if body else None
+            )
+        except BodyError as error:
+            return Response(ResponseCode.SYSTEM_ERROR, remark=error.message)
+        if subscription is None or is_tag_type(subscription.expression_type):
+            return Response()
+        if not self._broker.config.enable_property_filter:
+            return Response(ResponseCode.SYSTEM_ERROR, remark=not_supported(subscription.expression_type))
+        try:
+            parse_sql(subscription.sub_string, subscription.expression_type)
+        except SubscriptionError as error:
+            return Response(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark=str(error))
+        return Response()
+
+    def _notify(self, group: ConsumerGroup) -> None:
+        if not group.channels:
+            self._filters.unregister(group.name)
+        config = self._broker.groups.get(group.name)
+        if config is not None and not config.notify_consumer_ids_changed_enable:
+            return
+        self._notices.send(group.name)
+
+
+class GroupNotices:
+    """Notices to the members of changed groups, which share the queues anew (``DefaultConsumerIdsChangeListener``).
+
+    A group that changes again before its notices are sent gets them once. Few notices are sent at once. A client that
+    leaves hundreds of groups with hundreds of members each causes many, which are sent over many turns of the loop.
+    """
+
+    def __init__(self, consumers: ConsumerManager, *, clock: Clock) -> None:
+        self._clock = clock
+        self._consumers = consumers
+        self._changed: dict[str, None] = {}
+        self._work: Iterator[None] | None = None
+        """The notices that a later turn sends."""
+
+    def send(self, group_name: str) -> None:
+        """Send a notice to all members of a group, except those that are behind with reading."""
+        self._changed[group_name] = None
+        if self._work is None:
+            self._go_on(self._send_all())
+
+    def _go_on(self, work: Iterator[None]) -> None:
+        self._work = work
+        until = self._clock.monotonic() + GROUP_NOTICES_SECONDS
+        try:
+            for _ in work:
+                if self._clock.monotonic() >= until:
+                    asyncio.get_running_loop().call_soon(self._go_on, work)
+                    return
+        except Exception:  # the client that joins or leaves gets its answer anyway
+            _log.exception("the members of a group got no notice of its change; they look again in 20 s")
+        self._work = None
+
+    def _send_all(self) -> Iterator[None]:
+        while self._changed:
+            name = next(iter(self._changed))
+            del self._changed[name]
+            group = self._consumers.get(name)
+            if group is None:
+                continue
+            header = NotifyConsumerIdsChangedRequestHeader(consumer_group=name)
+            frame = request_command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, 0, header, b"", flag=FLAG_ONEWAY)
+            for connection in list(group.channels):
+                if not connection.is_behind:
+                    connection.write(frame)
+                yield
+
+
+def _language(request: Request[Any]) -> str:
+    """The language that the client names, cut to a word: the broker stores it."""
+    return str(request.language or "OTHER")[:MAX_KIND_CHARS]
+
+
+def _check(data: HeartbeatData) -> str | None:
+    """The reason to refuse a heartbeat, or ``None``: names become topics, directories and table keys."""
+    if len(data.client_id) > MAX_CLIENT_ID_CHARS:
+        return f"the clientID is longer than {MAX_CLIENT_ID_CHARS} characters"
+    if len(data.consumer_data_set) + len(data.producer_data_set) > MAX_HEARTBEAT_GROUPS:
+        return f"a heartbeat may name at most {MAX_HEARTBEAT_GROUPS} groups"
+    for producer in data.producer_data_set:
+        wrong = check_group(producer.group_name)
+        if wrong is not None:
+            return wrong
+    filter_chars = 0
+    for consumer in data.consumer_data_set:
+        wrong = check_group(consumer.group_name)
+        if wrong is not None:
+            return wrong
+        kinds = (consumer.consume_type, consumer.message_model, consumer.consume_from_where)
+        if max(map(len, kinds)) > MAX_KIND_CHARS:
+            return f"consumeType, messageModel and consumeFromWhere have at most {MAX_KIND_CHARS} characters"
+        if len(consumer.subscription_data_set) > MAX_HEARTBEAT_GROUPS:
+            return f"a group may subscribe to at most {MAX_HEARTBEAT_GROUPS} topics"
+        for subscription in consumer.subscription_data_set:
+            wrong = check_topic(subscription.topic)
+            if wrong is not None:
+                return wrong
+            if selection_chars(subscription) > MAX_SUBSCRIPTION_CHARS:
+                return f"a subscription may have at most {MAX_SUBSCRIPTION_CHARS} characters"
+            if not is_tag_type(subscription.expression_type):
+                filter_chars += len(subscription.sub_string)
+    if filter_chars > MAX_HEARTBEAT_FILTER_CHARS:
+        return f"the SQL92 expressions of a heartbeat may have at most {MAX_HEARTBEAT_FILTER_CHARS} characters"
+    return None

@@ -1,0 +1,183 @@
+"""Requests of consumers about their group: its members, its offsets, the queues that it consumes in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from cometmq.broker.context import BrokerContext
+from cometmq.broker.pull.pull_message import is_in_memory
+from cometmq.broker.tables.clients import ClientRegistry
+from cometmq.broker.tables.rebalance_locks import RebalanceLockManager
+from cometmq.limits import (
+    MAX_CLIENT_ID_CHARS,
+    MAX_LOCK_REQUEST_BYTES,
+    MAX_LOCK_REQUEST_QUEUES,
+    MAX_TOPIC_CHARS,
+)
+from cometmq.message.names import check_group, check_topic
+from cometmq.remoting.bodies import (
+    BodyError,
+    ConsumerIdList,
+    LockBatchRequestBody,
+    LockBatchResponseBody,
+    decode_request,
+    encode_body,
+)
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.headers import (
+    GetConsumerListByGroupRequestHeader,
+    NoHeader,
+    QueryConsumerOffsetRequestHeader,
+    QueryConsumerOffsetResponseHeader,
+    UpdateConsumerOffsetRequestHeader,
+)
+from cometmq.remoting.permissions import Action, Need, needs_group, needs_of_body, needs_topic, on_group, on_topic
+from cometmq.remoting.processors import Request, Response, answers
+from cometmq.remoting.server_connection import ServerConnection
+from cometmq.store.queue.consume_queue import UNIT
+
+
+class ConsumerManageProcessor:
+    """Answers consumers about their group and its offsets (``ConsumerManageProcessor``)."""
+
+    def __init__(self, broker: BrokerContext) -> None:
+        self._broker = broker
+        self._consumers = broker.clients.consumers
+        self._offsets = broker.offsets
+        self._store = broker.store
+
+    @answers(
+        RequestCode.GET_CONSUMER_LIST_BY_GROUP,
+        header=GetConsumerListByGroupRequestHeader,
+        permission=needs_group(Action.SUB, Action.GET),
+    )
+    def consumer_list(self, _connection: ServerConnection, request: Request[Any], _body: bytes) -> Response:
+        """List the client ids of all live members of a group."""
+        name = request.header.consumer_group
+        group = self._consumers.get(name)
+        if group is None:
+            return Response(ResponseCode.SYSTEM_ERROR, remark=f"no consumer for this group, {name}")
+        return Response(body=encode_body(ConsumerIdList(consumer_id_list=group.client_ids)))
+
+    @answers(
+        RequestCode.QUERY_CONSUMER_OFFSET,
+        header=QueryConsumerOffsetRequestHeader,
+        permission=needs_topic(Action.SUB, Action.GET) & needs_group(Action.SUB, Action.GET),
+    )
+    def query_offset(self, _connection: ServerConnection, request: Request[Any], _body: bytes) -> Response:
+        """Give the offset that a group committed for a queue.
+
+        A group that never committed starts at 0 on a young queue; on others the answer is QUERY_NOT_FOUND.
+        """
+        header: QueryConsumerOffsetRequestHeader = request.header
+        offset = self._offsets.query(header.consumer_group, header.topic, header.queue_id)
+        if offset < 0 and header.consumer_group in self._offsets.lost_of:
+            offset, _ = self._store.extent(header.topic, header.queue_id)
+        if offset < 0:
+            if header.set_zero_if_not_found is False or not self._is_young(header.topic, header.queue_id):
+                return Response(
+                    ResponseCode.QUERY_NOT_FOUND,
+                    remark="Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first",
+                )
+            offset = 0
+        return Response(header=QueryConsumerOffsetResponseHeader(offset=offset))
+
+    def _is_young(self, topic: str, queue_id: int) -> bool:
+        """Tell whether the queue's first message is there and the log has not outgrown memory since it was stored."""
+        queue = self._store.queues().get(topic, {}).get(queue_id)
+        if queue is None or queue.max_offset() == 0:
+            return True
+        if queue.min_offset() > 0:
+            return False
+        position = UNIT.unpack_from(queue.units(0, 1))[0]
+        return is_in_memory(self._store.max_physical_offset - position, self._broker.config)
+
+    @answers(
+        RequestCode.UPDATE_CONSUMER_OFFSET,
+        header=UpdateConsumerOffsetRequestHeader,
+        permission=needs_topic(Action.SUB, Action.UPDATE) & needs_group(Action.SUB, Action.UPDATE),
+    )
+    def update_offset(self, _connection: ServerConnection, request: Request[Any], _body: bytes) -> Response:
+        """Commit the offset of a group in a queue."""
+        header: UpdateConsumerOffsetRequestHeader = request.header
+        wrong = check_group(header.consumer_group) or check_topic(header.topic)
+        if wrong is not None:
+            return Response(ResponseCode.SYSTEM_ERROR, remark=wrong)
+        if not self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset):
+            return Response(ResponseCode.SYSTEM_ERROR, remark="this broker holds too many consumer offsets already")
+        return Response()
+
+
+def _lock_needs(body: bytes) -> Iterator[Need]:
+    asked = _read(body)
+    yield on_group(asked.consumer_group, Action.SUB)
+    for topic in {queue.topic for queue in asked.mq_set}:
+        yield on_topic(topic, Action.SUB)
+
+
+class LockProcessor:
+    """Answers members of orderly groups (``AdminBrokerProcessor``)."""
+
+    def __init__(self, locks: RebalanceLockManager, clients: ClientRegistry) -> None:
+        self._locks = locks
+        self._clients = clients
+
+    @answers(
+        RequestCode.LOCK_BATCH_MQ,
+        limits=("MAX_LOCK_REQUEST_BYTES", "MAX_LOCK_REQUEST_QUEUES", "MAX_LOCKED_QUEUES"),
+        permission=needs_of_body(_lock_needs, "Group and each Topic Sub"),
+    )
+    def lock(self, connection: ServerConnection, _request: Request[NoHeader], body: bytes) -> Response:
+        """Lock queues, or renew their locks; the answer names those that the client holds now.
+
+        A connection whose heartbeats name other groups, or another client, is refused.
+        """
+        try:
+            asked = _read(body)
+        except BodyError as error:
+            return Response(ResponseCode.SYSTEM_ERROR, remark=error.message)
+        if self._clients.is_stranger(connection, asked.consumer_group, asked.client_id):
+            remark = f"{asked.client_id} is no member of {asked.consumer_group}, by the heartbeats of its connection"
+            return Response(ResponseCode.SYSTEM_ERROR, remark=remark)
+        held = self._locks.try_lock(asked.consumer_group, asked.client_id, asked.mq_set)
+        if held is None:
+            return Response(ResponseCode.SYSTEM_ERROR, remark="this broker holds too many locks already")
+        # Thousands of queues, all of them plain: encoded at once instead of one by one, which others would wait for.
+        return Response(body=msgspec.json.encode(LockBatchResponseBody(lock_ok_mq_set=held)))
+
+    @answers(
+        RequestCode.UNLOCK_BATCH_MQ,
+        limits=("MAX_LOCK_REQUEST_BYTES", "MAX_LOCK_REQUEST_QUEUES"),
+        permission=needs_of_body(_lock_needs, "Group and each Topic Sub"),
+    )
+    def unlock(self, _connection: ServerConnection, _request: Request[NoHeader], body: bytes) -> Response:
+        """Free queues."""
+        try:
+            asked = _read(body)
+        except BodyError as error:
+            return Response(ResponseCode.SYSTEM_ERROR, remark=error.message)
+        self._locks.unlock(asked.consumer_group, asked.client_id, asked.mq_set)
+        return Response()
+
+
+def _read(body: bytes) -> LockBatchRequestBody:
+    """The request of 41 or 42; the ``onlyThisBroker`` of 5.x means nothing where no other broker holds the locks.
+
+    :raises BodyError: it is malformed, or lacks a group or client.
+    """
+    asked = decode_request(LockBatchRequestBody, body, MAX_LOCK_REQUEST_BYTES)
+    wrong = check_group(asked.consumer_group)
+    if not asked.client_id or len(asked.client_id) > MAX_CLIENT_ID_CHARS:
+        wrong = f"the clientId is missing, or longer than {MAX_CLIENT_ID_CHARS} characters"
+    if len(asked.mq_set) > MAX_LOCK_REQUEST_QUEUES:
+        wrong = f"at most {MAX_LOCK_REQUEST_QUEUES} queues can be locked at once"
+    for queue in asked.mq_set:
+        wrong = wrong or check_topic(queue.topic)
+        if len(queue.broker_name) > MAX_TOPIC_CHARS or not 0 <= queue.queue_id < 2**31:
+            wrong = f"no broker has {queue}"
+    if wrong is not None:
+        raise BodyError(wrong)
+    return asked

@@ -1,0 +1,53 @@
+"""The parts of a broker that its processors and services share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cometmq.broker.config import BrokerConfig, LiveConfig
+from cometmq.broker.metrics.stats import BrokerStats
+from cometmq.broker.tables.clients import ClientRegistry
+from cometmq.broker.tables.consumer_offsets import ConsumerOffsetManager
+from cometmq.broker.tables.groups import SubscriptionGroupManager
+from cometmq.broker.tables.rebalance_locks import RebalanceLockManager
+from cometmq.broker.tables.topics import TopicConfigManager
+from cometmq.broker.turn.answers import SendAnswers
+from cometmq.broker.turn.store_turn import StoreTurn
+from cometmq.broker.turn.targets import SendTargets
+from cometmq.clock import Clock
+from cometmq.store.message_store import MessageStore
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerContext:
+    """Made once the store is open and the port is known, before anything that answers a request.
+
+    A part takes the context and keeps what it uses; only ``config`` changes while the broker runs.
+    """
+
+    live: LiveConfig
+    clock: Clock
+    store: MessageStore
+    stats: BrokerStats
+    topics: TopicConfigManager
+    groups: SubscriptionGroupManager
+    offsets: ConsumerOffsetManager
+    clients: ClientRegistry
+    locks: RebalanceLockManager
+    turn: StoreTurn
+    """Stores the messages of each turn of the loop."""
+    targets: SendTargets
+    """The topics that messages are sent to."""
+    answers: SendAnswers
+    schedule_turn: Callable[[], None]
+    """Ends a turn of the loop soon."""
+    address: str
+    """The ``host:port`` of this broker for clients."""
+    host: bytes
+    """The same in the form of stored records and message ids: 8 or 20 bytes."""
+
+    @property
+    def config(self) -> BrokerConfig:
+        """The configuration of this moment."""
+        return self.live.current

@@ -1,0 +1,1 @@
+"""Delayed messages: delay levels (ScheduleMessageService), any delay (TimerMessageStore), recall."""

@@ -1,0 +1,279 @@
+"""DueMessages: the waiting messages in memory, in the order in which they are delivered.
+
+They come from windows loaded from the timer log (sorted arrays, 56 bytes a message) and from messages that came
+since (lists, one for each second; a heap for those whose second has begun). When more is due than can be delivered at
+once, the late messages go on in the order of due times, and messages that fall due meanwhile are delivered beside
+them, so that a burst in one moment does not hold up all that come after.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+from bisect import bisect_left
+from collections import deque
+from operator import attrgetter
+from typing import Final, NamedTuple
+
+from cometmq.message.record import RecordError
+from cometmq.store.message_store import ConsumeQueue, MessageStore
+from cometmq.store.timer.log import FOREVER_MS, TimerLog
+from cometmq.store.timer.unit import RECALL, TimerEntry, Units
+
+_log = logging.getLogger(__name__)
+
+LATE_MS: Final = 20
+"""From so late on a message belongs to the backlog."""
+
+IN_LOG: Final = -1
+"""``Waiting.crc`` of a message whose record is read from the log."""
+
+
+class Waiting(NamedTuple):
+    """A message in memory: where its record is, not the record."""
+
+    due_ms: int
+    serial: int
+    key: int
+    topic: int
+    place: int
+    """Byte in its day's data file, or log offset."""
+    size: int
+    crc: int
+
+
+_DUE: Final = attrgetter("due_ms")
+_SERIAL: Final = attrgetter("serial")
+
+
+def record_of(waiting: Waiting, timer_log: TimerLog, queue: ConsumeQueue, store: MessageStore) -> bytes | memoryview:
+    """The record of a waiting message, from the timer log or, if that lost it, from the log.
+
+    :param queue: the queue of ``rmq_sys_wheel_timer``.
+    :raises RecordError: it is damaged or gone.
+    """
+    record: bytes | memoryview | None
+    if waiting.crc == IN_LOG:
+        record = store.view(waiting.place, waiting.size)
+    else:
+        record = timer_log.record(waiting.due_ms, waiting.place, waiting.size, waiting.crc)
+        if record is None:
+            _log.error("waiting message %d is damaged in the timer log; looking into the log", waiting.serial)
+            unit = queue.unit(waiting.serial)
+            record = store.record_at(unit[0], unit[1]) if unit is not None else None
+    if record is None:
+        raise RecordError("its record is damaged or gone, and the log no longer has it")
+    return record
+
+
+class DueMessages:
+    """The near messages; :meth:`take` gives the due ones."""
+
+    def __init__(self) -> None:
+        self._heap: list[Waiting] = []
+        self._seconds: dict[int, list[Waiting]] = {}
+        self._order: list[int] = []
+        """The keys of ``_seconds``, a heap."""
+        self._begun = -(1 << 62)
+        """The last second that is in the heap."""
+        self._windows: deque[Units] = deque()
+        self._late: deque[Waiting] = deque()
+        self._late_windows: deque[Units] = deque()
+        self._recalled: set[tuple[int, int]] = set()
+        self.taken_until_ms = -1
+        """Nothing that is due later was taken, as far as it would be loaded again."""
+
+    def __len__(self) -> int:
+        return (
+            len(self._heap)
+            + len(self._late)
+            + sum(len(arrived) for arrived in self._seconds.values())
+            + sum(len(units) for units in self._windows)
+            + sum(len(units) for units in self._late_windows)
+        )
+
+    # --- coming ---------------------------------------------------------------------------------
+    def add(self, entry: TimerEntry) -> None:
+        """A message, or a recall, that has just come."""
+        if entry.kind == RECALL:
+            self.recall(entry.due_ms, entry.key)
+            return
+        waiting = Waiting(
+            entry.due_ms, entry.serial, entry.key, entry.topic, entry.physical_offset, len(entry.record), IN_LOG
+        )
+        second = entry.due_ms // 1000
+        if second <= self._begun:
+            heapq.heappush(self._heap, waiting)
+            return
+        arrived = self._seconds.get(second)
+        if arrived is None:
+            self._seconds[second] = [waiting]
+            heapq.heappush(self._order, second)
+        else:
+            arrived.append(waiting)
+
+    def add_window(self, units: Units) -> None:
+        """Messages loaded from the timer log, sorted; they are due after those of earlier windows."""
+        if len(units):
+            self._windows.append(units)
+
+    def put_back(self, messages: list[Waiting]) -> None:
+        """Messages that were taken and could not be stored, in their order."""
+        self._late.extendleft(reversed(messages))
+
+    def forget_from(self, due_ms: int) -> None:
+        """Forget messages and recalls due from ``due_ms`` on: they will be loaded again."""
+        self._heap = [waiting for waiting in self._heap if waiting.due_ms < due_ms]
+        heapq.heapify(self._heap)
+        for second, arrived in self._seconds.items():
+            self._seconds[second] = [waiting for waiting in arrived if waiting.due_ms < due_ms]
+        self._late = deque(waiting for waiting in self._late if waiting.due_ms < due_ms)
+        for windows in (self._windows, self._late_windows):
+            kept = [units[units["due"] < due_ms] for units in windows]
+            windows.clear()
+            windows.extend(units for units in kept if len(units))
+        self._recalled = {recalled for recalled in self._recalled if recalled[0] < due_ms}
+        self.taken_until_ms = min(self.taken_until_ms, due_ms - 1)
+
+    # --- recalls --------------------------------------------------------------------------------
+    def recall(self, due_ms: int, key: int) -> None:
+        """The message with this due time and key is not delivered, whether it is here yet or not."""
+        self._recalled.add((due_ms, key))
+
+    def undo_recall(self, due_ms: int, key: int) -> None:
+        """The recall was not stored."""
+        self._recalled.discard((due_ms, key))
+
+    def forget_recalls(self, before_ms: int) -> None:
+        """Forget recalls of messages due before ``before_ms`` and before all that are left."""
+        if self._recalled:
+            before_ms = min(before_ms, self._oldest())
+            self._recalled = {recalled for recalled in self._recalled if recalled[0] >= before_ms}
+
+    def _oldest(self) -> int:
+        """Nothing that is here was due before."""
+        dues = [units["due"][0] for units in (*self._windows, *self._late_windows)]
+        dues += [waiting.due_ms for waiting in (*self._heap[:1], *self._late)]
+        dues += [second * 1000 for second in self._order[:1]]
+        return int(min(dues, default=FOREVER_MS))
+
+    # --- going ----------------------------------------------------------------------------------
+    def next_due(self) -> int | None:
+        """The due time of the next message; ``None`` when there is none."""
+        if self._late:
+            return self._late[0].due_ms
+        if self._late_windows:
+            return int(self._late_windows[0]["due"][0])
+        heads = []
+        if self._heap:
+            heads.append(self._heap[0].due_ms)
+        elif self._order:
+            first = self._order[0]
+            heads.append(min((waiting.due_ms for waiting in self._seconds[first]), default=first * 1000))
+        if self._windows:
+            heads.append(int(self._windows[0]["due"][0]))
+        return min(heads, default=None)
+
+    def take(self, now_ms: int, most: int) -> list[Waiting]:
+        """Take out up to ``most`` due messages; recalled ones are dropped."""
+        self.taken_until_ms = max(self.taken_until_ms, now_ms)
+        self._begin_seconds(now_ms // 1000)
+        self._set_late_aside(now_ms - LATE_MS)
+        late = bool(self._late or self._late_windows)
+        taken = self._take_fresh(now_ms, most // 2 if late else most)
+        if late:
+            self._take_late(taken, most)
+        if self._recalled:
+            taken = [waiting for waiting in taken if (waiting.due_ms, waiting.key) not in self._recalled]
+        return taken
+
+    def _begin_seconds(self, second: int) -> None:
+        self._begun = max(self._begun, second)
+        while self._order and self._order[0] <= second:
+            self._heap += self._seconds.pop(heapq.heappop(self._order))
+            heapq.heapify(self._heap)
+
+    def _set_late_aside(self, due_ms: int) -> None:
+        heap = self._heap
+        most = len(heap) // 64 + 64
+        while heap and heap[0].due_ms < due_ms and most:
+            self._late.append(heapq.heappop(heap))
+            most -= 1
+        if heap and heap[0].due_ms < due_ms:  # a burst: all at once is cheaper
+            heap.sort(key=_SERIAL)
+            heap.sort(key=_DUE)
+            count = bisect_left(heap, due_ms, key=_DUE)
+            self._late += heap[:count]
+            self._heap = heap[count:]  # sorted, and so a heap
+        while self._windows and int(self._windows[0]["due"][0]) < due_ms:
+            units = self._windows.popleft()
+            count = int(units["due"].searchsorted(due_ms))
+            self._late_windows.append(units[:count])
+            if count < len(units):
+                self._windows.appendleft(units[count:])
+
+    def _take_late(self, taken: list[Waiting], most: int) -> None:
+        """The oldest, and beside them the youngest, which would wait for all of a burst that they are behind."""
+        late = self._late
+        youngest = (most - len(taken)) // 2
+        while youngest and late and late[-1].due_ms > late[0].due_ms:
+            taken.append(late.pop())
+            youngest -= 1
+        while late and len(taken) < most:
+            taken.append(late.popleft())
+        windows = self._late_windows
+        if windows and int(windows[-1]["due"][-1]) > int(windows[0]["due"][0]):
+            units = windows.pop()
+            count = min((most - len(taken)) // 2, len(units))
+            taken += _waiting(units[len(units) - count :])
+            if count < len(units):
+                windows.append(units[: len(units) - count])
+        while windows and len(taken) < most:
+            units = windows.popleft()
+            count = most - len(taken)
+            taken += _waiting(units[:count])
+            if count < len(units):
+                windows.appendleft(units[count:])
+
+    def _take_fresh(self, now_ms: int, most: int) -> list[Waiting]:
+        heap, windows = self._heap, self._windows
+        loaded: list[Waiting] = []
+        if windows and int(windows[0]["due"][0]) <= now_ms:
+            units = windows[0]
+            loaded = _waiting(units[: min(most, int(units["due"].searchsorted(now_ms, "right")))])
+        taken: list[Waiting] = []
+        used = 0
+        while len(taken) < most:
+            arrived = heap[0] if heap and heap[0].due_ms <= now_ms else None
+            if used < len(loaded) and (arrived is None or loaded[used] < arrived):
+                taken.append(loaded[used])
+                used += 1
+            elif arrived is not None:
+                taken.append(heapq.heappop(heap))
+            else:
+                break
+        if used:
+            units = windows.popleft()
+            if used < len(units):
+                windows.appendleft(units[used:])
+        return taken
+
+    # --- questions ------------------------------------------------------------------------------
+    def due_until(self, due_ms: int) -> list[int]:
+        """The serials of all that are due until ``due_ms``."""
+        serials = [waiting.serial for waiting in self._late if waiting.due_ms <= due_ms]
+        for units in (*self._late_windows, *self._windows):
+            serials += units["serial"][units["due"] <= due_ms].tolist()
+        for second, arrived in self._seconds.items():
+            if second * 1000 <= due_ms:
+                serials += [waiting.serial for waiting in arrived if waiting.due_ms <= due_ms]
+        # Of seconds that have begun nearly all are due: looking at all is cheaper than walking down the heap.
+        serials += [waiting.serial for waiting in self._heap if waiting.due_ms <= due_ms]
+        return serials
+
+
+def _waiting(units: Units) -> list[Waiting]:
+    return [
+        Waiting(due_ms, serial, key, topic, at, size, crc)
+        for due_ms, serial, key, topic, at, size, _, crc, _ in units.tolist()
+    ]

@@ -1,0 +1,162 @@
+"""Parked messages: put to wait for a time of their own, and delivered (``HookUtils``, ``messageTimeup``; hot path).
+
+A message waits under another topic, with its own topic and queue in REAL_TOPIC and REAL_QID. As it is delivered,
+everything else stays as it is, the properties to the byte: DELAY, REAL_TOPIC and REAL_QID are still among them. Only
+the topic, the queue, the offsets, the store time and the store host are new, and the prepared transaction offset is 0.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from cometmq.broker.context import BrokerContext
+from cometmq.broker.turn.inner_message import InnerMessage
+from cometmq.broker.turn.targets import RefusedError
+from cometmq.limits import MAX_PROPERTIES_BYTES
+from cometmq.message.names import TIMER_TOPIC, TRANS_HALF_TOPIC, check_topic
+from cometmq.message.properties import (
+    DELAY,
+    REAL_QID,
+    REAL_TOPIC,
+    TIMER_DEL_UNIQKEY,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
+    TIMER_OUT_MS,
+    decode_properties,
+    join_properties,
+)
+from cometmq.message.record import StoredRecord
+from cometmq.remoting.codes import ResponseCode
+from cometmq.store.queue.consume_queue import MAX_QUEUE_ID
+
+_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,19}")
+_LEVEL: Final = re.compile(r"\+?0*[1-9][0-9]*")
+"""A DELAY that asks for a level."""
+_SHOWN_CHARS: Final = 64
+_REAL_TOPIC: Final = f"\x02{REAL_TOPIC}\x01"
+_REAL_QID: Final = f"\x02{REAL_QID}\x01"
+_WAIT_PROPERTIES: Final = (REAL_TOPIC, REAL_QID, TIMER_OUT_MS, TIMER_DEL_UNIQKEY)
+"""They say how a message waits; those of an earlier wait mean nothing any more."""
+
+
+class NotDeliverableError(Exception):
+    """A parked record that names no place to deliver it to."""
+
+
+class TimerDetour:
+    """Parks messages with a time of their own in ``rmq_sys_wheel_timer`` (``HookUtils.handleScheduleMessage``).
+
+    TIMER_DELAY_SEC comes before TIMER_DELAY_MS, and that before TIMER_DELIVER_MS; a DELAY level above 0 comes before
+    all of them. A message that is due already is stored at once.
+    """
+
+    def __init__(self, broker: BrokerContext) -> None:
+        self._live = broker.live
+        self._clock = broker.clock
+
+    def __call__(self, message: InnerMessage, wanted: Mapping[str, str]) -> InnerMessage | None:
+        """The message as it waits; see :data:`~cometmq.broker.turn.inner_message.Detour`.
+
+        :raises RefusedError: a delay that is no number or too long, or any delay is switched off.
+        """
+        name = next((name for name in (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS) if name in wanted), None)
+        if name is None or _LEVEL.fullmatch(wanted.get(DELAY, "")) is not None:
+            return None
+        text = "\x02" + message.properties
+        if f"\x02{TIMER_OUT_MS}\x01" in text:
+            return None  # it waited before, and is sent on or sent again
+        config = self._live.current
+        if not config.timer_wheel_enable:
+            raise RefusedError(
+                ResponseCode.SYSTEM_ERROR, "accurate timer message is not enabled, timerWheelEnable is false"
+            )
+        now_ms = self._clock.now_ms()
+        due_ms = _number(name, wanted[name])
+        if name == TIMER_DELAY_SEC:
+            due_ms = now_ms + due_ms * 1000
+        elif name == TIMER_DELAY_MS:
+            due_ms += now_ms
+        max_ms = config.timer_max_delay_sec * 1000
+        is_recall = f"\x02{TIMER_DEL_UNIQKEY}\x01" in text
+        if due_ms <= now_ms and not is_recall:
+            return None
+        if not now_ms < due_ms <= now_ms + max_ms:
+            raise RefusedError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"timer message illegal, the delay time should not be bigger than the max delay {max_ms}ms; "
+                "or if set del msg, the delay time should be bigger than the current time",
+            )
+        return parked(message, due_ms)
+
+
+def parked(message: InnerMessage, due_ms: int) -> InnerMessage:
+    """The message as it waits for ``due_ms``."""
+    tail = f"{REAL_TOPIC}\x01{message.topic}\x02{REAL_QID}\x01{message.queue_id}\x02{TIMER_OUT_MS}\x01{due_ms}"
+    text = message.properties.removesuffix("\x02")
+    return msgspec.structs.replace(
+        message, topic=TIMER_TOPIC, queue_id=0, properties=f"{text}\x02{tail}" if text else tail
+    )
+
+
+def _number(name: str, text: str) -> int:
+    if _NUMBER.fullmatch(text) is None:
+        raise RefusedError(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"timer message illegal, {name} is a whole number, not {text[:_SHOWN_CHARS]!r}",
+        )
+    return int(text)
+
+
+def delivered(record: StoredRecord) -> InnerMessage | None:
+    """The message of a parked record, to be stored; ``None`` for a half message, which is dropped as in Apache.
+
+    :raises NotDeliverableError: REAL_TOPIC or REAL_QID is missing or cannot be one.
+    """
+    text = "\x02" + record.properties_text
+    topic = _value(text, _REAL_TOPIC)
+    queue_id = _value(text, _REAL_QID)
+    wrong = check_topic(topic)
+    if wrong is not None:
+        raise NotDeliverableError(f"REAL_TOPIC: {wrong}")
+    if not queue_id.isdecimal() or len(queue_id) > len(str(MAX_QUEUE_ID)) or int(queue_id) > MAX_QUEUE_ID:
+        raise NotDeliverableError(f"{queue_id[:20]!r} is not a queue's id")
+    if topic == TRANS_HALF_TOPIC:
+        return None
+    return InnerMessage(
+        topic,
+        int(queue_id),
+        record.body,
+        record.properties_text,
+        record.flag,
+        record.sys_flag,
+        record.born_timestamp,
+        record.born_host,
+        record.reconsume_times,
+    )
+
+
+def _value(text: str, name: str) -> str:
+    """The value of a property in a text that begins with a separator; of two the last counts."""
+    at = text.rfind(name)
+    if at < 0:
+        return ""
+    begin = at + len(name)
+    end = text.find("\x02", begin)
+    return text[begin:] if end < 0 else text[begin:end]
+
+
+def moved(message: InnerMessage, due_ms: int) -> InnerMessage:
+    """A message of a level as it waits in the timer; unchanged when its properties have no room for that.
+
+    :param message: as it would be delivered.
+    """
+    properties = decode_properties(message.properties)
+    for name in _WAIT_PROPERTIES:
+        properties.pop(name, None)
+    waits = parked(msgspec.structs.replace(message, properties=join_properties(properties)), due_ms)
+    return waits if len(waits.properties.encode()) <= MAX_PROPERTIES_BYTES else message

@@ -1,0 +1,385 @@
+"""Delay levels: messages wait in SCHEDULE_TOPIC_XXXX, one queue a level (``ScheduleMessageService``).
+
+A parked message has its own topic and queue in REAL_TOPIC and REAL_QID, and is stored there when it is due. The
+messages of a level all wait equally long, so they fall due in the order of their queue. Each level sets an alarm
+for its first message; nothing is polled. Due messages are delivered in batches, one a turn of the loop, so that other
+requests are answered in between.
+
+A message of a level waits in the log alone. Apache deletes its file when the time of the file is over, or when the
+disk is full, and the message vanishes. Here retention asks first (``DelayHold``). A master then stores the waiting
+messages of the file once more, as messages of any delay that are due at the same moment
+(:mod:`cometmq.broker.delay.timer_message`), which has a log of its own; the level goes on behind them, and the next
+look of retention finds the file free. A slave cannot store anything: it keeps the file until its master has
+delivered or moved the messages. Only progress that is in the files counts: a power cut could take back the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+import struct
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+
+from cometmq import fastjson
+from cometmq.broker.context import BrokerContext
+from cometmq.broker.delay.delay_offsets import DelayOffsets, DelayProgress, delivered_since, not_due
+from cometmq.broker.delay.parked_message import NotDeliverableError, delivered, moved
+from cometmq.broker.periodic import Alarm
+from cometmq.broker.turn.inner_message import InnerMessage, Stored
+from cometmq.broker.turn.store_turn import StoreTurn
+from cometmq.broker.turn.targets import RefusedError
+from cometmq.limits import DELAY_BATCH_BYTES, DELAY_BATCH_MESSAGES, DELAY_RECHECK_SECONDS, DELAY_RETRY_SECONDS
+from cometmq.message.names import SCHEDULE_TOPIC
+from cometmq.message.properties import DELAY, REAL_QID, REAL_TOPIC, WAIT, decode_properties, join_properties
+from cometmq.message.record import RecordError, decode_record
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.permissions import Action, needs_cluster
+from cometmq.remoting.processors import Request, Response, answers
+from cometmq.remoting.server_connection import ServerConnection
+from cometmq.store.errors import StoreError
+from cometmq.store.message_store import MessageStore
+from cometmq.store.queue.consume_queue import UNIT
+
+_log = logging.getLogger(__name__)
+
+_SIZE: Final = struct.Struct(">i")
+_NOTHING: Final[Mapping[int, int]] = {}
+_HOUR_MS: Final = 3_600_000
+_JAVA_INT: Final = re.compile(r"([+-]?)0*([0-9]{1,10})")
+_JAVA_INT_MAX: Final = 2**31 - 1
+_SHOWN_CHARS: Final = 64
+"""Characters shown of a text that is no number."""
+
+
+def delay_level(text: str) -> int:
+    """The level that a DELAY property asks for, read as Java reads numbers; 0 and below ask for none.
+
+    :raises RefusedError: it is no number of 32 bits.
+    """
+    matched = _JAVA_INT.fullmatch(text)
+    level = int(matched[1] + matched[2]) if matched is not None else None
+    if level is not None and -_JAVA_INT_MAX - 1 <= level <= _JAVA_INT_MAX:
+        return level
+    raise RefusedError(
+        ResponseCode.SYSTEM_ERROR, f'java.lang.NumberFormatException: For input string: "{text[:_SHOWN_CHARS]}"'
+    )
+
+
+class DelayLevel:
+    """The queue of one level, and the progress of its delivery (``DeliverDelayedMessageTimerTask``).
+
+    :param level: its number, from 1 on.
+    :param delay_ms: how long its messages wait; ``None`` for a level that is not in the table any more,
+        whose messages are delivered at the time that was set when they came.
+    :param offset: the queue offset of the first message that is not delivered yet.
+    """
+
+    def __init__(self, level: int, delay_ms: int | None, offset: int, store: MessageStore, turn: StoreTurn) -> None:
+        self.level = level
+        self.offset = offset
+        self.queue: Final = store.queue(SCHEDULE_TOPIC, level - 1)
+        self._delay_ms = delay_ms
+        self._store = store
+        self._turn = turn
+        self._clock = store.clock
+        self._alarm = Alarm(self.look, clock=store.clock)
+        self._recheck = Alarm(self.look, clock=store.clock)
+        """Looks now and then before the alarm, since the clock may move backwards; or tries again."""
+        self._under_way = False
+        """A batch is put and not stored yet, or the next one is about to be put."""
+        self._put: tuple[int, int] | None = None
+        """The end of the log before that batch, and the queue's offset behind it."""
+        self._waits_for_store = False
+        """The last batch was refused, which is logged once."""
+        self._move_below = 0
+        """Messages below this log offset move into the timer: retention asks for their log file."""
+        self._stopped = False
+        self._idle: asyncio.Future[None] | None = None
+
+    def parked(self) -> None:
+        """Set the alarm: a message is about to be stored in the queue."""
+        if not self._recheck.is_set and not self._under_way:
+            self._wait_until(self._clock.now_ms() + (self._delay_ms or 0))
+
+    def look(self) -> None:
+        """Deliver what is due, or set the alarm for the first message."""
+        self._alarm.cancel()
+        self._recheck.cancel()
+        self._under_way = False
+        if self._stopped:
+            self._end()
+            return
+        due, first_ms = self._due()
+        if due:
+            self._deliver(due)
+        elif first_ms is not None:
+            held = self._to_move()
+            if held:
+                self._deliver(len(held), held)
+            else:
+                self._wait_until(first_ms)
+
+    def move_below(self, end: int) -> None:
+        """Move the messages below a log offset into the timer, unless they become due before that is done."""
+        self._move_below = max(self._move_below, end)
+        if not self._under_way and not self._stopped:
+            self.look()
+
+    def halt(self) -> None:
+        """Deliver no more."""
+        self._stopped = True
+        self._alarm.close()
+        self._recheck.close()
+
+    @property
+    def delivered_offset(self) -> int:
+        """The next offset by the log: a batch counts that is in it and waits for the disk or a slave."""
+        if self._put is not None and self._store.max_physical_offset > self._put[0]:
+            return self._put[1]
+        return self.offset
+
+    async def stop(self) -> None:
+        """Deliver no more; return when the batch under way is stored."""
+        self.halt()
+        if self._under_way:
+            self._idle = asyncio.get_running_loop().create_future()
+            await self._idle
+
+    def _end(self) -> None:
+        if self._idle is not None and not self._idle.done():
+            self._idle.set_result(None)
+
+    def _wait_until(self, when_ms: int) -> None:
+        self._alarm.at(when_ms)
+        self._recheck.after(DELAY_RECHECK_SECONDS)
+
+    # --- due ----------------------------------------------------------------------------------
+    def _due(self) -> tuple[int, int | None]:
+        """The number of due messages, a batch at most; when there is none, the due time of the first one."""
+        queue = self.queue
+        self.offset = min(max(self.offset, queue.min_offset()), queue.max_offset())
+        raw = queue.units(self.offset, DELAY_BATCH_MESSAGES)
+        if not raw:
+            return (DELAY_BATCH_MESSAGES, None) if self.offset < queue.max_offset() else (0, None)
+        now = self._clock.now_ms()
+        latest = now + self._delay_ms if self._delay_ms is not None else 1 << 63
+        count = 0
+        for _, _, due in UNIT.iter_unpack(raw):
+            # Due later than any message that comes now: the clock moved backwards, or the delay was longer; deliver it.
+            if now < due <= latest:
+                return count, due
+            count += 1
+        return count, None
+
+    def _to_move(self) -> dict[int, int]:
+        """The due times of the first messages that must move, a batch at most, by their places in the log."""
+        held: dict[int, int] = {}
+        raw = self.queue.units(self.offset, DELAY_BATCH_MESSAGES) if self._move_below else b""
+        for place, _, due in UNIT.iter_unpack(raw):
+            if place >= self._move_below:
+                break
+            held[place] = due
+        return held
+
+    # --- delivery -----------------------------------------------------------------------------
+    def _deliver(self, count: int, move: Mapping[int, int] = _NOTHING) -> None:
+        """Store the next messages where they belong; those in ``move`` in the timer, with their due times."""
+        found = self._store.get_message(self.queue, self.offset, count, max_bytes=DELAY_BATCH_BYTES)
+        messages: list[InnerMessage] = []
+        for chunk in found.chunks:
+            self._read(memoryview(chunk), messages, move)
+        self._under_way = True
+        self._put = self._store.max_physical_offset, found.next_begin_offset
+        try:
+            put = self._turn.put_all(messages, partial(self._stored, found.next_begin_offset))
+        except RefusedError as refused:
+            self._refused(refused)
+        else:
+            if not put:
+                self._delivered(found.next_begin_offset)
+
+    def _read(self, chunk: memoryview, messages: list[InnerMessage], move: Mapping[int, int]) -> None:
+        at = 0
+        while at < len(chunk):
+            try:
+                record = decode_record(chunk, at)
+                message = delivered(record)
+            except (RecordError, NotDeliverableError) as error:
+                _log.error("a delayed message of level %d cannot be delivered and is lost: %s", self.level, error)
+            else:
+                if message is not None:
+                    due = move.get(record.physical_offset)
+                    messages.append(message if due is None else moved(message, due))
+            at += _SIZE.unpack_from(chunk, at)[0]
+
+    def _stored(self, next_offset: int, result: Stored | RefusedError) -> None:
+        if isinstance(result, RefusedError):
+            self._refused(result)
+        else:
+            self._delivered(next_offset)
+
+    def _delivered(self, next_offset: int) -> None:
+        self.offset = next_offset
+        self._put = None
+        self._waits_for_store = False
+        asyncio.get_running_loop().call_soon(self.look)
+
+    def _refused(self, refused: RefusedError) -> None:
+        self._under_way = False
+        self._put = None
+        if self._stopped:
+            self._end()
+        else:
+            if not self._waits_for_store:
+                self._waits_for_store = True
+                _log.warning("delayed messages of level %d wait for the store: %s", self.level, refused.remark)
+            self._recheck.after(DELAY_RETRY_SECONDS)
+
+
+class DelayHold:
+    """Holds the log from the first waiting message on (:class:`cometmq.store.retention.LogHolder`).
+
+    :param move: moves the messages that wait below a log offset; returns at once.
+    """
+
+    name = "messages of delay levels"
+
+    def __init__(self, store: MessageStore, files: DelayOffsets, move: Callable[[int], None]) -> None:
+        self._store = store
+        self._files = files
+        self.let_go = move
+
+    def needed_from(self) -> int:
+        """Log offset of the first message that is not delivered, by the files; the log's end when none waits."""
+        progress, _ = self._files.load()
+        needed = self._store.max_physical_offset
+        for queue_id, queue in self._store.queues().get(SCHEDULE_TOPIC, {}).items():
+            unit = queue.unit(max(progress.offsets.get(queue_id + 1, 0), queue.min_offset()))
+            if unit is not None:
+                needed = min(needed, unit[0])
+        return needed
+
+
+class ScheduleMessageService:
+    """Parks messages that ask for a delay level and delivers them when they are due.
+
+    ``delays_ms`` are the delays of ``messageDelayLevel``; level 1 comes first.
+    """
+
+    def __init__(self, broker: BrokerContext) -> None:
+        self._store = broker.store
+        self._turn = broker.turn
+        self._clock = broker.clock
+        self._files = DelayOffsets(broker.store.config.root)
+        self._running: dict[int, DelayLevel] = {}
+        self.delays_ms: Final = broker.store.config.delays_ms
+        broker.store.hold_log(DelayHold(broker.store, self._files, self._move_below))
+
+    # --- parking ------------------------------------------------------------------------------
+    def detour(self, message: InnerMessage, wanted: Mapping[str, str]) -> InnerMessage | None:
+        """Park a message that asks for a level; see :data:`~cometmq.broker.turn.inner_message.Detour`."""
+        text = wanted.get(DELAY)
+        level = 0 if text is None else delay_level(text)
+        return self.park(message, level, wait=wanted.get(WAIT)) if level > 0 else None
+
+    def park(self, message: InnerMessage, level: int, *, wait: str | None = None) -> InnerMessage:
+        """The message as it waits in ``level``; a level above the last counts as the last.
+
+        :param wait: the WAIT that the producer gave: parked messages keep it, unlike others.
+        """
+        level = min(level, len(self.delays_ms))
+        properties = decode_properties(message.properties)
+        if wait is not None:
+            properties[WAIT] = wait
+        properties[DELAY] = str(level)
+        properties[REAL_TOPIC] = message.topic
+        properties[REAL_QID] = str(message.queue_id)
+        running = self._running.get(level)
+        if running is not None:
+            running.parked()
+        return msgspec.structs.replace(
+            message, topic=SCHEDULE_TOPIC, queue_id=level - 1, properties=join_properties(properties)
+        )
+
+    # --- delivery -----------------------------------------------------------------------------
+    def start(self) -> None:
+        """Find the progress of delivery, and continue there.
+
+        Messages of a level that is not in ``messageDelayLevel`` any more are delivered too, when they are due.
+        """
+        progress, findings = self._files.load()
+        for finding in findings:
+            _log.warning("%s", finding)
+        offsets = delivered_since(progress, self._store)
+        delays = self.delays_ms
+        numbers = {*range(1, len(delays) + 1), *(number + 1 for number in self._store.queues().get(SCHEDULE_TOPIC, {}))}
+        for number in sorted(numbers):
+            delay_ms = delays[number - 1] if number <= len(delays) else None
+            offset = offsets.get(number, 0)
+            level = self._running[number] = DelayLevel(number, delay_ms, offset, self._store, self._turn)
+            level.look()
+        self._files.save(self._progress())
+        self._warn_of_long_levels()
+
+    def _warn_of_long_levels(self) -> None:
+        """Warn of levels that wait for longer than log files are kept."""
+        kept_ms = self._store.config.file_reserved_time * _HOUR_MS
+        numbers = [number for number, delay_ms in enumerate(self.delays_ms, 1) if delay_ms > kept_ms]
+        if numbers:
+            _log.warning(
+                "delay levels %s of messageDelayLevel wait for longer than log files are kept (fileReservedTime=%d "
+                "hours): their messages are stored once more, in the timer, before their log file is deleted",
+                ", ".join(map(str, numbers)),
+                self._store.config.file_reserved_time,
+            )
+
+    def _move_below(self, end: int) -> None:
+        """Move messages that wait below a log offset into the timer; a slave, where no level runs, keeps them."""
+        for level in self._running.values():
+            level.move_below(end)
+
+    def halt(self) -> None:
+        """Deliver no more."""
+        for level in self._running.values():
+            level.halt()
+
+    async def stop(self) -> None:
+        """Deliver no more; return when all batches are stored and the files are written."""
+        if self._running:
+            await asyncio.gather(*(level.stop() for level in self._running.values()))
+            await self.save()
+
+    async def save(self) -> None:
+        """Write the progress of delivery, once the disk has all deliveries; nothing after a failed flush."""
+        progress = self._progress()
+        with contextlib.suppress(StoreError):
+            await self._store.wait_flushed(progress.position)
+            await asyncio.get_running_loop().run_in_executor(None, self._files.save, progress)
+
+    def _progress(self) -> DelayProgress:
+        offsets = {number: level.delivered_offset for number, level in self._running.items() if level.delivered_offset}
+        now_ms = self._clock.now_ms()
+        moved = {
+            number: offset for number, offset in offsets.items() if not_due(self._running[number].queue, offset, now_ms)
+        }
+        return DelayProgress(offsets, self._store.max_physical_offset, moved)
+
+    # --- questions ----------------------------------------------------------------------------
+    def offsets(self) -> Mapping[int, tuple[int, int]]:
+        """The next offset and the end of the queue of each level that was ever used, by level."""
+        return {
+            number: (level.offset, level.queue.max_offset())
+            for number, level in self._running.items()
+            if level.queue.max_offset()
+        }
+
+    @answers(RequestCode.GET_ALL_DELAY_OFFSET, permission=needs_cluster(Action.GET))
+    def all_offsets(self, _connection: ServerConnection, _request: Request[Any], _body: bytes) -> Response:
+        """Give the offset of each delay level: its messages before it are delivered."""
+        return Response(body=fastjson.dumps({"offsetTable": self._progress().offsets}))

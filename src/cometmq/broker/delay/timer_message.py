@@ -1,0 +1,497 @@
+"""Any delay: messages wait for their due time, to the millisecond, for years (``TimerMessageStore``).
+
+Theory of operation. A message with a time of its own is parked in ``rmq_sys_wheel_timer``; its queue offset there is
+its name, the *serial*. The states of a waiting message:
+
+* stored: in the log, from serial ``_read`` on. It is read once, at the end of the turn that stored it.
+* unwritten: read, and not yet in the timer log. A worker thread copies it there within a second.
+* written: in the file of its day in the timer log (:mod:`cometmq.store.timer.log`); it no longer needs the log.
+* near: due before the *horizon*, and in memory too (``due``): at once, or loaded with its window before it is due.
+* under way: due, and put into its own topic in a batch that is not stored yet.
+* delivered: stored in its own topic, with the serial + 1 as prepared transaction offset.
+
+A recall is a message too: near, it removes the message with its due time and key.
+
+Invariants.
+
+* All that is written or unwritten, due before the horizon and not delivered is near or under way. Nothing from the
+  horizon on is due before ``_next_ms``.
+* Nothing is loaded before all messages are read that the topic had at the start: a recall may stand far behind its
+  message.
+* A position is saved once the disk has the log up to its ``log_offset``. Then all messages below its serial are
+  written, and those due until its ``until_ms`` are delivered below that offset, but for those that it lists. The log is
+  pinned there: retention deletes nothing from there on.
+
+Fault model. A crash loses what is in memory. The next start reads the topic from the saved serial on, and finds in
+the log from ``log_offset`` on the later deliveries: nothing is lost and nothing is delivered twice. A batch that
+the store refuses, and a timer log that cannot be written or read, are tried again; messages wait in the log. A damaged
+record is read from the log if that still has it. When the clock moves backwards, the position notes what was delivered
+by the later time: it is not delivered again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Final, NamedTuple, TypeVar
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from cometmq.broker.context import BrokerContext
+from cometmq.broker.delay.due import DueMessages, Waiting, record_of
+from cometmq.broker.delay.parked_message import NotDeliverableError, delivered
+from cometmq.broker.metrics.stats import TIMER_DEQUEUE_NUMS, TIMER_ENQUEUE_NUMS
+from cometmq.broker.periodic import Alarm
+from cometmq.broker.turn.inner_message import InnerMessage, Stored
+from cometmq.broker.turn.store_turn import Late, WhenStored
+from cometmq.broker.turn.targets import RefusedError
+from cometmq.limits import (
+    MAX_TIMER_LOADED,
+    MAX_TIMER_UNWRITTEN_BYTES,
+    TIMER_AHEAD_MS,
+    TIMER_BATCH_BYTES,
+    TIMER_BATCH_MESSAGES,
+    TIMER_RETRY_SECONDS,
+    TIMER_SAVE_LOG_BYTES,
+    TIMER_SAVE_SECONDS,
+    TIMER_SAVE_SHARE,
+    TIMER_WINDOW_MS,
+    TIMER_WRITE_BYTES,
+)
+from cometmq.message.names import TIMER_TOPIC
+from cometmq.message.record import RecordError, decode_record
+from cometmq.message.sysflag import TRANSACTION_ROLLBACK
+from cometmq.store.errors import StoreError
+from cometmq.store.queue.consume_queue import UNIT
+from cometmq.store.timer.log import FOREVER_MS, TimerLog
+from cometmq.store.timer.position import SetBack, TimerPosition
+from cometmq.store.timer.recovery import open_timer_log
+from cometmq.store.timer.unit import RECALL, TimerEntry, Units, entry_of, text_hash
+from cometmq.store.timer.waiting import Listed, Place, WaitingOfTopic, Wanted, count_waiting, list_waiting
+
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+_READ_UNITS: Final = 256
+"""Messages read in one turn, fewer if they are large; the rest waits for the next."""
+_LONG_AGO_MS: Final = -(1 << 62)
+
+
+class _Batch(NamedTuple):
+    """Messages under way."""
+
+    log_offset: int
+    """The end of the log before them."""
+    waiting: list[Waiting]
+
+
+class TimerMessageService:
+    """All waiting messages of a master; see the module's theory of operation.
+
+    ``end_turn`` belongs to the end of every turn of the loop, after the turn's commit.
+    """
+
+    def __init__(self, broker: BrokerContext) -> None:
+        store, clock = broker.store, broker.clock
+        cluster = broker.config.broker_cluster_name
+        self._store = store
+        self._turn = broker.turn
+        self._schedule = broker.schedule_turn
+        self._clock = clock
+        self._queue = store.queue(TIMER_TOPIC, 0)
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="cometmq-store-timer")
+        self._stopped = False
+        self.log: Final[TimerLog] = open_timer_log(store)
+        self.due: Final = DueMessages()
+        self._enqueued: Final = broker.stats.item(TIMER_ENQUEUE_NUMS, cluster)
+        self._dequeued: Final = broker.stats.item(TIMER_DEQUEUE_NUMS, cluster)
+        self._waiting = 0
+        """The number of waiting messages. Every recall that comes subtracts one, as in Apache."""
+        self._is_counted = not self.log.exists
+        """True once the messages are counted that were in the timer log at the start."""
+        position = self.log.position
+        self._read = max(position.serial, self._queue.min_offset())
+        """The serial of the message that is read next."""
+        self._found_until: Final = self._queue.max_offset()
+        """Below this serial messages were here at the start."""
+        self._unwritten: list[TimerEntry] = []
+        self._unwritten_bytes = 0
+        self._horizon_ms = _LONG_AGO_MS
+        self._next_ms = _LONG_AGO_MS if self.log.exists else FOREVER_MS
+        self._loading = False
+        self._load_alarm = Alarm(self._work, clock=clock)
+        self._due_alarm = Alarm(self._deliver, clock=clock)
+        self._due_alarm_ms = 0
+        self._retry_alarm = Alarm(self._set_due_alarm, clock=clock)
+        self._under_way: list[_Batch] = []
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._until_ms = self.log.delivered.until_ms
+        """Messages due until then were delivered, but for those that are near or under way."""
+        self._task: asyncio.Task[None] | None = None
+        self._again = False
+        self._save_alarm = Alarm(self._work, clock=clock)
+        self._save_at = store.max_physical_offset if self.log.exists else FOREVER_MS
+        """Save when the log has grown beyond this, also when no message waits."""
+        self._saved_at_s = clock.monotonic() - TIMER_SAVE_SECONDS
+        self._pause_s = TIMER_SAVE_SECONDS
+        """From one save to the next; longer where the disk is slow and the days are many."""
+        self._pinned = False
+        if self.log.exists:
+            self._pin(position.log_offset)
+
+    def start(self) -> None:
+        """Begin, on the running loop."""
+        self._schedule()
+        if self.log.exists:
+            self._work()
+
+    async def stop(self) -> None:
+        """End delivery, wait until the batches under way are stored, save; the next start reads later messages."""
+        self._stopped = True
+        for alarm in (self._due_alarm, self._retry_alarm, self._load_alarm, self._save_alarm):
+            alarm.close()
+        await self._idle.wait()
+        if self._task is not None:
+            await self._task
+        try:
+            position = await self._write()
+            if position is not None:
+                await self._save(position)
+        except (OSError, StoreError) as error:
+            _log.error("the timer log is not up to date; the next start reads the log again: %s", error)
+        self._worker.shutdown()
+        self.log.close()
+
+    # --- questions ------------------------------------------------------------------------------
+    def runtime_info(self) -> dict[str, str]:
+        """The keys of Apache 5's runtime information (28) about waiting messages.
+
+        By how many seconds the delivery is behind, how many messages were not read yet, how many wait, and how many
+        come and are delivered a second, of the last minute.
+        """
+        due_ms = self.due.next_due()
+        behind_ms = max(self._clock.now_ms() - due_ms, 0) if due_ms is not None else 0
+        return {
+            "timerReadBehind": str(behind_ms // 1000),
+            "timerOffsetBehind": str(self._unread),
+            "timerCongestNum": str(max(self._waiting, 0)),
+            "timerEnqueueTps": f"{self._enqueued.seen(0).tps:.2f}",
+            "timerDequeueTps": f"{self._dequeued.seen(0).tps:.2f}",
+        }
+
+    async def count_waiting(self) -> dict[str, WaitingOfTopic]:
+        """Count the waiting messages by topic: those in the timer log, where a message arrives after about a second.
+
+        :raises OSError: the timer log cannot be read.
+        """
+        near = self.due.due_until(FOREVER_MS)
+        return await self._in_thread(partial(count_waiting, self.log, self._horizon_ms, near, self._clock.now_ms()))
+
+    async def list_waiting(self, wanted: Wanted, topic: str | None) -> tuple[list[Listed], Place | None]:
+        """The first wanted messages, and the place to go on from; see :meth:`count_waiting`.
+
+        :param topic: only messages for this topic.
+        :raises OSError: the timer log cannot be read.
+        """
+        horizon_ms, near = self._horizon_ms, np.array(self.due.due_until(wanted.end_ms), np.int64)
+        of_topic = text_hash(topic) if topic is not None else None
+
+        def chosen(units: Units) -> npt.NDArray[np.bool_]:
+            found: npt.NDArray[np.bool_] = (units["due"] >= horizon_ms) | np.isin(units["serial"], near)
+            return found if of_topic is None else found & (units["topic"] == of_topic)
+
+        return await self._in_thread(partial(list_waiting, self.log, wanted, chosen))
+
+    @property
+    def _unread(self) -> int:
+        return self._queue.committed - self._read
+
+    # --- recalls --------------------------------------------------------------------------------
+    def recall(
+        self, message: InnerMessage, due_ms: int, key: int, when_stored: WhenStored, late: Late | None = None
+    ) -> None:
+        """Put a recall; from now on its message is not delivered, unless the recall cannot be stored.
+
+        ``late`` is as for :meth:`StoreTurn.put_inner`.
+
+        :raises RefusedError: it cannot be stored now.
+        """
+
+        def stored(outcome: Stored | RefusedError) -> None:
+            if isinstance(outcome, RefusedError):
+                self.due.undo_recall(due_ms, key)
+            when_stored(outcome)
+
+        self._turn.put_inner(message, stored, late=late)
+        # Its message may be near already, and due before the recall is read.
+        if due_ms < self._horizon_ms or self._loading or self._read < self._found_until:
+            self.due.recall(due_ms, key)
+
+    # --- reading the topic ----------------------------------------------------------------------
+    def end_turn(self) -> None:
+        """Read the messages that the turn stored (hot path when there are none)."""
+        if self._queue.committed > self._read:
+            self._take_in()
+        elif self._store.max_physical_offset > self._save_at and not self._stopped:
+            self._save_at = FOREVER_MS
+            self._save_soon()
+
+    def _take_in(self) -> None:
+        if self._unwritten_bytes > MAX_TIMER_UNWRITTEN_BYTES or self._stopped:
+            return
+        before, unwritten_bytes = self._read, self._unwritten_bytes
+        self._move_horizon()
+        for physical_offset, size, _ in UNIT.iter_unpack(self._queue.units(self._read, _READ_UNITS)):
+            if not self._pinned:
+                self._pin(physical_offset)
+            serial = self._read
+            self._read += 1
+            record = self._store.record_at(physical_offset, size)
+            try:
+                if record is None:
+                    raise ValueError(f"the log has no such record at {physical_offset}")
+                entry = entry_of(record, serial, physical_offset)
+            except ValueError as error:
+                _log.error("message %d of %s cannot be delivered and is passed over: %s", serial, TIMER_TOPIC, error)
+                continue
+            if not self.log.delivered.has(serial, entry.due_ms):
+                self._entered(entry)
+                if self._unwritten_bytes > unwritten_bytes + TIMER_WRITE_BYTES:
+                    break
+        self._set_due_alarm()
+        if self._unwritten_bytes > TIMER_WRITE_BYTES or before < self._found_until <= self._read:
+            self._work()
+        else:
+            self._save_soon()
+        if self._unread:
+            self._schedule()
+
+    def _entered(self, entry: TimerEntry) -> None:
+        self._enqueued.add(1)
+        self._waiting += -1 if entry.kind == RECALL else 1
+        self._unwritten.append(entry)
+        self._unwritten_bytes += len(entry.record)
+        if entry.due_ms < self._horizon_ms:
+            self.due.add(entry)
+        elif entry.due_ms < self._next_ms:
+            self._next_ms = entry.due_ms
+            self._set_load_alarm()
+
+    def _move_horizon(self) -> None:
+        """Let messages that come be near at once, as far as the timer log has nothing."""
+        if not self._loading and self._read >= self._found_until:
+            self._horizon_ms = max(self._horizon_ms, min(self._next_ms, self._clock.now_ms() + TIMER_WINDOW_MS))
+
+    # --- delivery -------------------------------------------------------------------------------
+    def _set_due_alarm(self) -> None:
+        due_ms = self.due.next_due()
+        if due_ms is None or self._retry_alarm.is_set:
+            return
+        if not self._due_alarm.is_set or due_ms < self._due_alarm_ms:
+            self._due_alarm_ms = due_ms
+            self._due_alarm.at(due_ms)
+
+    def _deliver(self) -> None:
+        waiting = self.due.take(self._clock.now_ms(), TIMER_BATCH_MESSAGES)
+        if waiting:
+            self._waiting -= len(waiting)
+            self._put(waiting)
+        self._set_due_alarm()
+
+    def _put(self, waiting: list[Waiting]) -> None:
+        messages: list[InnerMessage] = []
+        size_bytes = 0
+        for count, one in enumerate(waiting):
+            if size_bytes + one.size > TIMER_BATCH_BYTES and count:
+                self._put_back(waiting[count:])
+                del waiting[count:]
+                break
+            size_bytes += one.size
+            message = self._message(one)
+            if message is not None:
+                messages.append(message)
+        batch = _Batch(self._store.max_physical_offset, waiting)
+        self._under_way.append(batch)
+        self._idle.clear()
+        try:
+            put = self._turn.put_all(messages, partial(self._stored, batch))
+        except RefusedError as refused:
+            self._stored(batch, refused)
+        else:
+            if not put:
+                self._stored(batch, None)
+
+    def _message(self, waiting: Waiting) -> InnerMessage | None:
+        """The message as it is stored in its topic; ``None`` (and an error in the log) when it cannot be."""
+        try:
+            message = delivered(decode_record(record_of(waiting, self.log, self._queue, self._store), check_crc=False))
+        except (RecordError, NotDeliverableError) as error:
+            _log.error("waiting message %d cannot be delivered and is lost: %s", waiting.serial, error)
+            return None
+        if message is None:
+            return None
+        sys_flag = message.sys_flag & ~TRANSACTION_ROLLBACK
+        return msgspec.structs.replace(message, sys_flag=sys_flag, prepared_transaction_offset=waiting.serial + 1)
+
+    def _stored(self, batch: _Batch, result: Stored | RefusedError | None) -> None:
+        self._under_way.remove(batch)
+        if isinstance(result, RefusedError):
+            self._put_back(batch.waiting)
+            if not self._retry_alarm.is_set and not self._stopped:
+                _log.warning("%d messages that are due wait for the store: %s", len(batch.waiting), result.remark)
+                self._retry_alarm.after(TIMER_RETRY_SECONDS)
+        else:
+            self._dequeued.add(len(batch.waiting))
+            self._save_soon()
+            if self._next_ms <= self._clock.now_ms() + TIMER_AHEAD_MS:  # there may be room to load more
+                self._work()
+        if not self._under_way:
+            self._idle.set()
+
+    def _put_back(self, waiting: list[Waiting]) -> None:
+        self._waiting += len(waiting)
+        self.due.put_back(waiting)
+
+    # --- rounds: write, load, save --------------------------------------------------------------
+    def _save_soon(self) -> None:
+        if not self._save_alarm.is_set:
+            self._save_alarm.after(self._pause_s)
+
+    def _set_load_alarm(self) -> None:
+        if self._next_ms < FOREVER_MS:
+            self._load_alarm.at(self._next_ms - TIMER_AHEAD_MS)
+        else:
+            self._load_alarm.cancel()
+
+    def _work(self) -> None:
+        if self._stopped:
+            return
+        self._again = True
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._rounds(), name="timer log")
+
+    async def _rounds(self) -> None:
+        try:
+            while self._again:
+                self._again = False
+                try:
+                    await self._round()
+                except Exception as error:
+                    foreseen = isinstance(error, (OSError, StoreError))
+                    trace = None if foreseen else error
+                    _log.error("the timer log cannot be written or read now, trying again: %s", error, exc_info=trace)
+                    self._again = False
+                    self._save_alarm.after(TIMER_RETRY_SECONDS)
+        finally:
+            self._task = None
+
+    async def _round(self) -> None:
+        if not self._is_counted:
+            self._waiting += await self._in_thread(self.log.count_at_start)
+            self._is_counted = True
+        position = await self._write()
+        await self._load()
+        if position is not None and self._clock.monotonic() - self._saved_at_s >= self._pause_s:
+            await self._save(position)
+        else:
+            self._save_soon()
+
+    async def _write(self) -> TimerPosition | None:
+        """Copy the unwritten messages into the timer log; return the position of the moment when the copy began."""
+        batch, size = self._unwritten, self._unwritten_bytes
+        self._unwritten, self._unwritten_bytes = [], 0
+        position = self._position()
+        if batch:
+            try:
+                await self._in_thread(partial(self.log.append, batch))
+            except BaseException:  # of any kind: no position may claim that these are in the timer log
+                self._unwritten = batch + self._unwritten
+                self._unwritten_bytes += size
+                raise
+            if self._unread:  # there was no room for more
+                self._schedule()
+        return position
+
+    async def _load(self) -> None:
+        """Load windows until the next is not near, or memory has enough."""
+        if self._read < self._found_until:
+            return
+        while self._next_ms <= (now := self._clock.now_ms()) + TIMER_AHEAD_MS and not self._stopped:
+            room = MAX_TIMER_LOADED - len(self.due)
+            if room < MAX_TIMER_LOADED // 2:
+                return
+            low_ms = self._horizon_ms
+            high_ms = max(low_ms, now + TIMER_WINDOW_MS, self._until_ms + 1)
+            serial = self._unwritten[0].serial if self._unwritten else self._read
+            self._loading = True
+            try:
+                loaded = await self._in_thread(partial(self.log.load, low_ms, high_ms, serial, room))
+            finally:
+                self._loading = False
+            self._horizon_ms, self._next_ms = loaded.until_ms, loaded.next_ms
+            for entry in self._unwritten:  # not in the timer log yet, and it may have come meanwhile
+                if low_ms <= entry.due_ms < self._horizon_ms:
+                    self.due.add(entry)
+                elif entry.due_ms >= self._horizon_ms:
+                    self._next_ms = min(self._next_ms, entry.due_ms)
+            self.due.add_window(loaded.units)
+            self._set_due_alarm()
+        self._set_load_alarm()
+
+    def _position(self) -> TimerPosition | None:
+        """The position to save now; ``None`` until all messages due until the last delivery are in memory."""
+        self._move_horizon()
+        if self._horizon_ms <= self._until_ms:
+            return None
+        log_offset = self._under_way[0].log_offset if self._under_way else self._store.max_physical_offset
+        now_ms = max(self._clock.now_ms(), self.due.taken_until_ms)  # the clock may have moved backwards since
+        self._until_ms = max(self._until_ms, min(now_ms, self._horizon_ms - 1))
+        self._notice_clock_moved_back()
+        return TimerPosition(self._read, log_offset, self._until_ms, self._undelivered())
+
+    def _undelivered(self) -> list[int]:
+        in_flight = [waiting.serial for batch in self._under_way for waiting in batch.waiting]
+        return self.due.due_until(self._until_ms) + in_flight
+
+    def _notice_clock_moved_back(self) -> None:
+        """After the clock has moved backwards, keep in memory only messages that are near by the new time.
+
+        Else all messages due until the old time would stay there, and in each saved position. They are loaded later.
+        """
+        now_ms = self._clock.now_ms()
+        horizon_ms = now_ms + TIMER_WINDOW_MS
+        late = any(waiting.due_ms >= horizon_ms for batch in self._under_way for waiting in batch.waiting)
+        if self._until_ms <= horizon_ms or late:
+            return
+        self.log.set_back(SetBack(self._read, self._until_ms, self._undelivered()))
+        self._until_ms, self._horizon_ms, self._next_ms = now_ms, horizon_ms, horizon_ms
+        self.due.forget_from(horizon_ms)
+        self._set_due_alarm()
+
+    async def _save(self, position: TimerPosition) -> None:
+        self._save_alarm.cancel()
+        if not self.log.exists:
+            return
+        began_s = self._clock.monotonic()
+        await self._store.wait_flushed(position.log_offset)
+        await self._in_thread(partial(self.log.save, position))
+        self._saved_at_s = self._clock.monotonic()
+        self._pause_s = max(TIMER_SAVE_SECONDS, TIMER_SAVE_SHARE * (self._saved_at_s - began_s))
+        self._pin(position.log_offset)
+        self._save_at = position.log_offset + TIMER_SAVE_LOG_BYTES
+        if not self._unread:
+            in_flight = [waiting.due_ms for batch in self._under_way for waiting in batch.waiting]
+            self.due.forget_recalls(min([position.until_ms, *in_flight]))
+
+    def _pin(self, log_offset: int) -> None:
+        self._pinned = True
+        self._store.pin_log("timer", log_offset)
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._worker, work)

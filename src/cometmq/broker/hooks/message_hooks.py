@@ -1,0 +1,269 @@
+"""Hooks of a broker see requests, messages that come in, and messages that go out.
+
+``RPCHook``, ``SendMessageHook`` and ``ConsumeMessageHook`` of RocketMQ's broker. They stand on the hooks
+of the server: without any, requests and answers take the short way and nothing of this module runs.
+A hook that raises is logged and passed over, except that ``before`` of an RPC or a send hook refuses
+the request by raising :class:`~cometmq.remoting.processors.RpcRejectedError` (``AbortProcessException``).
+
+A distribution offers hooks with an entry point of the group ``cometmq.hooks``: a function that takes the broker's
+configuration and returns :class:`BrokerHooks`. The key ``hookNames`` chooses by name; its text is never imported or
+executed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from cometmq.broker.config import BrokerConfig
+from cometmq.message.message import split_records
+from cometmq.message.properties import UNIQ_KEY, MessageType, decode_properties, message_type
+from cometmq.options import ConfigError
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.headers import ConsumerSendMsgBackRequestHeader, PullMessageRequestHeader
+from cometmq.remoting.processors import Request, Response, RpcHook, RpcRejectedError
+
+_log = logging.getLogger(__name__)
+
+C = TypeVar("C")
+
+GROUP: Final = "cometmq.hooks"
+"""The group of entry points."""
+
+_SENDS: Final = frozenset(
+    map(int, (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE))
+)
+_PULLS: Final = frozenset(map(int, (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)))
+_BACK: Final = int(RequestCode.CONSUMER_SEND_MSG_BACK)
+_STORED: Final = frozenset(
+    map(
+        int,
+        (
+            ResponseCode.SUCCESS,
+            ResponseCode.FLUSH_DISK_TIMEOUT,
+            ResponseCode.FLUSH_SLAVE_TIMEOUT,
+            ResponseCode.SLAVE_NOT_AVAILABLE,
+        ),
+    )
+)
+
+
+class SendMessageContext(msgspec.Struct, frozen=True, kw_only=True):
+    """A message, or a batch, that comes in (``SendMessageContext`` of the broker)."""
+
+    producer_group: str
+    topic: str
+    queue_id: int
+    """The queue asked for; -1 lets the broker choose."""
+    body_bytes: int
+    properties: Mapping[str, str]
+    """Of the message; of a batch those of the batch as a whole."""
+    unique_key: str | None
+    batch: bool
+    msg_type: MessageType
+    born_host: str
+    """``host:port`` of the producer."""
+    born_timestamp: int
+    broker_address: str
+    region_id: str
+    props: dict[str, object]
+    """For hooks: ``before`` may put values here for ``after``."""
+    success: bool = False
+    """After: whether it is stored."""
+    code: int = 0
+    """After: the code of the answer."""
+    error_message: str | None = None
+    """After: the words of the answer, if it is an error."""
+    msg_id: str | None = None
+    """After: the broker's id of the stored message; of a batch those of all, with commas between."""
+    queue_offset: int = -1
+    """After: where it stands; of a batch its first message."""
+
+
+class ConsumeMessageContext(msgspec.Struct, frozen=True, kw_only=True):
+    """Messages that go to a consumer, or come back from one (``ConsumeMessageContext`` of the broker)."""
+
+    consumer_group: str
+    topic: str
+    queue_id: int | None
+    """Unknown of a message that comes back."""
+    client_host: str
+    broker_address: str
+    message_ids: Mapping[str, int]
+    """The broker's id of each message → its queue offset; of one that comes back: its log offset."""
+    body_bytes: int
+    """Bytes of the answer's records."""
+
+
+@dataclass(frozen=True)
+class SendMessageHook:
+    """Two functions, either may be missing; they run on the broker's event loop and must not block."""
+
+    before: Callable[[SendMessageContext], None] | None = None
+    """Called before a message is stored; may refuse it."""
+    after: Callable[[SendMessageContext], None] | None = None
+    """Called when the request is answered, also for a oneway one."""
+
+
+@dataclass(frozen=True)
+class ConsumeMessageHook:
+    """Two functions, either may be missing; they run on the broker's event loop and must not block."""
+
+    before: Callable[[ConsumeMessageContext], None] | None = None
+    """Called when messages go to a consumer."""
+    after: Callable[[ConsumeMessageContext], None] | None = None
+    """Called when a consumer has handed a message back (CONSUMER_SEND_MSG_BACK)."""
+
+
+@dataclass(frozen=True)
+class BrokerHooks:
+    """All hooks of one broker."""
+
+    rpc: Sequence[RpcHook] = ()
+    send: Sequence[SendMessageHook] = ()
+    consume: Sequence[ConsumeMessageHook] = ()
+
+    def __add__(self, other: BrokerHooks) -> BrokerHooks:
+        """These, then those of ``other``."""
+        return BrokerHooks((*self.rpc, *other.rpc), (*self.send, *other.send), (*self.consume, *other.consume))
+
+    def for_server(self, broker_address: Callable[[], str], region_id: str) -> list[RpcHook]:
+        """The hooks of the server: none without hooks of messages and requests."""
+        if not self.send and not self.consume:
+            return list(self.rpc)
+        watching = MessageHooks(self.send, self.consume, broker_address, region_id)
+        return [*self.rpc, RpcHook(watching.before, watching.after)]
+
+
+def load_hooks(config: BrokerConfig) -> BrokerHooks:
+    """The hooks of ``hookNames``, in that order.
+
+    :raises ConfigError: no installed distribution offers one of that name, or it offers something else than hooks.
+    """
+    found = BrokerHooks()
+    names = [name for part in config.hook_names.split(",") if (name := part.strip())]
+    if not names:
+        return found
+    offered = {point.name: point for point in entry_points(group=GROUP)}
+    for name in names:
+        if name not in offered:
+            known = ", ".join(sorted(offered)) or "none"
+            raise ConfigError(f"hookNames: no installed package offers the hook {name}; offered: {known}")
+        hooks = offered[name].load()(config)
+        if not isinstance(hooks, BrokerHooks):
+            raise ConfigError(f"hookNames: {name} gives {type(hooks).__name__}, not BrokerHooks")
+        found += hooks
+    return found
+
+
+class MessageHooks:
+    """Makes contexts of requests and answers, and shows them to the hooks of messages."""
+
+    def __init__(
+        self,
+        send: Sequence[SendMessageHook],
+        consume: Sequence[ConsumeMessageHook],
+        broker_address: Callable[[], str],
+        region_id: str,
+    ) -> None:
+        self._send = send
+        self._consume = consume
+        self._broker_address = broker_address
+        self._region_id = region_id
+        self._under_way: dict[int, SendMessageContext] = {}
+        """By the identity of the request. Every send is answered, at the latest when the broker stops."""
+
+    def before(self, peer: str, request: Request[Any], body: bytes) -> None:
+        """Show a message that comes in."""
+        if request.code not in _SENDS or not self._send:
+            return
+        header = request.header
+        properties = decode_properties(header.properties or "")
+        context = SendMessageContext(
+            producer_group=header.producer_group,
+            topic=header.topic,
+            queue_id=header.queue_id,
+            body_bytes=len(body),
+            properties=properties,
+            unique_key=properties.get(UNIQ_KEY),
+            batch=bool(header.batch) or request.code == RequestCode.SEND_BATCH_MESSAGE,
+            msg_type=message_type(properties),
+            born_host=peer,
+            born_timestamp=header.born_timestamp,
+            broker_address=self._broker_address(),
+            region_id=self._region_id,
+            props={},
+        )
+        _call((hook.before for hook in self._send), context, may_refuse=True)
+        self._under_way[id(request)] = context
+
+    def after(self, peer: str, request: Request[Any], response: Response) -> None:
+        """Show the result of a send, or messages that go out."""
+        if request.code in _SENDS:
+            context = self._under_way.pop(id(request), None)
+            if context is not None:
+                self._answered(context, response)
+        elif self._consume and response.code == ResponseCode.SUCCESS:
+            if request.code in _PULLS:
+                _call((hook.before for hook in self._consume), self._pulled(peer, request.header, response))
+            elif request.code == _BACK and request.header.origin_msg_id:
+                _call((hook.after for hook in self._consume), self._handed_back(peer, request.header))
+
+    def _answered(self, context: SendMessageContext, response: Response) -> None:
+        header: Any = response.header
+        success = response.code in _STORED
+        _call(
+            (hook.after for hook in self._send),
+            msgspec.structs.replace(
+                context,
+                success=success,
+                code=int(response.code),
+                error_message=None if success else response.remark,
+                msg_id=header.msg_id if success else None,
+                queue_id=header.queue_id if success else context.queue_id,
+                queue_offset=header.queue_offset if success else -1,
+            ),
+        )
+
+    def _pulled(self, peer: str, header: PullMessageRequestHeader, response: Response) -> ConsumeMessageContext:
+        pieces = response.body
+        records = bytes(pieces) if isinstance(pieces, bytes | memoryview) else b"".join(pieces)
+        return ConsumeMessageContext(
+            consumer_group=header.consumer_group,
+            topic=header.topic,
+            queue_id=header.queue_id,
+            client_host=peer,
+            broker_address=self._broker_address(),
+            message_ids={message.offset_msg_id: message.queue_offset for message in split_records(records)},
+            body_bytes=len(records),
+        )
+
+    def _handed_back(self, peer: str, header: ConsumerSendMsgBackRequestHeader) -> ConsumeMessageContext:
+        return ConsumeMessageContext(
+            consumer_group=header.group,
+            topic=header.origin_topic or "",
+            queue_id=None,
+            client_host=peer,
+            broker_address=self._broker_address(),
+            message_ids={header.origin_msg_id or "": header.offset},
+            body_bytes=0,
+        )
+
+
+def _call(functions: Iterable[Callable[[C], None] | None], context: C, *, may_refuse: bool = False) -> None:
+    for function in functions:
+        if function is None:
+            continue
+        try:
+            function(context)
+        except RpcRejectedError:
+            if may_refuse:
+                raise
+            _log.exception("hook %r refuses what cannot be refused any more", function)
+        except Exception:
+            _log.exception("hook %r failed", function)

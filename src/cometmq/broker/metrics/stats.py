@@ -1,0 +1,273 @@
+"""Numbers about a running broker: per topic and group, and of the broker as a whole.
+
+Two families, as in Apache: *items* by name and key (``BrokerStatsManager``: TOPIC_PUT_NUMS of a topic,
+GROUP_GET_NUMS of ``topic@group``, …), seen over the last minute, hour and day; and *totals* of the
+broker (``StoreStatsService``), seen over 10, 60 and 600 seconds. Counting is a few additions, done once
+per turn of the loop or per pull; everything else is sampled by the clock.
+"""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterator
+from typing import Final
+
+from cometmq.broker.metrics.stats_items import PERIODS_S, StatsItem, StatsItems
+from cometmq.clock import SYSTEM_CLOCK, Clock, TimerHandle
+from cometmq.remoting.admin_bodies import BrokerStatsData, BrokerStatsItem
+
+TOPIC_PUT_NUMS: Final = "TOPIC_PUT_NUMS"
+TOPIC_PUT_SIZE: Final = "TOPIC_PUT_SIZE"
+GROUP_GET_NUMS: Final = "GROUP_GET_NUMS"
+GROUP_GET_SIZE: Final = "GROUP_GET_SIZE"
+SNDBCK_PUT_NUMS: Final = "SNDBCK_PUT_NUMS"
+BROKER_PUT_NUMS: Final = "BROKER_PUT_NUMS"
+BROKER_GET_NUMS: Final = "BROKER_GET_NUMS"
+TIMER_ENQUEUE_NUMS: Final = "TIMER_ENQUEUE_NUMS"
+TIMER_DEQUEUE_NUMS: Final = "TIMER_DEQUEUE_NUMS"
+_OF_THE_BROKER: Final = (BROKER_PUT_NUMS, BROKER_GET_NUMS, TIMER_ENQUEUE_NUMS, TIMER_DEQUEUE_NUMS)
+"""These are never forgotten."""
+
+_TOTAL_SAMPLES: Final = 601
+
+PUT_TIME_LABELS: Final = (
+    "[<=0ms]",
+    "[0~10ms]",
+    "[10~50ms]",
+    "[50~100ms]",
+    "[100~200ms]",
+    "[200~500ms]",
+    "[500ms~1s]",
+    "[1~2s]",
+    "[2~3s]",
+    "[3~4s]",
+    "[4~5s]",
+    "[5~10s]",
+    "[10s~]",
+)
+_PUT_TIME_BOUNDS_MS: Final = (10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10_000)
+
+
+class BrokerStats:
+    """All numbers of one broker; ``start`` begins sampling, ``stop`` ends it."""
+
+    def __init__(self, cluster: str, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._clock = clock
+        self._timer: TimerHandle | None = None
+        self._items = StatsItems(_OF_THE_BROKER, self._forgotten)
+        self._sampling: Iterator[None] = iter(())
+        self._sample_timer: TimerHandle | None = None
+        self._topic_put: dict[str, tuple[StatsItem, StatsItem]] = {}
+        self._group_get: dict[tuple[str, str], tuple[StatsItem, StatsItem]] = {}
+        self._broker_put = self.item(BROKER_PUT_NUMS, cluster)
+        self._broker_get = self.item(BROKER_GET_NUMS, cluster)
+        self.boot_ms: Final = clock.now_ms()
+        self.put_messages = 0
+        self.put_bytes = 0
+        self.put_failed = 0
+        self.put_ms_max = 0
+        self.get_s_max = 0.0
+        self.get_found = 0
+        self.get_missed = 0
+        self.get_messages = 0
+        self.put_times = [0] * len(PUT_TIME_LABELS)
+        self.put_today_morning = self.put_yesterday_morning = 0
+        self.get_today_morning = self.get_yesterday_morning = 0
+        self._day = self._today()
+        self._ticks = 0
+        self._samples: deque[tuple[int, int, int, int, int]] = deque(maxlen=_TOTAL_SAMPLES)
+
+    # --- counting -----------------------------------------------------------------------------
+    def put(self, topic: str, messages: int, size_bytes: int) -> None:
+        """Count messages stored for one topic; call once per topic and turn."""
+        pair = self._topic_put.get(topic)
+        if pair is None:
+            pair = (self.item(TOPIC_PUT_NUMS, topic), self.item(TOPIC_PUT_SIZE, topic))
+            self._topic_put[topic] = pair
+        count, size = pair
+        count.value += messages
+        count.times += 1
+        size.value += size_bytes
+        size.times += 1
+        self._broker_put.value += messages
+        self._broker_put.times += 1
+        self.put_messages += messages
+        self.put_bytes += size_bytes
+
+    def put_took(self, milliseconds: int, messages: int) -> None:
+        """Count the time that ``messages`` waited for their turn's write; call once per turn."""
+        if milliseconds > self.put_ms_max:
+            self.put_ms_max = milliseconds
+        place = 1 + bisect_right(_PUT_TIME_BOUNDS_MS, milliseconds) if milliseconds > 0 else 0
+        self.put_times[place] += messages
+
+    def get(self, topic: str, group: str, messages: int, size_bytes: int) -> None:
+        """Count one pull that found messages."""
+        pair = self._group_get.get((topic, group))
+        if pair is None:
+            key = f"{topic}@{group}"
+            pair = (self.item(GROUP_GET_NUMS, key), self.item(GROUP_GET_SIZE, key))
+            self._group_get[(topic, group)] = pair
+        count, size = pair
+        count.value += messages
+        count.times += 1
+        size.value += size_bytes
+        size.times += 1
+        self._broker_get.value += messages
+        self._broker_get.times += 1
+        self.get_found += 1
+        self.get_messages += messages
+
+    def get_miss(self) -> None:
+        """Count one pull that found nothing."""
+        self.get_missed += 1
+
+    def get_took(self, seconds: float) -> None:
+        """Note the time of one read of the store; nothing else happens on the loop meanwhile."""
+        if seconds > self.get_s_max:
+            self.get_s_max = seconds
+
+    def send_back(self, topic: str, group: str) -> None:
+        """Count one message that a group gave back."""
+        self.item(SNDBCK_PUT_NUMS, f"{topic}@{group}").add(1)
+
+    def item(self, name: str, key: str) -> StatsItem:
+        """Return the counter of this name and key, a new one at first."""
+        return self._items.item(name, key)
+
+    # --- forgetting ---------------------------------------------------------------------------
+    def forget_topic(self, topic: str) -> None:
+        """Drop what belongs to a deleted topic (``BrokerStatsManager.onTopicDeleted``)."""
+        self._items.forget_topic(topic)
+
+    def forget_group(self, group: str) -> None:
+        """Drop what belongs to a deleted group (``BrokerStatsManager.onGroupDeleted``)."""
+        self._items.forget_group(group)
+
+    def _forgotten(self, name: str, key: str) -> None:
+        """Keep no item for counting that is shown no more."""
+        if name in (TOPIC_PUT_NUMS, TOPIC_PUT_SIZE):
+            self._topic_put.pop(key, None)
+        elif name in (GROUP_GET_NUMS, GROUP_GET_SIZE):
+            topic, _, group = key.partition("@")
+            self._group_get.pop((topic, group), None)
+
+    # --- sampling -----------------------------------------------------------------------------
+    def start(self) -> None:
+        """Begin sampling, once a second."""
+        self._sample_totals()
+        self._timer = self._clock.call_later(1.0, self._tick)
+
+    def stop(self) -> None:
+        """End sampling."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._sample_timer is not None:
+            self._sample_timer.cancel()
+            self._sample_timer = None
+
+    def _tick(self) -> None:
+        self._timer = self._clock.call_later(1.0, self._tick)
+        self._ticks += 1
+        self._sample_totals()
+        now_ms = self._clock.now_ms()
+        windows = [window for window, period in enumerate(PERIODS_S) if self._ticks % period == 0]
+        if windows:
+            self._sampling = itertools.chain(self._sampling, self._items.sample(windows, now_ms))
+            if self._sample_timer is None:
+                self._go_on_sampling()
+        today = self._today()
+        if today != self._day:
+            self._day = today
+            self.put_yesterday_morning, self.put_today_morning = self.put_today_morning, self.put_messages
+            self.get_yesterday_morning, self.get_today_morning = self.get_today_morning, self.get_messages
+
+    def _go_on_sampling(self) -> None:
+        """Sample the next items; others follow in the turns after this."""
+        if next(self._sampling, self) is self:
+            self._sampling, self._sample_timer = iter(()), None
+        else:
+            self._sample_timer = self._clock.call_later(0.0, self._go_on_sampling)
+
+    def _today(self) -> datetime.date:
+        return datetime.datetime.fromtimestamp(self._clock.now_ms() / 1000).astimezone().date()
+
+    def _sample_totals(self) -> None:
+        self._samples.append(
+            (self._clock.now_ms(), self.put_messages, self.get_found, self.get_missed, self.get_messages)
+        )
+
+    # --- answers ------------------------------------------------------------------------------
+    def view(self, name: str, key: str) -> BrokerStatsData | None:
+        """Return one item over minute, hour and day, or ``None`` when nothing was ever counted (code 315)."""
+        found = self._items.get(name, key)
+        if found is None:
+            return None
+        return BrokerStatsData(stats_minute=found.seen(0), stats_hour=found.seen(1), stats_day=found.seen(2))
+
+    def per_minute(self, name: str, key: str) -> BrokerStatsItem:
+        """Return one item over the last minute; zeros when nothing was counted."""
+        found = self._items.get(name, key)
+        return StatsItem().seen(0) if found is None else found.seen(0)
+
+    def _per_second(self, *columns: int) -> str:
+        """Averages over 10, 60 and 600 s (or the part of them that has passed) of the sum of some columns."""
+        newest = self._samples[-1]
+        figures = []
+        for seconds in (10, 60, 600):
+            oldest = self._samples[max(0, len(self._samples) - 1 - seconds)]
+            elapsed_ms = newest[0] - oldest[0]
+            grown = sum(newest[column] - oldest[column] for column in columns)
+            figures.append(str(grown * 1000 / elapsed_ms if elapsed_ms > 0 else 0.0))
+        return " ".join(figures)
+
+    def runtime_info(self) -> dict[str, str]:
+        """Return the totals under the keys of GET_BROKER_RUNTIME_INFO (28)."""
+        uptime_s = (self._clock.now_ms() - self.boot_ms) // 1000
+        days, rest = divmod(uptime_s, 86_400)
+        hours, rest = divmod(rest, 3_600)
+        minutes, seconds = divmod(rest, 60)
+        puts = max(self.put_messages, 1)
+        if not self._samples:
+            self._sample_totals()
+        return {
+            "bootTimestamp": str(self.boot_ms),
+            "runtime": f"[ {days} days, {hours} hours, {minutes} minutes, {seconds} seconds ]",
+            "putMessageEntireTimeMax": str(self.put_ms_max),
+            "getMessageEntireTimeMax": str(round(self.get_s_max * 1000)),
+            "putMessageTimesTotal": str(self.put_messages),
+            "putMessageFailedTimes": str(self.put_failed),
+            "putMessageSizeTotal": str(self.put_bytes),
+            "putMessageAverageSize": str(self.put_bytes / puts),
+            "putMessageDistributeTime": "".join(
+                f"{label}:{count} " for label, count in zip(PUT_TIME_LABELS, self.put_times, strict=True)
+            ),
+            "putLatency99": f"{self._put_latency(0.99):.2f}",
+            "putLatency999": f"{self._put_latency(0.999):.2f}",
+            "putTps": self._per_second(1),
+            "getFoundTps": self._per_second(2),
+            "getMissTps": self._per_second(3),
+            "getTotalTps": self._per_second(2, 3),
+            "getTransferedTps": self._per_second(4),
+            "getTransferredTps": self._per_second(4),  # the spelling of tools of 5.x
+            "msgPutTotalYesterdayMorning": str(self.put_yesterday_morning),
+            "msgPutTotalTodayMorning": str(self.put_today_morning),
+            "msgPutTotalTodayNow": str(self.put_messages),
+            "msgGetTotalYesterdayMorning": str(self.get_yesterday_morning),
+            "msgGetTotalTodayMorning": str(self.get_today_morning),
+            "msgGetTotalTodayNow": str(self.get_messages),
+        }
+
+    def _put_latency(self, share: float) -> float:
+        """Upper bound, in ms, of the class of put times below which ``share`` of the messages lie."""
+        wanted = sum(self.put_times) * share
+        below = 0
+        for count, bound in zip(self.put_times, (0, *_PUT_TIME_BOUNDS_MS, self.put_ms_max), strict=True):
+            below += count
+            if below >= wanted:
+                return float(bound)
+        return 0.0

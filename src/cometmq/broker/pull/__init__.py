@@ -1,0 +1,1 @@
+"""Pulls: PullMessageProcessor, long polling (PullRequestHoldService), filters, and queries of stored messages."""

@@ -1,0 +1,253 @@
+"""The SQL92 filters of consumer groups: their table and its file (``ConsumerFilterManager``).
+
+Heartbeats register a group's expression for each topic. The table is in ``config/consumerFilter.json``,
+written some seconds after a change and at stop. When a group leaves, or no longer subscribes to a topic, its
+filter is dead; it is removed after ``filterDataCleanTimeSpan``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from cometmq.broker.config import LiveConfig
+from cometmq.broker.tables.table_file import TableFile
+from cometmq.clock import Clock
+from cometmq.filter import SQL92, FilterError, parse_selector
+from cometmq.filter.bloom import BloomFilter, BloomFilterData
+from cometmq.limits import MAX_CONSUMER_FILTER_CHARS, MAX_CONSUMER_FILTERS
+from cometmq.message.names import check_group, check_topic
+from cometmq.remoting.bodies import SubscriptionData
+
+_log = logging.getLogger(__name__)
+
+_TAG: Final = "TAG"
+
+_DEAD_SINCE_MS: Final = 30_000
+"""When the file is read, filters that were alive count as dead for this time already."""
+
+
+def is_tag_type(expression_type: str | None) -> bool:
+    """True when an expression of this type is one of tags (``ExpressionType.isTagType``)."""
+    return not expression_type or expression_type == _TAG
+
+
+class ConsumerFilterData(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The filter of a group for a topic, in the file's form."""
+
+    topic: str
+    consumer_group: str
+    expression: str
+    expression_type: str
+    client_version: int
+    """The version of the subscription that named it; a newer one replaces it."""
+    born_time: int
+    dead_time: int = 0
+    """The time of its death (ms since 1970); 0 while it is alive."""
+    dead: bool = False
+    bloom_filter_data: BloomFilterData | None = None
+
+
+class FilterDataMapByTopic(msgspec.Struct, rename="camel"):
+    """The filters for a topic, by group."""
+
+    topic: str
+    group_filter_data: dict[str, ConsumerFilterData] = msgspec.field(default_factory=dict)
+
+
+class ConsumerFilterTable(msgspec.Struct, rename="camel"):
+    """The file."""
+
+    filter_data_by_topic: dict[str, FilterDataMapByTopic] = msgspec.field(default_factory=dict)
+
+
+class ConsumerFilterManager:
+    """The table of filters and its file."""
+
+    def __init__(self, live: LiveConfig, path: Path, *, clock: Clock) -> None:
+        config = live.current
+        self._live = live
+        self._file = TableFile(path)
+        self._clock = clock
+        self._bloom = BloomFilter.create(config.max_error_rate_of_bloom_filter, config.expect_consumer_num_use_filter)
+        self._topics_of: dict[str, dict[str, ConsumerFilterData]] = {}
+        """Group, topic, filter."""
+        self._dead: dict[tuple[str, str], ConsumerFilterData] = {}
+        """The dead filters by group and topic, in the order of their deaths, so that a full table is not searched."""
+        self._count = 0
+        self._chars = 0
+        self._writing = threading.Lock()
+
+    def __len__(self) -> int:
+        return self._count
+
+    def load(self) -> list[str]:
+        """Read the file; return a line for each entry that cannot be used.
+
+        All filters are dead until the next heartbeat of their group. When the Bloom filter's parameters have changed
+        since the file was written, nothing of it is used, as in Apache. A file that cannot be used is set aside, and
+        groups register again.
+        """
+        stored = self._file.load_body(ConsumerFilterTable)
+        findings = list(self._file.findings)
+        if stored is None:
+            return findings
+        entries = [data for topic in stored.filter_data_by_topic.values() for data in topic.group_filter_data.values()]
+        if not all(self._bloom.made(data.bloom_filter_data) for data in entries):
+            return ["consumerFilter.json: made for other values of the Bloom filter; groups will register again"]
+        dead_time = self._clock.now_ms() - _DEAD_SINCE_MS
+        for data in entries:
+            wrong = check_topic(data.topic) or check_group(data.consumer_group) or _fault_of(data)
+            if wrong is not None:
+                findings.append(
+                    f"consumerFilter.json: filter of {data.consumer_group!r} for {data.topic!r} left out: {wrong}"
+                )
+            elif self._make_room(len(data.expression)):
+                if not data.dead_time:
+                    data = msgspec.structs.replace(data, dead=True, dead_time=max(dead_time, data.born_time))
+                self._put(data)
+        self._dead = dict(sorted(self._dead.items(), key=lambda entry: entry[1].dead_time))
+        return findings
+
+    def get(self, topic: str, group: str) -> ConsumerFilterData | None:
+        """The filter of a group for a topic, dead or alive."""
+        topics = self._topics_of.get(group)
+        return None if topics is None else topics.get(topic)
+
+    # --- changes ------------------------------------------------------------------------------
+    def register(self, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
+        """Take over the subscriptions of a heartbeat; the names of group and topics are checked already."""
+        named: set[str] = set()
+        for subscription in subscriptions:
+            named.add(subscription.topic)
+            if subscription.sub_string and not is_tag_type(subscription.expression_type):
+                self._register(group, subscription)
+        for topic, data in list(self._topics_of.get(group, {}).items()):
+            if topic not in named:
+                self._die(data)
+
+    def unregister(self, group: str) -> None:
+        """The last member of a group has left."""
+        for data in list(self._topics_of.get(group, {}).values()):
+            self._die(data)
+
+    def clean(self) -> None:
+        """Remove the filters that have been dead for too long."""
+        horizon = self._clock.now_ms() - self._live.current.filter_data_clean_time_span
+        for data in [data for data in self._dead.values() if data.dead_time <= horizon]:
+            self._remove(data)
+
+    def _register(self, group: str, subscription: SubscriptionData) -> None:
+        old = self.get(subscription.topic, group)
+        version = subscription.sub_version
+        same = old is not None and (old.expression, old.expression_type) == (
+            subscription.sub_string,
+            subscription.expression_type,
+        )
+        if old is not None and version <= old.client_version:
+            if version == old.client_version and old.dead:
+                self._put(msgspec.structs.replace(old, dead=False, dead_time=0))
+            elif not same:
+                _log.info("filter of %s for %s ignored: an older version", group, subscription.topic)
+            return
+        if old is not None and same:
+            self._put(msgspec.structs.replace(old, client_version=version, dead=False, dead_time=0))
+            return
+        data = ConsumerFilterData(
+            topic=subscription.topic,
+            consumer_group=group,
+            expression=subscription.sub_string,
+            expression_type=subscription.expression_type,
+            client_version=version,
+            born_time=self._clock.now_ms(),
+            bloom_filter_data=self._bloom.data(group, subscription.topic),
+        )
+        if old is not None:
+            self._remove(old)
+        wrong = _fault_of(data)
+        if wrong is not None:  # pulls are refused, which tells the consumer
+            _log.warning("filter of %s for %s cannot be used: %s", group, data.topic, wrong)
+        elif not self._make_room(len(data.expression)):
+            _log.warning("filter of %s for %s not taken: this broker holds too many already", group, data.topic)
+        else:
+            self._put(data)
+
+    def _all(self) -> Iterator[ConsumerFilterData]:
+        for topics in self._topics_of.values():
+            yield from topics.values()
+
+    def _die(self, data: ConsumerFilterData) -> None:
+        if not data.dead:
+            self._put(msgspec.structs.replace(data, dead=True, dead_time=self._clock.now_ms()))
+
+    def _make_room(self, chars: int) -> bool:
+        """Make room for one more filter: the longest dead ones are removed. False when there is none."""
+        while not self._has_room(chars):
+            longest_dead = next(iter(self._dead.values()), None)
+            if longest_dead is None:
+                return False
+            self._remove(longest_dead)
+        return True
+
+    def _has_room(self, chars: int) -> bool:
+        return self._count < MAX_CONSUMER_FILTERS and self._chars + chars <= MAX_CONSUMER_FILTER_CHARS
+
+    def _put(self, data: ConsumerFilterData) -> None:
+        topics = self._topics_of.setdefault(data.consumer_group, {})
+        if data.topic not in topics:
+            self._count += 1
+            self._chars += len(data.expression)
+        topics[data.topic] = data
+        if data.dead:
+            self._dead[data.consumer_group, data.topic] = data
+        else:
+            self._dead.pop((data.consumer_group, data.topic), None)
+        self._file.changed()
+
+    def _remove(self, data: ConsumerFilterData) -> None:
+        topics = self._topics_of[data.consumer_group]
+        del topics[data.topic]
+        self._dead.pop((data.consumer_group, data.topic), None)
+        if not topics:
+            del self._topics_of[data.consumer_group]
+        self._count -= 1
+        self._chars -= len(data.expression)
+        self._file.changed()
+
+    # --- the file -----------------------------------------------------------------------------
+    def save(self) -> None:
+        """Write the file if something has changed; after a failure the next call tries again."""
+        self.clean()
+        if self._file.take_due():
+            self._write(list(self._all()))
+
+    async def save_in_background(self) -> None:
+        """Like :meth:`save`, in a worker thread."""
+        self.clean()
+        if self._file.take_due():
+            await asyncio.get_running_loop().run_in_executor(None, self._write, list(self._all()))
+
+    def _write(self, entries: list[ConsumerFilterData]) -> None:
+        table = ConsumerFilterTable()
+        for data in entries:
+            by_group = table.filter_data_by_topic.setdefault(data.topic, FilterDataMapByTopic(topic=data.topic))
+            by_group.group_filter_data[data.consumer_group] = data
+        with self._writing:
+            self._file.write(table)
+
+
+def _fault_of(data: ConsumerFilterData) -> str | None:
+    """The reason why a filter cannot be used; ``None`` when it can."""
+    if data.expression_type != SQL92:
+        return f"the expression type {data.expression_type[:40]!r} is not known"
+    try:
+        parse_selector(data.expression)
+    except FilterError as error:
+        return error.message
+    return None

@@ -1,0 +1,138 @@
+"""SQL92 filters over whole blocks of a queue, with the results kept for the next pull.
+
+Theory of operation. A queue is divided into blocks of ``BLOCK_UNITS`` units. The hits of a selector in a block are kept
+for the next pull, of the same consumer or of another one with the same expression: records never change. The last
+record's place in the log, which no other record ever has, shows that a block still has the same messages; a topic
+that was deleted and made again starts with empty blocks. One look ends early when it is too much work for one turn of
+the loop: the block then ends there, and the next look goes on. (Apache's broker saves work by the bits of its
+``enableCalcFilterBitMap``.)
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections import OrderedDict
+from typing import Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from cometmq.filter import Selector
+from cometmq.limits import CACHED_FILTER_BLOCKS, MAX_FILTER_SCAN_UNITS, MAX_FILTER_WORK
+from cometmq.store.message_store import ConsumeQueue, MessageStore
+
+BLOCK_UNITS: Final = 2_048
+"""Enough for array operations, and about a millisecond of work."""
+
+_KEPT_MEMORY_BYTES: Final = 2 * 1024 * 1024
+"""The size of all arrays of one look at a block of common messages."""
+
+Ints = npt.NDArray[np.int64]
+
+
+class _Block(msgspec.Struct):
+    """The hits in the units ``begin`` to ``end`` of a queue."""
+
+    begin: int
+    end: int
+    last_place: int
+    """Log offset of the record before ``end``."""
+    hits: array[int]
+    """Numbers of the wanted units, ascending, counted from the first unit of the block: two bytes each."""
+
+
+class FilterScan:
+    """Scans the queues of a store."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+        # glibc raises its threshold for mapped blocks to the largest one freed (mallopt(3), "dynamic mmap threshold",
+        # measured with 2.36): from then on smaller arrays reuse memory. A block of 2,048 messages takes 0.57 ms of
+        # processor time and 2 page faults so, 1.2 ms and 240 without.
+        np.empty(_KEPT_MEMORY_BYTES, np.uint8)
+        self._blocks: OrderedDict[tuple[str | bytes, str, int, int], _Block] = OrderedDict()
+
+    def choose(
+        self, selector: Selector, queue: ConsumeQueue, offset: int, end: int, most: int
+    ) -> tuple[list[int], int]:
+        """The first ``most`` messages that a selector wants from ``offset`` up to ``end``, and where to go on.
+
+        Ends early after ``MAX_FILTER_SCAN_UNITS`` new messages or ``MAX_FILTER_WORK``, so that others need not wait.
+        """
+        found: list[int] = []
+        units = MAX_FILTER_SCAN_UNITS
+        work = MAX_FILTER_WORK
+        at = offset
+        while at < end and units > 0 and work > 0:
+            block, looked, cost = self._block(selector, queue, at, work)
+            units -= looked
+            work -= cost
+            until = min(block.end, end)
+            if until <= at:
+                break
+            first = at - at % BLOCK_UNITS
+            low = bisect_left(block.hits, at - first)
+            high = bisect_left(block.hits, until - first, low)
+            room = most - len(found)
+            found += [first + hit for hit in block.hits[low : min(high, low + room)]]
+            if high - low > room:
+                return found, first + block.hits[low + room]
+            at = until
+        return found, at
+
+    def _block(self, selector: Selector, queue: ConsumeQueue, at: int, most: int) -> tuple[_Block, int, int]:
+        """The block of the unit ``at``, filled up to its end or that of the queue, for ``most`` work at most.
+
+        Beside it the number of messages that were read now, and the work.
+        """
+        number = at // BLOCK_UNITS
+        key = (selector.key, queue.topic, queue.queue_id, number)
+        stop = min((number + 1) * BLOCK_UNITS, queue.max_offset())
+        block = self._blocks.get(key)
+        if block is None or not block.begin <= at <= block.end or not _is_current(block, queue):
+            begin = max(number * BLOCK_UNITS, queue.min_offset())
+            block = _Block(begin, begin, 0, array("H"))
+            self._blocks[key] = block
+            if len(self._blocks) > CACHED_FILTER_BLOCKS:
+                self._blocks.popitem(last=False)
+        else:
+            self._blocks.move_to_end(key)
+        looked = work = 0
+        while block.end < stop and work < most:
+            hits, places, cost = self._look(selector, queue, block.end, stop - block.end, most - work)
+            work += cost
+            if not len(places):
+                break
+            block.hits.frombytes((hits + (block.end - number * BLOCK_UNITS)).astype(np.uint16).tobytes())
+            block.end += len(places)
+            block.last_place = int(places[-1])
+            looked += len(places)
+        return block, looked, work
+
+    def _look(
+        self, selector: Selector, queue: ConsumeQueue, offset: int, count: int, most: int
+    ) -> tuple[Ints, Ints, int]:
+        """The wanted ones of some units, counted from the first; the log offsets of all that were read; the work.
+
+        Units whose records cannot be read count as wanted: the read that follows reports the error.
+        """
+        runs, places = self._store.unit_runs(queue, offset, count)
+        wanted = np.ones(len(places), np.bool_)
+        work = 0
+        for run in runs:
+            found, cost = selector.matches_block(
+                run.view, run.base, run.at, run.sizes, len(queue.topic_bytes), max(most - work, 0)
+            )
+            work += cost
+            wanted[run.numbers[: len(found)]] = found
+            if len(found) < len(run.numbers):  # the rest is too much work for now
+                end = int(run.numbers[len(found)])
+                return wanted[:end].nonzero()[0], places[:end], max(work, most)
+        return wanted.nonzero()[0], places, work
+
+
+def _is_current(block: _Block, queue: ConsumeQueue) -> bool:
+    unit = queue.unit(block.end - 1)
+    return unit is not None and unit[0] == block.last_place

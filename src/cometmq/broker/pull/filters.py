@@ -1,0 +1,206 @@
+"""The filter of each pull, from its header or from its group's heartbeats (``FilterAPI``, ``SubscriptionData``).
+
+An expression of tags is ``*`` (everything), one tag, or tags joined by ``||``. The broker compares 32-bit
+hashes only; consumers compare the tags again, since hashes collide. Other expressions are of SQL92.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import lru_cache, partial
+from typing import Final
+
+import msgspec
+
+from cometmq.broker.context import BrokerContext
+from cometmq.broker.pull.consumer_filters import ConsumerFilterManager, is_tag_type
+from cometmq.broker.pull.filter_scan import FilterScan
+from cometmq.broker.tables.clients import BROADCASTING
+from cometmq.broker.turn.targets import TOPIC_HELP, RefusedError
+from cometmq.errors import CometMQError
+from cometmq.filter import SQL92, FilterError, Selector, parse_selector
+from cometmq.filter.records import properties_of, property_reader
+from cometmq.limits import (
+    CACHED_LONG_SUBSCRIPTIONS,
+    CACHED_SUBSCRIPTIONS,
+    LONG_SUBSCRIPTION_CHARS,
+    MAX_KIND_CHARS,
+    MAX_SUBSCRIPTION_CHARS,
+)
+from cometmq.message.ids import tags_code
+from cometmq.message.names import RETRY_PREFIX
+from cometmq.message.properties import RETRY_TOPIC
+from cometmq.message.record import RecordError
+from cometmq.message.sysflag import PULL_SUBSCRIPTION
+from cometmq.remoting.bodies import SubscriptionGroupConfig
+from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.headers import PullMessageRequestHeader
+from cometmq.store.queue.get_message import Chooser, Predicate
+
+ALL: Final = "*"
+_SEPARATOR: Final = "||"
+_PARSE_FAILED: Final = "parse the consumer's subscription failed"
+
+PredicateKey = str | bytes | tuple[str, str]
+
+
+class SubscriptionError(CometMQError):
+    """An expression that cannot be used as a subscription."""
+
+
+class MessageFilter(msgspec.Struct, frozen=True):
+    """The filter of a pull: it wants messages whose tags code is in ``codes`` and whose record ``predicate`` accepts.
+
+    ``None`` is no condition. ``choose``, if there is one, finds the same messages as ``predicate``.
+    """
+
+    codes: frozenset[int] | None = None
+    predicate: Predicate | None = None
+    choose: Chooser | None = None
+    key: PredicateKey | None = None
+    """Equal only for predicates of the same meaning."""
+    chars: int = 0
+    """Characters of the predicate's expression."""
+
+    @property
+    def wants_all(self) -> bool:
+        """True when every message is wanted."""
+        return self.codes is None and self.predicate is None
+
+
+EVERYTHING: Final = MessageFilter()
+
+
+def parse_tags(expression: str) -> MessageFilter:
+    """The filter of an expression of tags (``FilterAPI.buildSubscriptionData``).
+
+    :raises SubscriptionError: it names no tag, or is too long.
+    """
+    _check_length(expression)
+    return (_tags if len(expression) <= LONG_SUBSCRIPTION_CHARS else _long_tags)(expression)
+
+
+def parse_sql(expression: str, expression_type: str) -> Selector:
+    """The selector of an expression that is not of tags, which must be SQL92.
+
+    :raises SubscriptionError: it is empty, too long or malformed, or of an unknown type.
+    """
+    _check_length(expression)
+    if expression_type != SQL92:
+        raise SubscriptionError(
+            f"the expression type {expression_type[:MAX_KIND_CHARS]!r} is not known", next_step="use TAG or SQL92"
+        )
+    if not expression:
+        raise SubscriptionError("a subscription of type SQL92 needs an expression")
+    try:
+        return parse_selector(expression)
+    except FilterError as error:
+        raise SubscriptionError(error.message, next_step=error.next_step) from None
+
+
+def _check_length(expression: str) -> None:
+    if len(expression) > MAX_SUBSCRIPTION_CHARS:
+        raise SubscriptionError(f"a subscription of {len(expression)} characters; {MAX_SUBSCRIPTION_CHARS} is the most")
+
+
+def _parse_tags(expression: str) -> MessageFilter:
+    if not expression or expression == ALL:
+        return EVERYTHING
+    tags = [tag.strip() for tag in expression.split(_SEPARATOR)]
+    codes = frozenset(tags_code(tag) for tag in tags if tag)
+    if not codes:
+        raise SubscriptionError(f"the subscription {expression!r} names no tag")
+    return MessageFilter(codes)
+
+
+_tags: Final = lru_cache(CACHED_SUBSCRIPTIONS)(_parse_tags)
+_long_tags: Final = lru_cache(CACHED_LONG_SUBSCRIPTIONS)(_parse_tags)
+
+
+class PullFilters:
+    """Finds the filter of each pull."""
+
+    def __init__(self, broker: BrokerContext, filters: ConsumerFilterManager) -> None:
+        self._live = broker.live
+        self._consumers = broker.clients.consumers
+        self._filters = filters
+        self._scan = FilterScan(broker.store)
+
+    def of(self, header: PullMessageRequestHeader, group: SubscriptionGroupConfig) -> MessageFilter:
+        """The filter of a pull.
+
+        :raises RefusedError: the group does not subscribe to the topic, or its expression cannot be used.
+        """
+        expression_type: str | None
+        if header.sys_flag & PULL_SUBSCRIPTION:
+            expression, expression_type = header.subscription or "", header.expression_type
+            if not is_tag_type(expression_type) and not expression:
+                raise RefusedError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, _PARSE_FAILED)
+        else:
+            expression, expression_type = self._of_heartbeat(header, group)
+        if is_tag_type(expression_type):
+            try:
+                return parse_tags(expression)
+            except SubscriptionError:
+                raise RefusedError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, _PARSE_FAILED) from None
+        assert expression_type is not None
+        config = self._live.current
+        if not config.enable_property_filter:
+            raise RefusedError(ResponseCode.SYSTEM_ERROR, not_supported(expression_type))
+        if config.filter_support_retry and header.topic.startswith(RETRY_PREFIX):
+            group_name = header.topic[len(RETRY_PREFIX) :]
+            return MessageFilter(predicate=self._of_retries(group_name), key=(RETRY_PREFIX, group_name))
+        try:
+            selector = parse_sql(expression, expression_type)
+        except SubscriptionError as error:
+            raise RefusedError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"{_PARSE_FAILED}: {error}") from None
+        choose = partial(self._scan.choose, selector)
+        return MessageFilter(predicate=selector.matches_record, choose=choose, key=selector.key, chars=len(expression))
+
+    def _of_heartbeat(self, header: PullMessageRequestHeader, config: SubscriptionGroupConfig) -> tuple[str, str]:
+        """Expression and type for this topic by the group's last heartbeat."""
+        group = self._consumers.get(header.consumer_group)
+        if group is None:
+            raise RefusedError(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist{TOPIC_HELP}")
+        if not config.consume_broadcast_enable and group.message_model == BROADCASTING:
+            raise RefusedError(
+                ResponseCode.NO_PERMISSION,
+                f"the consumer group[{header.consumer_group}] can not consume by broadcast way",
+            )
+        subscription = group.subscriptions.get(header.topic)
+        if subscription is None:
+            raise RefusedError(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's subscription not exist{TOPIC_HELP}"
+            )
+        if subscription.sub_version < header.sub_version:
+            raise RefusedError(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
+        if is_tag_type(subscription.expression_type):
+            return subscription.sub_string, subscription.expression_type
+        data = self._filters.get(header.topic, header.consumer_group)
+        if data is None:
+            raise RefusedError(
+                ResponseCode.FILTER_DATA_NOT_EXIST,
+                "The broker's consumer filter data is not exist!Your expression may be wrong!",
+            )
+        if data.client_version < header.sub_version:
+            raise RefusedError(ResponseCode.FILTER_DATA_NOT_LATEST, "the consumer's consumer filter data not latest")
+        return data.expression, data.expression_type
+
+    def _of_retries(self, group: str) -> Predicate:
+        """Filter messages of a retry topic as in their own topic (``ExpressionForRetryMessageFilter``)."""
+        read = property_reader(RETRY_TOPIC)
+
+        def wanted(record: memoryview) -> bool:
+            try:
+                topic = read(properties_of(record))
+            except (RecordError, struct.error):
+                return False
+            data = None if topic is None else self._filters.get(topic, group)
+            return data is None or parse_selector(data.expression).matches_record(record)
+
+        return wanted
+
+
+def not_supported(expression_type: str) -> str:
+    """The answer's remark for an expression while ``enablePropertyFilter`` is off."""
+    return f"The broker does not support consumer to filter message by {expression_type[:MAX_KIND_CHARS]}"

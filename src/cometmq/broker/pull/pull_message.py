@@ -1,0 +1,200 @@
+"""Pulls: PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361) (``PullMessageProcessor``; hot path).
+
+An answer is a header and slices of the log as they are. A pull that finds nothing and may wait goes to
+:mod:`cometmq.broker.pull.pull_request_hold`, which runs it again when a message arrives or its time is up.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Final
+
+from cometmq.broker.config import SLAVE, BrokerConfig
+from cometmq.broker.context import BrokerContext
+from cometmq.broker.pull.filters import MessageFilter, PullFilters
+from cometmq.broker.pull.pull_request_hold import HeldPull, PullRequestHoldService
+from cometmq.broker.turn.targets import TOPIC_HELP, RefusedError
+from cometmq.message.names import MASTER_ID, PERM_READ, check_group
+from cometmq.message.sysflag import PULL_COMMIT, PULL_SUSPEND
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.headers import PullMessageRequestHeader, PullMessageResponseHeader
+from cometmq.remoting.permissions import Action, needs_group, needs_topic
+from cometmq.remoting.processors import Request, Response, answers
+from cometmq.remoting.server_connection import ServerConnection
+from cometmq.store.message_store import GetMessageStatus, GetResult
+
+_MEMORY_BYTES: Final = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+_EMPTY: Final = (GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, GetMessageStatus.NO_MESSAGE_IN_QUEUE)
+_CORRECTED: Final = (
+    *_EMPTY,
+    GetMessageStatus.OFFSET_TOO_SMALL,
+    GetMessageStatus.OFFSET_OVERFLOW_ONE,
+    GetMessageStatus.OFFSET_OVERFLOW_BADLY,
+)
+"""A master answers these with the offset to go on with (``DefaultMessageStore.nextOffsetCorrection``)."""
+_CODES: Final = {
+    GetMessageStatus.FOUND: ResponseCode.SUCCESS,
+    GetMessageStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetMessageStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetMessageStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
+    GetMessageStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    GetMessageStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    GetMessageStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+}
+
+
+class PullMessageProcessor:
+    """Answers pulls, or holds them until messages come."""
+
+    def __init__(self, broker: BrokerContext, filters: PullFilters, hold: PullRequestHoldService) -> None:
+        self._live = broker.live
+        self._topics = broker.topics
+        self._groups = broker.groups
+        self._filters = filters
+        self._offsets = broker.offsets
+        self._store = broker.store
+        self._stats = broker.stats
+        self._hold = hold
+        self._clock = broker.clock
+
+    @answers(
+        RequestCode.PULL_MESSAGE,
+        header=PullMessageRequestHeader,
+        limits=("MAX_HELD_PULLS",),
+        permission=needs_topic(Action.SUB) & needs_group(Action.SUB),
+    )
+    @answers(
+        RequestCode.LITE_PULL_MESSAGE,
+        header=PullMessageRequestHeader,
+        limits=("MAX_HELD_PULLS",),
+        permission=needs_topic(Action.SUB) & needs_group(Action.SUB),
+    )
+    def pull(self, connection: ServerConnection, request: Request[Any], _body: bytes) -> Response | None:
+        """Answer with messages, or hold the request until there are some."""
+        header: PullMessageRequestHeader = request.header
+        try:
+            wanted = self._check(connection, header)
+        except RefusedError as refused:
+            return refused.response()
+        config = self._live.current
+        if header.sys_flag & PULL_COMMIT and config.broker_role != SLAVE:
+            self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+        result = self._get(header, wanted)
+        code = result_code(result.status, header.queue_offset)
+        if code == ResponseCode.PULL_NOT_FOUND and header.sys_flag & PULL_SUSPEND:
+            wait_ms = header.suspend_timeout_millis if config.long_polling_enable else config.short_polling_time_mills
+            if self._hold.hold(HeldPull(connection, request, wanted), wait_ms):
+                return None
+        return self._response(header, result, code)
+
+    def again(self, held: HeldPull) -> Response:
+        """Run a held pull once more, this time for an answer."""
+        header: PullMessageRequestHeader = held.request.header
+        try:
+            wanted = self._check(held.connection, header)
+        except RefusedError as refused:
+            return refused.response()
+        result = self._get(header, wanted)
+        return self._response(header, result, result_code(result.status, header.queue_offset))
+
+    # --- checks, in Apache's order --------------------------------------------------------------
+    def _check(self, connection: ServerConnection, header: PullMessageRequestHeader) -> MessageFilter:
+        config = self._live.current
+        if not config.broker_permission & PERM_READ:
+            raise RefusedError(
+                ResponseCode.NO_PERMISSION, f"the broker[{config.broker_ip1}] pulling message is forbidden"
+            )
+        name = header.consumer_group
+        group = self._groups.find(name)
+        if group is None:
+            wrong = check_group(name)
+            if wrong is not None:
+                raise RefusedError(ResponseCode.SYSTEM_ERROR, wrong)
+            raise RefusedError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group [{name}] does not exist, {TOPIC_HELP.strip()}",
+            )
+        if not group.consume_enable:
+            raise RefusedError(ResponseCode.NO_PERMISSION, f"subscription group no permission, {name}")
+        topic = self._topics.get(header.topic)
+        if topic is None:
+            raise RefusedError(
+                ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist, apply first please! {TOPIC_HELP}"
+            )
+        if not topic.perm & PERM_READ:
+            raise RefusedError(ResponseCode.NO_PERMISSION, f"the topic[{header.topic}] pulling message is forbidden")
+        if not 0 <= header.queue_id < topic.read_queue_nums:
+            raise RefusedError(
+                ResponseCode.SYSTEM_ERROR,
+                f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
+                f"topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[/{connection.remote_address}]",
+            )
+        return self._filters.of(header, group)
+
+    # --- the answer -----------------------------------------------------------------------------
+    def _get(self, header: PullMessageRequestHeader, wanted: MessageFilter) -> GetResult:
+        config = self._live.current
+        most_bytes = config.max_transfer_bytes_on_message_in_memory
+        if header.max_msg_bytes is not None:  # clients of 5.x ask for pullBatchSizeInBytes
+            most_bytes = min(most_bytes, max(header.max_msg_bytes, 1))
+        began = self._clock.monotonic()
+        result = self._store.get_message(
+            self._store.queue(header.topic, header.queue_id),
+            header.queue_offset,
+            min(header.max_msg_nums, config.max_transfer_count_on_message_in_memory),
+            tag_codes=wanted.codes,
+            predicate=wanted.predicate,
+            choose=wanted.choose,
+            max_bytes=most_bytes,
+        )
+        self._stats.get_took(self._clock.monotonic() - began)
+        return result
+
+    def _response(self, header: PullMessageRequestHeader, result: GetResult, code: ResponseCode) -> Response:
+        if code == ResponseCode.SUCCESS:
+            self._stats.get(header.topic, header.consumer_group, result.count, result.size)
+        else:
+            self._stats.get_miss()
+        next_offset, next_broker = result.next_begin_offset, self._where_next(header.consumer_group, result)
+        config = self._live.current
+        if config.broker_role == SLAVE and result.status in _CORRECTED and not config.offset_check_in_slave:
+            # Messages beyond the end here may be at the master: no consumer is sent to another offset.
+            next_offset = header.queue_offset
+            if code == ResponseCode.PULL_OFFSET_MOVED:
+                group = self._groups.get(header.consumer_group)
+                code, next_broker = ResponseCode.PULL_RETRY_IMMEDIATELY, group.broker_id if group else MASTER_ID
+        return Response(
+            code,
+            PullMessageResponseHeader(
+                suggest_which_broker_id=next_broker,
+                next_begin_offset=next_offset,
+                min_offset=result.min_offset,
+                max_offset=result.max_offset,
+            ),
+            result.status.name,
+            result.chunks,
+        )
+
+    def _where_next(self, group_name: str, result: GetResult) -> int:
+        """The broker id from which a group pulls next; not the master's for messages that are not in memory."""
+        config = self._live.current
+        group = self._groups.get(group_name) if config.slave_read_enable else None
+        if group is None:
+            return MASTER_ID
+        behind = self._store.max_physical_offset - result.log_offset if result.count else 0
+        return group.broker_id if is_in_memory(behind, config) else group.which_broker_when_consume_slowly
+
+
+def result_code(status: GetMessageStatus, asked_offset: int) -> ResponseCode:
+    """The code of the answer for the store's result (``PullMessageProcessor.processRequest``)."""
+    if status in _EMPTY:
+        return ResponseCode.PULL_NOT_FOUND if asked_offset == 0 else ResponseCode.PULL_OFFSET_MOVED
+    return _CODES[status]
+
+
+def is_in_memory(bytes_behind: int, config: BrokerConfig) -> bool:
+    """True when the end of the log with so many bytes may be taken to be in memory.
+
+    By ``accessMessageInMemoryMaxRatio``, as Apache does.
+    """
+    return bytes_behind <= _MEMORY_BYTES * config.access_message_in_memory_max_ratio // 100

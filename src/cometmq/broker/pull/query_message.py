@@ -1,0 +1,108 @@
+"""Queries: messages by key (12) and by id (33), offsets by queue and time (29, 30, 31, 32).
+
+``QueryMessageProcessor``, and ``AdminBrokerProcessor`` for the offsets.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cometmq.broker.context import BrokerContext
+from cometmq.broker.stored_access import may_use, not_found
+from cometmq.limits import MAX_QUERY_MESSAGES
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.headers import (
+    GetEarliestMsgStoretimeRequestHeader,
+    GetEarliestMsgStoretimeResponseHeader,
+    GetMaxOffsetRequestHeader,
+    GetMaxOffsetResponseHeader,
+    GetMinOffsetRequestHeader,
+    GetMinOffsetResponseHeader,
+    QueryMessageRequestHeader,
+    QueryMessageResponseHeader,
+    SearchOffsetRequestHeader,
+    SearchOffsetResponseHeader,
+    ViewMessageRequestHeader,
+)
+from cometmq.remoting.permissions import Action, needs_stored, needs_topic
+from cometmq.remoting.processors import Request, Response, answers
+from cometmq.remoting.server_connection import ServerConnection
+
+
+class QueryProcessor:
+    """Answers from the store; never makes a queue or a topic."""
+
+    def __init__(self, broker: BrokerContext) -> None:
+        self._live = broker.live
+        self._store = broker.store
+
+    @answers(
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header=SearchOffsetRequestHeader, permission=needs_topic(Action.GET)
+    )
+    def search_offset(self, _connection: ServerConnection, request: Request[Any], _body: bytes) -> Response:
+        """Give the offset of the message stored nearest to a time; 0 for a queue that does not exist."""
+        header: SearchOffsetRequestHeader = request.header
+        offset = self._store.offset_by_time(header.topic, header.queue_id, header.timestamp)
+        return Response(header=SearchOffsetResponseHeader(offset=offset))
+
+    @answers(RequestCode.GET_MAX_OFFSET, header=GetMaxOffsetRequestHeader, permission=needs_topic(Action.GET))
+    def max_offset(self, _connection: ServerConnection, request: Request[Any], _body: bytes) -> Response:
+        """Give the offset of the next message of a queue."""
+        _, end = self._store.extent(request.header.topic, request.header.queue_id)
+        return Response(header=GetMaxOffsetResponseHeader(offset=end))
+
+    @answers(RequestCode.GET_MIN_OFFSET, header=GetMinOffsetRequestHeader, permission=needs_topic(Action.GET))
+    def min_offset(self, _connection: ServerConnection, request: Request[Any], _body: bytes) -> Response:
+        """Give the offset of the oldest message that a queue still has."""
+        first, _ = self._store.extent(request.header.topic, request.header.queue_id)
+        return Response(header=GetMinOffsetResponseHeader(offset=first))
+
+    @answers(
+        RequestCode.GET_EARLIEST_MSG_STORETIME,
+        header=GetEarliestMsgStoretimeRequestHeader,
+        permission=needs_topic(Action.GET),
+    )
+    def earliest_store_time(self, _connection: ServerConnection, request: Request[Any], _body: bytes) -> Response:
+        """Give the store time (ms since 1970) of the oldest message of a queue; −1 when there is none."""
+        header: GetEarliestMsgStoretimeRequestHeader = request.header
+        first, _ = self._store.extent(header.topic, header.queue_id)
+        timestamp = self._store.store_time(header.topic, header.queue_id, first)
+        return Response(header=GetEarliestMsgStoretimeResponseHeader(timestamp=timestamp))
+
+    @answers(
+        RequestCode.VIEW_MESSAGE_BY_ID, header=ViewMessageRequestHeader, permission=needs_stored(Action.SUB, Action.GET)
+    )
+    def view(self, _connection: ServerConnection, request: Request[Any], _body: bytes) -> Response:
+        """Give the record at a log offset."""
+        offset = request.header.offset
+        record = self._store.record_at(offset) if offset >= 0 else None
+        if record is None or not may_use(self._store, offset, Action.SUB, Action.GET):
+            return Response(
+                ResponseCode.SYSTEM_ERROR, remark=not_found(f"can not find message by the offset, {offset}")
+            )
+        return Response(body=record)
+
+    @answers(
+        RequestCode.QUERY_MESSAGE,
+        header=QueryMessageRequestHeader,
+        limits=("MAX_QUERY_MESSAGES",),
+        permission=needs_topic(Action.SUB, Action.GET),
+    )
+    def query(self, _connection: ServerConnection, request: Request[Any], _body: bytes) -> Response:
+        """Give the messages with a key, or with a unique key, oldest first."""
+        header: QueryMessageRequestHeader = request.header
+        wanted = self._live.current.default_query_max_num if header.unique_key_query else header.max_num
+        found = self._store.query(
+            header.topic,
+            header.key,
+            max(0, min(wanted, MAX_QUERY_MESSAGES)),
+            header.begin_timestamp,
+            header.end_timestamp,
+        )
+        answer = QueryMessageResponseHeader(
+            index_last_update_timestamp=found.last_update_timestamp,
+            index_last_update_phyoffset=found.last_update_physical_offset,
+        )
+        if not found.records:
+            return Response(ResponseCode.QUERY_NOT_FOUND, answer, "can not find message, maybe time range not correct")
+        return Response(0, answer, body=found.records)

@@ -1,0 +1,171 @@
+"""Failed messages that consumers hand back: CONSUMER_SEND_MSG_BACK (36) (``asyncConsumerSendMsgBack``).
+
+The message is read from the log and stored once more: in the group's retry topic after a delay that grows with
+each failure, or, after too many failures, in the group's dead-letter topic. The request is answered once the message
+is stored (with SYNC_FLUSH: flushed).
+"""
+
+from __future__ import annotations
+
+import random
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+
+from cometmq.broker.context import BrokerContext
+from cometmq.broker.delay.schedule_message import ScheduleMessageService
+from cometmq.broker.send.send_message import BUSY
+from cometmq.broker.stored_access import may_use, not_found
+from cometmq.broker.turn.answers import OneAnswer
+from cometmq.broker.turn.inner_message import InnerMessage, Stored, inner_message
+from cometmq.broker.turn.targets import DLQ_QUEUES, V3_4_9, RefusedError
+from cometmq.message.names import PERM_WRITE, dlq_topic, retry_topic
+from cometmq.message.properties import DELAY, ORIGIN_MESSAGE_ID, RETRY_TOPIC, WAIT, join_properties
+from cometmq.message.record import RecordError, StoredRecord, decode_record
+from cometmq.message.sysflag import TOPIC_UNIT_SUB
+from cometmq.remoting.bodies import TopicConfig
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.headers import ConsumerSendMsgBackRequestHeader
+from cometmq.remoting.permissions import Action, needs_group, needs_stored
+from cometmq.remoting.processors import Request, Response, answers
+from cometmq.remoting.server_connection import ServerConnection
+
+FIRST_RETRY_LEVEL: Final = 3
+"""The delay level of the first retry; each further retry takes the next level."""
+
+MAX_RECONSUME_TIMES: Final = 2**31 - 1
+"""The largest value of the field; a message that has failed so often, by its producer's word, keeps it."""
+
+
+class SendBackProcessor:
+    """Takes failed messages back."""
+
+    def __init__(self, broker: BrokerContext, schedule: ScheduleMessageService) -> None:
+        self._live = broker.live
+        self._topics = broker.topics
+        self._groups = broker.groups
+        self._store = broker.store
+        self._turn = broker.turn
+        self._schedule = schedule
+        self._stats = broker.stats
+
+    @answers(
+        RequestCode.CONSUMER_SEND_MSG_BACK,
+        header=ConsumerSendMsgBackRequestHeader,
+        permission=needs_group(Action.SUB, field="group") & needs_stored(Action.SUB),
+    )
+    def send_back(self, connection: ServerConnection, request: Request[Any], _body: bytes) -> Response | None:
+        """Store a failed message once more, for a retry or as a dead letter; answered once it is stored."""
+        header: ConsumerSendMsgBackRequestHeader = request.header
+        try:
+            topic = self._retry_topic(connection, header)
+            if topic is None:
+                return Response()
+            record = self._record(header.offset)
+            failed_topic = record.properties.get(RETRY_TOPIC, record.topic)
+            message = self._message(record, topic, header, request.version)
+            answer = OneAnswer(connection, request)
+            self._turn.put_inner(message, partial(self._stored, answer, request, failed_topic), late=answer.late)
+        except RefusedError as refused:
+            return refused.response()
+        return None
+
+    def _stored(
+        self,
+        answer: OneAnswer,
+        request: Request[Any],
+        failed_topic: str,
+        result: Stored | RefusedError,
+    ) -> None:
+        if isinstance(result, RefusedError):
+            response = Response(ResponseCode.SYSTEM_ERROR, remark=result.remark)
+        else:
+            self._stats.send_back(failed_topic, request.header.group)
+            response = Response()
+        answer.give(response)
+
+    # --- the message --------------------------------------------------------------------------
+    def _retry_topic(
+        self, connection: ServerConnection, header: ConsumerSendMsgBackRequestHeader
+    ) -> TopicConfig | None:
+        """The group's retry topic; ``None`` when the group wants no retries.
+
+        :raises RefusedError: with code and words.
+        """
+        config = self._live.current
+        group = self._groups.find(header.group)
+        if group is None:
+            raise RefusedError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {header.group}"
+            )
+        if not config.broker_permission & PERM_WRITE:
+            raise RefusedError(
+                ResponseCode.NO_PERMISSION, f"the broker[{config.broker_ip1}] sending message is forbidden"
+            )
+        if group.retry_queue_nums <= 0:
+            return None
+        if self._turn.waits and self._turn.waiters.full(connection):
+            raise RefusedError(ResponseCode.SYSTEM_BUSY, BUSY)
+        topic_sys_flag = TOPIC_UNIT_SUB if header.unit_mode else 0
+        topic = self._made(retry_topic(header.group), group.retry_queue_nums, topic_sys_flag)
+        if not topic.perm & PERM_WRITE:
+            raise RefusedError(
+                ResponseCode.NO_PERMISSION, f"the topic[{topic.topic_name}] sending message is forbidden"
+            )
+        return topic
+
+    def _message(
+        self, record: StoredRecord, topic: TopicConfig, header: ConsumerSendMsgBackRequestHeader, version: int
+    ) -> InnerMessage:
+        """The message to store: for the retry topic after a delay, or for the dead letters.
+
+        :raises RefusedError: there is no room for one more topic.
+        """
+        group = self._groups.get(header.group)
+        assert group is not None
+        most = group.retry_max_times
+        if version >= V3_4_9 and header.max_reconsume_times is not None:
+            most = header.max_reconsume_times
+        if record.reconsume_times >= most or header.delay_level < 0:
+            dead = self._made(dlq_topic(header.group), DLQ_QUEUES, 0)
+            return again(record, dead.topic_name, queue_id=0, level=0)
+        level = header.delay_level or FIRST_RETRY_LEVEL + record.reconsume_times
+        queue_id = random.randrange(group.retry_queue_nums)
+        message = again(record, topic.topic_name, queue_id=queue_id, level=level)
+        return self._schedule.park(message, level) if level > 0 else message
+
+    def _made(self, name: str, queue_nums: int, topic_sys_flag: int) -> TopicConfig:
+        topic = self._topics.get(name)
+        if topic is None and self._topics.is_full:
+            raise RefusedError(ResponseCode.SYSTEM_ERROR, f"topic[{name}] not exist")
+        return topic or self._topics.create_retry(name, queue_nums=queue_nums, topic_sys_flag=topic_sys_flag)
+
+    def _record(self, offset: int) -> StoredRecord:
+        data = self._store.record_at(offset)
+        try:
+            if data is not None and may_use(self._store, offset, Action.SUB):
+                return decode_record(data)
+        except RecordError:
+            pass
+        raise RefusedError(ResponseCode.SYSTEM_ERROR, not_found(f"look message by offset failed, {offset}"))
+
+
+def again(record: StoredRecord, topic: str, *, queue_id: int, level: int) -> InnerMessage:
+    """A failed message as it is stored once more.
+
+    Body and flags stay as they are; RETRY_TOPIC and ORIGIN_MESSAGE_ID keep its first topic and id.
+    """
+    properties = dict(record.properties)
+    properties.setdefault(RETRY_TOPIC, record.topic)
+    properties.setdefault(ORIGIN_MESSAGE_ID, record.msg_id)
+    properties[WAIT] = "false"
+    properties[DELAY] = str(level)
+    return msgspec.structs.replace(
+        inner_message(record),
+        topic=topic,
+        queue_id=queue_id,
+        properties=join_properties(properties),
+        reconsume_times=min(record.reconsume_times + 1, MAX_RECONSUME_TIMES),
+        prepared_transaction_offset=0,
+    )

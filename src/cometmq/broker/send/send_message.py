@@ -1,0 +1,305 @@
+"""Sends: SEND_MESSAGE (10), SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320) (``SendMessageProcessor``; hot path).
+
+A request is checked and puts its record into the current turn (:mod:`cometmq.broker.turn.store_turn`), which
+stores the records of all requests together and answers them. A message that asks to wait is parked by the first
+detour that accepts it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from cometmq.broker.context import BrokerContext
+from cometmq.broker.delay.recall_message import recall_handle
+from cometmq.broker.send.sequenced_sends import SequencedSends
+from cometmq.broker.turn.answers import PendingSend
+from cometmq.broker.turn.inner_message import Detour, InnerMessage, SendProperties, read_properties
+from cometmq.broker.turn.targets import RefusedError, SendHeader, SendTarget
+from cometmq.limits import MAX_PROPERTIES_BYTES
+from cometmq.message.batch import BatchError, BatchPiece, decode_batch
+from cometmq.message.compression import DecompressionError, decompress
+from cometmq.message.names import RETRY_PREFIX
+from cometmq.message.properties import CLUSTER, PROPERTY_SEPARATOR
+from cometmq.message.sysflag import COMPRESSED, COMPRESSION_TYPE_MASK, TRANSACTION_ROLLBACK
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.command import FLAG_ONEWAY
+from cometmq.remoting.headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
+from cometmq.remoting.permissions import Action, needs_topic
+from cometmq.remoting.processors import Request, Response, answers
+from cometmq.remoting.server_connection import ServerConnection
+from cometmq.store.message_store import ConsumeQueue
+
+_TRANSACTION_FLAGS: Final = TRANSACTION_ROLLBACK
+"""Both bits of a message that belongs to a transaction."""
+
+BUSY: Final = "[OVERLOAD]system busy, start flow control for a while"
+
+
+class SendMessageProcessor:
+    """Answers sends; see the module's docstring.
+
+    :param detours: called in their order for each message that has one of their properties.
+    """
+
+    def __init__(self, broker: BrokerContext, sequenced: SequencedSends, detours: Sequence[Detour] = ()) -> None:
+        self._live = broker.live
+        self._targets = broker.targets
+        self._known = broker.targets.known
+        self._store = broker.store
+        self._turn = broker.turn
+        self._answers = broker.answers
+        self._sequenced = sequenced
+        self._detours = detours
+        self._cluster = f"{CLUSTER}\x01{broker.config.broker_cluster_name}"
+        self._broker_name = broker.config.broker_name
+        self._max_body_bytes = broker.config.max_message_size
+        self._max_stored_bytes = broker.turn.max_stored_bytes
+        self._segments_are_small = self._max_stored_bytes < self._max_body_bytes + MAX_PROPERTIES_BYTES
+
+    # --- requests -----------------------------------------------------------------------------
+    @answers(
+        RequestCode.SEND_MESSAGE,
+        header=SendMessageRequestHeader,
+        limits=("MAX_PROPERTIES_BYTES",),
+        permission=needs_topic(Action.PUB),
+    )
+    @answers(
+        RequestCode.SEND_MESSAGE_V2,
+        header=SendMessageRequestHeaderV2,
+        limits=("MAX_PROPERTIES_BYTES",),
+        permission=needs_topic(Action.PUB),
+    )
+    def send(self, connection: ServerConnection, request: Request[Any], body: bytes) -> Response | None:
+        """Store one message; answered at the end of the turn, or later with SYNC_FLUSH or SYNC_MASTER."""
+        header = request.header
+        if header.batch:
+            return self.send_batch(connection, request, body)
+        try:
+            target = self._target(connection, header)
+            queue = self._queue(connection, target, header)
+            queue_id = queue.queue_id
+            if target.is_retry:
+                target, queue = self._after_retries(target, queue, request)
+            properties = read_properties(header.properties or "", self._cluster)
+            handle: str | None = None
+            if len(body) > self._max_body_bytes or len(properties.stored) > MAX_PROPERTIES_BYTES:
+                raise self._illegal()
+            if self._segments_are_small:
+                self._check_fits(body, properties)
+            if properties.detour is not None:
+                physical_offset, queue_offset, handle = self._put_detoured(
+                    connection, target, queue, header, body, properties
+                )
+            else:
+                physical_offset, queue_offset = self._turn.put(
+                    target,
+                    queue,
+                    body,
+                    properties,
+                    header.flag,
+                    header.sys_flag | target.sys_flag,
+                    header.born_timestamp,
+                    connection.peer_bytes,
+                    header.reconsume_times or 0,
+                )
+        except RefusedError as refused:
+            return refused.response(self._answers.ext)
+        if not request.flag & FLAG_ONEWAY or connection.hooked:
+            self._turn.answer(
+                PendingSend(
+                    connection,
+                    request,
+                    queue_id,
+                    queue_offset,
+                    physical_offset,
+                    properties.wait,
+                    len(body),
+                    recall_handle=handle,
+                )
+            )
+        self._turn.end_if_full()
+        return None
+
+    @answers(
+        RequestCode.SEND_BATCH_MESSAGE,
+        header=SendMessageRequestHeaderV2,
+        limits=("MAX_BATCH_MESSAGES", "MAX_DECOMPRESSED_BYTES"),
+        permission=needs_topic(Action.PUB),
+    )
+    def send_batch(self, connection: ServerConnection, request: Request[Any], body: bytes) -> Response | None:
+        """Store the messages of a batch in one queue, in their order; they get one answer."""
+        header = request.header
+        try:
+            target = self._target(connection, header)
+            queue = self._queue(connection, target, header)
+            sequence = self._sequenced.take(header)
+            pieces = self._read_batch(header, body)
+            if sequence is not None:
+                before = self._sequenced.stored_before(sequence, queue, pieces)
+                if before is not None:
+                    return before
+            put, sys_flag, born_timestamp = self._turn.put, header.sys_flag | target.sys_flag, header.born_timestamp
+            born_host, reconsume_times = connection.peer_bytes, header.reconsume_times or 0
+            with self._turn.all_or_none():
+                offsets = [
+                    put(
+                        target,
+                        queue,
+                        piece.body,
+                        properties,
+                        piece.flag,
+                        sys_flag,
+                        born_timestamp,
+                        born_host,
+                        reconsume_times,
+                    )
+                    for piece, properties in pieces
+                ]
+                if sequence is not None:
+                    self._sequenced.put(sequence, queue, offsets[0])
+        except RefusedError as refused:
+            return refused.response(self._answers.ext)
+        if not request.flag & FLAG_ONEWAY or connection.hooked:
+            physical_offset, queue_offset = offsets[0]
+            self._turn.answer(
+                PendingSend(
+                    connection,
+                    request,
+                    queue.queue_id,
+                    queue_offset,
+                    physical_offset,
+                    read_properties(header.properties or "", "").wait,
+                    len(body),
+                    tuple(offset for offset, _ in offsets),
+                )
+            )
+        self._turn.end_if_full()
+        return None
+
+    # --- one record ---------------------------------------------------------------------------
+    def _target(self, connection: ServerConnection, header: SendHeader) -> SendTarget:
+        """The topic of a send; checks first that messages can be stored now.
+
+        :raises RefusedError: with code and words.
+        """
+        turn = self._turn
+        if not turn.is_open:
+            turn.begin()
+        if turn.refusal is not None:
+            raise turn.refusal
+        if turn.waits and turn.waiters.full(connection):
+            raise RefusedError(ResponseCode.SYSTEM_BUSY, BUSY)
+        return self._known.get(header.topic) or self._targets.resolve(header)
+
+    def _queue(self, connection: ServerConnection, target: SendTarget, header: SendHeader) -> ConsumeQueue:
+        """The queue of a send.
+
+        :raises RefusedError: the topic has no such queue.
+        """
+        return target.queues.get(header.queue_id) or target.open_queue(header.queue_id, connection.remote_address)
+
+    def _after_retries(
+        self, target: SendTarget, queue: ConsumeQueue, request: Request[Any]
+    ) -> tuple[SendTarget, ConsumeQueue]:
+        """The topic and queue of a message that a consumer sends to its retry topic: there, or the dead letters.
+
+        :raises RefusedError: the group is unknown, or there is no room for a topic.
+        """
+        after = self._targets.after_retries(target, request.header, request.version)
+        if after is target:
+            return target, queue
+        return after, after.queues.get(0) or after.open_queue(0, "")
+
+    def _put_detoured(
+        self,
+        connection: ServerConnection,
+        target: SendTarget,
+        queue: ConsumeQueue,
+        header: SendHeader,
+        body: bytes,
+        properties: SendProperties,
+    ) -> tuple[int, int, str | None]:
+        """Put a message that asks for a detour, parked by the first one that accepts it.
+
+        Returns its log offset, its queue offset and its recall handle.
+
+        :raises RefusedError: a detour refuses it.
+        """
+        assert properties.detour is not None
+        message = InnerMessage(
+            target.topic,
+            queue.queue_id,
+            body,
+            properties.stored.decode(),
+            header.flag,
+            header.sys_flag | target.sys_flag,
+            header.born_timestamp,
+            connection.peer_bytes,
+            header.reconsume_times or 0,
+        )
+        for detour in self._detours:
+            parked = detour(message, properties.detour)
+            if parked is not None:
+                message = parked
+                break
+        handle = recall_handle(message, self._broker_name)
+        stored = self._turn.put_message(message, properties)
+        return stored.physical_offset, stored.queue_offset, handle
+
+    def _illegal(self) -> RefusedError:
+        return RefusedError(
+            ResponseCode.MESSAGE_ILLEGAL,
+            "the message is illegal, maybe msg body or properties length not matched. msg body length limit "
+            f"{self._max_body_bytes}B, msg properties length limit 32KB.",
+        )
+
+    def _check_fits(self, body: bytes, properties: SendProperties) -> None:
+        """Refuse a message that does not fit into one log file, where files are smaller than the largest message."""
+        if len(body) + len(properties.stored) > self._max_stored_bytes:
+            raise self._illegal()
+
+    def _unpack_batch(self, header: SendHeader, body: bytes) -> bytes:
+        """Decompress a batch: the C++ client compresses a large one as a whole; its messages are stored plain."""
+        try:
+            plain = decompress(body, header.sys_flag, self._max_body_bytes)
+        except DecompressionError as error:
+            raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error}") from error
+        header.sys_flag &= ~(COMPRESSED | COMPRESSION_TYPE_MASK)
+        return plain
+
+    def _read_batch(self, header: SendHeader, body: bytes) -> list[tuple[BatchPiece, SendProperties]]:
+        """The messages of a batch with their properties; the properties of the batch are appended to each."""
+        if header.topic.startswith(RETRY_PREFIX):
+            raise RefusedError(
+                ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {header.topic}"
+            )
+        if len(body) > self._max_body_bytes:
+            raise self._illegal()
+        if header.sys_flag & COMPRESSED:
+            body = self._unpack_batch(header, body)
+        common = (header.properties or "").removesuffix(PROPERTY_SEPARATOR)
+        if header.sys_flag & _TRANSACTION_FLAGS or read_properties(common, "").detour is not None:
+            raise _no_detours()
+        tail = f"{common}{PROPERTY_SEPARATOR}{self._cluster}" if common else self._cluster
+        try:
+            pieces = [(piece, read_properties(piece.properties_text, tail)) for piece in decode_batch(body)]
+        except BatchError as error:
+            raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error}") from error
+        if not pieces:
+            raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, "the message is illegal: the batch holds no message")
+        for piece, properties in pieces:
+            if len(properties.stored) > MAX_PROPERTIES_BYTES:
+                raise self._illegal()
+            if self._segments_are_small:
+                self._check_fits(piece.body, properties)
+            if properties.detour is not None:
+                raise _no_detours()
+        return pieces
+
+
+def _no_detours() -> RefusedError:
+    return RefusedError(
+        ResponseCode.MESSAGE_ILLEGAL,
+        "the message is illegal: a batch does not support delayed or transactional messages",
+    )

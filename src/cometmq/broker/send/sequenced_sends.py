@@ -1,0 +1,171 @@
+"""Batch sends whose producer numbers its messages: each message is stored once, however often it is sent.
+
+An extension of CometMQ's, by the property ``PRODUCER_SEQUENCE`` of a SEND_BATCH_MESSAGE (320) and the request
+OPEN_PRODUCER (20001), which other brokers answer with REQUEST_CODE_NOT_SUPPORTED; ``docs/exactly-once.md`` has the
+protocol. For other batches this costs one search in their properties.
+"""
+
+from __future__ import annotations
+
+import itertools
+from functools import partial
+from typing import Any, Final
+
+from cometmq.broker.context import BrokerContext
+from cometmq.broker.send.producer_sequences import UNKNOWN_CRC, Lane, ProducerSequenceLog, ProducerState, lane_name
+from cometmq.broker.turn.answers import OneAnswer
+from cometmq.broker.turn.inner_message import InnerMessage, SendProperties, Stored
+from cometmq.broker.turn.targets import RefusedError, SendHeader
+from cometmq.limits import MAX_PROPERTIES_BYTES
+from cometmq.message.batch import BatchPiece
+from cometmq.message.names import PRODUCER_RUNS_TOPIC
+from cometmq.message.producer_sequence import (
+    ProducerLane,
+    ProducerLanes,
+    ProducerSequence,
+    SequenceError,
+    is_producer_id,
+    parse_sequence,
+)
+from cometmq.message.properties import PRODUCER_SEQUENCE, PROPERTY_SEPARATOR, decode_properties, encode_properties
+from cometmq.message.sysflag import TRANSACTION_PREPARED
+from cometmq.remoting.bodies import encode_body
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.headers import OpenProducerRequestHeader, OpenProducerResponseHeader, SendMessageResponseHeader
+from cometmq.remoting.permissions import ANY_ACCOUNT
+from cometmq.remoting.processors import Request, Response, answers
+from cometmq.remoting.server_connection import ServerConnection
+from cometmq.store.message_store import ConsumeQueue
+
+Pieces = list[tuple[BatchPiece, SendProperties]]
+_SEPARATOR: Final = PROPERTY_SEPARATOR.encode()
+_LATE: Final = Response(ResponseCode.SYSTEM_BUSY, remark="the disk has not taken the log in time, try again")
+
+
+class SequencedSends:
+    """Checks and notes the sequences of batch sends."""
+
+    def __init__(self, broker: BrokerContext, sequences: ProducerSequenceLog) -> None:
+        self._sequences = sequences
+        self._turn = broker.turn
+        self._store = broker.store
+        self._answers = broker.answers
+        self._store_host = broker.host
+        self._clock = broker.clock
+
+    @answers(RequestCode.OPEN_PRODUCER, header=OpenProducerRequestHeader, permission=ANY_ACCOUNT)
+    def open(self, connection: ServerConnection, request: Request[Any], _body: bytes) -> Response | None:
+        """Begin or go on with a batch of a producer; answer with its epoch, and its last message in each queue.
+
+        The answer comes once the log has the run, so that earlier runs stay fenced after a crash or a failover. When
+        that takes longer than ``syncFlushTimeout``, it is SYSTEM_BUSY, and the producer asks again.
+        """
+        header: OpenProducerRequestHeader = request.header
+        if not is_producer_id(header.producer) or header.batch < 0:
+            return Response(
+                ResponseCode.INVALID_PARAMETER,
+                remark=f"{header.producer!r} is no name of a producer, or batch {header.batch} is negative",
+            )
+        try:
+            state = self._sequences.table().open(header.producer, header.batch)
+        except RefusedError as refused:
+            return refused.response()
+        lanes = {
+            name: ProducerLane(lane.next, None if lane.crc == UNKNOWN_CRC else lane.crc, lane.note)
+            for name, lane in state.lanes.items()
+        }
+        answer = Response(header=OpenProducerResponseHeader(epoch=state.epoch), body=encode_body(ProducerLanes(lanes)))
+        once = OneAnswer(connection, request)
+
+        def stored(outcome: Stored | RefusedError) -> None:
+            once.give(answer if isinstance(outcome, Stored) else outcome.response())
+
+        try:
+            record = run_record(header.producer, state, self._store_host, self._clock.now_ms())
+            self._turn.put_inner(record, stored, late=partial(once.give, _LATE))
+        except RefusedError as refused:
+            stored(refused)
+        return None
+
+    def take(self, header: SendHeader) -> ProducerSequence | None:
+        """Take the sequence of a batch out of its properties; ``None`` when it has none.
+
+        :raises RefusedError: it cannot be read.
+        """
+        text = header.properties
+        if not text or PRODUCER_SEQUENCE not in text:
+            return None
+        properties = decode_properties(text)
+        value = properties.pop(PRODUCER_SEQUENCE, None)
+        if value is None:
+            return None
+        header.properties = encode_properties(properties)
+        try:
+            return parse_sequence(value)
+        except SequenceError as error:
+            raise _illegal(f"property {PRODUCER_SEQUENCE}: {error}") from error
+
+    def stored_before(self, sequence: ProducerSequence, queue: ConsumeQueue, pieces: Pieces) -> Response | None:
+        """Remove the stored messages from ``pieces``; when all are stored, return their original answer.
+
+        :raises RefusedError: as ``ProducerSequences.stored_of``, or the sequence is not that of the batch.
+        """
+        if sequence.count != len(pieces):
+            raise _illegal(f"its sequence has {sequence.count} messages, the batch {len(pieces)}")
+        lane = lane_name(queue.topic, queue.queue_id)
+        table = self._sequences.table()
+        stored = table.stored_of(sequence, lane)
+        if stored == len(pieces):
+            return self._original(sequence, queue, table.lane(sequence.producer, lane))
+        del pieces[:stored]
+        left = ProducerSequence(
+            sequence.producer,
+            sequence.batch,
+            sequence.epoch,
+            sequence.first + stored,
+            sequence.count - stored,
+            sequence.crc,
+            sequence.note,
+        )
+        head = pieces[0][1]
+        head.stored += _SEPARATOR + f"{PRODUCER_SEQUENCE}\x01{left.text()}".encode()
+        if len(head.stored) > MAX_PROPERTIES_BYTES:
+            raise _illegal("its properties and the sequence have more than 32 KB")
+        return None
+
+    def put(self, sequence: ProducerSequence, queue: ConsumeQueue, first: tuple[int, int]) -> None:
+        """Note messages that were put; ``first`` has the log offset and queue offset of the first one."""
+        stored = Stored(*first)
+        lane = lane_name(queue.topic, queue.queue_id)
+        self._turn.notify(self._sequences.table().put(sequence, lane, stored), stored)
+
+    def _original(self, sequence: ProducerSequence, queue: ConsumeQueue, lane: Lane) -> Response:
+        """The answer of the time when the messages were stored; for older messages only that they are stored."""
+        if lane.first != sequence.first:
+            return Response(
+                header=SendMessageResponseHeader(msg_id="", queue_id=queue.queue_id, queue_offset=-1),
+                remark="stored before",
+                ext=self._answers.ext,
+            )
+        records = self._store.records(lane.physical_offset, self._store.max_physical_offset)
+        offsets = tuple(offset for offset, _ in itertools.islice(records, sequence.count))
+        return self._answers.original(queue.queue_id, lane.queue_offset, offsets)
+
+
+def _illegal(why: str) -> RefusedError:
+    return RefusedError(ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {why}")
+
+
+def run_record(producer: str, state: ProducerState, store_host: bytes, now_ms: int) -> InnerMessage:
+    """The record of a run that begins: with it all earlier runs stay fenced, even if the file is lost."""
+    sequence = ProducerSequence(producer, state.batch, state.epoch, 0, 0, 0)
+    return InnerMessage(
+        PRODUCER_RUNS_TOPIC,
+        0,
+        b"",
+        f"{PRODUCER_SEQUENCE}\x01{sequence.text()}",
+        0,
+        TRANSACTION_PREPARED,  # such records are in no queue, here and at Apache's brokers
+        now_ms,
+        store_host,
+    )

@@ -1,0 +1,345 @@
+"""Connected producers and consumers by group and connection (``ProducerManager``, ``ConsumerManager``).
+
+A heartbeat enters a client. It leaves when it says so, when its connection closes, or after
+:data:`~cometmq.limits.CLIENT_EXPIRY_SECONDS` of silence.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from cometmq.clock import Clock
+from cometmq.index import Index
+from cometmq.limits import (
+    CLIENT_EXPIRY_SECONDS,
+    MAX_GROUP_MEMBERS,
+    MAX_GROUPS,
+    MAX_LIVE_SUBSCRIPTION_CHARS,
+    SUBSCRIPTION_OVERHEAD_CHARS,
+)
+from cometmq.remoting.bodies import ConsumerData, HeartbeatData, SubscriptionData
+from cometmq.remoting.server_connection import ServerConnection
+
+_log = logging.getLogger(__name__)
+BROADCASTING: Final = "BROADCASTING"
+
+
+class ClientChannel(msgspec.Struct, eq=False):
+    """One client on one connection, as its last heartbeat described it (``ClientChannelInfo``)."""
+
+    connection: ServerConnection
+    client_id: str
+    language: str
+    version: int
+    last_update: float
+    """Monotonic seconds of the last heartbeat."""
+    last_update_ms: int
+    """Wall time of the last heartbeat in milliseconds, for tools."""
+
+
+class ConsumerGroup(msgspec.Struct, eq=False):
+    """The live members of one consumer group and their subscriptions (``ConsumerGroupInfo``)."""
+
+    name: str
+    consume_type: str
+    message_model: str
+    consume_from_where: str
+    subscriptions: dict[str, SubscriptionData]
+    channels: dict[ServerConnection, ClientChannel]
+    subscription_chars: int = 0
+    """Size of the subscriptions, see :func:`subscription_chars`."""
+    contradiction: str = ""
+    """The contradiction that was logged last: it comes back with each heartbeat."""
+
+    @property
+    def client_ids(self) -> list[str]:
+        """Client ids of all channels; one stands twice when its client has two connections."""
+        return [channel.client_id for channel in self.channels.values()]
+
+    def subscribe(self, subscriptions: Iterable[SubscriptionData]) -> bool:
+        """Take over the subscriptions of a heartbeat; return whether the set of topics changed.
+
+        A newer version for the same topic replaces the old one in silence.
+        """
+        changed = False
+        named: set[str] = set()
+        for subscription in subscriptions:
+            named.add(subscription.topic)
+            old = self.subscriptions.get(subscription.topic)
+            if old is None:
+                changed = True
+            if old is None or subscription.sub_version > old.sub_version:
+                self.subscriptions[subscription.topic] = subscription
+        for topic in [topic for topic in self.subscriptions if topic not in named]:
+            del self.subscriptions[topic]
+            changed = True
+        return changed
+
+
+def contradiction_of(group: ConsumerGroup, data: ConsumerData) -> str:
+    """Return how a heartbeat contradicts what the other members of its group subscribe to; empty if it does not.
+
+    The text is the same in whichever order the members come.
+    """
+    wanted = {found.topic: f"{found.expression_type} {found.sub_string}" for found in data.subscription_data_set}
+    known = {topic: f"{found.expression_type} {found.sub_string}" for topic, found in group.subscriptions.items()}
+    if wanted == known:
+        return ""
+    topic = min(topic for topic in wanted.keys() | known.keys() if wanted.get(topic) != known.get(topic))
+    first, second = sorted((wanted.get(topic, "not at all"), known.get(topic, "not at all")))
+    return f"topic {topic}: one member subscribes by {first}, another by {second}"
+
+
+GroupChanged = Callable[[ConsumerGroup], None]
+
+
+def subscription_chars(subscription: SubscriptionData) -> int:
+    """The size of one subscription for the limit: its texts, and something for itself and each tag and code."""
+    codes = subscription.code_set
+    return (
+        SUBSCRIPTION_OVERHEAD_CHARS
+        + len(subscription.topic)
+        + len(subscription.expression_type)
+        + selection_chars(subscription)
+        + 8 * (len(subscription.tags_set) + len(codes))
+    )
+
+
+def selection_chars(subscription: SubscriptionData) -> int:
+    """Characters of a subscription's expression, tags and codes."""
+    codes = subscription.code_set
+    return (
+        len(subscription.sub_string)
+        + sum(map(len, subscription.tags_set))
+        + sum(len(code) if isinstance(code, str) else code.bit_length() // 3 for code in codes)
+    )
+
+
+class ConsumerManager:
+    """Live consumers by group; ``on_change`` is called with each group whose members or topics changed."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, ConsumerGroup] = {}
+        self._names_of: Index[ServerConnection, str] = Index()
+        """The groups of each connection: many connections are lost at once, and there are many groups."""
+        self._chars = 0
+        self._members = 0
+        self.on_change: list[GroupChanged] = []
+
+    def get(self, group: str) -> ConsumerGroup | None:
+        """The live members of a group, or ``None`` when it has none."""
+        return self._groups.get(group)
+
+    @property
+    def groups(self) -> Mapping[str, ConsumerGroup]:
+        """All groups with live members; not to be changed."""
+        return self._groups
+
+    def knows(self, connection: ServerConnection) -> bool:
+        """Tell whether a member of any group is on the connection."""
+        return connection in self._names_of
+
+    def groups_of(self, topic: str) -> set[str]:
+        """The groups that subscribe to a topic now (``queryTopicConsumeByWho``)."""
+        return {name for name, group in self._groups.items() if topic in group.subscriptions}
+
+    def has_room(self, consumers: Iterable[ConsumerData], connection: ServerConnection) -> bool:
+        """Tell whether all of a heartbeat's consumers may be entered; those that take no more room always may."""
+        groups = members = chars = 0
+        for data in consumers:
+            group = self._groups.get(data.group_name)
+            groups += group is None
+            members += group is None or connection not in group.channels
+            chars += sum(map(subscription_chars, data.subscription_data_set))
+            chars -= 0 if group is None else group.subscription_chars
+        return (
+            (not groups or len(self._groups) + groups <= MAX_GROUPS)
+            and (not members or self._members + members <= MAX_GROUP_MEMBERS)
+            and (chars <= 0 or self._chars + chars <= MAX_LIVE_SUBSCRIPTION_CHARS)
+        )
+
+    def register(self, data: ConsumerData, channel: ClientChannel) -> None:
+        """Enter or refresh one consumer from its heartbeat."""
+        group = self._groups.get(data.group_name)
+        if group is None:
+            group = self._groups[data.group_name] = ConsumerGroup(
+                data.group_name, data.consume_type, data.message_model, data.consume_from_where, {}, {}
+            )
+        group.consume_type = data.consume_type
+        group.message_model = data.message_model
+        group.consume_from_where = data.consume_from_where
+        joined = channel.connection not in group.channels
+        if group.channels.keys() - {channel.connection}:
+            _warn_of_contradiction(group, data)
+        self._members += joined
+        group.channels[channel.connection] = channel
+        self._names_of.add(channel.connection, data.group_name)
+        subscribed = group.subscribe(data.subscription_data_set)
+        self._chars -= group.subscription_chars
+        group.subscription_chars = sum(map(subscription_chars, group.subscriptions.values()))
+        self._chars += group.subscription_chars
+        if subscribed or joined:
+            self._changed(group)
+
+    def unregister(self, group_name: str, connection: ServerConnection) -> None:
+        """Take the member on ``connection`` out of a group."""
+        group = self._groups.get(group_name)
+        if group is None or group.channels.pop(connection, None) is None:
+            return
+        self._members -= 1
+        self._names_of.remove(connection, group_name)
+        if not group.channels:
+            del self._groups[group_name]
+            self._chars -= group.subscription_chars
+        self._changed(group)
+
+    def unregister_all(self, connection: ServerConnection) -> None:
+        """Take out every member on ``connection``."""
+        for name in self._names_of.of(connection):
+            self.unregister(name, connection)
+
+    def channels(self) -> list[ClientChannel]:
+        """Every live channel; one appears once for each group it is in."""
+        return [channel for group in self._groups.values() for channel in group.channels.values()]
+
+    def _changed(self, group: ConsumerGroup) -> None:
+        for listener in self.on_change:
+            listener(group)
+
+
+def _warn_of_contradiction(group: ConsumerGroup, data: ConsumerData) -> None:
+    contradiction = contradiction_of(group, data)
+    if contradiction and contradiction != group.contradiction:
+        group.contradiction = contradiction
+        _log.warning(
+            "members of group %s contradict each other and lose messages: %s (all need the same subscriptions; "
+            "cometmq group describe %s shows them)",
+            group.name,
+            contradiction,
+            group.name,
+        )
+
+
+class ProducerManager:
+    """Live producers by group."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, dict[ServerConnection, ClientChannel]] = {}
+        self._names_of: Index[ServerConnection, str] = Index()
+        self._client_of: dict[ServerConnection, str] = {}
+        self._connections_of: Index[str, ServerConnection] = Index()
+        """By client id, so that a reply finds its requester at once."""
+        self._members = 0
+
+    @property
+    def groups(self) -> Mapping[str, Mapping[ServerConnection, ClientChannel]]:
+        """All groups with live producers; not to be changed."""
+        return self._groups
+
+    def has_room(self, groups: Iterable[str], connection: ServerConnection) -> bool:
+        """Tell whether producers of all these groups may be entered."""
+        joined = set(groups).difference(self._names_of.get(connection, ()))
+        new = joined.difference(self._groups)
+        return (not new or len(self._groups) + len(new) <= MAX_GROUPS) and (
+            not joined or self._members + len(joined) <= MAX_GROUP_MEMBERS
+        )
+
+    def register(self, group: str, channel: ClientChannel) -> None:
+        """Enter or refresh one producer from its heartbeat."""
+        connection = channel.connection
+        channels = self._groups.setdefault(group, {})
+        self._members += connection not in channels
+        channels[connection] = channel
+        self._names_of.add(connection, group)
+        if self._client_of.get(connection) != channel.client_id:
+            self._forget_client(connection)
+            self._client_of[connection] = channel.client_id
+            self._connections_of.add(channel.client_id, connection)
+
+    def knows(self, connection: ServerConnection) -> bool:
+        """Tell whether a producer is on the connection."""
+        return connection in self._names_of
+
+    def connection_of(self, client_id: str) -> ServerConnection | None:
+        """The newest connection of a client that produces, ``None`` when it has none."""
+        return next(reversed(self._connections_of.get(client_id, {})), None)
+
+    def _forget_client(self, connection: ServerConnection) -> None:
+        client_id = self._client_of.pop(connection, None)
+        if client_id is not None:
+            self._connections_of.remove(client_id, connection)
+
+    def unregister(self, group: str, connection: ServerConnection) -> None:
+        """Take the producer on ``connection`` out of a group."""
+        channels = self._groups.get(group)
+        if channels is not None and channels.pop(connection, None) is not None:
+            self._members -= 1
+            self._names_of.remove(connection, group)
+            if connection not in self._names_of:
+                self._forget_client(connection)
+            if not channels:
+                del self._groups[group]
+
+    def unregister_all(self, connection: ServerConnection) -> None:
+        """Take out every producer on ``connection``."""
+        for name in self._names_of.of(connection):
+            self.unregister(name, connection)
+
+    def channels(self) -> list[ClientChannel]:
+        """Every live channel; one appears once for each group it is in."""
+        return [channel for channels in self._groups.values() for channel in channels.values()]
+
+
+class ClientRegistry:
+    """Producers and consumers together, with their common ways to leave (``ClientHousekeepingService``)."""
+
+    def __init__(self, *, clock: Clock) -> None:
+        self._clock = clock
+        self._watched: set[ServerConnection] = set()
+        self.producers = ProducerManager()
+        self.consumers = ConsumerManager()
+
+    def channel(self, connection: ServerConnection, client_id: str, language: str, version: int) -> ClientChannel:
+        """Describe the client behind a heartbeat; from now on its connection is watched for closing."""
+        if connection not in self._watched:
+            self._watched.add(connection)
+            connection.on_close.append(self.connection_closed)
+        return ClientChannel(connection, client_id, language, version, self._clock.monotonic(), self._clock.now_ms())
+
+    def has_room(self, data: HeartbeatData, connection: ServerConnection) -> bool:
+        """Tell whether all clients of a heartbeat may be entered without breaking a limit."""
+        producers = (producer.group_name for producer in data.producer_data_set)
+        return self.producers.has_room(producers, connection) and (
+            self.consumers.has_room(data.consumer_data_set, connection)
+        )
+
+    def is_stranger(self, connection: ServerConnection, group_name: str, client_id: str) -> bool:
+        """Tell whether a connection is known by its heartbeats, and not as this member of this consumer group.
+
+        A connection without a heartbeat yet may be anybody's: after a broker's start other requests may come first.
+        """
+        if not self.consumers.knows(connection) and not self.producers.knows(connection):
+            return False
+        group = self.consumers.get(group_name)
+        channel = None if group is None else group.channels.get(connection)
+        return channel is None or channel.client_id != client_id
+
+    def connection_closed(self, connection: ServerConnection) -> None:
+        """Take out all clients on a closed connection."""
+        self._watched.discard(connection)
+        self.producers.unregister_all(connection)
+        self.consumers.unregister_all(connection)
+
+    def expire(self) -> None:
+        """Take out, group by group, the clients that have sent no heartbeat for the expiry time."""
+        horizon = self._clock.monotonic() - CLIENT_EXPIRY_SECONDS
+        for name, channels in list(self.producers.groups.items()):
+            for channel in [channel for channel in channels.values() if channel.last_update < horizon]:
+                self.producers.unregister(name, channel.connection)
+        for name, group in list(self.consumers.groups.items()):
+            for channel in [channel for channel in group.channels.values() if channel.last_update < horizon]:
+                self.consumers.unregister(name, channel.connection)

@@ -1,0 +1,74 @@
+"""The consumer groups of this broker (``SubscriptionGroupManager``).
+
+A group is made by an administrator or on first use. Group names are as strict as topic names, because the name of a
+group becomes the name of its retry topic and so of directories (Apache does not check them).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from cometmq.broker.config import LiveConfig
+from cometmq.broker.tables.versioned_table import INT32_MAX, VersionedTable
+from cometmq.clock import Clock
+from cometmq.limits import MAX_GROUPS, MAX_TOPIC_QUEUES
+from cometmq.message.names import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS, check_group
+from cometmq.remoting.bodies import SubscriptionGroupConfig, SubscriptionGroupWrapper
+
+_log = logging.getLogger(__name__)
+
+
+class SubscriptionGroupManager(VersionedTable[SubscriptionGroupConfig]):
+    """The table of consumer groups and ``config/subscriptionGroup.json``."""
+
+    kind = SubscriptionGroupConfig
+    noun = "group"
+    field = "subscriptionGroupTable"
+
+    def __init__(self, live: LiveConfig, path: Path, *, clock: Clock) -> None:
+        super().__init__(path, clock=clock)
+        self._live = live
+
+    def wrapper(self) -> SubscriptionGroupWrapper:
+        """The body that slaves and tools get."""
+        return SubscriptionGroupWrapper(subscription_group_table=dict(self._table), data_version=self.version)
+
+    def name_of(self, row: SubscriptionGroupConfig) -> str:
+        """The group's name."""
+        return row.group_name
+
+    def wrong_name(self, name: str) -> str | None:
+        """As ``check_group`` says."""
+        return check_group(name)
+
+    def wrong_row(self, row: SubscriptionGroupConfig) -> str | None:
+        """A number of queues or retries that cannot be."""
+        if not 0 <= row.retry_queue_nums <= MAX_TOPIC_QUEUES:
+            return f"retryQueueNums={row.retry_queue_nums}"
+        if not -INT32_MAX <= row.retry_max_times <= INT32_MAX:
+            return f"retryMaxTimes={row.retry_max_times}"
+        return None
+
+    def built_in(self) -> Iterable[SubscriptionGroupConfig]:
+        """The groups of the system."""
+        return (SubscriptionGroupConfig(group_name=name) for name in SYSTEM_GROUPS)
+
+    def take_over(self, wrapper: SubscriptionGroupWrapper) -> Iterator[None]:
+        """Become a copy of a master's table, slice by slice."""
+        return self._take_over(wrapper.subscription_group_table, wrapper.data_version)
+
+    def find(self, group: str) -> SubscriptionGroupConfig | None:
+        """The configuration of a group; made now if that is on, the name is valid and there is room."""
+        found = self._table.get(group)
+        if found is not None:
+            return found
+        if not self._live.current.auto_create_subscription_group and not group.startswith(SYSTEM_GROUP_PREFIX):
+            return None
+        if check_group(group) is not None or len(self._table) >= MAX_GROUPS:
+            return None
+        created = SubscriptionGroupConfig(group_name=group)
+        _log.info("create subscription group %s on first use", group)
+        self.put(created)
+        return created

@@ -1,0 +1,194 @@
+"""Locks of queues that are consumed in order, and their file (``RebalanceLockManager``).
+
+Members of an orderly group read only queues that they hold a lock of. A lock lasts for
+:data:`~cometmq.limits.LOCK_SECONDS` from its last renewal, twice as long as clients trust one, so that a queue never
+has two readers, however a member was lost. A connection that closes frees nothing, since its client may go on over
+another one. A member that says that it leaves frees all that it holds, also what it would have unlocked later: Java's
+client forgets its delayed unlocks when it is shut down.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import msgspec
+
+from cometmq.broker.tables.table_file import set_aside
+from cometmq.clock import Clock
+from cometmq.limits import LOCK_SECONDS, LOCK_TRUST_SECONDS, MAX_LOCKED_QUEUES
+from cometmq.remoting.bodies import MessageQueue
+
+_log = logging.getLogger(__name__)
+
+
+class _Lock(msgspec.Struct, gc=False):
+    client_id: str
+    renewed_at: float
+    """Monotonic seconds."""
+
+
+class HeldQueues(msgspec.Struct, frozen=True, array_like=True):
+    """Queues of one topic that a client holds."""
+
+    group: str
+    client_id: str
+    topic: str
+    broker_name: str
+    queue_ids: list[int]
+
+
+class RebalanceLockManager:
+    """The locks of all groups; ``on_change`` is called when a queue has another holder, or none."""
+
+    def __init__(self, *, clock: Clock) -> None:
+        self._clock = clock
+        self.on_change: Callable[[], None] = lambda: None
+        self._groups: dict[str, dict[MessageQueue, _Lock]] = {}
+        self._texts: dict[str, bytes] = {}
+        """The locks of each group as the file has them, where none has changed since."""
+        self._count = 0
+
+    @property
+    def count(self) -> int:
+        """Locks held, also those that will be dropped at the next look."""
+        return self._count
+
+    def holder(self, group: str, queue: MessageQueue) -> str | None:
+        """The client that holds the queue now, or ``None``."""
+        lock = self._groups.get(group, {}).get(queue)
+        if lock is None or self._clock.monotonic() - lock.renewed_at > LOCK_SECONDS:
+            return None
+        return lock.client_id
+
+    def try_lock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> list[MessageQueue] | None:
+        """Lock or renew, and return the queues that the client holds now; ``None`` when there is no room for them.
+
+        A queue is granted when it is free, the client's own, or its lock has not been renewed in time.
+        """
+        now = self._clock.monotonic()
+        locks = self._groups.get(group, {})
+        wanted = dict.fromkeys(queues)
+        if self._count + sum(queue not in locks for queue in wanted) > MAX_LOCKED_QUEUES:
+            return None
+        granted = []
+        is_new = False
+        for queue in wanted:
+            if self.holder(group, queue) not in (None, client_id):
+                continue
+            lock = locks.get(queue)
+            if lock is None:
+                self._count += 1
+            elif lock.client_id != client_id:
+                _log.info("%s of group %s goes to %s: the lock of %s expired", queue, group, client_id, lock.client_id)
+            is_new = is_new or lock is None or lock.client_id != client_id
+            locks[queue] = _Lock(client_id, now)
+            granted.append(queue)
+        if is_new:
+            self._groups[group] = locks
+            self._texts.pop(group, None)
+            self.on_change()
+        return granted
+
+    def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
+        """Free those of the queues that the client holds; others' locks stay."""
+        locks = self._groups.get(group, {})
+        self._drop(group, [queue for queue in queues if queue in locks and locks[queue].client_id == client_id])
+
+    def unlock_all(self, group: str, client_id: str) -> None:
+        """Free all that a member of a group holds: it leaves."""
+        locks = self._groups.get(group, {})
+        self._drop(group, [queue for queue, lock in locks.items() if lock.client_id == client_id])
+
+    def expire(self) -> None:
+        """Drop the locks whose time is up."""
+        horizon = self._clock.monotonic() - LOCK_SECONDS
+        for group, locks in list(self._groups.items()):
+            self._drop(group, [queue for queue, lock in locks.items() if lock.renewed_at < horizon])
+
+    def _drop(self, group: str, queues: Iterable[MessageQueue]) -> None:
+        dropped = dict.fromkeys(queues)
+        if not dropped:
+            return
+        locks = self._groups[group]
+        for queue in dropped:
+            del locks[queue]
+        self._count -= len(dropped)
+        if not locks:
+            del self._groups[group]
+        self._texts.pop(group, None)
+        self.on_change()
+
+    # --- over restarts ------------------------------------------------------------------------
+    def held(self) -> list[HeldQueues]:
+        """All locks, without their times."""
+        return [some for group in self._groups for some in self._held_of(group)]
+
+    def _held_of(self, group: str) -> list[HeldQueues]:
+        found: dict[tuple[str, str, str], list[int]] = {}
+        for queue, lock in self._groups[group].items():
+            found.setdefault((lock.client_id, queue.topic, queue.broker_name), []).append(queue.queue_id)
+        return [HeldQueues(group, *names, numbers) for names, numbers in found.items()]
+
+    def text(self) -> bytes:
+        """The result of :meth:`held` as JSON; only groups whose locks changed since are encoded."""
+        for group in self._groups:
+            if group not in self._texts:
+                self._texts[group] = msgspec.json.encode(self._held_of(group))[1:-1]
+        return b"[%s]" % b",".join([self._texts[group] for group in self._groups])
+
+    def restore(self, held: Iterable[HeldQueues]) -> None:
+        """Restore the locks of before a restart, for as long as clients trust a lock from their last request."""
+        renewed_at = self._clock.monotonic() - LOCK_SECONDS + LOCK_TRUST_SECONDS
+        for some in held:
+            locks = self._groups.setdefault(some.group, {})
+            for queue_id in some.queue_ids:
+                locks[MessageQueue(some.topic, some.broker_name, queue_id)] = _Lock(some.client_id, renewed_at)
+        self._texts.clear()
+        self._count = sum(map(len, self._groups.values()))
+
+
+class LockFile:
+    """``comet/locks.json``: a broker that was restarted gives nobody a queue that its holder still reads.
+
+    The file is written when a lock changes hands, before the request that did it is answered; renewals are not
+    written. It is not flushed to the disk, which others would wait for: after a power cut no client trusts its locks
+    any more by the time that the machine is up again. (Apache's broker forgets all locks.)
+
+    ``on_due`` is called when the file should be written.
+    """
+
+    def __init__(self, locks: RebalanceLockManager, path: Path) -> None:
+        self._locks = locks
+        self._path = path
+        self._due = False
+        self.on_due: Callable[[], None] = self.save
+        locks.on_change = self._changed
+
+    def load(self) -> None:
+        """Read the locks of before the restart; there are none without the file, or when it is damaged."""
+        try:
+            held = msgspec.json.decode(self._path.read_bytes(), type=list[HeldQueues])
+        except FileNotFoundError:
+            return
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            _log.warning("%s", set_aside(self._path, f"cannot be used, locks of queues are forgotten: {error}"))
+            return
+        self._locks.restore(held)
+
+    def _changed(self) -> None:
+        self._due = True
+        self.on_due()
+
+    def save(self) -> None:
+        """Write the file if a lock changed hands; on a full or broken disk it stays due for the next call."""
+        if self._due:
+            fresh = self._path.with_name(self._path.name + ".tmp")
+            try:
+                fresh.parent.mkdir(parents=True, exist_ok=True)
+                fresh.write_bytes(self._locks.text())
+                fresh.replace(self._path)
+                self._due = False
+            except OSError as error:
+                _log.error("cannot write %s: %s; it will be tried again", self._path, error)

@@ -1,0 +1,154 @@
+"""The file of one of the broker's tables: read once, written after changes, tried again when the disk was full.
+
+A file that cannot be read is set aside, and :mod:`cometmq.broker.tables.table_recovery` completes the table.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from cometmq import fastjson
+from cometmq.config_file import ConfigFile
+from cometmq.remoting.bodies import BodyError, decode_body, to_builtins
+from cometmq.store.recovery.load import Findings
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_SHOWN_CHARS: Final = 200
+"""Characters of a reason that are shown."""
+
+
+def set_aside(path: Path, why: str) -> str:
+    """Move a file below the store's ``config`` or ``comet`` into ``comet/quarantine``; return a line about it."""
+    found = Findings(path.parent.parent)
+    try:
+        found.set_aside(path, why)
+    except OSError as error:
+        return f"{found.name(path)}: {why}; it cannot be set aside: {error.strerror}"
+    return found.lines[0]
+
+
+def offset_table(loaded: Any) -> dict[str, Any]:
+    """The offsets in a file that has them under ``offsetTable``."""
+    table = loaded["offsetTable"]
+    if not isinstance(table, dict):
+        raise TypeError("its offsetTable is no table")
+    return table
+
+
+def int64(value: Any) -> int:
+    """An offset as files have it: a number, or its decimal text, from 0 to 2^63 - 1.
+
+    :raises ValueError: it is none.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise ValueError(f"{value!r} is no offset")
+    number = int(value)
+    if not 0 <= number < 1 << 63:
+        raise ValueError(f"{number} is no offset")
+    return number
+
+
+class TurnWriter:
+    """Writes the tables that changed in a turn of the loop once, at its end, before the turn is answered.
+
+    The files are written once, however many topics and groups the requests of a turn make.
+
+    :param write: writes all tables that are due.
+    :param schedule: ends a turn soon.
+    """
+
+    def __init__(self, write: Callable[[], None], schedule: Callable[[], None]) -> None:
+        self._write = write
+        self._schedule = schedule
+        self._changed = False
+
+    def changed(self) -> None:
+        """A table changed in this turn."""
+        self._changed = True
+        self._schedule()
+
+    def end_turn(self) -> None:
+        """Write the tables that changed; a failed write is not repeated at each turn."""
+        if self._changed:
+            self._changed = False
+            self._write()
+
+
+class TableFile:
+    """Keeps a table in ``config/NAME.json`` (``ConfigManager``).
+
+    A file that cannot be used is set aside, and so is a ``.bak``: neither keeps the broker from serving its messages.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = ConfigFile(path)
+        self._due = False
+        self.failed = False
+        """True if the last write failed."""
+        self.is_whole = True
+        """True if ``load`` found all that was written last; false after a damage or without the file."""
+        self.findings: list[str] = []
+        """A line for each thing that ``load`` found wrong."""
+
+    def load(self, form: Callable[[Any], T]) -> T | None:
+        """The table in the file, else in its ``.bak``; ``None`` when neither can be used.
+
+        :param form: makes the table of the JSON; raises ``ValueError``, ``TypeError`` or ``BodyError`` when it cannot.
+        """
+        self.findings = []
+        backup = self.path.with_name(self.path.name + ".bak")
+        found = self._read(self.path, form)
+        self.is_whole = found is not None
+        if found is None:
+            found = self._read(backup, form)
+            if found is not None:
+                self._due = True
+                self.findings.append(f"config/{backup.name} is used, the table as it was before its last change")
+        return found
+
+    def _read(self, path: Path, form: Callable[[Any], T]) -> T | None:
+        try:
+            return form(fastjson.loads(path.read_bytes()))
+        except FileNotFoundError:
+            return None
+        except BodyError as error:
+            why = error.message
+        except OSError as error:
+            why = error.strerror or str(error)
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+            why = f"{type(error).__name__}: {error}"
+        self.findings.append(set_aside(path, f"cannot be used: {why[:_SHOWN_CHARS]}"))
+        return None
+
+    def load_body(self, kind: type[T]) -> T | None:
+        """The table as a typed body; see :meth:`load`."""
+        return self.load(lambda loaded: decode_body(kind, fastjson.dumps(loaded)))
+
+    def changed(self) -> None:
+        """The table changed: the next ``save`` writes it."""
+        self._due = True
+
+    def take_due(self) -> bool:
+        """Tell whether there is something to write; a caller that gets True must ``write`` it."""
+        due, self._due = self._due, False
+        return due
+
+    def write(self, table: Any) -> None:
+        """Write a body; on a full or broken disk it is due again."""
+        self.write_text(fastjson.dumps_pretty(to_builtins(table)))
+
+    def write_text(self, text: bytes | Iterable[bytes]) -> None:
+        """Write the text of a body, whole or in pieces; on a full or broken disk it is due again."""
+        try:
+            self._file.save(text)
+            self.failed = False
+        except OSError as error:
+            self._due = self.failed = True
+            _log.error("cannot write %s: %s; it will be tried again", self.path, error)

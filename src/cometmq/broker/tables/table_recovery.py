@@ -1,0 +1,95 @@
+"""Completes damaged tables: topics from their queues, groups from consumer offsets and retry topics.
+
+A broker that can serve its messages starts. Topics and groups that come back have the settings of new ones; for
+consumer offsets see :attr:`~cometmq.broker.tables.consumer_offsets.ConsumerOffsetManager.lost_of`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from cometmq.broker.tables.consumer_offsets import ConsumerOffsetManager
+from cometmq.broker.tables.groups import SubscriptionGroupManager
+from cometmq.broker.tables.topics import TopicConfigManager
+from cometmq.limits import MAX_GROUPS
+from cometmq.message.names import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_GROUPS, check_group
+from cometmq.remoting.bodies import SubscriptionGroupConfig
+from cometmq.store.message_store import MessageStore
+
+_SHOWN_NAMES = 8
+
+
+def recover_tables(
+    topics: TopicConfigManager, groups: SubscriptionGroupManager, offsets: ConsumerOffsetManager, store: MessageStore
+) -> list[str]:
+    """Complete the tables after ``load`` and write them; return a line for each that was damaged."""
+    on_due = topics.on_due, groups.on_due
+    topics.on_due = groups.on_due = lambda: None  # once, not for each topic and group
+    try:
+        findings = _recover(topics, groups, offsets, store)
+    finally:
+        topics.on_due, groups.on_due = on_due
+    topics.save()
+    groups.save()
+    return findings
+
+
+def bring_back(topics: TopicConfigManager, offsets: ConsumerOffsetManager, store: MessageStore) -> list[str]:
+    """Let no offset stand behind the end of its queue; return a line when some did.
+
+    Such an offset was committed before the log lost its last messages: new ones would be passed over.
+    """
+    ahead: list[tuple[str, str, int, int]] = []
+    for key, of_queues in offsets.table.items():
+        topic, _, group = key.partition("@")
+        if topics.get(topic) is None:
+            continue
+        queues = store.queues().get(topic, {})
+        for queue_id, offset in of_queues.items():
+            end = queues[queue_id].max_offset() if queue_id in queues else 0
+            if offset > end:
+                ahead.append((group, topic, queue_id, end))
+    for group, topic, queue_id, end in ahead:
+        offsets.note(group, topic, queue_id, end)
+    if not ahead:
+        return []
+    names = _names(sorted({group for group, *_ in ahead}))
+    return [f"consumerOffset.json: {names} had come behind the end of {len(ahead)} queues; they go on at the end"]
+
+
+def _recover(
+    topics: TopicConfigManager, groups: SubscriptionGroupManager, offsets: ConsumerOffsetManager, store: MessageStore
+) -> list[str]:
+    findings: list[str] = []
+    if not topics.is_whole:
+        found = [name for name, queues in store.queues().items() if queues and topics.note_queue(name, max(queues))]
+        if found:
+            findings.append(f"topics.json: {_names(found)} taken from their queues, with the settings of new topics")
+    if not groups.is_whole:
+        known = {*(key.partition("@")[2] for key in offsets.table)}
+        for name in topics.table:
+            for prefix in (RETRY_PREFIX, DLQ_PREFIX):
+                if name.startswith(prefix):
+                    known.add(name.removeprefix(prefix))
+        found = sorted(name for name in known if groups.get(name) is None and check_group(name) is None)
+        for name in found[: max(MAX_GROUPS - len(groups.table), 0)]:
+            groups.put(SubscriptionGroupConfig(group_name=name))
+        if found:
+            findings.append(
+                f"subscriptionGroup.json: {_names(found)} taken from consumer offsets and retry topics, with the "
+                "settings of new groups"
+            )
+    if offsets.is_damaged:
+        offsets.lost_of = frozenset(groups.table) - frozenset(SYSTEM_GROUPS)
+        if offsets.lost_of:
+            findings.append(
+                f"consumerOffset.json: where no offset is known {_names(sorted(offsets.lost_of))} begin at the first "
+                "message; what they commit counts, as ever"
+            )
+    return findings
+
+
+def _names(names: Iterable[str]) -> str:
+    names = list(names)
+    more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
+    return ", ".join(names[:_SHOWN_NAMES]) + more

@@ -1,0 +1,227 @@
+"""The topics of this broker (``TopicConfigManager``).
+
+A topic is made by an administrator, by a send to a topic that does not exist (from the default topic that the producer
+names, where that one may be inherited from), or with the first heartbeat of a consumer group (its retry topic).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+from cometmq.broker.config import LiveConfig
+from cometmq.broker.tables.versioned_table import INT32_MAX, VersionedTable
+from cometmq.clock import Clock
+from cometmq.limits import MAX_TOPIC_QUEUES, MAX_TOPICS
+from cometmq.message.names import (
+    AUTO_CREATE_TOPIC,
+    BENCHMARK_TOPIC,
+    OFFSET_MOVED_EVENT,
+    PERM_INHERIT,
+    PERM_READ,
+    PERM_WRITE,
+    SCHEDULE_TOPIC,
+    SELF_TEST_TOPIC,
+    SYSTEM_TOPICS,
+    TIMER_TOPIC,
+    check_topic,
+    reply_topic,
+)
+from cometmq.remoting.bodies import TopicConfig, TopicConfigSerializeWrapper
+
+_log = logging.getLogger(__name__)
+
+READ_WRITE: Final = PERM_READ | PERM_WRITE
+_CLUSTER_TOPIC_QUEUES: Final = 16
+_BENCHMARK_QUEUES: Final = 1024
+_SCHEDULE_QUEUES: Final = 18
+_SINGLE_QUEUE: Final = 1
+
+
+def perm_text(perm: int) -> str:
+    """``RW-`` and so on, as RocketMQ prints permissions (``PermName.perm2String``)."""
+    return "".join(
+        letter if perm & bit else "-" for letter, bit in (("R", PERM_READ), ("W", PERM_WRITE), ("X", PERM_INHERIT))
+    )
+
+
+def describe_topic(config: TopicConfig) -> str:
+    """The text that RocketMQ's answers show for a topic (``TopicConfig.toString``)."""
+    return (
+        f"TopicConfig [topicName={config.topic_name}, readQueueNums={config.read_queue_nums}, "
+        f"writeQueueNums={config.write_queue_nums}, perm={perm_text(config.perm)}, "
+        f"topicFilterType={config.topic_filter_type}, topicSysFlag={config.topic_sys_flag}, "
+        f"order={'true' if config.order else 'false'}]"
+    )
+
+
+class TopicConfigManager(VersionedTable[TopicConfig]):
+    """The table of topics and ``config/topics.json``."""
+
+    kind = TopicConfig
+    noun = "topic"
+    field = "topicConfigTable"
+    is_never_empty = True
+
+    def __init__(self, live: LiveConfig, path: Path, *, clock: Clock) -> None:
+        super().__init__(path, clock=clock)
+        self._live = live
+        self._unsaved: set[str] = set()
+        config = live.current
+        self.system_topics = SYSTEM_TOPICS | {
+            config.broker_cluster_name,
+            config.broker_name,
+            reply_topic(config.broker_cluster_name),
+        }
+
+    @property
+    def is_full(self) -> bool:
+        """Tell whether clients may create no more topics."""
+        return len(self._table) >= MAX_TOPICS
+
+    def is_unsaved(self, topic: str) -> bool:
+        """Tell whether a topic is in memory only, so that its messages would be hidden after a crash."""
+        return topic in self._unsaved
+
+    def wrapper(self) -> TopicConfigSerializeWrapper:
+        """The body that nameservers, slaves and tools get."""
+        return TopicConfigSerializeWrapper(topic_config_table=dict(self._table), data_version=self.version)
+
+    # --- rows -----------------------------------------------------------------------------------
+    def name_of(self, row: TopicConfig) -> str:
+        """The topic's name."""
+        return row.topic_name
+
+    def wrong_name(self, name: str) -> str | None:
+        """As ``check_topic`` says."""
+        return check_topic(name)
+
+    def wrong_row(self, row: TopicConfig) -> str | None:
+        """A number of queues, permission or flag that cannot be."""
+        for what, number, most in (
+            ("readQueueNums", row.read_queue_nums, MAX_TOPIC_QUEUES),
+            ("writeQueueNums", row.write_queue_nums, MAX_TOPIC_QUEUES),
+            ("perm", row.perm, INT32_MAX),
+            ("topicSysFlag", row.topic_sys_flag, INT32_MAX),
+        ):
+            if not 0 <= number <= most:
+                return f"{what}={number}"
+        return None
+
+    def built_in(self) -> Iterable[TopicConfig]:
+        """The topics of the system, the cluster and the broker."""
+        config = self._live.current
+        yield _topic(SELF_TEST_TOPIC, _SINGLE_QUEUE)
+        yield _topic(BENCHMARK_TOPIC, _BENCHMARK_QUEUES)
+        yield _topic(OFFSET_MOVED_EVENT, _SINGLE_QUEUE)
+        yield self._schedule_topic()
+        yield _topic(TIMER_TOPIC, _SINGLE_QUEUE)
+        yield _topic(reply_topic(config.broker_cluster_name), _SINGLE_QUEUE)
+        cluster_perm = PERM_INHERIT | (READ_WRITE if config.cluster_topic_enable else 0)
+        yield _topic(config.broker_cluster_name, _CLUSTER_TOPIC_QUEUES, cluster_perm)
+        broker_perm = PERM_INHERIT | (READ_WRITE if config.broker_topic_enable else 0)
+        yield _topic(config.broker_name, _SINGLE_QUEUE, broker_perm)
+        if config.auto_create_topic_enable:
+            yield _topic(AUTO_CREATE_TOPIC, config.default_topic_queue_nums, READ_WRITE | PERM_INHERIT)
+        if config.trace_topic_enable:
+            yield _topic(config.msg_trace_topic_name, _SINGLE_QUEUE)
+
+    def _schedule_topic(self) -> TopicConfig:
+        """A queue for each level of ``messageDelayLevel``, so that tools and readers see them all."""
+        return _topic(SCHEDULE_TOPIC, max(_SCHEDULE_QUEUES, len(self._live.current.delays_ms)))
+
+    def load(self) -> list[str]:
+        """As :meth:`VersionedTable.load`; the topic of delay levels gets a queue for each level."""
+        findings = super().load()
+        levels = self._schedule_topic()
+        if self._table[SCHEDULE_TOPIC].read_queue_nums < levels.read_queue_nums:
+            self._table[SCHEDULE_TOPIC] = levels
+            self._note((SCHEDULE_TOPIC,))
+        return findings
+
+    # --- changing -------------------------------------------------------------------------------
+    def take_over(self, wrapper: TopicConfigSerializeWrapper) -> Iterator[None]:
+        """Become a copy of a master's table, slice by slice."""
+        return self._take_over(wrapper.topic_config_table, wrapper.data_version)
+
+    def put(self, row: TopicConfig) -> None:
+        """Add or replace a topic; the name must have passed ``check_topic``."""
+        if row.topic_name not in self._table:
+            self._unsaved.add(row.topic_name)
+        super().put(row)
+
+    def delete(self, name: str) -> bool:
+        """Remove a topic; whether it was there."""
+        self._unsaved.discard(name)
+        return super().delete(name)
+
+    def save(self) -> None:
+        """Write the file if the table changed; on a full or broken disk it stays due for the next call."""
+        super().save()
+        if not self._file.failed:
+            self._unsaved.clear()
+
+    def note_queue(self, topic: str, queue_id: int) -> bool:
+        """Make a topic of which a slave has messages, and its table does not know yet; return whether it was made.
+
+        Without it these messages would be hidden, should the slave become the master before it copies the topic.
+        """
+        if topic in self._table or topic in SYSTEM_TOPICS or self.is_full or check_topic(topic) is not None:
+            return False
+        queues = _SINGLE_QUEUE if topic.startswith("%") else self._live.current.default_topic_queue_nums
+        self.put(_topic(topic, max(queues, queue_id + 1)))
+        return True
+
+    def create_in_send(
+        self, topic: str, *, default_topic: str, queue_nums: int, topic_sys_flag: int = 0
+    ) -> TopicConfig | None:
+        """Make a topic for the first message sent to it (``createTopicInSendMessageMethod``).
+
+        It inherits from ``default_topic`` when that exists here with the inherit permission; TBW102
+        may be inherited from only while ``autoCreateTopicEnable`` is on. Returns ``None`` when the
+        topic may not be made.
+        """
+        existing = self._table.get(topic)
+        if existing is not None:
+            return existing
+        parent = self._table.get(default_topic)
+        if parent is None or not parent.perm & PERM_INHERIT:
+            return None
+        if default_topic == AUTO_CREATE_TOPIC and not self._live.current.auto_create_topic_enable:
+            return None
+        queues = max(0, min(queue_nums, parent.write_queue_nums))
+        created = TopicConfig(
+            topic_name=topic,
+            read_queue_nums=queues,
+            write_queue_nums=queues,
+            perm=parent.perm & ~PERM_INHERIT,
+            topic_filter_type=parent.topic_filter_type,
+            topic_sys_flag=topic_sys_flag,
+        )
+        _log.info("create topic %s with %d queues from %s", topic, queues, default_topic)
+        self.put(created)
+        return created
+
+    def create_retry(self, topic: str, *, queue_nums: int = _SINGLE_QUEUE, topic_sys_flag: int = 0) -> TopicConfig:
+        """Make a topic that the broker itself stores to (retries, dead letters, half messages) unless it exists.
+
+        (``createTopicInSendMessageBackMethod``.)
+        """
+        existing = self._table.get(topic)
+        if existing is not None:
+            return existing
+        created = _topic(topic, queue_nums, READ_WRITE, topic_sys_flag)
+        self.put(created)
+        return created
+
+
+def _topic(name: str, queues: int, perm: int = READ_WRITE, topic_sys_flag: int = 0) -> TopicConfig:
+    return TopicConfig(
+        topic_name=name,
+        read_queue_nums=queues,
+        write_queue_nums=queues,
+        perm=perm,
+        topic_sys_flag=topic_sys_flag,
+    )

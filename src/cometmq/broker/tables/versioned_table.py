@@ -1,0 +1,234 @@
+"""A table of named rows with a version and a file (``ConfigManager``): topics and groups are two of them.
+
+The file is written after each change, before the change is answered. Its text is kept row by row, so that a change
+costs its own row and one join: to write a table anew took 14 µs a row, 140 ms with 10,000 topics, for each topic that
+came into being.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, Generic, TypeVar
+
+from cometmq import fastjson
+from cometmq.broker.slices import batches
+from cometmq.broker.tables.table_file import TableFile
+from cometmq.clock import Clock
+from cometmq.limits import TABLE_ROWS_PER_SLICE
+from cometmq.remoting.bodies import Body, BodyError, DataVersion, decode_body, to_builtins
+
+INT32_MAX: Final = 2**31 - 1
+
+R = TypeVar("R", bound=Body)
+
+_DEPTH: Final = 2
+"""Braces that are open before a row."""
+
+
+class RowTexts:
+    """The rows of a table that has a version and one map of bodies.
+
+    :param field: the name of the map in the file; it sorts behind ``dataVersion``.
+    """
+
+    def __init__(self, field: str) -> None:
+        self._field = fastjson.dumps(field)
+        self._rows: dict[str, bytes] = {}
+        self._stale: dict[str, None] = {}
+
+    def changed(self, name: str) -> None:
+        """A row was added, replaced or removed."""
+        self._stale[name] = None
+
+    def refresh(self, table: Mapping[str, Body]) -> int:
+        """Format the rows that changed since; return how many they were."""
+        stale = list(self._stale)
+        for name in stale:
+            body = table.get(name)
+            if body is None:
+                self._rows.pop(name, None)
+            else:
+                self._rows[name] = fastjson.dumps(name) + b":" + fastjson.dumps_pretty(to_builtins(body), _DEPTH)
+            del self._stale[name]
+        return len(stale)
+
+    def text(self, version: DataVersion, table: Mapping[str, Any]) -> bytes:
+        """The whole file in fastjson's pretty form."""
+        self.refresh(table)
+        head = b'{\n\t"dataVersion":%s,\n\t%s:' % (fastjson.dumps_pretty(to_builtins(version), 1), self._field)
+        if not self._rows:
+            return head + b"{}\n}"
+        return b"".join((head, b"{\n\t\t", b",\n\t\t".join(self._rows.values()), b"\n\t}\n}"))
+
+
+class VersionedTable(Generic[R]):
+    """The rows by name, their version and their file ``config/NAME.json``.
+
+    A subclass says which rows every broker has and what is wrong with a row. ``on_change`` is called with the name of
+    each row that changes.
+    """
+
+    kind: type[R]
+    """The form of a row."""
+    noun: str
+    """For messages: a row is a topic, or a group."""
+    field: str
+    """The name of the table in its file."""
+    is_never_empty = False
+    """True if a file without a row has lost them."""
+
+    def __init__(self, path: Path, *, clock: Clock) -> None:
+        self._file = TableFile(path)
+        self._clock = clock
+        self._table: dict[str, R] = {}
+        self._rows = RowTexts(self.field)
+        self.version = DataVersion(timestamp=clock.now_ms(), counter=0)
+        self.on_change: list[Callable[[str], None]] = []
+        self.is_whole = True
+        """True if ``load`` found every row that was written last."""
+        self.on_due: Callable[[], None] = self.save
+        """Called after each change: the file is written before the change is answered."""
+
+    # --- of a subclass ------------------------------------------------------------------------
+    def name_of(self, row: R) -> str:
+        """The name of a row."""
+        raise NotImplementedError
+
+    def built_in(self) -> Iterable[R]:
+        """The rows that every broker has, unless the file has others of their names."""
+        raise NotImplementedError
+
+    def wrong_name(self, name: str) -> str | None:
+        """The reason to refuse a name, or ``None``: names become directories."""
+        raise NotImplementedError
+
+    def wrong_row(self, row: R) -> str | None:
+        """The reason to leave out a row of the file, or ``None``."""
+        raise NotImplementedError
+
+    # --- reading ------------------------------------------------------------------------------
+    def get(self, name: str) -> R | None:
+        """A row; never makes one."""
+        return self._table.get(name)
+
+    @property
+    def table(self) -> Mapping[str, R]:
+        """All rows by name; not to be changed."""
+        return self._table
+
+    @property
+    def cannot_be_saved(self) -> bool:
+        """Tell whether the last write of the file failed."""
+        return self._file.failed
+
+    # --- loading ------------------------------------------------------------------------------
+    def load(self) -> list[str]:
+        """Read the file and add the rows that every broker has; return a line for each thing found wrong."""
+        findings: list[str] = []
+        stored = self._file.load(self._form)
+        if stored is not None:
+            version, entries = stored
+            self.version = version or self.version
+            for name, entry in entries.items():
+                wrong = self._add(name, entry)
+                if wrong is not None:
+                    self.is_whole = False
+                    findings.append(f"{self._file.path.name}: {self.noun} {name!r} left out: {wrong}")
+        self.is_whole = self.is_whole and self._file.is_whole and bool(self._table or not self.is_never_empty)
+        findings[:0] = self._file.findings
+        for row in self.built_in():
+            if self.wrong_name(self.name_of(row)) is None:
+                self._table.setdefault(self.name_of(row), row)
+        self._note(self._table)
+        return findings
+
+    def _form(self, loaded: Any) -> tuple[DataVersion | None, dict[str, Any]]:
+        """The version, if the file has one that can be used, and the entries."""
+        entries = loaded[self.field]
+        if not isinstance(entries, dict):
+            raise TypeError(f"its {self.field} is no table")
+        try:
+            return decode_body(DataVersion, fastjson.dumps(loaded.get("dataVersion"))), entries
+        except (BodyError, TypeError, ValueError):
+            return None, entries
+
+    def _add(self, name: str, entry: Any) -> str | None:
+        """Add a row of the file, or return the reason to leave it out."""
+        try:
+            row = decode_body(self.kind, fastjson.dumps(entry))
+        except (BodyError, TypeError, ValueError) as error:
+            return str(error)
+        wrong = self.wrong_name(name)
+        if wrong is None and self.name_of(row) != name:
+            wrong = "its entry has another name"
+        wrong = wrong or self.wrong_row(row)
+        if wrong is None:
+            self._table[name] = row
+        return wrong
+
+    # --- changing -----------------------------------------------------------------------------
+    def put(self, row: R) -> None:
+        """Add or replace a row; its name must have been checked."""
+        name = self.name_of(row)
+        assert self.wrong_name(name) is None, name
+        self._table[name] = row
+        self._changed(name)
+
+    def delete(self, name: str) -> bool:
+        """Remove a row; whether it was there."""
+        if self._table.pop(name, None) is None:
+            return False
+        self._changed(name)
+        return True
+
+    def new_version(self) -> None:
+        """Let nameservers and slaves take the whole table anew (after something changed for all rows)."""
+        self.version = DataVersion(timestamp=self._clock.now_ms(), counter=self.version.counter + 1)
+        self._file.changed()
+        self.on_due()
+
+    def _changed(self, name: str) -> None:
+        self._rows.changed(name)
+        self.new_version()
+        for listener in self.on_change:
+            listener(name)
+
+    def _take_over(self, rows: Mapping[str, R], version: DataVersion) -> Iterator[None]:
+        """Become a copy of a master's table, its version included; rows with names that cannot be are left out.
+
+        Stops after each slice of the rows that differ; the version is the master's at the end.
+        """
+        if version == self.version:
+            return
+        taken = {name: row for name, row in rows.items() if self.name_of(row) == name and self.wrong_name(name) is None}
+        for names in batches(_differing(self._table, taken), TABLE_ROWS_PER_SLICE):
+            for name in names:
+                if name in taken:
+                    self._table[name] = taken[name]
+                else:
+                    self._table.pop(name, None)
+            self._note(names)
+            yield
+        self.version = version
+        self._file.changed()
+        self.on_due()
+
+    def _note(self, names: Iterable[str]) -> None:
+        """Format the texts of these rows."""
+        for name in names:
+            self._rows.changed(name)
+        self._rows.refresh(self._table)
+
+    def save(self) -> None:
+        """Write the file if the table changed; on a full or broken disk it stays due for the next call."""
+        if self._file.take_due():
+            self._file.write_text(self._rows.text(self.version, self._table))
+
+
+def _differing(table: Mapping[str, R], other: Mapping[str, R]) -> list[str]:
+    """The names whose rows differ, or that one of the tables lacks."""
+    return [
+        *(name for name in table if name not in other),
+        *(name for name, row in other.items() if table.get(name) != row),
+    ]

@@ -1,0 +1,353 @@
+"""Asks producers about half messages that stay open (``TransactionalMessageCheckService``, 39), again on request (323).
+
+Every ``transactionCheckInterval`` a round looks at all transactions that are open at its beginning. One
+that is old enough is put back to the end of the half queue with its count of checks raised, and one live
+producer of its group is asked about the copy; it answers with END_TRANSACTION. After ``transactionCheckMax``
+rounds, or when its log file is about to be deleted, the transaction is given up.
+
+RESUME_CHECK_HALF_MESSAGE (323, ``AdminBrokerProcessor``) makes a message that was given up, and stands in
+TRANS_CHECK_MAX_TIME_TOPIC, a half message again with no checks counted; an open one loses its count. A transaction
+that is over, or was resumed before, stays as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from cometmq.broker.context import BrokerContext
+from cometmq.broker.transaction.half_message import (
+    HALF_QUEUE,
+    check_body,
+    first_offset,
+    given_up,
+    put_back,
+    real_queue,
+    resumed,
+)
+from cometmq.broker.transaction.open_transactions import OpenTransactions, Transaction, describe
+from cometmq.broker.turn.answers import OneAnswer
+from cometmq.broker.turn.inner_message import InnerMessage, Stored
+from cometmq.broker.turn.targets import RefusedError
+from cometmq.limits import (
+    MAX_GIVEN_UP_LINES,
+    MAX_HALF_LAG,
+    MAX_OPEN_TRANSACTIONS,
+    MAX_QUERY_MESSAGES,
+    TRANSACTION_SLICE,
+)
+from cometmq.message.ids import decode_offset_msg_id
+from cometmq.message.names import TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPIC
+from cometmq.message.properties import PGROUP, REAL_TOPIC, UNIQ_KEY
+from cometmq.message.record import StoredRecord, decode_record
+from cometmq.remoting.admin_headers import ResumeCheckHalfMessageRequestHeader
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.headers import CheckTransactionStateRequestHeader
+from cometmq.remoting.permissions import Action, needs_cluster
+from cometmq.remoting.processors import Request, Response, answers
+from cometmq.remoting.server_connection import ServerConnection
+
+_log = logging.getLogger(__name__)
+
+_HOUR_MS: Final = 3_600_000
+
+_SHOWN_CHARS: Final = 255
+"""Characters that the log shows of a name that a producer chose."""
+
+_WhenReplaced = Callable[[Stored], None]
+
+
+class TransactionalMessageCheck:
+    """The rounds of checks; ``asked`` and ``given_up`` count since the start."""
+
+    def __init__(self, broker: BrokerContext, table: OpenTransactions) -> None:
+        self._live = broker.live
+        self._table = table
+        self._topics = broker.topics
+        self._producers = broker.clients.producers
+        self._turn = broker.turn
+        self._clock = broker.clock
+        self._asked_last: dict[str, int] = {}
+        """Group → number of questions, for the round robin over its producers; live groups only."""
+        self.asked = 0
+        self.given_up = 0
+        self.lost = 0
+        """Transactions whose half message the log no longer has."""
+        self._round_began = 0
+        """``given_up`` when the round began."""
+
+    async def run(self) -> None:
+        """Look at all transactions that are open now, in slices between which the loop does other work."""
+        table = self._table
+        offsets = table.offsets()
+        groups = self._producers.groups
+        self._asked_last = {group: count for group, count in self._asked_last.items() if group in groups}
+        newest = offsets[-1] if offsets else 0
+        given_up = self._round_began = self.given_up
+        lost = self.lost
+        try:
+            for begin in range(0, len(offsets), TRANSACTION_SLICE):
+                for offset in offsets[begin : begin + TRANSACTION_SLICE]:
+                    self._look(offset, newest)
+                await asyncio.sleep(0)
+        except RefusedError as refused:
+            _log.warning("the checks of open transactions wait for the next round: %s", refused.remark)
+        if self.given_up > given_up:
+            _log.warning(
+                "%d transactions that nobody ended are given up; their messages are kept in %s",
+                self.given_up - given_up,
+                TRANS_CHECK_MAX_TIME_TOPIC,
+            )
+
+        if self.lost > lost:
+            _log.error(
+                "%d open transactions are over and can no longer be committed: the log has lost their half messages "
+                "(their file is deleted, or damaged)",
+                self.lost - lost,
+            )
+
+    def _look(self, offset: int, newest: int) -> None:
+        """Ask about a transaction, give it up or leave it alone.
+
+        :raises RefusedError: nothing can be stored now.
+        """
+        table = self._table
+        if not table.is_open(offset) or table.is_changing(offset):
+            return
+        config = self._live.current
+        noted = table.known(offset)
+        half = None
+        if noted is None:
+            half = table.record(offset)
+            if half is None:
+                self._drop(offset)
+                return
+            noted = table.note(half)
+        now = self._clock.now_ms()
+        noted.begun_ms = min(noted.begun_ms, now)  # after the clock moved backwards its time begins anew
+        immunity = config.transaction_time_out if noted.immunity_ms is None else noted.immunity_ms
+        is_expired = now - noted.stored_ms > config.file_reserved_time * _HOUR_MS
+        is_young = now - noted.begun_ms < immunity and not is_expired
+        if is_young and newest - offset < MAX_HALF_LAG:
+            return
+        half = half or table.record(offset)
+        if half is None:
+            self._drop(offset)
+        elif is_young:
+            self._put_back(half, noted, asks=False)
+        elif is_expired or noted.check_times >= config.transaction_check_max:
+            self._give_up(half)
+        else:
+            self._put_back(half, msgspec.structs.replace(noted, check_times=noted.check_times + 1), asks=True)
+
+    def _drop(self, offset: int) -> None:
+        self._table.drop(offset)
+        self.lost += 1
+
+    # --- copies -------------------------------------------------------------------------------
+    def _put_back(self, half: StoredRecord, noted: Transaction, *, asks: bool) -> None:
+        copy = put_back(half, noted.first_offset, noted.check_times)
+        noted = msgspec.structs.replace(noted, stored_ms=self._clock.now_ms())
+        try:
+            self._replace(half, copy, partial(self._is_back, half.queue_offset, noted, asks))
+        except RefusedError:
+            if self._turn.refusal is not None:
+                raise
+            self._give_up(half)  # another broker's message whose properties have no room for another count
+
+    def _give_up(self, half: StoredRecord) -> None:
+        self._topics.create_retry(TRANS_CHECK_MAX_TIME_TOPIC)
+        self._replace(half, given_up(half), partial(self._is_given_up, half))
+
+    def _replace(self, half: StoredRecord, message: InnerMessage, stored: _WhenReplaced) -> None:
+        def done(outcome: Stored | RefusedError) -> None:
+            if isinstance(outcome, Stored):
+                stored(outcome)
+
+        self._table.replace(half, message, done)
+
+    def _is_back(self, offset: int, noted: Transaction, asks: bool, copy: Stored) -> None:
+        self._table.replaced(offset, copy.queue_offset, noted)
+        if asks:
+            self._ask(copy.queue_offset, noted.group)
+
+    def _is_given_up(self, half: StoredRecord, _place: Stored) -> None:
+        self._table.ended(half.queue_offset)
+        self.given_up += 1
+        if self.given_up - self._round_began <= MAX_GIVEN_UP_LINES:
+            named = half.properties
+            _log.error(
+                "a transaction is given up, nobody ended it: topic %s, group %s, id %s, offset id %s",
+                *(_shown(named.get(name)) for name in (REAL_TOPIC, PGROUP, UNIQ_KEY)),
+                half.msg_id,
+            )
+
+    # --- asking -------------------------------------------------------------------------------
+    def _ask(self, offset: int, group: str) -> None:
+        """Send CHECK_TRANSACTION_STATE (39) to the next producer of the group that can read it, if there is one."""
+        channels = self._producers.groups.get(group)
+        half = self._table.record(offset) if channels else None
+        if not channels or half is None:
+            return
+        count = self._asked_last[group] = self._asked_last.get(group, -1) + 1
+        connections = list(channels)
+        for step in range(len(connections)):
+            connection = connections[(count + step) % len(connections)]
+            if connection.closed or connection.is_behind:
+                continue
+            key = half.properties.get(UNIQ_KEY)
+            header = CheckTransactionStateRequestHeader(
+                tran_state_table_offset=half.queue_offset,
+                commit_log_offset=half.physical_offset,
+                msg_id=key,
+                transaction_id=key,
+                offset_msg_id=half.msg_id,
+            )
+            try:
+                body = check_body(half)
+            except ValueError as error:
+                _log.warning("no producer can be asked about it: %s", error)
+                return
+            connection.send_oneway(RequestCode.CHECK_TRANSACTION_STATE, header, body)
+            self.asked += 1
+            return
+
+
+def _shown(name: str | None) -> str:
+    """A name for the log, without characters that would change lines or a terminal."""
+    return "-" if name is None else ascii(name[:_SHOWN_CHARS])[1:-1]
+
+
+_FAILED: Final = f"Exception was thrown when putting message back to {TRANS_HALF_TOPIC}."
+_END_OF_TIME_MS: Final = 2**63 - 1
+
+_Answer = Callable[[Response], None]
+
+
+class ResumeCheckProcessor:
+    """Resumes a transaction by an offset id (RESUME_CHECK_HALF_MESSAGE)."""
+
+    def __init__(self, broker: BrokerContext, table: OpenTransactions) -> None:
+        self._table = table
+        self._store = broker.store
+        self._turn = broker.turn
+        self._clock = broker.clock
+        self._under_way: dict[int, list[_Answer]] = {}
+        """Log offset of a given-up message that is being put back → the requests to answer."""
+
+    @answers(
+        RequestCode.RESUME_CHECK_HALF_MESSAGE,
+        header=ResumeCheckHalfMessageRequestHeader,
+        permission=needs_cluster(Action.UPDATE),
+    )
+    def resume(
+        self, connection: ServerConnection, request: Request[ResumeCheckHalfMessageRequestHeader], _body: bytes
+    ) -> None:
+        """Put the half message of a given-up transaction back, so that its producer is asked again."""
+        answer = OneAnswer(connection, request)
+        if self._store.sync_flush:  # it may wait for a change under way as well
+            self._clock.call_later(self._turn.waiters.timeout_s, answer.late)
+        self._resume(request.header.msg_id or "", answer.give)
+
+    def _resume(self, msg_id: str, answer: _Answer) -> None:
+        try:
+            record = self._find(msg_id)
+            if record.topic == TRANS_HALF_TOPIC:
+                self._renew(record, partial(self._resume, msg_id), answer)
+            else:
+                self._begin_again(record, answer)
+        except RefusedError as refused:
+            answer(refused.response())
+        except ValueError as error:
+            answer(Response(ResponseCode.SYSTEM_ERROR, remark=f"{_FAILED} {error}"))
+
+    def _find(self, msg_id: str) -> StoredRecord:
+        """The record with an offset id.
+
+        :raises ValueError: it is not of a transaction. A record may claim so and be false: a client may have written
+            it, as the body of a message.
+        """
+        _, _, physical_offset = decode_offset_msg_id(msg_id)
+        record = self._store.decoded_at(physical_offset) if physical_offset >= 0 else None
+        if record is not None and record.topic in (TRANS_HALF_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC):
+            queue = self._store.queue(record.topic, HALF_QUEUE)
+            unit = queue.unit(record.queue_offset)
+            if unit is not None and unit[0] == physical_offset:
+                return record
+        raise ValueError(
+            f"{msg_id} is the offset id of no message in {TRANS_CHECK_MAX_TIME_TOPIC} or {TRANS_HALF_TOPIC} here"
+        )
+
+    # --- an open one --------------------------------------------------------------------------
+    def _renew(self, named: StoredRecord, again: Callable[[_Answer], None], answer: _Answer) -> None:
+        table = self._table
+        offset = table.current(named.queue_offset, first_offset(named))
+        if offset is None:
+            raise ValueError("its transaction is over")
+        if table.is_changing(offset):
+            table.when_settled(offset, partial(again, answer))
+            return
+        half = table.record(offset)
+        if half is None:
+            raise ValueError("its half message cannot be read any more")
+
+        def done(outcome: Stored | RefusedError) -> None:
+            if isinstance(outcome, Stored):
+                noted = describe(half)
+                noted.check_times = 0
+                noted.stored_ms = self._clock.now_ms()
+                table.replaced(offset, outcome.queue_offset, noted)
+            answer(_outcome(outcome))
+
+        copy = put_back(half, first_offset(half), 0)
+        table.replace(half, copy, done)
+
+    # --- a given-up one -----------------------------------------------------------------------
+    def _begin_again(self, record: StoredRecord, answer: _Answer) -> None:
+        waiting = self._under_way.get(record.physical_offset)
+        if waiting is not None:
+            waiting.append(answer)
+            return
+        real_queue(record)
+        before = self._resumed_before(record)
+        if before is not None:
+            if self._table.current(before.queue_offset, first_offset(before)) is None:
+                raise ValueError("it was resumed before, and that transaction is over, or given up again")
+            answer(Response())
+            return
+        if self._table.count >= MAX_OPEN_TRANSACTIONS:
+            raise RefusedError(ResponseCode.SYSTEM_BUSY, f"{MAX_OPEN_TRANSACTIONS} transactions are open already")
+        self._under_way[record.physical_offset] = [answer]
+        try:
+            self._turn.put_inner(resumed(record), partial(self._has_begun_again, record.physical_offset))
+        except RefusedError:
+            del self._under_way[record.physical_offset]
+            raise
+
+    def _has_begun_again(self, physical_offset: int, outcome: Stored | RefusedError) -> None:
+        for answer in self._under_way.pop(physical_offset):
+            answer(_outcome(outcome))
+
+    def _resumed_before(self, record: StoredRecord) -> StoredRecord | None:
+        """The half message that a given-up one became when it was resumed before, by the index of keys.
+
+        :raises ValueError: the message has no UNIQ_KEY to find it by.
+        """
+        key = record.properties.get(UNIQ_KEY)
+        if not key:
+            raise ValueError("it has no UNIQ_KEY, so that an earlier resume cannot be found")
+        found = self._store.query(TRANS_HALF_TOPIC, key, MAX_QUERY_MESSAGES, 0, _END_OF_TIME_MS)
+        for data in found.records:
+            half = decode_record(data, check_crc=False)
+            if half.physical_offset > record.physical_offset and half.properties.get(UNIQ_KEY) == key:
+                return half
+        return None
+
+
+def _outcome(outcome: Stored | RefusedError) -> Response:
+    return outcome.response() if isinstance(outcome, RefusedError) else Response()

@@ -1,0 +1,375 @@
+"""The table of open transactions: half messages without an op message (``TransactionalMessageServiceImpl``).
+
+New transactions come from the half queue itself: the table takes new offsets from it, whole ranges at once, when it
+is asked, so that a send costs nothing here. An offset leaves when its op message is stored. The other values of a
+transaction are read from its record when a round of checks first looks at it.
+
+A start reads both queues from the offsets of CID_RMQ_SYS_TRANS on; all before is done with. It completes two
+things that a crash can interrupt: a committed message without its op message, and a half message that was put
+back, while its copy is stored already. Their op messages are written late.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from operator import attrgetter
+from typing import Final
+
+import msgspec
+
+from cometmq.broker.tables.consumer_offsets import ConsumerOffsetManager
+from cometmq.broker.transaction.half_message import (
+    HALF_QUEUE,
+    check_times,
+    first_offset,
+    immunity_ms,
+    op_message,
+    op_offsets,
+)
+from cometmq.broker.turn.inner_message import InnerMessage, Stored
+from cometmq.broker.turn.store_turn import StoreTurn, WhenStored
+from cometmq.broker.turn.targets import RefusedError
+from cometmq.limits import COMMITTED_SCAN_BYTES, MAX_TRANSACTION_MARKS
+from cometmq.message.names import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC, TRANSACTION_GROUP
+from cometmq.message.properties import (
+    PGROUP,
+    REAL_TOPIC,
+    TRAN_MSG,
+    TRAN_PREPARED_QUEUE_OFFSET,
+    TRANSACTION_CHECK_TIMES,
+    UNIQ_KEY,
+)
+from cometmq.message.record import StoredRecord
+from cometmq.store.message_store import ConsumeQueue, MessageStore
+
+_log = logging.getLogger(__name__)
+
+_PUT_BACK_MARK: Final = TRAN_PREPARED_QUEUE_OFFSET.encode()
+_CHECKED_MARK: Final = TRANSACTION_CHECK_TIMES.encode()
+
+Settled = Callable[[], None]
+"""Called when the change under way is stored, or has failed."""
+
+
+class Transaction(msgspec.Struct, gc=False):
+    """An open transaction, as rounds of checks need it."""
+
+    first_offset: int
+    """The queue offset of its first half message, which names it."""
+    begun_ms: int
+    """Milliseconds since 1970; by this broker's clock, unless the producer's is behind."""
+    stored_ms: int
+    """The store time of its half message, or of its present copy; milliseconds since 1970."""
+    immunity_ms: int | None
+    check_times: int
+    group: str
+
+
+def describe(half: StoredRecord) -> Transaction:
+    """Read a transaction from its half message."""
+    checks = check_times(half)
+    stored = half.store_timestamp
+    return Transaction(
+        first_offset(half),
+        min(half.born_timestamp, stored) if checks else stored,
+        stored,
+        immunity_ms(half),
+        checks,
+        half.properties.get(PGROUP, ""),
+    )
+
+
+class OpenTransactions:
+    """The table; see the module's docstring. ``unmarked`` are half offsets that are over but lack an op message."""
+
+    def __init__(self, store: MessageStore, offsets: ConsumerOffsetManager, turn: StoreTurn, store_host: bytes) -> None:
+        self._store = store
+        self._turn = turn
+        self._store_host = store_host
+        self._halves = store.queue(TRANS_HALF_TOPIC, HALF_QUEUE)
+        self._ops = store.queue(TRANS_OP_HALF_TOPIC, HALF_QUEUE)
+        mark = _start(offsets, self._halves), _start(offsets, self._ops)
+        self._open, self.unmarked = _find_open(store, self._halves, self._ops, mark)
+        self._copies = {
+            noted.first_offset: offset
+            for offset, noted in self._open.items()
+            if noted is not None and noted.first_offset != offset
+        }
+        """First offset → offset of its present copy."""
+        self._changing: dict[int, list[Settled]] = {}
+        self._taken_to = self._halves.committed
+        self._marks = [mark]
+        """Places in both queues: no op message before the second is about a half message behind the first."""
+
+    # --- the open ones ------------------------------------------------------------------------
+    @property
+    def count(self) -> int:
+        """The number of open transactions, with those whose turn is not stored yet."""
+        return len(self._open) + self._halves.next_offset - self._taken_to
+
+    def offsets(self, at: int = 0) -> list[int]:
+        """The half queue offsets of the open transactions, from ``at`` on, ascending."""
+        self._take()
+        return [offset for offset in self._open if offset >= at]
+
+    def oldest(self) -> Transaction | None:
+        """The one that began first, ``None`` when none is open; about 40 ms for half a million."""
+        self._take()
+        candidates = [noted for noted in self._open.values() if noted is not None]
+        # Transactions that no round has looked at yet are in the order of their storing.
+        unseen = next((offset for offset, noted in self._open.items() if noted is None), None)
+        half = None if unseen is None else self.record(unseen)
+        if half is not None:
+            candidates.append(describe(half))
+        return min(candidates, key=attrgetter("begun_ms"), default=None)
+
+    def current(self, offset: int, first: int) -> int | None:
+        """The present offset of a half message that was at ``offset``, and at ``first`` at first; None: it is over."""
+        self._take()
+        if offset in self._open:
+            return offset
+        return self._copies.get(first)
+
+    def is_at(self, offset: int, physical_offset: int) -> bool:
+        """Check that the half message at an offset is the record at that log offset.
+
+        A record may claim so and be false: a client may have written it, as the body of a message.
+        """
+        unit = self._halves.unit(offset)
+        return unit is not None and unit[0] == physical_offset
+
+    def record(self, offset: int) -> StoredRecord | None:
+        """The half message at an offset; None when it cannot be read."""
+        return _record(self._store, self._halves, offset)
+
+    def is_open(self, offset: int) -> bool:
+        """True when the half message at an offset belongs to an open transaction."""
+        self._take()
+        return offset in self._open
+
+    def known(self, offset: int) -> Transaction | None:
+        """The open transaction at an offset, once it was noted by :meth:`note`."""
+        return self._open.get(offset)
+
+    def note(self, half: StoredRecord) -> Transaction:
+        """Read an open transaction from its half message, and keep it."""
+        noted = self._open[half.queue_offset] = describe(half)
+        return noted
+
+    def _take(self) -> None:
+        """Take over the half messages stored since the last call."""
+        end = self._halves.committed
+        if end > self._taken_to:
+            self._open.update(dict.fromkeys(range(self._taken_to, end)))
+            self._taken_to = end
+
+    # --- changes under way --------------------------------------------------------------------
+    def is_changing(self, offset: int) -> bool:
+        """True while an end, or a copy, of a transaction is put and not yet stored."""
+        return offset in self._changing
+
+    def when_settled(self, offset: int, settled: Settled) -> None:
+        """Call ``settled`` when the change under way is stored, or has failed."""
+        self._changing[offset].append(settled)
+
+    def begin_change(self, offset: int) -> None:
+        """Note that an end, or a copy, is being put; :meth:`ended`, :meth:`replaced` or :meth:`unchanged` follows."""
+        self._changing[offset] = []
+
+    def op_message(self, offset: int) -> InnerMessage:
+        """The op message for the half message at an offset."""
+        return op_message(offset, self._store_host, self._store.clock.now_ms())
+
+    def replace(self, half: StoredRecord, message: InnerMessage, done: WhenStored) -> None:
+        """Put the message that replaces a half message, then the op message for it, into one turn.
+
+        The replacement goes first: a crash between the two leaves both, never neither. ``done`` gets the place of
+        the replacement and updates the table; after a failure the table is up to date already.
+
+        :raises RefusedError: nothing can be stored now.
+        """
+        offset = half.queue_offset
+
+        def stored(outcome: Stored | RefusedError) -> None:
+            if isinstance(outcome, RefusedError):
+                self.unchanged(offset)
+                done(outcome)
+            else:
+                done(places[0])
+
+        self.begin_change(offset)
+        try:
+            places = self._turn.put_together(((message, None), (self.op_message(offset), None)), stored)
+        except RefusedError:
+            self.unchanged(offset)
+            raise
+
+    def ended(self, offset: int) -> None:
+        """The end of a transaction is stored."""
+        self.drop(offset)
+        self._settle(offset)
+
+    def replaced(self, offset: int, copy: int, noted: Transaction) -> None:
+        """A copy is stored at offset ``copy``."""
+        self._take()
+        self._open.pop(offset, None)
+        self._open[copy] = noted
+        self._copies[noted.first_offset] = copy
+        self._settle(offset)
+
+    def unchanged(self, offset: int) -> None:
+        """Nothing was stored: the transaction stays as it was."""
+        self._settle(offset)
+
+    def _settle(self, offset: int) -> None:
+        for settled in self._changing.pop(offset):
+            settled()
+
+    def drop(self, offset: int) -> None:
+        """Forget a transaction that is over, or whose half message cannot be read any more."""
+        noted = self._open.pop(offset, None)
+        if noted is not None:
+            self._copies.pop(noted.first_offset, None)
+
+    # --- progress -----------------------------------------------------------------------------
+    def progress(self) -> tuple[int, int]:
+        """The offsets of the half queue and of the op queue from which a start must read."""
+        self._take()
+        done = next(iter(self._open), self._taken_to)
+        marks = self._marks
+        marks.append((self._taken_to, self._ops.committed))
+        while len(marks) > 1 and marks[1][0] <= done:
+            del marks[0]
+        if len(marks) > MAX_TRANSACTION_MARKS:
+            del marks[1::2]
+        return done, marks[0][1]
+
+
+# --- at the start -----------------------------------------------------------------------------
+def _find_open(
+    store: MessageStore, halves: ConsumeQueue, ops: ConsumeQueue, first: tuple[int, int]
+) -> tuple[dict[int, Transaction | None], list[int]]:
+    """Read both queues; return the open half messages by offset, and the offsets that are over but lack an op message.
+
+    A copy is noted at once; other half messages when a round looks at them.
+    """
+    first_half, first_op = first
+    done = _done(store, ops, first_op, first_half, halves.committed)
+    open_now: dict[int, Transaction | None] = {}
+    logged: dict[int, int] = {}
+    checked: list[int] = []
+    for offset in range(first_half, halves.committed):
+        is_done = done[offset - first_half]
+        if is_done and not open_now:
+            continue  # no open one before it that it could be a copy of
+        unit = halves.unit(offset)
+        data = store.record_at(unit[0], unit[1]) if unit is not None else None
+        if unit is None or data is None:
+            continue  # its log file is gone: nothing can be committed any more
+        if not is_done:
+            open_now[offset] = None
+            logged[unit[0]] = offset
+        if _CHECKED_MARK in data or _PUT_BACK_MARK in data:
+            checked.append(offset)
+    late: list[int] = []
+    if checked:
+        looked_at = sorted({*open_now, *checked})
+        late = _drop_replaced(open_now, ((offset, _record(store, halves, offset)) for offset in looked_at))
+    for committed, prepared in _committed_since(store, halves, ops, min(logged, default=None)):
+        offset = logged.get(prepared, -1)
+        if offset in open_now and _came_from(store, committed, _record(store, halves, offset)):
+            del open_now[offset]
+            late.append(offset)
+    if open_now or late:
+        _log.info("%d transactions are open, %d ended without their op message", len(open_now), len(late))
+    return open_now, late
+
+
+def _record(store: MessageStore, queue: ConsumeQueue, offset: int) -> StoredRecord | None:
+    unit = queue.unit(offset)
+    return store.decoded_at(unit[0]) if unit is not None else None
+
+
+def _came_from(store: MessageStore, committed: int, half: StoredRecord | None) -> bool:
+    """True for the message that a half message was committed to: a client may set the bit of its sysFlag, too."""
+    record = store.decoded_at(committed)
+    return (
+        record is not None
+        and half is not None
+        and record.topic == half.properties.get(REAL_TOPIC)
+        and record.properties.get(TRAN_MSG, "").lower() == "true"
+        and record.properties.get(UNIQ_KEY) == half.properties.get(UNIQ_KEY)
+    )
+
+
+def _drop_replaced(
+    open_now: dict[int, Transaction | None], records: Iterable[tuple[int, StoredRecord | None]]
+) -> list[int]:
+    """Take out the half messages whose copy is there too, open or not; note the first offset of each copy.
+
+    Our copies name their first half message. Apache's do not: one that was checked n times replaces the
+    same message, by key, group, producer and time, that was checked n - 1 times, if that is there too.
+    """
+    standing: dict[int, int] = {}
+    """First offset → offset of the newest copy so far."""
+    alike: dict[tuple[object, ...], list[int]] = {}
+    """Identity of a message and number of checks → offsets that no copy replaces yet."""
+    firsts: dict[int, int] = {}
+    for offset, half in records:
+        if half is None:
+            continue
+        noted = describe(half)
+        name = (half.properties.get(UNIQ_KEY), noted.group, half.born_host, half.born_timestamp, half.body_crc)
+        if noted.first_offset == offset and noted.check_times:
+            replaced = alike.get((*name, noted.check_times - 1))
+            if replaced:
+                noted.first_offset = firsts[replaced.pop(0)]
+        firsts[offset] = noted.first_offset
+        alike.setdefault((*name, noted.check_times), []).append(offset)
+        if noted.first_offset != offset and offset in open_now:
+            open_now[offset] = noted
+        standing[noted.first_offset] = offset
+    over = [offset for offset, first in firsts.items() if standing[first] != offset and offset in open_now]
+    for offset in over:
+        del open_now[offset]
+    return over
+
+
+def _start(offsets: ConsumerOffsetManager, queue: ConsumeQueue) -> int:
+    """The offset to read a queue from: that of the group, inside the queue.
+
+    An offset past the end was written by a broker that lost its last messages; new ones will take their places.
+    """
+    committed = offsets.query(TRANSACTION_GROUP, queue.topic, queue.queue_id)
+    if committed > queue.committed:
+        offsets.note(TRANSACTION_GROUP, queue.topic, queue.queue_id, queue.committed)
+    return min(max(committed, queue.min_offset()), queue.committed)
+
+
+def _done(store: MessageStore, ops: ConsumeQueue, at: int, first_half: int, end_half: int) -> bytearray:
+    """A byte for each half message from ``first_half`` on: 1 when an op message names it."""
+    done = bytearray(end_half - first_half)
+    for offset in range(at, ops.committed):
+        op = _record(store, ops, offset)
+        for half in op_offsets(op.body) if op is not None else ():
+            if first_half <= half < end_half:
+                done[half - first_half] = 1
+    return done
+
+
+def _committed_since(
+    store: MessageStore, halves: ConsumeQueue, ops: ConsumeQueue, first: int | None
+) -> list[tuple[int, int]]:
+    """The messages committed from log offset ``first`` on, near the log's end: their log offset, and the half's."""
+    if first is None:
+        return []
+    horizon = store.max_physical_offset - COMMITTED_SCAN_BYTES
+    if first < horizon:
+        starts = [store.last_record[0]]
+        for queue in (halves, ops):
+            unit = queue.unit(queue.offset_of_log(horizon))
+            if unit is not None:
+                starts.append(unit[0])
+        first = min(starts)
+    return list(store.prepared_offsets(first))

@@ -1,0 +1,261 @@
+"""Transactions of a master (``TransactionalMessageService``).
+
+Theory of operation. A producer sends a half message, which waits in RMQ_SYS_TRANS_HALF_TOPIC with its real topic and
+queue in its properties. The states of a transaction:
+
+* open: its half message, or the newest copy of it, has no op message in RMQ_SYS_TRANS_OP_HALF_TOPIC.
+* changing: its end or a new copy is put and not stored yet. Further ends wait for the outcome.
+* committed: the message is stored in its real topic, and the op message is stored.
+* rolled back: the op message is stored.
+* given up: a copy is stored in TRANS_CHECK_MAX_TIME_TOPIC, and the op message is stored. It can be resumed.
+
+In rounds the producers of open transactions are asked for their verdict (:mod:`cometmq.broker.transaction.check`).
+Each question puts a copy of the half message at the end of its queue, so that everything before it is done with.
+
+Invariants.
+
+* The records of a change are put into one turn, the message or copy before the op message, and stored by one write.
+* A transaction is known by the offset of its first half message, which each copy names. An end that names any copy
+  ends it; further ends change nothing.
+* Below the offsets of the group CID_RMQ_SYS_TRANS both queues have nothing open. The offsets are committed once the
+  disk has the log from which they were derived.
+
+Fault model. The table of open transactions is in memory only. A start, of this broker, of Apache's or of a slave that
+becomes the master, reads both queues from the committed offsets on. A crash inside a write, or a log that lost its end,
+leaves the first records of a change without its op message: the start finds the committed message or the copy in the
+log, and writes the op message late. So no transaction ends twice, and none is lost while the log has its half message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+from typing import Final
+
+from cometmq.broker.context import BrokerContext
+from cometmq.broker.periodic import Alarm, Periodic
+from cometmq.broker.stored_access import may_use, not_found
+from cometmq.broker.transaction.check import ResumeCheckProcessor, TransactionalMessageCheck
+from cometmq.broker.transaction.half_message import HALF_QUEUE, OP_READ, committed, first_offset, half_detour
+from cometmq.broker.transaction.open_transactions import OpenTransactions
+from cometmq.broker.turn.answers import OneAnswer
+from cometmq.broker.turn.inner_message import Stored, from_map
+from cometmq.broker.turn.store_turn import Late, WhenStored
+from cometmq.broker.turn.targets import RefusedError
+from cometmq.limits import TRANSACTION_PROGRESS_SECONDS
+from cometmq.message.names import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC, TRANSACTION_GROUP
+from cometmq.message.properties import PGROUP
+from cometmq.message.record import StoredRecord
+from cometmq.message.sysflag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.headers import EndTransactionRequestHeader
+from cometmq.remoting.permissions import Action, needs_stored
+from cometmq.remoting.processors import Request, Response, answers
+from cometmq.remoting.server_connection import ServerConnection
+
+_log = logging.getLogger(__name__)
+
+_DONE: Final = Response()
+_NOT_FOUND: Final = "Find prepared transaction message failed"
+
+
+class EndTransactionProcessor:
+    """END_TRANSACTION (37): a producer commits a half message, or rolls it back.
+
+    The committed message and the op message are put side by side into one turn, so that one write stores both. Once a
+    transaction is over, further ends of it change nothing, also those that name a half message which was put back
+    meanwhile. ``committed`` and ``rolled_back`` count since the start.
+    """
+
+    def __init__(self, broker: BrokerContext, table: OpenTransactions) -> None:
+        self._table = table
+        self._store = broker.store
+        self._turn = broker.turn
+        self._clock = broker.clock
+        self.committed = 0
+        self.rolled_back = 0
+
+    @answers(RequestCode.END_TRANSACTION, header=EndTransactionRequestHeader, permission=needs_stored(Action.PUB))
+    def end(
+        self, connection: ServerConnection, request: Request[EndTransactionRequestHeader], _body: bytes
+    ) -> Response | None:
+        """Commit or roll back; answered once that is stored. Any other request gets no answer, as in Apache."""
+        if not may_use(self._store, request.header.commit_log_offset, Action.PUB):
+            return Response(ResponseCode.SYSTEM_ERROR, remark=not_found(_NOT_FOUND))
+        return self._end(OneAnswer(connection, request), request)
+
+    def _end(self, answer: OneAnswer, request: Request[EndTransactionRequestHeader]) -> Response | None:
+        header = request.header
+        if header.commit_or_rollback not in (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):
+            return None
+        half = self._store.decoded_at(header.commit_log_offset)
+        wrong = _refuse(half, header)
+        if half is None or wrong is not None:
+            return Response(ResponseCode.SYSTEM_ERROR, remark=wrong)
+        table = self._table
+        if not table.is_at(half.queue_offset, half.physical_offset):
+            return Response(ResponseCode.SYSTEM_ERROR, remark=_NOT_FOUND)
+        offset = table.current(half.queue_offset, first_offset(half))
+        if offset is None:
+            return _DONE
+        if table.is_changing(offset):
+            table.when_settled(offset, partial(self._again, answer, request))
+            if self._store.sync_flush:
+                self._clock.call_later(self._turn.waiters.timeout_s, answer.late)
+            return None
+        if offset != half.queue_offset:
+            half = table.record(offset)
+            if half is None:
+                return Response(ResponseCode.SYSTEM_ERROR, remark=_NOT_FOUND)
+        table.begin_change(offset)
+        ended = partial(self._ended, answer, request, offset)
+        try:
+            self._put(half, header.commit_or_rollback == TRANSACTION_COMMIT, ended, answer.late)
+        except RefusedError as refused:
+            ended(refused)
+        except ValueError as error:
+            ended(RefusedError(ResponseCode.SYSTEM_ERROR, str(error)))
+        return None
+
+    def _again(self, answer: OneAnswer, request: Request[EndTransactionRequestHeader]) -> None:
+        """Go on with an end that came while another, or a copy, was on its way to the disk."""
+        response = self._end(answer, request)
+        if response is not None:
+            answer.give(response)
+
+    def _put(self, half: StoredRecord, commits: bool, ended: WhenStored, late: Late) -> None:
+        """Put the committed message, then the op message, into the same turn.
+
+        :raises RefusedError: they cannot be stored now.
+        :raises ValueError: the half message names no queue.
+        """
+        op = self._table.op_message(half.queue_offset)
+        if commits:
+            message = committed(half)
+            read = from_map(message.properties, half.properties)
+            self._turn.put_together(((message, read), (op, OP_READ)), ended, late)
+        else:
+            self._turn.put_inner(op, ended, OP_READ, late)
+
+    def _ended(
+        self,
+        answer: OneAnswer,
+        request: Request[EndTransactionRequestHeader],
+        offset: int,
+        outcome: Stored | RefusedError,
+    ) -> None:
+        if isinstance(outcome, RefusedError):
+            answer.give(outcome.response())
+            self._table.unchanged(offset)
+            return
+        if request.header.commit_or_rollback == TRANSACTION_COMMIT:
+            self.committed += 1
+        else:
+            self.rolled_back += 1
+        answer.give(_DONE)
+        self._table.ended(offset)
+
+
+def _refuse(half: StoredRecord | None, header: EndTransactionRequestHeader) -> str | None:
+    """The reason why a transaction cannot be ended, in the words of ``checkPrepareMessage``; ``None`` when it can."""
+    if half is None or half.topic != TRANS_HALF_TOPIC:
+        return _NOT_FOUND
+    if half.properties.get(PGROUP) != header.producer_group:
+        return "The producer group wrong"
+    if half.queue_offset != header.tran_state_table_offset:
+        return "The transaction state table offset wrong"
+    return None
+
+
+class TransactionalMessageService:
+    """The table of open transactions, their ends, and the rounds of checks.
+
+    Made when the store is open, before anything is stored.
+    """
+
+    def __init__(self, broker: BrokerContext) -> None:
+        self._live = broker.live
+        self._offsets = broker.offsets
+        self._store = broker.store
+        self._turn = broker.turn
+        self._clock = broker.clock
+        self.open = OpenTransactions(broker.store, broker.offsets, broker.turn, broker.host)
+        self.ends = EndTransactionProcessor(broker, self.open)
+        self.checks = TransactionalMessageCheck(broker, self.open)
+        self.resumes = ResumeCheckProcessor(broker, self.open)
+        self.detour: Final = half_detour(broker.live, lambda: self.open.count)
+        """Parks half messages."""
+        broker.topics.create_retry(TRANS_HALF_TOPIC)
+        self._progress = Periodic(
+            "note how far transactions are", TRANSACTION_PROGRESS_SECONDS, self.note_progress, clock=broker.clock
+        )
+        self._noted: tuple[int, int, int] | None = None
+        """Log position, half offset and op offset of the last look."""
+        self._next_round = Alarm(self._begin_round, clock=broker.clock)
+        self._round: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Write the op messages that the last crash left out, and begin the rounds."""
+        for offset in self.open.unmarked:
+            try:
+                self._turn.put_inner(self.open.op_message(offset), lambda _: None)
+            except RefusedError as refused:
+                _log.warning("the op messages of ended transactions are not written now: %s", refused.remark)
+                break
+        self.open.unmarked.clear()
+        self._progress.start()
+        self._wait_for_round()
+
+    async def stop(self) -> None:
+        """End the rounds; one under way is cancelled."""
+        await self._progress.stop()
+        self._next_round.close()
+        if self._round is not None:
+            self._round.cancel()
+            await asyncio.gather(self._round, return_exceptions=True)
+
+    def runtime_info(self) -> dict[str, str]:
+        """The keys of the runtime information (28): the open transactions, and counts since the start."""
+        oldest = self.open.oldest()
+        return {
+            "openTransactions": str(self.open.count),
+            "oldestOpenTransactionAgeMs": str(max(self._clock.now_ms() - oldest.begun_ms, 0) if oldest else 0),
+            "oldestOpenTransactionChecks": str(oldest.check_times if oldest else 0),
+            "oldestOpenTransactionGroup": oldest.group if oldest else "",
+            "transactionsCommitted": str(self.ends.committed),
+            "transactionsRolledBack": str(self.ends.rolled_back),
+            "transactionChecksSent": str(self.checks.asked),
+            "transactionsGivenUp": str(self.checks.given_up),
+        }
+
+    # --- rounds -------------------------------------------------------------------------------
+    def _wait_for_round(self) -> None:
+        self._next_round.after(self._live.current.transaction_check_interval / 1000)
+
+    def _begin_round(self) -> None:
+        self._round = asyncio.get_running_loop().create_task(self.checks.run(), name="check transactions")
+        self._round.add_done_callback(self._round_ended)
+
+    def _round_ended(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None:
+            _log.error("a round of checks failed", exc_info=error)
+        self._wait_for_round()
+
+    # --- progress -----------------------------------------------------------------------------
+    def note_progress(self) -> None:
+        """Commit the offsets of the group, once the disk has the log that they were derived from.
+
+        Else a log that lost its end in a power cut would end before them, and new half messages would count as done.
+        """
+        last = self._noted
+        if last is not None and self._store.flushed_position >= last[0]:
+            for topic, offset in ((TRANS_HALF_TOPIC, last[1]), (TRANS_OP_HALF_TOPIC, last[2])):
+                if offset != self._offsets.query(TRANSACTION_GROUP, topic, HALF_QUEUE):
+                    self._offsets.note(TRANSACTION_GROUP, topic, HALF_QUEUE, offset)
+            last = None
+        if last is None:
+            self._noted = (self._store.max_physical_offset, *self.open.progress())

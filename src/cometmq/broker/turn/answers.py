@@ -1,0 +1,192 @@
+"""Answers to requests that store messages (``SendMessageResponseHeader``; hot path).
+
+The answer to a single stored message is formatted from a template, prepared once for a broker: only the offset id,
+the queue id, the queue offset and the opaque differ. Batches, binary headers and errors take the ordinary way.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+
+from cometmq.remoting.codes import CURRENT_VERSION, LanguageCode, ResponseCode
+from cometmq.remoting.command import FLAG_RESPONSE, decode_command, encode_binary_field
+from cometmq.remoting.frame import JSON, ROCKETMQ, FrameDecoder
+from cometmq.remoting.headers import SendMessageResponseHeader
+from cometmq.remoting.processors import SERVER_LANGUAGE, Request, Response, encode_response
+from cometmq.remoting.server_connection import ServerConnection
+
+_VARIABLE_BYTES: Final = 96
+"""Room for the offset, queue id, queue offset and opaque of an answer, as decimal text, signs included."""
+
+FLUSH_IS_LATE: Final = Response(
+    ResponseCode.FLUSH_DISK_TIMEOUT, remark="stored, but the disk has not taken it within syncFlushTimeout"
+)
+
+_WORDS: Final = struct.Struct(">iI")
+_BINARY_HEAD: Final = struct.Struct(">hbh")
+_OPAQUES: Final = struct.Struct("=iB")
+
+
+class PendingSend(msgspec.Struct, gc=False):
+    """A request whose records are put into the store but not yet answered."""
+
+    connection: ServerConnection
+    request: Request[Any]
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    wait: bool
+    """True when the answer waits for the flush."""
+    size_bytes: int
+    batch_offsets: tuple[int, ...] | None = None
+    """The log offsets of all messages of a batch."""
+    recall_handle: str | None = None
+    """The recall handle of a message that waits for its time."""
+
+
+class PlainAnswers(msgspec.Struct, gc=False):
+    """The answers to plain sends of one batch of the compiled core."""
+
+    connections: list[tuple[ServerConnection, bytes, bytes, int, int]]
+    """Connection, answers with code 0, opaques, number of messages, bytes of their bodies. ``opaques`` has, for each
+    message, a native int32 and a byte that is 1 for a binary header."""
+    wait: bool = True
+    """See :class:`PendingSend`; messages that do not wait while others do are not plain."""
+
+    @property
+    def messages(self) -> int:
+        """The number of messages."""
+        return sum(messages for *_, messages, _ in self.connections)
+
+
+def _json_text(text: str) -> bytes:
+    return text.replace("\\", "\\\\").replace('"', '\\"').encode()
+
+
+class SendAnswers:
+    """Answers sends whose messages are stored, or refused.
+
+    :param store_host: 8 or 20 bytes, the address inside offset ids.
+    """
+
+    def __init__(self, store_host: bytes, *, region: str, trace_on: bool) -> None:
+        self.store_host: Final = store_host
+        self._id_prefix = store_host.hex().upper().encode()
+        self.ext: Final = {"MSG_REGION": region, "TRACE_ON": "true" if trace_on else "false"}
+        """Fields of every answer to a send, of errors too."""
+        extra = b'"MSG_REGION":"%s","TRACE_ON":"%s"' % (_json_text(region), self.ext["TRACE_ON"].encode())
+        fixed = b'"extFields":{' + extra.replace(b"%", b"%%") + b',"msgId":"'
+        tail = (
+            b'","queueId":"%%d","queueOffset":"%%d"},"flag":%d,"language":"%s","opaque":%%d,'
+            b'"serializeTypeCurrentRPC":"JSON","version":%d}'
+        ) % (FLAG_RESPONSE, SERVER_LANGUAGE.encode(), CURRENT_VERSION)
+        self._single = b'{"code":0,' + fixed + self._id_prefix + b"%016X" + tail
+        binary = b"".join([encode_binary_field(name, value) for name, value in self.ext.items()])
+        head = _BINARY_HEAD.pack(ResponseCode.SUCCESS, LanguageCode[SERVER_LANGUAGE], CURRENT_VERSION)
+        self.parts: Final = (_constant_parts(self._single), self._id_prefix, head, binary)
+        """The input of the compiled core for answers: the constant parts of a JSON header, the message id up to its log
+        offset, and of a binary header its code, language and version, and its constant fields."""
+        self._prefixes = [_WORDS.pack(4 + length, length) for length in range(len(self._single) + _VARIABLE_BYTES)]
+
+    def stored(self, sends: Iterable[PendingSend | PlainAnswers]) -> None:
+        """Answer stored messages with code 0."""
+        single = self._single
+        prefixes = self._prefixes
+        for send in sends:
+            if isinstance(send, PlainAnswers):
+                for connection, frames, *_ in send.connections:
+                    connection.write(frames)
+                continue
+            connection = send.connection
+            request = send.request
+            if (
+                connection.hooked
+                or send.batch_offsets is not None
+                or send.recall_handle is not None
+                or request.serializeTypeCurrentRPC == "ROCKETMQ"
+            ):
+                connection.respond(request, self._response(send, ResponseCode.SUCCESS))
+            else:
+                header = single % (send.physical_offset, send.queue_id, send.queue_offset, request.opaque)
+                connection.write(prefixes[len(header)] + header)
+
+    def stored_but(self, code: int, sends: Iterable[PendingSend | PlainAnswers]) -> None:
+        """Answer messages that are stored, with a warning (FLUSH_DISK_TIMEOUT)."""
+        for send in sends:
+            if isinstance(send, PlainAnswers):
+                self._plain_stored_but(code, send)
+                continue
+            send.connection.respond(send.request, self._response(send, code))
+
+    def refused(self, code: int, remark: str, sends: Iterable[PendingSend | PlainAnswers]) -> None:
+        """Answer messages that are not stored."""
+        response = Response(code, remark=remark, ext=self.ext)
+        for send in sends:
+            if isinstance(send, PlainAnswers):
+                for connection, _, opaques, *_ in send.connections:
+                    for opaque, is_binary in _OPAQUES.iter_unpack(opaques):
+                        connection.write(*encode_response(ROCKETMQ if is_binary else JSON, opaque, response))
+            else:
+                send.connection.respond(send.request, response)
+
+    def _plain_stored_but(self, code: int, sends: PlainAnswers) -> None:
+        for connection, frames, *_ in sends.connections:
+            for frame in FrameDecoder().feed(frames):
+                stored = decode_command(frame)
+                response = Response(code, stored.header(SendMessageResponseHeader), ext=self.ext)
+                connection.write(*encode_response(frame.serialize_type, stored.opaque, response))
+
+    def msg_id(self, physical_offset: int) -> str:
+        """The offset id of a message at a log offset."""
+        return (b"%s%016X" % (self._id_prefix, physical_offset)).decode()
+
+    def original(self, queue_id: int, queue_offset: int, offsets: Iterable[int]) -> Response:
+        """The answer, again, for a batch whose messages are stored at these log offsets."""
+        header = SendMessageResponseHeader(msg_id=self._ids(offsets), queue_id=queue_id, queue_offset=queue_offset)
+        return Response(0, header, ext=self.ext)
+
+    def _ids(self, offsets: Iterable[int]) -> str:
+        return b",".join([b"%s%016X" % (self._id_prefix, offset) for offset in offsets]).decode()
+
+    def _response(self, send: PendingSend, code: int) -> Response:
+        offsets = (send.physical_offset,) if send.batch_offsets is None else send.batch_offsets
+        header = SendMessageResponseHeader(
+            msg_id=self._ids(offsets),
+            queue_id=send.queue_id,
+            queue_offset=send.queue_offset,
+            recall_handle=send.recall_handle,
+        )
+        return Response(code, header, ext=self.ext)
+
+
+def _constant_parts(template: bytes) -> list[bytes]:
+    """The text between the numbers of a template."""
+    return [part.replace(b"%%", b"%") for part in re.split(rb"(?<!%)%(?:016X|d)", template)]
+
+
+class OneAnswer:
+    """The answer to a request for which the broker itself stores messages: the first response counts.
+
+    With SYNC_FLUSH it waits for the flush like a send's answer, for ``syncFlushTimeout`` at most: see ``late`` of
+    :meth:`~cometmq.broker.turn.store_turn.StoreTurn.put_inner`. The message stays stored.
+    """
+
+    def __init__(self, connection: ServerConnection, request: Request[Any]) -> None:
+        self._connection = connection
+        self._request = request
+        self._is_given = False
+
+    def give(self, response: Response) -> None:
+        """Answer the request, unless that was done."""
+        if not self._is_given:
+            self._is_given = True
+            self._connection.respond(self._request, response)
+
+    def late(self) -> None:
+        """Answer that the flush takes too long."""
+        self.give(FLUSH_IS_LATE)

@@ -1,0 +1,137 @@
+"""Plain sends by the compiled core: from a connection's bytes to records and answers, no object a message (hot path).
+
+Theory of operation. A connection gives the core the bytes that it has received. The core takes the frames at their
+beginning that are plain sends: SEND_MESSAGE and SEND_MESSAGE_V2 in the form that clients write, for a topic and queue
+that :class:`~cometmq.broker.turn.targets.SendTargets` has checked, without a detour, within all limits. The first other
+frame is left to Python with all that follows, so that requests keep their order. What the core takes it puts into its
+batch; :meth:`PlainSends.settle` moves the batch into the store's turn.
+
+Invariants.
+
+* The core takes a message only if Python would store it, and what it makes is byte for byte what Python makes: the
+  record, the queue unit, the index entry, the answer.
+* A batch lies in one piece behind what the turn had before. Python settles it before it puts a record, marks a place in
+  the turn or ends it, so that it meets queues and log offsets as if it had put the records itself.
+* Where accounts are checked, the core takes only what the account of the connection has signed, to topics that it may
+  publish to. Python finds the account by the connection's first request, and again after each change of accounts.
+* The core knows a topic only while ``SendTargets`` does: a change of the topic or of the configuration makes it forget.
+
+Faults. The core raises nothing for any input. When the write fails, the turn is refused whole: the batch has the opaque
+of each of its requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from cometmq.auth.guard import AccessGuard
+from cometmq.broker.turn.answers import SendAnswers
+from cometmq.broker.turn.store_turn import StoreTurn
+from cometmq.broker.turn.targets import SendTarget, SendTargets
+from cometmq.limits import MAX_FRAME_BYTES, MAX_HEADER_BYTES, MAX_PROPERTIES_BYTES, MAX_TURN_BYTES
+from cometmq.message.properties import CLUSTER
+from cometmq.remoting.frame import FrameTaker
+from cometmq.remoting.server_connection import ServerConnection
+from cometmq.store.message_store import ConsumeQueue, MessageStore
+
+BATCH_BYTES: Final = 1024 * 1024
+"""Records of a batch from which on the next message is Python's, which settles the batch: so no large buffer stays."""
+
+
+class PlainSends:
+    """The batch of the compiled core, and the topics that the core may take messages for.
+
+    :param core: the module ``cometmq_core``.
+    :param guard: checks who sends, where permissions are checked.
+    """
+
+    def __init__(
+        self,
+        core: Any,
+        store: MessageStore,
+        turn: StoreTurn,
+        targets: SendTargets,
+        answers: SendAnswers,
+        guard: AccessGuard | None = None,
+    ) -> None:
+        config = targets.config
+        self._store = store
+        self._turn = turn
+        self._guard = guard
+        limits = (
+            MAX_FRAME_BYTES,
+            MAX_HEADER_BYTES,
+            config.max_message_size,
+            MAX_PROPERTIES_BYTES,
+            turn.max_stored_bytes,
+            min(MAX_TURN_BYTES, BATCH_BYTES),
+        )
+        self._core: Final = core.PlainSends(
+            self._open,
+            answers.parts,
+            f"{CLUSTER}\x01{config.broker_cluster_name}".encode(),
+            answers.store_host,
+            limits,
+            config.message_index_enable,
+            turn.waits,
+        )
+        targets.on_queue = self._add
+        targets.on_forget = self._forget
+
+    def taker(self, connection: ServerConnection) -> FrameTaker:
+        """The function that takes the plain sends of a connection."""
+        take: FrameTaker = partial(self._core.take, connection, connection.peer_bytes)
+        if self._guard is not None:
+            take = partial(self._take_allowed, connection, take)
+        if not self._turn.waits:
+            return take
+        is_full = self._turn.waiters.full
+
+        def take_unless_full(data: bytes, at: int) -> int:
+            return at if is_full(connection) else take(data, at)
+
+        return take_unless_full
+
+    def _take_allowed(self, connection: ServerConnection, take: Callable[..., int], data: bytes, at: int) -> int:
+        """Take the sends that the connection's account has signed, to topics that it may publish to.
+
+        Python checks its first request, and all that the core leaves.
+        """
+        assert self._guard is not None
+        account = self._guard.publisher(connection)
+        return at if account is None else take(data, at, account)
+
+    def _open(self) -> tuple[int, int, int] | None:
+        """Begin a batch: its place in the log, or ``None`` when Python must refuse the message."""
+        turn = self._turn
+        if not turn.is_open:
+            turn.begin()
+        if turn.refusal is not None:
+            return None
+        place = self._store.next_place()
+        if place is not None:
+            turn.settle = self._settle
+        return place
+
+    def _settle(self) -> None:
+        self._turn.settle = None
+        batch = self._core.settle()
+        if batch is None:
+            return
+        records, end, last_size, messages, queues, topics, hashes, offsets, answers = batch
+        self._store.put_encoded(records, end, last_size, messages, queues, hashes, offsets)
+        self._turn.put_plain(topics, answers)
+
+    def _add(self, target: SendTarget, queue: ConsumeQueue) -> None:
+        if queue.record_middle:
+            self._core.add(target.topic, target, target.sys_flag, queue.queue_id, queue)
+
+    def _forget(self, topic: str | None) -> None:
+        if self._turn.settle is not None:
+            self._turn.settle()
+        if topic is None:
+            self._core.clear()
+        else:
+            self._core.forget(topic)

@@ -1,0 +1,242 @@
+"""The topics of sends, and the checks of a send (``AbstractSendMessageProcessor.msgCheck``; hot path).
+
+The checks have Apache's order and words. A topic that passed is remembered until its configuration changes.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from cometmq.broker.config import BrokerConfig, LiveConfig
+from cometmq.broker.tables.groups import SubscriptionGroupManager
+from cometmq.broker.tables.topics import TopicConfigManager, describe_topic
+from cometmq.limits import MAX_TOPICS
+from cometmq.message.names import (
+    NOT_ALLOWED_SEND_TOPICS,
+    PERM_WRITE,
+    RETRY_PREFIX,
+    check_group,
+    check_topic,
+    dlq_topic,
+)
+from cometmq.message.sysflag import MULTI_TAGS, TOPIC_UNIT, TOPIC_UNIT_SUB
+from cometmq.remoting.bodies import TopicConfig
+from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
+from cometmq.remoting.processors import RpcRejectedError
+from cometmq.store.message_store import ConsumeQueue, MessageStore
+
+SendHeader = SendMessageRequestHeader | SendMessageRequestHeaderV2
+
+TOPIC_HELP: Final = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
+V3_4_9: Final = 121
+"""From this version on a consumer sends the maximum of its retries."""
+DLQ_QUEUES: Final = 1
+"""Queues of a dead-letter topic."""
+_MULTI_TAG: Final = "MULTI_TAG"
+
+
+class RefusedError(RpcRejectedError):
+    """A request that the broker itself refuses."""
+
+
+class SendTarget:
+    """A topic for sends; ``messages`` and ``size_bytes`` count the records of the current turn."""
+
+    __slots__ = ("_store", "config", "is_retry", "messages", "on_queue", "queues", "size_bytes", "sys_flag", "topic")
+
+    def __init__(self, config: TopicConfig, store: MessageStore) -> None:
+        self.config = config
+        self.topic = config.topic_name
+        self.is_retry = self.topic.startswith(RETRY_PREFIX)
+        self.sys_flag = MULTI_TAGS if config.topic_filter_type == _MULTI_TAG else 0
+        self.messages = 0
+        self.size_bytes = 0
+        self._store = store
+        self.queues: dict[int, ConsumeQueue] = {}
+        self.on_queue: Callable[[SendTarget, ConsumeQueue], None] | None = None
+
+    def open_queue(self, queue_id: int, peer: str) -> ConsumeQueue:
+        """The queue that a producer named, from now on in ``queues``; a negative id is any queue that may be written.
+
+        :raises RefusedError: the topic has no such queue.
+        """
+        config = self.config
+        if queue_id < 0 and config.write_queue_nums > 0:
+            queue_id = random.randrange(config.write_queue_nums)
+        if not 0 <= queue_id < max(config.read_queue_nums, config.write_queue_nums):
+            raise RefusedError(
+                ResponseCode.SYSTEM_ERROR,
+                f"request queueId[{queue_id}] is illegal, {describe_topic(config)} Producer: {peer}",
+            )
+        queue = self.queues[queue_id] = self._store.queue(self.topic, queue_id)
+        if self.on_queue is not None:
+            self.on_queue(self, queue)
+        return queue
+
+
+class SendTargets:
+    """All topics that were sent to, by name."""
+
+    def __init__(
+        self,
+        live: LiveConfig,
+        topics: TopicConfigManager,
+        groups: SubscriptionGroupManager,
+        store: MessageStore,
+    ) -> None:
+        self._live = live
+        self._topics = topics
+        self._groups = groups
+        self._store = store
+        self._clock = store.clock
+        self.on_queue: Callable[[SendTarget, ConsumeQueue], None] | None = None
+        """Called with each queue of a topic that passed all checks, but those of retry topics."""
+        self.on_forget: Callable[[str | None], None] | None = None
+        """Called when a topic must be checked again; with ``None`` when all must."""
+        self._known: dict[str, SendTarget] = {}
+        self._inner: dict[str, SendTarget] = {}
+        self._has_unsaved = False
+        topics.on_change.append(self._forget)
+        live.on_change.append(lambda _: self._forget_all())
+
+    @property
+    def known(self) -> Mapping[str, SendTarget]:
+        """The topics that passed all checks; a topic leaves when its configuration changes."""
+        return self._known
+
+    @property
+    def config(self) -> BrokerConfig:
+        """The configuration of this moment."""
+        return self._live.current
+
+    def _forget(self, topic: str) -> None:
+        self._known.pop(topic, None)
+        self._inner.pop(topic, None)
+        if self.on_forget is not None:
+            self.on_forget(topic)
+
+    def _forget_all(self) -> None:
+        self._known.clear()
+        if self.on_forget is not None:
+            self.on_forget(None)
+
+    def resolve(self, header: SendHeader) -> SendTarget:
+        """Check the topic of a send, making it where that is allowed.
+
+        :raises RefusedError: with code and words.
+        """
+        config = self._live.current
+        accepts_from = config.start_accept_send_request_time_stamp
+        if accepts_from > self._clock.now_ms():
+            raise RefusedError(
+                ResponseCode.SYSTEM_ERROR, f"broker unable to service, until {accepts_from} (ms since 1970)"
+            )
+        name = header.topic
+        topic = self._topics.get(name)
+        if topic is not None and topic.order and not config.broker_permission & PERM_WRITE:
+            raise RefusedError(
+                ResponseCode.NO_PERMISSION, f"the broker[{config.broker_ip1}] sending message is forbidden"
+            )
+        wrong = check_topic(name)
+        if wrong is not None:
+            raise RefusedError(ResponseCode.SYSTEM_ERROR, wrong)
+        if name in NOT_ALLOWED_SEND_TOPICS:
+            raise RefusedError(ResponseCode.NO_PERMISSION, f"Sending message to topic[{name}] is forbidden.")
+        if name.startswith(RETRY_PREFIX):
+            self._check_retried_group(name.removeprefix(RETRY_PREFIX))
+        if topic is None or self._topics.is_unsaved(name):
+            if self._topics.cannot_be_saved:
+                raise _topics_not_saved()
+            self._has_unsaved = True
+        if topic is None:
+            topic = self._create(header)
+        target = self._known[name] = SendTarget(topic, self._store)
+        if not target.is_retry:
+            target.on_queue = self.on_queue
+        return target
+
+    def after_retries(self, target: SendTarget, header: SendHeader, version: int) -> SendTarget:
+        """The topic of a consumer's own send to its retry topic: that one, or the dead letters after too many failures.
+
+        (``handleRetryAndDLQ``.) As in Apache's broker DELAY stays, so that dead letters wait too.
+
+        :raises RefusedError: the group is gone, or there is no room for one more topic.
+        """
+        name = target.topic.removeprefix(RETRY_PREFIX)
+        group = self._groups.find(name)
+        if group is None:
+            raise RefusedError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {name}")
+        most = header.max_reconsume_times
+        if version < V3_4_9 or most is None:
+            most = group.retry_max_times
+        if (header.reconsume_times or 0) < most:
+            return target
+        dead = dlq_topic(name)
+        if self._topics.get(dead) is None:
+            if self._topics.is_full:
+                raise RefusedError(ResponseCode.SYSTEM_ERROR, f"topic[{dead}] not exist")
+            self._topics.create_retry(dead, queue_nums=DLQ_QUEUES)
+        return self.inner(dead)
+
+    def inner(self, name: str) -> SendTarget:
+        """Any topic, for messages of the broker itself: no permission is checked, and no topic is made.
+
+        The caller opens its queues, even such as the topic's configuration does not have.
+        """
+        target = self._inner.get(name)
+        if target is None:
+            topic = self._topics.get(name)
+            if topic is not None and self._topics.is_unsaved(name):
+                self._has_unsaved = True
+            target = self._inner[name] = SendTarget(topic or TopicConfig(topic_name=name), self._store)
+        return target
+
+    def save_topics(self) -> None:
+        """Write the topics of this turn that are not in the file yet: recovery after a crash hides all others.
+
+        :raises RefusedError: the file cannot be written, so that nothing of the turn may be stored.
+        """
+        if self._has_unsaved:
+            self._has_unsaved = False
+            self._topics.save()
+            if self._topics.cannot_be_saved:
+                self._forget_all()
+                raise _topics_not_saved()
+
+    def _check_retried_group(self, group: str) -> None:
+        wrong = check_group(group)
+        if wrong is not None:
+            raise RefusedError(ResponseCode.SYSTEM_ERROR, wrong)
+        if self._groups.find(group) is None:
+            raise RefusedError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {group}")
+
+    def _create(self, header: SendHeader) -> TopicConfig:
+        name = header.topic
+        if self._topics.is_full:
+            raise RefusedError(
+                ResponseCode.SYSTEM_ERROR, f"topic[{name}] is not created, this broker has {MAX_TOPICS} topics already"
+            )
+        is_retry = name.startswith(RETRY_PREFIX)
+        topic_sys_flag = (TOPIC_UNIT_SUB if is_retry else TOPIC_UNIT) if header.unit_mode else 0
+        topic = self._topics.create_in_send(
+            name,
+            default_topic=header.default_topic,
+            queue_nums=header.default_topic_queue_nums,
+            topic_sys_flag=topic_sys_flag,
+        )
+        if topic is None and is_retry:
+            topic = self._topics.create_retry(name, topic_sys_flag=topic_sys_flag)
+        if topic is None:
+            raise RefusedError(
+                ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please!{TOPIC_HELP}"
+            )
+        return topic
+
+
+def _topics_not_saved() -> RefusedError:
+    return RefusedError(
+        ResponseCode.SERVICE_NOT_AVAILABLE, "service not available now: the table of topics cannot be written"
+    )

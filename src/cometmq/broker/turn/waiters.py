@@ -1,0 +1,189 @@
+"""Answers that wait until their messages are as safe as the configuration asks (``GroupCommitService``).
+
+With SYNC_FLUSH they wait for the flush that covers them, with SYNC_MASTER for a slave that has them, with both for
+both at the same time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Final
+
+from cometmq.broker.turn.answers import PendingSend, PlainAnswers, SendAnswers
+from cometmq.broker.turn.group_transfer import GroupTransferService
+from cometmq.broker.turn.targets import SendHeader
+from cometmq.clock import TimerHandle
+from cometmq.limits import MAX_UNFLUSHED_CONNECTION_BYTES, MAX_UNFLUSHED_TOTAL_BYTES
+from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.server_connection import ServerConnection
+from cometmq.store.errors import StoreError
+from cometmq.store.message_store import MessageStore
+
+_log = logging.getLogger(__name__)
+
+Done = Callable[[ResponseCode, StoreError | None], None]
+"""Called with the code of the answer, or with the error of a failed flush."""
+
+SEND_OVERHEAD_BYTES: Final = 512
+"""Memory of a waiting answer beside the message's body and the texts of its request."""
+
+
+def _held_bytes(send: PendingSend | PlainAnswers) -> Iterator[tuple[ServerConnection, int]]:
+    """The connections of waiting answers, each with the memory of them: messages, and the texts of requests."""
+    if isinstance(send, PlainAnswers):
+        for connection, frames, opaques, messages, body_bytes in send.connections:
+            yield connection, body_bytes + len(frames) + len(opaques) + messages * SEND_OVERHEAD_BYTES
+        return
+    request = send.request
+    header: SendHeader = request.header
+    texts = (header.producer_group, header.topic, header.default_topic, header.properties, request.language)
+    text_bytes = sum(len(text) for text in texts if isinstance(text, str))
+    yield send.connection, send.size_bytes + SEND_OVERHEAD_BYTES + text_bytes
+
+
+class SendWaiters:
+    """The answers of each turn, until its messages are safe, or cannot be, or the time is up.
+
+    :param transfers: reports how far slaves are; ``None`` when no answer waits for slaves.
+    :param timeout_s: the longest wait for a flush.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        transfers: GroupTransferService | None,
+        answers: SendAnswers,
+        *,
+        timeout_s: float,
+    ) -> None:
+        self.store: Final = store
+        self._transfers = transfers
+        self.answers: Final = answers
+        self._clock = store.clock
+        self.timeout_s: Final = timeout_s
+        self._total_bytes = 0
+        self._bytes_of: dict[ServerConnection, int] = {}
+        self._nothing_waits: asyncio.Event = asyncio.Event()
+        self._nothing_waits.set()
+        self.needed: Final = store.sync_flush or transfers is not None
+        """True when answers wait at all."""
+
+    def full(self, connection: ServerConnection) -> bool:
+        """True when so much waits, in all or for this connection, that no more may be taken."""
+        return (
+            self._total_bytes >= MAX_UNFLUSHED_TOTAL_BYTES
+            or self._bytes_of.get(connection, 0) >= MAX_UNFLUSHED_CONNECTION_BYTES
+        )
+
+    def add(self, position: int, sends: list[PendingSend | PlainAnswers]) -> None:
+        """Answer ``sends`` once the log is safe up to ``position``, or with a warning when the time is up."""
+        if not sends:
+            return
+        self._nothing_waits.clear()
+        held: dict[ServerConnection, int] = {}
+        for send in sends:
+            for connection, size in _held_bytes(send):
+                held[connection] = held.get(connection, 0) + size
+        for connection, size in held.items():
+            self._total_bytes += size
+            self._bytes_of[connection] = self._bytes_of.get(connection, 0) + size
+        waiting = self._wait(position, partial(self._finish, sends, held))
+        if self.store.sync_flush:
+            waiting.timer = self._clock.call_later(self.timeout_s, waiting.flush_timed_out)
+
+    def when_safe(
+        self, position: int, callback: Callable[[StoreError | None], None], late: Callable[[], None] | None
+    ) -> None:
+        """Call a service of the broker once the log is safe up to ``position``, or with the error of a failed flush.
+
+        When no slave has it in time that counts as safe: the messages of a service are stored all the same.
+
+        :param late: called before when the flush takes longer than ``timeout_s``.
+        """
+        timer = None
+        if late is not None and self.store.sync_flush:
+            timer = self._clock.call_later(self.timeout_s, late)
+
+        def safe(_code: ResponseCode, error: StoreError | None) -> None:
+            if timer is not None:
+                timer.cancel()
+            callback(error)
+
+        self._wait(position, safe)
+
+    def _wait(self, position: int, done: Done) -> _Waiting:
+        waiting = _Waiting(done, flush=self.store.sync_flush, transfer=self._transfers is not None)
+        if self.store.sync_flush:
+            self.store.when_flushed(position, waiting.flushed)
+        if self._transfers is not None:
+            self._transfers.when_replicated(position, waiting.replicated)
+        return waiting
+
+    def _finish(
+        self,
+        sends: list[PendingSend | PlainAnswers],
+        held: dict[ServerConnection, int],
+        code: ResponseCode,
+        error: StoreError | None,
+    ) -> None:
+        """Answer the sends of a turn and forget them."""
+        for connection, size in held.items():
+            self._total_bytes -= size
+            left = self._bytes_of[connection] - size
+            if left:
+                self._bytes_of[connection] = left
+            else:
+                del self._bytes_of[connection]
+        if error is not None:
+            messages = sum(1 if isinstance(send, PendingSend) else send.messages for send in sends)
+            _log.error("%d messages are not acknowledged, their flush failed: %s", messages, error)
+            self.answers.refused(ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now: {error}", sends)
+        elif code == ResponseCode.SUCCESS:
+            self.answers.stored(sends)
+        else:
+            self.answers.stored_but(code, sends)
+        if not self._total_bytes:
+            self._nothing_waits.set()
+
+    async def finished(self) -> None:
+        """Wait until every answer is given."""
+        await self._nothing_waits.wait()
+
+
+class _Waiting:
+    """The wait of one turn: ends once, when it waits for neither the disk nor a slave any longer."""
+
+    __slots__ = ("_code", "_done", "_flush", "_transfer", "timer")
+
+    def __init__(self, done: Done, *, flush: bool, transfer: bool) -> None:
+        self._done: Done | None = done
+        self._flush = flush
+        self._transfer = transfer
+        self._code = ResponseCode.SUCCESS
+        self.timer: TimerHandle | None = None
+
+    def flushed(self, error: StoreError | None) -> None:
+        self._flush = False
+        self._end(error)
+
+    def flush_timed_out(self) -> None:
+        if self._flush and self._code == ResponseCode.SUCCESS:  # of two codes the slave's counts
+            self._code = ResponseCode.FLUSH_DISK_TIMEOUT
+        self._flush = False
+        self._end(None)
+
+    def replicated(self, code: ResponseCode) -> None:
+        if code != ResponseCode.SUCCESS:
+            self._code = code
+        self._transfer = False
+        self._end(None)
+
+    def _end(self, error: StoreError | None) -> None:
+        if self._done is not None and (error is not None or not (self._flush or self._transfer)):
+            done, self._done = self._done, None
+            if self.timer is not None:
+                self.timer.cancel()
+            done(self._code, error)

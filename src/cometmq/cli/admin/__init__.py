@@ -1,0 +1,1 @@
+"""Commands that administer: topics, groups, clusters, and the check of this machine."""

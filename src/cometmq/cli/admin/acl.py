@@ -1,0 +1,234 @@
+"""``cometmq acl``: policies of ACL 2.0, and the test of what an account may do."""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from cometmq.auth.model import DeniedError
+from cometmq.auth.plain_files import PlainFiles
+from cometmq.auth.policies import (
+    DISABLE,
+    SUPER,
+    AclInfo,
+    EntryInfo,
+    PolicyInfo,
+    Resource,
+    User,
+    UserAccount,
+    read_policies,
+)
+from cometmq.cli.admin.changes import yes_option
+from cometmq.cli.admin.user import server_option
+from cometmq.cli.connection import administer, confirm_deletion, namesrv_option
+from cometmq.cli.output import Column, output_option, show, show_one, tell
+from cometmq.client.admin import Admin
+from cometmq.remoting.permissions import EVERY, Action, Kind, Need, on_group, on_topic
+
+_ACTIONS: Final = [action.value for action in Action]
+_COLUMNS: Final = (
+    Column("user", "User"),
+    Column("policy", "Policy"),
+    Column("resource", "Resource"),
+    Column("actions", "Actions", prose=True),
+    Column("from", "From", prose=True),
+    Column("decision", "Decision"),
+)
+
+
+@click.group("acl")
+def command() -> None:
+    """Create, list and delete policies, and test what an account may do."""
+
+
+@command.command("create")
+@click.argument("user")
+@click.argument("resources", nargs=-1, required=True, metavar="RESOURCE...")
+@click.option(
+    "-a",
+    "--action",
+    "actions",
+    multiple=True,
+    required=True,
+    type=click.Choice([*_ACTIONS, "All"], case_sensitive=False),
+    help="Action; may be repeated.",
+)
+@click.option(
+    "--source-ip", "sources", multiple=True, metavar="ADDRESS", help="Source address or network; may be repeated."
+)
+@click.option("--deny", is_flag=True, help="Deny instead of allow.")
+@click.option("--default", "is_default", is_flag=True, help="A policy that counts where no custom one matches.")
+@server_option
+@namesrv_option
+def create(
+    user: str,
+    resources: tuple[str, ...],
+    actions: tuple[str, ...],
+    sources: tuple[str, ...],
+    deny: bool,
+    is_default: bool,
+    server: str | None,
+    namesrv: str,
+) -> None:
+    """Allow or deny a user actions on resources.
+
+    A RESOURCE is Topic:Orders, Group:bill*, Topic:*, Cluster:* and the like, or * for everything.
+    """
+    decision = "Deny" if deny else "Allow"
+    entries = [EntryInfo(resource, list(actions), list(sources), decision) for resource in resources]
+    policies = [PolicyInfo("Default" if is_default else "Custom", entries)]
+    read_policies(policies)
+
+    async def work(admin: Admin) -> None:
+        await admin.put_policies(user, policies, address=server)
+
+    administer(namesrv, work)
+    tell(f"{decision} {', '.join(actions)} on {', '.join(resources)} for {user}.")
+
+
+@command.command("list")
+@click.option("--user", default="", help="Users whose names contain this.")
+@click.option("--resource", default="", help="Resources that contain this.")
+@server_option
+@namesrv_option
+@output_option
+def list_policies(user: str, resource: str, server: str | None, namesrv: str, output: str) -> None:
+    """List policies."""
+
+    async def work(admin: Admin) -> list[AclInfo]:
+        return await admin.policies(user, resource, address=server)
+
+    rows = [row for info in administer(namesrv, work) for row in _rows(info)]
+    show(rows, _COLUMNS, output, title="Policies")
+
+
+@command.command("show")
+@click.argument("user")
+@server_option
+@namesrv_option
+@output_option
+def show_policies(user: str, server: str | None, namesrv: str, output: str) -> None:
+    """Show the policies of one user."""
+
+    async def work(admin: Admin) -> AclInfo:
+        return await admin.policies_of(user, address=server)
+
+    show(_rows(administer(namesrv, work)), _COLUMNS, output, title=f"Policies of {user}")
+
+
+@command.command("delete")
+@click.argument("user")
+@click.argument("resource", required=False)
+@click.option("--default", "is_default", is_flag=True, help="Of the default policy.")
+@yes_option
+@server_option
+@namesrv_option
+def delete(user: str, resource: str | None, is_default: bool, yes: bool, server: str | None, namesrv: str) -> None:
+    """Delete one policy of a user, or all."""
+    if not yes and resource is None:
+        confirm_deletion(f"all policies of {user}", "takes every permission from them")
+
+    async def work(admin: Admin) -> None:
+        await admin.delete_policies(user, resource, "Default" if is_default else "Custom", address=server)
+
+    administer(namesrv, work)
+    tell(f"{resource or 'All policies'} of {user}: deleted.")
+
+
+@command.command("test")
+@click.argument("user")
+@click.argument("action", type=click.Choice(_ACTIONS, case_sensitive=False))
+@click.argument("resource")
+@click.option(
+    "--source-ip", "source", default="127.0.0.1", show_default=True, help="Address that the request comes from."
+)
+@click.option("--plain", type=click.Path(path_type=Path), help="Ask the plain_acl.yml in this directory instead.")
+@click.option("--cluster", default="DefaultCluster", show_default=True, help="Name of the cluster.")
+@server_option
+@namesrv_option
+@output_option
+def test(
+    user: str,
+    action: str,
+    resource: str,
+    source: str,
+    plain: Path | None,
+    cluster: str,
+    server: str | None,
+    namesrv: str,
+    output: str,
+) -> None:
+    """Test what a user may do, and why.
+
+    Exits with 1 if USER may not do ACTION with RESOURCE.
+    """
+    need = _need(action, resource)
+    try:
+        ipaddress.ip_address(source)
+    except ValueError:
+        raise click.BadParameter(f"{source} is no address", param_hint="--source-ip") from None
+    if plain is not None:
+        account = PlainFiles(plain).account(user, source, 0)
+        denied = account.refusal(need, 0)
+        why = "plain_acl.yml allows it" if denied is None else denied.message
+    else:
+
+        async def work(admin: Admin) -> User:
+            info = await admin.user(user, address=server)
+            policies = (await admin.policies_of(user, address=server)).policies
+            read = read_policies(policies) if policies else {}
+            return User(user, "", info.user_type or "", info.user_status or "", read)
+
+        found = administer(namesrv, work)
+        is_super = found.kind.lower() == SUPER.lower()
+        denied = UserAccount(found, None, cluster, source, is_super).refusal(need, 0)
+        entry = found.decide(need, cluster, ipaddress.ip_address(source))
+        if found.status == DISABLE:
+            why = f"User:{user} is disabled."
+            denied = DeniedError(why)
+        elif is_super:
+            why = "a super user may do everything"
+        else:
+            why = f"{entry.info().decision} on {entry.resource}" if entry else "no policy matches"
+    answer = {
+        "user": user,
+        "action": action,
+        "resource": resource,
+        "from": source,
+        "allowed": denied is None,
+        "why": why,
+    }
+    show_one(answer, output)
+    if denied is not None:
+        raise SystemExit(1)
+
+
+def _need(action: str, resource: str) -> Need:
+    wanted = next(one for one in Action if one.value.lower() == action.lower())
+    found = Resource.parse(resource)
+    if found.kind is None:
+        raise click.BadParameter("name a kind: Topic:…, Group:… or Cluster:…", param_hint="RESOURCE")
+    if found.kind is Kind.CLUSTER:
+        return Need(Kind.CLUSTER, "", (wanted,))
+    name = resource.partition(":")[2]
+    if name == EVERY:
+        return Need(found.kind, EVERY, (wanted,))
+    return on_topic(name, wanted) if found.kind is Kind.TOPIC else on_group(name, wanted)
+
+
+def _rows(info: AclInfo) -> list[dict[str, Any]]:
+    return [
+        {
+            "user": (info.subject or "").removeprefix("User:"),
+            "policy": policy.policy_type,
+            "resource": entry.resource,
+            "actions": ", ".join(entry.actions),
+            "from": ", ".join(entry.source_ips or ()),
+            "decision": entry.decision,
+        }
+        for policy in info.policies or ()
+        for entry in policy.entries or ()
+    ]

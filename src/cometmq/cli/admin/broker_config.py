@@ -1,0 +1,124 @@
+"""``cometmq broker config``: show, change and compare the configuration of running brokers."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import click
+
+from cometmq.cli.admin.changes import Change, confirmed, yes_option
+from cometmq.cli.connection import administer, chosen_masters, gathered, namesrv_option
+from cometmq.cli.failures import WrongUseError
+from cometmq.cli.names import BROKER
+from cometmq.cli.output import Column, output_option, show, tell
+from cometmq.client.admin import Admin
+from cometmq.errors import CometMQError
+from cometmq.options import nearest
+
+_VALUES: Final = (
+    Column("broker", "Broker"),
+    Column("key", "Key"),
+    Column("value", "Value", prose=True),
+)
+
+
+@click.group("config")
+def command() -> None:
+    """Show, change and compare the configuration of running brokers."""
+
+
+@command.command("get")
+@click.argument("keys", nargs=-1, metavar="[KEY]…")
+@click.option("--broker", type=BROKER, help="Only this broker.")
+@namesrv_option
+@output_option
+def get(keys: tuple[str, ...], broker: str | None, namesrv: str, output: str) -> None:
+    """Show all keys, or some, of each broker; without secrets."""
+    tables = administer(namesrv, lambda admin: _tables(admin, broker))
+    for key in keys:
+        known = {name for table in tables.values() for name in table}
+        if key not in known:
+            near = nearest(key, known)
+            raise WrongUseError(f"no broker has a key {key}" + (f"; did you mean {near}?" if near else ""))
+    rows = [
+        {"broker": name, "key": key, "value": value}
+        for name, table in tables.items()
+        for key, value in sorted(table.items())
+        if not keys or key in keys
+    ]
+    show(rows, _VALUES, output, title="Configuration")
+
+
+@command.command("set")
+@click.argument("settings", nargs=-1, required=True, metavar="KEY=VALUE…")
+@click.option("--broker", type=BROKER, help="Only this broker.")
+@yes_option
+@namesrv_option
+def put(settings: tuple[str, ...], broker: str | None, yes: bool, namesrv: str) -> None:
+    """Change keys of running brokers; old and new are shown first.
+
+    Only keys that may change at run time can: docs/operations.md marks them. A broker with a configuration file writes
+    them there.
+    """
+    wanted = dict(_pair(setting) for setting in settings)
+
+    async def work(admin: Admin) -> None:
+        masters = await chosen_masters(admin, None, broker)
+        tables = await _tables(admin, broker)
+        changes = [
+            Change(name, key, table.get(key), value)
+            for name, table in tables.items()
+            for key, value in wanted.items()
+            if table.get(key) != value
+        ]
+        if not confirmed("the configuration", changes, yes=yes):
+            return
+        for name in sorted({change.broker for change in changes}):
+            remark = await admin.update_broker_config(masters[name], wanted)
+            tell(f"The configuration of {name} is changed." + (f" {remark}" if remark else ""))
+
+    administer(namesrv, work)
+
+
+@command.command("diff")
+@click.option("--defaults", is_flag=True, help="Compare with CometMQ's defaults.")
+@click.option("--broker", type=BROKER, help="With --defaults: only this broker.")
+@namesrv_option
+@output_option
+def diff(defaults: bool, broker: str | None, namesrv: str, output: str) -> None:
+    """Show the keys in which brokers differ from each other.
+
+    With --defaults: from the defaults of CometMQ.
+    """
+    if broker is not None and not defaults:
+        raise WrongUseError("--broker goes with --defaults; without it all brokers are compared")
+    tables = administer(namesrv, lambda admin: _tables(admin, broker))
+    if defaults:
+        tables = {"default": _defaults(), **tables}
+    elif len(tables) < 2:
+        raise CometMQError("there is only one broker", next_step="--defaults compares it with CometMQ's defaults")
+    keys = sorted(set.intersection(*(set(table) for table in tables.values())))
+    different = [key for key in keys if len({table[key] for table in tables.values()}) > 1]
+    rows: list[dict[str, Any]] = [{"key": key, **{name: tables[name][key] for name in tables}} for key in different]
+    columns = (Column("key", "Key"), *(Column(name, name, prose=True) for name in tables))
+    show(rows, columns, output, title="Different keys")
+
+
+async def _tables(admin: Admin, broker: str | None) -> dict[str, dict[str, str]]:
+    """Return the configuration of each broker."""
+    masters = await chosen_masters(admin, None, broker)
+    return await gathered({name: admin.broker_config(address) for name, address in masters.items()})
+
+
+def _defaults() -> dict[str, str]:
+    from cometmq.broker.config import BrokerConfig
+    from cometmq.options import format_value, options_of
+
+    return {found.key: format_value(found.default) for found in options_of(BrokerConfig).values()}
+
+
+def _pair(setting: str) -> tuple[str, str]:
+    key, equals, value = setting.partition("=")
+    if not equals or not key:
+        raise WrongUseError(f"{setting}: write it as KEY=VALUE")
+    return key, value

@@ -1,0 +1,143 @@
+"""``cometmq cluster``: clusters, their brokers and slaves, and the state of each."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import click
+
+from cometmq.cli.connection import administer, asked_masters, namesrv_option
+from cometmq.cli.failures import DONE, PARTLY_DONE
+from cometmq.cli.output import Column, output_option, show
+from cometmq.client.admin import Admin
+from cometmq.client.errors import BrokerError, RemotingError
+
+_LIST: Final = (
+    Column("cluster", "Cluster"),
+    Column("broker", "Broker"),
+    Column("broker_id", "Id", right=True),
+    Column("address", "Address"),
+)
+_STATUS: Final = (
+    Column("broker", "Broker"),
+    Column("address", "Address"),
+    Column("state", "State", prose=True, state=True),
+    Column("version", "Version"),
+    Column("in_per_s", "In/s", right=True),
+    Column("out_per_s", "Out/s", right=True),
+    Column("messages_today", "Messages today", right=True),
+    Column("log_bytes", "Log bytes", right=True),
+    Column("disk_used_percent", "Disk %", right=True),
+    Column("dispatch_behind_bytes", "Dispatch behind", right=True),
+)
+_SLAVES: Final = (
+    Column("broker", "Broker"),
+    Column("slave", "Slave"),
+    Column("state", "State", prose=True, state=True),
+    Column("has_up_to", "Has up to", right=True),
+    Column("behind_bytes", "Behind", right=True),
+    Column("bytes_per_s", "Bytes/s", right=True),
+)
+
+
+@click.group("cluster")
+def command() -> None:
+    """Show clusters and their brokers."""
+
+
+@command.command("list")
+@namesrv_option
+@output_option
+def list_brokers(namesrv: str, output: str) -> None:
+    """List the brokers that the nameserver knows."""
+
+    async def work(admin: Admin) -> list[dict[str, Any]]:
+        info = await admin.cluster_info()
+        return [
+            {"cluster": data.cluster, "broker": name, "broker_id": broker_id, "address": address}
+            for name, data in sorted(info.broker_addr_table.items())
+            for broker_id, address in sorted(data.broker_addrs.items())
+        ]
+
+    show(administer(namesrv, work), _LIST, output, title="Brokers")
+
+
+@command.command("status")
+@namesrv_option
+@output_option
+def status(namesrv: str, output: str) -> int:
+    """Show the state of every master. Exit code 3 when one does not answer."""
+
+    async def work(admin: Admin) -> list[dict[str, Any]]:
+        return list((await asked_masters(admin, lambda name, at: _status(admin, name, at))).values())
+
+    rows = administer(namesrv, work)
+    show(rows, _STATUS, output, title="Brokers")
+    return DONE if all(row["state"] == "ok" for row in rows) else PARTLY_DONE
+
+
+@command.command("slaves")
+@namesrv_option
+@output_option
+def slaves(namesrv: str, output: str) -> int:
+    """Show how far behind slaves are (not those of RocketMQ 4). Exit code 3 when a master does not answer."""
+
+    async def work(admin: Admin) -> list[list[dict[str, Any]]]:
+        return list((await asked_masters(admin, lambda name, at: _slaves(admin, name, at))).values())
+
+    rows = [row for of_one in administer(namesrv, work) for row in of_one]
+    show(rows, _SLAVES, output, title="Slaves")
+    return DONE if all("slave" in row for row in rows) else PARTLY_DONE
+
+
+async def _slaves(admin: Admin, name: str, address: str) -> list[dict[str, Any]]:
+    try:
+        status = await admin.ha_status(address)
+    except (BrokerError, RemotingError) as error:
+        return [{"broker": name, "state": error.message}]
+    return [
+        {
+            "broker": name,
+            "slave": slave.addr,
+            "state": "in sync" if slave.in_sync else "far behind",
+            "has_up_to": slave.slave_ack_offset,
+            "behind_bytes": slave.diff,
+            "bytes_per_s": slave.transferred_byte_in_second,
+        }
+        for slave in status.ha_connection_info
+    ]
+
+
+async def _status(admin: Admin, name: str, address: str) -> dict[str, Any]:
+    row: dict[str, Any] = {"broker": name, "address": address}
+    try:
+        table = await admin.runtime_info(address)
+    except (BrokerError, RemotingError) as error:
+        return row | {"state": error.message}
+    put_now, put_morning = _whole(table, "msgPutTotalTodayNow"), _whole(table, "msgPutTotalTodayMorning")
+    low, high = _whole(table, "commitLogMinOffset"), _whole(table, "commitLogMaxOffset")
+    ratio = table.get("commitLogDiskRatio")
+    return row | {
+        "state": "ok",
+        "version": table.get("brokerVersionDesc"),
+        "in_per_s": _first_average(table.get("putTps")),
+        "out_per_s": _first_average(table.get("getTransferedTps") or table.get("getTransferredTps")),
+        "messages_today": None if put_now is None or put_morning is None else put_now - put_morning,
+        "log_bytes": None if low is None or high is None else high - low,
+        "disk_used_percent": None if ratio is None else round(float(ratio) * 100, 1),
+        "dispatch_behind_bytes": _whole(table, "dispatchBehindBytes"),
+    }
+
+
+def _whole(table: dict[str, str], key: str) -> int | None:
+    text = table.get(key, "")
+    return int(text) if text.lstrip("-").isdigit() else None
+
+
+def _first_average(text: str | None) -> float | None:
+    """Return the first of the averages over 10, 60 and 600 s; None while the broker has none."""
+    first = (text or "").split(" ")[0]
+    try:
+        return round(float(first), 1)
+    except ValueError:
+        return None

@@ -1,0 +1,192 @@
+"""``cometmq doctor``: check this machine and say what to do about each finding."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Final
+
+import click
+
+from cometmq.cli.admin.finding import ADVICE, OK, PROBLEM, Finding
+from cometmq.cli.connection import administer, namesrv_option
+from cometmq.cli.failures import DONE, FAILED
+from cometmq.cli.output import Column, output_option, show
+from cometmq.cli.servers.process import DEFAULT_NAMESRV_PORT, DEFAULT_PORT, data_option
+from cometmq.client.admin import Admin
+from cometmq.core import CORE, PATH
+
+DISK_LOW_BYTES: Final = 2 * 1024**3
+"""With less a broker soon refuses messages: a CommitLog segment takes 1 GiB when the first one is half full."""
+OPEN_FILES_WANTED: Final = 4096
+"""A thousand clients and a few hundred queues of three files each."""
+JAVA_WANTED: Final = 17
+
+_COLUMNS: Final = (
+    Column("check", "Check", prose=True),
+    Column("state", "State", state=True),
+    Column("found", "Found", prose=True),
+    Column("todo", "What to do", prose=True),
+)
+
+
+@click.command("doctor")
+@data_option
+@click.option("--port", type=click.IntRange(0, 65_535), default=DEFAULT_PORT, show_default=True, help="Broker's port.")
+@click.option(
+    "--namesrv-port",
+    type=click.IntRange(0, 65_535),
+    default=DEFAULT_NAMESRV_PORT,
+    show_default=True,
+    help="Nameserver's port.",
+)
+@click.option("--cluster", is_flag=True, help="Check the running cluster of -n instead, from this machine.")
+@namesrv_option
+@output_option
+def command(data: Path, port: int, namesrv_port: int, cluster: bool, namesrv: str, output: str) -> int:
+    """Check this machine: Python, Java, disk space, ports and limits.
+
+    With --cluster: do brokers answer at the addresses that they advertise, their disks, versions and slaves, members
+    with contradicting subscriptions, topics on too few brokers. Exit code 1 when something keeps CometMQ from working.
+    """
+    if cluster:
+        from cometmq.cli.admin.cluster_health import examine_cluster
+
+        async def work(admin: Admin) -> list[Finding]:
+            return [finding async for finding in examine_cluster(admin)]
+
+        return _shown(administer(namesrv, work), f"Cluster of {namesrv}", output)
+    findings = list(examine(data, {"nameserver": namesrv_port, "broker": port, "broker for slaves": port and port + 1}))
+    return _shown(findings, "CometMQ on this machine", output)
+
+
+def _shown(findings: Sequence[Finding], title: str, output: str) -> int:
+    """Show findings and return the exit code."""
+    show([finding._asdict() for finding in findings], _COLUMNS, output, title=title)
+    return FAILED if any(finding.state == PROBLEM for finding in findings) else DONE
+
+
+def examine(data: Path, ports: dict[str, int]) -> Iterator[Finding]:
+    """Run every check."""
+    yield _python()
+    yield _package("uvloop", "faster event loop", "pip install uvloop")
+    yield _core()
+    yield _package("pyspark", "Spark pipeline", "pip install 'cometmq[spark]'")
+    yield _package("matplotlib", "plots of the demo", "pip install 'cometmq[plot]'")
+    yield _java()
+    yield _disk(data)
+    yield from (_port(what, port) for what, port in ports.items())
+    yield _open_files()
+    yield _memory()
+
+
+def java_major() -> int | None:
+    """Return the major version of the Java that Spark would start; None when there is none."""
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home, "bin", "java")) if home and Path(home, "bin", "java").exists() else "java"
+    try:
+        output = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=20, check=False).stderr
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = re.search(r'version "(?:1\.)?(\d+)', output)
+    return int(found.group(1)) if found else None
+
+
+def free_bytes(place: Path) -> int:
+    """Return the free bytes of the disk that holds ``place``, or will hold it."""
+    existing = place.absolute()
+    while not existing.exists():
+        existing = existing.parent
+    return shutil.disk_usage(existing).free
+
+
+def port_taken(port: int) -> bool:
+    """Return True when a server cannot listen on ``port`` now."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("0.0.0.0", port))
+        except OSError:
+            return True
+    return False
+
+
+def _python() -> Finding:  # pip refuses to install on a Python that is too old
+    found = f"{platform.python_implementation()} {platform.python_version()}"
+    return Finding("Python", OK, found)
+
+
+def _package(name: str, purpose: str, how: str) -> Finding:
+    try:
+        return Finding(f"{name} ({purpose})", OK, version(name))
+    except PackageNotFoundError:
+        return Finding(f"{name} ({purpose})", ADVICE, "not installed", how)
+
+
+def _core() -> Finding:
+    check = "compiled core (faster broker)"
+    if CORE is None:
+        return Finding(check, ADVICE, PATH, "install Rust (https://rustup.rs), then: pip install ./native")
+    return Finding(check, OK, PATH)
+
+
+def _java() -> Finding:
+    major = java_major()
+    check = "Java (Spark pipeline)"
+    if major is None:
+        return Finding(check, ADVICE, "not found", "for Spark: sudo apt install openjdk-17-jre-headless")
+    if major < JAVA_WANTED:
+        return Finding(check, ADVICE, f"Java {major}", f"Spark needs {JAVA_WANTED} or newer; set JAVA_HOME to one")
+    return Finding(check, OK, f"Java {major}")
+
+
+def _disk(data: Path) -> Finding:
+    try:
+        free = free_bytes(data)
+    except OSError as error:
+        return Finding("disk room", PROBLEM, f"{data}: {error.strerror}", "name another directory with --data")
+    found = f"{free / 1024**3:.1f} GiB free for {data}"
+    if free < DISK_LOW_BYTES:
+        return Finding("disk room", PROBLEM, found, "free some room, or use another disk with --data")
+    nearest = next(place for place in (data.absolute(), *data.absolute().parents) if place.exists())
+    if not os.access(nearest, os.W_OK):
+        return Finding("disk room", PROBLEM, f"{nearest} cannot be written", "name another directory with --data")
+    return Finding("disk room", OK, found)
+
+
+def _port(what: str, port: int) -> Finding:
+    if port and port_taken(port):
+        option = "--namesrv-port" if what == "nameserver" else "--port"
+        return Finding(
+            f"port of the {what}", ADVICE, f"{port} is in use", f"CometMQ may run already; else use another {option}"
+        )
+    return Finding(f"port of the {what}", OK, f"{port} is free")
+
+
+def _open_files() -> Finding:
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    found = f"{soft} now, {hard} at most"
+    if 0 <= hard < OPEN_FILES_WANTED:  # servers raise the soft limit by themselves
+        return Finding("open files", ADVICE, found, "LimitNOFILE=65536 in the unit, or ulimit -Hn 65536 as root")
+    return Finding("open files", OK, found)
+
+
+def _memory() -> Finding:
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return Finding("memory", OK, "not known on this system")
+    available = next((int(line.split()[1]) for line in lines if line.startswith("MemAvailable")), 0)
+    found = f"{available / 1024**2:.1f} GiB available"
+    if available < 512 * 1024:
+        return Finding("memory", ADVICE, found, "a broker wants 150 MB and Spark 1 GB")
+    return Finding("memory", OK, found)

@@ -1,0 +1,188 @@
+"""``cometmq group``: consumer groups, their members and offsets."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import click
+
+from cometmq.cli.admin.changes import yes_option
+from cometmq.cli.admin.group_config import alter, create
+from cometmq.cli.admin.group_reset import reset
+from cometmq.cli.admin.members import Member, connection_of, contradictions, demand_group, members_of, subscriptions_of
+from cometmq.cli.connection import administer, confirm_deletion, demand_group_name, gathered, namesrv_option, survey
+from cometmq.cli.moments import local_time
+from cometmq.cli.names import GROUP, TOPIC
+from cometmq.cli.output import Column, output_option, show, tell
+from cometmq.client.admin import Admin, ConsumeProgress
+from cometmq.client.errors import BrokerError, RouteNotFoundError
+from cometmq.errors import CometMQError
+from cometmq.message.names import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS, dlq_topic, retry_topic
+from cometmq.quantity import quantity
+from cometmq.remoting.codes import ResponseCode
+
+_LIST: Final = (
+    Column("group", "Group"),
+    Column("members", "Members", right=True),
+    Column("topics", "Topics", prose=True),
+    Column("lag", "Lag", right=True),
+    Column("model", "Model"),
+)
+_MEMBERS: Final = (
+    Column("client_id", "Client"),
+    Column("address", "Address"),
+    Column("language", "Language"),
+    Column("version", "Version", right=True),
+    Column("subscriptions", "Subscriptions", prose=True),
+)
+_OFFSETS: Final = (
+    Column("topic", "Topic", prose=True),
+    Column("broker", "Broker"),
+    Column("queue_id", "Queue", right=True),
+    Column("consumer_offset", "Consumed to", right=True),
+    Column("broker_offset", "Stored to", right=True),
+    Column("lag", "Lag", right=True),
+    Column("last_consumed", "Last consumed message", time=True),
+)
+
+
+@click.group("group")
+def command() -> None:
+    """List, create, change and describe consumer groups, show and reset their offsets."""
+
+
+@command.command("list")
+@click.option("--all", "everything", is_flag=True, help="Also system groups.")
+@namesrv_option
+@output_option
+def list_groups(everything: bool, namesrv: str, output: str) -> None:
+    """List groups with their members and lag."""
+
+    async def work(admin: Admin) -> list[dict[str, Any]]:
+        names = [
+            name
+            for name in await admin.groups()
+            if everything or not (name in SYSTEM_GROUPS or name.startswith(SYSTEM_GROUP_PREFIX))
+        ]
+        rows = await gathered({name: _list_row(admin, name) for name in names})
+        return list(rows.values())
+
+    show(survey(namesrv, work), _LIST, output, title="Consumer groups")
+
+
+command.add_command(create)
+command.add_command(alter)
+command.add_command(reset)
+
+
+@command.command("delete")
+@click.argument("group", type=GROUP)
+@yes_option
+@click.option("--keep-offsets", is_flag=True, help="Keep the offsets of the group.")
+@namesrv_option
+def delete(group: str, yes: bool, keep_offsets: bool, namesrv: str) -> None:
+    """Delete a group with its retry and dead-letter topics."""
+    demand_group_name(group)
+    if not yes:
+        confirm_deletion(f"group {group}", "deletes its retried and dead messages")
+
+    async def work(admin: Admin) -> None:
+        await demand_group(admin, group)
+        members = await members_of(admin, group)
+        if members:
+            raise CometMQError(
+                f"{quantity(len(members), 'member')} of group {group} consume now ({', '.join(members)}); "
+                "nothing was deleted",
+                next_step="stop the members and repeat the command",
+            )
+        await admin.delete_group(group, remove_offsets=not keep_offsets)
+        for topic in (retry_topic(group), dlq_topic(group)):
+            if topic in await admin.topics():
+                await admin.delete_topic(topic)
+        tell(f"Group {group} is deleted.")
+
+    administer(namesrv, work)
+
+
+@command.command("describe")
+@click.argument("group", type=GROUP)
+@namesrv_option
+@output_option
+def describe(group: str, namesrv: str, output: str) -> None:
+    """Show the members of a group and their subscriptions."""
+
+    async def work(admin: Admin) -> list[Member]:
+        members = await subscriptions_of(admin, group)
+        if not members:
+            await demand_group(admin, group)
+        return members
+
+    members = survey(namesrv, work)
+    rows = [
+        {
+            "client_id": member.connection.client_id,
+            "address": member.connection.client_addr,
+            "language": member.connection.language,
+            "version": member.connection.version,
+            "subscriptions": None
+            if member.subscriptions is None
+            else [f"{topic}:{expression}" for topic, expression in member.subscriptions.items()],
+        }
+        for member in members
+    ]
+    show(rows, _MEMBERS, output, title=f"Members of group {group}")
+    for sentence in contradictions(members):
+        tell(f"Contradiction: {sentence}. The group loses messages: all members need the same subscriptions.")
+
+
+@command.command("offsets")
+@click.argument("group", type=GROUP)
+@click.option("--topic", type=TOPIC, help="Only this topic.")
+@namesrv_option
+@output_option
+def offsets(group: str, topic: str | None, namesrv: str, output: str) -> None:
+    """Show the offset and lag of a group in every queue."""
+
+    async def work(admin: Admin) -> ConsumeProgress:
+        progress = await _progress(admin, group, topic)
+        if not progress.queues:
+            await demand_group(admin, group)
+        return progress
+
+    progress = survey(namesrv, work)
+    rows = [
+        {
+            "topic": state.queue.topic,
+            "broker": state.queue.broker_name,
+            "queue_id": state.queue.queue_id,
+            "consumer_offset": state.consumer_offset,
+            "broker_offset": state.broker_offset,
+            "lag": state.lag,
+            "last_consumed": local_time(state.last_timestamp),
+        }
+        for state in progress.queues
+    ]
+    show(rows, _OFFSETS, output, title=f"Offsets of group {group}")
+
+
+async def _list_row(admin: Admin, group: str) -> dict[str, Any]:
+    found = await connection_of(admin, group)
+    progress = await _progress(admin, group, None)
+    topics = set(found.subscription_table) | {state.queue.topic for state in progress.queues}
+    return {
+        "group": group,
+        "members": len(found.connection_set),
+        "topics": sorted(topics - {retry_topic(group)}),
+        "lag": sum(state.lag for state in progress.queues if state.queue.topic != retry_topic(group)),
+        "model": (found.message_model or "").lower() or None,
+    }
+
+
+async def _progress(admin: Admin, group: str, topic: str | None) -> ConsumeProgress:
+    """Return the offsets of a group; none when it has never consumed."""
+    try:
+        return await admin.consume_progress(group, topic)
+    except (BrokerError, RouteNotFoundError) as error:
+        if topic is None and error.code in (ResponseCode.SYSTEM_ERROR, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST):
+            return ConsumeProgress(group, (), 0.0)
+        raise

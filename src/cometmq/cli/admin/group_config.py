@@ -1,0 +1,121 @@
+"""``cometmq group create`` and ``alter``: no group that exists is changed without being shown first."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import click
+import msgspec
+
+from cometmq.cli.admin.changes import Change, confirmed, yes_option
+from cometmq.cli.connection import administer, chosen_masters, demand_group_name, gathered, namesrv_option
+from cometmq.cli.failures import WrongUseError
+from cometmq.cli.names import GROUP
+from cometmq.cli.output import tell
+from cometmq.client.admin import Admin
+from cometmq.errors import CometMQError
+from cometmq.quantity import quantity
+from cometmq.remoting.bodies import SubscriptionGroupConfig
+
+_retries: Final = click.IntRange(-1, 1000)
+_retry_queues: Final = click.IntRange(0, 64)
+_cluster_option = click.option("--cluster", help="Only on the brokers of this cluster.")
+
+
+class GroupExistsError(CometMQError):
+    """The group exists with other settings."""
+
+
+@click.command("create")
+@click.argument("group")
+@click.option(
+    "--max-retries", type=_retries, default=16, show_default=True, help="Deliveries again before the dead letters."
+)
+@click.option("--retry-queues", type=_retry_queues, default=1, show_default=True, help="Queues of its retry topic.")
+@_cluster_option
+@namesrv_option
+def create(group: str, max_retries: int, retry_queues: int, cluster: str | None, namesrv: str) -> None:
+    """Create a group on every broker.
+
+    A broker that has it with the same settings is left alone. If one has it with other settings, nothing is done.
+    """
+    demand_group_name(group)
+    wanted = SubscriptionGroupConfig(group_name=group, retry_max_times=max_retries, retry_queue_nums=retry_queues)
+
+    async def work(admin: Admin) -> None:
+        masters = await chosen_masters(admin, cluster, None)
+        existing = await _existing(admin, group, masters)
+        for name, config in existing.items():
+            if _differences(name, config, wanted):
+                raise GroupExistsError(
+                    f"group {group} exists on {name} with max retries {config.retry_max_times} and "
+                    f"{quantity(config.retry_queue_nums, 'retry queue')}; nothing was created",
+                    next_step=f"cometmq group alter {group} changes it",
+                )
+        missing = [name for name in masters if name not in existing]
+        for name in missing:
+            await admin.create_group(wanted, broker_address=masters[name])
+        if missing:
+            tell(f"Group {group} is created on {', '.join(missing)}.")
+        if existing:
+            tell(f"Group {group} exists already with these settings on {', '.join(existing)}.")
+
+    administer(namesrv, work)
+
+
+@click.command("alter")
+@click.argument("group", type=GROUP)
+@click.option("--max-retries", type=_retries, help="Deliveries again before the dead letters.")
+@click.option("--retry-queues", type=_retry_queues, help="Queues of its retry topic.")
+@click.option("--consume/--no-consume", default=None, help="Let the group consume, or not.")
+@_cluster_option
+@yes_option
+@namesrv_option
+def alter(
+    group: str,
+    max_retries: int | None,
+    retry_queues: int | None,
+    consume: bool | None,
+    cluster: str | None,
+    yes: bool,
+    namesrv: str,
+) -> None:
+    """Change a group: old and new settings are shown first.
+
+    Settings that you do not name stay.
+    """
+    demand_group_name(group)
+    given = {"retry_max_times": max_retries, "retry_queue_nums": retry_queues, "consume_enable": consume}
+    settings = {name: value for name, value in given.items() if value is not None}
+    if not settings:
+        raise WrongUseError("name a setting to change: --max-retries, --retry-queues, --consume, --no-consume")
+
+    async def work(admin: Admin) -> None:
+        masters = await chosen_masters(admin, cluster, None)
+        existing = await _existing(admin, group, masters)
+        if not existing:
+            raise CometMQError(f"there is no group {group}", next_step=f"cometmq group create {group} creates it")
+        wanted = {name: msgspec.structs.replace(config, **settings) for name, config in existing.items()}
+        changes = [change for name in existing for change in _differences(name, existing[name], wanted[name])]
+        if confirmed(f"group {group}", changes, yes=yes):
+            changed = sorted({change.broker for change in changes})
+            for name in changed:
+                await admin.create_group(wanted[name], broker_address=masters[name])
+            tell(f"Group {group} is changed on {', '.join(changed)}.")
+
+    administer(namesrv, work)
+
+
+async def _existing(admin: Admin, group: str, masters: dict[str, str]) -> dict[str, SubscriptionGroupConfig]:
+    """Return the configuration of a group on each of the brokers that have it."""
+    tables = await gathered({name: admin.groups(address) for name, address in masters.items()})
+    return {name: table[group] for name, table in tables.items() if group in table}
+
+
+def _differences(broker: str, old: SubscriptionGroupConfig, new: SubscriptionGroupConfig) -> list[Change]:
+    pairs = (
+        ("max retries", old.retry_max_times, new.retry_max_times),
+        ("retry queues", old.retry_queue_nums, new.retry_queue_nums),
+        ("consume", old.consume_enable, new.consume_enable),
+    )
+    return [Change(broker, setting, before, after) for setting, before, after in pairs if before != after]

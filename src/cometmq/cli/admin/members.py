@@ -1,0 +1,96 @@
+"""The members of a consumer group, their subscriptions, and where these contradict each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from cometmq.cli.connection import gathered
+from cometmq.client.admin import Admin
+from cometmq.client.errors import BrokerError, RemotingError
+from cometmq.errors import CometMQError
+from cometmq.message.names import retry_topic
+from cometmq.remoting.admin_bodies import Connection, ConsumerConnection
+from cometmq.remoting.bodies import SubscriptionData
+from cometmq.remoting.codes import ResponseCode
+
+
+@dataclass(frozen=True)
+class Member:
+    """One member of a group as brokers see it."""
+
+    connection: Connection
+    subscriptions: Mapping[str, str] | None
+    """Topic → expression; None when the member does not tell."""
+
+
+async def demand_group(admin: Admin, group: str) -> None:
+    """Check that a broker has the group.
+
+    :raises CometMQError: none has.
+    """
+    if group not in await admin.groups():
+        raise CometMQError(f"there is no group {group}", next_step="cometmq group list shows all")
+
+
+async def connection_of(admin: Admin, group: str, address: str | None = None) -> ConsumerConnection:
+    """Return the members of a group at one broker or at the first that knows them; none when no broker does."""
+    try:
+        return await admin.consumer_connection(group, address)
+    except BrokerError as error:
+        if error.code in (ResponseCode.CONSUMER_NOT_ONLINE, ResponseCode.SYSTEM_ERROR):
+            return ConsumerConnection()
+        raise
+    except RemotingError:
+        if admin.unanswered is None:
+            raise
+        return ConsumerConnection()
+
+
+async def members_of(admin: Admin, group: str) -> list[str]:
+    """Return the client ids of all members of a group at any broker, sorted."""
+    masters = await admin.masters()
+    found = await gathered({name: connection_of(admin, group, address) for name, address in masters.items()})
+    return sorted({member.client_id for one in found.values() for member in one.connection_set})
+
+
+async def subscriptions_of(admin: Admin, group: str) -> list[Member]:
+    """Return the members of a group, each with its own subscriptions, which the broker asks the member for."""
+    masters = await admin.masters()
+    found = await gathered({name: connection_of(admin, group, address) for name, address in masters.items()})
+    places = {member.client_id: (member, masters[name]) for name, one in found.items() for member in one.connection_set}
+    told = await gathered({name: _told(admin, group, name, address) for name, (_, address) in sorted(places.items())})
+    return [Member(places[name][0], subscriptions) for name, subscriptions in told.items()]
+
+
+async def _told(admin: Admin, group: str, client_id: str, address: str) -> dict[str, str] | None:
+    try:
+        info = await admin.consumer_running_info(group, client_id, address)
+    except (BrokerError, RemotingError):
+        return None
+    return texts(info.subscription_set, group)
+
+
+def texts(subscriptions: Iterable[SubscriptionData], group: str) -> dict[str, str]:
+    """Return topic → expression of subscriptions, without the group's retry topic."""
+    return {
+        found.topic: found.sub_string or "*"
+        for found in sorted(subscriptions, key=lambda found: found.topic)
+        if found.topic != retry_topic(group)
+    }
+
+
+def contradictions(members: Iterable[Member]) -> list[str]:
+    """Return a sentence for each topic that members subscribe to differently; all members must agree on it."""
+    known = [member for member in members if member.subscriptions is not None]
+    topics = sorted({topic for member in known for topic in member.subscriptions or ()})
+    sentences = []
+    for topic in topics:
+        said: dict[str, list[str]] = {}
+        for member in known:
+            expression = (member.subscriptions or {}).get(topic, "not at all")
+            said.setdefault(expression, []).append(member.connection.client_id)
+        if len(said) > 1:
+            parts = "; ".join(f"{expression}: {', '.join(names)}" for expression, names in said.items())
+            sentences.append(f"topic {topic}: members subscribe to it differently ({parts})")
+    return sentences

@@ -1,0 +1,189 @@
+"""``cometmq topic``: list, create, change, describe and delete topics."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import click
+
+from cometmq.cli.admin.changes import yes_option
+from cometmq.cli.admin.topic_config import alter, create, permission_text
+from cometmq.cli.connection import (
+    administer,
+    confirm_deletion,
+    demand_topic_name,
+    gathered,
+    namesrv_option,
+    survey,
+    users_topics,
+)
+from cometmq.cli.moments import local_time
+from cometmq.cli.names import TOPIC
+from cometmq.cli.output import Column, output_option, show, tell
+from cometmq.client.admin import Admin
+from cometmq.client.errors import RouteNotFoundError
+from cometmq.remoting.bodies import TopicRouteData
+
+_LIST: Final = (
+    Column("topic", "Topic"),
+    Column("brokers", "Brokers", prose=True),
+    Column("read_queues", "Read queues", right=True),
+    Column("write_queues", "Write queues", right=True),
+    Column("permission", "Permission"),
+)
+_DESCRIBE: Final = (
+    Column("broker", "Broker"),
+    Column("cluster", "Cluster"),
+    Column("read_queues", "Read queues", right=True),
+    Column("write_queues", "Write queues", right=True),
+    Column("permission", "Permission"),
+    Column("messages", "Messages", right=True),
+    Column("last_message", "Last message", time=True),
+)
+_STATS: Final = (
+    Column("broker", "Broker"),
+    Column("queue_id", "Queue", right=True),
+    Column("min_offset", "Min offset", right=True),
+    Column("max_offset", "Max offset", right=True),
+    Column("messages", "Messages", right=True),
+    Column("last_message", "Last message", time=True),
+)
+_ROUTE: Final = (
+    Column("broker", "Broker"),
+    Column("cluster", "Cluster"),
+    Column("broker_id", "Id", right=True),
+    Column("address", "Address"),
+)
+
+
+@click.group("topic")
+def command() -> None:
+    """List, create, change, describe and delete topics."""
+
+
+@command.command("list")
+@click.option("--all", "everything", is_flag=True, help="Also system, retry and dead-letter topics.")
+@namesrv_option
+@output_option
+def list_topics(everything: bool, namesrv: str, output: str) -> None:
+    """List topics with their queues."""
+
+    async def work(admin: Admin) -> list[dict[str, Any]]:
+        names = await admin.topics() if everything else await users_topics(admin)
+        routes = await gathered({name: _route_if_any(admin, name) for name in names})
+        return [_list_row(name, route) for name, route in routes.items()]
+
+    show(survey(namesrv, work), _LIST, output, title="Topics")
+
+
+command.add_command(create)
+command.add_command(alter)
+
+
+@command.command("delete")
+@click.argument("topic", type=TOPIC)
+@yes_option
+@click.option("--cluster", help="Only on the brokers of this cluster.")
+@namesrv_option
+def delete(topic: str, yes: bool, cluster: str | None, namesrv: str) -> None:
+    """Delete a topic with all its messages."""
+    demand_topic_name(topic)
+    if not yes:
+        confirm_deletion(f"topic {topic}", "deletes its messages")
+
+    async def work(admin: Admin) -> None:
+        await admin.topic_route(topic)
+        await admin.delete_topic(topic, cluster=cluster)
+        tell(f"Topic {topic} is deleted.")
+
+    administer(namesrv, work)
+
+
+@command.command("describe")
+@click.argument("topic", type=TOPIC)
+@namesrv_option
+@output_option
+def describe(topic: str, namesrv: str, output: str) -> None:
+    """Show the queues and messages of a topic on each broker."""
+
+    async def work(admin: Admin) -> list[dict[str, Any]]:
+        route = await admin.topic_route(topic)
+        stats = await _stats(admin, topic)
+        clusters = {data.broker_name: data.cluster for data in route.broker_datas}
+        rows = []
+        for queues in sorted(route.queue_datas, key=lambda queues: queues.broker_name):
+            mine = [row for row in stats if row["broker"] == queues.broker_name]
+            rows.append(
+                {
+                    "broker": queues.broker_name,
+                    "cluster": clusters.get(queues.broker_name),
+                    "read_queues": queues.read_queue_nums,
+                    "write_queues": queues.write_queue_nums,
+                    "permission": permission_text(queues.perm),
+                    "messages": sum(row["messages"] for row in mine),
+                    "last_message": max((row["last_message"] or "" for row in mine), default="") or None,
+                }
+            )
+        return rows
+
+    show(survey(namesrv, work), _DESCRIBE, output, title=f"Topic {topic}")
+
+
+@command.command("stats")
+@click.argument("topic", type=TOPIC)
+@namesrv_option
+@output_option
+def stats(topic: str, namesrv: str, output: str) -> None:
+    """Show minimum and maximum offset of every queue of a topic."""
+    rows = survey(namesrv, lambda admin: _stats(admin, topic))
+    show(rows, _STATS, output, title=f"Queues of topic {topic}")
+
+
+@command.command("route")
+@click.argument("topic", type=TOPIC)
+@namesrv_option
+@output_option
+def route_of(topic: str, namesrv: str, output: str) -> None:
+    """Show the addresses of the brokers that have a topic."""
+
+    async def work(admin: Admin) -> list[dict[str, Any]]:
+        route = await admin.topic_route(topic)
+        return [
+            {"broker": data.broker_name, "cluster": data.cluster, "broker_id": broker_id, "address": address}
+            for data in sorted(route.broker_datas, key=lambda data: data.broker_name)
+            for broker_id, address in sorted(data.broker_addrs.items())
+        ]
+
+    show(survey(namesrv, work), _ROUTE, output, title=f"Route of topic {topic}")
+
+
+async def _stats(admin: Admin, topic: str) -> list[dict[str, Any]]:
+    table = (await admin.topic_stats(topic)).offset_table
+    return [
+        {
+            "broker": queue.broker_name,
+            "queue_id": queue.queue_id,
+            "min_offset": offsets.min_offset,
+            "max_offset": offsets.max_offset,
+            "messages": offsets.max_offset - offsets.min_offset,
+            "last_message": local_time(offsets.last_update_timestamp),
+        }
+        for queue, offsets in sorted(table.items())
+    ]
+
+
+async def _route_if_any(admin: Admin, topic: str) -> TopicRouteData:
+    try:
+        return await admin.topic_route(topic)
+    except RouteNotFoundError:
+        return TopicRouteData()
+
+
+def _list_row(name: str, route: TopicRouteData) -> dict[str, Any]:
+    return {
+        "topic": name,
+        "brokers": sorted(queues.broker_name for queues in route.queue_datas),
+        "read_queues": sum(queues.read_queue_nums for queues in route.queue_datas),
+        "write_queues": sum(queues.write_queue_nums for queues in route.queue_datas),
+        "permission": ", ".join(sorted({permission_text(queues.perm) for queues in route.queue_datas})),
+    }

@@ -1,0 +1,139 @@
+"""``cometmq user``: users of ACL 2.0."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from cometmq.auth.user_admin import UserInfo
+from cometmq.cli.admin.changes import yes_option
+from cometmq.cli.connection import administer, confirm_deletion, namesrv_option
+from cometmq.cli.output import Column, output_option, show, show_one, tell
+from cometmq.client.admin import Admin
+from cometmq.errors import CometMQError, reason_of
+
+_COLUMNS: Final = (Column("name", "User"), Column("type", "Type"), Column("status", "Status"))
+
+server_option = click.option(
+    "--server", metavar="HOST:PORT", help="One server, also a nameserver; else every broker has the change."
+)
+password_option = click.option(
+    "--password-file", type=click.Path(path_type=Path), help="File with the password; else it is asked for."
+)
+
+
+@click.group("user")
+def command() -> None:
+    """Create, change, list and delete users of servers with authenticationEnabled."""
+
+
+@command.command("create")
+@click.argument("name")
+@click.option("--super", "is_super", is_flag=True, help="May do everything.")
+@password_option
+@server_option
+@namesrv_option
+def create(name: str, is_super: bool, password_file: Path | None, server: str | None, namesrv: str) -> None:
+    """Create a user.
+
+    The name is the access key, the password the secret key.
+    """
+    user = UserInfo(name, _password(password_file), "Super" if is_super else "Normal")
+
+    async def work(admin: Admin) -> None:
+        await admin.create_user(user, address=server)
+
+    administer(namesrv, work)
+    tell(f"User {name} is created.")
+
+
+@command.command("update")
+@click.argument("name")
+@click.option("--password", "new_password", is_flag=True, help="Ask for a new password.")
+@password_option
+@click.option("--type", "kind", type=click.Choice(["Normal", "Super"], case_sensitive=False), help="New type.")
+@click.option("--status", type=click.Choice(["enable", "disable"]), help="New status.")
+@server_option
+@namesrv_option
+def update(
+    name: str,
+    new_password: bool,
+    password_file: Path | None,
+    kind: str | None,
+    status: str | None,
+    server: str | None,
+    namesrv: str,
+) -> None:
+    """Change the password, type or status of a user."""
+    password = _password(password_file) if new_password or password_file else None
+    if not (password or kind or status):
+        raise click.UsageError("give what changes: --password, --password-file, --type or --status")
+    user = UserInfo(name, password, kind, status)
+
+    async def work(admin: Admin) -> None:
+        await admin.update_user(user, address=server)
+
+    administer(namesrv, work)
+    tell(f"User {name} is changed.")
+
+
+@command.command("list")
+@click.argument("text", default="")
+@server_option
+@namesrv_option
+@output_option
+def list_users(text: str, server: str | None, namesrv: str, output: str) -> None:
+    """List the users whose names contain TEXT."""
+
+    async def work(admin: Admin) -> list[UserInfo]:
+        return await admin.users(text, address=server)
+
+    show([_row(user) for user in administer(namesrv, work)], _COLUMNS, output, title="Users")
+
+
+@command.command("show")
+@click.argument("name")
+@server_option
+@namesrv_option
+@output_option
+def show_user(name: str, server: str | None, namesrv: str, output: str) -> None:
+    """Show one user."""
+
+    async def work(admin: Admin) -> UserInfo:
+        return await admin.user(name, address=server)
+
+    show_one(_row(administer(namesrv, work)), output)
+
+
+@command.command("delete")
+@click.argument("name")
+@yes_option
+@server_option
+@namesrv_option
+def delete(name: str, yes: bool, server: str | None, namesrv: str) -> None:
+    """Delete a user with their policies."""
+    if not yes:
+        confirm_deletion(f"user {name}", "deletes their policies")
+
+    async def work(admin: Admin) -> None:
+        await admin.delete_user(name, address=server)
+
+    administer(namesrv, work)
+    tell(f"User {name} is deleted.")
+
+
+def _row(user: UserInfo) -> dict[str, Any]:
+    return {"name": user.username, "type": user.user_type, "status": user.user_status}
+
+
+def _password(file: Path | None) -> str:
+    if file is None:
+        text: str = click.prompt("Password", hide_input=True, confirmation_prompt=True)
+        return text
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        why = reason_of(error) if isinstance(error, OSError) else "it is not UTF-8"
+        raise CometMQError(f"the password in {file} cannot be read: {why}") from None

@@ -1,0 +1,222 @@
+"""Connect a command to a cluster: the ``-n`` option, a short-lived :class:`Admin`, checks of names."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, TypeVar
+
+import click
+
+from cometmq.cli.failures import PARTLY, WrongUseError
+from cometmq.cli.output import tell
+from cometmq.cli.servers.process import DEFAULT_NAMESRV, NAMESRV_VARIABLE
+from cometmq.client.admin import TIMEOUT_S, Admin
+from cometmq.client.errors import BrokerError, ClientError, RemotingConnectError, RemotingError
+from cometmq.client.route import namesrv_addresses
+from cometmq.errors import CometMQError
+from cometmq.message.names import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_TOPICS, check_group, check_topic, reply_topic
+from cometmq.remoting.codes import ResponseCode
+
+T = TypeVar("T")
+K = TypeVar("K")
+
+_TIMEOUT: Final = "cometmq.timeout"
+ASKED_AT_ONCE: Final = 64
+"""Requests in flight of one command; spares brokers with thousands of topics."""
+
+
+def _checked_addresses(ctx: click.Context, parameter: click.Parameter, value: str) -> str:
+    try:
+        namesrv_addresses(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+    return value
+
+
+namesrv_alone = click.option(
+    "-n",
+    "--namesrv",
+    envvar=NAMESRV_VARIABLE,
+    default=DEFAULT_NAMESRV,
+    show_default=True,
+    metavar="HOST:PORT[;…]",
+    callback=_checked_addresses,
+    help=f"Nameservers; also from ${NAMESRV_VARIABLE}.",
+)
+"""The ``-n`` of every command that talks to a running CometMQ or RocketMQ."""
+
+
+def namesrv_option(command: Callable[..., T]) -> Callable[..., T]:
+    """Add ``-n`` and ``--timeout``, which :func:`timeout_s` returns while the command runs."""
+    command = namesrv_alone(command)
+    return click.option(
+        "--timeout",
+        type=click.FloatRange(0, min_open=True),
+        expose_value=False,
+        callback=_keep_timeout,
+        metavar="SECONDS",
+        help="Seconds that a server has for an answer, instead of 3 to 5.",
+    )(command)
+
+
+def _keep_timeout(ctx: click.Context, parameter: click.Parameter, value: float | None) -> None:
+    ctx.meta[_TIMEOUT] = value
+
+
+def timeout_s() -> float | None:
+    """Return the ``--timeout`` of the running command in seconds; None when it was not given."""
+    ctx = click.get_current_context(silent=True)
+    given: float | None = None if ctx is None else ctx.meta.get(_TIMEOUT)
+    return given
+
+
+def administer(namesrv: str, work: Callable[[Admin], Awaitable[T]]) -> T:
+    """Run the work of one command with an :class:`Admin`, and close its connections.
+
+    :raises CometMQError: no nameserver can be reached, or the work fails.
+    """
+    return _administer(namesrv, work, partly=False)
+
+
+def survey(namesrv: str, work: Callable[[Admin], Awaitable[T]]) -> T:
+    """As :func:`administer`, for work that only looks: brokers that do not answer are told and left out.
+
+    The command then ends with 3.
+
+    :raises CometMQError: no nameserver can be reached, the work fails, or no broker answers.
+    """
+    return _administer(namesrv, work, partly=True)
+
+
+def _administer(namesrv: str, work: Callable[[Admin], Awaitable[T]], *, partly: bool) -> T:
+    silent: dict[str, RemotingError] = {}
+
+    async def run() -> T:
+        async with Admin(namesrv, timeout_s=timeout_s() or TIMEOUT_S) as admin:
+            admin.unanswered = silent if partly else None
+            try:
+                result = await work(admin)
+            except CometMQError as error:
+                raise next(iter(silent.values()), error) from None
+            if silent and silent.keys() >= set((await admin.masters()).values()):
+                raise next(iter(silent.values()))
+            return result
+
+    try:
+        result = asyncio.run(run())
+    except RemotingConnectError as error:
+        raise explained(error, namesrv) from error
+    for silence in silent.values():
+        tell(f"cometmq: left out: {silence.message}")
+    if silent:
+        click.get_current_context().meta[PARTLY] = True
+    return result
+
+
+def explained(error: RemotingConnectError, namesrv: str) -> CometMQError:
+    """Return a clearer error when the address that failed is the nameserver's."""
+    if error.address in namesrv_addresses(namesrv):
+        return CometMQError(
+            f"no nameserver at {namesrv}", next_step="start one with cometmq serve, or name another with -n HOST:PORT"
+        )
+    return error
+
+
+async def gathered(work: Mapping[K, Awaitable[T]]) -> dict[K, T]:
+    """Await many answers, at most :data:`ASKED_AT_ONCE` at a time, and return them by their keys."""
+    room = asyncio.Semaphore(ASKED_AT_ONCE)
+
+    async def one(waiting: Awaitable[T]) -> T:
+        async with room:
+            return await waiting
+
+    return dict(zip(work, await asyncio.gather(*(one(waiting) for waiting in work.values())), strict=True))
+
+
+async def asked_masters(admin: Admin, ask: Callable[[str, str], Awaitable[T]]) -> dict[str, T]:
+    """Call ``ask(name, address)`` for every master and return the answers by name."""
+    return await gathered({name: ask(name, address) for name, address in (await admin.masters()).items()})
+
+
+async def only_of_cometmq(name: str, asking: Awaitable[T], what: str, next_step: str) -> T:
+    """Await a request that only brokers of CometMQ answer.
+
+    :param what: the work that another broker cannot do.
+    :raises CometMQError: the broker is not CometMQ's.
+    """
+    try:
+        return await asking
+    except BrokerError as error:
+        if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            raise CometMQError(f"broker {name} cannot {what}", next_step=next_step) from error
+        raise
+
+
+async def users_topics(admin: Admin) -> list[str]:
+    """Return all topics except system topics (also those named like brokers and clusters), retries and dead letters."""
+    info = await admin.cluster_info()
+    hidden = SYSTEM_TOPICS | info.broker_addr_table.keys() | info.cluster_addr_table.keys()
+    hidden |= {reply_topic(cluster) for cluster in info.cluster_addr_table}
+    inner = (RETRY_PREFIX, DLQ_PREFIX, "rmq_sys_", "RMQ_SYS_")
+    return [name for name in await admin.topics() if name not in hidden and not name.startswith(inner)]
+
+
+def demand_topic_name(topic: str) -> None:
+    """Check the name of a topic.
+
+    :raises WrongUseError: the name is not allowed.
+    """
+    wrong = check_topic(topic)
+    if wrong is not None:
+        raise WrongUseError(f"{topic!r} is no topic name: {wrong}")
+
+
+def demand_group_name(group: str) -> None:
+    """Check the name of a group.
+
+    :raises WrongUseError: the name is not allowed.
+    """
+    wrong = check_group(group)
+    if wrong is not None:
+        raise WrongUseError(f"{group!r} is no group name: {wrong}")
+
+
+def confirm_deletion(what: str, consequence: str) -> None:
+    """Ask the user to confirm a deletion.
+
+    :raises WrongUseError: stdin is no terminal, so ``--yes`` is needed.
+    :raises CometMQError: the answer was no.
+    """
+    _confirm(f"deleting {what} {consequence}", "nothing was deleted")
+
+
+def confirm_change(what: str) -> None:
+    """Ask the user to confirm a change that was shown before.
+
+    :raises WrongUseError: stdin is no terminal, so ``--yes`` is needed.
+    :raises CometMQError: the answer was no.
+    """
+    _confirm(f"this changes {what}", "nothing was changed")
+
+
+def _confirm(sentence: str, otherwise: str) -> None:
+    if not sys.stdin.isatty():
+        raise WrongUseError(f"{sentence}; {otherwise}", next_step="add --yes to confirm")
+    if not click.confirm(f"{sentence[0].upper()}{sentence[1:]}. Go on?", err=True):
+        raise CometMQError(otherwise)
+
+
+async def chosen_masters(admin: Admin, cluster: str | None, broker: str | None) -> dict[str, str]:
+    """Return names and addresses of the masters of one cluster or of all, of one broker or of all.
+
+    :raises ClientError: there is none.
+    """
+    masters = await admin.masters(cluster)
+    chosen = {name: address for name, address in masters.items() if broker in (None, name)}
+    if not chosen:
+        what = f"broker {broker}" if broker else f"cluster {cluster}" if cluster else "broker"
+        known = f"it knows {', '.join(masters)}" if masters else "start one with cometmq broker -n ADDRESS"
+        raise ClientError(f"the nameserver knows no {what}", next_step=known)
+    return chosen

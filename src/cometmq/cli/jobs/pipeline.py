@@ -1,0 +1,281 @@
+"""``cometmq pipeline``: Spark jobs over topics, archives and stores."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from cometmq.cli.failures import DONE, WrongUseError
+from cometmq.cli.jobs.command import REPORT_OPTIONS, end, job_command, job_running, load, options_of, params_of, tell
+from cometmq.cli.lazy_group import LazyGroup
+from cometmq.cli.output import FORMATS
+from cometmq.quantity import quantity
+from cometmq.spark.errors import OptionError
+from cometmq.spark.jobs.options import (
+    ArchiveOptions,
+    ArchiveStoreOptions,
+    AuditOptions,
+    CompactOptions,
+    DeadLetterOptions,
+    DelayOptions,
+    ExpireOptions,
+    KeyIndexOptions,
+    RebuildOptions,
+    ReplayOptions,
+    SendAgainOptions,
+    SkewOptions,
+    TraceOptions,
+    VacuumOptions,
+)
+
+if TYPE_CHECKING:
+    from cometmq.spark.jobs.trace import TraceReport
+
+JOBS: Final = {
+    "archive": ("", "Archive topics, or a store's files, into Parquet, Delta Lake or Iceberg, exactly once."),
+    "replay": ("", "Send messages of an archive to a topic, in order, and go on where it stopped."),
+    "audit": ("", "Compare produced, stored, consumed and archived messages."),
+    "key-index": ("", "Index an archive by key, and find messages that no broker has any more."),
+    "mask": ("mask", "Copy messages with fields masked, hashed or encrypted; erase by dropping keys."),
+    "trace": ("", "Show how long messages took to each consumer, by the clients' message traces."),
+    "delay": ("", "Show how exact delayed messages were, what waits until when, and what is stuck."),
+    "skew": ("", "Show hot keys, uneven queues, and how many queues topics should have."),
+    "dlq": ("", "Show why messages die: count dead letters, and send them again."),
+    "rebuild": ("", "Make a store's consume queues and index anew from its log."),
+}
+"""The module of a job that is loaded when it is called, and the line of each in the help."""
+
+
+# Archives --------------------------------------------------------------------------------------------
+
+_OWN_NAMES: Final = {
+    "maxTriggerDelay": "--commit-interval",
+    "maxBytesPerTrigger": "--commit-bytes",
+    "startingOffsets": "--starting-offsets",
+    "subscribePattern": "--pattern",
+    "topic": "--topic",
+}
+"""Options of this command by the options of the source that they become."""
+
+
+def _archive(pattern: str | None, vacuum: bool, page: Path | None, output: str, **said: Any) -> int:
+    ctx = click.get_current_context()
+    if ctx.invoked_subcommand is not None:
+        return DONE
+    from cometmq.spark.session.interruption import silence_spark
+
+    given = (said["option"] or {}) | ({} if pattern is None else {"subscribePattern": pattern})
+    said["option"] = given
+    is_store, dry_run = said["store"] is not None, said["dry_run"]
+    if said["to"] is None:
+        raise click.UsageError("say where the archive is with --to", ctx)
+    if not is_store and not said["topic"] and not given.keys() & {"topic", "subscribe", "subscribePattern"}:
+        raise click.UsageError("say what to archive: topics with --topic, or all that match with --pattern", ctx)
+    if is_store and said["access"]:
+        raise click.UsageError("--access is for brokers, and a store is read without them", ctx)
+    if not is_store and said["checkpoint"] is None and not dry_run:
+        raise click.UsageError("say where the checkpoint is with --checkpoint", ctx)
+    said["checkpoint"] = said["checkpoint"] or ""
+    kind: type[Any] = ArchiveStoreOptions if is_store else ArchiveOptions
+    function = "archive.from_store:archive_store" if is_store else "archive.job:archive"
+    with job_running(kind, silence_spark) as running:
+        try:
+            done = load(function)(options_of(kind, said, **running))
+        except OptionError as error:
+            raise click.UsageError(_in_words_of_the_command(str(error), given), ctx) from error
+    removed = 0
+    if vacuum and done.queues and not dry_run:
+        removed = load("archive.upkeep:vacuum")(said["to"]).files_before
+    code = end(done, page, output, vacuumed=removed)
+    if vacuum and output == "table":
+        click.echo(f"removed {quantity(removed, 'file')} that no commit names")
+    return code
+
+
+def _in_words_of_the_command(message: str, given: Mapping[str, str]) -> str:
+    """Replace the names of the source's options by those that the user wrote."""
+    for name, own in _OWN_NAMES.items():
+        if name not in given:
+            message = message.replace(f"option {name} ", f"{own} ")
+    return message
+
+
+_ARCHIVE: Final = click.Group(
+    "archive",
+    invoke_without_command=True,
+    subcommand_metavar="[compact|expire|vacuum ARCHIVE]",
+    params=[
+        *params_of(ArchiveOptions),
+        *params_of(ArchiveStoreOptions, only=("store", "broker_name")),
+        click.Option(["--pattern"], help="A regular expression that whole topic names match, instead of --topic."),
+        click.Option(["--vacuum"], is_flag=True, help="Then remove what archive vacuum would."),
+        *REPORT_OPTIONS,
+    ],
+    callback=_archive,
+    help=inspect.getdoc(ArchiveOptions),
+    commands=[
+        job_command("compact", CompactOptions, "archive.upkeep:compact"),
+        job_command("expire", ExpireOptions, "archive.upkeep:expire"),
+        job_command("vacuum", VacuumOptions, "archive.upkeep:vacuum"),
+    ],
+)
+
+
+def _key_index(key: str | None, topic: str | None, limit: int, page: Path | None, output: str, **said: Any) -> int:
+    from cometmq.cli.messages.message import NotFoundError, show_found
+
+    with job_running(KeyIndexOptions) as running:
+        if key is None:
+            done = load("key_index:build_key_index")(options_of(KeyIndexOptions, said, **running))
+            return end(done, page, output)
+        if topic is None:
+            raise WrongUseError("--find needs the topic", next_step="name it with --topic")
+        if said["dry_run"] or page is not None:
+            raise WrongUseError("--dry-run and --report are for indexing, not for --find")
+        found = load("key_index:find_by_key")(said["archive"], said["index"], topic, key, limit=limit)
+    if not found and output == "table":
+        raise NotFoundError(f"the archive has no message of topic {topic} with key {key}")
+    show_found(found, key, output)
+    return DONE
+
+
+_KEY_INDEX: Final = click.Command(
+    "key-index",
+    params=[
+        *params_of(KeyIndexOptions),
+        click.Option(["--find", "key"], help="Look this key (or unique key) up, instead of indexing."),
+        click.Option(["--topic"], help="With --find: the topic."),
+        click.Option(
+            ["--limit"], type=click.IntRange(1, 10_000), default=64, show_default=True, help="Most messages found."
+        ),
+        REPORT_OPTIONS[0],
+        click.Option(
+            ["-o", "--output"],
+            type=click.Choice(FORMATS),
+            default="table",
+            show_default=True,
+            help="Form of the result.",
+        ),
+    ],
+    callback=_key_index,
+    help=inspect.getdoc(KeyIndexOptions),
+)
+
+
+# Dead letters ----------------------------------------------------------------------------------------
+
+
+def _dead_letters(
+    key: str | None,
+    tag: str | None,
+    origin_topic: str | None,
+    resend: bool,
+    page: Path | None,
+    output: str,
+    **said: Any,
+) -> int:
+    from cometmq.client.admin import END_OF_TIME_MS
+    from cometmq.client.dead_letters import Selection
+
+    groups, since, until = said["group"], said["since"], said["until"]
+    if resend and (said["archive"] is not None or said["store"] is not None or not groups):
+        raise click.UsageError(
+            "--resend needs --group, and brokers that hold the dead letters, no --archive or --store"
+        )
+    if not resend and (said["dry_run"] or said["rate"] is not None):
+        raise click.UsageError("--dry-run and --rate say how to --resend")
+    last_ms = END_OF_TIME_MS if until is None else until - 1
+    wanted = Selection(key=key, tag=tag, origin_topic=origin_topic, begin_ms=since or 0, end_ms=last_ms)
+    with job_running(DeadLetterOptions) as running:
+        options = options_of(DeadLetterOptions, said, selection=wanted, **running)
+        done = load("dead_letters:dead_letters")(options)
+    if resend:
+        again = {"namesrv": said["namesrv"], "groups": groups, "selection": wanted, "access": said["access"]}
+        resent = load("dead_letters:send_again")(options_of(SendAgainOptions, said, **again, **running))
+        done = dataclasses.replace(done, resent=resent, dry_run=said["dry_run"])
+    return end(done, page, output)
+
+
+_DLQ: Final = click.Command(
+    "dlq",
+    params=[
+        *params_of(DeadLetterOptions),
+        click.Option(["--key"], help="Only dead letters with this key."),
+        click.Option(["--tag"], help="Only dead letters with this tag."),
+        click.Option(["--origin-topic"], help="Only dead letters that were sent to this topic."),
+        click.Option(
+            ["--resend"], is_flag=True, help="Then send these dead letters again, each one once; needs --group."
+        ),
+        *params_of(SendAgainOptions),
+        *REPORT_OPTIONS,
+    ],
+    callback=_dead_letters,
+    help=inspect.getdoc(DeadLetterOptions),
+)
+
+
+# All jobs --------------------------------------------------------------------------------------------
+
+
+def _show_way(done: TraceReport, output: str) -> None:
+    from cometmq.cli.messages.trace import show_way
+
+    if done.way is not None and not done.way.is_known:
+        tell(f"{done.trace_topic} has nothing about {done.way.msg_id}")
+    elif done.way is not None and output == "table":
+        show_way(done.way)
+
+
+_COMMANDS: Final = {
+    "archive": _ARCHIVE,
+    "key-index": _KEY_INDEX,
+    "dlq": _DLQ,
+    "replay": job_command("replay", ReplayOptions, "replay.job:replay"),
+    "audit": job_command("audit", AuditOptions, "audit.job:audit"),
+    "trace": job_command("trace", TraceOptions, "trace:trace", after=_show_way),
+    "delay": job_command("delay", DelayOptions, "delay.job:delay"),
+    "skew": job_command("skew", SkewOptions, "skew:skew"),
+    "rebuild": job_command("rebuild", RebuildOptions, "rebuild.job:rebuild"),
+}
+
+
+class JobGroup(LazyGroup):
+    """Commands that run Spark; its start and interruptions are explained on stderr."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return one command; None when there is none of that name."""
+        return _COMMANDS.get(cmd_name) or super().get_command(ctx, cmd_name)
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the job."""
+        starting = logging.getLogger("cometmq.spark.session.environment")
+        starting.setLevel(logging.INFO)
+        starting.addHandler(_TELLING)
+        starting.propagate = False
+        for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)  # JVM frames by the hundred, before our sentence
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            said = "interrupted; a job that writes has kept what it committed: the same command goes on from there"
+            click.echo(f"cometmq: {said}", err=True)
+            raise
+
+
+class _Telling(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        tell(record.getMessage())
+
+
+_TELLING: Final = _Telling()
+
+
+@click.group("pipeline", cls=JobGroup, members=JOBS, package="cometmq.cli.jobs")
+def command() -> None:
+    """Run Spark jobs over topics, archives and stores."""

@@ -1,0 +1,1 @@
+"""Commands about messages: produce, consume, message, delay, dlq, transaction."""

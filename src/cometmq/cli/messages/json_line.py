@@ -1,0 +1,203 @@
+"""Messages as lines of JSON: ``consume -o jsonl`` writes them, and ``produce --json`` reads them back without loss.
+
+A line of ``consume`` also says where the message is stored; these fields are accepted and not used. So are the
+properties of a stored message that brokers and clients set, such as CLUSTER. In a line that does not come from a
+broker such a property is an error, as is a field that does not exist.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import click
+
+from cometmq.cli.moments import EPOCH, Duration, Moment
+from cometmq.message.message import Message
+from cometmq.message.properties import (
+    DELAY,
+    KEY_SEPARATOR,
+    KEYS,
+    PRODUCER_SEQUENCE,
+    RESERVED_NAMES,
+    SHARDING_KEY,
+    TAGS,
+    TIMER_DEL_UNIQKEY,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
+    TIMER_NAMES,
+    TIMER_OUT_MS,
+    TRAN_PREPARED_QUEUE_OFFSET,
+    TRANSACTION_CHECK_TIMES,
+)
+from cometmq.options import nearest
+
+FIELDS: Final = (
+    "body",
+    "body_base64",
+    "tags",
+    "keys",
+    "properties",
+    "sharding_key",
+    "flag",
+    "delay",
+    "delay_level",
+    "deliver_at",
+)
+"""Fields of a message to send."""
+STORED_FIELDS: Final = (
+    "topic",
+    "broker",
+    "queue_id",
+    "queue_offset",
+    "msg_id",
+    "offset_msg_id",
+    "born",
+    "born_timestamp",
+    "born_host",
+    "stored",
+    "store_timestamp",
+    "store_host",
+    "reconsume_times",
+    "sys_flag",
+    "prepared_transaction_offset",
+)
+"""Fields that say where and when a message is stored."""
+_OF_BROKERS: Final = (
+    RESERVED_NAMES
+    | TIMER_NAMES
+    | {
+        PRODUCER_SEQUENCE,
+        TIMER_DEL_UNIQKEY,
+        TIMER_OUT_MS,
+        TRAN_PREPARED_QUEUE_OFFSET,
+        TRANSACTION_CHECK_TIMES,
+    }
+)
+
+
+class LineError(ValueError):
+    """The line is no message."""
+
+
+@dataclass(frozen=True)
+class Delays:
+    """The time at which a message is delivered; at most one is set."""
+
+    delay_level: int = 0
+    delay: timedelta | None = None
+    deliver_at: datetime | None = None
+
+
+NO_DELAY: Final = Delays()
+
+
+def parse_line(line: bytes, topic: str, *, tag: str | None, keys: tuple[str, ...], delays: Delays) -> Message:
+    """Return the message of one line; ``tag``, ``keys`` and ``delays`` are for lines that have none of their own.
+
+    :raises LineError: it is not JSON, a field is unknown, or a value has the wrong form.
+    """
+    given = _object(line)
+    is_stored = "offset_msg_id" in given
+    properties = _texts(given.get("properties") or {}, "properties")
+    stored = {name: value for name, value in properties.items() if name in _OF_BROKERS}
+    if not is_stored and (reserved := stored.keys() & RESERVED_NAMES):
+        raise LineError(f"properties {', '.join(sorted(reserved))} are reserved for RocketMQ")
+    users = {name: value for name, value in properties.items() if name not in stored}
+    sharding_key = given.get("sharding_key")
+    if sharding_key is not None:
+        users[SHARDING_KEY] = str(sharding_key)
+    own = _delays(given, stored)
+    when = delays if delays != NO_DELAY else own
+    return Message(
+        topic,
+        _body(given),
+        tags=given.get("tags") or stored.get(TAGS) or tag,
+        keys=_keys(given.get("keys") or stored.get(KEYS, "").split(KEY_SEPARATOR)) or keys,
+        properties=users,
+        flag=_whole(given.get("flag") or 0, "flag"),
+        delay_level=when.delay_level,
+        delay=when.delay,
+        deliver_at=when.deliver_at,
+    )
+
+
+def _object(line: bytes) -> dict[str, Any]:
+    try:
+        given = json.loads(line)
+    except ValueError:
+        raise LineError("it is not JSON") from None
+    if not isinstance(given, dict):
+        raise LineError("it is not a JSON object")
+    for name in given:
+        if name not in FIELDS and name not in STORED_FIELDS:
+            near = nearest(name, FIELDS)
+            raise LineError(f"there is no field {name}" + (f"; did you mean {near}?" if near else ""))
+    return given
+
+
+def _body(given: Mapping[str, Any]) -> bytes:
+    if ("body" in given) == ("body_base64" in given):
+        raise LineError("it needs one of body and body_base64")
+    if "body_base64" in given:
+        try:
+            return base64.b64decode(given["body_base64"], validate=True)
+        except (binascii.Error, TypeError, ValueError):
+            raise LineError("body_base64 is not base64") from None
+    body = given["body"]
+    return body.encode() if isinstance(body, str) else json.dumps(body, ensure_ascii=False).encode()
+
+
+def _keys(given: Any) -> tuple[str, ...]:
+    chosen = (given,) if isinstance(given, str) else tuple(map(str, given)) if isinstance(given, list) else None
+    if chosen is None:
+        raise LineError("keys is a list of texts")
+    return tuple(key for key in chosen if key)
+
+
+def _texts(given: Any, field: str) -> dict[str, str]:
+    if not isinstance(given, dict):
+        raise LineError(f"{field} is an object of texts")
+    return {str(name): value if isinstance(value, str) else json.dumps(value) for name, value in given.items()}
+
+
+def _whole(value: Any, field: str) -> int:
+    try:
+        return int(value)
+    except (TypeError, ValueError):
+        raise LineError(f"{field} is a whole number") from None
+
+
+def _delays(given: Mapping[str, Any], stored: Mapping[str, str]) -> Delays:
+    """Return the delay of a line: its own fields, or the properties of a stored message."""
+    named = {name: given[name] for name in ("delay", "delay_level", "deliver_at") if given.get(name)}
+    if len(named) > 1:
+        raise LineError(f"it has more than one of {', '.join(named)}")
+    try:
+        if "delay" in named:
+            return Delays(delay=Duration().convert(str(named["delay"]), None, None))
+        if "deliver_at" in named:
+            return Delays(deliver_at=_moment(Moment().convert(str(named["deliver_at"]), None, None)))
+    except (click.BadParameter, OverflowError) as error:
+        raise LineError(str(error)) from None
+    if "delay_level" in named:
+        return Delays(delay_level=_whole(named["delay_level"], "delay_level"))
+    if DELAY in stored:
+        return Delays(delay_level=_whole(stored[DELAY], DELAY))
+    if TIMER_DELAY_MS in stored:
+        return Delays(delay=timedelta(milliseconds=_whole(stored[TIMER_DELAY_MS], TIMER_DELAY_MS)))
+    if TIMER_DELAY_SEC in stored:
+        return Delays(delay=timedelta(seconds=_whole(stored[TIMER_DELAY_SEC], TIMER_DELAY_SEC)))
+    if TIMER_DELIVER_MS in stored:
+        return Delays(deliver_at=_moment(_whole(stored[TIMER_DELIVER_MS], TIMER_DELIVER_MS)))
+    return NO_DELAY
+
+
+def _moment(timestamp_ms: int) -> datetime:
+    return EPOCH + timedelta(milliseconds=timestamp_ms)

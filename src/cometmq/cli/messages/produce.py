@@ -1,0 +1,168 @@
+"""``cometmq produce``: send lines of stdin or a file, one message, or a load."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import ExitStack
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import IO, Final
+
+import click
+
+from cometmq.cli.connection import demand_group_name, demand_topic_name, namesrv_option, timeout_s
+from cometmq.cli.failures import WrongUseError
+from cometmq.cli.messages.format import Delimiter
+from cometmq.cli.messages.json_line import Delays
+from cometmq.cli.messages.sending import Sent, send_all
+from cometmq.cli.messages.sources import MessageForm, Pacer, from_lines, from_load, from_whole_files
+from cometmq.cli.moments import EPOCH, Duration, Moment
+from cometmq.cli.names import TOPIC
+from cometmq.cli.output import Column, Progress, output_option, show, tell
+from cometmq.client.producer.producer import Producer
+from cometmq.client.send.config import ProducerConfig
+from cometmq.clock import SYSTEM_CLOCK
+from cometmq.loop import fastest_loop
+from cometmq.message.message import Message
+from cometmq.message.properties import SHARDING_KEY
+
+PRODUCER_GROUP: Final = "cometmq-produce"
+
+_SENT: Final = (
+    Column("topic", "Topic"),
+    Column("broker", "Broker"),
+    Column("queue_id", "Queue", right=True),
+    Column("queue_offset", "Offset", right=True),
+    Column("msg_id", "Id"),
+    Column("offset_msg_id", "Offset id"),
+    Column("status", "Status"),
+)
+
+
+@click.command("produce")
+@click.argument("topic", type=TOPIC)
+@click.option("--body", help="Send this text; otherwise each line of --file or stdin is a message.")
+@click.option(
+    "--file",
+    "paths",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Read lines from this file; repeatable.",
+)
+@click.option("--whole", is_flag=True, help="Each file, or all of stdin, is one message.")
+@click.option(
+    "--delimiter", type=Delimiter(), default="\\n", help="Text between two messages: \\n, \\0, ';', …  [default: \\n]"
+)
+@click.option("--json", "as_json", is_flag=True, help="Lines are objects as consume -o jsonl writes them.")
+@click.option("--tag", help="Tag of every message.")
+@click.option("--key", "keys", multiple=True, help="Key of every message; repeatable.")
+@click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="Property; repeatable.")
+@click.option("--sharding-key", help="Send all messages in order to the queue that this key selects.")
+@click.option("--delay", type=Duration(), help="Deliver after this delay: 90s, 1h30m, 2d, 500ms.")
+@click.option("--deliver-at", type=Moment(), help="Deliver at this time.")
+@click.option("--delay-level", type=click.IntRange(1), help="Deliver after this delay level (messageDelayLevel).")
+@click.option("--count", type=click.IntRange(1), help="Send a load of so many generated messages.")
+@click.option(
+    "--size",
+    type=click.IntRange(0, 4 * 1024 * 1024),
+    default=128,
+    show_default=True,
+    help="Bytes of each generated message.",
+)
+@click.option("--rate", type=click.FloatRange(0, min_open=True), help="At most so many messages a second.")
+@click.option(
+    "--batch", type=click.IntRange(1, 10_000), default=128, show_default=True, help="Messages in one request."
+)
+@click.option("--group", default=PRODUCER_GROUP, show_default=True, help="Producer group.")
+@click.option("--trace", is_flag=True, help="Trace each message: see cometmq message trace.")
+@namesrv_option
+@output_option
+def command(
+    topic: str,
+    body: str | None,
+    paths: tuple[Path, ...],
+    whole: bool,
+    delimiter: bytes,
+    as_json: bool,
+    tag: str | None,
+    keys: tuple[str, ...],
+    properties: tuple[str, ...],
+    sharding_key: str | None,
+    delay: timedelta | None,
+    deliver_at: int | None,
+    delay_level: int | None,
+    count: int | None,
+    size: int,
+    rate: float | None,
+    batch: int,
+    group: str,
+    trace: bool,
+    namesrv: str,
+    output: str,
+) -> None:
+    """Send messages to TOPIC: one --body, the lines of --file or stdin, or a load of --count messages.
+
+    A summary goes to stderr; -o json, jsonl or csv lists where every message is stored.
+    """
+    demand_topic_name(topic)
+    demand_group_name(group)
+    if (body is not None) + (count is not None) + bool(paths) > 1:
+        raise WrongUseError("give only one of --body, --file and --count")
+    if sum(given is not None for given in (delay, deliver_at, delay_level)) > 1:
+        raise WrongUseError("give only one of --delay, --deliver-at and --delay-level")
+    try:
+        due = None if deliver_at is None else EPOCH + timedelta(milliseconds=deliver_at)
+    except OverflowError:
+        raise WrongUseError(f"--deliver-at {deliver_at} is after the year 9999") from None
+    shared = _pairs(properties) | ({} if sharding_key is None else {SHARDING_KEY: sharding_key})
+    form = MessageForm(topic, tag, keys, shared, as_json, Delays(delay_level or 0, delay, due))
+    pacer = Pacer(rate, SYSTEM_CLOCK)
+    with ExitStack() as files:
+        if count is not None:
+            source = from_load(form, count, size, batch, pacer)
+        elif body is not None:
+            source = _once(form.parse(body.encode(), 1))
+        else:
+            if not paths and sys.stdin.isatty():
+                tell("Type messages, one a line; Ctrl-D ends.")
+            streams: list[IO[bytes]] = [files.enter_context(path.open("rb")) for path in paths] or [sys.stdin.buffer]
+            if whole:
+                source = from_whole_files(form, streams, pacer)
+            else:
+                source = from_lines(form, streams, batch, pacer, delimiter)
+        keep = output != "table" or body is not None
+        sent = Sent(keep=keep, started=SYSTEM_CLOCK.monotonic())
+
+        config = ProducerConfig(enable_msg_trace=trace)
+        if (seconds := timeout_s()) is not None:
+            config = replace(config, send_timeout_s=seconds)
+
+        async def work(progress: Progress) -> None:
+            producer = Producer(group, namesrv, config=config)
+            await send_all(producer, topic, source, sent, progress, one_by_one=batch == 1)
+
+        with Progress("Sending", count) as progress, asyncio.Runner(loop_factory=fastest_loop()) as runner:
+            runner.run(work(progress))
+    if sent.rows:
+        show(sent.rows, _SENT, output)
+    if sent.count and not (body is not None and output == "table"):
+        tell(sent.summary(topic, SYSTEM_CLOCK.monotonic()))
+    if sent.failure is not None:
+        raise sent.failure_of_all(namesrv)
+
+
+def _pairs(texts: tuple[str, ...]) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise WrongUseError(f"--property {text}: write it as name=value")
+        pairs[name] = value
+    return pairs
+
+
+async def _once(message: Message) -> AsyncGenerator[list[Message]]:
+    yield [message]

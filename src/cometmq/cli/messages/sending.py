@@ -1,0 +1,208 @@
+"""Sends the messages of ``cometmq produce``: several calls at once, results in order, and a summary."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict, deque
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from cometmq.cli.connection import explained, users_topics
+from cometmq.cli.failures import PartlyDoneError
+from cometmq.cli.output import Progress, tell
+from cometmq.client.admin import Admin
+from cometmq.client.errors import RemotingConnectError, RouteNotFoundError
+from cometmq.client.producer.producer import Producer
+from cometmq.client.send_result import PartlySentError, SendResult
+from cometmq.errors import CometMQError
+from cometmq.message.message import Message
+from cometmq.message.properties import SHARDING_KEY
+from cometmq.options import nearest
+from cometmq.quantity import quantity, size_text
+
+CALLS_IN_FLIGHT: Final = 16
+"""Batches in flight; keeps the broker busy while the next ones are made."""
+ROUTE_SECONDS: Final = 3.0
+"""Seconds to wait until the nameserver knows a topic that a broker has just made."""
+
+Outcomes = tuple[SendResult | BaseException, ...]
+
+
+@dataclass
+class Sent:
+    """The results so far."""
+
+    keep: bool
+    started: float
+    count: int = 0
+    body_bytes: int = 0
+    failed: int = 0
+    failure: BaseException | None = None
+    rows: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(self, messages: list[Message], outcomes: tuple[SendResult | BaseException, ...]) -> None:
+        """Add the outcomes of one call."""
+        for message, outcome in zip(messages, outcomes, strict=True):
+            if isinstance(outcome, BaseException):
+                self.failed += 1
+                self.failure = self.failure or outcome
+                continue
+            self.count += 1
+            self.body_bytes += len(message.body)
+            if self.keep:
+                self.rows.append(_row(outcome))
+
+    def failure_of_all(self, namesrv: str) -> BaseException:
+        """Return the error of the command: the failure itself, or how much was sent before it."""
+        assert self.failure is not None
+        cause = self.failure
+        if isinstance(cause, RemotingConnectError):
+            cause = explained(cause, namesrv)
+        if not self.count:
+            return cause
+        return PartlyDoneError(f"{self.failed} messages were not sent after {self.count} were: {cause}")
+
+    def summary(self, topic: str, now: float) -> str:
+        """Return one sentence for people."""
+        seconds = max(now - self.started, 1e-9)
+        plural = "" if self.count == 1 else "s"
+        return (
+            f"Sent {self.count:,} message{plural} ({size_text(self.body_bytes)}) to topic {topic} "
+            f"in {seconds:.2f} s: {self.count / seconds:,.0f}/s."
+        )
+
+
+async def send_all(
+    producer: Producer,
+    topic: str,
+    source: AsyncGenerator[list[Message]],
+    sent: Sent,
+    progress: Progress,
+    *,
+    one_by_one: bool,
+) -> None:
+    """Send every list of the source, several calls at once, with results in order.
+
+    A topic that the messages made is told: a mistyped name is seen at once.
+    """
+    calls: deque[tuple[list[Message], asyncio.Task[Outcomes]]] = deque()
+
+    async def settle_one() -> None:
+        messages, call = calls.popleft()
+        sent.add(messages, await call)
+        progress.advance(len(messages))
+
+    async with producer, aclosing(source) as lists:
+        is_new = False
+        async for messages in lists:
+            if not sent.count:
+                is_new = await _is_new(producer, topic)
+            call = asyncio.create_task(_send(producer, messages, one_by_one=one_by_one))
+            calls.append((messages, call))
+            # The first call opens the connection; after it, calls leave in the order in which they are made.
+            is_ordered = any(SHARDING_KEY in message.properties for message in messages)
+            limit = 1 if is_ordered or not sent.count else CALLS_IN_FLIGHT
+            while calls and (len(calls) >= limit or calls[0][1].done()):
+                await settle_one()
+            if is_new and sent.count:
+                is_new = False
+                await _tell_new_topic(producer, topic)
+            if sent.failed:
+                break
+            await asyncio.sleep(0)
+        while calls:
+            await settle_one()
+
+
+async def _is_new(producer: Producer, topic: str) -> bool:
+    """Return True when no broker has the topic yet, but would make it."""
+    try:
+        route = await producer.instance.routes.get_for_send(topic, producer.config.default_topic_queue_nums)
+    except CometMQError:
+        return False  # the send itself tells what is wrong
+    return route.auto_create
+
+
+async def _tell_new_topic(producer: Producer, topic: str) -> None:
+    """Tell that the first message made its topic, with the name that was perhaps meant."""
+    clock = producer.instance.clock
+    deadline = clock.monotonic() + ROUTE_SECONDS
+    while True:
+        try:
+            queues = (await producer.instance.routes.refresh(topic)).write_queues
+            break
+        except RouteNotFoundError:
+            if clock.monotonic() > deadline:
+                return
+            await clock.sleep(0.05)
+    brokers = sorted({queue.broker_name for queue in queues})
+    others = [name for name in await users_topics(Admin(instance=producer.instance)) if name != topic]
+    near = nearest(topic, others)
+    meant = f" Did you mean {near}?" if near else ""
+    made = f"with {quantity(len(queues), 'queue')} on {', '.join(brokers)}"
+    tell(f"There was no topic {topic}: it was made, {made}.{meant}")
+
+
+async def _send(producer: Producer, messages: list[Message], *, one_by_one: bool) -> Outcomes:
+    """Send messages; those with one sharding key go to one queue in their order."""
+    if all(SHARDING_KEY not in message.properties for message in messages):
+        return await _send_unkeyed(producer, messages, one_by_one=one_by_one)
+    by_key: defaultdict[str | None, list[int]] = defaultdict(list)
+    for position, message in enumerate(messages):
+        by_key[message.properties.get(SHARDING_KEY)].append(position)
+
+    async def of_key(key: str | None, chosen: list[Message]) -> Outcomes:
+        if key is None:
+            return await _send_unkeyed(producer, chosen, one_by_one=one_by_one)
+        return await _send_keyed(producer, chosen, key, one_by_one=one_by_one)
+
+    parts = await asyncio.gather(
+        *(of_key(key, [messages[position] for position in positions]) for key, positions in by_key.items())
+    )
+    outcomes: list[SendResult | BaseException] = [CometMQError("not sent")] * len(messages)
+    for positions, part in zip(by_key.values(), parts, strict=True):
+        for position, outcome in zip(positions, part, strict=True):
+            outcomes[position] = outcome
+    return tuple(outcomes)
+
+
+async def _send_unkeyed(producer: Producer, messages: list[Message], *, one_by_one: bool) -> Outcomes:
+    try:
+        if len(messages) == 1:
+            return (await producer.send(messages[0]),)
+        return tuple(await (producer.send_many if one_by_one else producer.send_batch)(messages))
+    except PartlySentError as error:
+        return error.outcomes
+    except CometMQError as error:
+        return (error,) * len(messages)
+
+
+async def _send_keyed(producer: Producer, messages: list[Message], key: str, *, one_by_one: bool) -> Outcomes:
+    if not one_by_one:
+        try:
+            return tuple(await producer.send_batch(messages, sharding_key=key))
+        except PartlySentError as error:
+            return error.outcomes
+        except CometMQError as error:
+            return (error,) * len(messages)
+    outcomes: list[SendResult | BaseException] = []
+    for message in messages:
+        try:
+            outcomes.append(await producer.send(message, sharding_key=key))
+        except CometMQError as error:
+            return (*outcomes, *((error,) * (len(messages) - len(outcomes))))
+    return tuple(outcomes)
+
+
+def _row(result: SendResult) -> dict[str, Any]:
+    return {
+        "topic": result.queue.topic,
+        "broker": result.queue.broker_name,
+        "queue_id": result.queue.queue_id,
+        "queue_offset": result.queue_offset,
+        "msg_id": result.msg_id,
+        "offset_msg_id": result.offset_msg_id,
+        "status": result.status.value,
+    }

@@ -1,0 +1,51 @@
+"""Names of topics, groups and brokers on the command line, which shells complete from the cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Final
+
+import click
+from click.shell_completion import CompletionItem
+
+from cometmq.cli.connection import users_topics
+from cometmq.cli.servers.process import DEFAULT_NAMESRV
+from cometmq.client.admin import Admin
+from cometmq.message.names import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS
+
+COMPLETION_SECONDS: Final = 2.0
+"""A completion that takes longer shows nothing."""
+
+
+class Name(click.ParamType[str]):
+    """The name of something in the cluster; :attr:`ask` lists the names that there are."""
+
+    name = "text"
+
+    def __init__(self, ask: Callable[[Admin], Awaitable[Iterable[str]]]) -> None:
+        self._ask = ask
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Return the names that begin so; none when the cluster does not answer soon."""
+        namesrv: Any = ctx.params.get("namesrv") or DEFAULT_NAMESRV
+
+        async def names() -> Iterable[str]:
+            async with asyncio.timeout(COMPLETION_SECONDS), Admin(namesrv, timeout_s=COMPLETION_SECONDS) as admin:
+                return await self._ask(admin)
+
+        try:
+            found = asyncio.run(names())
+        except Exception:  # a line that is being typed is no place for an error
+            return []
+        return [CompletionItem(name) for name in sorted(found) if name.startswith(incomplete)]
+
+
+async def _groups(admin: Admin) -> list[str]:
+    names = await admin.groups()
+    return [name for name in names if name not in SYSTEM_GROUPS and not name.startswith(SYSTEM_GROUP_PREFIX)]
+
+
+TOPIC: Final = Name(users_topics)
+GROUP: Final = Name(_groups)
+BROKER: Final = Name(Admin.masters)

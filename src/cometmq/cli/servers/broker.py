@@ -1,0 +1,104 @@
+"""``cometmq broker``: a broker on its own, from Apache's ``broker.conf``."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cometmq.cli.lazy_group import LazyGroup
+from cometmq.cli.servers.process import (
+    NAMESRV_VARIABLE,
+    Stopping,
+    announce,
+    log_options,
+    parse_overrides,
+    run_server,
+    set_option,
+    settle_garbage_collector,
+    show_config_keys,
+    stopped_at_the_end,
+    warn,
+)
+
+
+@click.group(
+    "broker",
+    cls=LazyGroup,
+    members={"config": ("admin.broker_config", "Show, change and compare the configuration of running brokers.")},
+    package="cometmq.cli",
+    invoke_without_command=True,
+)
+@click.option(
+    "-n",
+    "--namesrv",
+    metavar="HOST:PORT[;…]",
+    help=f"Nameservers to register with; else those of the file, else those of ${NAMESRV_VARIABLE}.",
+)
+@click.option("-c", "--config", type=click.Path(path_type=Path), help="Apache's broker.conf.")
+@click.option("-p", "--port", type=click.IntRange(0, 65_535), help="Port, 0 for a free one (listenPort).")
+@click.option("--host", help="Address to listen on (bindAddress).")
+@click.option("--data", type=click.Path(path_type=Path), help="Directory of the store (storePathRootDir).")
+@set_option
+@click.option("--help-config", is_flag=True, help="Print every key with its meaning, as a broker.conf.")
+@click.option("--until-stdin-ends", is_flag=True, hidden=True, help="Stop when stdin ends: the supervisor is gone.")
+@log_options
+@click.pass_context
+def command(
+    ctx: click.Context,
+    namesrv: str | None,
+    config: Path | None,
+    port: int | None,
+    host: str | None,
+    data: Path | None,
+    settings: tuple[str, ...],
+    help_config: bool,
+    until_stdin_ends: bool,
+) -> None:
+    """Run a broker: it stores messages and serves consumers.
+
+    `cometmq broker config` is for brokers that run already.
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    from cometmq.broker.config import BrokerConfig, load_broker_config
+    from cometmq.broker.controller import Broker
+
+    if help_config:
+        show_config_keys(BrokerConfig)
+        return
+    given = {"namesrvAddr": namesrv, "listenPort": port, "bindAddress": host, "storePathRootDir": data}
+    named = tuple(f"{key}={value}" for key, value in given.items() if value is not None)
+    overrides: dict[str, Any] = parse_overrides(BrokerConfig, named + settings)
+    loaded, warnings = load_broker_config(config, **overrides)
+    if not loaded.namesrv_addr:
+        overrides["namesrv_addr"] = os.environ.get(NAMESRV_VARIABLE, "")
+        loaded, warnings = load_broker_config(config, **overrides)
+    for line in warnings:
+        warn(line)
+
+    async def main(stopping: Stopping) -> None:
+        if until_stdin_ends:
+            _stop_when_stdin_ends(stopping)
+        broker = Broker(loaded)
+        async with stopped_at_the_end(broker, what="broker", port=loaded.listen_port):
+            settle_garbage_collector()
+            announce(f"CometMQ broker {broker.config.broker_name} ready: {broker.address}")
+            await stopping.wait()
+
+    run_server(main)
+
+
+def _stop_when_stdin_ends(stopping: Stopping) -> None:
+    loop = asyncio.get_running_loop()
+
+    def on_readable() -> None:
+        if not os.read(sys.stdin.fileno(), 4096):
+            loop.remove_reader(sys.stdin.fileno())
+            stopping.request("stdin ended")
+
+    loop.add_reader(sys.stdin.fileno(), on_readable)

@@ -1,0 +1,57 @@
+"""``cometmq namesrv``: a nameserver on its own, from Apache's ``namesrv.conf``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cometmq.cli.servers.process import (
+    Stopping,
+    announce,
+    log_options,
+    parse_overrides,
+    run_server,
+    set_option,
+    settle_garbage_collector,
+    show_config_keys,
+    stopped_at_the_end,
+    warn,
+)
+
+
+@click.command("namesrv")
+@click.option("-c", "--config", type=click.Path(path_type=Path), help="Apache's namesrv.conf.")
+@click.option("-p", "--port", type=click.IntRange(0, 65_535), help="Port, 0 for a free one (listenPort).")
+@click.option("--host", help="Address to listen on (bindAddress).")
+@set_option
+@log_options
+@click.option("--help-config", is_flag=True, help="Print every key with its meaning, as a namesrv.conf.")
+def command(
+    config: Path | None, port: int | None, host: str | None, settings: tuple[str, ...], help_config: bool
+) -> None:
+    """Run a nameserver: brokers register with it, and clients ask it for the route of a topic."""
+    from cometmq.namesrv.config import NamesrvConfig, load_namesrv_config
+    from cometmq.namesrv.server import NameServer
+
+    if help_config:
+        show_config_keys(NamesrvConfig)
+        return
+    overrides: dict[str, Any] = parse_overrides(NamesrvConfig, settings)
+    if port is not None:
+        overrides["listen_port"] = port
+    if host is not None:
+        overrides["bind_address"] = host
+    loaded, warnings = load_namesrv_config(config, **overrides)
+    for line in warnings:
+        warn(line)
+
+    async def main(stopping: Stopping) -> None:
+        server = NameServer(loaded)
+        async with stopped_at_the_end(server, what="nameserver", port=loaded.listen_port):
+            settle_garbage_collector()
+            announce(f"CometMQ nameserver ready: {server.address}")
+            await stopping.wait()
+
+    run_server(main)

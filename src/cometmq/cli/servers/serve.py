@@ -1,0 +1,156 @@
+"""``cometmq serve``: a nameserver and one or more brokers on this machine, from one command."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cometmq.cli.servers.process import (
+    DEFAULT_NAMESRV_PORT,
+    DEFAULT_PORT,
+    PORTS_PER_BROKER,
+    Stopping,
+    announce,
+    data_option,
+    log_options,
+    parse_overrides,
+    run_server,
+    set_option,
+    settle_garbage_collector,
+    stopped_at_the_end,
+    tell_data,
+)
+from cometmq.message.hosts import format_address
+
+_EVERYWHERE = ("0.0.0.0", "::")
+
+
+@click.command("serve")
+@click.option(
+    "--brokers",
+    type=click.IntRange(1, 64),
+    default=1,
+    show_default=True,
+    help="Brokers; more than one uses more cores.",
+)
+@data_option
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for other machines."
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65_535),
+    default=DEFAULT_PORT,
+    show_default=True,
+    help="Port of the first broker, 0 for free ones.",
+)
+@click.option(
+    "--namesrv-port",
+    type=click.IntRange(0, 65_535),
+    default=DEFAULT_NAMESRV_PORT,
+    show_default=True,
+    help="Port of the nameserver, 0 for a free one.",
+)
+@set_option
+@log_options
+def command(brokers: int, data: Path, host: str, port: int, namesrv_port: int, settings: tuple[str, ...]) -> None:
+    """Run a nameserver and brokers on this machine.
+
+    One broker shares the process of the nameserver. With --brokers N each broker is a process with its own store,
+    restarted when it dies; topics are spread over all of them.
+    """
+    if port == namesrv_port != 0:
+        raise click.UsageError(f"--port and --namesrv-port are both {port}; nameserver and broker need one each")
+    given = click.get_current_context().params
+    logs = ("--log-level", given["log_level"], "--log-format", given["log_format"])
+    place = Place(data.absolute(), host, port, namesrv_port, settings, logs)
+
+    tell_data(place.data)
+
+    async def main(stopping: Stopping) -> None:
+        await (_in_one_process(place, stopping) if brokers == 1 else _in_processes(place, brokers, stopping))
+
+    run_server(main)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Addresses, data directory and logs of the services of one `serve`."""
+
+    data: Path
+    host: str
+    port: int
+    namesrv_port: int
+    settings: tuple[str, ...]
+    log_options: tuple[str, ...]
+
+    def broker_keys(self, number: int, namesrv_address: str) -> tuple[str, ...]:
+        """Return the configuration of one broker as ``key=value``; the user's own settings come last and win."""
+        advertised = () if self.host in _EVERYWHERE else (f"brokerIP1={self.host}",)
+        return (
+            f"brokerName=broker-{number}",
+            f"namesrvAddr={namesrv_address}",
+            f"bindAddress={self.host}",
+            f"listenPort={self.broker_port(number)}",
+            f"storePathRootDir={self.data / f'broker-{number}'}",
+            *advertised,
+            *self.settings,
+        )
+
+    def broker_port(self, number: int) -> int:
+        """Return the port of one broker; 0 (a free port) stays 0."""
+        return self.port and self.port + number * PORTS_PER_BROKER
+
+
+async def _start_nameserver(place: Place, services: AsyncExitStack) -> str:
+    from cometmq.namesrv.config import NamesrvConfig
+    from cometmq.namesrv.server import NameServer
+    from cometmq.remoting.tls_options import with_tls_file
+
+    shared = tuple(setting for setting in place.settings if setting.startswith("tls."))
+    values = parse_overrides(NamesrvConfig, shared)
+    config = NamesrvConfig(
+        **with_tls_file(values),
+        listen_port=place.namesrv_port,
+        bind_address=place.host,
+        kv_config_path=str(place.data / "namesrv" / "kvConfig.json"),
+    )
+    server = NameServer(config)
+    running = stopped_at_the_end(server, what="nameserver", port=place.namesrv_port, option="--namesrv-port")
+    await services.enter_async_context(running)
+    return server.address
+
+
+async def _in_one_process(place: Place, stopping: Stopping) -> None:
+    from cometmq.broker.config import BrokerConfig
+    from cometmq.broker.controller import Broker
+    from cometmq.remoting.tls_options import with_tls_file
+
+    async with AsyncExitStack() as services:
+        namesrv = await _start_nameserver(place, services)
+        values: dict[str, Any] = parse_overrides(BrokerConfig, place.broker_keys(0, namesrv))
+        broker = Broker(BrokerConfig(**with_tls_file(values)))
+        await services.enter_async_context(stopped_at_the_end(broker, what="broker", port=place.port, option="--port"))
+        settle_garbage_collector()
+        announce(f"CometMQ ready: nameserver {namesrv}, broker {broker.address}, data in {place.data}")
+        await stopping.wait()
+
+
+async def _in_processes(place: Place, brokers: int, stopping: Stopping) -> None:
+    from cometmq.cli.servers.supervise import Child
+
+    async with AsyncExitStack() as services:
+        namesrv = await _start_nameserver(place, services)
+        for number in range(brokers):
+            options = [text for key in place.broker_keys(number, namesrv) for text in ("-o", key)]
+            child = Child(f"broker-{number}", ("broker", "--until-stdin-ends", *place.log_options, *options))
+            services.push_async_callback(child.stop)
+            await child.start()
+        settle_garbage_collector()
+        addresses = f"{brokers} brokers from {format_address(place.host, place.port)} on"
+        announce(f"CometMQ ready: nameserver {namesrv}, {addresses}, data in {place.data}")
+        await stopping.wait()

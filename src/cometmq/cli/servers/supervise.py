@@ -1,0 +1,143 @@
+"""Supervise broker processes: start them, restart those that die, stop them together."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
+
+from cometmq.cli.failures import explain_os_error
+from cometmq.cli.output import visible
+from cometmq.cli.servers.process import say, warn
+from cometmq.clock import SYSTEM_CLOCK, Clock
+from cometmq.errors import CometMQError
+
+READY_MARK: Final = " ready: "
+"""Part of the line that a server prints when it is ready."""
+STOP_SECONDS: Final = 15.0
+"""A child that has not stopped by then is killed; flushing some hundred MB to a slow disk takes less."""
+STEADY_SECONDS: Final = 60.0
+"""A child that ran this long is restarted at once; for others the pause grows each time."""
+LONGEST_PAUSE_SECONDS: Final = 30.0
+
+
+class ChildFailedError(CometMQError):
+    """A child ended before it was ready; its stderr is already on the terminal."""
+
+
+class Child:
+    """One supervised process. It ends when its stdin closes, so it never outlives the parent."""
+
+    def __init__(self, name: str, arguments: Sequence[str], *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.name = name
+        self.ready_line = ""
+        self._command = (sys.executable, "-m", "cometmq", *arguments)
+        self._clock = clock
+        self._process: asyncio.subprocess.Process | None = None
+        self._watcher: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Start the process, wait until it is ready, and restart it from then on whenever it dies.
+
+        :raises ChildFailedError: the process ended before it was ready.
+        """
+        await self._launch()
+        self._watcher = asyncio.create_task(self._watch(), name=f"supervise {self.name}")
+
+    async def stop(self) -> None:
+        """Stop the process cleanly; kill it after :data:`STOP_SECONDS`."""
+        if self._watcher is not None:
+            self._watcher.cancel()
+            await asyncio.gather(self._watcher, return_exceptions=True)
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        with suppress(ProcessLookupError):
+            process.terminate()
+        killer = self._clock.call_later(STOP_SECONDS, _kill, process)
+        await _ended(process)
+        killer.cancel()
+
+    async def _launch(self) -> None:
+        """Start the process and wait for its ready line; kill it if that fails."""
+        process = await asyncio.create_subprocess_exec(
+            *self._command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+        self._process = process
+        try:
+            while (line := await _line(process)) is not None:
+                if READY_MARK in line:
+                    self.ready_line = line
+                    return
+            code = await process.wait()
+        except Exception:
+            _kill(process)
+            await process.wait()
+            raise
+        raise ChildFailedError(f"{self.name} ended with exit code {code} before it was ready")
+
+    async def _watch(self) -> None:
+        """Restart the process whenever it dies, at once or after a pause, until this task is cancelled.
+
+        A start that fails (no memory, no descriptors, the program is gone) is tried again like any other.
+        """
+        pause = 0.0
+        while True:
+            assert self._process is not None
+            started = self._clock.monotonic()
+            code = await _ended(self._process)
+            pause = 0.0 if self._clock.monotonic() - started > STEADY_SECONDS else pause
+            warn(
+                f"{self.name} ended with exit code {code}; starting it again" + (f" in {pause:.0f} s" if pause else "")
+            )
+            while True:
+                await self._clock.sleep(pause)
+                pause = min(LONGEST_PAUSE_SECONDS, pause * 2 + 1)
+                try:
+                    await self._launch()
+                    break
+                except ChildFailedError as error:
+                    warn(f"{error}; trying again in {pause:.0f} s")
+                except Exception as error:
+                    warn(f"{self.name} cannot be started: {_reason(error)}; trying again in {pause:.0f} s")
+
+
+def _reason(error: Exception) -> str:
+    """Return the reason why a process cannot be started."""
+    return explain_os_error(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+
+
+def _kill(process: asyncio.subprocess.Process) -> None:
+    with suppress(ProcessLookupError):
+        process.kill()
+
+
+async def _ended(process: asyncio.subprocess.Process) -> int:
+    """Wait for the end of a process; copy its output to stderr, so that its pipe never fills."""
+    reading = asyncio.create_task(_pass_on(process))
+    try:
+        return await process.wait()
+    finally:
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+
+
+async def _pass_on(process: asyncio.subprocess.Process) -> None:
+    while (line := await _line(process)) is not None:
+        say(f"{visible(line)}\n")
+
+
+async def _line(process: asyncio.subprocess.Process) -> str | None:
+    """Return the next line that a process prints; None when its stdout is closed."""
+    assert process.stdout is not None
+    while True:
+        try:
+            line = await process.stdout.readline()
+        except ValueError:  # longer than the reader's buffer: skip it
+            continue
+        return line.decode(errors="replace").strip() if line else None

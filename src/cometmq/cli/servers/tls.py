@@ -1,0 +1,92 @@
+"""``cometmq tls``: certificates to try TLS out with."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import click
+
+from cometmq.message.hosts import own_ip
+from cometmq.remoting.certificates import Authority, Issued
+from cometmq.remoting.tls import TlsError
+
+
+@click.group("tls")
+def command() -> None:
+    """Make certificates for a first try of TLS."""
+
+
+@command.command("make-certificates")
+@click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
+@click.option(
+    "--host",
+    "hosts",
+    multiple=True,
+    metavar="NAME|IP",
+    help="Name or address that servers are reached at; repeatable. Default: this machine's.",
+)
+@click.option("--days", type=click.IntRange(1, 3_650), default=365, show_default=True, help="Days that they are valid.")
+@click.option("--replace", is_flag=True, help="Replace the certificates of servers and clients; keep the authority.")
+def make_certificates(directory: Path, hosts: tuple[str, ...], days: int, replace: bool) -> None:
+    """Write certificates and tls.properties to DIRECTORY.
+
+    They are an authority, a certificate for all servers and one for clients. An authority that is there already issues
+    the new ones. Keys are readable by this user only. For production take
+    certificates of your own authority.
+    """
+    directory = directory.absolute()
+    taken = [name for name in ("server.pem", "client.pem") if (directory / name).exists()]
+    if taken and not replace:
+        raise TlsError(f"{directory} has {' and '.join(taken)} already", next_step="add --replace to replace them")
+    directory.mkdir(parents=True, exist_ok=True)
+    authority = _authority(directory, days)
+    named = hosts or tuple(dict.fromkeys(("localhost", "127.0.0.1", "::1", socket.gethostname(), own_ip())))
+    _write_pair(directory, "server", authority.issue("CometMQ server", named, days))
+    _write_pair(directory, "client", authority.issue("CometMQ client", (), days))
+    _write(directory / "tls.properties", _properties(directory).encode(), mode=0o644)
+    click.echo(f"{directory}/ca.pem          the authority, for clients to trust")
+    click.echo(f"{directory}/server.pem .key for nameservers and brokers at {', '.join(named)}")
+    click.echo(f"{directory}/client.pem .key for clients, where servers ask for a certificate")
+    click.echo(f"{directory}/tls.properties  start servers with -o tls.config.file={directory}/tls.properties")
+
+
+def _authority(directory: Path, days: int) -> Authority:
+    cert, key = directory / "ca.pem", directory / "ca.key"
+    if cert.exists() and key.exists():
+        return Authority.of(Issued(cert.read_bytes(), key.read_bytes()))
+    authority = Authority.new("CometMQ authority", days)
+    _write_pair(directory, "ca", authority.issued)
+    return authority
+
+
+def _properties(directory: Path) -> str:
+    return "".join(
+        f"{key}={value}\n"
+        for key, value in {
+            "tls.test.mode.enable": "false",
+            "tls.server.mode": "enforcing",
+            "tls.server.certPath": directory / "server.pem",
+            "tls.server.keyPath": directory / "server.key",
+            "tls.enable": "true",
+            "tls.client.authServer": "true",
+            "tls.client.trustCertPath": directory / "ca.pem",
+            "tls.client.certPath": directory / "client.pem",
+            "tls.client.keyPath": directory / "client.key",
+        }.items()
+    )
+
+
+def _write_pair(directory: Path, name: str, issued: Issued) -> None:
+    _write(directory / f"{name}.key", issued.key, mode=0o600)
+    _write(directory / f"{name}.pem", issued.certificate, mode=0o644)
+
+
+def _write(path: Path, content: bytes, *, mode: int) -> None:
+    """Write a file at once: servers read it while it is replaced."""
+    beside = path.with_name(f".{path.name}.new")
+    beside.unlink(missing_ok=True)
+    with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        file.write(content)
+    beside.replace(path)

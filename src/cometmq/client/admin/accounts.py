@@ -1,0 +1,122 @@
+"""Administration of users and policies of ACL 2.0, of CometMQ's servers and of Apache's 5.3 and newer."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TypeVar
+
+import msgspec
+
+from cometmq.auth.policies import AclInfo, PolicyInfo
+from cometmq.auth.user_admin import UserInfo
+from cometmq.client.admin.topics import TopicAdmin
+from cometmq.client.errors import ClientError
+from cometmq.remoting.admin_headers import (
+    CreateAclRequestHeader,
+    CreateUserRequestHeader,
+    DeleteAclRequestHeader,
+    DeleteUserRequestHeader,
+    GetAclRequestHeader,
+    GetUserRequestHeader,
+    ListAclsRequestHeader,
+    ListUsersRequestHeader,
+    UpdateUserRequestHeader,
+)
+from cometmq.remoting.bodies import BodyError
+from cometmq.remoting.codes import RequestCode
+
+T = TypeVar("T")
+
+
+class AccountAdmin(TopicAdmin):
+    """Users and policies. Every server has its own, so changes go to each broker, or to the server at ``address``."""
+
+    async def create_user(self, user: UserInfo, *, address: str | None = None) -> None:
+        """Make a user."""
+        header = CreateUserRequestHeader(user.username or "")
+        for server in await self._servers(address):
+            body = msgspec.json.encode(user)
+            await self._call(server, RequestCode.AUTH_CREATE_USER, header, body, doing="creating the user")
+
+    async def update_user(self, user: UserInfo, *, address: str | None = None) -> None:
+        """Change what is given of a user: the password, type or status."""
+        header = UpdateUserRequestHeader(user.username or "")
+        for server in await self._servers(address):
+            body = msgspec.json.encode(user)
+            await self._call(server, RequestCode.AUTH_UPDATE_USER, header, body, doing="changing the user")
+
+    async def delete_user(self, name: str, *, address: str | None = None) -> None:
+        """Delete a user with their policies."""
+        for server in await self._servers(address):
+            header = DeleteUserRequestHeader(name)
+            await self._call(server, RequestCode.AUTH_DELETE_USER, header, doing="deleting the user")
+
+    async def users(self, wanted: str = "", *, address: str | None = None) -> list[UserInfo]:
+        """The users of one server whose names contain a text."""
+        server = next(iter(await self._servers(address)))
+        header = ListUsersRequestHeader(wanted)
+        body = await self._call(server, RequestCode.AUTH_LIST_USER, header, doing="listing the users")
+        return _decoded(body, list[UserInfo]) or []
+
+    async def user(self, name: str, *, address: str | None = None) -> UserInfo:
+        """One user of one server.
+
+        :raises ClientError: there is none.
+        """
+        server = next(iter(await self._servers(address)))
+        body = await self._call(
+            server, RequestCode.AUTH_GET_USER, GetUserRequestHeader(name), doing="asking for a user"
+        )
+        user = _decoded(body, UserInfo)
+        if user is None:
+            raise ClientError(f"{server} has no user {name}", next_step="see cometmq user list")
+        return user
+
+    async def put_policies(self, name: str, policies: list[PolicyInfo], *, address: str | None = None) -> None:
+        """Add entries to the policies of a user; an entry replaces the one with its resource."""
+        subject = f"User:{name}"
+        for server in await self._servers(address):
+            header, body = CreateAclRequestHeader(subject), msgspec.json.encode(AclInfo(subject, policies))
+            await self._call(server, RequestCode.AUTH_CREATE_ACL, header, body, doing="creating the policy")
+
+    async def delete_policies(
+        self, name: str, resource: str | None = None, policy_type: str | None = None, *, address: str | None = None
+    ) -> None:
+        """Delete the entry of a resource, or all policies of a user."""
+        header = DeleteAclRequestHeader(f"User:{name}", policy_type, resource)
+        for server in await self._servers(address):
+            await self._call(server, RequestCode.AUTH_DELETE_ACL, header, doing="deleting the policy")
+
+    async def policies(self, user: str = "", resource: str = "", *, address: str | None = None) -> list[AclInfo]:
+        """The policies of one server, of users and on resources that contain a text."""
+        server = next(iter(await self._servers(address)))
+        header = ListAclsRequestHeader(user, resource)
+        body = await self._call(server, RequestCode.AUTH_LIST_ACL, header, doing="listing the policies")
+        return _decoded(body, list[AclInfo]) or []
+
+    async def policies_of(self, name: str, *, address: str | None = None) -> AclInfo:
+        """The policies of one user of one server."""
+        server = next(iter(await self._servers(address)))
+        header = GetAclRequestHeader(f"User:{name}")
+        body = await self._call(server, RequestCode.AUTH_GET_ACL, header, doing="asking for the policies")
+        return _decoded(body, AclInfo) or AclInfo(f"User:{name}", [])
+
+    async def _servers(self, address: str | None) -> Collection[str]:
+        if address is not None:
+            return (address,)
+        brokers = (await self.cluster_info()).broker_addr_table.values()
+        found = [one for broker in brokers for one in broker.broker_addrs.values()]
+        return found or await self._targets()
+
+
+def _decoded(body: bytes, kind: type[T]) -> T | None:
+    """The body of an answer; ``None`` for an empty one.
+
+    :raises BodyError: it is not of that kind.
+    """
+    if not body:
+        return None
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.MsgspecError as error:
+        raise BodyError(f"{kind}: {error}") from error

@@ -1,0 +1,206 @@
+"""Administration of consumer and producer groups, and of their offsets."""
+
+from __future__ import annotations
+
+import msgspec
+
+from cometmq.client.admin.topics import TopicAdmin
+from cometmq.client.errors import BrokerError
+from cometmq.message.names import check_group
+from cometmq.remoting.admin_bodies import ConsumerConnection, ConsumerRunningInfo, ConsumeStats, ProducerConnection
+from cometmq.remoting.admin_headers import (
+    DeleteSubscriptionGroupRequestHeader,
+    GetConsumerConnectionListRequestHeader,
+    GetConsumerRunningInfoRequestHeader,
+    GetConsumeStatsRequestHeader,
+    GetProducerConnectionListRequestHeader,
+    ResetOffsetRequestHeader,
+)
+from cometmq.remoting.bodies import (
+    ConsumerIdList,
+    MessageQueue,
+    ResetOffsetBody,
+    SubscriptionGroupConfig,
+    SubscriptionGroupWrapper,
+    encode_body,
+)
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.headers import GetConsumerListByGroupRequestHeader
+
+
+class QueueProgress(msgspec.Struct, frozen=True):
+    """The progress of a group in one queue."""
+
+    queue: MessageQueue
+    broker_offset: int
+    """The offset of the next message."""
+    consumer_offset: int
+    """The offset that the group reads next."""
+    last_timestamp: int
+    """Store time of the last message that the group has read, ms since 1970; 0 if it is deleted."""
+
+    @property
+    def lag(self) -> int:
+        """Messages that wait."""
+        return self.broker_offset - self.consumer_offset
+
+
+class ConsumeProgress(msgspec.Struct, frozen=True):
+    """The progress of a group."""
+
+    group: str
+    queues: tuple[QueueProgress, ...]
+    consume_tps: float
+
+    @property
+    def lag(self) -> int:
+        """Messages that wait, in all queues."""
+        return sum(queue.lag for queue in self.queues)
+
+
+class GroupAdmin(TopicAdmin):
+    """Creates, lists, moves and deletes groups."""
+
+    async def create_group(
+        self, config: SubscriptionGroupConfig | str, *, cluster: str | None = None, broker_address: str | None = None
+    ) -> None:
+        """Create or change a consumer group on one broker, on all masters of a cluster, or on all masters.
+
+        :raises ValueError: the name is not allowed.
+        """
+        group = SubscriptionGroupConfig(group_name=config) if isinstance(config, str) else config
+        wrong = check_group(group.group_name)
+        if wrong is not None:
+            raise ValueError(wrong)
+        code, doing = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, f"creating group {group.group_name}"
+        for address in await self._targets(cluster, broker_address):
+            await self._call(address, code, body=encode_body(group), doing=doing)
+
+    async def groups(self, broker_address: str | None = None) -> dict[str, SubscriptionGroupConfig]:
+        """Name → configuration of the consumer groups of a broker, or of all masters."""
+        found: dict[str, SubscriptionGroupConfig] = {}
+        code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
+        for address in await self._targets(None, broker_address):
+            with self._noting_silence():
+                wrapper = await self._ask(SubscriptionGroupWrapper, address, code, None, "asking for the groups")
+                found.update(wrapper.subscription_group_table)
+        return dict(sorted(found.items()))
+
+    async def delete_group(self, group: str, *, remove_offsets: bool = False, cluster: str | None = None) -> None:
+        """Delete a consumer group on all masters, with its offsets if ``remove_offsets``."""
+        header = DeleteSubscriptionGroupRequestHeader(group, remove_offsets)
+        code = RequestCode.DELETE_SUBSCRIPTIONGROUP
+        for address in await self._targets(cluster):
+            await self._call(address, code, header, doing=f"deleting group {group}")
+
+    async def consumer_ids(self, group: str) -> list[str]:
+        """The client ids of the members of a group, sorted; empty if nobody consumes."""
+        found: set[str] = set()
+        header, code = GetConsumerListByGroupRequestHeader(group), RequestCode.GET_CONSUMER_LIST_BY_GROUP
+        for address in await self._targets():
+            try:
+                listed = await self._ask(ConsumerIdList, address, code, header, "asking for the members")
+            except BrokerError:
+                continue
+            found.update(listed.consumer_id_list)
+        return sorted(found)
+
+    async def consumer_connection(self, group: str, broker_address: str | None = None) -> ConsumerConnection:
+        """The members of a consumer group and their subscriptions.
+
+        :raises BrokerError: with code 206, nobody consumes.
+        """
+        header, code = GetConsumerConnectionListRequestHeader(group), RequestCode.GET_CONSUMER_CONNECTION_LIST
+        return await self._ask_first(
+            ConsumerConnection, broker_address, code, header, f"asking who consumes as {group}"
+        )
+
+    async def consumer_running_info(
+        self, group: str, client_id: str, broker_address: str | None = None
+    ) -> ConsumerRunningInfo:
+        """The state of one member of a consumer group, which a broker asks it for: subscriptions, queues, rates.
+
+        :raises BrokerError: no broker knows the member, or it does not answer.
+        """
+        header, code = GetConsumerRunningInfoRequestHeader(group, client_id), RequestCode.GET_CONSUMER_RUNNING_INFO
+        return await self._ask_first(ConsumerRunningInfo, broker_address, code, header, f"asking {client_id}")
+
+    async def producer_connection(self, group: str, broker_address: str | None = None) -> ProducerConnection:
+        """The members of a producer group.
+
+        :raises BrokerError: nobody produces.
+        """
+        header, code = GetProducerConnectionListRequestHeader(group), RequestCode.GET_PRODUCER_CONNECTION_LIST
+        return await self._ask_first(
+            ProducerConnection, broker_address, code, header, f"asking who produces as {group}"
+        )
+
+    # --- offsets ---
+
+    async def consume_progress(self, group: str, topic: str | None = None) -> ConsumeProgress:
+        """The progress of a group, in one topic or in all that it has consumed."""
+        queues: list[QueueProgress] = []
+        tps = 0.0
+        failure: BrokerError | None = None
+        header, doing = GetConsumeStatsRequestHeader(group, topic), f"asking how far {group} is"
+        addresses = await self._targets() if topic is None else (await self._brokers_of(topic)).values()
+        for address in addresses:
+            try:
+                with self._noting_silence():
+                    stats = await self._ask(ConsumeStats, address, RequestCode.GET_CONSUME_STATS, header, doing)
+                    tps += stats.consume_tps
+                    queues += (
+                        QueueProgress(queue, wrapper.broker_offset, wrapper.consumer_offset, wrapper.last_timestamp)
+                        for queue, wrapper in stats.offset_table.items()
+                    )
+            except BrokerError as error:
+                failure = error
+        if not queues and failure is not None:
+            raise failure
+        return ConsumeProgress(group, tuple(sorted(queues, key=lambda progress: progress.queue)), tps)
+
+    async def reset_offset(
+        self, group: str, topic: str, timestamp_ms: int, *, force: bool = True
+    ) -> dict[MessageQueue, int]:
+        """Let a group continue at the messages stored at a time; -1 means the end of every queue.
+
+        The broker resets members that are online; if there are none, the offsets are committed here.
+
+        :param force: also move queues forward, over messages that are not consumed.
+        """
+        if not await self.consumer_ids(group):
+            return await self._commit_at_time(group, topic, timestamp_ms, force)
+        moved: dict[MessageQueue, int] = {}
+        header, code = (
+            ResetOffsetRequestHeader(topic, group, timestamp_ms, force),
+            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+        )
+        doing = f"resetting {group} in {topic}"
+        for address in (await self._brokers_of(topic)).values():
+            try:
+                body = await self._ask(ResetOffsetBody, address, code, header, doing)
+            except BrokerError as error:
+                if error.code != ResponseCode.SYSTEM_ERROR:
+                    raise
+                # Apache's broker knows a group only after it has committed in every queue.
+                await self._commit_everywhere(group, topic)
+                body = await self._ask(ResetOffsetBody, address, code, header, doing)
+            moved.update(body.offset_table)
+        return moved
+
+    async def _commit_everywhere(self, group: str, topic: str) -> None:
+        for queue in await self.queues(topic):
+            await self.offsets.commit(group, queue, await self.offsets.committed(group, queue) or 0)
+
+    async def _commit_at_time(self, group: str, topic: str, timestamp_ms: int, force: bool) -> dict[MessageQueue, int]:
+        moved: dict[MessageQueue, int] = {}
+        for queue in await self.queues(topic):
+            if timestamp_ms < 0:
+                offset = await self.offsets.max(queue)
+            else:
+                offset = await self.offsets.at_time(queue, timestamp_ms)
+            before = await self.offsets.committed(group, queue)
+            if force or before is None or offset <= before:
+                await self.offsets.commit(group, queue, offset)
+                moved[queue] = offset
+        return moved

@@ -1,0 +1,167 @@
+"""Administration of messages: queries, delayed messages that wait, open transactions."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cometmq.client.admin.topics import TopicAdmin
+from cometmq.client.errors import BrokerError
+from cometmq.message.hosts import format_address
+from cometmq.message.ids import decode_offset_msg_id
+from cometmq.message.message import MessageExt, split_records
+from cometmq.remoting.admin_bodies import (
+    OpenTransaction,
+    OpenTransactions,
+    TimerMetrics,
+    TopicTimerMetrics,
+    WaitingMessage,
+    WaitingMessages,
+)
+from cometmq.remoting.admin_headers import (
+    GetOpenTransactionsRequestHeader,
+    GetWaitingMessagesRequestHeader,
+    ResumeCheckHalfMessageRequestHeader,
+)
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.headers import QueryMessageRequestHeader, ViewMessageRequestHeader
+
+END_OF_TIME_MS: Final = 2**63 - 1
+OPEN_TRANSACTIONS_PAGE: Final = 500
+"""Transactions of one request."""
+WAITING_MESSAGES_PAGE: Final = 1_000
+"""Waiting messages of one request."""
+
+
+class MessageAdmin(TopicAdmin):
+    """Finds messages."""
+
+    async def message_by_id(self, msg_id: str, topic: str | None = None) -> MessageExt:
+        """The message with an offset id or, if ``topic`` is given, with a unique key.
+
+        :raises BrokerError: it is not stored (any more).
+        :raises ValueError: ``msg_id`` is not an offset id, and no message of ``topic`` has it as unique key.
+        """
+        if topic is not None:
+            found = await self.query_message(topic, msg_id, max_messages=1, unique_key=True)
+            if found:
+                return found[0]
+        ip, port, offset = decode_offset_msg_id(msg_id)
+        header, doing = ViewMessageRequestHeader(offset), f"looking for message {msg_id}"
+        answer = await self._call(format_address(ip, port), RequestCode.VIEW_MESSAGE_BY_ID, header, doing=doing)
+        return next(iter(split_records(answer)))
+
+    async def query_message(
+        self,
+        topic: str,
+        key: str,
+        *,
+        max_messages: int = 32,
+        begin_ms: int = 0,
+        end_ms: int = END_OF_TIME_MS,
+        unique_key: bool = False,
+    ) -> list[MessageExt]:
+        """The messages of a topic with a key, or with a unique key, stored in a time range; oldest first.
+
+        :raises RouteNotFoundError: no nameserver knows the topic.
+        """
+        header = QueryMessageRequestHeader(topic, key, max_messages, begin_ms, end_ms, unique_key)
+        doing = f"looking for key {key} in {topic}"
+        found: list[MessageExt] = []
+        for name, address in (await self._brokers_of(topic)).items():
+            answer = b""
+            try:
+                with self._noting_silence():
+                    answer = await self._call(address, RequestCode.QUERY_MESSAGE, header, doing=doing)
+            except BrokerError as error:
+                if error.code != ResponseCode.QUERY_NOT_FOUND:
+                    raise
+            # The index compares only hashes of keys.
+            found += (
+                message
+                for message in split_records(answer, name)
+                if (message.msg_id == key if unique_key else key in message.keys)
+            )
+        return sorted(found, key=lambda message: message.store_timestamp)[:max_messages]
+
+    # --- any delay ---
+
+    async def waiting(self, broker_address: str) -> dict[str, TopicTimerMetrics]:
+        """Topic → its messages with any delay that wait at a broker.
+
+        A broker of Apache RocketMQ 5 counts them, but does not say when they are due.
+
+        :raises BrokerError: with code 3, the broker is older than RocketMQ 5.
+        """
+        code = RequestCode.GET_TIMER_METRICS
+        return (await self._ask(TimerMetrics, broker_address, code, None, "asking what waits")).timing_count
+
+    async def waiting_messages(
+        self,
+        broker_address: str,
+        *,
+        topic: str | None = None,
+        begin_ms: int = 0,
+        end_ms: int = END_OF_TIME_MS,
+        limit: int | None = None,
+    ) -> list[WaitingMessage]:
+        """The messages with any delay that wait at a CometMQ broker, in the order of their due times.
+
+        :param topic: only messages to this topic.
+        :param begin_ms: only messages that are due at this time or later …
+        :param end_ms: … and before this time.
+        :param limit: the largest number of messages.
+        :raises BrokerError: the broker is Apache's, which does not support the request.
+        """
+        found: list[WaitingMessage] = []
+        code, doing = RequestCode.GET_WAITING_MESSAGES, "asking which messages wait"
+        place: tuple[int, int] | None = (begin_ms, 0)
+        while place is not None and (limit is None or len(found) < limit):
+            wanted = WAITING_MESSAGES_PAGE if limit is None else min(WAITING_MESSAGES_PAGE, limit - len(found))
+            header = GetWaitingMessagesRequestHeader(*place, end_ms, topic, wanted)
+            page = await self._ask(WaitingMessages, broker_address, code, header, doing)
+            found += page.messages
+            place = None if page.next_due is None else (page.next_due, page.next_position or 0)
+        return found
+
+    async def timer_check_point(self, broker_address: str) -> int:
+        """The time, ms since 1970, up to which a broker has delivered the messages with any delay.
+
+        :raises BrokerError: with code 3, the broker is older than RocketMQ 5.
+        """
+        code = RequestCode.GET_TIMER_CHECK_POINT
+        answer = await self._call(broker_address, code, doing="asking how far the timer is")
+        return int.from_bytes(answer[:8], "big", signed=True)
+
+    # --- transactions ---
+
+    async def open_transactions(
+        self, broker_address: str, *, group: str | None = None, limit: int | None = None
+    ) -> list[OpenTransaction]:
+        """The transactions of a CometMQ broker that are neither committed nor rolled back.
+
+        :param group: only transactions of this producer group.
+        :param limit: the largest number of transactions.
+        :raises BrokerError: the broker is Apache's, which does not support the request.
+        """
+        found: list[OpenTransaction] = []
+        code, doing = RequestCode.GET_OPEN_TRANSACTIONS, "asking for open transactions"
+        offset: int | None = 0
+        while offset is not None and (limit is None or len(found) < limit):
+            wanted = OPEN_TRANSACTIONS_PAGE if limit is None else min(OPEN_TRANSACTIONS_PAGE, limit - len(found))
+            header = GetOpenTransactionsRequestHeader(offset, wanted, group)
+            page = await self._ask(OpenTransactions, broker_address, code, header, doing)
+            found += page.transactions
+            offset = page.next_offset
+        return found
+
+    async def resume_transaction(self, offset_msg_id: str) -> None:
+        """Let the broker check a transaction anew that it has given up, or that is open.
+
+        :param offset_msg_id: of its message in ``TRANS_CHECK_MAX_TIME_TOPIC``, or of a half message.
+        :raises ValueError: it is not an offset id.
+        :raises BrokerError: there is no such message, or its transaction has ended (Apache's broker begins it anew).
+        """
+        ip, port, _ = decode_offset_msg_id(offset_msg_id)
+        header = ResumeCheckHalfMessageRequestHeader(offset_msg_id)
+        doing = f"resuming the transaction of {offset_msg_id}"
+        await self._call(format_address(ip, port), RequestCode.RESUME_CHECK_HALF_MESSAGE, header, doing=doing)

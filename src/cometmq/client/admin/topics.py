@@ -1,0 +1,299 @@
+"""Administration of clusters, brokers and topics, and the requests of all administration."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final, Self, TypeVar
+
+from cometmq.client.errors import BrokerError, ClientError, RemotingError, RouteNotFoundError
+from cometmq.client.instance import ClientInstance
+from cometmq.client.offsets import Offsets
+from cometmq.errors import CometMQError
+from cometmq.message.names import AUTO_CREATE_TOPIC, MASTER_ID, check_topic
+from cometmq.properties_file import format_pairs, parse_properties
+from cometmq.remoting.admin_bodies import GroupList, HARuntimeInfo, TopicStatsTable
+from cometmq.remoting.admin_headers import (
+    CreateTopicRequestHeader,
+    DeleteTopicFromNamesrvRequestHeader,
+    DeleteTopicRequestHeader,
+    GetTopicStatsInfoRequestHeader,
+    QueryTopicConsumeByWhoRequestHeader,
+)
+from cometmq.remoting.bodies import (
+    ClusterInfo,
+    KVTable,
+    MessageQueue,
+    TopicConfig,
+    TopicConfigSerializeWrapper,
+    TopicList,
+    TopicRouteData,
+    decode_body,
+)
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.headers import Header
+from cometmq.remoting.security import Security
+
+T = TypeVar("T")
+
+TIMEOUT_S: Final = 5.0
+
+
+class TopicAdmin:
+    """Administrates clusters, brokers and topics; sends the requests of all administration."""
+
+    def __init__(
+        self,
+        namesrv: str | None = None,
+        *,
+        instance: ClientInstance | None = None,
+        timeout_s: float = TIMEOUT_S,
+        security: Security | None = None,
+    ) -> None:
+        self.instance = ClientInstance.given_or_new(instance, namesrv, security)
+        self.offsets = Offsets(self.instance, timeout_s)
+        self._timeout_s = timeout_s
+        self.unanswered: dict[str, RemotingError] | None = None
+        """With a dict, lists and sums of several brokers leave out brokers that do not answer, and note them in it by
+        address; with ``None`` the first of them is an error."""
+
+    async def __aenter__(self) -> Self:
+        self.instance.acquire()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.instance.release()
+
+    # --- clusters and brokers ---
+
+    async def cluster_info(self) -> ClusterInfo:
+        """All clusters and brokers that the nameserver knows."""
+        return await self._ask_namesrv(ClusterInfo, RequestCode.GET_BROKER_CLUSTER_INFO, "asking for the cluster")
+
+    async def masters(self, cluster: str | None = None) -> dict[str, str]:
+        """brokerName → address of its master, of one cluster or of all."""
+        info = await self.cluster_info()
+        return {
+            name: broker.broker_addrs[MASTER_ID]
+            for name, broker in sorted(info.broker_addr_table.items())
+            if MASTER_ID in broker.broker_addrs and cluster in (None, broker.cluster)
+        }
+
+    async def runtime_info(self, broker_address: str) -> dict[str, str]:
+        """The state of a broker: the keys of Apache's brokers, and more."""
+        code = RequestCode.GET_BROKER_RUNTIME_INFO
+        return (await self._ask(KVTable, broker_address, code, None, "asking for runtime information")).table
+
+    async def broker_config(self, broker_address: str) -> dict[str, str]:
+        """The configuration of a broker, by the keys of ``broker.conf``."""
+        code = RequestCode.GET_BROKER_CONFIG
+        text = await self._call(broker_address, code, doing="asking for the configuration")
+        return {key: value for _, key, value in parse_properties(text.decode("utf-8", "replace"))}
+
+    async def update_broker_config(self, broker_address: str, values: Mapping[str, str]) -> str:
+        """Change keys of ``broker.conf`` of a running broker: all of them, or none; return what the broker remarks.
+
+        :raises BrokerError: a key cannot be changed while the broker runs, or a value is not allowed.
+        """
+        code, body = RequestCode.UPDATE_BROKER_CONFIG, format_pairs(values).encode()
+        doing = "changing the configuration"
+        answer = await self.instance.call(broker_address, code, None, body, doing=doing, timeout_s=self._timeout_s)
+        return answer.remark or ""
+
+    async def ha_status(self, broker_address: str) -> HARuntimeInfo:
+        """The progress of the slaves of a master of CometMQ or of RocketMQ 5."""
+        code = RequestCode.GET_BROKER_HA_STATUS
+        return await self._ask(HARuntimeInfo, broker_address, code, None, "asking for its slaves")
+
+    # --- routes ---
+
+    async def topic_route(self, topic: str) -> TopicRouteData:
+        """The brokers and queues of a topic.
+
+        :raises RouteNotFoundError: no nameserver knows the topic.
+        """
+        return (await self.instance.routes.refresh(topic)).data
+
+    async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """The queues of a topic that can be read, sorted.
+
+        :raises RouteNotFoundError: no nameserver knows the topic.
+        """
+        return (await self.instance.routes.refresh(topic)).read_queues
+
+    async def _brokers_of(self, topic: str) -> dict[str, str]:
+        """brokerName → address of the brokers that hold a topic: the master, or a slave if there is no master."""
+        return {
+            broker.broker_name: broker.broker_addrs.get(MASTER_ID) or next(iter(broker.broker_addrs.values()))
+            for broker in (await self.topic_route(topic)).broker_datas
+            if broker.broker_addrs
+        }
+
+    async def _targets(self, cluster: str | None = None, broker_address: str | None = None) -> Collection[str]:
+        """The given broker, or all masters of the cluster, or all masters.
+
+        :raises ClientError: there is none.
+        """
+        if broker_address is not None:
+            return (broker_address,)
+        masters = await self.masters(cluster)
+        if not masters:
+            raise ClientError(
+                "the nameserver knows no broker"
+                if cluster is None
+                else f"the nameserver knows no master of cluster {cluster}",
+                next_step="start a broker that registers at this nameserver, or check the names",
+            )
+        return list(masters.values())
+
+    # --- topics ---
+
+    async def topics(self) -> list[str]:
+        """The names of all topics that the nameserver knows, sorted, with retry and dead-letter topics."""
+        code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
+        return sorted((await self._ask_namesrv(TopicList, code, "asking for the topics")).topic_list)
+
+    async def create_topic(
+        self,
+        topic: str,
+        *,
+        queues: int = 8,
+        write_queues: int | None = None,
+        perm: int = 6,
+        order: bool = False,
+        cluster: str | None = None,
+        broker_address: str | None = None,
+        wait_s: float = TIMEOUT_S,
+    ) -> None:
+        """Create or change a topic on one broker, on all masters of a cluster, or on all masters.
+
+        :param queues: queues to read, and to write unless ``write_queues`` is given.
+        :param perm: 6 read and write, 4 read, 2 write.
+        :param wait_s: seconds to wait until the nameserver has a route to all of them; 0 does not wait.
+        :raises ValueError: the name is not allowed.
+        :raises ClientError: the nameserver knows no master.
+        """
+        wrong = check_topic(topic)
+        if wrong is not None:
+            raise ValueError(wrong)
+        config = TopicConfig(
+            topic_name=topic,
+            read_queue_nums=queues,
+            write_queue_nums=queues if write_queues is None else write_queues,
+            perm=perm,
+            order=order,
+        )
+        addresses = await self._targets(cluster, broker_address)
+        for address in addresses:
+            await self.put_topic(config, address)
+        await self.until_routed(topic, addresses, wait_s)
+
+    async def put_topic(self, config: TopicConfig, broker_address: str) -> None:
+        """Give one broker the whole configuration of a topic, new or not (but ``attributes``, which stay)."""
+        header = CreateTopicRequestHeader(
+            topic=config.topic_name,
+            default_topic=AUTO_CREATE_TOPIC,
+            read_queue_nums=config.read_queue_nums,
+            write_queue_nums=config.write_queue_nums,
+            perm=config.perm,
+            topic_filter_type=config.topic_filter_type,
+            order=config.order,
+            topic_sys_flag=config.topic_sys_flag,
+        )
+        doing = f"creating topic {config.topic_name}"
+        await self._call(broker_address, RequestCode.UPDATE_AND_CREATE_TOPIC, header, doing=doing)
+
+    async def until_routed(self, topic: str, addresses: Collection[str], wait_s: float = TIMEOUT_S) -> None:
+        """Wait at most ``wait_s`` seconds until the nameserver has a route to the topic on all these brokers."""
+        wanted = set(addresses)
+        clock = self.instance.clock
+        deadline = clock.monotonic() + wait_s
+        while clock.monotonic() < deadline:
+            try:
+                route = await self.topic_route(topic)
+            except RouteNotFoundError:
+                route = None
+            if route is not None:
+                known = {address for broker in route.broker_datas for address in broker.broker_addrs.values()}
+                if wanted <= known:
+                    return
+            await clock.sleep(0.05)
+
+    async def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
+        """Delete a topic and its messages on all masters, and its route at all nameservers."""
+        doing = f"deleting topic {topic}"
+        for address in await self._targets(cluster):
+            await self._call(address, RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicRequestHeader(topic), doing=doing)
+        for address in self.instance.routes.namesrv:
+            header = DeleteTopicFromNamesrvRequestHeader(topic)
+            await self._call(address, RequestCode.DELETE_TOPIC_IN_NAMESRV, header, doing=doing)
+        self.instance.routes.forget(topic)
+
+    async def topic_configs(self, broker_address: str) -> dict[str, TopicConfig]:
+        """Name → configuration of the topics of a broker."""
+        code = RequestCode.GET_ALL_TOPIC_CONFIG
+        kind = TopicConfigSerializeWrapper
+        return (await self._ask(kind, broker_address, code, None, "asking for the topics")).topic_config_table
+
+    async def topic_stats(self, topic: str) -> TopicStatsTable:
+        """The first and last offset and the time of the last message of every queue."""
+        merged = TopicStatsTable(offset_table={})
+        header, doing = GetTopicStatsInfoRequestHeader(topic), f"asking for statistics of {topic}"
+        for address in (await self._brokers_of(topic)).values():
+            with self._noting_silence():
+                stats = await self._ask(TopicStatsTable, address, RequestCode.GET_TOPIC_STATS_INFO, header, doing)
+                merged.offset_table.update(stats.offset_table)
+        return merged
+
+    async def groups_of_topic(self, topic: str) -> list[str]:
+        """The consumer groups that have committed offsets in a topic, sorted."""
+        found: set[str] = set()
+        header, doing = QueryTopicConsumeByWhoRequestHeader(topic), f"asking who consumes {topic}"
+        for address in (await self._brokers_of(topic)).values():
+            listed = await self._ask(GroupList, address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header, doing)
+            found.update(listed.group_list)
+        return sorted(found)
+
+    # --- requests ---
+
+    async def _call(
+        self, address: str, code: int, header: Header | None = None, body: bytes = b"", *, doing: str
+    ) -> bytes:
+        """Send a request to a server and return the body of its answer; ``doing`` names the request in errors."""
+        answer = await self.instance.call(address, code, header, body, doing=doing, timeout_s=self._timeout_s)
+        return answer.body
+
+    @contextmanager
+    def _noting_silence(self) -> Iterator[None]:
+        """Ask one of several brokers in the block; if it does not answer, note it, where that is wanted."""
+        try:
+            yield
+        except RemotingError as error:
+            if self.unanswered is None:
+                raise
+            self.unanswered[error.address] = error
+
+    async def _ask(self, kind: type[T], address: str, code: int, header: Header | None, doing: str) -> T:
+        """As :meth:`_call`, with the decoded body."""
+        return decode_body(kind, await self._call(address, code, header, doing=doing))
+
+    async def _ask_first(self, kind: type[T], broker_address: str | None, code: int, header: Header, doing: str) -> T:
+        """As :meth:`_ask`, from the first broker that does not refuse."""
+        failure: CometMQError | None = None
+        for address in await self._targets(None, broker_address):
+            try:
+                return await self._ask(kind, address, code, header, doing)
+            except BrokerError as error:
+                failure = error
+            except RemotingError as error:
+                if self.unanswered is None:
+                    raise
+                self.unanswered[address] = error
+                failure = failure or error
+        assert failure is not None
+        raise failure
+
+    async def _ask_namesrv(self, kind: type[T], code: int, doing: str) -> T:
+        routes = self.instance.routes
+        answer = await routes.ask_namesrv(code, None, timeout_s=self._timeout_s)
+        return decode_body(kind, self.instance.expect(answer, routes.namesrv[0], doing).body)

@@ -1,0 +1,106 @@
+"""Connections that outlive a task: Spark reuses its Python workers, so a cache of the process saves most connects.
+
+A connection belongs to one borrower at a time, and to the credentials and TLS that it was opened with. It goes back
+to the cache only after every request on it was answered; after any error it is closed. A connection that was idle for
+``IDLE_SECONDS`` is closed when the next one is borrowed, and all are closed at the end of the process.
+"""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from cometmq.clock import SYSTEM_CLOCK
+from cometmq.remoting.blocking import BlockingConnection
+from cometmq.remoting.command import RemotingCommand
+from cometmq.remoting.headers import Header
+from cometmq.remoting.security import Security
+
+IDLE_SECONDS: Final = 60.0
+"""Well below the 120 s after which servers close idle connections."""
+_WINDOW: Final = 128
+"""Requests that :func:`invoke_all` sends ahead of their answers."""
+
+_opaques = itertools.count(1 << 20)
+"""Far above those that ``BlockingConnection.invoke`` counts for itself on the same connection."""
+
+
+class _Cache:
+    """Idle connections by address and security, with the time when they came back."""
+
+    def __init__(self) -> None:
+        self._idle: dict[tuple[str, Security], list[tuple[float, BlockingConnection]]] = {}
+        self._pid = os.getpid()
+
+    def take(self, address: str, security: Security, timeout_s: float) -> BlockingConnection:
+        if self._pid != os.getpid():  # after a fork the sockets belong to the parent
+            self._idle, self._pid = {}, os.getpid()
+        now = SYSTEM_CLOCK.monotonic()
+        for known, waiting in self._idle.items():
+            fresh = [(since, connection) for since, connection in waiting if now - since < IDLE_SECONDS]
+            for since, connection in waiting:
+                if now - since >= IDLE_SECONDS:
+                    connection.close()
+            self._idle[known] = fresh
+        if self._idle.get((address, security)):
+            return self._idle[address, security].pop()[1]
+        return BlockingConnection(address, timeout_s, security)
+
+    def put(self, connection: BlockingConnection) -> None:
+        key = (connection.address, connection.security)
+        self._idle.setdefault(key, []).append((SYSTEM_CLOCK.monotonic(), connection))
+
+    def close(self) -> None:
+        for waiting in self._idle.values():
+            for _, connection in waiting:
+                connection.close()
+        self._idle = {}
+
+
+_cache = _Cache()
+atexit.register(_cache.close)
+
+
+@contextmanager
+def borrowed(address: str, security: Security, timeout_s: float) -> Iterator[BlockingConnection]:
+    """Lend a connection for the length of the block; when the block raises, the connection is closed.
+
+    :raises BlockingConnectionError: the address cannot be reached.
+    """
+    connection = _cache.take(address, security, timeout_s)
+    try:
+        yield connection
+    except BaseException:
+        connection.close()
+        raise
+    _cache.put(connection)
+
+
+def send_request(connection: BlockingConnection, code: int, header: Header | None) -> int:
+    """Send a request without waiting; return the opaque that its answer will carry."""
+    opaque = next(_opaques)
+    connection.send(connection.frame(code, opaque, header))
+    return opaque
+
+
+def invoke_all(connection: BlockingConnection, requests: Sequence[tuple[int, Header]]) -> list[RemotingCommand]:
+    """Send many requests ahead of their answers; return the answers in the order of the requests."""
+    answers: dict[int, RemotingCommand] = {}
+    order: list[int] = []
+    for code, header in requests:
+        while len(order) - len(answers) >= _WINDOW:
+            _collect(connection, answers)
+        order.append(send_request(connection, code, header))
+    while len(answers) < len(order):
+        _collect(connection, answers)
+    return [answers[opaque] for opaque in order]
+
+
+def _collect(connection: BlockingConnection, answers: dict[int, RemotingCommand]) -> None:
+    answer = connection.receive()
+    if answer.is_response:
+        answers[answer.opaque] = answer

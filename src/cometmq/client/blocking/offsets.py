@@ -1,0 +1,285 @@
+"""Offsets asked of brokers without an event loop: bounds, sizes of records, consumer groups, offsets by time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from cometmq.client.blocking.cluster import BlockingCluster, ClusterOptions, Queue
+from cometmq.client.blocking.connections import borrowed
+from cometmq.clock import SYSTEM_CLOCK, Clock
+from cometmq.errors import CometMQError
+from cometmq.message.record import decode_record
+from cometmq.message.sysflag import PULL_SUBSCRIPTION
+from cometmq.remoting.admin_bodies import QueryConsumeQueueResponseBody
+from cometmq.remoting.admin_headers import QueryConsumeQueueRequestHeader
+from cometmq.remoting.bodies import (
+    ConsumerData,
+    ConsumerIdList,
+    HeartbeatData,
+    SubscriptionData,
+    decode_body,
+    encode_body,
+)
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.headers import (
+    GetConsumerListByGroupRequestHeader,
+    GetMaxOffsetRequestHeader,
+    GetMaxOffsetResponseHeader,
+    GetMinOffsetRequestHeader,
+    Header,
+    PullMessageRequestHeader,
+    PullMessageResponseHeader,
+    QueryConsumerOffsetRequestHeader,
+    QueryConsumerOffsetResponseHeader,
+    SearchOffsetRequestHeader,
+    UnregisterClientRequestHeader,
+    UpdateConsumerOffsetRequestHeader,
+)
+
+_SAMPLE: Final = 32
+"""Records of a queue whose mean size is taken for that of all its records."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Offsets that a queue holds: ``first <= offset < end``."""
+
+    first: int
+    end: int
+
+
+def pull_header(
+    queue: Queue, offset: int, count: int, group: str, expression: str = "*", expression_type: str = "TAG"
+) -> PullMessageRequestHeader:
+    """Ask for at most ``count`` messages from ``offset`` on that match, without waiting for new ones."""
+    return PullMessageRequestHeader(
+        consumer_group=group,
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        queue_offset=offset,
+        max_msg_nums=count,
+        sys_flag=PULL_SUBSCRIPTION,
+        commit_offset=0,
+        suspend_timeout_millis=0,
+        sub_version=0,
+        subscription=expression,
+        expression_type=expression_type,
+    )
+
+
+class OffsetClient(BlockingCluster):
+    """The brokers behind some nameservers, asked for offsets."""
+
+    def __init__(self, options: ClusterOptions, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        super().__init__(options, clock=clock)
+        self._introduced: set[tuple[str, str]] = set()
+        """Groups and the brokers that know them."""
+
+    def bounds(
+        self, queues: Iterable[Queue], *, on_silent: Callable[[CometMQError], None] | None = None
+    ) -> dict[Queue, Bounds]:
+        """Ask the brokers for the bounds of queues, all requests of a broker at once.
+
+        :param on_silent: called for a broker that does not answer at once, whose queues are left out; without it such
+            a broker is asked again until ``patience_s`` is over.
+        :raises unreachable: a broker does not answer.
+        """
+        found: dict[Queue, Bounds] = {}
+        for members in _by_broker(queues):
+            try:
+                found |= self._bounds_of(members, self._cluster_options.patience_s if on_silent is None else 0.0)
+            except self.unreachable as error:
+                if on_silent is None:
+                    raise
+                on_silent(error)
+        return found
+
+    def _bounds_of(self, members: Sequence[Queue], patience_s: float) -> dict[Queue, Bounds]:
+        requests: list[tuple[int, Header]] = []
+        for queue in members:
+            requests.append((RequestCode.GET_MIN_OFFSET, GetMinOffsetRequestHeader(queue.topic, queue.queue_id)))
+            requests.append((RequestCode.GET_MAX_OFFSET, GetMaxOffsetRequestHeader(queue.topic, queue.queue_id)))
+        answers = [
+            self._success(answer).header(GetMaxOffsetResponseHeader).offset
+            for answer in self.ask_broker(members[0], requests, patience_s)
+        ]
+        return {
+            queue: Bounds(min(first, end), end)
+            for queue, first, end in zip(members, answers[::2], answers[1::2], strict=True)
+        }
+
+    def record_sizes(self, places: Sequence[tuple[Queue, int, int]]) -> list[float | None]:
+        """Return the mean size in bytes of some stored records at each place: queue, offset, number of records.
+
+        ``None`` means that nothing is stored there, or that the broker does not know the request.
+
+        :raises unreachable: a broker does not answer.
+        """
+        found: list[float | None] = [None] * len(places)
+        by_broker: dict[str, list[int]] = {}
+        for at, (queue, _, _) in enumerate(places):
+            by_broker.setdefault(queue.broker, []).append(at)
+        for members in by_broker.values():
+            requests: list[tuple[int, Header]] = [
+                (
+                    RequestCode.QUERY_CONSUME_QUEUE,
+                    QueryConsumeQueueRequestHeader(queue.topic, queue.queue_id, at, count),
+                )
+                for queue, at, count in (places[member] for member in members)
+            ]
+            answers = self.ask_broker(places[members[0]][0], requests, self._cluster_options.patience_s)
+            for member, answer in zip(members, answers, strict=True):
+                if answer.code == ResponseCode.SUCCESS and answer.body:
+                    units = decode_body(QueryConsumeQueueResponseBody, answer.body).queue_data
+                    if units:
+                        found[member] = max(sum(unit.physic_size for unit in units) / len(units), 1.0)
+        return found
+
+    def mean_sizes(self, start: Mapping[Queue, int], bounds: Mapping[Queue, Bounds]) -> dict[Queue, float]:
+        """Return the mean size of a stored record, in bytes, of each queue that holds any from ``start`` on."""
+        places = [
+            (queue, start.get(queue, held.first), _SAMPLE)
+            for queue, held in bounds.items()
+            if start.get(queue, held.first) < held.end
+        ]
+        means = zip(places, self.record_sizes(places), strict=True)
+        return {queue: mean for (queue, _, _), mean in means if mean is not None}
+
+    # Groups ---------------------------------------------------------------------------------------
+
+    def committed_offsets(self, queues: Iterable[Queue], group: str) -> dict[Queue, int]:
+        """Return the offset that a group has committed in each queue; queues without one are left out.
+
+        :raises unreachable: a broker is not registered, or does not answer.
+        """
+        found: dict[Queue, int] = {}
+        for members in _by_broker(queues):
+            requests: list[tuple[int, Header]] = [
+                (
+                    RequestCode.QUERY_CONSUMER_OFFSET,
+                    QueryConsumerOffsetRequestHeader(group, queue.topic, queue.queue_id, set_zero_if_not_found=False),
+                )
+                for queue in members
+            ]
+            for queue, answer in zip(members, self.ask_broker(members[0], requests), strict=True):
+                if answer.code != ResponseCode.QUERY_NOT_FOUND:
+                    found[queue] = self._success(answer).header(QueryConsumerOffsetResponseHeader).offset
+        return found
+
+    def commit_offsets(self, group: str, offsets: Mapping[Queue, int], *, alone: bool = False) -> None:
+        """Write offsets into a consumer group; the group is made by a heartbeat where the broker does not know it.
+
+        :param alone: refuse where a consumer is in the group, since its offsets would be overwritten.
+        :raises unreachable: a broker does not answer.
+        :raises refused: a consumer is in the group.
+        """
+        for members in _by_broker(sorted(offsets)):
+            if (group, members[0].broker) not in self._introduced:
+                if not self._has_consumers(group, members[0]):
+                    self._introduce(group, members)
+                elif alone:
+                    raise self.refused(
+                        f"it has consumers at {members[0].broker}, whose offsets would be overwritten",
+                        next_step="name a group in which nobody consumes",
+                    )
+            updates = [
+                (
+                    RequestCode.UPDATE_CONSUMER_OFFSET,
+                    UpdateConsumerOffsetRequestHeader(group, queue.topic, queue.queue_id, offsets[queue]),
+                )
+                for queue in members
+            ]
+            # The first one alone: it makes the group's table, which Apache's threads would make more than once.
+            for part in (updates[:1], updates[1:]):
+                for answer in self.ask_broker(members[0], part):
+                    self._success(answer)
+
+    def _has_consumers(self, group: str, queue: Queue) -> bool:
+        """Tell whether the broker of a queue has consumers of the group; then it knows group and subscriptions."""
+        request = (RequestCode.GET_CONSUMER_LIST_BY_GROUP, GetConsumerListByGroupRequestHeader(group))
+        (answer,) = self.ask_broker(queue, [request])
+        return answer.code == ResponseCode.SUCCESS and bool(decode_body(ConsumerIdList, answer.body).consumer_id_list)
+
+    def _introduce(self, group: str, members: Sequence[Queue]) -> None:
+        """Let a broker make the group and its retry topic, as a group's first consumer does; then leave the group."""
+        client_id = f"cometmq-spark-{group}"
+        subscriptions = [SubscriptionData(topic=topic, sub_string="*") for topic in {queue.topic for queue in members}]
+        body = encode_body(
+            HeartbeatData(
+                client_id=client_id,
+                consumer_data_set=[
+                    ConsumerData(
+                        group_name=group,
+                        consume_type="CONSUME_ACTIVELY",
+                        message_model="CLUSTERING",
+                        consume_from_where="CONSUME_FROM_LAST_OFFSET",
+                        subscription_data_set=subscriptions,
+                    )
+                ],
+            )
+        )
+        options = self._cluster_options
+        with borrowed(self.address_of(members[0]), options.security(), options.timeout_s) as connection:
+            self._success(connection.invoke(RequestCode.HEART_BEAT, body=body))
+            leave = UnregisterClientRequestHeader(client_id=client_id, consumer_group=group)
+            self._success(connection.invoke(RequestCode.UNREGISTER_CLIENT, leave))
+        self._introduced.add((group, members[0].broker))
+
+    # Times ----------------------------------------------------------------------------------------
+
+    def offsets_at(self, bounds: Mapping[Queue, Bounds], times: int | Mapping[str, int]) -> dict[Queue, int]:
+        """Find in each queue the first offset stored at or after a time; its end if there is none.
+
+        The broker's own search (SEARCH_OFFSET_BY_TIMESTAMP) is only a hint, since versions differ in which neighbour
+        they take: from there the store times of single messages are looked at.
+
+        :param times: milliseconds since 1970, for all topics or by topic; topics that are not named are left out.
+        """
+        found = {}
+        for queue, held in bounds.items():
+            timestamp_ms = times if isinstance(times, int) else times.get(queue.topic)
+            if timestamp_ms is not None:
+                found[queue] = self._first_at(queue, held, timestamp_ms)
+        return found
+
+    def _first_at(self, queue: Queue, held: Bounds, timestamp_ms: int) -> int:
+        if held.first == held.end:
+            return held.end
+        header = SearchOffsetRequestHeader(queue.topic, queue.queue_id, max(timestamp_ms, 0))
+        (answer,) = self.ask_broker(queue, [(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)])
+        hint = min(max(self._success(answer).header(GetMaxOffsetResponseHeader).offset, held.first), held.end - 1)
+        low, high, step = held.first, held.end, 1  # the answer is in [low, high]
+        at = hint
+        while low < high:
+            stored = self._store_time(queue, at)
+            if stored is None or stored >= timestamp_ms:
+                high = at
+            else:
+                low = at + 1
+            if low == held.first or high == held.end:  # one side is still open: gallop away from the hint
+                at = max(high - step, low) if high != held.end else min(low + step - 1, high - 1)
+                step *= 4
+            else:
+                at = (low + high) // 2
+        return low
+
+    def _store_time(self, queue: Queue, offset: int) -> int | None:
+        header = pull_header(queue, offset, 1, self._cluster_options.group)
+        (answer,) = self.ask_broker(queue, [(RequestCode.PULL_MESSAGE, header)])
+        if answer.code == ResponseCode.SUCCESS:
+            return decode_record(answer.body, check_crc=False).store_timestamp
+        if answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY:
+            after = answer.header(PullMessageResponseHeader).next_begin_offset
+            return self._store_time(queue, after) if after > offset else None
+        if answer.code not in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_OFFSET_MOVED):
+            self._success(answer)
+        return None
+
+
+def _by_broker(queues: Iterable[Queue]) -> Iterable[list[Queue]]:
+    found: dict[str, list[Queue]] = {}
+    for queue in queues:
+        found.setdefault(queue.broker, []).append(queue)
+    return found.values()

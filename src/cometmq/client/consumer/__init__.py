@@ -1,0 +1,1 @@
+"""Consumers: push, lite pull and pull; rebalancing, process queues, listeners, offsets (DefaultMQPushConsumer)."""

@@ -1,0 +1,159 @@
+"""The options of consumers, with Java's defaults unless stated (``DefaultMQPushConsumer``)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Final
+
+from cometmq.client.consumer.rebalance import AllocateStrategy, averagely
+from cometmq.client.send.config import ClientConfig, demand_above_zero, demand_zero_or_more
+
+DEFAULT_RECONSUME_TIMES: Final = 16
+"""``max_reconsume_times`` of -1 for a concurrent consumer."""
+ENDLESS: Final = 2**31 - 1
+"""``max_reconsume_times`` of -1 for an orderly consumer: Java's largest ``int``."""
+
+
+class MessageModel(Enum):
+    """The members of a group that get a message."""
+
+    CLUSTERING = "CLUSTERING"
+    """One member of the group."""
+    BROADCASTING = "BROADCASTING"
+    """Every member; offsets are in a file of this host."""
+
+
+class ConsumeFromWhere(Enum):
+    """The first offset of a group in a queue that it has never read.
+
+    A broker that still has the first message of a queue may choose the beginning itself, as Apache's broker does while
+    that message is young.
+    """
+
+    CONSUME_FROM_LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
+    CONSUME_FROM_FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"
+    CONSUME_FROM_TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadConfig(ClientConfig):
+    """The options of reading ahead.
+
+    :raises ValueError: a value is out of its range.
+    """
+
+    pull_batch_size: int = 1024
+    """Messages of one pull; brokers have their own limits (Apache: 32 messages or 256 KiB)."""
+    pull_wait_s: float = 15.0
+    """Seconds that a broker may wait for a message."""
+    pull_interval_s: float = 0.0
+    """Seconds between two pulls of a queue."""
+    pull_error_delay_s: float = 1.0
+    """Seconds before a failed pull is repeated."""
+    pull_threshold_for_queue: int = 4096
+    """Messages of one queue that may wait for consumption (Java: 1000, with pulls of 32)."""
+    pull_threshold_bytes_for_queue: int = 16 * 1024 * 1024
+    """Bytes of one queue that may wait for consumption (Java: 100 MiB)."""
+    pull_threshold_bytes: int = 256 * 1024 * 1024
+    """Bytes of all queues of the consumer together that may wait for consumption."""
+    allocate_strategy: AllocateStrategy = averagely
+    """The strategy that shares queues in the group; the same at every member."""
+    rebalance_interval_s: float = 20.0
+    """Seconds between two rebalances; brokers also report changes of the group at once."""
+    consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
+    """The first offset of a group in a queue that it has never read."""
+    consume_timestamp_ms: int = 0
+    """The time for CONSUME_FROM_TIMESTAMP, ms since 1970."""
+
+    def __post_init__(self) -> None:
+        demand_above_zero(
+            self,
+            "pull_batch_size",
+            "pull_threshold_for_queue",
+            "pull_threshold_bytes_for_queue",
+            "pull_threshold_bytes",
+            "rebalance_interval_s",
+        )
+        demand_zero_or_more(self, "pull_wait_s", "pull_interval_s", "pull_error_delay_s", "consume_timestamp_ms")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PushConfig(ReadConfig):
+    """The options of a push consumer.
+
+    :raises ValueError: a value is out of its range.
+    """
+
+    message_model: MessageModel = MessageModel.CLUSTERING
+    """One member gets a message, or every member does."""
+    consume_batch_size: int = 1
+    """Largest number of messages of one call of the listener."""
+    consume_concurrency: int = 20
+    """Concurrent calls of the listener, and of sending failed messages back; threads of a plain function."""
+    pull_span_for_queue: int = 100_000
+    """Largest difference of offsets of messages in consumption in one queue (Java: 2000)."""
+    orderly: bool = False
+    """Consume the messages of a queue one call at a time, in order; a failed message holds up its queue."""
+    auto_commit: bool = True
+    """Orderly: commit messages when they are consumed; otherwise when the listener returns COMMIT."""
+    suspend_current_queue_s: float = 1.0
+    """Orderly: seconds that a queue pauses after a failure, unless the listener gives another time."""
+    max_reconsume_times: int = -1
+    """Failures after which a message goes to the dead-letter topic; -1: 16, orderly never."""
+    retry_delay_s: float = 5.0
+    """Seconds before a failed message that the broker did not take back is consumed again here."""
+    consume_timeout_s: float = 900.0
+    """Seconds of consumption after which a message goes back to the broker, unless orderly; ``inf`` for never."""
+    persist_interval_s: float = 5.0
+    """Seconds between two reports of offsets."""
+    handover_wait_s: float = 10.0
+    """Seconds that a hand-over of a queue, or a close, waits for running calls."""
+    handover_delay_s: float = 0.5
+    """Seconds before a new queue is read, so that its last reader can report its offset."""
+    offset_store_dir: Path = field(default_factory=lambda: Path.home() / ".rocketmq_offsets")
+    """Directory of the offsets of broadcasting consumers: ``<clientId>/<group>/offsets.json`` in it."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        demand_above_zero(
+            self,
+            "consume_batch_size",
+            "consume_concurrency",
+            "pull_span_for_queue",
+            "consume_timeout_s",
+            "persist_interval_s",
+        )
+        demand_zero_or_more(self, "retry_delay_s", "handover_wait_s", "handover_delay_s", "suspend_current_queue_s")
+        if not (self.auto_commit or self.orderly):
+            raise ValueError("auto_commit=False is for orderly consumers; set orderly=True as well")
+        if self.max_reconsume_times < -1:
+            raise ValueError(f"max_reconsume_times must be -1, 0 or more, not {self.max_reconsume_times}")
+
+    @property
+    def reconsume_limit(self) -> int:
+        """``max_reconsume_times`` with -1 resolved as in Java."""
+        if self.max_reconsume_times >= 0:
+            return self.max_reconsume_times
+        return ENDLESS if self.orderly else DEFAULT_RECONSUME_TIMES
+
+
+@dataclass(frozen=True, kw_only=True)
+class LitePullConfig(ReadConfig):
+    """The options of a lite pull consumer.
+
+    :raises ValueError: a value is out of its range.
+    """
+
+    auto_commit: bool = True
+    """Commit positions automatically, at polls and at the end."""
+    auto_commit_interval_s: float = 5.0
+    """Seconds between two automatic commits."""
+    max_poll_messages: int = 1024
+    """Largest number of messages of one poll."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        demand_above_zero(self, "max_poll_messages")
+        demand_zero_or_more(self, "auto_commit_interval_s")

@@ -1,0 +1,201 @@
+"""Calls a listener concurrently, with as many workers as needed (``ConsumeMessageConcurrentlyService``).
+
+Theory of operation. Requests wait in one line. A worker (a thread for a plain function, a task for a coroutine
+function) takes one request after the other until the line is empty, so a quick listener costs neither a change of
+thread nor a task for each message. When requests have waited for :data:`JOIN_S`, more workers join: one, then twice as
+many each time, up to the limit.
+
+A request that is taken is in ``process_queue.running`` until it is settled or skipped. A worker in a thread adds it
+there *before* it looks at ``dropped``, and a hand-over sets ``dropped`` *before* it looks at ``running``; so either the
+worker skips the request, or the hand-over waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import thread as futures
+from functools import partial
+from typing import Any, Final, cast
+
+from cometmq.client.consumer.listener import Listener, Verdict, judged, raised
+from cometmq.client.consumer.process_queue import ConsumeRequest
+from cometmq.client.instance import ClientInstance
+from cometmq.client.user_code import is_async, is_end
+from cometmq.clock import TimerHandle
+from cometmq.loop import TaskSet
+from cometmq.message.message import MessageExt
+
+log = logging.getLogger(__name__)
+
+JOIN_S: Final = 0.002
+"""Seconds that requests wait in line before more workers join."""
+
+YIELD_REQUESTS: Final = 64
+"""Requests after which a coroutine listener yields to the event loop."""
+
+Settled = Callable[[ConsumeRequest, Verdict], None]
+
+
+class Workers:
+    """Runs the calls of a listener: in threads if it is a plain function, else in tasks."""
+
+    def __init__(self, listener: Listener, concurrency: int) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.closed = False
+        self._tasks = TaskSet()
+        self.threads = (
+            None if is_async(listener) else ThreadPoolExecutor(concurrency, thread_name_prefix="cometmq-consume")
+        )
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine in a task."""
+        self._tasks.hold(self.loop.create_task(work))
+
+    def call_loop(self, callback: Callable[[], None]) -> None:
+        """Call a function on the event loop, from any thread."""
+        try:
+            self.loop.call_soon_threadsafe(callback)
+        except RuntimeError:
+            log.debug("the event loop ended before the listener did")
+
+    def close(self) -> None:
+        """Cancel tasks and start no thread; running calls in threads end by themselves.
+
+        The call that closes its own consumer is not cancelled.
+        """
+        self.closed = True
+        self._tasks.cancel()
+        if self.threads is not None:
+            self.threads.shutdown(wait=False)
+
+
+class ConsumeService:
+    """Calls one listener concurrently.
+
+    :param settled: called on the event loop with each request and the listener's verdict.
+    """
+
+    def __init__(self, listener: Listener, concurrency: int, instance: ClientInstance, settled: Settled) -> None:
+        self._listener = listener
+        self._concurrency = concurrency
+        self._clock = instance.clock
+        self._settled = settled
+        self._ending = instance.is_ending
+        self._line: deque[ConsumeRequest] = deque()
+        self._answers: deque[tuple[ConsumeRequest, Verdict]] = deque()
+        self._draining = False
+        self._busy = 0
+        self._join_timer: TimerHandle | None = None
+        self._workers = Workers(listener, concurrency)
+
+    def submit(self, requests: list[ConsumeRequest]) -> None:
+        """Put requests into the line."""
+        self._line.extend(requests)
+        if not self._busy:
+            self._join()
+        if self._busy < self._concurrency and self._join_timer is None:
+            self._join_timer = self._clock.call_later(JOIN_S, self._join_more)
+
+    def close(self) -> None:
+        """Begin no call any more; see :meth:`Workers.close`."""
+        self._line.clear()
+        if self._join_timer is not None:
+            self._join_timer.cancel()
+        self._workers.close()
+
+    def _join_more(self) -> None:
+        self._join_timer = None
+        if not self._line or self._busy >= self._concurrency:
+            return
+        for _ in range(min(max(1, self._busy), self._concurrency - self._busy, len(self._line))):
+            self._join()
+        if self._busy < self._concurrency:
+            self._join_timer = self._clock.call_later(JOIN_S, self._join_more)
+
+    def _join(self) -> None:
+        if self._workers.threads is not None:
+            try:
+                self._workers.threads.submit(self._work_in_thread)
+            except RuntimeError as error:  # Python exits and starts no thread any more
+                log.warning("%d requests are not consumed: %s", len(self._line), error)
+                return
+        else:
+            self._workers.spawn(self._work_in_task())
+        self._busy += 1
+
+    def _leave(self) -> None:
+        self._busy -= 1
+        if self._line and not self._busy and not self._ending():
+            self._join()
+
+    # --- in a task ---
+
+    async def _work_in_task(self) -> None:
+        listener = cast("Callable[[list[MessageExt]], Awaitable[Verdict]]", self._listener)
+        line = self._line
+        served = 0
+        try:
+            while line:
+                request = line.popleft()
+                if request.process_queue.dropped:
+                    continue
+                request.process_queue.running.add(request)
+                try:
+                    verdict = await listener(request.messages[:])
+                    if verdict is not None:
+                        verdict = judged(request.messages, verdict)
+                except BaseException as error:
+                    if is_end(error) and (self._workers.closed or self._ending()):
+                        request.process_queue.skip(request)
+                        raise
+                    verdict = raised(request.messages, error)
+                self._settled(request, verdict)
+                served += 1
+                if served % YIELD_REQUESTS == 0:
+                    await asyncio.sleep(0)
+        finally:
+            self._leave()
+
+    # --- in a thread ---
+
+    def _work_in_thread(self) -> None:
+        try:
+            self._consume_in_thread()
+        finally:
+            self._workers.call_loop(self._leave)
+
+    def _consume_in_thread(self) -> None:
+        """Consume until the line is empty, or Python exits: it waits for this thread first of all."""
+        listener = cast("Callable[[list[MessageExt]], Verdict]", self._listener)
+        line = self._line
+        answers = self._answers
+        while not futures._shutdown:
+            try:
+                request = line.popleft()
+            except IndexError:
+                break
+            queue = request.process_queue
+            queue.running.add(request)
+            if queue.dropped:
+                self._workers.call_loop(partial(queue.skip, request))
+                continue
+            try:
+                verdict = listener(request.messages[:])
+                if verdict is not None:
+                    verdict = judged(request.messages, verdict)
+            except BaseException as error:
+                verdict = raised(request.messages, error)
+            answers.append((request, verdict))
+            if not self._draining:
+                self._draining = True
+                self._workers.call_loop(self._drain)
+
+    def _drain(self) -> None:
+        self._draining = False
+        answers = self._answers
+        while answers:
+            self._settled(*answers.popleft())

@@ -1,0 +1,268 @@
+"""Handles failed messages: of a concurrent consumer by the broker, of an orderly one here.
+
+Theory of operation. A message that a concurrent consumer failed on, or that was consumed for longer than
+``consume_timeout_s``, goes back to the broker: by CONSUMER_SEND_MSG_BACK; if the broker refuses that, by a send to the
+group's retry topic; if that fails too, the message is consumed again here after ``retry_delay_s``
+(``DefaultMQPushConsumerImpl.sendMessageBack``, ``ProcessQueue.cleanExpiredMsg``). Its request is finished only after
+the broker has stored the message, so the message is never lost; it may come twice if the answer is lost.
+
+A message that an orderly consumer failed on stays first in its queue, one failure older, until it has failed too often
+and is stored in the dead-letter topic (``ConsumeMessageOrderlyService.checkReconsumeTimes``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from cometmq.client.consumer.config import MessageModel, PushConfig
+from cometmq.client.consumer.listener import Retry, Verdict, failed_part
+from cometmq.client.consumer.process_queue import ConsumeRequest, ProcessQueue
+from cometmq.client.consumer.running_info import Activity
+from cometmq.client.instance import ClientInstance
+from cometmq.client.route import queue_or_fail
+from cometmq.errors import CometMQError
+from cometmq.message.message import MessageExt
+from cometmq.message.names import AUTO_CREATE_TOPIC, retry_topic
+from cometmq.message.properties import (
+    DELAY,
+    MAX_RECONSUME_TIMES,
+    ORIGIN_MESSAGE_ID,
+    RECONSUME_TIME,
+    RETRY_TOPIC,
+    TRAN_MSG,
+    encode_properties,
+)
+from cometmq.message.sysflag import COMPRESSED, COMPRESSION_TYPE_MASK
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.headers import ConsumerSendMsgBackRequestHeader, SendMessageRequestHeaderV2
+
+log = logging.getLogger(__name__)
+
+TIMED_OUT_LEVEL: Final = 3
+"""Delay level of a message that was consumed for too long, as in Java."""
+FIRST_RETRY_LEVEL: Final = 3
+"""Delay level of the first retry; each further retry takes the next level."""
+
+
+class Failures:
+    """Ends the requests of one concurrent consumer, by its listener's verdicts."""
+
+    def __init__(self, instance: ClientInstance, group: str, config: PushConfig, activity: Activity) -> None:
+        self._instance = instance
+        self._group = group
+        self._config = config
+        self._activity = activity
+        self._broadcast = config.message_model is MessageModel.BROADCASTING
+        self._room = asyncio.Semaphore(config.consume_concurrency)
+        """As in Java, where the consuming thread sends the message back: no more at a time than are consumed."""
+        self._under_way: set[ConsumeRequest] = set()
+        """Requests whose messages are being sent back now."""
+
+    def settled(self, request: ConsumeRequest, verdict: Verdict) -> None:
+        """Finish a consumed request, or send its failed messages back."""
+        process_queue = request.process_queue
+        if verdict is None:
+            process_queue.finish(request)
+            return
+        failed = list(failed_part(request.messages, verdict))
+        self._activity.failed(process_queue.queue.topic, len(failed))
+        if not failed:
+            process_queue.finish(request)
+        elif self._broadcast:
+            log.warning("%d messages failed; a broadcasting consumer does not get them again", len(failed))
+            process_queue.finish(request)
+        else:
+            level = verdict.delay_level if isinstance(verdict, Retry) else 0
+            self._instance.spawn(self.hand_back(request, failed, level))
+
+    async def hand_back(self, request: ConsumeRequest, failed: list[MessageExt], delay_level: int) -> None:
+        """Send failed messages back; consume those that the broker does not store again here."""
+        self._under_way.add(request)
+        try:
+            remaining = [message for message in failed if not await self._taken(message, delay_level)]
+        finally:
+            self._under_way.discard(request)
+        process_queue = request.process_queue
+        if not remaining:
+            process_queue.finish(request)
+            return
+        process_queue.shrink(request, remaining)
+        await self._instance.clock.sleep(self._config.retry_delay_s)
+        if not process_queue.dropped:
+            process_queue.submit([request])
+
+    async def watch(self, queues: Callable[[], Iterable[ProcessQueue]]) -> None:
+        """Send back messages that are consumed for longer than ``consume_timeout_s`` (at most twice that), for ever.
+
+        The call of the listener goes on, and its verdict is ignored.
+        """
+        before: set[ConsumeRequest] = set()
+        while True:
+            await self._instance.clock.sleep(self._config.consume_timeout_s)
+            running = {request for queue in queues() for request in queue.running}
+            expired = (running & before) - self._under_way
+            before = running - expired
+            for request in expired:
+                log.warning(
+                    "%s is consumed for more than %g s: it goes back to the broker",
+                    request.messages[0].msg_id,
+                    self._config.consume_timeout_s,
+                )
+                await self._expire(request)
+
+    async def _expire(self, request: ConsumeRequest) -> None:
+        self._under_way.add(request)
+        try:
+            taken = [await self._taken(message, TIMED_OUT_LEVEL) for message in request.messages]
+        finally:
+            self._under_way.discard(request)
+        if all(taken):
+            request.process_queue.finish(request)
+
+    async def _taken(self, message: MessageExt, delay_level: int) -> bool:
+        """Send a message back in one way or the other; return whether it is stored."""
+        async with self._room:
+            try:
+                await self.send_back(message, delay_level)
+            except CometMQError as error:
+                log.warning("%s is not taken back and goes to the retry topic: %s", message.msg_id, error)
+            except Exception:
+                log.exception("%s cannot be handed back and goes to the retry topic", message.msg_id)
+            else:
+                return True
+            try:
+                await self.send_again(message, delay_level)
+            except CometMQError as error:
+                log.warning("%s stays here for another attempt: %s", message.msg_id, error)
+                return False
+            except Exception:
+                log.exception("%s stays here for another attempt", message.msg_id)
+                return False
+            return True
+
+    async def send_back(self, message: MessageExt, delay_level: int) -> None:
+        """Let the broker that has the message store it once more (CONSUMER_SEND_MSG_BACK).
+
+        :raises CometMQError: it is not stored, or not known to be.
+        """
+        address = self._instance.routes.master(message.broker_name) or message.store_host
+        header = ConsumerSendMsgBackRequestHeader(
+            offset=message.commit_log_offset,
+            group=self._group,
+            delay_level=delay_level,
+            origin_msg_id=message.msg_id,
+            origin_topic=message.topic,
+            max_reconsume_times=self._config.reconsume_limit,
+        )
+        doing = f"handing back {message.msg_id}"
+        await self._instance.call(address, RequestCode.CONSUMER_SEND_MSG_BACK, header, doing=doing)
+
+    async def send_again(self, message: MessageExt, delay_level: int) -> None:
+        """Send the message to the group's retry topic, one failure older.
+
+        :raises CometMQError: it is not stored, or not known to be.
+        """
+        times = message.reconsume_times
+        at_once = delay_level < 0
+        # The broker compares the count of this send, which is one more than that of CONSUMER_SEND_MSG_BACK.
+        most = 0 if at_once else self._config.reconsume_limit + 1
+        level = 0 if at_once or times + 1 >= most else delay_level or FIRST_RETRY_LEVEL + times
+        await send_to_retry_topic(
+            self._instance, self._group, message, most, reconsume_times=times + 1, delay_level=level
+        )
+
+
+class OrderedFailures:
+    """Decides about the failed messages of one orderly consumer."""
+
+    def __init__(self, instance: ClientInstance, group: str, config: PushConfig, activity: Activity) -> None:
+        self._instance = instance
+        self._group = group
+        self._activity = activity
+        self._limit = config.reconsume_limit
+        self._broadcast = config.message_model is MessageModel.BROADCASTING
+
+    async def judge(self, failed: list[MessageExt], verdict: Verdict) -> list[MessageExt]:
+        """Return the messages to consume again, each one failure older; send away those that failed too often.
+
+        A message that cannot be sent away stays first in its queue.
+        """
+        at_once = isinstance(verdict, Retry) and verdict.delay_level < 0
+        remaining = []
+        for message in failed:
+            self._activity.failed(message.stored_topic, 1)
+            if (at_once or message.reconsume_times >= self._limit) and await self._sent_away(message):
+                continue
+            remaining.append(message.with_reconsume_times(message.reconsume_times + 1))
+        return remaining
+
+    async def _sent_away(self, message: MessageExt) -> bool:
+        if self._broadcast:
+            log.warning("%s failed; a broadcasting consumer does not get it again", message.msg_id)
+            return True
+        try:
+            most = min(self._limit, message.reconsume_times)
+            await send_to_retry_topic(self._instance, self._group, message, most)
+        except CometMQError as error:
+            log.warning("%s failed too often and holds up its queue: %s", message.msg_id, error)
+            return False
+        return True
+
+
+INNER_PRODUCER: Final = "CLIENT_INNER_PRODUCER"
+"""Producer group of these sends."""
+_QUEUES: Final = 1
+
+
+async def send_to_retry_topic(
+    instance: ClientInstance,
+    group: str,
+    message: MessageExt,
+    max_reconsume_times: int,
+    *,
+    reconsume_times: int | None = None,
+    delay_level: int = 0,
+) -> None:
+    """Send ``message`` to ``%RETRY%group``; the broker stores it in ``%DLQ%group`` at the maximum of failures.
+
+    The body is sent as it was stored. The new message is not part of a transaction.
+
+    :param reconsume_times: its failures; by default those of the message.
+    :param delay_level: its delay; 0 for none.
+    :raises CometMQError: it is not stored, or not known to be.
+    """
+    topic = retry_topic(group)
+    times = message.reconsume_times if reconsume_times is None else reconsume_times
+    properties = {
+        **message.properties,
+        RETRY_TOPIC: message.topic,
+        ORIGIN_MESSAGE_ID: message.properties.get(ORIGIN_MESSAGE_ID) or message.msg_id,
+        RECONSUME_TIME: str(times),
+        MAX_RECONSUME_TIMES: str(max_reconsume_times),
+    }
+    for name in (TRAN_MSG, DELAY):
+        properties.pop(name, None)
+    if delay_level:
+        properties[DELAY] = str(delay_level)
+    queue = random.choice(queue_or_fail(await instance.routes.get_for_send(topic, _QUEUES)))
+    header = SendMessageRequestHeaderV2(
+        producer_group=INNER_PRODUCER,
+        topic=topic,
+        default_topic=AUTO_CREATE_TOPIC,
+        default_topic_queue_nums=_QUEUES,
+        queue_id=queue.queue_id,
+        sys_flag=message.sys_flag & (COMPRESSED | COMPRESSION_TYPE_MASK),
+        born_timestamp=message.born_timestamp,
+        flag=message.flag,
+        properties=encode_properties(properties),
+        reconsume_times=times,
+        max_reconsume_times=max_reconsume_times,
+        broker_name=queue.broker_name,
+    )
+    address = await instance.master_of(queue)
+    doing = f"sending {message.msg_id} to {topic}"
+    await instance.call(address, RequestCode.SEND_MESSAGE_V2, header, message.stored_body, doing=doing)

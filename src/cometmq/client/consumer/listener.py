@@ -1,0 +1,236 @@
+"""Listeners and their verdicts (``MessageListenerConcurrently``, ``MessageListenerOrderly``).
+
+A listener is code of the application: it may raise anything, even ``SystemExit`` and ``CancelledError``, and return
+anything. If it does not return a :data:`Verdict`, the error is logged and its messages have failed.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import math
+import reprlib
+from collections.abc import Awaitable, Callable, Sequence
+from enum import Enum
+from typing import Final, cast
+
+import msgspec
+
+from cometmq.client.hooks import ConsumeMessageContext, ConsumeMessageHook, ConsumeReturnType, call_all
+from cometmq.client.user_code import in_thread, is_async, is_end, keep_task
+from cometmq.clock import Clock
+from cometmq.message.message import MessageExt
+from cometmq.remoting.admin_bodies import ConsumeMessageDirectlyResult
+
+log = logging.getLogger(__name__)
+
+ALLOWED: Final = (
+    "None, ConsumeResult.SUCCESS, ConsumeResult.RECONSUME_LATER, Retry(first, delay_level), Suspend(first, seconds)"
+)
+"""The verdicts of every listener, for the error message."""
+
+
+class ConsumeResult(Enum):
+    """The result for all messages of the call."""
+
+    SUCCESS = "CONSUME_SUCCESS"
+    RECONSUME_LATER = "RECONSUME_LATER"
+    COMMIT = "COMMIT"
+    """Orderly without ``auto_commit``: commit these messages and all before them."""
+    ROLLBACK = "ROLLBACK"
+    """Orderly without ``auto_commit``: as :class:`Rollback` with the configured pause."""
+
+
+class Retry(msgspec.Struct, frozen=True):
+    """The messages from position ``first`` on have failed; those before are consumed.
+
+    ``delay_level`` says when they come back: 1 to 18 (1 s to 2 h), 0 lets the broker choose by how
+    often they failed, -1 sends them to the dead-letter topic at once. An orderly consumer keeps them
+    and their queue waiting instead, whatever the level, except for -1.
+    """
+
+    first: int = 0
+    delay_level: int = 0
+
+
+class Suspend(msgspec.Struct, frozen=True):
+    """The messages from position ``first`` on have failed; those before are consumed.
+
+    ``SUSPEND_CURRENT_QUEUE_A_MOMENT``: an orderly consumer pauses the queue for ``seconds``, by default as configured,
+    and then consumes the same messages again. For any other consumer it is the same as :class:`Retry`.
+    """
+
+    first: int = 0
+    seconds: float | None = None
+
+
+class Rollback(msgspec.Struct, frozen=True):
+    """Consume these messages, and all before them that are not committed, again (``ConsumeOrderlyStatus.ROLLBACK``).
+
+    Only of an orderly listener without ``auto_commit``. The queue rests for ``seconds``, by default as configured,
+    and goes on behind the last commit. It does not count as a failure.
+    """
+
+    seconds: float | None = None
+
+
+Verdict = ConsumeResult | Retry | Suspend | Rollback | None
+"""``None`` means success; an exception means that all messages of the call have failed.
+
+Without ``auto_commit`` the messages of an orderly listener are consumed only after it returns COMMIT.
+"""
+
+Listener = Callable[[Sequence[MessageExt]], Verdict] | Callable[[Sequence[MessageExt]], Awaitable[Verdict]]
+"""A plain function (runs in a thread, may block) or an ``async def`` (runs on the event loop, must not)."""
+
+
+def failed_part(messages: Sequence[MessageExt], verdict: Verdict) -> Sequence[MessageExt]:
+    """Return the messages that have failed."""
+    if verdict is None or verdict is ConsumeResult.SUCCESS or verdict is ConsumeResult.COMMIT:
+        return ()
+    if isinstance(verdict, Retry | Suspend) and wrong_return(verdict) is None:
+        return messages[verdict.first :]
+    return messages
+
+
+def wrong_return(returned: object, *, manual_commit: bool = True) -> str | None:
+    """Explain why a returned value is not a verdict; return ``None`` if it is one.
+
+    :param manual_commit: whether the listener commits and rolls back itself.
+    """
+    right = returned is None
+    if isinstance(returned, Retry):
+        right = _is_integer(returned.first, 0) and _is_integer(returned.delay_level, -1)
+    elif isinstance(returned, Suspend):
+        right = _is_integer(returned.first, 0) and _is_rest(returned.seconds)
+    elif isinstance(returned, Rollback):
+        right = manual_commit and _is_rest(returned.seconds)
+    elif isinstance(returned, ConsumeResult):
+        right = manual_commit or returned not in (ConsumeResult.COMMIT, ConsumeResult.ROLLBACK)
+    if right:
+        return None
+    text = f"the listener returned {reprlib.repr(returned)}, which is none of {ALLOWED}"
+    if isinstance(returned, ConsumeResult | Rollback):
+        text += ", and for PushConfig(orderly=True, auto_commit=False) alone"
+    if inspect.isawaitable(returned):
+        if inspect.iscoroutine(returned):
+            returned.close()
+        text += ": nobody waits for it, write the listener as `async def`"
+    return text
+
+
+def _is_integer(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value < 2**31
+
+
+def _is_rest(seconds: object) -> bool:
+    if seconds is None:
+        return True
+    return isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 <= seconds < math.inf
+
+
+def judged(messages: Sequence[MessageExt], returned: Verdict, *, manual_commit: bool = False) -> Verdict:
+    """Return a verdict; log a value that is not one, and return a failure."""
+    if returned is ConsumeResult.SUCCESS:
+        return returned
+    wrong = wrong_return(returned, manual_commit=manual_commit)
+    if wrong is None:
+        return returned
+    log.error("%s: %d messages from %s on count as failed", wrong, len(messages), messages[0].msg_id)
+    return ConsumeResult.RECONSUME_LATER
+
+
+def raised(messages: Sequence[MessageExt], error: BaseException) -> ConsumeResult:
+    """Log what a listener raised, and return a failure."""
+    log.error("the listener failed on %d messages from %s on", len(messages), messages[0].msg_id, exc_info=error)
+    keep_task()
+    return ConsumeResult.RECONSUME_LATER
+
+
+class ConsumeObservation:
+    """The hooks of one consumer."""
+
+    def __init__(self, group: str, hooks: Sequence[ConsumeMessageHook], clock: Clock) -> None:
+        self._group = group
+        self._hooks = hooks
+        self._clock = clock
+
+    def begin(self, messages: Sequence[MessageExt]) -> ConsumeMessageContext:
+        """Call the hooks before the application gets messages; return the context for the end."""
+        context = ConsumeMessageContext(
+            consumer_group=self._group, messages=tuple(messages), begun_at_ms=self._clock.now_ms(), props={}
+        )
+        call_all((hook.before for hook in self._hooks), context)
+        return context
+
+    def end(self, context: ConsumeMessageContext, return_type: ConsumeReturnType) -> None:
+        """Call the hooks after the application has consumed the messages."""
+        success = return_type is ConsumeReturnType.SUCCESS
+        done = msgspec.structs.replace(
+            context,
+            success=success,
+            status=(ConsumeResult.SUCCESS if success else ConsumeResult.RECONSUME_LATER).value,
+            return_type=return_type,
+            ended_at_ms=self._clock.now_ms(),
+        )
+        call_all((hook.after for hook in self._hooks), done)
+
+
+def observed(listener: Listener, observation: ConsumeObservation) -> Listener:
+    """Return a listener that calls the hooks around each call."""
+
+    def end(context: ConsumeMessageContext, verdict: Verdict) -> None:
+        failed = failed_part(context.messages, verdict)
+        observation.end(context, ConsumeReturnType.FAILED if failed else ConsumeReturnType.SUCCESS)
+
+    async def listen_async(messages: Sequence[MessageExt]) -> Verdict:
+        context = observation.begin(messages)
+        try:
+            verdict = await cast("Callable[[Sequence[MessageExt]], Awaitable[Verdict]]", listener)(messages)
+        except BaseException:
+            observation.end(context, ConsumeReturnType.EXCEPTION)
+            raise
+        end(context, verdict)
+        return verdict
+
+    def listen(messages: Sequence[MessageExt]) -> Verdict:
+        context = observation.begin(messages)
+        try:
+            verdict = cast("Callable[[Sequence[MessageExt]], Verdict]", listener)(messages)
+        except BaseException:
+            observation.end(context, ConsumeReturnType.EXCEPTION)
+            raise
+        end(context, verdict)
+        return verdict
+
+    return listen_async if is_async(listener) else listen
+
+
+async def consume_directly(
+    listener: Listener, message: MessageExt, clock: Clock, ending: Callable[[], bool], *, orderly: bool
+) -> ConsumeMessageDirectlyResult:
+    """Call the listener with one message; the verdict does not change the message's queue."""
+    began = clock.monotonic()
+    outcome, remark = "CR_SUCCESS", None
+    try:
+        if is_async(listener):
+            verdict = await cast("Callable[[Sequence[MessageExt]], Awaitable[Verdict]]", listener)([message])
+        else:
+            plain = cast("Callable[[Sequence[MessageExt]], Verdict]", listener)
+            verdict = await in_thread(None, plain, [message])
+        remark = wrong_return(verdict)
+        if remark is not None:
+            outcome = "CR_THROW_EXCEPTION"
+        elif verdict is ConsumeResult.COMMIT:
+            outcome = "CR_COMMIT"
+        elif verdict is ConsumeResult.ROLLBACK or isinstance(verdict, Rollback):
+            outcome = "CR_ROLLBACK"
+        elif failed_part([message], verdict):
+            outcome = "CR_LATER"
+    except BaseException as error:
+        if is_end(error) and ending():
+            raise
+        keep_task()
+        outcome, remark = "CR_THROW_EXCEPTION", f"{type(error).__name__}: {error}"
+    spent_ms = round((clock.monotonic() - began) * 1000)
+    return ConsumeMessageDirectlyResult(order=orderly, consume_result=outcome, remark=remark, spent_time_mills=spent_ms)

@@ -1,0 +1,438 @@
+"""Reads ahead in the background and returns messages when polled (``DefaultLitePullConsumer``)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+
+from cometmq.client.consumer.config import LitePullConfig
+from cometmq.client.consumer.listener import ConsumeObservation
+from cometmq.client.consumer.membership import Membership
+from cometmq.client.consumer.offset_store import starting_point
+from cometmq.client.consumer.pulling import Budget, Chunk, Puller, QueueReader
+from cometmq.client.consumer.running_info import running_info
+from cometmq.client.consumer.subscription import ALL, TAG, check_expressions, subscription
+from cometmq.client.errors import ClientStateError
+from cometmq.client.group_client import GroupClient
+from cometmq.client.hooks import ConsumeMessageContext, ConsumeMessageHook, ConsumeReturnType
+from cometmq.client.instance import ClientInstance
+from cometmq.client.offsets import Offsets
+from cometmq.errors import CometMQError
+from cometmq.message.message import MessageExt
+from cometmq.remoting.admin_bodies import ConsumerRunningInfo
+from cometmq.remoting.bodies import ConsumerData, MessageQueue, SubscriptionData
+from cometmq.remoting.security import Security
+
+
+class Assignment:
+    """The messages of one queue that are read ahead, and the position of polls (``AssignedMessageQueue``)."""
+
+    def __init__(self, config: LitePullConfig, budget: Budget, arrived: asyncio.Event) -> None:
+        self.task: asyncio.Task[None] | None = None
+        self.paused = False
+        self.position: int | None = None
+        """The offset of the next poll."""
+        self.processed: int | None = None
+        """``position`` at the beginning of the last poll: messages before it are consumed."""
+        self._config = config
+        self._budget = budget
+        self._arrived = arrived
+        self._chunks: deque[Chunk] = deque()
+        self._taken = 0
+        self._count = 0
+        self._size = 0
+        self._room = asyncio.Event()
+
+    async def room(self) -> None:
+        """Wait until there is room for another pull (flow control)."""
+        while self._count >= self._config.pull_threshold_for_queue or (
+            self._size >= self._config.pull_threshold_bytes_for_queue
+        ):
+            self._room.clear()
+            await self._room.wait()
+        await self._budget.room()
+
+    def take(self, chunk: Chunk) -> None:
+        """Store the messages of a pull."""
+        self._chunks.append(chunk)
+        self._count += len(chunk.messages)
+        self._size += chunk.size_bytes
+        self._budget.take(chunk.size_bytes)
+        self._arrived.set()
+
+    def hand_out(self, limit: int, into: list[MessageExt]) -> None:
+        """Move up to ``limit`` messages into the result of a poll."""
+        while self._chunks and limit > 0:
+            chunk = self._chunks[0]
+            messages = chunk.messages
+            part = messages[self._taken : self._taken + limit] if self._taken or len(messages) > limit else messages
+            into += part
+            limit -= len(part)
+            self._taken += len(part)
+            self._count -= len(part)
+            if self._taken < len(messages):
+                self.position = messages[self._taken].queue_offset
+                return
+            self.position = chunk.next_offset
+            self._drop_first()
+
+    def _drop_first(self) -> None:
+        chunk = self._chunks.popleft()
+        self._taken = 0
+        self._size -= chunk.size_bytes
+        self._budget.give_back(chunk.size_bytes)
+        self._room.set()
+
+    async def stop(self) -> None:
+        """Stop reading, and drop the messages that were read ahead."""
+        if self.task is not None:
+            self.task.cancel()
+            await asyncio.gather(self.task, return_exceptions=True)
+            self.task = None
+        self._count = 0
+        while self._chunks:
+            self._drop_first()
+
+
+log = logging.getLogger(__name__)
+
+
+class LitePullConsumer(GroupClient):
+    """Polls messages of subscribed topics (shared in the group), or of queues assigned by hand.
+
+    ``async with LitePullConsumer("g") as consumer: await consumer.subscribe("topic")``, then ``poll``.
+    With auto commit a message is consumed at the poll after the one that returned it, and when the ``async with`` block
+    ends without an error.
+
+    :param group: the consumer group.
+    :param namesrv: ``host:port;host:port``; default ``$NAMESRV_ADDR``, else ``127.0.0.1:9876``.
+    :param config: all other options.
+    :param consume_hooks: called with the messages of each poll, and at the next poll.
+    :param security: credentials and TLS of its own instance; default: from the environment.
+    :raises ValueError: the group's name is not allowed, or an address has no port.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        namesrv: str | None = None,
+        *,
+        config: LitePullConfig | None = None,
+        instance: ClientInstance | None = None,
+        consume_hooks: Sequence[ConsumeMessageHook] = (),
+        security: Security | None = None,
+    ) -> None:
+        super().__init__(group, namesrv, instance, security)
+        self.config = config or LitePullConfig()
+        self.offsets = Offsets(self.instance)
+        trace = self._begin_trace("CONSUME", self.config)
+        if trace is not None:
+            consume_hooks = (*consume_hooks, trace.consume_hook)
+        clock = self.instance.clock
+        self._observation = ConsumeObservation(group, consume_hooks, clock) if consume_hooks else None
+        self._given: ConsumeMessageContext | None = None
+        """The context that hooks got for the last poll."""
+        self._reader = QueueReader(Puller(self.instance, group, stream=True), self.config, clock, lite=True)
+        self._subscriptions: dict[str, SubscriptionData] = {}
+        self._assignments: dict[MessageQueue, Assignment] = {}
+        self._by_hand: SubscriptionData | None = None
+        self._membership: Membership | None = None
+        self._running = False
+        self._changing = asyncio.Lock()
+        """Protects the assignments: a rebalance and an unsubscribe may come together."""
+        self._next_commit = 0.0
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        await self._close(failed=kind is not None)
+
+    async def start(self) -> None:
+        """Get ready; nothing is read before ``subscribe`` or ``assign``."""
+        if self._running:
+            raise ClientStateError("the consumer was started before", next_step="make a new one")
+        self._running = True
+        self._arrived = asyncio.Event()
+        self._budget = Budget(self.config.pull_threshold_bytes)
+        self.instance.acquire()
+        self.instance.add_consumer(self.group, self)
+        self._started_ms = self.instance.clock.now_ms()
+        self._next_commit = self.instance.clock.monotonic() + self.config.auto_commit_interval_s
+
+    async def close(self) -> None:
+        """Commit (with auto commit), leave the group, close."""
+        await self._close(failed=False)
+
+    async def _close(self, *, failed: bool) -> None:
+        if not self._running:
+            return
+        self._running = False
+        self._done_with_last(failed=failed)
+        if self._membership is not None:
+            await self._membership.stop()
+        if self.config.auto_commit:
+            await self._commit_quietly(processed_only=failed)
+        for assignment in list(self._assignments.values()):
+            await assignment.stop()
+        if self.trace is not None:
+            await self.trace.close()
+        await self.instance.remove(consumer_group=self.group)
+        await self.instance.release()
+
+    # --- topics and queues ---
+
+    async def subscribe(self, topic: str, expression: str = ALL, *, expression_type: str = TAG) -> None:
+        """Read this member's share of a topic: all, by tags (``TagA || TagB``), or by SQL92 on properties.
+
+        :raises RouteNotFoundError: no nameserver knows the topic.
+        :raises BrokerError: a broker cannot filter by the expression; SQL92 needs its ``enablePropertyFilter``.
+        :raises ClientStateError: queues were assigned by hand.
+        """
+        self._demand_running()
+        if self._by_hand is not None:
+            raise ClientStateError("queues were assigned by hand", next_step="use either subscribe or assign")
+        now_ms = self.instance.clock.now_ms()
+        data = subscription(topic, expression, expression_type, now_ms)
+        await check_expressions(self.instance, self.group, [data])
+        self._subscriptions[topic] = data
+        if self._membership is None:
+            membership = Membership(self.instance, self.group, self.config, self._assigned)
+            await membership.start([topic])
+            self._membership = membership
+        else:
+            await self.instance.routes.get_soon(topic)
+            await self._membership.add(topic)
+
+    async def unsubscribe(self, topic: str) -> None:
+        """Stop reading a topic."""
+        self._subscriptions.pop(topic, None)
+        if self._membership is not None:
+            await self._membership.remove(topic)
+
+    async def assign(
+        self, queues: Iterable[MessageQueue], expression: str = ALL, *, expression_type: str = TAG
+    ) -> None:
+        """Read exactly these queues, regardless of other members; replaces an earlier assignment.
+
+        :raises ClientStateError: topics were subscribed.
+        :raises BrokerError: a broker cannot filter by the expression.
+        """
+        self._demand_running()
+        if self._subscriptions:
+            raise ClientStateError("topics were subscribed", next_step="use either subscribe or assign")
+        chosen = set(queues)
+        now_ms = self.instance.clock.now_ms()
+        topics = sorted({queue.topic for queue in chosen})
+        wanted = [subscription(topic, expression, expression_type, now_ms) for topic in topics]
+        await check_expressions(self.instance, self.group, wanted)
+        self._by_hand = subscription("*", expression, expression_type, now_ms)
+        async with self._changing:
+            await self._change(set(self._assignments), chosen)
+
+    @property
+    def assignment(self) -> frozenset[MessageQueue]:
+        """The queues that are read now."""
+        return frozenset(self._assignments)
+
+    async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """The queues of ``topic`` that can be read, sorted.
+
+        :raises RouteNotFoundError: no nameserver knows the topic.
+        """
+        return (await self.instance.routes.refresh(topic)).read_queues
+
+    # --- messages ---
+
+    async def poll(self, timeout_s: float = 5.0, *, max_messages: int | None = None) -> list[MessageExt]:
+        """Return the next messages; empty if none arrives in ``timeout_s`` seconds.
+
+        With auto commit, commit the messages of earlier polls.
+        """
+        self._demand_running()
+        clock = self.instance.clock
+        limit = max_messages or self.config.max_poll_messages
+        for assignment in self._assignments.values():
+            assignment.processed = assignment.position
+        self._done_with_last(failed=False)
+        if self.config.auto_commit and clock.monotonic() >= self._next_commit:
+            await self._commit_quietly(processed_only=True)
+        deadline = clock.monotonic() + timeout_s
+        while True:
+            self._arrived.clear()
+            messages: list[MessageExt] = []
+            self._collect(limit, messages)
+            if messages:
+                if self._observation is not None:
+                    self._given = self._observation.begin(messages)
+                return messages
+            left = deadline - clock.monotonic()
+            if left <= 0:
+                return messages
+            timer = clock.call_later(left, self._arrived.set)
+            try:
+                await self._arrived.wait()
+            finally:
+                timer.cancel()
+
+    def _done_with_last(self, *, failed: bool) -> None:
+        if self._observation is not None and self._given is not None:
+            given, self._given = self._given, None
+            self._observation.end(given, ConsumeReturnType.EXCEPTION if failed else ConsumeReturnType.SUCCESS)
+
+    def _collect(self, limit: int, into: list[MessageExt]) -> None:
+        for queue in list(self._assignments):
+            assignment = self._assignments[queue]
+            if assignment.paused or len(into) >= limit:
+                continue
+            before = len(into)
+            assignment.hand_out(limit - before, into)
+            if len(into) > before:  # others come first the next time
+                self._assignments[queue] = self._assignments.pop(queue)
+
+    def pause(self, queues: Iterable[MessageQueue]) -> None:
+        """Return no messages of these queues until :meth:`resume`."""
+        for queue in queues:
+            self._of(queue).paused = True
+
+    def resume(self, queues: Iterable[MessageQueue]) -> None:
+        """Return messages of these queues again."""
+        for queue in queues:
+            self._of(queue).paused = False
+        self._arrived.set()
+
+    # --- positions ---
+
+    def position(self, queue: MessageQueue) -> int | None:
+        """The offset of the next poll; ``None`` before it is known."""
+        return self._of(queue).position
+
+    async def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Continue at ``offset``, which must be between the first and the end offset of the queue.
+
+        :raises ValueError: it is not.
+        """
+        self._of(queue)
+        low, high = await self.offsets.min(queue), await self.offsets.max(queue)
+        if not low <= offset <= high:
+            raise ValueError(f"offset {offset} is not between {low} and {high} of {queue}")
+        await self._go_to(queue, offset)
+
+    async def seek_to_begin(self, queue: MessageQueue) -> None:
+        """Continue at the first stored message."""
+        await self._go_to(queue, await self.offsets.min(queue))
+
+    async def seek_to_end(self, queue: MessageQueue) -> None:
+        """Continue at the next message that arrives."""
+        await self._go_to(queue, await self.offsets.max(queue))
+
+    async def seek_to_time(self, queue: MessageQueue, timestamp_ms: int) -> None:
+        """Continue at the message stored nearest to a time, in ms."""
+        await self._go_to(queue, await self.offsets.at_time(queue, timestamp_ms))
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """The committed offset of the group; ``None`` if there is none."""
+        return await self.offsets.committed(self.group, queue)
+
+    async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+        """Commit the positions, or ``offsets``, and wait until the brokers have confirmed them."""
+        chosen = self._positions(processed_only=False) if offsets is None else offsets
+        await asyncio.gather(*(self.offsets.commit(self.group, queue, at) for queue, at in chosen.items()))
+
+    def _positions(self, *, processed_only: bool) -> dict[MessageQueue, int]:
+        chosen = {
+            queue: assignment.processed if processed_only else assignment.position
+            for queue, assignment in self._assignments.items()
+        }
+        return {queue: at for queue, at in chosen.items() if at is not None}
+
+    async def _commit_quietly(self, *, processed_only: bool) -> None:
+        self._next_commit = self.instance.clock.monotonic() + self.config.auto_commit_interval_s
+        try:
+            await self.commit(self._positions(processed_only=processed_only))
+        except CometMQError as error:
+            log.warning("committing as %s: %s", self.group, error)
+
+    # --- a member of the group, see GroupMember ---
+
+    @property
+    def heartbeat(self) -> ConsumerData:
+        """The consumer's part of a heartbeat."""
+        return ConsumerData(
+            group_name=self.group,
+            consume_type="CONSUME_ACTIVELY",
+            consume_from_where=self.config.consume_from_where.value,
+            subscription_data_set=list(self._subscriptions.values()),
+        )
+
+    def running_info(self) -> ConsumerRunningInfo:
+        """The consumer's state, for administrators."""
+        return running_info(self.instance, self.config, self.heartbeat, self._started_ms)
+
+    async def consume_directly(self, message: MessageExt) -> None:
+        """Return ``None``: there is no listener."""
+
+    def members_changed(self) -> None:
+        """Rebalance: a member has joined or left the group."""
+        if self._membership is not None:
+            self._membership.soon()
+
+    def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
+        """Continue at these offsets: an administrator has reset them."""
+        for queue, offset in offsets.items():
+            if queue in self._assignments:
+                self.instance.spawn(self._go_to(queue, offset))
+
+    def positions(self, topic: str) -> dict[MessageQueue, int]:
+        """The position in each queue of a topic."""
+        known = self._positions(processed_only=False)
+        return {queue: at for queue, at in known.items() if queue.topic == topic}
+
+    # --- assignments ---
+
+    def _demand_running(self) -> None:
+        if not self._running:
+            raise ClientStateError("the consumer is not running", next_step="use it inside `async with`")
+
+    def _of(self, queue: MessageQueue) -> Assignment:
+        assignment = self._assignments.get(queue)
+        if assignment is None:
+            raise ClientStateError(f"{queue} is not assigned to this consumer", next_step="see its assignment")
+        return assignment
+
+    async def _assigned(self, topic: str, queues: set[MessageQueue], shared: bool) -> None:
+        async with self._changing:
+            if topic not in self._subscriptions:
+                queues = set()
+            await self._change({queue for queue in self._assignments if queue.topic == topic}, queues)
+
+    async def _change(self, before: set[MessageQueue], after: set[MessageQueue]) -> None:
+        for queue in before - after:
+            assignment = self._assignments.pop(queue)
+            await assignment.stop()
+            if self.config.auto_commit and assignment.processed is not None:
+                try:
+                    await self.offsets.commit(self.group, queue, assignment.processed)
+                except CometMQError as error:
+                    log.warning("committing as %s: %s", self.group, error)
+        for queue in sorted(after - before):
+            self._assignments[queue] = assignment = Assignment(self.config, self._budget, self._arrived)
+            self._read(queue, assignment, None)
+
+    def _read(self, queue: MessageQueue, assignment: Assignment, offset: int | None) -> None:
+        async def start() -> int:
+            if offset is not None:
+                return offset
+            committed = await self.offsets.committed(self.group, queue)
+            first = await starting_point(self.offsets, queue, committed, self.config)
+            assignment.position = first
+            return first
+
+        wanted = self._subscriptions.get(queue.topic) or self._by_hand
+        assert wanted is not None
+        assignment.task = self.instance.spawn(self._reader.read(queue, wanted, start, assignment))
+
+    async def _go_to(self, queue: MessageQueue, offset: int) -> None:
+        assignment = self._of(queue)
+        await assignment.stop()
+        assignment.position = assignment.processed = offset
+        self._read(queue, assignment, offset)

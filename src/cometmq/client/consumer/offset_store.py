@@ -1,0 +1,134 @@
+"""The offsets of a consumer group: at the brokers, or in a file of this host (``OffsetStore``)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+from cometmq import fastjson
+from cometmq.client.consumer.config import ConsumeFromWhere, ReadConfig
+from cometmq.client.offsets import Offsets
+from cometmq.durable import replace_file
+from cometmq.errors import CometMQError
+from cometmq.message.names import RETRY_PREFIX
+from cometmq.remoting.bodies import BodyError, MessageQueue, ResetOffsetBody, decode_body, to_builtins
+
+log = logging.getLogger(__name__)
+
+
+class OffsetStore(Protocol):
+    """Stores the offsets of one group."""
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """The offset to continue at; ``None`` if there is none."""
+
+    async def report(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Store offsets; a failure is logged, since the next report follows."""
+
+
+class RemoteOffsets:
+    """Offsets at the brokers (``RemoteBrokerOffsetStore``)."""
+
+    def __init__(self, offsets: Offsets, group: str) -> None:
+        self._offsets = offsets
+        self._group = group
+        self._reporting: dict[MessageQueue, asyncio.Lock] = {}
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """The offset to continue at; ``None`` if the broker has none."""
+        return await self._offsets.committed(self._group, queue)
+
+    async def report(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Commit each offset at the broker of its queue."""
+        await asyncio.gather(*(self._report(queue, offset) for queue, offset in offsets.items()))
+
+    async def _report(self, queue: MessageQueue, offset: int) -> None:
+        # One at a time: a broker with several threads may handle two commits in the wrong order.
+        async with self._reporting.setdefault(queue, asyncio.Lock()):
+            try:
+                await self._offsets.commit(self._group, queue, offset)
+            except CometMQError as error:
+                log.warning("the offset of %s in %s is not reported: %s", self._group, queue, error)
+
+
+class LocalOffsets:
+    """Offsets of a broadcasting consumer, in a file of its host (``LocalFileOffsetStore``).
+
+    ``<directory>/<clientId>/<group>/offsets.json``, in fastjson's form with queues as keys, as Java writes it. The
+    version before is ``offsets.json.bak``.
+    """
+
+    def __init__(self, directory: Path, client_id: str, group: str) -> None:
+        self.path = directory / client_id / group / "offsets.json"
+        self._backup = self.path.with_name("offsets.json.bak")
+        self._group = group
+        self._table: dict[MessageQueue, int] = {}
+        self._saving = asyncio.Lock()
+
+    def load(self) -> dict[MessageQueue, int]:
+        """Read the file, or the version before if the file is damaged; empty if there is neither.
+
+        :raises OSError: the file cannot be read.
+        """
+        for path in (self.path, self._backup):
+            try:
+                return dict(decode_body(ResetOffsetBody, path.read_bytes()).offset_table)
+            except FileNotFoundError:
+                continue
+            except BodyError as error:
+                log.warning("%s is damaged and ignored: %s", path, error)
+        return {}
+
+    def save(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Write offsets into the file; it keeps those of other queues.
+
+        :raises OSError: the file cannot be written.
+        """
+        merged = {**self.load(), **offsets}
+        text = fastjson.dumps_pretty(to_builtins(ResetOffsetBody(offset_table=merged)))
+        replace_file(self.path, text, backup=self._backup)
+
+    async def start(self) -> None:
+        """Load the file.
+
+        :raises OSError: the file cannot be read.
+        """
+        self._table = await asyncio.to_thread(self.load)
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """The offset to continue at; ``None`` if there is none."""
+        return self._table.get(queue)
+
+    async def report(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Write offsets into the file."""
+        self._table.update(offsets)
+        if not offsets:
+            return
+        async with self._saving:
+            try:
+                await asyncio.to_thread(self.save, dict(self._table))
+            except RuntimeError:  # Python exits and starts no thread any more
+                self.save(dict(self._table))
+            except OSError as error:
+                log.warning("offsets of %s are not saved: %s", self._group, error)
+
+
+async def starting_point(offsets: Offsets, queue: MessageQueue, committed: int | None, config: ReadConfig) -> int:
+    """Return ``committed``, or the offset by ``consume_from_where`` (``RebalancePushImpl.computePullFromWhere``).
+
+    Retry topics are always read from their beginning.
+
+    :raises CometMQError: the broker does not answer, or refuses.
+    """
+    if committed is not None and committed >= 0:
+        return committed
+    if queue.topic.startswith(RETRY_PREFIX):
+        return 0
+    if config.consume_from_where is ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET:
+        return await offsets.min(queue)
+    if config.consume_from_where is ConsumeFromWhere.CONSUME_FROM_TIMESTAMP:
+        return await offsets.at_time(queue, config.consume_timestamp_ms)
+    return await offsets.max(queue)

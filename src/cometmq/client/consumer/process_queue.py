@@ -1,0 +1,211 @@
+"""The messages of one queue between pull and consumption, and the queue's consumed offset (``ProcessQueue``).
+
+Theory of operation. A pull brings a chunk, which is cut into requests: the messages of one call of the listener.
+Requests are *open* from the pull until :meth:`ProcessQueue.finish`; they may finish in any order. The consumed offset
+is that of the first message of the first open request, or of the next pull if none is open. So all messages before
+the offset are consumed or stored again by the broker, and a reader that continues there loses none.
+
+``dropped`` ends the queue for this member: no chunk is taken and no call begins. ``running`` has the requests whose
+call, or whose way back to the broker, is under way; a hand-over waits for them. ``release`` frees the memory of what is
+left; later calls of ``finish`` change nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from cometmq.client.consumer.config import PushConfig
+from cometmq.client.consumer.pulling import Budget, Chunk
+from cometmq.message.message import MessageExt
+from cometmq.remoting.bodies import MessageQueue
+
+_NONE: Final[list[MessageExt]] = []
+"""The messages of a finished request."""
+
+SubmitRequests = Callable[["list[ConsumeRequest]"], None]
+
+
+class ConsumeRequest:
+    """The messages of one call of the listener."""
+
+    __slots__ = ("done", "messages", "process_queue", "size_bytes")
+
+    def __init__(self, process_queue: ProcessQueue, messages: list[MessageExt], size_bytes: int) -> None:
+        self.process_queue = process_queue
+        self.messages = messages
+        self.size_bytes = size_bytes
+        self.done = False
+
+
+class ProcessQueue:
+    """One queue of a push consumer; the sink of its reader."""
+
+    def __init__(self, queue: MessageQueue, config: PushConfig, budget: Budget, submit: SubmitRequests) -> None:
+        self.queue = queue
+        self.task: asyncio.Task[None] | None = None
+        self.dropped = False
+        """The queue is being left: no call of the listener may begin."""
+        self.running: set[ConsumeRequest] = set()
+        """Requests whose call runs, or whose failed messages are being sent back."""
+        self.uncommitted: list[ConsumeRequest] = []
+        """Orderly without auto commit: requests that are consumed and not committed, in order."""
+        self.pulled_count = 0
+        """Messages pulled so far."""
+        self._begun = False
+        self._config = config
+        self._budget = budget
+        self.submit = submit
+        self._open: deque[ConsumeRequest] = deque()
+        self._next_offset = 0
+        self._count = 0
+        self._size = 0
+        self._released = False
+        self._changed = asyncio.Event()
+
+    def begin(self, offset: int) -> None:
+        """Begin to read at ``offset``."""
+        self._next_offset = offset
+        self._begun = True
+
+    @property
+    def offset(self) -> int | None:
+        """The consumed offset; ``None`` before reading has begun."""
+        if self._open:
+            return self._open[0].messages[0].queue_offset
+        return self._next_offset if self._begun else None
+
+    # --- a reader's sink ---
+
+    async def room(self) -> None:
+        """Wait until there is room for another pull (flow control)."""
+        while self.is_full:
+            self._changed.clear()
+            await self._changed.wait()
+        await self._budget.room()
+
+    @property
+    def is_full(self) -> bool:
+        """Tell whether a limit of the queue is reached, so that nothing is pulled."""
+        config = self._config
+        return (
+            self._count >= config.pull_threshold_for_queue
+            or self._size >= config.pull_threshold_bytes_for_queue
+            or self._next_offset - (self.offset or 0) >= config.pull_span_for_queue
+        )
+
+    def take(self, chunk: Chunk) -> None:
+        """Submit the messages of a pull as requests."""
+        if self.dropped:
+            return
+        messages = chunk.messages
+        if messages:
+            size = self._config.consume_batch_size
+            share = chunk.size_bytes // len(messages)
+            if size == 1:
+                requests = [ConsumeRequest(self, [message], share) for message in messages]
+            else:
+                parts = [messages[at : at + size] for at in range(0, len(messages), size)]
+                requests = [ConsumeRequest(self, part, share * len(part)) for part in parts]
+            self._open.extend(requests)
+            self._count += len(messages)
+            self.pulled_count += len(messages)
+            taken = share * len(messages)
+            self._size += taken
+            self._budget.take(taken)
+            self._next_offset = chunk.next_offset
+            self.submit(requests)
+        else:
+            self._next_offset = chunk.next_offset
+
+    # --- consumption ---
+
+    def finish(self, request: ConsumeRequest) -> None:
+        """End a request. Does nothing if it has ended, because its messages went back to the broker."""
+        self.running.discard(request)
+        if self._released or request.done:
+            self._changed.set()
+            return
+        request.done = True
+        self._count -= len(request.messages)
+        self._size -= request.size_bytes
+        self._budget.give_back(request.size_bytes)
+        request.messages = _NONE
+        opened = self._open
+        while opened and opened[0].done:
+            opened.popleft()
+        self._changed.set()
+
+    def shrink(self, request: ConsumeRequest, failed: list[MessageExt]) -> None:
+        """Reduce a request to its ``failed`` messages, which are to be consumed again."""
+        self.running.discard(request)
+        if self._released or request.done:
+            return
+        before = len(request.messages)
+        remaining = request.size_bytes * len(failed) // before
+        self._count -= before - len(failed)
+        self._size -= request.size_bytes - remaining
+        self._budget.give_back(request.size_bytes - remaining)
+        request.size_bytes = remaining
+        request.messages = failed
+        self._changed.set()
+
+    def split(self, request: ConsumeRequest, rest: int) -> ConsumeRequest:
+        """Move all but the last ``rest`` messages of a request to a new request before it."""
+        first = len(request.messages) - rest
+        head = ConsumeRequest(self, request.messages[:first], request.size_bytes * first // len(request.messages))
+        request.messages = request.messages[first:]
+        request.size_bytes -= head.size_bytes
+        if not self._released:
+            self._open.insert(self._open.index(request), head)
+        return head
+
+    def skip(self, request: ConsumeRequest) -> None:
+        """Take a request that is not consumed out of ``running``."""
+        self.running.discard(request)
+        self._changed.set()
+
+    async def idle(self) -> None:
+        """Wait until no request is in ``running``."""
+        while self.running:
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def stop_reading(self) -> None:
+        """Drop the queue and end its reader."""
+        self.dropped = True
+        if self.task is not None:
+            self.task.cancel()
+            await asyncio.gather(self.task, return_exceptions=True)
+
+    def release(self) -> None:
+        """Free the memory of messages that are not consumed."""
+        self._released = True
+        self._budget.give_back(self._size)
+        self._size = 0
+        self._open.clear()
+
+    @property
+    def is_read(self) -> bool:
+        """Tell whether its reader runs; a reader that failed is replaced at the next rebalance."""
+        return self.task is not None and not self.task.done()
+
+    @property
+    def cached_count(self) -> int:
+        """Messages pulled and not consumed."""
+        return self._count
+
+    @property
+    def cached_bytes(self) -> int:
+        """Bytes pulled and not consumed."""
+        return self._size
+
+    @property
+    def cached_span(self) -> tuple[int, int]:
+        """The offsets of the first and the last message that is not consumed; zeros if there is none."""
+        opened = self._open
+        if not opened or opened[-1].done:
+            return (0, 0) if not opened else (opened[0].messages[0].queue_offset, self._next_offset - 1)
+        return opened[0].messages[0].queue_offset, opened[-1].messages[-1].queue_offset

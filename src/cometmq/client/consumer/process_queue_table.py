@@ -1,0 +1,239 @@
+"""The queues that a push consumer reads, and their hand-over between members (``RebalanceImpl``).
+
+Theory of operation. A rebalance gives each member of a group a share of the queues. Members do not rebalance at the
+same instant, so a queue can be taken by its next reader before its last one has left it. These rules keep the overlap
+small and, in an orderly group, exclude it.
+
+A queue at one member is in one of these states:
+
+* *starting*: a task waits until this member's own earlier hand-over of the queue has ended; then, in an orderly group,
+  until the broker grants the lock, else ``handover_delay_s`` if others are in the group, so that the last reader can
+  report its offset. Then it asks for the committed offset.
+* *reading*: pulled messages are in a :class:`~cometmq.client.consumer.process_queue.ProcessQueue` and at the listener.
+* *leaving*: the queue goes to another member or is read anew (rebalance, lost lock, reset, new subscription, close).
+
+Leaving has a fixed order: mark the queue as dropped, so that no call of the listener begins; stop the reader; report
+the offset if calls run; wait for running calls; report the offset again; free the memory; unlock.
+
+Invariants:
+
+* The reported offset has only consumed messages before it, so a message is never lost, only consumed again.
+* One member has at most one reader of a queue: ``_leaving`` holds the task of a hand-over until it has ended.
+* An orderly member calls the listener and reports an offset only while it trusts its lock. What it read under a lost
+  lock is dropped and read anew under a new one.
+* An orderly member unlocks a queue only after the running call has ended. A close waits at most ``handover_wait_s``;
+  if a call runs longer, the lock is released after the call (:meth:`ProcessQueueTable.release_held`).
+
+Fault model: a member that crashes reports nothing; the next reader continues at its last report, at most
+``persist_interval_s`` old, and consumes the messages after it again. A report that fails is repeated by the next one. A
+member that is paused longer than its lock finds the lock lost before its next call. Hand-overs never wait for a broker
+longer than a request's time-out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Mapping
+from functools import partial
+from typing import Any
+
+from cometmq.client.consumer.config import MessageModel, PushConfig
+from cometmq.client.consumer.offset_store import OffsetStore, starting_point
+from cometmq.client.consumer.process_queue import ProcessQueue, SubmitRequests
+from cometmq.client.consumer.pulling import Budget, Puller, QueueReader
+from cometmq.client.consumer.queue_locks import QueueLocks
+from cometmq.client.instance import ClientInstance
+from cometmq.client.offsets import Offsets
+from cometmq.clock import wait_for
+from cometmq.remoting.bodies import MessageQueue, SubscriptionData
+
+log = logging.getLogger(__name__)
+
+
+class ProcessQueueTable:
+    """Begins, leaves and resets the queues of one push consumer.
+
+    :param subscriptions: topic → its subscription; the consumer changes it.
+    :param store: the offsets of the group.
+    """
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        group: str,
+        config: PushConfig,
+        subscriptions: Mapping[str, SubscriptionData],
+        store: OffsetStore,
+    ) -> None:
+        self.queues: dict[MessageQueue, ProcessQueue] = {}
+        """The queues that are starting or reading."""
+        self.held: list[ProcessQueue] = []
+        """Orderly: queues that a close has left while a call runs."""
+        self.locks: QueueLocks | None = None
+        """The locks of an orderly member; ``None`` for any other."""
+        self._instance = instance
+        self._group = group
+        self._config = config
+        self._subscriptions = subscriptions
+        self._store = store
+        self._offsets = Offsets(instance)
+        self._reader = QueueReader(Puller(instance, group, stream=False), config, instance.clock)
+        self._budget = Budget(config.pull_threshold_bytes)
+        self._leaving: dict[MessageQueue, asyncio.Task[None]] = {}
+        self._is_running = False
+
+    def start(self, submit: SubmitRequests) -> None:
+        """Get ready; ``submit`` gets the messages of all queues."""
+        self._submit = submit
+        self._is_running = True
+        if self._config.orderly and self._config.message_model is MessageModel.CLUSTERING:
+            self.locks = QueueLocks(self._instance, self._group, self.lock_lost)
+
+    async def close(self) -> None:
+        """Leave all queues."""
+        self._is_running = False
+        for queue in list(self.queues):
+            self._leave(queue)
+        await asyncio.gather(*self._leaving.values(), return_exceptions=True)
+        if self.locks is not None:
+            await self.locks.stop()
+
+    async def release_held(self) -> None:
+        """Wait for the calls that run in :attr:`held` queues; unlock each queue unless the member is back."""
+        for process_queue in self.held:
+            await process_queue.idle()
+            if self.locks is not None and not self._instance.has_consumer(self._group):
+                await self.locks.release(process_queue.queue)
+
+    # --- changes ---
+
+    async def assign(self, topic: str, queues: set[MessageQueue], shared: bool) -> None:
+        """Read exactly these queues of a topic; ``shared`` if the group has other members."""
+        if topic not in self._subscriptions:
+            queues = set()
+        mine = {queue for queue in self.queues if queue.topic == topic and self.queues[queue].is_read}
+        queues_left = {queue for queue in self.queues if queue.topic == topic} - (mine & queues)
+        for queue in sorted(queues_left):
+            self._leave(queue)
+        for queue in sorted(queues - mine):
+            self._read(queue, shared=shared)
+
+    def leave_topic(self, topic: str) -> None:
+        """Leave all queues of a topic; the next rebalance reads them by the subscription of then."""
+        for queue in [queue for queue in self.queues if queue.topic == topic]:
+            self._leave(queue)
+
+    def reset(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Continue at these offsets: an administrator has reset them."""
+        for queue, offset in offsets.items():
+            process_queue = self.queues.pop(queue, None)
+            if process_queue is not None and self._is_running:
+                process_queue.dropped = True
+                self._let_go(queue, self._reset(queue, process_queue, offset, self._leaving.get(queue)))
+                self._read(queue, shared=False)
+
+    def lock_lost(self, queue: MessageQueue) -> None:
+        """Read a queue anew under a new lock: others may have consumed what was read under the lost one."""
+        if self._is_running and queue in self.queues:
+            log.warning("%s has lost its lock of %s; it will be locked and read anew", self._group, queue)
+            self._leave(queue)
+            self._read(queue, shared=False)
+
+    # --- state ---
+
+    def is_ours(self, queue: MessageQueue) -> bool:
+        """Tell whether no other orderly member can be reading the queue; may be called from any thread."""
+        return self.locks is None or self.locks.holds(queue)
+
+    def positions(self) -> dict[MessageQueue, int]:
+        """The offset of each queue before which all messages are consumed."""
+        return {
+            queue: process_queue.offset
+            for queue, process_queue in self.queues.items()
+            if process_queue.offset is not None
+        }
+
+    async def report(self, offsets: Mapping[MessageQueue, int | None]) -> None:
+        """Report offsets of queues that are surely this member's; failures are logged."""
+        known = {queue: offset for queue, offset in offsets.items() if offset is not None and self.is_ours(queue)}
+        await self._store.report(known)
+
+    # --- starting and leaving ---
+
+    def _read(self, queue: MessageQueue, *, shared: bool) -> None:
+        process_queue = ProcessQueue(queue, self._config, self._budget, self._submit)
+        self.queues[queue] = process_queue
+
+        async def start() -> int:
+            before = self._leaving.get(queue)
+            if before is not None:
+                await asyncio.wait([before])
+            if self.locks is not None:
+                await self.locks.acquire(queue)
+            elif shared and self._config.handover_delay_s:
+                await self._instance.clock.sleep(self._config.handover_delay_s)
+            committed = await self._store.committed(queue)
+            offset = await starting_point(self._offsets, queue, committed, self._config)
+            process_queue.begin(offset)
+            return offset
+
+        reading = self._reader.read(queue, self._subscriptions[queue.topic], start, process_queue)
+        process_queue.task = self._instance.spawn(reading)
+
+    def _leave(self, queue: MessageQueue) -> None:
+        process_queue = self.queues.pop(queue)
+        process_queue.dropped = True
+        self._let_go(queue, self._hand_over(queue, process_queue, self._leaving.get(queue)))
+
+    def _let_go(self, queue: MessageQueue, work: Coroutine[Any, Any, None]) -> None:
+        """Run ``work``; the queue is not read again here before it has ended."""
+        task = self._instance.spawn(work)
+        self._leaving[queue] = task
+        task.add_done_callback(partial(self._left, queue))
+
+    def _left(self, queue: MessageQueue, task: asyncio.Task[None]) -> None:
+        if self._leaving.get(queue) is task:
+            del self._leaving[queue]
+
+    async def _hand_over(
+        self, queue: MessageQueue, process_queue: ProcessQueue, before: asyncio.Task[None] | None
+    ) -> None:
+        if before is not None:
+            await asyncio.wait([before])
+        await process_queue.stop_reading()
+        if process_queue.running:
+            await self.report({queue: process_queue.offset})
+        drained = await self._drain(queue, process_queue)
+        await self.report({queue: process_queue.offset})
+        process_queue.release()
+        if self.locks is not None and drained:
+            await self.locks.release(queue)
+        elif self.locks is not None:
+            self.held.append(process_queue)
+        log.info("%s has left %s at offset %s", self._group, queue, process_queue.offset)
+
+    async def _drain(self, queue: MessageQueue, process_queue: ProcessQueue) -> bool:
+        """Wait for running calls; return whether they have ended.
+
+        An orderly member that is not being closed waits until they end, any other ``handover_wait_s``.
+        """
+        while process_queue.running:
+            try:
+                await wait_for(self._instance.clock, self._config.handover_wait_s, process_queue.idle())
+            except TimeoutError:
+                log.warning("%s is to be left while %d calls run", queue, len(process_queue.running))
+                if self.locks is None or not self._is_running:
+                    return False
+        return True
+
+    async def _reset(
+        self, queue: MessageQueue, process_queue: ProcessQueue, offset: int, before: asyncio.Task[None] | None
+    ) -> None:
+        if before is not None:
+            await asyncio.wait([before])
+        await process_queue.stop_reading()
+        if self._config.orderly:
+            await self._drain(queue, process_queue)
+        process_queue.release()
+        await self.report({queue: offset})

@@ -1,0 +1,129 @@
+"""Reads queues from offsets that the caller chooses (``DefaultMQPullConsumer``)."""
+
+from __future__ import annotations
+
+from cometmq.client.consumer.pulling import PULL_TIMEOUT_S, Puller, PullResult, RawPull, messages_of
+from cometmq.client.consumer.subscription import ALL, TAG, subscription
+from cometmq.client.errors import ClientStateError
+from cometmq.client.group_client import GroupClient
+from cometmq.client.instance import ClientInstance
+from cometmq.client.offsets import Offsets
+from cometmq.remoting.bodies import MessageQueue, SubscriptionData
+from cometmq.remoting.security import Security
+
+
+class PullConsumer(GroupClient):
+    """Queues, offsets and pulls. Only routes are refreshed in the background.
+
+    It is not a member of its group, so it causes no rebalance.
+
+    :param group: the group whose offsets ``commit`` and ``committed`` mean.
+    :param namesrv: ``host:port;host:port``; default ``$NAMESRV_ADDR``, else ``127.0.0.1:9876``.
+    :param security: credentials and TLS of its own instance; default: from the environment.
+    :raises ValueError: the group's name is not allowed, or an address has no port.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        namesrv: str | None = None,
+        *,
+        instance: ClientInstance | None = None,
+        security: Security | None = None,
+    ) -> None:
+        super().__init__(group, namesrv, instance, security)
+        self.offsets = Offsets(self.instance)
+        self._puller = Puller(self.instance, group, stream=True)
+        self._subscriptions: dict[tuple[str, str, str], SubscriptionData] = {}
+        self._running = False
+
+    async def start(self) -> None:
+        """Get ready; nothing is sent yet."""
+        if self._running:
+            raise ClientStateError("the consumer was started before", next_step="make a new one")
+        self._running = True
+        self.instance.acquire()
+
+    async def close(self) -> None:
+        """Close the connections, unless they are shared."""
+        if self._running:
+            self._running = False
+            await self.instance.release()
+
+    async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """The queues of ``topic`` that can be read, sorted.
+
+        :raises RouteNotFoundError: no nameserver knows the topic.
+        """
+        return (await self.instance.routes.refresh(topic)).read_queues
+
+    async def pull(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        max_messages: int = 32,
+        *,
+        expression: str = ALL,
+        expression_type: str = TAG,
+        wait_s: float = 0.0,
+        timeout_s: float = PULL_TIMEOUT_S,
+    ) -> PullResult:
+        """Pull up to ``max_messages`` of ``queue`` from ``offset`` on.
+
+        Brokers give fewer than asked for by limits of their own (Apache: 32 messages or 256 KiB).
+
+        :param wait_s: seconds that the broker may wait for a message when there is none.
+        :raises BrokerError: the broker refused it.
+        :raises RemotingError: no answer within ``timeout_s`` + ``wait_s`` seconds.
+        """
+        data = self._subscription(queue.topic, expression, expression_type)
+        raw = await self._pull(queue, offset, max_messages, data, wait_s, timeout_s)
+        messages = messages_of(raw, queue, data)
+        return PullResult(raw.status, raw.next_offset, raw.min_offset, raw.max_offset, messages)
+
+    async def pull_raw(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        max_messages: int = 1024,
+        *,
+        expression: str = ALL,
+        expression_type: str = TAG,
+        wait_s: float = 0.0,
+        timeout_s: float = PULL_TIMEOUT_S,
+    ) -> RawPull:
+        """As :meth:`pull`, but return the bytes of the stored records as the broker sent them.
+
+        With a tag expression records whose tag has the same hash may be among them.
+        """
+        data = self._subscription(queue.topic, expression, expression_type)
+        return await self._pull(queue, offset, max_messages, data, wait_s, timeout_s)
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """The committed offset of the group; ``None`` if there is none."""
+        return await self.offsets.committed(self.group, queue)
+
+    async def commit(self, queue: MessageQueue, offset: int) -> None:
+        """Commit ``offset``: the one after the last consumed message."""
+        await self.offsets.commit(self.group, queue, offset)
+
+    def _subscription(self, topic: str, expression: str, expression_type: str) -> SubscriptionData:
+        key = (topic, expression, expression_type)
+        data = self._subscriptions.get(key)
+        if data is None:
+            data = subscription(topic, expression, expression_type, self.instance.clock.now_ms())
+            self._subscriptions[key] = data
+        return data
+
+    async def _pull(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        max_messages: int,
+        data: SubscriptionData,
+        wait_s: float,
+        timeout_s: float,
+    ) -> RawPull:
+        if not self._running:
+            raise ClientStateError("the consumer is not running", next_step="use it inside `async with`")
+        return await self._puller.pull(queue, offset, max_messages, data, wait_s=wait_s, timeout_s=timeout_s)

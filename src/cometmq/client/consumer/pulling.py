@@ -1,0 +1,302 @@
+"""Pull requests, and the reading of a queue by one after the other (``PullAPIWrapper``, ``PullMessageService``)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from enum import Enum
+from typing import Final, Protocol
+
+import msgspec
+
+from cometmq.client.consumer.config import ReadConfig
+from cometmq.client.consumer.subscription import wanted
+from cometmq.client.errors import BrokerError, ClientError, refusal
+from cometmq.client.instance import ClientInstance
+from cometmq.clock import Clock
+from cometmq.errors import CometMQError
+from cometmq.message.message import MessageExt, split_records
+from cometmq.message.names import MASTER_ID
+from cometmq.message.sysflag import PULL_LITE, PULL_SUBSCRIPTION, PULL_SUSPEND
+from cometmq.remoting.bodies import MessageQueue, SubscriptionData
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.headers import PullMessageRequestHeader, PullMessageResponseHeader
+
+PULL_TIMEOUT_S: Final = 10.0
+"""Time-out of a pull, besides the time that the broker may wait."""
+
+
+class PullStatus(Enum):
+    """The result of a pull."""
+
+    FOUND = "FOUND"
+    NO_NEW_MSG = "NO_NEW_MSG"
+    """The queue has no message from this offset on; with waiting, none arrived in time."""
+    NO_MATCHED_MSG = "NO_MATCHED_MSG"
+    """No message matches the subscription; continue at ``next_offset``."""
+    OFFSET_ILLEGAL = "OFFSET_ILLEGAL"
+    """The queue does not have this offset; continue at ``next_offset``."""
+
+
+_STATUS: Final = {
+    int(ResponseCode.SUCCESS): PullStatus.FOUND,
+    int(ResponseCode.PULL_NOT_FOUND): PullStatus.NO_NEW_MSG,
+    int(ResponseCode.PULL_RETRY_IMMEDIATELY): PullStatus.NO_MATCHED_MSG,
+    int(ResponseCode.PULL_OFFSET_MOVED): PullStatus.OFFSET_ILLEGAL,
+}
+
+
+class RawPull(msgspec.Struct, frozen=True):
+    """An undecoded pull: ``body`` is a run of stored records."""
+
+    status: PullStatus
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    body: bytes
+
+
+class PullResult(msgspec.Struct, frozen=True):
+    """A pull: its messages, and the offset to continue at."""
+
+    status: PullStatus
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    messages: list[MessageExt]
+
+
+class Puller:
+    """Sends the pull requests of one group, to the replica that the broker suggests (``PullAPIWrapper``).
+
+    Pulls commit no offset, although they could: a broker with several threads may handle an old offset in a waiting
+    pull after the one that was reported at the hand-over of the queue.
+
+    :param stream: marks requests as Java's pull and lite-pull consumers do (``ReqT``).
+    """
+
+    def __init__(self, instance: ClientInstance, group: str, *, stream: bool) -> None:
+        self._instance = instance
+        self._group = group
+        self._ext = {"ReqT": "0"} if stream else None
+        self._suggested: dict[MessageQueue, int] = {}
+
+    async def pull(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        max_messages: int,
+        wanted: SubscriptionData,
+        *,
+        wait_s: float = 0.0,
+        lite: bool = False,
+        timeout_s: float = PULL_TIMEOUT_S,
+    ) -> RawPull:
+        """Pull up to ``max_messages`` from ``offset`` on; the broker may wait ``wait_s`` seconds for the first one.
+
+        :raises BrokerError: the answer is not a :class:`PullStatus`.
+        :raises RouteNotFoundError: no broker has the queue.
+        :raises RemotingError: no answer.
+        """
+        address = await self._instance.reader_of(queue, self._suggested.get(queue, MASTER_ID))
+        flags = PULL_SUBSCRIPTION | (PULL_SUSPEND if wait_s > 0 else 0)
+        if lite:
+            flags |= PULL_LITE
+        header = PullMessageRequestHeader(
+            consumer_group=self._group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            queue_offset=offset,
+            max_msg_nums=max_messages,
+            sys_flag=flags,
+            commit_offset=0,
+            suspend_timeout_millis=int(wait_s * 1000),
+            sub_version=wanted.sub_version,
+            subscription=wanted.sub_string,
+            expression_type=wanted.expression_type,
+        )
+        answer = await self._instance.remoting.invoke(
+            address, RequestCode.PULL_MESSAGE, header, timeout_s=timeout_s + wait_s, ext=self._ext
+        )
+        status = _STATUS.get(answer.code)
+        if status is None:
+            doing = f"pulling {queue.topic}/{queue.broker_name}/{queue.queue_id} from offset {offset}"
+            raise refusal(address, answer.code, answer.remark, doing)
+        fields = answer.header(PullMessageResponseHeader)
+        if fields.suggest_which_broker_id != MASTER_ID or queue in self._suggested:
+            self._suggested[queue] = fields.suggest_which_broker_id
+        return RawPull(status, fields.next_begin_offset, fields.min_offset, fields.max_offset, answer.body)
+
+
+def messages_of(pull: RawPull, queue: MessageQueue, data: SubscriptionData) -> list[MessageExt]:
+    """Decode the messages of a pull, without those whose tag has only the same hash.
+
+    :raises RecordError: the body is not a run of whole records.
+    """
+    if not pull.body:
+        return []
+    return wanted(list(split_records(pull.body, queue.broker_name)), data)
+
+
+log = logging.getLogger(__name__)
+
+LASTING_FAILURES: Final = 3
+"""Number of refusals in a row from which a refusal is more than a momentary one."""
+
+
+class Trouble:
+    """Logs once that a queue cannot be read, and once that it can be read again."""
+
+    def __init__(self, queue: MessageQueue) -> None:
+        self._queue = queue
+        self._failures = 0
+        self._warned = False
+
+    def seen(self, error: CometMQError, again_in_s: float) -> None:
+        """Record a failure: one warning, then debug messages.
+
+        A refusal may be momentary (the broker does not know the subscription yet), so the warning waits for several.
+        """
+        self._failures += 1
+        warn = not self._warned and (self._failures >= LASTING_FAILURES or not isinstance(error, BrokerError))
+        text = "cannot read %s, trying again every %g s: %s"
+        log.log(logging.WARNING if warn else logging.DEBUG, text, self._queue, again_in_s, error)
+        self._warned = self._warned or warn
+
+    def over(self, offset: int) -> None:
+        """Record a success."""
+        if self._warned:
+            log.info("reading %s again, from offset %d", self._queue, offset)
+        self._failures, self._warned = 0, False
+
+
+class Chunk(msgspec.Struct):
+    """The messages of one pull, maybe none, and the offset to continue at."""
+
+    messages: list[MessageExt]
+    next_offset: int
+    size_bytes: int
+
+
+class Budget:
+    """The bytes that all queues of a consumer may hold together."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit = limit_bytes
+        self._held = 0
+        self._waiters: list[asyncio.Future[None]] = []
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that wait for consumption."""
+        return self._held
+
+    def take(self, size_bytes: int) -> None:
+        """Add bytes."""
+        self._held += size_bytes
+
+    def give_back(self, size_bytes: int) -> None:
+        """Remove bytes."""
+        self._held -= size_bytes
+        if self._waiters and self._held < self._limit:
+            waiters, self._waiters = self._waiters, []
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+    async def room(self) -> None:
+        """Wait until fewer bytes than the limit are held."""
+        while self._held >= self._limit:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            await waiter
+
+
+class Sink(Protocol):
+    """Takes the chunks of a reader."""
+
+    async def room(self) -> None:
+        """Wait until there is room for another pull."""
+
+    def take(self, chunk: Chunk) -> None:
+        """Take the next chunk of the queue."""
+
+
+class QueueReader:
+    """Reads the queues of one consumer, each in a task of its own (``PullMessageService``).
+
+    :param lite: marks pulls as those of a lite pull consumer.
+    """
+
+    def __init__(self, puller: Puller, config: ReadConfig, clock: Clock, *, lite: bool = False) -> None:
+        self._puller = puller
+        self._config = config
+        self._clock = clock
+        self._lite = lite
+
+    async def read(
+        self, queue: MessageQueue, subscription: SubscriptionData, start: Callable[[], Awaitable[int]], sink: Sink
+    ) -> None:
+        """Read ``queue`` until cancelled; log failures and try again.
+
+        ``start`` finds the first offset. The subscription goes with every pull, so that a broker that was restarted
+        needs no heartbeat first.
+        """
+        config, clock = self._config, self._clock
+        trouble = Trouble(queue)
+        offset = await self._begin(start, trouble)
+        log.info("reading %s from offset %d", queue, offset)
+        while True:
+            await sink.room()
+            try:
+                pulled = await self._puller.pull(
+                    queue,
+                    offset,
+                    config.pull_batch_size,
+                    subscription,
+                    wait_s=config.pull_wait_s,
+                    lite=self._lite,
+                )
+                _check_progress(pulled, offset)
+                messages = messages_of(pulled, queue, subscription)
+            except CometMQError as error:
+                trouble.seen(error, config.pull_error_delay_s)
+                await clock.sleep(config.pull_error_delay_s)
+                continue
+            trouble.over(offset)
+            if pulled.status is PullStatus.OFFSET_ILLEGAL:
+                log.warning("%s has no offset %d; going on at %d", queue, offset, pulled.next_offset)
+            if messages or pulled.next_offset != offset:
+                offset = pulled.next_offset
+                sink.take(Chunk(messages, offset, len(pulled.body)))
+            if config.pull_interval_s:
+                await clock.sleep(config.pull_interval_s)
+
+    async def _begin(self, start: Callable[[], Awaitable[int]], trouble: Trouble) -> int:
+        while True:
+            try:
+                return await start()
+            except CometMQError as error:
+                trouble.seen(error, self._config.pull_error_delay_s)
+                await self._clock.sleep(self._config.pull_error_delay_s)
+
+
+def _check_progress(pulled: RawPull, offset: int) -> None:
+    """Check that the answer leads to a later offset; otherwise the reader would repeat the pull for ever.
+
+    :raises ClientError: ``next_offset`` is not beyond the offset of the pull.
+    """
+    match pulled.status:
+        case PullStatus.FOUND | PullStatus.NO_MATCHED_MSG:
+            leads_on = pulled.next_offset > offset
+        case PullStatus.OFFSET_ILLEGAL:
+            leads_on = pulled.next_offset != offset and pulled.next_offset >= 0
+        case PullStatus.NO_NEW_MSG:
+            leads_on = pulled.next_offset >= 0
+    if not leads_on:
+        raise ClientError(
+            f"the broker's answer ({pulled.status.value}) to a pull from offset {offset} says to continue at "
+            f"{pulled.next_offset}",
+            next_step="look at the broker's log: its queue may be damaged",
+        )

@@ -1,0 +1,256 @@
+"""Consumes in the background and calls a listener (``DefaultMQPushConsumer``)."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+
+from cometmq.client.consumer.config import MessageModel, PushConfig
+from cometmq.client.consumer.consume_service import ConsumeService
+from cometmq.client.consumer.failures import Failures, OrderedFailures
+from cometmq.client.consumer.listener import ConsumeObservation, Listener, consume_directly, observed
+from cometmq.client.consumer.membership import Membership
+from cometmq.client.consumer.offset_store import LocalOffsets, RemoteOffsets
+from cometmq.client.consumer.ordered_service import OrderedConsumeService
+from cometmq.client.consumer.process_queue_table import ProcessQueueTable
+from cometmq.client.consumer.running_info import Activity, process_queue_info, running_info
+from cometmq.client.consumer.subscription import ALL, TAG, check_expressions, subscription
+from cometmq.client.errors import BrokerError, ClientStateError
+from cometmq.client.group_client import GroupClient
+from cometmq.client.hooks import ConsumeMessageHook
+from cometmq.client.instance import ClientInstance, new_client_id
+from cometmq.client.offsets import Offsets
+from cometmq.message.message import MessageExt
+from cometmq.message.names import retry_topic
+from cometmq.remoting.admin_bodies import ConsumeMessageDirectlyResult, ConsumerRunningInfo
+from cometmq.remoting.bodies import ConsumerData, MessageQueue, SubscriptionData
+from cometmq.remoting.security import Security
+
+log = logging.getLogger(__name__)
+
+
+class PushConsumer(GroupClient):
+    """A member of a consumer group that calls ``listener`` with the messages of its queues.
+
+    Call ``subscribe`` first, then use ``async with`` (or ``start``). A message is consumed when the listener returns.
+    When the listener raises, or says so (see :mod:`cometmq.client.consumer.listener`), the message comes again with
+    the broker's delays, and goes to the dead-letter topic after ``max_reconsume_times``. With ``orderly`` in the
+    configuration it comes again here, and its queue waits for it (``docs/ordered.md``).
+
+    :param group: the consumer group; all its members have the same subscriptions and strategy.
+    :param listener: a function of a sequence of messages, plain (called in threads) or ``async``.
+    :param namesrv: ``host:port;host:port``; default ``$NAMESRV_ADDR``, else ``127.0.0.1:9876``.
+    :param config: all other options.
+    :param instance: connections to share with other clients; by default it makes its own.
+    :param consume_hooks: called around every call of the listener, see :mod:`cometmq.client.hooks`.
+    :param security: credentials and TLS of its own instance; default: from the environment.
+    :raises ValueError: the group's name is not allowed, or an address has no port.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        listener: Listener,
+        namesrv: str | None = None,
+        *,
+        config: PushConfig | None = None,
+        instance: ClientInstance | None = None,
+        consume_hooks: Sequence[ConsumeMessageHook] = (),
+        security: Security | None = None,
+    ) -> None:
+        self.config = config or PushConfig()
+        self._broadcast = self.config.message_model is MessageModel.BROADCASTING
+        # The offsets of a broadcasting consumer are found again by its client id, so it must not change.
+        client_id = new_client_id("DEFAULT") if self._broadcast else None
+        super().__init__(group, namesrv, instance, security, client_id=client_id)
+        self.offsets = Offsets(self.instance)
+        trace = self._begin_trace("CONSUME", self.config)
+        if trace is not None:
+            consume_hooks = (*consume_hooks, trace.consume_hook)
+        self._listener = listener
+        if consume_hooks:
+            observation = ConsumeObservation(group, consume_hooks, self.instance.clock)
+            self._listener = observed(listener, observation)
+        self._subscriptions: dict[str, SubscriptionData] = {}
+        self._local = LocalOffsets(self.config.offset_store_dir, self.instance.client_id, group)
+        store = self._local if self._broadcast else RemoteOffsets(self.offsets, group)
+        self._table = ProcessQueueTable(self.instance, group, self.config, self._subscriptions, store)
+        self._state = "not started"
+
+    # --- start and end ---
+
+    async def start(self) -> None:
+        """Join the group and begin to consume.
+
+        :raises ClientStateError: there is no subscription, or the consumer was started before.
+        :raises RouteNotFoundError: none of the topics exists.
+        :raises BrokerError: a broker cannot filter by one of the expressions (see :meth:`subscribe`).
+        """
+        if self._state != "not started":
+            raise ClientStateError(f"the consumer of group {self.group} is {self._state}", next_step="make a new one")
+        if not self._subscriptions:
+            raise ClientStateError("the consumer has no subscription", next_step="call subscribe before start")
+        config = self.config
+        clock = self.instance.clock
+        if self._broadcast:
+            await self._local.start()
+        else:
+            retries = retry_topic(self.group)
+            self._subscriptions[retries] = subscription(retries, ALL, TAG, clock.now_ms())
+        self.instance.add_consumer(self.group, self)
+        self.instance.acquire()
+        self._state = "running"
+        self._started_ms = clock.now_ms()
+        self._activity = Activity(clock)
+        self._service = self._new_service()
+        self._table.start(self._service.submit)
+        assign = self._table.assign
+        self._membership = Membership(self.instance, self.group, config, assign, broadcast=self._broadcast)
+        self.instance.spawn(self._report_regularly())
+        try:
+            await check_expressions(self.instance, self.group, self._subscriptions.values())
+            await self._membership.start(self._subscriptions)
+        except BaseException:
+            await self.close()
+            raise
+
+    def _new_service(self) -> ConsumeService | OrderedConsumeService:
+        config = self.config
+        if config.orderly:
+            ordered = OrderedFailures(self.instance, self.group, config, self._activity)
+            return OrderedConsumeService(self._listener, config, self.instance, self._table, ordered)
+        failures = Failures(self.instance, self.group, config, self._activity)
+        if not self._broadcast and math.isfinite(config.consume_timeout_s):
+            self.instance.spawn(failures.watch(self._table.queues.values))
+        return ConsumeService(self._listener, config.consume_concurrency, self.instance, failures.settled)
+
+    async def close(self) -> None:
+        """Finish running calls, report offsets, leave the group."""
+        if self._state != "running":
+            return
+        self._state = "closed"
+        await self._membership.stop()
+        await self._table.close()
+        self._service.close()
+        if self.trace is not None:
+            await self.trace.close()
+        if self._table.held:
+            self.instance.drop_consumer(self.group)
+            self.instance.spawn(self._unregister_later())
+        else:
+            await self.instance.remove(consumer_group=self.group)
+        await self.instance.release()
+
+    async def _unregister_later(self) -> None:
+        """Leave the group when the last calls have ended, since a member that leaves loses its locks.
+
+        An instance that nobody else uses is closed by then; its locks expire.
+        """
+        await self._table.release_held()
+        if not self.instance.has_consumer(self.group):
+            await self.instance.remove(consumer_group=self.group)
+
+    async def _report_regularly(self) -> None:
+        while True:
+            await self.instance.clock.sleep(self.config.persist_interval_s)
+            self._activity.sample(self._table.queues)
+            try:
+                await self._table.report(self._table.positions())
+            except Exception:
+                log.exception("offsets of %s are not reported; the next report follows", self.group)
+
+    # --- subscriptions ---
+
+    def subscribe(self, topic: str, expression: str = ALL, *, expression_type: str = TAG) -> None:
+        """Consume ``topic``: all of it, tags as ``TagA || TagB``, or by an SQL92 expression on properties.
+
+        SQL92 needs brokers with ``enablePropertyFilter``. They are asked when the consumer starts; when it is
+        running, a refusal is logged and the topic is not read.
+
+        :raises ValueError: the expression is empty or of an unknown type.
+        """
+        wanted = subscription(topic, expression, expression_type, self.instance.clock.now_ms())
+        self._subscriptions[topic] = wanted
+        if self._state == "running":
+            self.instance.spawn(self._add(wanted))
+
+    async def _add(self, wanted: SubscriptionData) -> None:
+        topic = wanted.topic
+        try:
+            await check_expressions(self.instance, self.group, [wanted])
+        except BrokerError:
+            if self._subscriptions.get(topic) is wanted:
+                del self._subscriptions[topic]
+            raise
+        if self._subscriptions.get(topic) is not wanted:
+            return  # unsubscribed meanwhile, or subscribed by another expression
+        self._table.leave_topic(topic)
+        await self._membership.add(topic)
+
+    def unsubscribe(self, topic: str) -> None:
+        """Stop consuming ``topic``."""
+        if self._subscriptions.pop(topic, None) is not None and self._state == "running":
+            self.instance.spawn(self._membership.remove(topic))
+
+    @property
+    def assignment(self) -> frozenset[MessageQueue]:
+        """The queues that this member reads now, without those of its retry topic."""
+        retries = retry_topic(self.group)
+        return frozenset(queue for queue in self._table.queues if queue.topic != retries)
+
+    @property
+    def cached_count(self) -> int:
+        """Messages that are pulled and not consumed yet."""
+        return sum(process_queue.cached_count for process_queue in self._table.queues.values())
+
+    # --- a member of the group, see GroupMember ---
+
+    @property
+    def heartbeat(self) -> ConsumerData:
+        """The consumer's part of a heartbeat."""
+        return ConsumerData(
+            group_name=self.group,
+            consume_type="CONSUME_PASSIVELY",
+            message_model=self.config.message_model.value,
+            consume_from_where=self.config.consume_from_where.value,
+            subscription_data_set=list(self._subscriptions.values()),
+        )
+
+    def members_changed(self) -> None:
+        """Rebalance: a member has joined or left the group."""
+        if self._state == "running":
+            self._membership.soon()
+
+    def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
+        """Continue at these offsets: an administrator has reset them."""
+        self._table.reset(offsets)
+
+    def positions(self, topic: str) -> dict[MessageQueue, int]:
+        """The consumed offset of each queue of a topic."""
+        return {queue: at for queue, at in self._table.positions().items() if queue.topic == topic}
+
+    def running_info(self) -> ConsumerRunningInfo:
+        """The consumer's state, for administrators."""
+        config, queues, locks = self.config, self._table.queues, self._table.locks
+        info = running_info(
+            self.instance,
+            config,
+            self.heartbeat,
+            self._started_ms,
+            orderly=config.orderly,
+            threads=config.consume_concurrency,
+        )
+        self._activity.sample(queues)
+        for queue, process_queue in queues.items():
+            locked_ms = self._started_ms if locks is None else locks.held_ms(queue)
+            info.mq_table[queue] = process_queue_info(process_queue, locked_ms, *self._activity.times(queue))
+        info.status_table |= {topic: self._activity.status(topic) for topic in sorted(self._subscriptions)}
+        return info
+
+    async def consume_directly(self, message: MessageExt) -> ConsumeMessageDirectlyResult:
+        """Consume one message on behalf of an administrator."""
+        instance = self.instance
+        return await consume_directly(
+            self._listener, message, instance.clock, instance.is_ending, orderly=self.config.orderly
+        )

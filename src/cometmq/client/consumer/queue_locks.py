@@ -1,0 +1,177 @@
+"""The locks of an orderly consumer's queues (``RebalanceImpl.lock``).
+
+Theory of operation. A broker grants the lock of a queue to one client of a group for 60 s. A lock is in one of these
+states here: *waiting* (in ``_waiting``: asked for every second until it is granted), *held* (in ``_since``: renewed
+every 20 s), or neither. A held lock is lost when the broker does not renew it, or when it was not renewed in time; then
+``lost`` is called once.
+
+Invariant: this side trusts a lock for :data:`~cometmq.limits.LOCK_TRUST_SECONDS` from the time at which the granted
+request was *sent*, so it stops trusting the lock before the broker grants it to another client, however long the
+answer took. Requests are sent one at a time, since a broker with several threads may handle a lock and an unlock in
+the wrong order. Fault model: a broker that does not answer neither grants nor renews; a member that crashes or is
+paused keeps others out for at most 60 s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Final
+
+from cometmq.client.instance import ClientInstance
+from cometmq.clock import wait_for
+from cometmq.errors import CometMQError
+from cometmq.limits import LOCK_TRUST_SECONDS
+from cometmq.remoting.bodies import (
+    LockBatchRequestBody,
+    LockBatchResponseBody,
+    MessageQueue,
+    decode_body,
+    encode_body,
+)
+from cometmq.remoting.codes import RequestCode
+
+log = logging.getLogger(__name__)
+
+RENEW_S: Final = 20.0
+"""Seconds between two renewals of all locks (``rocketmq.client.rebalance.lockInterval``)."""
+ASK_AGAIN_S: Final = 1.0
+"""Seconds between two requests for locks that others hold, or after a failure."""
+LOCK_TIMEOUT_S: Final = 3.0
+"""Time-out of one request, far below the rest of a lock's time at its renewal."""
+
+
+class QueueLocks:
+    """The locks of one member of a group.
+
+    :param lost: called with a queue whose lock is lost.
+    """
+
+    def __init__(self, instance: ClientInstance, group: str, lost: Callable[[MessageQueue], None]) -> None:
+        self._instance = instance
+        self._clock = instance.clock
+        self._group = group
+        self._lost = lost
+        self._since: dict[MessageQueue, float] = {}
+        self._waiting: dict[MessageQueue, asyncio.Future[None]] = {}
+        self._troubled: set[str] = set()
+        self._wanted = asyncio.Event()
+        self._exchange = asyncio.Lock()
+        self._task = instance.spawn(self._run())
+
+    def holds(self, queue: MessageQueue) -> bool:
+        """Tell whether the lock is held and trusted; may be called from any thread."""
+        since = self._since.get(queue)
+        return since is not None and self._clock.monotonic() - since < LOCK_TRUST_SECONDS
+
+    def held_ms(self, queue: MessageQueue) -> int | None:
+        """Time of the last renewal, ms since 1970; ``None`` if the lock is not held."""
+        since = self._since.get(queue)
+        if since is None or not self.holds(queue):
+            return None
+        return self._clock.now_ms() - round((self._clock.monotonic() - since) * 1000)
+
+    async def acquire(self, queue: MessageQueue) -> None:
+        """Wait until the lock is held, however long another member holds it."""
+        if self.holds(queue):
+            return
+        self._since.pop(queue, None)
+        waiter = self._waiting[queue] = asyncio.get_running_loop().create_future()
+        self._wanted.set()
+        try:
+            await waiter
+        finally:
+            if self._waiting.get(queue) is waiter:
+                del self._waiting[queue]
+
+    async def release(self, queue: MessageQueue) -> None:
+        """Unlock a queue; if the broker does not get the request, the lock expires."""
+        async with self._exchange:
+            self._since.pop(queue, None)
+            await self._unlock(queue.broker_name, [queue])
+
+    async def stop(self) -> None:
+        """Stop renewing."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    # --- requests ---
+
+    async def _run(self) -> None:
+        renew_at = self._clock.monotonic() + RENEW_S
+        while True:
+            left = renew_at - self._clock.monotonic()
+            pause = min(left, ASK_AGAIN_S) if self._waiting else left
+            if pause > 0:
+                with suppress(TimeoutError):
+                    await wait_for(self._clock, pause, self._wanted.wait())
+            self._wanted.clear()
+            self._drop_late()
+            queues = set(self._waiting)
+            due = self._clock.monotonic() >= renew_at
+            if due:
+                queues |= self._since.keys()
+            failed = await self._ask(queues)
+            if due:
+                renew_at = self._clock.monotonic() + (ASK_AGAIN_S if failed else RENEW_S)
+
+    async def _ask(self, queues: Iterable[MessageQueue]) -> bool:
+        """Ask the brokers for locks; return whether a request failed."""
+        by_broker: dict[str, list[MessageQueue]] = {}
+        for queue in sorted(queues):
+            by_broker.setdefault(queue.broker_name, []).append(queue)
+        async with self._exchange:
+            done = await asyncio.gather(*(self._lock(broker, some) for broker, some in by_broker.items()))
+        return not all(done)
+
+    async def _lock(self, broker: str, queues: list[MessageQueue]) -> bool:
+        sent_at = self._clock.monotonic()
+        try:
+            answer = await self._call(RequestCode.LOCK_BATCH_MQ, broker, queues)
+            granted = set(decode_body(LockBatchResponseBody, answer).lock_ok_mq_set)
+        except CometMQError as error:
+            level = logging.DEBUG if broker in self._troubled else logging.WARNING
+            log.log(level, "locks of %s at %s are neither taken nor renewed: %s", self._group, broker, error)
+            self._troubled.add(broker)
+            return False
+        self._troubled.discard(broker)
+        unwanted = []
+        for queue in queues:
+            waiter = self._waiting.get(queue)
+            if queue not in granted:
+                if self._since.pop(queue, None) is not None:
+                    self._lost(queue)
+            elif waiter is not None:
+                self._since[queue] = sent_at
+                if not waiter.done():
+                    waiter.set_result(None)
+            elif queue in self._since:
+                self._since[queue] = sent_at
+            else:
+                unwanted.append(queue)
+        if unwanted:
+            await self._unlock(broker, unwanted)
+        return True
+
+    def _drop_late(self) -> None:
+        """Drop locks that were not renewed in time, even if they are free: others may have had them meanwhile."""
+        for queue in [queue for queue in self._since if not self.holds(queue)]:
+            del self._since[queue]
+            self._lost(queue)
+
+    async def _unlock(self, broker: str, queues: list[MessageQueue]) -> None:
+        try:
+            await self._call(RequestCode.UNLOCK_BATCH_MQ, broker, queues)
+        except CometMQError as error:
+            log.info("%d queues of %s are not unlocked at %s: %s", len(queues), self._group, broker, error)
+
+    async def _call(self, code: RequestCode, broker: str, queues: list[MessageQueue]) -> bytes:
+        asked = LockBatchRequestBody(consumer_group=self._group, client_id=self._instance.client_id, mq_set=queues)
+        address = await self._instance.master_of(queues[0])
+        doing = f"{code.name} for {len(queues)} queues at {broker}"
+        answer = await self._instance.call(
+            address, code, None, encode_body(asked), doing=doing, timeout_s=LOCK_TIMEOUT_S
+        )
+        return answer.body

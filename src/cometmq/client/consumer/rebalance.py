@@ -1,0 +1,162 @@
+"""Strategies that share queues among the members of a group (``AllocateMessageQueueStrategy``).
+
+Every member computes the same answer from the same two sorted lists, so all members of one group
+must use the same strategy. A strategy is a callable; :class:`MachineRoomNearby`, :class:`ByConfig`
+and the others that need settings are small frozen objects with ``__call__``.
+"""
+
+from __future__ import annotations
+
+import bisect
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from cometmq.remoting.bodies import MessageQueue
+
+
+class AllocateStrategy(Protocol):
+    """Chooses the queues of ``client_id``; both lists are sorted, and the same at every member."""
+
+    def __call__(
+        self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str], /
+    ) -> list[MessageQueue]:
+        """Return the share of ``client_id``; empty if it is not a member."""
+
+
+def averagely(
+    group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str], /
+) -> list[MessageQueue]:
+    """Equal runs of neighbouring queues; the first members get one more (``AllocateMessageQueueAveragely``)."""
+    if client_id not in client_ids:
+        return []
+    index = client_ids.index(client_id)
+    share, more = divmod(len(queues), len(client_ids))
+    start = index * share + min(index, more)
+    return list(queues[start : start + share + (index < more)])
+
+
+def averagely_by_circle(
+    group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str], /
+) -> list[MessageQueue]:
+    """Queues dealt out one by one in a circle (``AllocateMessageQueueAveragelyByCircle``)."""
+    if client_id not in client_ids:
+        return []
+    return list(queues[client_ids.index(client_id) :: len(client_ids)])
+
+
+@dataclass(frozen=True)
+class ByConfig:
+    """Always the same queues (``AllocateMessageQueueByConfig``)."""
+
+    fixed: tuple[MessageQueue, ...]
+
+    def __call__(
+        self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str], /
+    ) -> list[MessageQueue]:
+        """The configured queues."""
+        return list(self.fixed)
+
+
+@dataclass(frozen=True)
+class ByMachineRoom:
+    """Only queues of brokers named ``room@name`` whose room is allowed (``AllocateMessageQueueByMachineRoom``)."""
+
+    rooms: frozenset[str]
+
+    def __call__(
+        self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str], /
+    ) -> list[MessageQueue]:
+        """Return an equal run of the rooms' queues, and one of the remaining queues."""
+        if client_id not in client_ids:
+            return []
+        index = client_ids.index(client_id)
+        mine = [queue for queue in queues if self._allowed(queue.broker_name)]
+        share, more = divmod(len(mine), len(client_ids))
+        chosen = mine[index * share : (index + 1) * share]
+        if index < more:
+            chosen.append(mine[share * len(client_ids) + index])
+        return chosen
+
+    def _allowed(self, broker_name: str) -> bool:
+        parts = broker_name.split("@")
+        return len(parts) == 2 and parts[0] in self.rooms
+
+
+@dataclass(frozen=True)
+class MachineRoomNearby:
+    """Queues stay in their machine room while it has a consumer (``AllocateMachineRoomNearby``).
+
+    Queues of rooms without any consumer are shared by everyone. ``inner`` shares within a room.
+    """
+
+    room_of_queue: Callable[[MessageQueue], str]
+    room_of_client: Callable[[str], str]
+    inner: AllocateStrategy = averagely
+
+    def __call__(
+        self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str], /
+    ) -> list[MessageQueue]:
+        """Return the share of the own room, then of each room without a consumer, by name."""
+        if client_id not in client_ids:
+            return []
+        queues_by_room: dict[str, list[MessageQueue]] = {}
+        for queue in queues:
+            queues_by_room.setdefault(self._room(self.room_of_queue(queue), queue), []).append(queue)
+        clients_by_room: dict[str, list[str]] = {}
+        for member in client_ids:
+            clients_by_room.setdefault(self._room(self.room_of_client(member), member), []).append(member)
+        room = self.room_of_client(client_id)
+        own = queues_by_room.pop(room, [])
+        chosen = self.inner(group, client_id, own, clients_by_room[room]) if own else []
+        for name in sorted(queues_by_room):
+            if name not in clients_by_room:
+                chosen += self.inner(group, client_id, queues_by_room[name], client_ids)
+        return chosen
+
+    @staticmethod
+    def _room(room: str, of: object) -> str:
+        if not room:
+            raise ValueError(f"no machine room is known for {of}")
+        return room
+
+
+VIRTUAL_NODES: Final = 10
+"""Points of one consumer on the ring, as in Java. All members must use the same number."""
+
+
+def ring_hash(key: str) -> int:
+    """Return the first four bytes of the MD5 of ``key`` as an unsigned number (``ConsistentHashRouter.MD5Hash``)."""
+    return int.from_bytes(hashlib.md5(key.encode(), usedforsecurity=False).digest()[:4], "big")
+
+
+@dataclass(frozen=True)
+class ConsistentHash:
+    """A hash ring: few queues move when a member joins or leaves (``AllocateMessageQueueConsistentHash``).
+
+    The ring is Java's point for point: ``<clientId>-<k>`` for each virtual node, and a queue belongs
+    to the first point at or after the hash of its Java ``toString``.
+    """
+
+    virtual_nodes: int = VIRTUAL_NODES
+    hash_function: Callable[[str], int] = field(default=ring_hash)
+
+    def __call__(
+        self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str], /
+    ) -> list[MessageQueue]:
+        """Return the queues whose next point on the ring is one of ``client_id``."""
+        if client_id not in client_ids:
+            return []
+        owners: dict[int, str] = {}
+        for member in client_ids:
+            for number in range(self.virtual_nodes):
+                owners[self.hash_function(f"{member}-{number}")] = member
+        points = sorted(owners)
+
+        def owner(queue: MessageQueue) -> str:
+            key = f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, queueId={queue.queue_id}]"
+            at = bisect.bisect_left(points, self.hash_function(key))
+            return owners[points[at % len(points)]]
+
+        return [queue for queue in queues if owner(queue) == client_id]

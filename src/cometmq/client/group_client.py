@@ -1,0 +1,60 @@
+"""The common part of producers and consumers: group, instance, trace and ``async with``."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from cometmq.client.instance import ClientInstance
+from cometmq.client.send.config import ClientConfig
+from cometmq.client.trace.dispatcher import MessageTrace
+from cometmq.message.names import check_group
+from cometmq.remoting.security import Security
+
+
+class GroupClient:
+    """A client of one group.
+
+    :param instance: connections to share with other clients; by default it makes its own.
+    :param security: credentials and TLS of its own instance; default: from the environment.
+    :param client_id: the id of its own instance; by default a unique one.
+    :raises ValueError: the group's name is not allowed, an address has no port, or a shared instance gets security.
+    """
+
+    trace: MessageTrace | None = None
+    """The trace of this client, with ``enable_msg_trace``."""
+
+    def __init__(
+        self,
+        group: str,
+        namesrv: str | None,
+        instance: ClientInstance | None,
+        security: Security | None,
+        *,
+        client_id: str | None = None,
+    ) -> None:
+        wrong = check_group(group)
+        if wrong is not None:
+            raise ValueError(wrong)
+        self.group = group
+        self.instance = ClientInstance.given_or_new(instance, namesrv, security, client_id=client_id)
+
+    def _begin_trace(self, kind: str, config: ClientConfig) -> MessageTrace | None:
+        """Make the trace if the configuration wants one; ``kind`` is PRODUCE or CONSUME."""
+        if config.enable_msg_trace:
+            self.trace = MessageTrace(self.instance, self.group, kind, config.customized_trace_topic)
+        return self.trace
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Get ready."""
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        """Finish and close."""
+        raise NotImplementedError

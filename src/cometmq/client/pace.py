@@ -1,0 +1,37 @@
+"""A steady rate in messages a second."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cometmq.clock import SYSTEM_CLOCK, Clock
+
+CATCH_UP_SECONDS: Final = 0.1
+"""A sender that was held up makes up for at most this time, so no second exceeds 1.1 times the rate."""
+WINDOW_SECONDS: Final = 0.05
+"""Messages that leave together are at most those of this time, or one."""
+
+
+class Pace:
+    """Returns the time that messages must wait, so that they have the rate.
+
+    Messages are paid for before they leave: one pace that follows another, as that of the next task does, adds
+    nothing to the rate.
+    """
+
+    def __init__(self, per_second: float | None, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._per_second = per_second
+        self._clock = clock
+        self._due = clock.monotonic()
+
+    def window(self, most: int) -> int:
+        """Messages to send together, at most ``most``."""
+        return most if self._per_second is None else max(1, min(most, int(self._per_second * WINDOW_SECONDS)))
+
+    def take(self, messages: int) -> float:
+        """Pay for messages; return the seconds to wait before they may leave."""
+        if self._per_second is None:
+            return 0.0
+        now = self._clock.monotonic()
+        self._due = max(self._due, now - CATCH_UP_SECONDS) + messages / self._per_second
+        return max(0.0, self._due - now)

@@ -1,0 +1,1 @@
+"""Producers: sends, retries, batches, requests with replies, transactions (``DefaultMQProducer``)."""

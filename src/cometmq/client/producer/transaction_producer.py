@@ -1,0 +1,378 @@
+"""Sends messages in transactions (``TransactionMQProducer``): END_TRANSACTION (37), CHECK_TRANSACTION_STATE (39)."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import suppress
+from enum import IntEnum
+from typing import Any, cast
+
+import msgspec
+
+from cometmq.client.errors import BrokerError, IllegalMessageError, RemotingError, RouteNotFoundError
+from cometmq.client.hooks import (
+    CheckForbiddenHook,
+    EndTransactionContext,
+    EndTransactionHook,
+    SendMessageHook,
+    call_all,
+)
+from cometmq.client.instance import ClientInstance
+from cometmq.client.producer.producer import PACK_IN_THREAD_BYTES, Producer
+from cometmq.client.send.config import TransactionConfig
+from cometmq.client.send.selection import QueueSelector
+from cometmq.client.send.sender import Delivery, has_any_delay
+from cometmq.client.send_result import SendResult, SendStatus
+from cometmq.client.trace.context import TraceHeaders
+from cometmq.client.user_code import in_thread, is_async, is_end, keep_task
+from cometmq.loop import TaskSet
+from cometmq.message.ids import decode_offset_msg_id
+from cometmq.message.message import Message, MessageExt
+from cometmq.message.names import AUTO_CREATE_TOPIC, RETRY_PREFIX
+from cometmq.message.properties import CHECK_IMMUNITY_TIME_IN_SECONDS, PGROUP, TRAN_MSG
+from cometmq.message.sysflag import TRANSACTION_COMMIT, TRANSACTION_NOT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
+from cometmq.remoting.bodies import MessageQueue
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.headers import CheckTransactionStateRequestHeader, EndTransactionRequestHeader
+from cometmq.remoting.security import Security
+
+log = logging.getLogger(__name__)
+
+
+class TransactionState(IntEnum):
+    """The result of the local work (``LocalTransactionState``), with the numbers of END_TRANSACTION."""
+
+    COMMIT = TRANSACTION_COMMIT
+    """The work is done: deliver the message."""
+    ROLLBACK = TRANSACTION_ROLLBACK
+    """The work is not done and never will be: drop the message."""
+    UNKNOWN = TRANSACTION_NOT
+    """Not decided yet: the broker checks later."""
+
+
+LocalTransaction = (
+    Callable[[Message, Any, str], TransactionState | None]
+    | Callable[[Message, Any, str], Awaitable[TransactionState | None]]
+)
+"""Does the local work for a message; also gets the caller's argument and the transaction id.
+
+A plain function runs in a thread and may block; an ``async def`` runs on the event loop. ``None`` and an
+exception mean UNKNOWN.
+"""
+
+Checker = Callable[[MessageExt], TransactionState | None] | Callable[[MessageExt], Awaitable[TransactionState | None]]
+"""Returns the result of the local work for a message, whose ``msg_id`` is the transaction id.
+
+The broker may ask any producer of the group, also one that did not send the message. Otherwise as
+:data:`LocalTransaction`.
+"""
+
+
+class TransactionSendResult(SendResult, frozen=True, kw_only=True):
+    """The place of the half message, and the end of its transaction."""
+
+    state: TransactionState
+    confirmed: bool
+    """The broker has stored the end. If not, it checks with a producer of the group."""
+    error: BaseException | None = None
+    """The error of the local work."""
+
+
+async def outcome_of(function: Callable[..., object], threads: Executor | None, *arguments: object) -> TransactionState:
+    """Call one of the user's functions, in a thread if ``threads`` is given, and return its state.
+
+    :raises TypeError: it returns something else.
+    """
+    if threads is None:
+        returned = await cast("Awaitable[object]", function(*arguments))
+    else:
+        returned = await in_thread(threads, function, *arguments)
+    if returned is None:
+        return TransactionState.UNKNOWN
+    if inspect.iscoroutine(returned):
+        returned.close()
+    if not isinstance(returned, TransactionState):
+        raise TypeError(f"a TransactionState is expected, not {returned!r}")
+    return returned
+
+
+class HalfMessage(msgspec.Struct, frozen=True):
+    """The place of a half message."""
+
+    message: Message | MessageExt
+    transaction_id: str
+    address: str
+    """The broker's address."""
+    queue_offset: int
+    commit_log_offset: int
+
+
+class TransactionEnds:
+    """Sends END_TRANSACTION for one producer group."""
+
+    def __init__(
+        self, instance: ClientInstance, group: str, timeout_s: float, hooks: Sequence[EndTransactionHook]
+    ) -> None:
+        self._instance = instance
+        self._group = group
+        self._timeout_s = timeout_s
+        self._hooks = hooks
+
+    async def end(self, half: HalfMessage, state: TransactionState, *, from_check: bool) -> bool:
+        """End a transaction; return whether the broker has confirmed it, which it never does for UNKNOWN.
+
+        A failure is logged: the broker checks again.
+        """
+        header = EndTransactionRequestHeader(
+            producer_group=self._group,
+            tran_state_table_offset=half.queue_offset,
+            commit_log_offset=half.commit_log_offset,
+            commit_or_rollback=int(state),
+            msg_id=half.transaction_id,
+            from_transaction_check=from_check,
+            transaction_id=half.transaction_id,
+        )
+        remoting = self._instance.remoting
+        confirmed = False
+        try:
+            if state is TransactionState.UNKNOWN:
+                await remoting.invoke_oneway(
+                    half.address, RequestCode.END_TRANSACTION, header, timeout_s=self._timeout_s
+                )
+            else:
+                doing = f"ending transaction {half.transaction_id}"
+                await self._instance.call(
+                    half.address, RequestCode.END_TRANSACTION, header, doing=doing, timeout_s=self._timeout_s
+                )
+                confirmed = True
+        except (RemotingError, BrokerError) as error:
+            log.warning("transaction %s stays open until the broker asks: %s", half.transaction_id, error)
+        if self._hooks:
+            context = EndTransactionContext(
+                producer_group=self._group,
+                message=half.message,
+                transaction_id=half.transaction_id,
+                broker_address=half.address,
+                state=state.name,
+                from_transaction_check=from_check,
+                confirmed=confirmed,
+            )
+            call_all(self._hooks, context)
+        return confirmed
+
+
+class TransactionChecks:
+    """Answers CHECK_TRANSACTION_STATE by calling one checker, at most ``concurrency`` calls at a time.
+
+    At most ``most_waiting`` checks wait; further ones are dropped, and repeated in the broker's next round.
+    """
+
+    def __init__(
+        self, instance: ClientInstance, checker: Checker, ends: TransactionEnds, concurrency: int, most_waiting: int
+    ) -> None:
+        self._instance = instance
+        self._checker = checker
+        self._ends = ends
+        self._concurrency = concurrency
+        self._line: deque[HalfMessage] = deque()
+        self._most_waiting = most_waiting
+        self._workers = TaskSet()
+        self._threads = None if is_async(checker) else ThreadPoolExecutor(concurrency, "cometmq-check")
+        self._is_open = True
+
+    def ask(self, address: str, header: CheckTransactionStateRequestHeader, message: MessageExt) -> None:
+        """Take a check of a broker; it is answered after the checker has returned."""
+        if not self._is_open:
+            return
+        if len(self._line) >= self._most_waiting:
+            log.warning("%d transaction checks wait already; one of %s is dropped", len(self._line), address)
+            return
+        self._line.append(
+            HalfMessage(message, message.msg_id, address, header.tran_state_table_offset, header.commit_log_offset)
+        )
+        if len(self._workers) < self._concurrency:
+            self._workers.hold(self._instance.spawn(self._work()))
+
+    async def close(self) -> None:
+        """Stop answering, without waiting for running calls of the checker."""
+        self._is_open = False
+        self._line.clear()
+        await self._workers.stop()
+        if self._threads is not None:
+            self._threads.shutdown(wait=False)
+
+    async def _work(self) -> None:
+        while self._line:
+            half = self._line.popleft()
+            try:
+                state = await outcome_of(self._checker, self._threads, half.message)
+            except BaseException as error:
+                if is_end(error) and (not self._is_open or self._instance.is_ending()):
+                    raise
+                log.exception("the checker failed on transaction %s", half.transaction_id)
+                keep_task()
+                state = TransactionState.UNKNOWN
+            await self._ends.end(half, state, from_check=True)
+
+
+class TransactionProducer(Producer):
+    """A producer whose messages are delivered if and only if local work was done.
+
+    ``send_in_transaction`` stores the message invisibly at the broker, calls ``execute``, and delivers or drops the
+    message by its result. If the broker gets no result, it asks a producer of the group, which answers by ``check``.
+    Ordinary sends work as with :class:`Producer`.
+
+    :param group: the producer group; each of its producers must be able to answer for the others.
+    :param execute: does the local work.
+    :param check: returns the result of the local work.
+    :param namesrv: as for :class:`Producer`.
+    :param config: all other options.
+    :param topics: topics of the group, so that their brokers can check before the first message is sent; brokers that
+        create topics automatically are found without.
+    """
+
+    config: TransactionConfig
+
+    def __init__(
+        self,
+        group: str,
+        execute: LocalTransaction,
+        check: Checker,
+        namesrv: str | None = None,
+        *,
+        config: TransactionConfig | None = None,
+        instance: ClientInstance | None = None,
+        topics: Sequence[str] = (),
+        send_hooks: Sequence[SendMessageHook] = (),
+        check_forbidden_hooks: Sequence[CheckForbiddenHook] = (),
+        end_transaction_hooks: Sequence[EndTransactionHook] = (),
+        trace_context: TraceHeaders | None = None,
+        security: Security | None = None,
+    ) -> None:
+        config = config or TransactionConfig()
+        super().__init__(
+            group,
+            namesrv,
+            config=config,
+            instance=instance,
+            send_hooks=send_hooks,
+            check_forbidden_hooks=check_forbidden_hooks,
+            trace_context=trace_context,
+            security=security,
+        )
+        if self.trace is not None:
+            end_transaction_hooks = (*end_transaction_hooks, self.trace.end_hook)
+        self._execute = execute
+        self._threads = None if is_async(execute) else ThreadPoolExecutor(config.execute_threads, "cometmq-transaction")
+        self._ends = TransactionEnds(self.instance, group, config.send_timeout_s, end_transaction_hooks)
+        self._checks = TransactionChecks(
+            self.instance, check, self._ends, config.check_concurrency, config.check_request_hold_max
+        )
+        self._topics = (AUTO_CREATE_TOPIC, *topics)
+        self._part = f"{TRAN_MSG}\x01true\x02{PGROUP}\x01{group}\x02"
+
+    async def start(self) -> None:
+        """Get ready to send, and register at the brokers for transaction checks.
+
+        :raises ClientStateError: it was started before, or another producer of the instance answers for the group.
+        """
+        self.instance.add_checker(self.group, self._checks.ask)
+        try:
+            await super().start()
+        except BaseException:
+            self.instance.remove_checker(self.group, self._checks.ask)
+            raise
+        self.instance.spawn(self._introduce())
+
+    async def close(self) -> None:
+        """Stop answering checks, wait for messages in flight, unregister, close."""
+        self.instance.remove_checker(self.group, self._checks.ask)
+        await self._checks.close()
+        await super().close()
+        if self._threads is not None:
+            self._threads.shutdown(wait=False)
+
+    async def _introduce(self) -> None:
+        """Find the brokers and send heartbeats; the next heartbeats repeat what fails."""
+        for topic in self._topics:
+            with suppress(RouteNotFoundError, RemotingError, BrokerError):
+                await self.instance.routes.get(topic)
+        await self.instance.send_heartbeats()
+
+    async def send_in_transaction(
+        self,
+        message: Message,
+        arg: Any = None,
+        *,
+        queue: MessageQueue | None = None,
+        sharding_key: str | None = None,
+        selector: QueueSelector | None = None,
+        check_immunity_s: int | None = None,
+        timeout_s: float | None = None,
+    ) -> TransactionSendResult:
+        """Send a message, do the local work, and end the transaction by its result.
+
+        A message with a status other than SEND_OK is rolled back, and the local work is not done. If the message cannot
+        be sent, the local work is not done either. An attempt that may have stored the message is not repeated.
+
+        :param arg: an argument for the local work.
+        :param check_immunity_s: seconds until the first check; by default the broker's ``transactionTimeOut``.
+        :param timeout_s: seconds for sending the message.
+        :raises IllegalMessageError: no broker would accept it; nothing was sent.
+        :raises RouteNotFoundError: no broker has the topic, or would create it.
+        :raises BrokerError: the broker refused it.
+        :raises RemotingError: it may be stored; then the broker checks the transaction.
+        """
+        self._demand_running()
+        delivery = await self._prepare_half(message, check_immunity_s)
+        delivery.pin(queue, sharding_key, selector, timeout_s)
+        sent = await self._send(delivery)
+        error: BaseException | None = None
+        if sent.status is not SendStatus.SEND_OK:
+            state = TransactionState.ROLLBACK
+        else:
+            try:
+                state = await outcome_of(self._execute, self._threads, message, arg, sent.msg_id)
+            except BaseException as failed:
+                task = asyncio.current_task()
+                if is_end(failed) and task is not None and task.cancelling():
+                    raise
+                log.exception("the local work of transaction %s failed", sent.msg_id)
+                state, error = TransactionState.UNKNOWN, failed
+        _, _, commit_log_offset = decode_offset_msg_id(sent.offset_msg_id)
+        address = await self.instance.master_of(sent.queue)
+        self.instance.say_hello(address)
+        half = HalfMessage(message, sent.msg_id, address, sent.queue_offset, commit_log_offset)
+        confirmed = await self._ends.end(half, state, from_check=False)
+        return TransactionSendResult(
+            sent.status,
+            sent.msg_id,
+            sent.offset_msg_id,
+            sent.queue,
+            sent.queue_offset,
+            state=state,
+            confirmed=confirmed,
+            error=error,
+        )
+
+    async def _prepare_half(self, message: Message, check_immunity_s: int | None) -> Delivery:
+        if message.topic.startswith(RETRY_PREFIX):
+            raise IllegalMessageError("a message to a retry topic has no transaction", "send it to the topic itself")
+        if has_any_delay(message):
+            raise IllegalMessageError(
+                "a message of a transaction has no delay", "leave out delay and deliver_at, or send it on its own"
+            )
+        half = msgspec.structs.replace(message, delay_level=0)
+        large = len(half.body) >= PACK_IN_THREAD_BYTES
+        delivery = await self._prepare_large(half) if large else self._prepare(half)
+        delivery.properties_text += self._part
+        if check_immunity_s is not None:
+            delivery.properties_text += f"{CHECK_IMMUNITY_TIME_IN_SECONDS}\x01{int(check_immunity_s)}\x02"
+        delivery.sys_flag |= TRANSACTION_PREPARED
+        delivery.retries = 0
+        return delivery

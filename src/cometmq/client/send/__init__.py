@@ -1,0 +1,1 @@
+"""Sending: options, encoding, choice of the queue, attempts and results (``DefaultMQProducerImpl``)."""

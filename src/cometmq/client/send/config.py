@@ -1,0 +1,142 @@
+"""The options of producers, with Java's names and defaults (``DefaultMQProducer``, ``TransactionMQProducer``)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from cometmq.client.send.selection import LATENCY_MAX_MS, NOT_AVAILABLE_DURATION_MS, LatencyLadder
+from cometmq.limits import MAX_MESSAGE_BYTES
+from cometmq.message.compression import DEFAULT_LEVEL
+from cometmq.message.sysflag import CompressionType
+from cometmq.remoting.codes import ResponseCode
+
+
+def demand_above_zero(config: object, *names: str) -> None:
+    """Check that options are above 0.
+
+    :raises ValueError: one is not; the message names it.
+    """
+    for name in names:
+        if getattr(config, name) <= 0:
+            raise ValueError(f"{name} must be above 0, not {getattr(config, name)}")
+
+
+def demand_zero_or_more(config: object, *names: str) -> None:
+    """Check that options are 0 or more.
+
+    :raises ValueError: one is not; the message names it.
+    """
+    for name in names:
+        if getattr(config, name) < 0:
+            raise ValueError(f"{name} must not be below 0, but is {getattr(config, name)}")
+
+
+RETRY_RESPONSE_CODES: Final = frozenset(
+    int(code)
+    for code in (
+        ResponseCode.TOPIC_NOT_EXIST,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.SYSTEM_ERROR,
+        ResponseCode.NO_PERMISSION,
+        ResponseCode.NO_BUYER_ID,
+        ResponseCode.NOT_IN_CURRENT_UNIT,
+    )
+)
+"""Error codes after which another broker is tried, as in Java. SYSTEM_BUSY is tried again until the time is up."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientConfig:
+    """The options of every producer and consumer (``ClientConfig``)."""
+
+    enable_msg_trace: bool = False
+    """Send a trace of each message that is sent or consumed to the trace topic."""
+    customized_trace_topic: str | None = None
+    """The trace topic, instead of ``RMQ_SYS_TRACE_TOPIC``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProducerConfig(ClientConfig):
+    """The options of a producer.
+
+    :raises ValueError: a value is out of its range.
+    """
+
+    send_timeout_s: float = 3.0
+    """Seconds for one message, all attempts included."""
+    send_msg_max_timeout_per_request_s: float = 0.0
+    """Seconds for one attempt, if there is time for another; 0 for no such limit."""
+    retry_times_when_send_failed: int = 2
+    """``send`` and ``send_batch``: attempts after the first, on another broker if there is one."""
+    retry_times_when_send_async_failed: int = 2
+    """``send_many``: attempts after the first, for each message."""
+    retry_backoff_s: float = 0.1
+    """Seconds before a broker is tried again when all have failed; doubled each time, up to a second."""
+    retry_response_codes: frozenset[int] = RETRY_RESPONSE_CODES
+    """Error codes that lead to another attempt; others are raised at once."""
+    retry_another_broker_when_not_store_ok: bool = False
+    """Make another attempt, and so a duplicate, after a status other than SEND_OK."""
+    send_latency_fault_enable: bool = False
+    """Avoid brokers that answered slowly or failed, for a while."""
+    latency_max_ms: tuple[int, ...] = LATENCY_MAX_MS
+    """Answer times from which a broker is avoided for the entry of ``not_available_duration_ms`` at the same place."""
+    not_available_duration_ms: tuple[int, ...] = NOT_AVAILABLE_DURATION_MS
+    """Times for which a slow broker is avoided."""
+    start_detector_enable: bool = False
+    """Avoid a broker that did not answer exactly until it answers again."""
+    detect_interval_s: float = 2.0
+    """Seconds between two requests to such a broker."""
+    detect_timeout_s: float = 0.2
+    """Seconds that such a broker has for its answer."""
+    max_message_bytes: int = MAX_MESSAGE_BYTES
+    """Largest body and largest batch, in bytes; brokers have their own limit (``maxMessageSize``)."""
+    compress_over_bytes: int = 4096
+    """Bodies of more bytes are compressed; batches never are."""
+    compression: CompressionType = CompressionType.ZLIB
+    """ZLIB, LZ4 or ZSTD. Clients before 4.9.4 and Go and Node clients can only decompress ZLIB."""
+    compression_level: int = DEFAULT_LEVEL
+    """Level of the compression library."""
+    default_topic_queue_nums: int = 4
+    """Queues of a topic that the broker creates for its first message."""
+    max_in_flight: int = 1024
+    """Messages of one ``send_many`` call that may wait for answers."""
+    close_timeout_s: float = 10.0
+    """Seconds that ``close`` waits for answers to messages."""
+
+    def __post_init__(self) -> None:
+        demand_above_zero(self, "detect_interval_s", "detect_timeout_s")
+        demand_above_zero(self, "send_timeout_s", "max_message_bytes", "default_topic_queue_nums", "max_in_flight")
+        demand_zero_or_more(
+            self,
+            "send_msg_max_timeout_per_request_s",
+            "retry_times_when_send_failed",
+            "retry_times_when_send_async_failed",
+            "retry_backoff_s",
+            "compress_over_bytes",
+            "close_timeout_s",
+        )
+        self.latency_ladder()
+
+    def latency_ladder(self) -> LatencyLadder:
+        """The two tables of fault isolation."""
+        return LatencyLadder(self.latency_max_ms, self.not_available_duration_ms)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransactionConfig(ProducerConfig):
+    """The options of a transaction producer, besides those of :class:`ProducerConfig`.
+
+    :raises ValueError: a value is out of its range.
+    """
+
+    execute_threads: int = 20
+    """Threads for local work that is a plain function."""
+    check_concurrency: int = 4
+    """Concurrent calls of the checker."""
+    check_request_hold_max: int = 2000
+    """Checks that may wait for the checker; further ones are dropped, and the broker checks again."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        demand_above_zero(self, "execute_threads", "check_concurrency", "check_request_hold_max")

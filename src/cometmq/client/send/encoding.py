@@ -1,0 +1,290 @@
+"""Encodes messages as frames of SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE, and cuts lists into batches (``MessageBatch``).
+
+Headers are JSON, ``{"code":310,"extFields":{…letters of SendMessageRequestHeaderV2…},…}``. Everything that is the same
+for all messages of a queue is encoded once. Properties follow RocketMQ's text form, escaped as JSON; the unique key is
+hex and needs no escaping. The signed text is the values in the order of their names: capitals first, then the letters,
+which are in order already.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from cometmq.client.errors import IllegalMessageError
+from cometmq.client.send.config import ProducerConfig
+from cometmq.limits import MAX_BATCH_MESSAGES, MAX_PROPERTIES_BYTES
+from cometmq.message.batch import PIECE_OVERHEAD_BYTES, encode_piece
+from cometmq.message.compression import compress
+from cometmq.message.message import Message
+from cometmq.message.names import AUTO_CREATE_TOPIC, RETRY_PREFIX, check_topic
+from cometmq.message.properties import RESERVED_NAMES, TIMER_NAMES, UNIQ_KEY, WAIT, encode_properties
+from cometmq.message.sysflag import with_compression
+from cometmq.remoting.bodies import MessageQueue
+from cometmq.remoting.codes import CURRENT_VERSION, RequestCode
+from cometmq.remoting.frame import JSON
+from cometmq.remoting.headers import SendMessageRequestHeaderV2
+from cometmq.remoting.signing import Credentials, signed_text
+
+_json: Final = msgspec.json.Encoder().encode
+_WORDS: Final = struct.Struct(">iI")
+
+UNIQ_KEY_BYTES: Final = len(UNIQ_KEY) + 2 + 56 + len(WAIT) + 7
+"""Upper bound of the bytes that the client's own properties add."""
+
+_TAIL: Final = b'"language":"PYTHON","serializeTypeCurrentRPC":"JSON","version":%d}' % CURRENT_VERSION
+_PIECE_ROOM: Final = PIECE_OVERHEAD_BYTES + UNIQ_KEY_BYTES
+
+
+class SendEncoder:
+    """Encodes the send requests of one producer group.
+
+    :param credentials: sign every frame.
+    """
+
+    def __init__(self, group: str, config: ProducerConfig, credentials: Credentials | None = None) -> None:
+        self._group = group
+        self._queue_nums = config.default_topic_queue_nums
+        self._max_message_bytes = config.max_message_bytes
+        self._compress_over = config.compress_over_bytes
+        self._compression = config.compression
+        self._level = config.compression_level
+        self._credentials = credentials
+        self._heads: dict[tuple[int, MessageQueue], bytes] = {}
+        self._signed_parts: dict[tuple[int, MessageQueue], tuple[bytes, bytes]] = {}
+        """With credentials: the signed text before the letter f and after i."""
+        self._topics: set[str] = set()
+
+    # --- one message ---
+
+    def check(self, message: Message) -> None:
+        """Check a message.
+
+        :raises IllegalMessageError: no body, a body above the limit or of text, or a bad topic name.
+        """
+        body = message.body
+        if type(body) is not bytes and not isinstance(body, (bytes, bytearray, memoryview)):
+            raise IllegalMessageError(f"the body is {type(body).__name__}, not bytes", "encode it, as in text.encode()")
+        size = len(body)
+        if size > self._max_message_bytes:
+            raise IllegalMessageError(
+                f"a body of {size} bytes; at most {self._max_message_bytes} are sent",
+                "split it, or raise max_message_bytes here and maxMessageSize at the brokers",
+            )
+        if not size:
+            raise IllegalMessageError("the message has no body", "give it at least one byte")
+        if message.topic not in self._topics:
+            self._check_topic(message.topic)
+
+    def _check_topic(self, topic: str) -> None:
+        wrong = check_topic(topic)
+        if wrong is not None:
+            raise IllegalMessageError(wrong, "choose another name")
+        if len(self._topics) < 10_000:
+            self._topics.add(topic)
+
+    def properties_text(self, message: Message, unique_key: str) -> str:
+        """Encode the properties of a message.
+
+        :raises IllegalMessageError: a reserved name, a value that is no text, a separator inside, or more than
+            32,767 bytes.
+        """
+        wait = "true" if message.wait_store_msg_ok else "false"
+        own = f"{UNIQ_KEY}\x01{unique_key}\x02{WAIT}\x01{wait}\x02"
+        any_delay = message.delay is not None or message.deliver_at is not None
+        if not (message.tags or message.keys or message.properties or message.delay_level or any_delay):
+            return own
+        if any_delay:
+            _check_delay(message)
+        reserved = message.properties.keys() & RESERVED_NAMES
+        if reserved:
+            raise IllegalMessageError(
+                f"properties {', '.join(sorted(reserved))} are reserved for RocketMQ", "choose other names"
+            )
+        try:
+            properties = message.all_properties()
+            properties.pop(WAIT, None)
+            text = encode_properties(properties) + own
+        except ValueError as error:
+            raise IllegalMessageError(str(error), "leave out the bytes 1 and 2") from error
+        except TypeError as error:
+            raise IllegalMessageError("tags, keys and properties are text", "give each value as a str") from error
+        if len(text) * 3 > MAX_PROPERTIES_BYTES and len(text.encode()) > MAX_PROPERTIES_BYTES:
+            raise IllegalMessageError(
+                f"properties of {len(text.encode())} bytes; at most {MAX_PROPERTIES_BYTES} can be stored",
+                "put large values into the body",
+            )
+        return text
+
+    def packed(self, message: Message) -> tuple[bytes, int]:
+        """The body as it is sent, compressed if it is large, and its sysFlag."""
+        body = message.body
+        if len(body) <= self._compress_over:
+            return body, 0
+        return compress(body, self._compression, self._level), with_compression(0, self._compression)
+
+    def frame(
+        self,
+        code: int,
+        queue: MessageQueue,
+        opaque: int,
+        body: bytes,
+        properties_text: str,
+        sys_flag: int,
+        flag: int,
+        born_timestamp: int,
+        command_flag: int = 0,
+    ) -> bytes:
+        """Encode the frame of a send to ``queue``; ``born_timestamp`` is in ms."""
+        head = self._heads.get((code, queue)) or self._head(code, queue)
+        if self._credentials is not None:
+            first, last = self._signed_parts[code, queue]
+            fields = b"%b%d%d%d%b%b" % (first, sys_flag, born_timestamp, flag, properties_text.encode(), last)
+            head = b'%b"Signature":"%b",' % (head, self._credentials.signature(fields, body).encode())
+        header = b'%b"f":"%d","g":"%d","h":"%d","i":%b},"flag":%d,"opaque":%d,%b' % (
+            head,
+            sys_flag,
+            born_timestamp,
+            flag,
+            _json(properties_text),
+            command_flag,
+            opaque,
+            _TAIL,
+        )
+        size = len(header)
+        return b"%b%b%b" % (_WORDS.pack(4 + size + len(body), JSON << 24 | size), header, body)
+
+    def _head(self, code: int, queue: MessageQueue) -> bytes:
+        batch = "true" if code == RequestCode.SEND_BATCH_MESSAGE else "false"
+        fields = {
+            "a": self._group,
+            "b": queue.topic,
+            "c": AUTO_CREATE_TOPIC,
+            "d": str(self._queue_nums),
+            "e": str(queue.queue_id),
+            "j": "0",
+            "k": "false",
+            "m": batch,
+            "n": queue.broker_name,
+        }
+        if len(self._heads) > 10_000:
+            self._heads.clear()
+            self._signed_parts.clear()
+        if self._credentials is not None:
+            before = {**self._credentials.fields, **{name: value for name, value in fields.items() if name < "f"}}
+            after = {name: value for name, value in fields.items() if name > "i"}
+            self._signed_parts[code, queue] = signed_text(before), signed_text(after)
+            fields |= self._credentials.fields
+        head = self._heads[code, queue] = b'{"code":%d,"extFields":%b,' % (code, _json(fields)[:-1])
+        return head
+
+    def header(
+        self, code: int, queue: MessageQueue, properties_text: str, sys_flag: int, flag: int, born_timestamp: int
+    ) -> SendMessageRequestHeaderV2:
+        """The same header as a typed one, for RPC hooks."""
+        return SendMessageRequestHeaderV2(
+            producer_group=self._group,
+            topic=queue.topic,
+            default_topic=AUTO_CREATE_TOPIC,
+            default_topic_queue_nums=self._queue_nums,
+            queue_id=queue.queue_id,
+            sys_flag=sys_flag,
+            born_timestamp=born_timestamp,
+            flag=flag,
+            properties=properties_text,
+            reconsume_times=0,
+            batch=code == RequestCode.SEND_BATCH_MESSAGE,
+            broker_name=queue.broker_name,
+        )
+
+    # --- batches ---
+
+    def piece_bytes(self, message: Message) -> int:
+        """Upper bound of the bytes of a message in a batch body.
+
+        :raises IllegalMessageError: as :meth:`properties_text`.
+        """
+        size = _PIECE_ROOM + len(message.body)
+        if message.tags or message.keys or message.properties or message.is_delayed:
+            size += len(self.properties_text(message, "").encode())
+        return size
+
+    def batch_body(self, messages: Sequence[Message], unique_keys: Sequence[str]) -> bytes:
+        """Encode the body of a batch, see :mod:`cometmq.message.batch`.
+
+        :raises IllegalMessageError: as :meth:`properties_text`.
+        """
+        out: list[bytes] = []
+        for message, key in zip(messages, unique_keys, strict=True):
+            out += encode_piece(message.flag, message.body, self.properties_text(message, key).encode())
+        return b"".join(out)
+
+
+def _check_delay(message: Message) -> None:
+    """Check the delay again, since the message may have been changed after its construction.
+
+    :raises IllegalMessageError: it has two delays, or one that is not valid.
+    """
+    try:
+        message.check_delay()
+    except ValueError as error:
+        reason, _, next_step = str(error).partition(": ")
+        raise IllegalMessageError(reason, next_step) from None
+
+
+def is_batchable(message: Message) -> bool:
+    """Tell whether brokers accept a message in a batch: not delayed, not to a retry topic."""
+    return (
+        not message.is_delayed
+        and not message.topic.startswith(RETRY_PREFIX)
+        and (not message.properties or TIMER_NAMES.isdisjoint(message.properties))
+    )
+
+
+def split_batches(messages: Sequence[Message], max_bytes: int, sizes: Sequence[int]) -> list[list[int]]:
+    """Cut a list into batches; return the positions of the messages of each batch, in order for each topic.
+
+    A batch has one topic and one ``wait_store_msg_ok``, no delay, no timer, no retry topic, and a body of at most
+    ``max_bytes``. A message that may not be in a batch, or fills one alone, is alone.
+
+    :param sizes: the bytes of each message in a batch.
+    """
+    batches: list[list[int]] = []
+    kinds: dict[tuple[str, bool], _Open] = {}
+    opened = _Open("", True)
+    for position, message in enumerate(messages):
+        if (
+            message.topic != opened.topic
+            or message.wait_store_msg_ok != opened.wait
+            or message.is_delayed
+            or message.properties
+        ):
+            if not is_batchable(message):
+                batches.append([position])
+                continue
+            kind = (message.topic, message.wait_store_msg_ok)
+            opened = kinds.get(kind) or kinds.setdefault(kind, _Open(*kind))
+        size = sizes[position]
+        batch = opened.batch
+        if not batch or opened.filled_bytes + size > max_bytes or len(batch) >= MAX_BATCH_MESSAGES:
+            batch = opened.batch = []
+            opened.filled_bytes = 0
+            batches.append(batch)
+        batch.append(position)
+        opened.filled_bytes += size
+    return batches
+
+
+class _Open:
+    """The batch of one kind that has room for more messages."""
+
+    __slots__ = ("batch", "filled_bytes", "topic", "wait")
+
+    def __init__(self, topic: str, wait: bool) -> None:
+        self.topic = topic
+        self.wait = wait
+        self.batch: list[int] = []
+        self.filled_bytes = 0

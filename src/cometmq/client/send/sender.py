@@ -1,0 +1,497 @@
+"""Sends a message: chooses the queue, sends, judges the answer, tries again (``DefaultMQProducerImpl``).
+
+Theory of operation. A :class:`Delivery` is one message or batch. It passes through these steps:
+
+* ``start``: with a known route and an open connection the request is written at once; otherwise a task waits for them.
+* ``answered``: the answer, or the failure of the connection. A stored message ends the delivery.
+* ``_failed``: another attempt or the end. Each failure is of one of two kinds. *Certainly unsent* (SYSTEM_BUSY, no
+  connection, no master): the message is stored nowhere, so only the delivery's deadline limits further attempts. Any
+  other failure may have stored the message, so ``retries`` limits the attempts, and only failures that the
+  configuration names are repeated.
+* ``_finish``: ``done`` is called exactly once.
+
+As long as the route is known and the connection open, nothing is awaited between the call and the answer, and no task
+is made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from cometmq.client.errors import (
+    AccessDeniedError,
+    ClientError,
+    DelayNotSupportedError,
+    IllegalMessageError,
+    MasterNotFoundError,
+    RemotingConnectError,
+    RemotingError,
+    SendFailedError,
+    refusal,
+)
+from cometmq.client.hooks import CommunicationMode, SendForbiddenError, SendMessageContext, SendObservation
+from cometmq.client.instance import ClientInstance
+from cometmq.client.route import queue_or_fail
+from cometmq.client.send.config import ProducerConfig
+from cometmq.client.send.encoding import SendEncoder
+from cometmq.client.send.selection import LatencyFault, QueueSelector, ReachabilityDetector, RoundRobin, by_sharding_key
+from cometmq.client.send_result import STATUS_BY_CODE, SendResult, SendStatus
+from cometmq.clock import wait_for
+from cometmq.errors import CometMQError
+from cometmq.message.message import Message
+from cometmq.remoting.bodies import MessageQueue
+from cometmq.remoting.client_connection import Answer, ClientConnection
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.command import FLAG_ONEWAY, RemotingCommand
+from cometmq.remoting.errors import RemotingTimeoutError
+
+
+def has_any_delay(message: Message) -> bool:
+    """Tell whether a message is delayed by ``delay`` or ``deliver_at``."""
+    return message.delay is not None or message.deliver_at is not None
+
+
+class TimerBrokers:
+    """The brokers that are known to support any delay.
+
+    A broker before RocketMQ 5 stores the properties and delivers the message at once. Such a broker does not know
+    GET_TIMER_CHECK_POINT (60), so each broker is asked for it once before it gets a delayed message.
+    """
+
+    def __init__(self, instance: ClientInstance) -> None:
+        self._instance = instance
+        self._able: set[str] = set()
+
+    def __contains__(self, address: str | None) -> bool:
+        return address in self._able
+
+    async def demand(self, address: str, timeout_s: float) -> None:
+        """Ask a broker, unless it is known to support any delay.
+
+        :raises DelayNotSupportedError: it does not.
+        :raises RemotingError: it did not answer.
+        """
+        if address in self._able:
+            return
+        answer = await self._instance.remoting.invoke(
+            address, RequestCode.GET_TIMER_CHECK_POINT, None, timeout_s=timeout_s
+        )
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            raise DelayNotSupportedError(address)
+        self._able.add(address)
+
+
+Done = Callable[[int, list[SendResult] | BaseException], None]
+
+_SEND: Final = int(RequestCode.SEND_MESSAGE_V2)
+_BUSY: Final = int(ResponseCode.SYSTEM_BUSY)
+"""Flow control: the message is certainly not stored."""
+
+_NOTHING_SENT: Final = (RemotingConnectError, MasterNotFoundError)
+"""The broker is away, perhaps for a restart: the message is certainly not stored."""
+
+MAX_BACKOFF_S: Final = 1.0
+"""Longest pause between two attempts, so a broker that is back is noticed at most that late."""
+_MAX_DOUBLINGS: Final = 16
+
+
+class Delivery:
+    """A message or batch that is being sent; ``done(index, results or failure)`` is called once."""
+
+    __slots__ = (
+        "_sender",
+        "attempts",
+        "batch",
+        "begun_at",
+        "body",
+        "born_timestamp",
+        "code",
+        "deadline",
+        "done",
+        "index",
+        "message",
+        "mode",
+        "observed",
+        "properties_text",
+        "queue",
+        "request",
+        "retries",
+        "selector",
+        "sent_at",
+        "stored",
+        "sys_flag",
+        "target",
+        "unique_keys",
+    )
+
+    def __init__(
+        self,
+        sender: Sender,
+        code: int,
+        message: Message,
+        body: bytes,
+        properties_text: str,
+        sys_flag: int,
+        unique_keys: tuple[str, ...],
+        timeout_s: float,
+    ) -> None:
+        self._sender = sender
+        self.code = code
+        self.message = message
+        self.body = body
+        self.properties_text = properties_text
+        self.sys_flag = sys_flag
+        self.unique_keys = unique_keys
+        self.target: MessageQueue | None = None
+        self.selector: QueueSelector | None = None
+        self.retries = sender.config.retry_times_when_send_failed
+        self.index = 0
+        self.done: Done = _nobody_waits
+        self.born_timestamp = sender.clock.now_ms()
+        self.begun_at = self.sent_at = sender.clock.monotonic()
+        self.deadline = self.begun_at + timeout_s
+        self.queue: MessageQueue | None = None
+        self.request: RemotingCommand | None = None
+        self.mode = CommunicationMode.SYNC
+        self.batch: Sequence[Message] | None = None
+        """The messages of a batch."""
+        self.observed: SendMessageContext | None = None
+        """The context that hooks got for the current attempt."""
+        self.attempts: list[tuple[str, CometMQError]] | None = None
+        self.stored: list[SendResult] | None = None
+        """Results of an attempt that was stored with a status other than SEND_OK, while another attempt is made."""
+
+    def pin(
+        self,
+        queue: MessageQueue | None,
+        sharding_key: str | None,
+        selector: QueueSelector | None,
+        timeout_s: float | None,
+    ) -> None:
+        """Set the queue, so that an attempt that may have stored the message is the last one, and the time limit."""
+        if queue is not None or selector is not None or sharding_key is not None:
+            self.target = queue
+            self.selector = by_sharding_key(sharding_key) if sharding_key is not None else selector
+            self.retries = 0
+        if timeout_s is not None:
+            self.deadline = self.begun_at + timeout_s
+
+    def answered(self, answer: Answer) -> None:
+        """Take the answer, or the failure of the connection."""
+        self._sender.answered(self, answer)
+
+
+def _certainly_unsent(error: CometMQError) -> bool:
+    """Tell whether the attempt has certainly not stored the message."""
+    return isinstance(error, _NOTHING_SENT) or getattr(error, "code", None) == _BUSY
+
+
+def _nobody_waits(index: int, outcome: list[SendResult] | BaseException) -> None:
+    """Ignore the outcome."""
+
+
+class Sender:
+    """Sends the messages of one producer group."""
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        group: str,
+        config: ProducerConfig,
+        observation: SendObservation | None = None,
+    ) -> None:
+        self.encoder = SendEncoder(group, config, instance.remoting.credentials)
+        self._observation = observation
+        self.config = config
+        self.clock = instance.clock
+        self._instance = instance
+        self._remoting = instance.remoting
+        self._routes = instance.routes
+        self._timer_brokers = TimerBrokers(instance)
+        enabled = config.send_latency_fault_enable
+        self._fault = LatencyFault(instance.clock, config.latency_ladder()) if enabled else None
+        self._detector = None
+        if self._fault is not None and config.start_detector_enable:
+            interval_s, timeout_s = config.detect_interval_s, config.detect_timeout_s
+            self._detector = ReachabilityDetector(instance, self._fault, interval_s, timeout_s)
+        self._robin = RoundRobin(self._fault)
+        self._attempt_s = config.send_msg_max_timeout_per_request_s
+        self.in_flight = 0
+        self._idle: asyncio.Future[None] | None = None
+
+    def start(self, delivery: Delivery) -> None:
+        """Begin a delivery; ``done`` is called also for one that fails at once."""
+        self.in_flight += 1
+        route = self._routes.known(delivery.message.topic)
+        if route is None or not route.write_queues:
+            self._instance.spawn(self._start_unknown(delivery))
+        else:
+            try:
+                self._transmit(delivery, route.write_queues)
+            except BaseException as error:  # a selector may raise anything
+                self._finish(delivery, error)
+
+    async def idle(self) -> None:
+        """Wait until no delivery is under way."""
+        while self.in_flight:
+            self._idle = self._idle or asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._idle)
+
+    def _finish(self, delivery: Delivery, outcome: list[SendResult] | BaseException) -> None:
+        self.in_flight -= 1
+        if not self.in_flight and self._idle is not None:
+            self._idle.set_result(None)
+            self._idle = None
+        delivery.done(delivery.index, outcome)
+
+    async def oneway(
+        self, message: Message, target: MessageQueue | None, selector: QueueSelector | None, unique_key: str
+    ) -> None:
+        """Send without an answer: returns once the message is in the connection's buffer."""
+        encoder = self.encoder
+        text = encoder.properties_text(message, unique_key)
+        body, sys_flag = encoder.packed(message)
+        deadline = self.clock.monotonic() + self.config.send_timeout_s
+        route = await self._routes.find_for_send(message.topic, self.config.default_topic_queue_nums, deadline)
+        queue = self._choose(message, queue_or_fail(route), target, selector, None)
+        address = await self._instance.master_of(queue)
+        connection = await self._remoting.ready(address, deadline)
+        if has_any_delay(message):
+            await self._timer_brokers.demand(address, self.config.send_timeout_s)
+        observation = self._observation
+        if observation is not None:
+            mode = CommunicationMode.ONEWAY
+            observation.left(observation.begin((message,), (unique_key,), body, text, queue, address, mode))
+        if self._remoting.hooks:
+            header = encoder.header(_SEND, queue, text, sys_flag, message.flag, self.clock.now_ms())
+            await self._remoting.invoke_oneway(address, _SEND, header, body)
+        else:
+            opaque = self._remoting.next_opaque()
+            connection.write(
+                encoder.frame(
+                    _SEND, queue, opaque, body, text, sys_flag, message.flag, self.clock.now_ms(), FLAG_ONEWAY
+                )
+            )
+
+    def answered(self, delivery: Delivery, answer: Answer) -> None:
+        """End a delivery by its answer, or begin another attempt."""
+        queue = delivery.queue
+        assert queue is not None
+        if isinstance(answer, RemotingCommand):
+            if delivery.request is not None:
+                self._remoting.look_back(self._routes.master(queue.broker_name) or "", delivery.request, answer)
+            status = STATUS_BY_CODE.get(answer.code)
+            if status is not None:
+                self._stored(delivery, queue, status, answer)
+                return
+            address = self._routes.master(queue.broker_name) or queue.broker_name
+            error: CometMQError = refusal(address, answer.code, answer.remark, f"sending to topic {queue.topic}")
+            again = answer.code in self.config.retry_response_codes and not isinstance(error, AccessDeniedError)
+        else:
+            error, again = answer, True
+        self._failed(delivery, queue.broker_name, error, again)
+
+    def _stored(self, delivery: Delivery, queue: MessageQueue, status: SendStatus, answer: RemotingCommand) -> None:
+        if self._fault is not None:
+            self._fault.note(queue.broker_name, (self.clock.monotonic() - delivery.sent_at) * 1000)
+        fields = answer.ext_fields
+        try:
+            offset_id = fields["msgId"]
+            stored_queue = queue
+            queue_id = fields["queueId"]
+            if queue_id != str(queue.queue_id):
+                stored_queue = MessageQueue(queue.topic, queue.broker_name, int(queue_id))
+            offset = int(fields["queueOffset"])
+            keys = delivery.unique_keys
+            if len(keys) == 1:
+                handle = fields.get("recallHandle")
+                results = [SendResult(status, keys[0], offset_id, stored_queue, offset, handle)]
+            else:
+                ids = offset_id.split(",")
+                results = [
+                    SendResult(status, key, ids[number] if number < len(ids) else "", stored_queue, offset + number)
+                    for number, key in enumerate(keys)
+                ]
+        except (KeyError, ValueError) as error:
+            address = self._routes.master(queue.broker_name) or queue.broker_name
+            failure = RemotingError(
+                address,
+                f"{address} answered a send without the fields of an answer: {fields}",
+                next_step="check that the address is that of a RocketMQ broker",
+            )
+            failure.__cause__ = error
+            self._finish(delivery, delivery.stored or failure)
+            return
+        if self._observation is not None and delivery.observed is not None:
+            self._observation.stored(delivery.observed, results, answer)
+            delivery.observed = None
+        if status is not SendStatus.SEND_OK and self.config.retry_another_broker_when_not_store_ok:
+            delivery.stored = results
+            self._failed(delivery, queue.broker_name, CometMQError(f"stored with status {status.value}"), True)
+            return
+        self._finish(delivery, results)
+
+    def _failed(self, delivery: Delivery, broker_name: str, error: CometMQError, again: bool) -> None:
+        attempts = delivery.attempts = [*(delivery.attempts or ()), (broker_name, error)]
+        if self._observation is not None and delivery.observed is not None:
+            self._observation.failed(delivery.observed, error)
+            delivery.observed = None
+        unsent = _certainly_unsent(error)
+        if self._fault is not None and isinstance(error, ClientError | RemotingError) and (again or unsent):
+            self._fault.note_failure(broker_name)
+            if self._detector is not None and broker_name and isinstance(error, RemotingError):
+                self._detector.watch(broker_name)
+        if again and not unsent:
+            again = sum(not _certainly_unsent(failure) for _, failure in attempts) <= delivery.retries
+        if (again or unsent) and self.clock.monotonic() + self._backoff(delivery) < delivery.deadline:
+            self._instance.spawn(self._again(delivery))
+        elif delivery.stored is not None:
+            self._finish(delivery, delivery.stored)
+        elif len(attempts) == 1:
+            self._finish(delivery, error)
+        else:
+            elapsed = self.clock.monotonic() - delivery.begun_at
+            failure = SendFailedError(delivery.message.topic, tuple(attempts), elapsed)
+            failure.__cause__ = error
+            self._finish(delivery, failure)
+
+    # --- one attempt ---
+
+    def _choose(
+        self,
+        message: Message,
+        queues: Sequence[MessageQueue],
+        target: MessageQueue | None,
+        selector: QueueSelector | None,
+        last_broker: str | None,
+    ) -> MessageQueue:
+        if target is not None:
+            if target.topic != message.topic:
+                raise IllegalMessageError(
+                    f"the queue belongs to topic {target.topic}, the message to {message.topic}",
+                    "choose one of the queues of the message's topic",
+                )
+            return target
+        if selector is not None:
+            return selector(queues, message)
+        return self._robin.choose(message.topic, queues, last_broker)
+
+    def _transmit(self, delivery: Delivery, queues: Sequence[MessageQueue]) -> None:
+        last_broker = delivery.attempts[-1][0] if delivery.attempts else None
+        queue = self._choose(delivery.message, queues, delivery.target, delivery.selector, last_broker)
+        delivery.queue = queue
+        address = self._routes.master(queue.broker_name)
+        connection = None if address is None else self._remoting.live(address)
+        if connection is None or (has_any_delay(delivery.message) and address not in self._timer_brokers):
+            self._instance.spawn(self._transmit_slowly(delivery, queue))
+        else:
+            self._submit(delivery, queue, connection)
+
+    def _observe(self, delivery: Delivery, queue: MessageQueue, address: str) -> None:
+        assert self._observation is not None
+        messages = tuple(delivery.batch or (delivery.message,))
+        body, text = delivery.body, delivery.properties_text
+        delivery.observed = self._observation.begin(
+            messages, delivery.unique_keys, body, text, queue, address, delivery.mode
+        )
+
+    def _submit(self, delivery: Delivery, queue: MessageQueue, connection: ClientConnection) -> None:
+        if self._observation is not None and delivery.observed is None:
+            self._observe(delivery, queue, connection.address)
+        encoder = self.encoder
+        opaque = self._remoting.next_opaque()
+        if self._remoting.hooks:
+            header = encoder.header(
+                delivery.code,
+                queue,
+                delivery.properties_text,
+                delivery.sys_flag,
+                delivery.message.flag,
+                delivery.born_timestamp,
+            )
+            request = self._remoting.request(connection.address, delivery.code, header, delivery.body, None)
+            delivery.request = request
+            opaque, frame = request.opaque, request.encode()
+        else:
+            frame = encoder.frame(
+                delivery.code,
+                queue,
+                opaque,
+                delivery.body,
+                delivery.properties_text,
+                delivery.sys_flag,
+                delivery.message.flag,
+                delivery.born_timestamp,
+            )
+        delivery.sent_at = now = self.clock.monotonic()
+        deadline = delivery.deadline
+        if self._attempt_s:
+            deadline = min(deadline, now + self._attempt_s)
+        connection.submit(opaque, frame, deadline, now, delivery.answered)
+
+    # --- in a task: no route, no connection, another attempt ---
+
+    async def _start_unknown(self, delivery: Delivery) -> None:
+        topic = delivery.message.topic
+        left = delivery.deadline - self.clock.monotonic()
+        try:
+            asking = self._routes.find_for_send(topic, self.config.default_topic_queue_nums, delivery.deadline)
+            route = await wait_for(self.clock, left, asking)
+            self._transmit(delivery, queue_or_fail(route))
+        except TimeoutError as error:
+            late = RemotingTimeoutError(
+                ";".join(self._routes.namesrv),
+                f"no route for topic {topic} in time",
+                next_step="check that the nameserver runs and its address, or give more time",
+            )
+            late.__cause__ = error
+            self._finish(delivery, late)
+        except MasterNotFoundError as error:
+            self._failed(delivery, "", error, True)
+        except BaseException as error:
+            self._finish(delivery, error)
+
+    async def _transmit_slowly(self, delivery: Delivery, queue: MessageQueue) -> None:
+        try:
+            address = await self._instance.master_of(queue)
+            if self._observation is not None:
+                self._observe(delivery, queue, address)
+            connection = await self._remoting.ready(address, delivery.deadline)
+            if has_any_delay(delivery.message):
+                await self._timer_brokers.demand(address, delivery.deadline - self.clock.monotonic())
+            self._submit(delivery, queue, connection)
+        except (SendForbiddenError, DelayNotSupportedError) as error:
+            self._finish(delivery, error)
+        except CometMQError as error:
+            self._failed(delivery, queue.broker_name, error, True)
+        except BaseException as error:
+            self._finish(delivery, error)
+
+    async def _again(self, delivery: Delivery) -> None:
+        topic = delivery.message.topic
+        failed = {broker for broker, _ in delivery.attempts or ()}
+        self._instance.spawn(self._refresh(topic))
+        try:
+            route = await self._routes.get_for_send(topic, self.config.default_topic_queue_nums)
+            pinned = delivery.target is not None or delivery.selector is not None
+            if pinned or all(queue.broker_name in failed for queue in route.write_queues):
+                await self.clock.sleep(self._backoff(delivery))
+                route = self._routes.known(topic) or route
+            self._transmit(delivery, queue_or_fail(route))
+        except MasterNotFoundError as error:
+            self._failed(delivery, "", error, True)
+        except BaseException as error:
+            self._finish(delivery, error)
+
+    def _backoff(self, delivery: Delivery) -> float:
+        """Seconds before a broker that failed is tried again: doubled each time, up to a limit."""
+        doublings = min(len(delivery.attempts or ()) - 1, _MAX_DOUBLINGS)
+        return min(self.config.retry_backoff_s * float(1 << doublings), MAX_BACKOFF_S)
+
+    async def _refresh(self, topic: str) -> None:
+        try:
+            await self._routes.refresh(topic)
+        except CometMQError:
+            return  # the route known so far stays in use

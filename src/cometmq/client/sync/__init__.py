@@ -1,0 +1,24 @@
+"""The same clients without ``await``: each call runs on one event loop in a background thread.
+
+Nothing is implemented twice: a method here is the method of the asynchronous class, waited for.
+"""
+
+from __future__ import annotations
+
+from cometmq.client.sync.clients import (
+    SyncAdmin,
+    SyncLitePullConsumer,
+    SyncProducer,
+    SyncPullConsumer,
+    SyncPushConsumer,
+    SyncTransactionProducer,
+)
+
+__all__ = [
+    "SyncAdmin",
+    "SyncLitePullConsumer",
+    "SyncProducer",
+    "SyncPullConsumer",
+    "SyncPushConsumer",
+    "SyncTransactionProducer",
+]

@@ -1,0 +1,165 @@
+"""The base of the clients without ``await``: one event loop in a background thread, and calls that wait for it."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import functools
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, Concatenate, Final, Generic, NamedTuple, ParamSpec, Self, TypeVar, cast
+
+from cometmq.client.errors import ClientStateError, ForkedError
+from cometmq.loop import fastest_loop
+
+A = TypeVar("A", covariant=True)
+R = TypeVar("R")
+P = ParamSpec("P")
+
+
+STOP_TIMEOUT_S: Final = 5.0
+"""For the loop to end when Python exits; only an async listener that blocks it takes longer."""
+
+
+class _Background:
+    """The event loop that all synchronous clients of a process share, in a daemon thread.
+
+    It stops when Python exits, since a daemon thread that runs longer may crash. Exit handlers of the application that
+    were registered before the first client may use clients even afterwards: the loop then runs in the calling thread,
+    while it waits.
+    """
+
+    def __init__(self) -> None:
+        self._forget()
+        os.register_at_fork(after_in_child=self._forget)
+
+    def _forget(self) -> None:
+        """Start anew: a forked child has neither the thread nor the owner of the lock."""
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_over = False
+
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The running loop."""
+        with self._lock:
+            if self._loop is None:
+                self._loop = fastest_loop()()
+                thread = threading.Thread(target=self._loop.run_forever, name="cometmq-client", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError:  # Python exits and starts no thread any more
+                    self._is_over = True
+                else:
+                    atexit.register(self._stop, self._loop, thread, os.getpid())
+            return self._loop
+
+    def _stop(self, loop: asyncio.AbstractEventLoop, thread: threading.Thread, pid: int) -> None:
+        if pid == os.getpid():
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join(STOP_TIMEOUT_S)
+            self._is_over = True
+
+    @property
+    def is_over(self) -> bool:
+        """Python exits, so the loop runs only while somebody waits."""
+        return self._is_over
+
+    def run(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, R]) -> R:
+        """Wait for a coroutine.
+
+        :raises ClientStateError: Python exits, and a listener blocks the loop.
+        """
+        if not self._is_over:
+            return asyncio.run_coroutine_threadsafe(work, loop).result()
+        with self._lock:
+            if loop.is_running():
+                work.close()
+                raise ClientStateError(
+                    "Python exits, and a listener blocks the event loop of the synchronous clients",
+                    next_step="close clients before the program ends; let async listeners await",
+                )
+            return loop.run_until_complete(work)
+
+
+_BACKGROUND: Final = _Background()
+
+
+class _Raised(NamedTuple):
+    error: BaseException
+
+
+async def _kept(work: Coroutine[Any, Any, R]) -> R | _Raised:
+    """Return the result, or an error that would end the event loop if the task raised it."""
+    try:
+        return await work
+    except (SystemExit, KeyboardInterrupt, asyncio.CancelledError) as error:
+        return _Raised(error)
+
+
+class SyncClient(Generic[A]):
+    """A client without ``await``: the asynchronous client, and the event loop that it runs on."""
+
+    _inner: A
+
+    def _bind(self, make: Callable[[], A]) -> None:
+        self._loop = _BACKGROUND.loop()
+        self._pid = os.getpid()
+
+        async def build() -> A:
+            return make()
+
+        self._inner = self._run(build())
+
+    def __enter__(self) -> Self:
+        self._run(cast(Any, self._inner).__aenter__())
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._run(cast(Any, self._inner).__aexit__(*raised))
+
+    @property
+    def _is_exiting(self) -> bool:
+        """Python exits, so nothing runs in the background."""
+        return _BACKGROUND.is_over
+
+    def _demand_other_thread(self) -> None:
+        if self._pid != os.getpid():
+            raise ForkedError(
+                "any server", "this client belongs to the parent process", next_step="make a new client after the fork"
+            )
+        if threading.current_thread().name == "cometmq-client":
+            raise ClientStateError(
+                "a synchronous client was used on the client's own event loop, which would wait for itself",
+                next_step="use the asynchronous client in async listeners",
+            )
+
+    def _run(self, work: Coroutine[Any, Any, R]) -> R:
+        try:
+            self._demand_other_thread()
+        except (ClientStateError, ForkedError):
+            work.close()
+            raise
+        outcome = _BACKGROUND.run(self._loop, _kept(work))
+        if isinstance(outcome, _Raised):
+            raise outcome.error
+        return outcome
+
+    def _call(self, function: Callable[[], R]) -> R:
+        async def run() -> R:
+            return function()
+
+        return self._run(run())
+
+
+def blocking(
+    method: Callable[Concatenate[A, P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[SyncClient[A], P], R]:
+    """Return the method that calls the asynchronous method and waits for it."""
+
+    @functools.wraps(method)
+    def call(self: SyncClient[A], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        result: R = self._run(getattr(self._inner, method.__name__)(*args, **kwargs))
+        return result
+
+    return call

@@ -1,0 +1,373 @@
+"""Producers, consumers and administration without ``await``."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from functools import partial, wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from cometmq.client.admin import Admin
+from cometmq.client.consumer.config import LitePullConfig, PushConfig
+from cometmq.client.consumer.listener import Listener
+from cometmq.client.consumer.lite_pull_consumer import LitePullConsumer
+from cometmq.client.consumer.pull_consumer import PullConsumer
+from cometmq.client.consumer.push_consumer import PushConsumer
+from cometmq.client.consumer.subscription import ALL, TAG
+from cometmq.client.hooks import CheckForbiddenHook, ConsumeMessageHook, EndTransactionHook, SendMessageHook
+from cometmq.client.producer.producer import Producer
+from cometmq.client.producer.transaction_producer import Checker, LocalTransaction, TransactionProducer
+from cometmq.client.send.config import ProducerConfig, TransactionConfig
+from cometmq.client.send.selection import QueueSelector
+from cometmq.client.send_result import SendResult
+from cometmq.client.sync.base import SyncClient, blocking
+from cometmq.client.trace.context import TraceHeaders, with_trace_context
+from cometmq.message.message import Message
+from cometmq.remoting.bodies import MessageQueue
+from cometmq.remoting.security import Security
+
+PR = TypeVar("PR", bound=Producer)
+R = TypeVar("R")
+P = ParamSpec("P")
+
+
+class _Answer:
+    """The outcome of one send, passed from the loop's thread to the waiting one."""
+
+    __slots__ = ("_arrived", "_outcome")
+
+    def __init__(self) -> None:
+        self._arrived = threading.Lock()
+        self._arrived.acquire()
+        self._outcome: SendResult | BaseException | None = None
+
+    def put(self, outcome: SendResult | BaseException) -> None:
+        self._outcome = outcome
+        self._arrived.release()
+
+    def wait(self) -> SendResult:
+        self._arrived.acquire()
+        outcome = self._outcome
+        if isinstance(outcome, SendResult):
+            return outcome
+        assert outcome is not None
+        raise outcome
+
+
+def spanned(
+    method: Callable[Concatenate[PR, P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[SyncProducer, P], R]:
+    """As :func:`~cometmq.client.sync.base.blocking`; the message gets the span of the calling thread."""
+    waited_for = blocking(method)
+
+    @wraps(method)
+    def call(self: SyncProducer, /, *args: Any, **kwargs: Any) -> R:
+        message, *rest = args or (kwargs.pop("message"),)
+        result: R = waited_for(self, self._in_span(message), *rest, **kwargs)  # type: ignore[arg-type]
+        return result
+
+    return call
+
+
+class SyncProducer(SyncClient[Producer]):
+    """:class:`~cometmq.client.producer.producer.Producer` for code without an event loop; any thread may send."""
+
+    def __init__(
+        self,
+        group: str,
+        namesrv: str | None = None,
+        *,
+        config: ProducerConfig | None = None,
+        send_hooks: Sequence[SendMessageHook] = (),
+        check_forbidden_hooks: Sequence[CheckForbiddenHook] = (),
+        trace_context: TraceHeaders | None = None,
+        security: Security | None = None,
+    ) -> None:
+        self._trace_context = trace_context
+        self._bind(
+            lambda: Producer(
+                group,
+                namesrv,
+                config=config,
+                send_hooks=send_hooks,
+                check_forbidden_hooks=check_forbidden_hooks,
+                security=security,
+            )
+        )
+
+    start = blocking(Producer.start)
+    close = blocking(Producer.close)
+
+    def send(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        sharding_key: str | None = None,
+        selector: QueueSelector | None = None,
+        timeout_s: float | None = None,
+    ) -> SendResult:
+        """As :meth:`Producer.send <cometmq.client.producer.producer.Producer.send>`.
+
+        This makes neither a task nor a future: the loop's thread sends, and releases a lock on the answer.
+        """
+        self._demand_other_thread()
+        message = self._in_span(message)
+        if self._is_exiting:
+            return self._run(
+                self._inner.send(
+                    message, queue=queue, sharding_key=sharding_key, selector=selector, timeout_s=timeout_s
+                )
+            )
+        answer = _Answer()
+        self._loop.call_soon_threadsafe(
+            partial(self._inner.send_then, message, queue, sharding_key, selector, timeout_s, answer.put)
+        )
+        return answer.wait()
+
+    send_oneway = spanned(Producer.send_oneway)
+    request = spanned(Producer.request)
+    reply = blocking(Producer.reply)
+    recall = blocking(Producer.recall)
+    queues = blocking(Producer.queues)
+
+    def send_many(
+        self, messages: Iterable[Message], *, selector: QueueSelector | None = None, max_in_flight: int | None = None
+    ) -> list[SendResult]:
+        """As :meth:`Producer.send_many <cometmq.client.producer.producer.Producer.send_many>`."""
+        todo = self._all_in_span(messages)
+        return self._run(self._inner.send_many(todo, selector=selector, max_in_flight=max_in_flight))
+
+    def send_batch(
+        self, messages: Iterable[Message], *, queue: MessageQueue | None = None, sharding_key: str | None = None
+    ) -> list[SendResult]:
+        """As :meth:`Producer.send_batch <cometmq.client.producer.producer.Producer.send_batch>`."""
+        return self._run(self._inner.send_batch(self._all_in_span(messages), queue=queue, sharding_key=sharding_key))
+
+    def _in_span(self, message: Message) -> Message:
+        """Add the span of this thread to a message; the loop's thread does not know it."""
+        return message if self._trace_context is None else with_trace_context(message, self._trace_context)
+
+    def _all_in_span(self, messages: Iterable[Message]) -> Iterable[Message]:
+        return messages if self._trace_context is None else [self._in_span(message) for message in messages]
+
+
+class SyncTransactionProducer(SyncProducer):
+    """:class:`~cometmq.client.producer.transaction_producer.TransactionProducer` for code without an event loop.
+
+    The local work and the checker are plain functions and run in threads of the producer.
+    """
+
+    _inner: TransactionProducer
+
+    def __init__(
+        self,
+        group: str,
+        execute: LocalTransaction,
+        check: Checker,
+        namesrv: str | None = None,
+        *,
+        config: TransactionConfig | None = None,
+        topics: Sequence[str] = (),
+        send_hooks: Sequence[SendMessageHook] = (),
+        check_forbidden_hooks: Sequence[CheckForbiddenHook] = (),
+        end_transaction_hooks: Sequence[EndTransactionHook] = (),
+        trace_context: TraceHeaders | None = None,
+        security: Security | None = None,
+    ) -> None:
+        self._trace_context = trace_context
+        self._bind(
+            lambda: TransactionProducer(
+                group,
+                execute,
+                check,
+                namesrv,
+                config=config,
+                topics=topics,
+                send_hooks=send_hooks,
+                check_forbidden_hooks=check_forbidden_hooks,
+                end_transaction_hooks=end_transaction_hooks,
+                security=security,
+            )
+        )
+
+    send_in_transaction = spanned(TransactionProducer.send_in_transaction)
+
+
+class SyncPullConsumer(SyncClient[PullConsumer]):
+    """:class:`~cometmq.client.consumer.pull_consumer.PullConsumer` for code without an event loop."""
+
+    def __init__(self, group: str, namesrv: str | None = None, *, security: Security | None = None) -> None:
+        self._bind(lambda: PullConsumer(group, namesrv, security=security))
+
+    start = blocking(PullConsumer.start)
+    close = blocking(PullConsumer.close)
+    queues = blocking(PullConsumer.queues)
+    pull = blocking(PullConsumer.pull)
+    pull_raw = blocking(PullConsumer.pull_raw)
+    committed = blocking(PullConsumer.committed)
+    commit = blocking(PullConsumer.commit)
+
+    def min_offset(self, queue: MessageQueue) -> int:
+        """The first offset that is still stored."""
+        return self._run(self._inner.offsets.min(queue))
+
+    def max_offset(self, queue: MessageQueue) -> int:
+        """The offset of the next message."""
+        return self._run(self._inner.offsets.max(queue))
+
+    def offset_at_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """The offset of the message stored nearest to a time, in ms."""
+        return self._run(self._inner.offsets.at_time(queue, timestamp_ms))
+
+
+class SyncLitePullConsumer(SyncClient[LitePullConsumer]):
+    """:class:`~cometmq.client.consumer.lite_pull_consumer.LitePullConsumer` for code without an event loop."""
+
+    def __init__(
+        self,
+        group: str,
+        namesrv: str | None = None,
+        *,
+        config: LitePullConfig | None = None,
+        consume_hooks: Sequence[ConsumeMessageHook] = (),
+        security: Security | None = None,
+    ) -> None:
+        self._bind(
+            lambda: LitePullConsumer(group, namesrv, config=config, consume_hooks=consume_hooks, security=security)
+        )
+
+    start = blocking(LitePullConsumer.start)
+    close = blocking(LitePullConsumer.close)
+    subscribe = blocking(LitePullConsumer.subscribe)
+    unsubscribe = blocking(LitePullConsumer.unsubscribe)
+    assign = blocking(LitePullConsumer.assign)
+    queues = blocking(LitePullConsumer.queues)
+    poll = blocking(LitePullConsumer.poll)
+    seek = blocking(LitePullConsumer.seek)
+    seek_to_begin = blocking(LitePullConsumer.seek_to_begin)
+    seek_to_end = blocking(LitePullConsumer.seek_to_end)
+    seek_to_time = blocking(LitePullConsumer.seek_to_time)
+    committed = blocking(LitePullConsumer.committed)
+    commit = blocking(LitePullConsumer.commit)
+
+    @property
+    def assignment(self) -> frozenset[MessageQueue]:
+        """The queues that are read now."""
+        return self._call(lambda: self._inner.assignment)
+
+    def position(self, queue: MessageQueue) -> int | None:
+        """The offset of the next poll; ``None`` before it is known."""
+        return self._call(lambda: self._inner.position(queue))
+
+    def pause(self, queues: Iterable[MessageQueue]) -> None:
+        """Return no messages of these queues until :meth:`resume`."""
+        self._call(lambda: self._inner.pause(queues))
+
+    def resume(self, queues: Iterable[MessageQueue]) -> None:
+        """Return messages of these queues again."""
+        self._call(lambda: self._inner.resume(queues))
+
+
+class SyncPushConsumer(SyncClient[PushConsumer]):
+    """:class:`~cometmq.client.consumer.push_consumer.PushConsumer` for code without an event loop.
+
+    The listener is a plain function and runs in threads of the consumer.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        listener: Listener,
+        namesrv: str | None = None,
+        *,
+        config: PushConfig | None = None,
+        consume_hooks: Sequence[ConsumeMessageHook] = (),
+        security: Security | None = None,
+    ) -> None:
+        self._bind(
+            lambda: PushConsumer(
+                group, listener, namesrv, config=config, consume_hooks=consume_hooks, security=security
+            )
+        )
+
+    start = blocking(PushConsumer.start)
+    close = blocking(PushConsumer.close)
+
+    def subscribe(self, topic: str, expression: str = ALL, *, expression_type: str = TAG) -> None:
+        """Consume ``topic``: all of it, tags as ``TagA || TagB``, or by an SQL92 expression on properties."""
+        self._call(lambda: self._inner.subscribe(topic, expression, expression_type=expression_type))
+
+    def unsubscribe(self, topic: str) -> None:
+        """Stop consuming ``topic``."""
+        self._call(lambda: self._inner.unsubscribe(topic))
+
+    @property
+    def assignment(self) -> frozenset[MessageQueue]:
+        """The queues that this member reads now."""
+        return self._call(lambda: self._inner.assignment)
+
+
+class SyncAdmin(SyncClient[Admin]):
+    """:class:`~cometmq.client.admin.Admin` for code without an event loop."""
+
+    def __init__(self, namesrv: str | None = None, *, security: Security | None = None) -> None:
+        self._bind(lambda: Admin(namesrv, security=security))
+
+    cluster_info = blocking(Admin.cluster_info)
+    masters = blocking(Admin.masters)
+    runtime_info = blocking(Admin.runtime_info)
+    ha_status = blocking(Admin.ha_status)
+    broker_config = blocking(Admin.broker_config)
+    update_broker_config = blocking(Admin.update_broker_config)
+    open_transactions = blocking(Admin.open_transactions)
+    resume_transaction = blocking(Admin.resume_transaction)
+    waiting = blocking(Admin.waiting)
+    waiting_messages = blocking(Admin.waiting_messages)
+    timer_check_point = blocking(Admin.timer_check_point)
+    topics = blocking(Admin.topics)
+    create_topic = blocking(Admin.create_topic)
+    put_topic = blocking(Admin.put_topic)
+    until_routed = blocking(Admin.until_routed)
+    delete_topic = blocking(Admin.delete_topic)
+    topic_route = blocking(Admin.topic_route)
+    queues = blocking(Admin.queues)
+    topic_configs = blocking(Admin.topic_configs)
+    topic_stats = blocking(Admin.topic_stats)
+    create_group = blocking(Admin.create_group)
+    groups = blocking(Admin.groups)
+    delete_group = blocking(Admin.delete_group)
+    consumer_ids = blocking(Admin.consumer_ids)
+    create_user = blocking(Admin.create_user)
+    update_user = blocking(Admin.update_user)
+    delete_user = blocking(Admin.delete_user)
+    users = blocking(Admin.users)
+    user = blocking(Admin.user)
+    put_policies = blocking(Admin.put_policies)
+    delete_policies = blocking(Admin.delete_policies)
+    policies = blocking(Admin.policies)
+    policies_of = blocking(Admin.policies_of)
+    consumer_connection = blocking(Admin.consumer_connection)
+    consumer_running_info = blocking(Admin.consumer_running_info)
+    producer_connection = blocking(Admin.producer_connection)
+    groups_of_topic = blocking(Admin.groups_of_topic)
+    consume_progress = blocking(Admin.consume_progress)
+    reset_offset = blocking(Admin.reset_offset)
+    message_by_id = blocking(Admin.message_by_id)
+    query_message = blocking(Admin.query_message)
+
+    def committed(self, group: str, queue: MessageQueue) -> int | None:
+        """The committed offset of a group; ``None`` if there is none."""
+        return self._run(self._inner.offsets.committed(group, queue))
+
+    def commit(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
+        """Commit offsets for a group."""
+        for queue, offset in offsets.items():
+            self._run(self._inner.offsets.commit(group, queue, offset))
+
+    def run(self, work: Callable[[Admin], Coroutine[Any, Any, R]]) -> R:
+        """Wait for a coroutine that needs the asynchronous :class:`Admin`.
+
+        For functions with an ``Admin`` as argument: ``admin.run(lambda asynchronous: way_of(asynchronous, msg_id))``.
+        """
+        return self._run(work(self._inner))

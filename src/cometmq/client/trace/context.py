@@ -1,0 +1,95 @@
+"""W3C trace context in messages: the user properties ``traceparent`` and ``tracestate``.
+
+A producer gets a function that returns the headers of the current span (``trace_context=``); a listener reads them
+with :func:`trace_context_of`. With the package ``opentelemetry-api`` :func:`opentelemetry_headers` and
+:func:`opentelemetry_context` do this for OpenTelemetry.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from cometmq.client.errors import ClientStateError
+from cometmq.message.message import Message, MessageExt
+
+log = logging.getLogger(__name__)
+
+TRACEPARENT: Final = "traceparent"
+TRACESTATE: Final = "tracestate"
+MAX_TRACESTATE_CHARS: Final = 512
+"""Largest value that the standard obliges everybody to pass on."""
+
+TraceHeaders = Callable[[], Mapping[str, str]]
+"""Returns the headers of the current span; empty if there is none."""
+
+_TRACEPARENT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")
+
+
+def with_trace_context(message: Message, headers: TraceHeaders) -> Message:
+    """Return the message with the headers of the current span, unless it has a ``traceparent``.
+
+    An error of ``headers`` is logged, and headers that are not valid are ignored: a trace never stops a message.
+    """
+    if TRACEPARENT in message.properties:
+        return message
+    try:
+        found = valid_headers(headers())
+    except BaseException:
+        log.exception("no trace context for a message to %s", message.topic)
+        return message
+    return msgspec.structs.replace(message, properties={**message.properties, **found}) if found else message
+
+
+def trace_context_of(message: MessageExt) -> dict[str, str]:
+    """Return ``traceparent`` and, if there is one, ``tracestate``; empty if the message has no valid context."""
+    return valid_headers(message.properties)
+
+
+def valid_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return the two headers if they are valid by the standard."""
+    parent = headers.get(TRACEPARENT)
+    if not isinstance(parent, str) or len(parent) > MAX_TRACESTATE_CHARS or _TRACEPARENT.fullmatch(parent) is None:
+        return {}
+    state = headers.get(TRACESTATE)
+    if isinstance(state, str) and 0 < len(state) <= MAX_TRACESTATE_CHARS and state.isascii() and state.isprintable():
+        return {TRACEPARENT: parent, TRACESTATE: state}
+    return {TRACEPARENT: parent}
+
+
+def opentelemetry_headers() -> TraceHeaders:
+    """Return a function that returns the headers of OpenTelemetry's current span.
+
+    :raises ClientStateError: the package ``opentelemetry-api`` is not installed.
+    """
+    propagator = _propagator()
+
+    def headers() -> Mapping[str, str]:
+        carrier: dict[str, str] = {}
+        propagator.inject(carrier)
+        return carrier
+
+    return headers
+
+
+def opentelemetry_context(message: MessageExt) -> Any:
+    """Return OpenTelemetry's ``Context`` of the span that sent the message, the parent of a span of consumption.
+
+    :raises ClientStateError: the package ``opentelemetry-api`` is not installed.
+    """
+    return _propagator().extract(trace_context_of(message))
+
+
+def _propagator() -> Any:
+    try:
+        module = importlib.import_module("opentelemetry.trace.propagation.tracecontext")
+    except ImportError as error:
+        raise ClientStateError(
+            "OpenTelemetry is not installed", next_step="pip install opentelemetry-api, or pass headers of your own"
+        ) from error
+    return module.TraceContextTextMapPropagator()

@@ -1,0 +1,333 @@
+"""Bodies of administration, see :mod:`cometmq.remoting.bodies`."""
+
+from __future__ import annotations
+
+import msgspec
+
+from cometmq.remoting.bodies import Body, DataVersion, MessageQueue, SubscriptionData
+
+
+class HAConnectionRuntimeInfo(Body):
+    """The progress of one slave of a master (``HARuntimeInfo.HAConnectionRuntimeInfo``)."""
+
+    addr: str
+    """``host:port`` of its side of the connection."""
+    slave_ack_offset: int
+    """The end of its log, by its last report."""
+    diff: int
+    """Bytes that it has not reported yet."""
+    in_sync: bool
+    transferred_byte_in_second: int
+    transfer_from_where: int
+    """Log offset of the next transfer."""
+
+
+class HAClientRuntimeInfo(Body):
+    """The replication of a slave (``HARuntimeInfo.HAClientRuntimeInfo``)."""
+
+    master_addr: str
+    """``host:port`` that its master's log comes from."""
+    max_offset: int
+    """The end of its own log."""
+    last_read_timestamp: int = 0
+    """Time of the last transfer, ms since 1970; 0 for none."""
+    is_activated: bool = False
+    """The slave is connected."""
+
+
+class HARuntimeInfo(Body):
+    """The replication of a broker (907, of 5.x)."""
+
+    master: bool
+    master_commit_log_max_offset: int
+    in_sync_slave_nums: int
+    ha_connection_info: list[HAConnectionRuntimeInfo] = []
+    ha_client_runtime_info: HAClientRuntimeInfo | None = None
+    """Of a slave."""
+
+
+class TopicTimerMetrics(Body):
+    """Messages of one topic that wait for their time (``TimerMetrics.Metric``); all but the first two are ours."""
+
+    count: int
+    time_stamp: int
+    first_due_time: int | None = None
+    last_due_time: int | None = None
+    due_within: dict[int, int] | None = None
+    """Seconds → messages that are due in this time."""
+
+
+class TimerMetrics(Body):
+    """Answer to GET_TIMER_METRICS (61)."""
+
+    timing_count: dict[str, TopicTimerMetrics] = {}
+    data_version: DataVersion | None = None
+
+
+class GroupList(Body):
+    """Names of groups."""
+
+    group_list: list[str] = []
+
+
+class Connection(Body):
+    """One connected client."""
+
+    client_id: str
+    client_addr: str
+    language: str
+    version: int
+
+
+class ConsumerConnection(Body):
+    """The members of a consumer group and their subscriptions (203)."""
+
+    connection_set: list[Connection] = []
+    subscription_table: dict[str, SubscriptionData] = {}
+    consume_type: str | None = None
+    message_model: str | None = None
+    consume_from_where: str | None = None
+
+
+class OpenTransaction(Body):
+    """One transaction that is neither committed nor rolled back."""
+
+    half_offset: int
+    """The current offset of its half message in the half queue."""
+    group: str
+    topic: str
+    queue_id: int
+    uniq_key: str
+    begun: int
+    """Milliseconds since 1970."""
+    check_times: int
+    immunity_ms: int | None = None
+    """The message's own delay of the first check."""
+
+
+class OpenTransactions(Body):
+    """Answer to GET_OPEN_TRANSACTIONS (30037)."""
+
+    count: int = 0
+    """Of all groups."""
+    transactions: list[OpenTransaction] = []
+    next_offset: int | None = None
+    """Offset of the next page; missing at the end."""
+
+
+class WaitingMessage(Body):
+    """One message with a delay of its own that waits."""
+
+    topic: str
+    """Its topic; ``?`` if its record is damaged."""
+    queue_id: int
+    due: int
+    """Milliseconds since 1970."""
+    uniq_key: str
+    position: int
+    """Its queue offset in ``rmq_sys_wheel_timer``."""
+    size: int
+    """Bytes of its record."""
+    born: int
+    """Milliseconds since 1970."""
+
+
+class WaitingMessages(Body):
+    """Answer to GET_WAITING_MESSAGES (30038), in the order of due times."""
+
+    messages: list[WaitingMessage] = []
+    next_due: int | None = None
+    """With the next field the place of the next page; missing at the end."""
+    next_position: int | None = None
+
+
+class ProducerConnection(Body):
+    """The members of a producer group (204)."""
+
+    connection_set: list[Connection] = []
+
+
+class ProducerInfo(Body):
+    """One producer in GET_ALL_PRODUCER_INFO (328)."""
+
+    client_id: str
+    remote_ip: str = msgspec.field(name="remoteIP")
+    language: str
+    version: int
+    last_update_timestamp: int
+
+
+class ProducerTableInfo(Body):
+    """All producers by group (328)."""
+
+    data: dict[str, list[ProducerInfo]] = {}
+
+
+class TopicOffset(Body):
+    """Offsets of one queue."""
+
+    min_offset: int
+    max_offset: int
+    last_update_timestamp: int
+
+
+class TopicStatsTable(Body):
+    """Offsets of all queues of a topic (202)."""
+
+    offset_table: dict[MessageQueue, TopicOffset] = {}
+
+
+class OffsetWrapper(Body):
+    """The progress of a group in one queue."""
+
+    broker_offset: int
+    consumer_offset: int
+    last_timestamp: int
+
+
+class ConsumeStats(Body):
+    """The progress of a group (208)."""
+
+    offset_table: dict[MessageQueue, OffsetWrapper] = {}
+    consume_tps: float = 0.0
+
+
+class GetConsumerStatusBody(Body):
+    """Offsets that clients hold (221, 223)."""
+
+    message_queue_table: dict[MessageQueue, int] = {}
+    consumer_table: dict[str, dict[MessageQueue, int]] = {}
+
+
+class BrokerStatsItem(Body):
+    """One number over one window: how much, per second, per call."""
+
+    sum: int
+    tps: float
+    avgpt: float
+
+
+class BrokerStatsData(Body):
+    """One number over the last minute, hour and day (315)."""
+
+    stats_minute: BrokerStatsItem
+    stats_hour: BrokerStatsItem
+    stats_day: BrokerStatsItem
+
+
+class QueueTimeSpan(Body):
+    """The times of a group in one queue (303), in ms since 1970; the texts are local times."""
+
+    message_queue: MessageQueue
+    min_time_stamp: int
+    max_time_stamp: int
+    consume_time_stamp: int
+    delay_time: int
+    min_time_stamp_str: str
+    max_time_stamp_str: str
+    consume_time_stamp_str: str
+
+
+class QueryConsumeTimeSpanBody(Body):
+    """Answer to QUERY_CONSUME_TIME_SPAN (303)."""
+
+    consume_time_span_set: list[QueueTimeSpan] = []
+
+
+class QueryCorrectionOffsetBody(Body):
+    """Offsets by queue id (308)."""
+
+    correction_offsets: dict[int, int] = {}
+
+
+class ConsumeStatsList(Body):
+    """The progress of every group of a broker by topic (317)."""
+
+    consume_stats_list: list[dict[str, list[ConsumeStats]]] = []
+    broker_addr: str | None = None
+    total_diff: int | None = None
+
+
+class ConsumeQueueData(Body):
+    """One unit of a consume queue (321)."""
+
+    physic_offset: int
+    physic_size: int
+    tags_code: int
+    eval: bool = False
+    msg: str | None = None
+
+
+class QueryConsumeQueueResponseBody(Body):
+    """Units of a consume queue, and the subscription of the group that was named (321)."""
+
+    queue_data: list[ConsumeQueueData] = []
+    max_queue_index: int = 0
+    min_queue_index: int = 0
+    subscription_data: SubscriptionData | None = None
+    filter_data: str | None = None
+
+
+class MessageQueueForC(Body):
+    """One queue with its new offset, as clients in C++ read it."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+    offset: int
+
+
+class ResetOffsetBodyForC(Body):
+    """New offsets as a list (220, 222 when the client is written in C++)."""
+
+    offset_table: list[MessageQueueForC] = []
+
+
+class ProcessQueueInfo(Body):
+    """One queue as the consumer that reads it sees it (307); times in ms since 1970, 0 for never."""
+
+    commit_offset: int = 0
+    cached_msg_min_offset: int = 0
+    cached_msg_max_offset: int = 0
+    cached_msg_count: int = 0
+    cached_msg_size_in_mib: int = msgspec.field(default=0, name="cachedMsgSizeInMiB")
+    transaction_msg_min_offset: int = 0
+    transaction_msg_max_offset: int = 0
+    transaction_msg_count: int = 0
+    locked: bool = False
+    try_unlock_times: int = 0
+    last_lock_timestamp: int = 0
+    dropped: bool = msgspec.field(default=False, name="droped")
+    last_pull_timestamp: int = 0
+    last_consume_timestamp: int = 0
+
+
+class ConsumeStatus(Body):
+    """The rates of a consumer in one topic (307)."""
+
+    pull_rt: float = msgspec.field(default=0.0, name="pullRT")
+    pull_tps: float = msgspec.field(default=0.0, name="pullTPS")
+    consume_rt: float = msgspec.field(default=0.0, name="consumeRT")
+    consume_ok_tps: float = msgspec.field(default=0.0, name="consumeOKTPS")
+    consume_failed_tps: float = msgspec.field(default=0.0, name="consumeFailedTPS")
+    consume_failed_msgs: int = 0
+
+
+class ConsumerRunningInfo(Body):
+    """Answer of a consumer to GET_CONSUMER_RUNNING_INFO (307)."""
+
+    properties: dict[str, str] = {}
+    subscription_set: list[SubscriptionData] = []
+    mq_table: dict[MessageQueue, ProcessQueueInfo] = {}
+    status_table: dict[str, ConsumeStatus] = {}
+    jstack: str | None = None
+
+
+class ConsumeMessageDirectlyResult(Body):
+    """Answer of a consumer to CONSUME_MESSAGE_DIRECTLY (309); ``consume_result`` is one of Java's ``CMResult``."""
+
+    order: bool = False
+    auto_commit: bool = True
+    consume_result: str = "CR_SUCCESS"
+    remark: str | None = None
+    spent_time_mills: int = 0

@@ -1,0 +1,405 @@
+"""Typed headers of administration and of nameservers, see :mod:`cometmq.remoting.headers`."""
+
+from __future__ import annotations
+
+from cometmq.remoting.headers import Header, Int32, Int64
+
+
+class CloneGroupOffsetRequestHeader(Header):
+    """CLONE_GROUP_OFFSET (314): offsets of one group are copied to another."""
+
+    src_group: str
+    dest_group: str
+    topic: str | None = None
+    offline: bool = False
+
+
+class ConsumeMessageDirectlyResultRequestHeader(Header):
+    """CONSUME_MESSAGE_DIRECTLY (309): one message is handed to one client of a group."""
+
+    consumer_group: str
+    client_id: str | None = None
+    msg_id: str | None = None
+    broker_name: str | None = None
+
+
+class CreateTopicRequestHeader(Header):
+    """UPDATE_AND_CREATE_TOPIC (17)."""
+
+    topic: str
+    default_topic: str
+    read_queue_nums: Int32
+    write_queue_nums: Int32
+    perm: Int32
+    topic_filter_type: str
+    order: bool
+    topic_sys_flag: Int32 | None = None
+
+
+class DeleteSubscriptionGroupRequestHeader(Header):
+    """DELETE_SUBSCRIPTIONGROUP (207)."""
+
+    group_name: str
+    remove_offset: bool = False
+
+
+class DeleteTopicRequestHeader(Header):
+    """DELETE_TOPIC_IN_BROKER (215)."""
+
+    topic: str
+
+
+class GetBrokerConfigResponseHeader(Header):
+    """Answer to GET_BROKER_CONFIG (26): the configuration data version."""
+
+    version: str
+
+
+class GetConsumeStatsInBrokerHeader(Header):
+    """GET_BROKER_CONSUME_STATS (317)."""
+
+    is_order: bool
+
+
+class GetConsumeStatsRequestHeader(Header):
+    """GET_CONSUME_STATS (208)."""
+
+    consumer_group: str
+    topic: str | None = None
+
+
+class GetConsumerConnectionListRequestHeader(Header):
+    """GET_CONSUMER_CONNECTION_LIST (203)."""
+
+    consumer_group: str
+
+
+class GetConsumerRunningInfoRequestHeader(Header):
+    """GET_CONSUMER_RUNNING_INFO (307)."""
+
+    consumer_group: str
+    client_id: str
+    jstack_enable: bool = False
+
+
+class GetConsumerStatusRequestHeader(Header):
+    """GET_CONSUMER_STATUS_FROM_CLIENT (221) and INVOKE_BROKER_TO_GET_CONSUMER_STATUS (223)."""
+
+    topic: str
+    group: str
+    client_addr: str | None = None
+
+
+class GetOpenTransactionsRequestHeader(Header):
+    """GET_OPEN_TRANSACTIONS (30037), CometMQ's own: ``max_num`` transactions from a half queue offset on."""
+
+    offset: Int64 = 0
+    max_num: Int32 = 100
+    group: str | None = None
+
+
+class GetProducerConnectionListRequestHeader(Header):
+    """GET_PRODUCER_CONNECTION_LIST (204)."""
+
+    producer_group: str
+
+
+class GetTopicStatsInfoRequestHeader(Header):
+    """GET_TOPIC_STATS_INFO (202)."""
+
+    topic: str
+
+
+class GetTopicsByClusterRequestHeader(Header):
+    """GET_TOPICS_BY_CLUSTER (224)."""
+
+    cluster: str
+
+
+class GetWaitingMessagesRequestHeader(Header):
+    """GET_WAITING_MESSAGES (30038), CometMQ's own: ``max_num`` messages from a due time and a position on."""
+
+    begin_time: Int64 = 0
+    position: Int64 = 0
+    end_time: Int64 = 2**63 - 1
+    """Only what is due before this."""
+    topic: str | None = None
+    max_num: Int32 = 100
+
+
+class GetTopicConfigRequestHeader(Header):
+    """GET_TOPIC_CONFIG (351), of 5.x."""
+
+    topic: str
+
+
+class GetSubscriptionGroupConfigRequestHeader(Header):
+    """GET_SUBSCRIPTIONGROUP_CONFIG (352), of 5.x."""
+
+    group: str
+
+
+class QueryTopicsByConsumerRequestHeader(Header):
+    """QUERY_TOPICS_BY_CONSUMER (343), of 5.x."""
+
+    group: str
+
+
+class QueryConsumeQueueRequestHeader(Header):
+    """QUERY_CONSUME_QUEUE (321)."""
+
+    topic: str | None = None
+    queue_id: Int32 = 0
+    index: Int64 = 0
+    count: Int32 = 0
+    consumer_group: str | None = None
+
+
+class QueryConsumeTimeSpanRequestHeader(Header):
+    """QUERY_CONSUME_TIME_SPAN (303)."""
+
+    topic: str
+    group: str
+
+
+class QueryCorrectionOffsetHeader(Header):
+    """QUERY_CORRECTION_OFFSET (308)."""
+
+    compare_group: str
+    topic: str
+    filter_groups: str | None = None
+
+
+class QueryTopicConsumeByWhoRequestHeader(Header):
+    """QUERY_TOPIC_CONSUME_BY_WHO (300)."""
+
+    topic: str
+
+
+class ResetOffsetRequestHeader(Header):
+    """RESET_CONSUMER_CLIENT_OFFSET (220) and INVOKE_BROKER_TO_RESET_OFFSET (222); timestamp in ms, -1 for the end."""
+
+    topic: str
+    group: str
+    timestamp: Int64
+    is_force: bool
+
+
+class ResumeCheckHalfMessageRequestHeader(Header):
+    """RESUME_CHECK_HALF_MESSAGE (323)."""
+
+    msg_id: str | None = None
+
+
+class ViewBrokerStatsDataRequestHeader(Header):
+    """VIEW_BROKER_STATS_DATA (315)."""
+
+    stats_name: str
+    stats_key: str
+
+
+class AddWritePermOfBrokerRequestHeader(Header):
+    """ADD_WRITE_PERM_OF_BROKER (327)."""
+
+    broker_name: str
+
+
+class AddWritePermOfBrokerResponseHeader(Header):
+    """Answer to ADD_WRITE_PERM_OF_BROKER (327)."""
+
+    add_topic_count: int
+
+
+class DeleteKVConfigRequestHeader(Header):
+    """DELETE_KV_CONFIG (102)."""
+
+    namespace: str
+    key: str
+
+
+class DeleteTopicFromNamesrvRequestHeader(Header):
+    """DELETE_TOPIC_IN_NAMESRV (216)."""
+
+    topic: str
+    cluster_name: str | None = None
+
+
+class GetKVConfigRequestHeader(Header):
+    """GET_KV_CONFIG (101)."""
+
+    namespace: str
+    key: str
+
+
+class GetKVConfigResponseHeader(Header):
+    """Answer to GET_KV_CONFIG (101)."""
+
+    value: str | None = None
+
+
+class GetKVListByNamespaceRequestHeader(Header):
+    """GET_KVLIST_BY_NAMESPACE (219)."""
+
+    namespace: str
+
+
+class PutKVConfigRequestHeader(Header):
+    """PUT_KV_CONFIG (100)."""
+
+    namespace: str
+    key: str
+    value: str
+
+
+class QueryDataVersionRequestHeader(Header):
+    """QUERY_DATA_VERSION (322); the body is a DataVersion."""
+
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    broker_id: Int64
+
+
+class QueryDataVersionResponseHeader(Header):
+    """Answer to QUERY_DATA_VERSION (322)."""
+
+    changed: bool
+
+
+class RegisterBrokerRequestHeader(Header):
+    """REGISTER_BROKER (103); bodyCrc32 is 0 or the 31-bit CRC32 of the body."""
+
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    ha_server_addr: str
+    broker_id: Int64
+    compressed: bool = False
+    body_crc32: Int32 | None = None
+
+
+class RegisterBrokerResponseHeader(Header):
+    """Answer to REGISTER_BROKER (103): where a slave finds its master."""
+
+    ha_server_addr: str | None = None
+    master_addr: str | None = None
+
+
+class UnRegisterBrokerRequestHeader(Header):
+    """UNREGISTER_BROKER (104)."""
+
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    broker_id: Int64
+
+
+class WipeWritePermOfBrokerRequestHeader(Header):
+    """WIPE_WRITE_PERM_OF_BROKER (205)."""
+
+    broker_name: str
+
+
+class WipeWritePermOfBrokerResponseHeader(Header):
+    """Answer to WIPE_WRITE_PERM_OF_BROKER (205)."""
+
+    wipe_topic_count: int
+
+
+class CreateAccessConfigRequestHeader(Header):
+    """UPDATE_AND_CREATE_ACL_CONFIG (50): an account of ACL 1.0; lists are joined by commas."""
+
+    access_key: str
+    secret_key: str | None = None
+    white_remote_address: str | None = None
+    admin: bool = False
+    default_topic_perm: str | None = None
+    default_group_perm: str | None = None
+    topic_perms: str | None = None
+    group_perms: str | None = None
+
+
+class DeleteAccessConfigRequestHeader(Header):
+    """DELETE_ACL_CONFIG (51)."""
+
+    access_key: str
+
+
+class UpdateGlobalWhiteAddrsConfigRequestHeader(Header):
+    """UPDATE_GLOBAL_WHITE_ADDRS_CONFIG (53): addresses joined by commas, and the file, empty for ``plain_acl.yml``."""
+
+    global_white_addrs: str
+    acl_file_full_path: str | None = None
+
+
+class GetBrokerAclConfigResponseHeader(Header):
+    """Answer to GET_BROKER_CLUSTER_ACL_INFO (52)."""
+
+    version: str
+    all_acl_file_version: str
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+
+
+class CreateUserRequestHeader(Header):
+    """AUTH_CREATE_USER (3001)."""
+
+    username: str = ""
+
+
+class UpdateUserRequestHeader(Header):
+    """AUTH_UPDATE_USER (3002)."""
+
+    username: str = ""
+
+
+class DeleteUserRequestHeader(Header):
+    """AUTH_DELETE_USER (3003)."""
+
+    username: str = ""
+
+
+class GetUserRequestHeader(Header):
+    """AUTH_GET_USER (3004)."""
+
+    username: str = ""
+
+
+class ListUsersRequestHeader(Header):
+    """AUTH_LIST_USER (3005)."""
+
+    filter: str | None = None
+
+
+class CreateAclRequestHeader(Header):
+    """AUTH_CREATE_ACL (3006): ``User:NAME``."""
+
+    subject: str = ""
+
+
+class UpdateAclRequestHeader(Header):
+    """AUTH_UPDATE_ACL (3007): ``User:NAME``."""
+
+    subject: str = ""
+
+
+class DeleteAclRequestHeader(Header):
+    """AUTH_DELETE_ACL (3008): all policies of ``User:NAME``, or the entry of a resource."""
+
+    subject: str = ""
+    policy_type: str | None = None
+    resource: str | None = None
+
+
+class GetAclRequestHeader(Header):
+    """AUTH_GET_ACL (3009): ``User:NAME``."""
+
+    subject: str = ""
+
+
+class ListAclsRequestHeader(Header):
+    """AUTH_LIST_ACL (3010)."""
+
+    subject_filter: str | None = None
+    resource_filter: str | None = None

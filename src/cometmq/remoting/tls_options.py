@@ -1,0 +1,153 @@
+"""The ``tls.*`` keys of nameserver and broker (``TlsSystemConfig``), and the file ``tls.properties``."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from cometmq.errors import reason_of
+from cometmq.options import ConfigError, Option, load_file, load_options, option, options_of
+from cometmq.remoting.tls import Tls
+
+log = logging.getLogger(__name__)
+
+DISABLED: Final = "disabled"
+PERMISSIVE: Final = "permissive"
+ENFORCING: Final = "enforcing"
+NO_CERTIFICATE: Final = "none"
+OPTIONAL: Final = "optional"
+REQUIRE: Final = "require"
+
+TLS_FILE: Final = "/etc/rocketmq/tls.properties"
+"""The file that servers read if it exists, as Apache's do."""
+
+
+@dataclass(frozen=True)
+class TlsOptions:
+    """TLS of a server: what it takes from clients, and the connections that it opens itself. Files are PEM.
+
+    The base of the configurations; without slots, since these have another base with slots.
+    """
+
+    tls_server_mode: str = option(
+        PERMISSIVE,
+        "disabled: plain text only; permissive: TLS and plain text on one port; enforcing: TLS only.",
+        key="tls.server.mode",
+        choices=(DISABLED, PERMISSIVE, ENFORCING),
+    )
+    tls_server_cert_path: str = option(
+        "", "File of the server's certificate and those of its issuers.", key="tls.server.certPath"
+    )
+    tls_server_key_path: str = option(
+        "", "File of the certificate's key. Empty: the file of the certificate.", key="tls.server.keyPath"
+    )
+    tls_server_key_password: str = option("", "Password of that key.", key="tls.server.keyPassword", secret=True)
+    tls_server_need_client_auth: str = option(
+        NO_CERTIFICATE,
+        "Whether clients are asked for a certificate, and whether they must have one.",
+        key="tls.server.need.client.auth",
+        choices=(NO_CERTIFICATE, OPTIONAL, REQUIRE),
+    )
+    tls_server_auth_client: bool = option(
+        False, "Check the certificates of clients; needs the key before.", key="tls.server.authClient"
+    )
+    tls_server_trust_cert_path: str = option(
+        "", "File of the authorities whose clients are trusted.", key="tls.server.trustCertPath"
+    )
+    tls_test_mode_enable: bool = option(
+        True,
+        "Make a certificate at the start if there is none; no client can check it.",
+        key="tls.test.mode.enable",
+    )
+    tls_enable: bool = option(False, "Connect with TLS to nameservers, and as a slave to the master.", key="tls.enable")
+    tls_client_cert_path: str = option(
+        "", "File of the certificate for servers that ask for one.", key="tls.client.certPath"
+    )
+    tls_client_key_path: str = option(
+        "", "File of its key. Empty: the file of the certificate.", key="tls.client.keyPath"
+    )
+    tls_client_key_password: str = option("", "Password of that key.", key="tls.client.keyPassword", secret=True)
+    tls_client_auth_server: bool = option(
+        True, "Refuse servers without a certificate of a trusted authority.", key="tls.client.authServer"
+    )
+    tls_client_trust_cert_path: str = option(
+        "", "File of these authorities. Empty: those of the system.", key="tls.client.trustCertPath"
+    )
+    tls_client_check_host: bool = option(
+        True,
+        "Refuse servers whose certificate does not name the host.",
+        key="tls.client.checkHost",
+    )
+    tls_config_file: str = option(
+        TLS_FILE, "File with more of these keys, read if it exists; the keys here win.", key="tls.config.file"
+    )
+
+    @property
+    def outgoing_tls(self) -> Tls | None:
+        """The TLS of connections that the server opens."""
+        if not self.tls_enable:
+            return None
+        return Tls(
+            trust_cert_path=self.tls_client_trust_cert_path or None,
+            cert_path=self.tls_client_cert_path or None,
+            key_path=self.tls_client_key_path or None,
+            key_password=self.tls_client_key_password or None,
+            auth_server=self.tls_client_auth_server,
+            check_host=self.tls_client_check_host,
+        )
+
+
+def read_tls_file(path: str) -> tuple[dict[str, Any], list[str]]:
+    """Return the attribute values in a ``tls.properties``, and warnings for unknown keys.
+
+    No values without the default file; another one must exist.
+
+    :raises ConfigError: the file cannot be read, or a value is not allowed.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        if path in ("", TLS_FILE):
+            return {}, []
+        raise ConfigError(f"tls.config.file={path}: {reason_of(error)}", next_step="check the path") from None
+    except (OSError, UnicodeDecodeError) as error:
+        why = reason_of(error) if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ConfigError(f"tls.config.file={path}: {why}", next_step="check the path and its permissions") from None
+    loaded, warnings = load_options(TlsOptions, text, source=path)
+    known = options_of(TlsOptions).values()
+    return {key.name: value for key in known if (value := getattr(loaded, key.name)) != key.default}, warnings
+
+
+def with_tls_file(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attribute values of a configuration, with what they leave open of TLS from its file.
+
+    :raises ConfigError: that file cannot be read, or a value in it is not allowed.
+    """
+    found, warnings = read_tls_file(values.get("tls_config_file", TLS_FILE))
+    for line in warnings:
+        log.warning("%s", line)
+    return found | dict(values)
+
+
+Config = TypeVar("Config", bound=TlsOptions)
+
+
+def load_with_tls(
+    config_type: type[Config],
+    path: str | Path | None,
+    *,
+    overrides: Mapping[str, Any],
+    without_effect: Mapping[str, Option],
+) -> tuple[Config, list[str]]:
+    """Read a configuration as :func:`~cometmq.options.load_file` does, and what it leaves open of TLS from its file.
+
+    :raises ConfigError: a file cannot be read, or a value is not allowed.
+    """
+    loaded, warnings = load_file(config_type, path, overrides=overrides, without_effect=without_effect)
+    values, more = read_tls_file(loaded.tls_config_file)
+    if values:
+        loaded, _ = load_file(config_type, path, overrides=overrides, without_effect=without_effect, defaults=values)
+    return loaded, [*warnings, *more]

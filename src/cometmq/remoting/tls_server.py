@@ -1,0 +1,170 @@
+"""TLS of a server: its certificate, which changes with its files, and the handshakes (``TlsHelper``).
+
+The arithmetic of a handshake takes up to a millisecond, more than a hundred requests. So one thread does it for all
+connections: the event loop goes on, and a flood of handshakes takes no more than one core. Handshakes that have begun
+go before new ones, so that a flood delays them and does not let all of them end by time-out.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Protocol
+
+from cometmq.limits import MAX_HANDSHAKES
+from cometmq.remoting.certificates import self_signed
+from cometmq.remoting.tls import FreshContext, TlsError, load_authorities, load_certificate
+from cometmq.remoting.tls_options import (
+    DISABLED,
+    ENFORCING,
+    NO_CERTIFICATE,
+    REQUIRE,
+    TlsOptions,
+)
+
+log = logging.getLogger(__name__)
+
+_IDLE_SECONDS: Final = 1.0
+"""The thread of the handshakes ends when there was none for so long."""
+
+
+class Ending(Protocol):
+    """A connection, as far as the limit of handshakes is concerned."""
+
+    def abort(self) -> None:
+        """End at once."""
+
+
+class HandshakeThread:
+    """A thread that does one piece of work at a time; it runs only while there is some."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._begun: deque[Callable[[], None]] = deque()
+        self._new: deque[Callable[[], None]] = deque()
+        self._is_running = False
+
+    def submit(self, work: Callable[[], None], *, is_new: bool) -> None:
+        """Do ``work``, which raises nothing, soon; that of handshakes that have begun goes before that of new ones."""
+        with self._changed:
+            (self._new if is_new else self._begun).append(work)
+            if self._is_running:
+                self._changed.notify()
+                return
+            self._is_running = True
+        threading.Thread(target=self._run, name="tls-handshakes", daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                if not self._begun and not self._new and not self._changed.wait(_IDLE_SECONDS):
+                    self._is_running = False
+                    return
+                waiting = self._begun or self._new
+                work = waiting.popleft()
+            work()
+
+
+class ServerTls:
+    """The policy of one process's servers for clients that speak TLS, and for those that do not.
+
+    :raises TlsError: a file cannot be used, or clients need a certificate that nothing checks.
+    """
+
+    def __init__(self, options: TlsOptions) -> None:
+        self._options = options
+        self.takes_tls: Final = options.tls_server_mode != DISABLED
+        self.takes_plain_text: Final = options.tls_server_mode != ENFORCING
+        self.thread: Final = HandshakeThread()
+        self._fresh = FreshContext(
+            self._build,
+            (options.tls_server_cert_path, options.tls_server_key_path, options.tls_server_trust_cert_path),
+        )
+        self._handshakes: dict[Ending, None] = {}
+        """Those under way, in the order in which they began."""
+        self._last_failure = ""
+        if self.takes_tls and (options.tls_server_cert_path or not self.takes_plain_text):
+            self._fresh.current()
+
+    def context(self) -> ssl.SSLContext:
+        """Return the context for a new handshake, of the files as they are now; the handshakes' thread calls it.
+
+        :raises TlsError: there is no certificate.
+        """
+        return self._fresh.current()
+
+    # --- called by transports, on the event loop --------------------------------------------------
+    def began(self, handshake: Ending) -> None:
+        """Count a handshake; when there are too many the oldest ends: each holds memory until its client goes on."""
+        self._handshakes[handshake] = None
+        if len(self._handshakes) > MAX_HANDSHAKES:
+            next(iter(self._handshakes)).abort()
+
+    def ended(self, handshake: Ending) -> None:
+        """Count a handshake no more."""
+        self._handshakes.pop(handshake, None)
+
+    def failed(self, peer: str, error: Exception) -> None:
+        """Log why a handshake failed. A reason on this side is an error, logged once however often it comes again."""
+        if not isinstance(error, TlsError):
+            log.info("no TLS with %s: %s", peer, error)
+        elif str(error) != self._last_failure:
+            self._last_failure = str(error)
+            log.error("no TLS with %s and others: %s", peer, error)
+
+    # --- contexts ---------------------------------------------------------------------------------
+    def _build(self) -> ssl.SSLContext:
+        options = self._options
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.options |= ssl.OP_NO_RENEGOTIATION
+        if options.tls_server_cert_path:
+            load_certificate(
+                context,
+                options.tls_server_cert_path,
+                options.tls_server_key_path or None,
+                options.tls_server_key_password,
+            )
+        elif options.tls_test_mode_enable:
+            _load_self_signed(context)
+        else:
+            raise TlsError(
+                "there is no certificate for TLS", next_step="set tls.server.certPath and tls.server.keyPath"
+            )
+        self._ask_clients(context)
+        return context
+
+    def _ask_clients(self, context: ssl.SSLContext) -> None:
+        options = self._options
+        if options.tls_server_need_client_auth == NO_CERTIFICATE:
+            if options.tls_server_auth_client:
+                log.warning("no client is asked for a certificate: tls.server.need.client.auth=none")
+            return
+        if not options.tls_server_auth_client:
+            if options.tls_server_need_client_auth == REQUIRE:
+                raise TlsError(
+                    "tls.server.need.client.auth=require, and any certificate would do",
+                    next_step="set tls.server.authClient=true and tls.server.trustCertPath",
+                )
+            return  # a certificate that nobody checks need not be asked for
+        is_required = options.tls_server_need_client_auth == REQUIRE
+        context.verify_mode = ssl.CERT_REQUIRED if is_required else ssl.CERT_OPTIONAL
+        if options.tls_server_trust_cert_path:
+            load_authorities(context, options.tls_server_trust_cert_path)
+        else:
+            context.load_default_certs(ssl.Purpose.CLIENT_AUTH)
+
+
+def _load_self_signed(context: ssl.SSLContext) -> None:
+    """Load a new certificate that no client can check, for trying TLS out (``tls.test.mode.enable``)."""
+    log.warning("TLS uses a certificate made just now, which no client can check: set tls.server.certPath")
+    pair = self_signed()
+    with tempfile.TemporaryDirectory() as directory:  # readable by this user only; ssl loads from files
+        file = Path(directory, "pair.pem")
+        file.write_bytes(pair)
+        load_certificate(context, str(file), None, None)

@@ -1,0 +1,220 @@
+"""An archive's table as Delta Lake, by the package ``deltalake``: no JVM, no jars.
+
+A commit is one version of the Delta log: the files that it adds (with their rows, partition values and smallest and
+largest values) and removes, the transaction ``<query id>: <batch id>`` by which Delta's own writers know a batch
+again, and ``cometmq.commit``, all else that the commit says, in its ``commitInfo``.
+
+The upkeep does not use deltalake's own. ``optimize.compact`` names its files at random, and here the name of a file
+says its queue and offsets. ``vacuum`` cannot tell the files of a batch that is about to be committed from those of a
+dead one but by their age: with a short ``--keep`` it would delete the first, with a long one leave the others. It also
+counts in whole hours.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
+
+import msgspec
+import numpy as np
+
+from cometmq.spark.archives.table import (
+    APPENDED,
+    COMPACTED,
+    DELTA,
+    DELTA_LOG,
+    HOUR_MS,
+    Commit,
+    DataFile,
+    file_named,
+    hour_ended_ms,
+    hour_of,
+)
+from cometmq.spark.errors import ArchiveError
+from cometmq.spark.records.columns import ARCHIVE_COLUMNS, MAX_TIME_MS, arrow_schema, milliseconds
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PARTITIONS: Final = ["topic", "hour"]
+_INFO: Final = "cometmq.commit"
+_DIGITS: Final = 20
+"""Digits of a version in the name of its file."""
+_LOOKED_AT: Final = (1, 100, None)
+"""Versions searched for the last commit of an archive job: the last is one, unless another program wrote after it."""
+
+
+class DeltaArchive:
+    """The Delta table in a directory."""
+
+    format = DELTA
+
+    def __init__(self, root: Path) -> None:
+        """Take note of the directory.
+
+        :raises ArchiveError: deltalake is not installed.
+        """
+        self._root = root
+        try:
+            import deltalake
+        except ImportError as error:
+            raise ArchiveError(
+                f"the archive {root} is a Delta table, and the package deltalake is not installed",
+                next_step="pip install 'cometmq[delta]'",
+            ) from error
+        self._delta: Any = deltalake
+
+    def last(self) -> Commit | None:
+        """Read it from the version that an archive job has written last.
+
+        :raises ArchiveError: no version that is still there was written by one.
+        """
+        table = self._open()
+        if table is None:
+            return None
+        for most in _LOOKED_AT:
+            for version in table.history(most):
+                if _INFO in version:
+                    return msgspec.json.decode(version[_INFO], type=Commit)
+        raise ArchiveError(
+            f"the Delta table {self._root} tells of no archive job any more",
+            next_step="its log was cut behind the last one; archive into another directory",
+        )
+
+    def batch_of(self, query_id: str) -> int | None:
+        """Look the query up among the table's transactions."""
+        table = self._open()
+        found: int | None = None if table is None else table.transaction_version(query_id)
+        return found
+
+    def files(self) -> list[DataFile]:
+        """Read them from the table's last version."""
+        import pyarrow as pa
+
+        table = self._open()
+        if table is None:
+            return []
+        rows: list[dict[str, Any]] = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+        return sorted((_file(row) for row in rows), key=lambda file: (file.committed_ms, file.path))
+
+    def commit(self, commit: Commit, removed: Sequence[DataFile]) -> None:
+        """Write the next version; of two writers the first one wins."""
+        from deltalake.exceptions import DeltaError
+        from deltalake.transaction import CommitProperties, RemoveAction, Transaction, create_table_with_add_actions
+
+        moves = commit.kind != COMPACTED
+        actions: list[Any] = [_added(file, moves) for file in commit.files]
+        actions += [
+            RemoveAction(file.path, moves, commit.committed_ms, file.bytes, _partition(file)) for file in removed
+        ]
+        info = msgspec.structs.replace(commit, files=[], removed=[])
+        properties = CommitProperties(
+            custom_metadata={_INFO: msgspec.json.encode(info).decode()},
+            app_transactions=[Transaction(commit.query_id, commit.batch_id, commit.committed_ms)]
+            if commit.kind == APPENDED
+            else None,
+            max_commit_retries=0,
+        )
+        schema = self._delta.Schema.from_arrow(table_schema())
+        table = self._open()
+        try:
+            if table is None:
+                create_table_with_add_actions(
+                    str(self._root), schema, actions, "error", PARTITIONS, "archive", commit_properties=properties
+                )
+            else:
+                table.create_write_transaction(actions, "append", schema, PARTITIONS, commit_properties=properties)
+        except DeltaError as error:
+            raise ArchiveError(
+                f"version {0 if table is None else table.version() + 1} of the Delta table {self._root} could not be "
+                f"written: {error}",
+                next_step="if somebody else wrote to it, run it again; nothing was committed",
+            ) from error
+
+    def removed_since(self, time_ms: int) -> set[str]:
+        """Read the removals in the files of the log.
+
+        :raises ArchiveError: the log has been cleaned up since then, and tells no more which files left.
+        """
+        versions = sorted((self._root / DELTA_LOG).glob("[0-9]" * _DIGITS + ".json"))
+        is_cut = int(versions[0].stem) > 0
+        if is_cut and (begun_ms := _written_ms(versions[0])) > time_ms:
+            raise ArchiveError(
+                f"the log of the Delta table {self._root} begins at {np.datetime64(begun_ms, 'ms')}Z, what was before "
+                "is cleaned up: nothing says which files left the archive before",
+                next_step="give a --keep that does not reach further back; for longer ones raise the table's property "
+                "delta.logRetentionDuration beforehand",
+            )
+        found = set()
+        for path in versions:
+            for line in path.read_bytes().splitlines():
+                action = json.loads(line).get("remove")
+                if action is not None and action.get("deletionTimestamp", time_ms) >= time_ms:
+                    found.add(unquote(action["path"]))
+        return found
+
+    def forget(self, time_ms: int) -> None:
+        """Do nothing: Delta cleans its log by itself, by the table's ``logRetentionDuration``."""
+
+    def _open(self) -> Any:
+        return self._delta.DeltaTable(str(self._root)) if (self._root / DELTA_LOG).is_dir() else None
+
+
+def table_schema() -> pa.Schema:
+    """The columns of an archive's files, and the hour that only their directory says."""
+    import pyarrow as pa
+
+    return arrow_schema(ARCHIVE_COLUMNS).append(pa.field("hour", pa.string()))
+
+
+def _written_ms(version: Path) -> int:
+    """Return the time of a version, ms since 1970: by the clock of the job, or that of another writer."""
+    for line in version.read_bytes().splitlines():
+        if info := json.loads(line).get("commitInfo"):
+            own = msgspec.json.decode(info[_INFO], type=Commit).committed_ms if _INFO in info else None
+            return int(info["timestamp"] if own is None else own)
+    return 0
+
+
+def _partition(file: DataFile) -> dict[str, str | None]:
+    return {"topic": file.topic, "hour": hour_of(file.path)}
+
+
+def _added(file: DataFile, moves: bool) -> Any:
+    from deltalake.transaction import AddAction
+
+    place = {"brokerName": file.broker, "queueId": file.queue_id}
+    stats = {
+        "numRecords": file.rows,
+        "minValues": place | {"queueOffset": file.first} | _stored_at(file.min_store_ms),
+        "maxValues": place | {"queueOffset": file.end - 1} | _stored_at(file.max_store_ms),
+        "nullCount": {"body": file.bad_bodies},
+    }
+    return AddAction(file.path, file.bytes, _partition(file), file.committed_ms, moves, json.dumps(stats))
+
+
+def _stored_at(time_ms: int) -> dict[str, str]:
+    """Return a bound of ``storeTimestamp``; none after the year 9999, which Delta's log cannot express."""
+    if not 0 <= time_ms <= MAX_TIME_MS:
+        return {}
+    return {"storeTimestamp": f"{np.datetime64(time_ms, 'ms')}Z"}
+
+
+def _file(row: dict[str, Any]) -> DataFile:
+    path = unquote(row["path"])
+    times = (row.get("min.storeTimestamp"), row.get("max.storeTimestamp"))
+    end_ms = hour_ended_ms(path)
+    return file_named(
+        path,
+        row["num_records"],
+        row["size_bytes"],
+        (
+            end_ms - HOUR_MS if times[0] is None else milliseconds(times[0]),
+            end_ms - 1 if times[1] is None else milliseconds(times[1]),
+        ),
+        row["null_count.body"] or 0,
+        row["modification_time"],
+    )

@@ -1,0 +1,174 @@
+"""The data files of an archive: one writer of a queue, which deals its messages to the files of their hours.
+
+A file is written under a name of its own in a directory that no reader looks at; the commit puts it where it belongs
+(:mod:`.log`). So no task can touch what is committed, also not one that is still running when its batch, repeated
+elsewhere, is.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from cometmq.durable import flush_file
+from cometmq.spark.archives.table import HOUR_MS, WRITING, DataFile
+from cometmq.spark.records.queues import Queue
+
+_ROW_GROUP_BYTES: Final = 32 * 1024 * 1024
+"""Arrow bytes gathered into one row group."""
+_OPEN_HOURS: Final = 3
+"""Files of a range open at once. Store times rise, so older hours rarely come again; they then get another file."""
+_DICTIONARY: Final = (
+    *("topic", "brokerName", "queueId", "tags", "flag", "sysFlag", "bornHost", "storeHost", "reconsumeTimes"),
+    *("preparedTransactionOffset", "properties.key_value.key"),
+)
+"""Columns with few distinct values; a dictionary would not help the others."""
+_STATISTICS: Final = ("topic", "queueId", "queueOffset", "keys", "uniqKey", "tags", "bornTimestamp", "storeTimestamp")
+
+_TRIED_BYTES: Final = 256 * 1024
+"""Bytes of bodies that are compressed as a trial: a third of a millisecond for each file."""
+_TOO_FEW_BYTES: Final = 4096
+"""Fewer bytes say nothing about the other bodies."""
+_WORTH_WHILE: Final = 0.97
+
+
+class QueueWriter:
+    """Spreads messages of one queue over the files of their hours."""
+
+    def __init__(
+        self,
+        root: Path,
+        queue: Queue,
+        schema: Any,
+        *,
+        writing: str = WRITING,
+        flush: Callable[[Path], None] = flush_file,
+    ) -> None:
+        """``flush``: called with each file that is whole, which must not be committed before it is flushed."""
+        self._root = root
+        self._queue = queue
+        self._schema = schema
+        self._writing = writing
+        self._flush = flush
+        self._open: dict[int, _PartFile] = {}
+        self._written: list[DataFile] = []
+
+    def add(self, batch: Any) -> None:
+        """Write messages whose offsets follow those of before."""
+        hours = batch.column("storeTimestamp").cast(pa.int64()).to_numpy() // (HOUR_MS * 1000)
+        edges = [0, *(np.flatnonzero(np.diff(hours)) + 1).tolist(), batch.num_rows]
+        for first, end in pairwise(edges):
+            hour = int(hours[first])
+            if hour not in self._open:
+                if len(self._open) == _OPEN_HOURS:
+                    self._finish(min(self._open))
+                self._open[hour] = _PartFile(self._root, self._queue, self._schema, self._writing)
+            self._open[hour].add(batch.slice(first, end - first))
+
+    def close(self) -> list[DataFile]:
+        """Finish the files and return them, with the paths where they wait for their commit."""
+        for hour in sorted(self._open):
+            self._finish(hour)
+        return self._written
+
+    def _finish(self, hour: int) -> None:
+        file = self._open.pop(hour).close()
+        self._flush(self._root / file.path)
+        self._written.append(file)
+
+
+class _PartFile:
+    """One Parquet file: messages of a queue and an hour."""
+
+    def __init__(self, root: Path, queue: Queue, schema: Any, writing: str) -> None:
+        self._queue = queue
+        self._name = f"{writing}/{uuid.uuid4().hex}.parquet"
+        self._path = root / self._name
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._writer: Any = None
+        self._schema = schema
+        self._gathered: list[Any] = []
+        self._gathered_bytes = 0
+        self._rows = self._bad_bodies = 0
+        self._first = self._last = self._min_us = self._max_us = -1
+
+    def add(self, batch: Any) -> None:
+        offsets = batch.column("queueOffset")
+        times = pc.min_max(batch.column("storeTimestamp").cast(pa.int64())).as_py()
+        if not self._rows:
+            self._first, self._min_us, self._max_us = offsets[0].as_py(), times["min"], times["max"]
+        self._last = offsets[-1].as_py()
+        self._min_us, self._max_us = min(self._min_us, times["min"]), max(self._max_us, times["max"])
+        self._rows += batch.num_rows
+        self._bad_bodies += batch.column("body").null_count
+        self._gathered.append(batch)
+        self._gathered_bytes += batch.nbytes
+        if self._gathered_bytes >= _ROW_GROUP_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._gathered:
+            if self._writer is None:
+                largest = max(self._gathered, key=lambda batch: batch.nbytes)
+                self._writer = self._opened(packed=shrinks(largest.column("body")))
+            self._writer.write_table(pa.Table.from_batches(self._gathered, self._schema))
+            self._gathered, self._gathered_bytes = [], 0
+
+    def _opened(self, *, packed: bool) -> Any:
+        codecs = dict.fromkeys(_leaves(self._schema), "zstd") | ({} if packed else {"body": "none"})
+        return pq.ParquetWriter(
+            self._path,
+            self._schema,
+            compression=codecs,
+            use_dictionary=list(_DICTIONARY),
+            write_statistics=list(_STATISTICS),
+        )
+
+    def close(self) -> DataFile:
+        self._flush()
+        self._writer.close()
+        return DataFile(
+            path=self._name,
+            topic=self._queue.topic,
+            broker=self._queue.broker,
+            queue_id=self._queue.queue_id,
+            first=self._first,
+            end=self._last + 1,
+            rows=self._rows,
+            bytes=self._path.stat().st_size,
+            min_store_ms=self._min_us // 1000,
+            max_store_ms=self._max_us // 1000,
+            bad_bodies=self._bad_bodies,
+        )
+
+
+def shrinks(bodies: Any) -> bool:
+    """Return True if zstd is worth its time: on compressed or encrypted bodies it wastes a third of the work.
+
+    :param bodies: Arrow binary array, of which a part in the middle is tried.
+    """
+    _, offsets, data = bodies.buffers()
+    if data is None:
+        return True
+    ends = memoryview(offsets).cast("i")
+    first, end = ends[bodies.offset], ends[bodies.offset + len(bodies)]
+    begin = max(first, (first + end - _TRIED_BYTES) // 2)
+    tried = data.slice(begin, min(end - begin, _TRIED_BYTES))
+    return tried.size < _TOO_FEW_BYTES or bool(pa.compress(tried, codec="zstd").size < tried.size * _WORTH_WHILE)
+
+
+def _leaves(schema: Any) -> Iterator[str]:
+    """The columns of a Parquet file."""
+    for field in schema:
+        if pa.types.is_map(field.type):
+            yield from (f"{field.name}.key_value.key", f"{field.name}.key_value.value")
+        else:
+            yield field.name

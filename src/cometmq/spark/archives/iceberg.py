@@ -1,0 +1,394 @@
+"""An archive's table as Apache Iceberg, by the package ``pyiceberg``: no JVM, no jars.
+
+A commit is one swap of the table's metadata: a snapshot with the files added and removed, and the table's properties
+``cometmq.commit`` (the commit without its files) and ``cometmq.batch.<query id>``, so that they outlive the expiry of
+snapshots. The snapshot's summary names query and batch too.
+
+``_iceberg.json`` in the archive's directory names the catalog of the table; without one that pyiceberg is configured
+for it is an SQL catalog in ``_catalog.db`` beside it. Files keep their places below the directory, as with the other
+formats; Iceberg's partitions are the topic and the hour of ``storeTimestamp``.
+
+Data files are described as pyiceberg's ``parquet_file_to_data_file`` does, except for the bounds of times: pyiceberg
+reads these as Python's ``datetime``, which ends with the year 9999, and clocks of producers and brokers may say
+anything. Here they stay microseconds. The hours of partitions, which pyiceberg writes as text too, end with the
+calendar: later times are in its last hour, and every predicate that names a time of the calendar finds them.
+
+pyiceberg expires the snapshots (:meth:`IcebergArchive.forget`). It has neither compaction nor a search for files that
+no snapshot names: those are by hand, in :mod:`cometmq.spark.jobs.archive.upkeep` and
+:meth:`.log.ArchiveLog.sweep`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from cometmq.durable import replace_file
+from cometmq.spark.archives.table import APPENDED, ICEBERG, ICEBERG_POINTER, Commit, DataFile, TableFormat, file_named
+from cometmq.spark.errors import ArchiveError
+from cometmq.spark.records.columns import ARCHIVE_COLUMNS, BY_NAME
+
+T = TypeVar("T")
+
+OWN_CATALOG: Final = "_catalog.db"
+DEFAULT_TABLE: Final = "cometmq.archive"
+_COMMIT: Final = "cometmq.commit"
+_BATCH: Final = "cometmq.batch."
+_KIND: Final = "cometmq.kind"
+_AT: Final = "cometmq.committed-ms"
+_NAMES: Final = "schema.name-mapping.default"
+_COUNTED: Final = ("topic", "queueId", "queueOffset", "keys", "uniqKey", "tags", "bornTimestamp", "storeTimestamp")
+"""Columns whose smallest and largest values Iceberg keeps; the files have statistics of these alone."""
+_PROPERTIES: Final = {
+    "commit.retry.num-retries": "0",
+    "commit.manifest-merge.enabled": "true",
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.metrics.default": "none",
+    **{f"write.metadata.metrics.column.{name}": "full" for name in _COUNTED},
+}
+
+
+class _Pointer(msgspec.Struct, frozen=True):
+    """The table's name, and the catalog that pyiceberg is configured for, or none for our own."""
+
+    catalog: str | None
+    table: str
+
+
+class IcebergArchive:
+    """The Iceberg table of a directory."""
+
+    format = ICEBERG
+
+    def __init__(self, root: Path, wanted: TableFormat | None) -> None:
+        """Take note of where the table is, or shall be.
+
+        :raises ArchiveError: pyiceberg is not installed, or the archive's table is another than ``wanted``.
+        """
+        self._root = root
+        try:
+            import pyiceberg.catalog
+        except ImportError as error:
+            raise ArchiveError(
+                f"the archive {root} is an Iceberg table, and the package pyiceberg is not installed",
+                next_step="pip install 'cometmq[iceberg]'",
+            ) from error
+        self._load_catalog: Any = pyiceberg.catalog.load_catalog
+        path = root / ICEBERG_POINTER
+        asked = None
+        if wanted is not None and (wanted.catalog is not None or wanted.table is not None):
+            asked = _Pointer(wanted.catalog, wanted.table or DEFAULT_TABLE)
+        if path.exists():
+            self._pointer = msgspec.json.decode(path.read_bytes(), type=_Pointer)
+            if asked is not None and asked != self._pointer:
+                raise ArchiveError(
+                    f"the archive {root} is table {self._pointer.table} of "
+                    f"{self._pointer.catalog or 'its own catalog'}, not {asked.table} of {asked.catalog}",
+                    next_step="leave --catalog and --table out to go on with it",
+                )
+        else:
+            self._pointer = asked or _Pointer(None, DEFAULT_TABLE)
+
+    def last(self) -> Commit | None:
+        """Read it from the table's properties."""
+        table = self._open()
+        text = None if table is None else table.properties.get(_COMMIT)
+        return None if text is None else msgspec.json.decode(text, type=Commit)
+
+    def batch_of(self, query_id: str) -> int | None:
+        """Look the query up in the table's properties."""
+        table = self._open()
+        text = None if table is None else table.properties.get(_BATCH + query_id)
+        return None if text is None else int(text)
+
+    def files(self) -> list[DataFile]:
+        """Read them from the manifests of the current snapshot."""
+        table = self._open()
+        if table is None or table.current_snapshot() is None:
+            return []
+        times = {of.snapshot_id: _committed_ms(of) for of in table.metadata.snapshots if _said(of, _KIND) == APPENDED}
+        at = table.schema().find_field("storeTimestamp").field_id
+        found = []
+        for entry in _entries(table, table.current_snapshot()):
+            file = entry.data_file
+            edges = (_milliseconds(file.lower_bounds[at]), _milliseconds(file.upper_bounds[at]))
+            came_ms = times.get(entry.snapshot_id, 0)
+            place = self._place(file.file_path)
+            found.append(file_named(place, file.record_count, file.file_size_in_bytes, edges, 0, came_ms))
+        return sorted(found, key=lambda file: (file.committed_ms, file.path))
+
+    def commit(self, commit: Commit, removed: Sequence[DataFile]) -> None:
+        """Swap the metadata; of two writers the first one wins."""
+        from pyiceberg.exceptions import CommitFailedException
+
+        table = self._open() or self._create()
+        info = msgspec.structs.replace(commit, files=[], removed=[], covered=[])
+        properties = {_NAMES: table.schema().name_mapping.model_dump_json()}  # files know no ids of columns
+        properties |= {_COMMIT: msgspec.json.encode(info).decode(), _BATCH + commit.query_id: str(commit.batch_id)}
+        summary = {
+            "cometmq.query": commit.query_id,
+            "cometmq.batch": str(commit.batch_id),
+            _KIND: commit.kind,
+            _AT: str(commit.committed_ms),
+        }
+        gone = {self._location(file.path) for file in removed}
+        try:
+            with table.transaction() as change:
+                change.set_properties(properties)
+                if gone or commit.files:
+                    made = change.update_snapshot(snapshot_properties=summary)
+                    with made.overwrite() if gone else made.merge_append() as snapshot:
+                        for entry in _entries(table, table.current_snapshot()) if gone else ():
+                            if entry.data_file.file_path in gone:
+                                snapshot.delete_data_file(entry.data_file)
+                        for new in commit.files:
+                            location = self._location(new.path)
+                            snapshot.append_data_file(iceberg_file(table.io, change.table_metadata, location))
+        except CommitFailedException as error:
+            raise ArchiveError(
+                f"the Iceberg table {self._pointer.table} of {self._root} could not be changed: {error}",
+                next_step="somebody else wrote to it; run it again, nothing was committed",
+            ) from error
+
+    def removed_since(self, time_ms: int) -> set[str]:
+        """Look at all snapshots that are there and were current then or later."""
+        table = self._open()
+        if table is None:
+            return set()
+        return {
+            self._place(entry.data_file.file_path)
+            for snapshot in _current_since(table, time_ms)
+            for entry in _entries(table, snapshot)
+        }
+
+    def forget(self, time_ms: int) -> None:
+        """Expire the snapshots that were current before this time alone."""
+        table = self._open()
+        if table is None:
+            return
+        current = {snapshot.snapshot_id for snapshot in _current_since(table, time_ms)}
+        current |= {ref.snapshot_id for ref in table.metadata.refs.values()}
+        old = [of.snapshot_id for of in table.metadata.snapshots if of.snapshot_id not in current]
+        if old:
+            table.maintenance.expire_snapshots().by_ids(old).commit()
+
+    # The catalog ----------------------------------------------------------------------------------
+
+    @cached_property
+    def _catalog(self) -> Any:
+        if self._pointer.catalog is not None:
+            try:
+                return _made(lambda: self._load_catalog(self._pointer.catalog))
+            except ValueError as error:
+                raise ArchiveError(
+                    f"pyiceberg is configured for no catalog of the name {self._pointer.catalog}: {error}",
+                    next_step="describe it in ~/.pyiceberg.yaml, on driver and executors",
+                ) from error
+        own = {"type": "sql", "uri": f"sqlite:///{self._root / OWN_CATALOG}", "warehouse": f"file://{self._root}"}
+        return _made(lambda: self._load_catalog("archive", **own))
+
+    def _open(self) -> Any:
+        """Return the table as it is now; None if it was not made yet.
+
+        :raises ArchiveError: the directory is not where it was made.
+        """
+        from pyiceberg.exceptions import NoSuchTableError
+
+        if not (self._root / ICEBERG_POINTER).exists():
+            return None
+        try:
+            table = self._catalog.load_table(self._pointer.table)
+        except NoSuchTableError:
+            return None
+        except FileNotFoundError as error:
+            raise self._moved(str(error)) from error
+        if table.metadata.location != self._location(""):
+            raise self._moved(f"it was made in {table.metadata.location}")
+        return table
+
+    def _moved(self, reason: str) -> ArchiveError:
+        return ArchiveError(
+            f"the Iceberg table {self._pointer.table} is not one of {self._root}: {reason}",
+            next_step="Iceberg names files by their whole paths: put the directory, or a link to it, where it was "
+            "made, and name it so; or archive anew into another directory",
+        )
+
+    def _create(self) -> Any:
+        """Make the table, empty: a job that is killed behind this finds it so.
+
+        The pointer comes last: until then others see no archive here.
+        """
+        from pyiceberg.exceptions import TableAlreadyExistsError
+        from pyiceberg.partitioning import PartitionField, PartitionSpec
+        from pyiceberg.transforms import HourTransform, IdentityTransform
+
+        namespace = self._pointer.table.rpartition(".")[0]
+        if namespace:
+            _made(lambda: self._catalog.create_namespace_if_not_exists(namespace))
+        schema = _schema()
+        spec = PartitionSpec(
+            PartitionField(schema.find_field("topic").field_id, 1000, IdentityTransform(), "topic"),
+            PartitionField(schema.find_field("storeTimestamp").field_id, 1001, HourTransform(), "hour"),
+        )
+        place = self._location("")
+        try:
+            table = self._catalog.create_table(self._pointer.table, schema, place, spec, properties=_PROPERTIES)
+        except TableAlreadyExistsError as error:
+            table = self._catalog.load_table(self._pointer.table)
+            if table.metadata.location != place or table.current_snapshot() is not None:
+                raise ArchiveError(
+                    f"the catalog has a table {self._pointer.table} already, which is no archive in {self._root}",
+                    next_step="name another with --table",
+                ) from error
+        replace_file(self._root / ICEBERG_POINTER, msgspec.json.encode(self._pointer))
+        return table
+
+    def _location(self, path: str) -> str:
+        return f"file://{self._root}/{path}".rstrip("/")
+
+    def _place(self, location: str) -> str:
+        prefix = f"file://{self._root}/"
+        if not location.startswith(prefix):
+            raise ArchiveError(
+                f"the Iceberg table {self._pointer.table} names {location}, which lies outside of {self._root}",
+                next_step="Iceberg names files by their whole paths: put the archive where it was made",
+            )
+        return location.removeprefix(prefix)
+
+
+def _made(make: Callable[[], T]) -> T:
+    """Open or make something in a catalog; if that fails, once more.
+
+    SQL catalogs look first whether it is there, and fail if another job makes it between that and their turn.
+    """
+    try:
+        return make()
+    except ValueError:
+        raise
+    except Exception:
+        return make()
+
+
+def _schema() -> Any:
+    """The columns of an archive's files, in Iceberg's types."""
+    from pyiceberg import types
+    from pyiceberg.schema import Schema
+
+    count = len(ARCHIVE_COLUMNS)
+    known = {
+        "string": types.StringType(),
+        "int": types.IntegerType(),
+        "bigint": types.LongType(),
+        "binary": types.BinaryType(),
+        "timestamp": types.TimestamptzType(),
+        "map<string,string>": types.MapType(
+            key_id=count + 1,
+            key_type=types.StringType(),
+            value_id=count + 2,
+            value_type=types.StringType(),
+            value_required=False,
+        ),
+    }
+    return Schema(
+        *(
+            types.NestedField(number, name, known[BY_NAME[name].type], required=False)
+            for number, name in enumerate(ARCHIVE_COLUMNS, 1)
+        )
+    )
+
+
+def _entries(table: Any, snapshot: Any) -> Iterable[Any]:
+    for manifest in snapshot.manifests(table.io):
+        yield from manifest.fetch_manifest_entry(table.io)
+
+
+def _said(snapshot: Any, name: str) -> str | None:
+    said: str | None = None if snapshot.summary is None else snapshot.summary.additional_properties.get(name)
+    return said
+
+
+def _committed_ms(snapshot: Any) -> int:
+    """Return the time of a snapshot, by the clock of the job that made it."""
+    return int(_said(snapshot, _AT) or snapshot.timestamp_ms)
+
+
+def _current_since(table: Any, time_ms: int) -> list[Any]:
+    """Return the snapshots that were current at ``time_ms`` or later."""
+    snapshots = sorted(table.metadata.snapshots, key=lambda of: of.sequence_number or 0)
+    ended = [_committed_ms(following) for following in snapshots[1:]]
+    return [of for of, end in zip(snapshots, [*ended, time_ms], strict=False) if end >= time_ms]
+
+
+def _milliseconds(stored: bytes) -> int:
+    """A bound of ``storeTimestamp``: microseconds, little-endian."""
+    return int.from_bytes(stored, "little", signed=True) // 1000
+
+
+_TIMES: Final = ("bornTimestamp", "storeTimestamp")
+_CALENDAR_US: Final = (-62_135_596_800_000_000, 253_402_300_799_999_999)
+"""Beginning of the year 1 and end of the year 9999."""
+
+
+def iceberg_file(io: Any, metadata: Any, location: str) -> Any:
+    """Describe the Parquet file at ``location``, by its footer, for the table with this metadata.
+
+    :param io: pyiceberg's ``FileIO`` of the table.
+    """
+    import pyarrow.parquet as pq
+    from pyiceberg.io.pyarrow import (
+        MetricModeTypes,
+        MetricsMode,
+        compute_statistics_plan,
+        data_file_statistics_from_parquet_metadata,
+        parquet_path_to_id_mapping,
+    )
+    from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+
+    file, schema = io.new_input(location), metadata.schema()
+    with file.open() as opened:
+        footer = pq.read_metadata(opened)
+    ids = parquet_path_to_id_mapping(schema)
+    plan = compute_statistics_plan(schema, metadata.properties)
+    for name in _TIMES:
+        plan[ids[name]] = replace(plan[ids[name]], mode=MetricsMode(MetricModeTypes.COUNTS))
+    counted = data_file_statistics_from_parquet_metadata(
+        parquet_metadata=footer, stats_columns=plan, parquet_column_mapping=ids
+    )
+    counted.column_aggregates.update({ids[name]: _bounds(footer, name, _CALENDAR_US) for name in _TIMES})
+    partition = counted.partition(metadata.spec(), schema)
+    counted.column_aggregates.update({ids[name]: _bounds(footer, name) for name in _TIMES})
+    return DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=location,
+        file_format=FileFormat.PARQUET,
+        partition=partition,
+        file_size_in_bytes=len(file),
+        sort_order_id=None,
+        spec_id=metadata.default_spec_id,
+        equality_ids=None,
+        key_metadata=None,
+        **counted.to_serialized_dict(),
+    )
+
+
+def _bounds(footer: Any, name: str, limits: tuple[int, int] = (-(1 << 63), (1 << 63) - 1)) -> Any:
+    """The smallest and the largest time of a column, as pyiceberg holds them."""
+    from pyiceberg.io.pyarrow import StatsAggregator
+    from pyiceberg.types import TimestamptzType
+
+    bounds = StatsAggregator(TimestamptzType(), "INT64")
+    for group in map(footer.row_group, range(footer.num_row_groups)):
+        for column in map(group.column, range(group.num_columns)):
+            if column.path_in_schema == name:
+                bounds.update_min(_clipped(column.statistics.min_raw, *limits))
+                bounds.update_max(_clipped(column.statistics.max_raw, *limits))
+    return bounds
+
+
+def _clipped(value: int, least: int, most: int) -> int:
+    return min(max(value, least), most)

@@ -1,0 +1,424 @@
+"""The log of an archive: which files belong to it, and how far each queue is archived.
+
+Files and offsets are committed in one transaction of the archive's table (:mod:`.table`). Tasks write files into a
+directory that no reader looks at (:mod:`.files`); the commit moves them into their places. So a committed file is
+never written to again. A job that is killed at any point leaves at most files that no commit names: readers do not
+see them, the next run removes or overwrites them, and ``vacuum`` removes them. Each commit also sums up everything
+before it, so that the last one says where every queue stands. A batch that would overlap, or that belongs to another
+query, is refused.
+
+Three locks end with their processes: a job that archives holds ``_lock``; one that compacts, expires or vacuums holds
+``_upkeep_lock``, so that both can run side by side; ``_commit_lock`` is held only from reading the last commit until
+the next one is written.
+
+:func:`read_archive` reads the committed files back, and :func:`record_of` makes the stored record of a row again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from cometmq.clock import SYSTEM_CLOCK, Clock
+from cometmq.durable import flush_directory
+from cometmq.message.hosts import encode_host, parse_address
+from cometmq.message.record import encode_record
+from cometmq.spark.archives.table import (
+    COMMITS,
+    COMPACTED,
+    DELTA,
+    DELTA_LOG,
+    EXPIRED,
+    ICEBERG,
+    ICEBERG_POINTER,
+    JOINING,
+    PARQUET,
+    WRITING,
+    ArchiveTable,
+    Commit,
+    Covered,
+    DataFile,
+    ParquetArchive,
+    QueueTotals,
+    TableFormat,
+    advanced,
+    merged,
+    part_path,
+    without,
+)
+from cometmq.spark.errors import ArchiveError, OptionError
+from cometmq.spark.options import demand_present
+from cometmq.spark.records.columns import ARCHIVE_DDL, milliseconds
+from cometmq.spark.records.queues import Offsets, Queue
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+REMOVED_KEPT_MS: Final = 7 * 24 * 3_600_000
+"""Time that compacted or expired files stay on the disk for readers of an older version: Delta's default."""
+WRITING_SPARED_MS: Final = 24 * 3_600_000
+"""Age at which a file without a commit no longer belongs to a batch that a running job is about to commit."""
+LOCK: Final = "_lock"
+_UPKEEP_LOCK: Final = "_upkeep_lock"
+_COMMIT_LOCK: Final = "_commit_lock"
+
+
+class ArchiveLog:
+    """The commits of the archive in a directory, in every format."""
+
+    def __init__(
+        self, root: str | Path, wanted: TableFormat | str | None = None, *, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
+        """Look at what is there.
+
+        :param wanted: format of an archive that is not there yet, or its name; Parquet if left out.
+        :raises OptionError: there is no such format.
+        :raises ArchiveError: the archive has another format than ``wanted``, or its package is missing.
+        """
+        self.root = Path(root).absolute()
+        self._table = table_at(self.root, wanted)
+        self._clock = clock
+
+    # Reading --------------------------------------------------------------------------------------
+
+    @property
+    def format(self) -> str:
+        """Name of the format that its table has."""
+        return self._table.format
+
+    def last(self) -> Commit | None:
+        """Read the last commit, if there is one; its files may be left out."""
+        return self._table.last()
+
+    def files(self) -> list[DataFile]:
+        """List every file that belongs to the archive."""
+        return self._table.files()
+
+    def queues(self) -> list[QueueTotals]:
+        """Sum up each queue over all commits."""
+        last = self.last()
+        return [] if last is None else last.queues
+
+    def next_offsets(self) -> Offsets:
+        """Return the offset behind the last archived one of each queue."""
+        return {of.queue: of.next for of in self.queues()}
+
+    def holds(self, query_id: str, batch_id: int) -> bool:
+        """Return True if a batch is committed; batches of a query are committed in order."""
+        committed = self._table.batch_of(query_id)
+        return committed is not None and committed >= batch_id
+
+    def last_batch_of(self, query_id: str) -> int | None:
+        """Find the last batch that a query committed here; None if it never did."""
+        return self._table.batch_of(query_id)
+
+    def demand_any(self, topics: Iterable[str] = ()) -> None:
+        """Demand that there is an archive in the directory.
+
+        :param topics: that must be in it.
+        :raises OptionError: nothing was ever committed here, or nothing of one of the topics.
+        """
+        last = self.last()
+        if last is None:
+            raise OptionError(f"{self.root} holds no archive", next_step="make one: cometmq pipeline archive")
+        there = {of.topic for of in last.queues}
+        beginning = f"the archive {self.root} has no topic"
+        demand_present(topics, there, beginning, next_step=f"it has {', '.join(sorted(there))}")
+
+    # Writing --------------------------------------------------------------------------------------
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the archive for one writer; the lock goes with the process, however it ends.
+
+        What an earlier one has written and not committed is removed.
+
+        :raises ArchiveError: another process holds it.
+        """
+        with locked(self.root):
+            self.discard(WRITING)
+            yield
+
+    @contextmanager
+    def kept_up(self) -> Iterator[None]:
+        """Hold the archive for one upkeep, beside a job that may archive into it.
+
+        :raises ArchiveError: another process holds it.
+        """
+        with locked(self.root, _UPKEEP_LOCK):
+            yield
+
+    def discard(self, place: str) -> None:
+        """Remove what an earlier run has written in ``place`` and not committed; for who holds that place's lock."""
+        for path in self.root.glob(f"{place}/*.parquet"):
+            path.unlink(missing_ok=True)
+
+    def append(
+        self,
+        query_id: str,
+        batch_id: int,
+        covered: Iterable[Covered],
+        files: Sequence[DataFile],
+        lost: Iterable[Covered] = (),
+    ) -> Commit | None:
+        """Commit a batch, also an empty one; None if it is committed already.
+
+        :param lost: offsets within ``covered`` whose messages were gone before they could be read.
+        :raises ArchiveError: it overlaps what is archived, or one of its files is not there.
+        """
+        joined = merged(covered)
+        for file in files:
+            self._demand_file(file)
+        with locked(self.root, _COMMIT_LOCK, wait=True):
+            last = self.last()
+            if last is not None and self.holds(query_id, batch_id):
+                return None
+            queues, gaps = advanced([] if last is None else last.queues, joined, files)
+            now = self._clock.now_ms()
+            new = [msgspec.structs.replace(file, committed_ms=now) for file in self._placed(files)]
+            commit = Commit(
+                sequence=0 if last is None else last.sequence + 1,
+                query_id=query_id,
+                batch_id=batch_id,
+                committed_ms=now,
+                covered=joined,
+                files=new,
+                queues=queues,
+                gaps=[*gaps, *map(str, merged(lost))],
+            )
+            self._table.commit(commit, [])
+        return commit
+
+    def replace(self, old: Sequence[DataFile], new: Sequence[DataFile]) -> None:
+        """Put files in the place of others that hold the same messages.
+
+        :raises ArchiveError: they are not as many messages of the same queues, or an old one left the archive.
+        """
+        for file in new:
+            self._demand_file(file)
+        if _rows(old) != _rows(new):
+            raise ArchiveError(f"{len(new)} new files do not hold what {len(old)} old ones do: nothing was changed")
+        with locked(self.root, _COMMIT_LOCK, wait=True):
+            self._take(COMPACTED, old, new)
+
+    def expire(self, old: Sequence[DataFile]) -> None:
+        """Take files out of the archive; how far each queue is archived stays as it is.
+
+        :raises ArchiveError: one of them left the archive meanwhile.
+        """
+        with locked(self.root, _COMMIT_LOCK, wait=True):
+            self._take(EXPIRED, old, [])
+
+    def _take(self, kind: str, old: Sequence[DataFile], new: Sequence[DataFile]) -> None:
+        last = self.last()
+        there = {file.path: file for file in self.files()}
+        gone = [there.pop(file.path) for file in old if file.path in there]
+        if last is None or len(gone) != len(old):
+            raise ArchiveError(
+                f"{len(old) - len(gone)} files left the archive {self.root} meanwhile", next_step="run it again"
+            )
+        queues = last.queues if kind == COMPACTED else without(last.queues, gone, there.values())
+        new = self._placed(new)
+        commit = msgspec.structs.replace(
+            last,
+            sequence=last.sequence + 1,
+            committed_ms=self._clock.now_ms(),
+            covered=[],
+            files=new,
+            queues=queues,
+            gaps=[],
+            kind=kind,
+            removed=[],
+        )
+        self._table.commit(commit, gone)
+
+    def _placed(self, files: Iterable[DataFile]) -> list[DataFile]:
+        """Put files that tasks have written where they belong, in the order of their names."""
+        placed = []
+        for file in files:
+            path = part_path(file.queue, file.min_store_ms, file.first, file.end)
+            (self.root / path).parent.mkdir(parents=True, exist_ok=True)
+            (self.root / file.path).replace(self.root / path)
+            placed.append(msgspec.structs.replace(file, path=path))
+        hours = {(self.root / file.path).parent for file in placed}
+        for directory in {above for hour in hours for above in (hour, hour.parent, self.root)}:
+            flush_directory(directory)
+        return sorted(placed, key=lambda file: file.path)
+
+    def _demand_file(self, file: DataFile) -> None:
+        path = self.root / file.path
+        if not path.is_file() or path.stat().st_size != file.bytes:
+            raise ArchiveError(
+                f"an executor wrote {path} with {file.bytes} bytes, but the driver does not see it so",
+                next_step="the archive's directory must be the same for driver and executors",
+            )
+
+    def sweep(self, *, keep_ms: int = REMOVED_KEPT_MS, dry_run: bool = False) -> list[tuple[str, int]]:
+        """Delete data files that the table does not name; return their paths, relative to the archive, and sizes.
+
+        While a job archives, files that no commit has named yet stay until they are a day old.
+
+        :param keep_ms: files that left the archive within this time stay.
+        :raises ArchiveError: another upkeep is under way.
+        :raises OptionError: there is no archive here.
+        """
+        self.demand_any()
+        with self.kept_up(), locked_if_free(self.root) as alone:
+            now = self._clock.now_ms()
+            found = [
+                path
+                for pattern in ("topic=*/hour=*/*", f"{WRITING}/*.parquet", f"{JOINING}/*.parquet")
+                for path in sorted(self.root.glob(pattern))
+            ]
+            with locked(self.root, _COMMIT_LOCK, wait=True):  # so that no file is put into its place meanwhile
+                if not dry_run:
+                    self._table.forget(now - keep_ms)
+                needed = {file.path for file in self.files()} | self._table.removed_since(now - keep_ms)
+                orphans = []
+                for path in found:
+                    name, about = str(path.relative_to(self.root)), _stat_of(path)
+                    if name in needed or about is None:
+                        continue
+                    if alone or about.st_mtime * 1000 < now - WRITING_SPARED_MS:
+                        orphans.append((name, about.st_size))
+                if not dry_run:
+                    for name, _ in orphans:
+                        (self.root / name).unlink(missing_ok=True)
+            return orphans
+
+
+def table_at(root: Path, wanted: TableFormat | str | None) -> ArchiveTable:
+    """Return the table in a directory; a new one has the ``wanted`` format, by default Parquet.
+
+    :raises OptionError: there is no such format.
+    :raises ArchiveError: the directory holds an archive of another format, or the format's package is missing.
+    """
+    found = _found(root)
+    wanted = TableFormat(wanted) if isinstance(wanted, str) else wanted
+    if wanted is not None:
+        wanted.check()
+        if found is not None and found != wanted.name:
+            raise ArchiveError(
+                f"{root} holds an archive of format {found}, not {wanted.name}",
+                next_step=f"go on with --format {found}, or archive into another directory",
+            )
+    name = found or (wanted.name if wanted is not None else PARQUET)
+    if name == DELTA:
+        from cometmq.spark.archives.delta import DeltaArchive
+
+        return DeltaArchive(root)
+    if name == ICEBERG:
+        from cometmq.spark.archives.iceberg import IcebergArchive
+
+        return IcebergArchive(root, wanted)
+    return ParquetArchive(root)
+
+
+def _found(root: Path) -> str | None:
+    if (root / DELTA_LOG).is_dir():
+        return DELTA
+    if (root / ICEBERG_POINTER).exists():
+        return ICEBERG
+    return PARQUET if (root / COMMITS).is_dir() else None
+
+
+@contextmanager
+def locked(directory: Path, name: str = LOCK, *, wait: bool = False) -> Iterator[None]:
+    """Hold a directory, which is made when it is not there, for one writer; the lock goes with the process.
+
+    :param name: of the lock; others can be held beside it.
+    :param wait: until it is free.
+    :raises ArchiveError: another process holds it.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / name).open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ArchiveError(
+                f"another job is writing to {directory}", next_step="wait for it, or write to another directory"
+            ) from error
+        yield
+
+
+@contextmanager
+def locked_if_free(directory: Path) -> Iterator[bool]:
+    """Hold a directory if no other process does; gives whether it is held."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / LOCK).open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+
+
+def _stat_of(path: Path) -> os.stat_result | None:
+    """The stat of a file; None if it does not exist any more."""
+    try:
+        return path.stat()
+    except FileNotFoundError:
+        return None
+
+
+def _rows(files: Sequence[DataFile]) -> dict[Queue, int]:
+    rows: dict[Queue, int] = {}
+    for file in files:
+        rows[file.queue] = rows.get(file.queue, 0) + file.rows
+    return rows
+
+
+def read_archive(spark: SparkSession, directory: str | Path) -> DataFrame:
+    """Return the messages of an archive, whatever its format, as a DataFrame with every column of the source.
+
+    It shows what was committed when it was called; later commits need another call.
+
+    :raises ArchiveError: the package of the archive's format is not installed.
+    """
+    log = ArchiveLog(directory)
+    return read_files(spark, log.root, log.files())
+
+
+def read_files(spark: SparkSession, root: Path, files: Iterable[DataFile]) -> DataFrame:
+    """Return the messages in some files of the archive at ``root``."""
+    paths = [str(root / file.path) for file in files]
+    if not paths:
+        return spark.createDataFrame([], ARCHIVE_DDL)
+    return spark.read.schema(ARCHIVE_DDL).parquet(*paths)
+
+
+def record_of(row: Mapping[str, Any]) -> bytes:
+    """Return the stored record of an archived message, byte for byte as its broker had it; ``row`` has every column."""
+    times = {name: milliseconds(row[name]) for name in ("bornTimestamp", "storeTimestamp")}
+    body = bytes(row["body"] if row["storedBody"] is None else row["storedBody"])
+    return encode_row({**row, **times}, body, row["propertiesText"], row["sysFlag"])
+
+
+def encode_row(row: Mapping[str, Any], body: bytes, properties_text: str, sys_flag: int) -> bytes:
+    """Return the stored record of a row whose times are ms since 1970, with this body and these properties.
+
+    :raises ValueError: the properties are too long.
+    """
+    return encode_record(
+        topic=row["topic"],
+        queue_id=row["queueId"],
+        queue_offset=row["queueOffset"],
+        physical_offset=row["physicalOffset"],
+        body=body,
+        properties_text=properties_text,
+        flag=row["flag"],
+        sys_flag=sys_flag,
+        born_timestamp=row["bornTimestamp"],
+        born_host=encode_host(*parse_address(row["bornHost"])),
+        store_timestamp=row["storeTimestamp"],
+        store_host=encode_host(*parse_address(row["storeHost"])),
+        reconsume_times=row["reconsumeTimes"],
+        prepared_transaction_offset=row["preparedTransactionOffset"],
+    )

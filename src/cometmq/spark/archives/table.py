@@ -1,0 +1,382 @@
+"""The commits of an archive, the interface of the tables that hold them, and the Parquet table.
+
+A data file holds messages of one queue and one hour of store time; its name says which::
+
+    topic=<topic>/hour=<YYYY-MM-DD-HH>/part-<broker>-<queue>-<first>-<end>.parquet
+
+Names follow from what is inside, so a batch that is written again gets the same names.
+
+A Parquet archive keeps its commits as JSON beside its files, ``_commits/<sequence>.json``. A file belongs to the
+archive exactly if a commit names it and no later one removes it. A commit is written to another name, synced and
+renamed, so it appears whole or not at all.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol, TypeVar
+from urllib.parse import quote, unquote
+
+import msgspec
+import numpy as np
+
+from cometmq.durable import replace_file
+from cometmq.spark.errors import ArchiveError, OptionError
+from cometmq.spark.records.queues import OffsetRange, Queue
+
+T = TypeVar("T")
+
+PARQUET: Final = "parquet"
+DELTA: Final = "delta"
+ICEBERG: Final = "iceberg"
+FORMATS: Final = (PARQUET, DELTA, ICEBERG)
+
+COMMITS: Final = "_commits"
+"""Directory of a Parquet archive's commits."""
+DELTA_LOG: Final = "_delta_log"
+ICEBERG_POINTER: Final = "_iceberg.json"
+"""File with the name of the catalog that has the table of an archive."""
+WRITING: Final = "_writing"
+"""Directory where tasks of the archive job write files; no commit names them there."""
+JOINING: Final = "_joining"
+"""The directory where tasks of the upkeep write."""
+APPENDED: Final = "append"
+"""Kind of a commit that adds messages."""
+COMPACTED: Final = "compact"
+"""Kind of a commit that replaces files by others with the same messages."""
+EXPIRED: Final = "expire"
+"""Kind of a commit that removes files."""
+HOUR_MS: Final = 3_600_000
+_PLACE: Final = re.compile(r"topic=([^/]+)/hour=([^/]+)/[^/]+")
+_PART: Final = re.compile(r"topic=([^/]+)/hour=([^/]+)/part-([^/]*)-(\d+)-(\d{20})-(\d{20})\.parquet")
+
+
+class DataFile(msgspec.Struct, frozen=True):
+    """One Parquet file: messages of a queue from offset ``first`` to before ``end``, all of one hour."""
+
+    path: str
+    """Relative to the archive's directory: its place, or before the commit where a task has written it."""
+    topic: str
+    broker: str
+    queue_id: int
+    first: int
+    end: int
+    rows: int
+    bytes: int
+    min_store_ms: int
+    max_store_ms: int
+    bad_bodies: int
+    """Known when the file is committed; Iceberg does not keep it."""
+    committed_ms: int = 0
+    """Time of the commit of its last message, ms since 1970; 0 if it is unknown."""
+
+    @property
+    def queue(self) -> Queue:
+        """The queue whose messages it holds."""
+        return Queue(self.topic, self.broker, self.queue_id)
+
+
+class _OfQueue(msgspec.Struct, frozen=True):
+    topic: str
+    broker: str
+    queue_id: int
+
+    @property
+    def queue(self) -> Queue:
+        """The queue."""
+        return Queue(self.topic, self.broker, self.queue_id)
+
+
+class Covered(_OfQueue, frozen=True):
+    """Offsets of a queue that a batch has read, with or without messages."""
+
+    first: int
+    end: int
+
+    @classmethod
+    def of(cls, part: OffsetRange) -> Covered:
+        """Make it of a range."""
+        return cls(*part.queue, part.first, part.end)
+
+    def __str__(self) -> str:
+        return f"{self.queue} [{self.first}, {self.end})"
+
+
+class QueueTotals(_OfQueue, frozen=True):
+    """The messages of a queue in an archive: ``rows`` with ``first <= offset < next``."""
+
+    first: int
+    next: int
+    rows: int
+    expired_to: int = 0
+    """If hours interleave, retention takes out messages behind ``first`` too: those before this offset …"""
+    expired_before_ms: int = 0
+    """… that were stored before this time, ms since 1970. Both are 0 if there are none."""
+
+
+class Commit(msgspec.Struct, frozen=True):
+    """One transaction of the archive."""
+
+    sequence: int
+    query_id: str
+    """Id of the query, or the run, that brought messages last: in this commit or before it."""
+    batch_id: int
+    committed_ms: int
+    covered: list[Covered]
+    files: list[DataFile]
+    """The files that it adds."""
+    queues: list[QueueTotals]
+    """Totals of the archive after this commit."""
+    gaps: list[str]
+    """Offsets that were skipped, because their messages were gone."""
+    kind: str = APPENDED
+    removed: list[str] = []
+    """Paths of files that leave the archive."""
+
+    @property
+    def rows(self) -> int:
+        """Messages in this batch."""
+        return sum(file.rows for file in self.files)
+
+
+def part_path(queue: Queue, store_ms: int, first: int, end: int) -> str:
+    """Name the file of some messages of a queue, relative to the archive's directory.
+
+    :param store_ms: the store time of any of them, ms since 1970; years beyond 9999, which brokers with a wrong clock
+        write, have as many digits as they need.
+    """
+    hour = str(np.datetime64(store_ms // HOUR_MS, "h")).replace("T", "-")
+    directory = f"topic={quote(queue.topic, safe='')}/hour={hour}"
+    return f"{directory}/part-{quote(queue.broker, safe='')}-{queue.queue_id}-{first:020d}-{end:020d}.parquet"
+
+
+def hour_of(path: str) -> str:
+    """Return the hour of store time in the name of a data file."""
+    return _parsed(path)[2]
+
+
+def hour_ended_ms(path: str) -> int:
+    """Return the end of the hour of a data file, ms since 1970."""
+    day, _, hour = hour_of(path).rpartition("-")
+    return (int(np.datetime64(f"{day}T{hour}", "h").astype(np.int64)) + 1) * HOUR_MS
+
+
+def place_of(path: str) -> tuple[str, str]:
+    """Return topic and hour of a file in the place of data files; empty for other files."""
+    match = _PLACE.fullmatch(path)
+    return ("", "") if match is None else (unquote(match[1]), match[2])
+
+
+def file_named(path: str, rows: int, size: int, times: tuple[int, int], bad_bodies: int, committed_ms: int) -> DataFile:
+    """Return a data file by its name and a table's metadata.
+
+    :param times: the first and the last store time in it, ms since 1970.
+    :raises ArchiveError: its name is not one that an archive job gives.
+    """
+    match = _parsed(path)
+    topic, broker = unquote(match[1]), unquote(match[3])
+    places = (int(match[4]), int(match[5]), int(match[6]))
+    return DataFile(path, topic, broker, *places, rows, size, *times, bad_bodies, committed_ms)
+
+
+def _parsed(path: str) -> re.Match[str]:
+    match = _PART.fullmatch(path)
+    if match is None:
+        raise ArchiveError(
+            f"the table names {path}, which no archive job has written",
+            next_step="an archive's table is written by cometmq pipeline archive alone; restore the version before",
+        )
+    return match
+
+
+def merged(covered: Iterable[Covered]) -> list[Covered]:
+    """Join neighbouring offsets of each queue; tasks may have shared a queue."""
+    joined: list[Covered] = []
+    for part in sorted(covered, key=lambda c: (c.topic, c.broker, c.queue_id, c.first)):
+        before = joined[-1] if joined else None
+        if before is not None and before.queue == part.queue and before.end == part.first:
+            joined[-1] = msgspec.structs.replace(before, end=part.end)
+        else:
+            joined.append(part)
+    return joined
+
+
+def advanced(
+    totals: Sequence[QueueTotals], covered: Sequence[Covered], files: Sequence[DataFile]
+) -> tuple[list[QueueTotals], list[str]]:
+    """Return the totals after a batch, and the gaps before it.
+
+    :raises ArchiveError: some of it is archived already.
+    """
+    found = {of.queue: of for of in totals}
+    rows: dict[Queue, int] = {}
+    for file in files:
+        rows[file.queue] = rows.get(file.queue, 0) + file.rows
+    gaps: list[str] = []
+    for part in covered:
+        queue = part.queue
+        before = found.get(queue) or QueueTotals(*queue, part.first, part.first, 0)
+        if part.first < before.next:
+            raise ArchiveError(
+                f"{queue} is archived up to offset {before.next}, and this batch would add it again from {part.first}",
+                next_step="if the topic was deleted and made anew, archive it into another directory; otherwise use "
+                "the checkpoint that wrote the archive, or a new one",
+            )
+        if part.first > before.next:
+            gaps.append(f"{queue} [{before.next}, {part.first})")
+        found[queue] = msgspec.structs.replace(before, next=part.end, rows=before.rows + rows.pop(queue, 0))
+    return [found[queue] for queue in sorted(found)], gaps
+
+
+def without(totals: Sequence[QueueTotals], gone: Iterable[DataFile], left: Iterable[DataFile]) -> list[QueueTotals]:
+    """Return the totals after hours have left; how far each queue is archived stays as it was.
+
+    :param left: the files that stay.
+    """
+    taken: dict[Queue, list[DataFile]] = {}
+    for file in gone:
+        taken.setdefault(file.queue, []).append(file)
+    first: dict[Queue, int] = {}
+    for file in left:
+        first[file.queue] = min(file.first, first.get(file.queue, file.first))
+    return [_without(of, taken[of.queue], first.get(of.queue, of.next)) if of.queue in taken else of for of in totals]
+
+
+def _without(of: QueueTotals, gone: Sequence[DataFile], first: int) -> QueueTotals:
+    expired_to = max(of.expired_to, *(file.end for file in gone))
+    before_ms = max(of.expired_before_ms, *(hour_ended_ms(file.path) for file in gone))
+    expired = (expired_to, before_ms) if expired_to > first else (0, 0)
+    rows = of.rows - sum(file.rows for file in gone)
+    return msgspec.structs.replace(of, first=first, rows=rows, expired_to=expired[0], expired_before_ms=expired[1])
+
+
+@dataclass(frozen=True)
+class TableFormat:
+    """The format of an archive's table."""
+
+    name: str = PARQUET
+    catalog: str | None = None
+    """With Iceberg: a catalog that pyiceberg is configured for; without one the table has its own, in the directory."""
+    table: str | None = None
+    """With Iceberg: namespace and name of the table."""
+
+    def check(self) -> None:
+        """Demand that there is such a format.
+
+        :raises OptionError: there is not, or it has no catalogs.
+        """
+        if self.name not in FORMATS:
+            raise OptionError(f"an archive has no format {self.name!r}", next_step=f"it has {', '.join(FORMATS)}")
+        if self.name != ICEBERG and (self.catalog is not None or self.table is not None):
+            raise OptionError(f"catalog and table are for Iceberg, not for {self.name}")
+        if self.catalog is not None and self.table is None:
+            raise OptionError(
+                f"catalog {self.catalog} needs the name of a table", next_step="as in --table lake.orders"
+            )
+
+
+class ArchiveTable(Protocol):
+    """The interface of an archive's table for its log. A commit appears whole or not at all."""
+
+    format: str
+
+    def last(self) -> Commit | None:
+        """Read the last commit, without its files."""
+
+    def batch_of(self, query_id: str) -> int | None:
+        """Find the last batch that a query committed here; None if it never did."""
+
+    def files(self) -> list[DataFile]:
+        """List the files that belong to the archive now."""
+
+    def commit(self, commit: Commit, removed: Sequence[DataFile]) -> None:
+        """Add ``commit.files`` and let go of ``removed``, together with all else that the commit says.
+
+        :raises ArchiveError: somebody else has changed the table meanwhile; nothing was committed.
+        """
+
+    def removed_since(self, time_ms: int) -> set[str]:
+        """Name the files that left at this time or later, ms since 1970."""
+
+    def forget(self, time_ms: int) -> None:
+        """Delete versions of the table that were not current from this time on, if it keeps versions."""
+
+
+_DIGITS: Final = 20
+
+
+class ParquetArchive:
+    """The commits in a directory."""
+
+    format = PARQUET
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def last(self) -> Commit | None:
+        """Read the last commit.
+
+        :raises ArchiveError: it is damaged.
+        """
+        sequences = self._sequences()
+        return self._read(sequences[-1]) if sequences else None
+
+    def batch_of(self, query_id: str) -> int | None:
+        """Look for the query from the last commit back."""
+        for sequence in reversed(self._sequences()):
+            commit = self._read(sequence)
+            if commit.query_id == query_id:
+                return commit.batch_id
+        return None
+
+    def files(self) -> list[DataFile]:
+        """Add up all commits."""
+        found: dict[str, DataFile] = {}
+        for commit in self._commits():
+            for path in commit.removed:
+                del found[path]
+            for file in commit.files:
+                at = file.committed_ms or commit.committed_ms
+                found[file.path] = msgspec.structs.replace(file, committed_ms=at)
+        return list(found.values())
+
+    def commit(self, commit: Commit, removed: Sequence[DataFile]) -> None:
+        """Write the commit."""
+        whole = msgspec.structs.replace(commit, removed=[file.path for file in removed])
+        replace_file(self._path(commit.sequence), msgspec.json.format(msgspec.json.encode(whole), indent=1))
+
+    def removed_since(self, time_ms: int) -> set[str]:
+        """Look at all commits."""
+        return {path for commit in self._commits() if commit.committed_ms >= time_ms for path in commit.removed}
+
+    def forget(self, time_ms: int) -> None:
+        """Do nothing: older versions are only commits."""
+
+    def _sequences(self) -> list[int]:
+        directory = self._root / COMMITS
+        if not directory.is_dir():
+            return []
+        return sorted(int(path.stem) for path in directory.glob("[0-9]*.json"))
+
+    def _commits(self) -> Iterator[Commit]:
+        return map(self._read, self._sequences())
+
+    def _read(self, sequence: int) -> Commit:
+        return read_json(self._path(sequence), Commit)
+
+    def _path(self, sequence: int) -> Path:
+        return self._root / COMMITS / f"{sequence:0{_DIGITS}d}.json"
+
+
+def read_json(path: Path, kind: type[T]) -> T:
+    """Read a file of one JSON document.
+
+    :raises ArchiveError: it is damaged.
+    """
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except msgspec.MsgspecError as error:
+        raise ArchiveError(f"{path} is damaged: {error}", next_step="restore it from a backup") from error

@@ -1,0 +1,194 @@
+"""The archive job from the files of a store: no broker, every record checked, the same archive as from a broker.
+
+Spark tasks read the splits of the log (:mod:`cometmq.spark.store.scan`) side by side, and each writes the
+files of its split; the driver commits some splits at a time, in the order of the log. Offsets of a queue rise
+along the log, so the archive's totals say what a killed run has left to do: messages below them are passed over.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from pyspark.sql import functions as f
+
+from cometmq.clock import SYSTEM_CLOCK
+from cometmq.durable import flushing_beside
+from cometmq.spark.archives.files import QueueWriter
+from cometmq.spark.archives.log import ArchiveLog
+from cometmq.spark.archives.table import Covered
+from cometmq.spark.errors import ArchiveError, OptionError
+from cometmq.spark.jobs.archive.report import ArchiveReport, ArchiveRun, expected
+from cometmq.spark.jobs.archive.writer import Manifest, commit_written
+from cometmq.spark.jobs.job import job
+from cometmq.spark.jobs.options import ArchiveStoreOptions
+from cometmq.spark.jobs.run import job_session, run_tasks
+from cometmq.spark.options import demand_present
+from cometmq.spark.records.bad_messages import bad_bodies
+from cometmq.spark.records.columns import ARCHIVE_COLUMNS, arrow_schema
+from cometmq.spark.records.decode import Records, decode
+from cometmq.spark.records.queues import OffsetRange, Offsets, Queue
+from cometmq.spark.records.worker_memory import in_lasting_worker
+from cometmq.spark.store.options import StoreOptions, parse_store_options
+from cometmq.spark.store.reader import StoreScan, demand_stored
+from cometmq.spark.store.scan import SPLIT_BYTES, LogSplit, splits
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SPLITS_IN_COMMIT: Final = 64
+"""8 GiB of log a commit: a minute of work of two cores to repeat after a crash, few enough commits for terabytes."""
+_CHUNK_BYTES: Final = SPLIT_BYTES * 9 // 16
+"""Bytes of the log that are checked together: a split, which ends with a record, is a little more than two halves."""
+_GATHERED_BYTES: Final = SPLIT_BYTES
+"""Bytes that a task holds before it writes files."""
+_KNOWN_BYTES: Final = 200
+"""Bytes that a record needs beside its own."""
+_DECODED_BYTES: Final = 32 * 1024 * 1024
+"""Bytes of records of one queue that become columns at a time."""
+
+
+@job(ArchiveStoreOptions)
+def archive_store(options: ArchiveStoreOptions) -> ArchiveReport:
+    """Archive the topics in a store's files and return the report.
+
+    ``store`` holds ``commitlog/``, on driver and executors. ``broker_name`` is the one that the broker has: an archive
+    made from the broker itself then has the same queues. Without ``topics`` all ordinary topics are archived, or those
+    of ``subscribePattern`` in ``options``.
+
+    :raises OptionError: an argument is wrong, or a topic is not there; where the consume queues were not saved only
+        the log says so, after all of it has been read.
+    :raises ArchiveError: another job holds the archive.
+    :raises NoStoreError: there is no log.
+    :raises SparkSourceError: damaged records, and no ``badRecordsPath``; or offsets do not follow the archive's.
+    """
+    named = [options.topics] if isinstance(options.topics, str) else list(options.topics)
+    given = {
+        "path": str(Path(options.store).absolute()),
+        "brokerName": options.broker_name,
+        **(options.options or {}),
+    }
+    if named:
+        given["topic"] = ",".join(named)
+    if not options.broker_name:
+        raise OptionError("the broker's name is missing", next_step="no file says whose store it is; see broker.conf")
+    wanted = parse_store_options(given)
+    parts = splits(wanted)
+    is_checked = demand_stored(wanted)
+    log = ArchiveLog(options.to, options.table_format)
+    if options.dry_run:
+        began = SYSTEM_CLOCK.monotonic()
+        with job_session(options, "cometmq archive") as session:
+            new = _new_in(session, given, log.next_offsets())
+        if not is_checked:
+            _demand_found(wanted, chain(log.next_offsets(), (part.queue for part in new)))
+        return expected(log, new, seconds=SYSTEM_CLOCK.monotonic() - began)
+    with log.locked():
+        run = ArchiveRun(log, options.on_batch)
+        run_id = f"store-{uuid.uuid4()}"
+        with job_session(options, "cometmq archive") as session:
+            for batch_id, first in enumerate(range(0, len(parts), SPLITS_IN_COMMIT)):
+                if options.stop is not None and options.stop.is_set():
+                    return run.report(finished=False)
+                some = parts[first : first + SPLITS_IN_COMMIT]
+                work = partial(_split_written, wanted, log.root, log.next_offsets())
+                commit = commit_written(log, run_id, batch_id, run_tasks(session, some, work, Manifest))
+                if commit is not None:
+                    run.committed(commit)
+            if not is_checked:
+                _demand_found(wanted, log.next_offsets())
+            return run.report(finished=True)
+
+
+def _demand_found(options: StoreOptions, found: Iterable[Queue]) -> None:
+    """Demand that the log had messages of the named topics, if nothing else could say so before."""
+    demand_present(
+        options.topics,
+        (queue.topic for queue in found),
+        f"the log in {options.path} holds no message of topic",
+        next_step="without names all topics are archived",
+    )
+
+
+def _new_in(spark: SparkSession, given: Mapping[str, str], archived: Offsets) -> dict[OffsetRange, int]:
+    """The offsets of each queue that a store holds and the archive does not, with their number of messages."""
+    limits = [(*queue, end) for queue, end in archived.items()]
+    known = spark.createDataFrame(limits, "topic string, brokerName string, queueId int, archivedTo bigint")
+    place = ["topic", "brokerName", "queueId"]
+    held = spark.read.format("rocketmq_store").options(**given)
+    rows = (
+        held.schema("topic string, brokerName string, queueId int, queueOffset bigint")
+        .load()
+        .join(f.broadcast(known), place, "left")
+        .where("archivedTo IS NULL OR queueOffset >= archivedTo")
+        .groupBy(*place)
+        .agg(f.min("queueOffset").alias("first"), f.max("queueOffset").alias("last"), f.count("*").alias("messages"))
+        .collect()
+    )
+    return {
+        OffsetRange(Queue(topic, broker, queue_id), first, last + 1): messages
+        for topic, broker, queue_id, first, last, messages in rows
+    }
+
+
+@in_lasting_worker
+def _split_written(options: StoreOptions, root: Path, archived: Offsets, split: LogSplit) -> Iterator[Manifest]:
+    yield from write_split(options, split, root, archived)
+
+
+def write_split(options: StoreOptions, split: LogSplit, root: Path, archived: Offsets) -> Iterator[Manifest]:
+    """Write the messages of a split that the archive does not hold yet; yield flushed files, and what they cover."""
+    gathered: dict[Queue, list[Records]] = {}
+    made: list[Manifest] = []
+    size = 0
+    with flushing_beside() as flush:
+        for records in StoreScan(options).records(split, _CHUNK_BYTES):
+            for topic, queue_id, part in records.by_queue():
+                queue = Queue(topic, options.broker_name, queue_id)
+                offsets = part.queue_offsets
+                new = offsets >= archived.get(queue, 0)
+                if new.any():
+                    gathered.setdefault(queue, []).append(part if new.all() else part.rows(new))
+            size += len(records.source) + len(records) * _KNOWN_BYTES
+            if size >= _GATHERED_BYTES:
+                made += _write(options, gathered, root, flush)
+                gathered, size = {}, 0
+        made += _write(options, gathered, root, flush)
+    yield from made
+
+
+def _write(
+    options: StoreOptions, gathered: Mapping[Queue, list[Records]], root: Path, flush: Callable[[Path], None]
+) -> Iterator[Manifest]:
+    schema = arrow_schema(ARCHIVE_COLUMNS)
+    for queue in sorted(gathered):
+        parts = gathered[queue]
+        offsets = np.concatenate([part.queue_offsets for part in parts])
+        steps = np.diff(offsets)
+        if (steps <= 0).any():
+            at = int(offsets[int(np.argmax(steps <= 0)) + 1])
+            raise ArchiveError(
+                f"{queue} has offset {at} behind a later one: the log holds an earlier life of its topic",
+                next_step="read it with its consume queues, which tell the two apart, or from startingTimestamp on",
+            )
+        writer = QueueWriter(root, queue, schema, flush=flush)
+        with bad_bodies(fail=options.fail_on_bad_body, directory=options.bad_records_path) as on_bad_body:
+            for part in chain.from_iterable(map(_portions, parts)):
+                for batch in decode(part, schema, broker_name=queue.broker, on_bad_body=on_bad_body):
+                    writer.add(batch)
+        for file in writer.close():
+            yield Manifest(file=file)
+        yield Manifest(covered=Covered(*queue, int(offsets[0]), int(offsets[-1]) + 1))
+        for gap in np.flatnonzero(steps > 1).tolist():
+            yield Manifest(lost=Covered(*queue, int(offsets[gap]) + 1, int(offsets[gap + 1])))
+
+
+def _portions(records: Records) -> Iterator[Records]:
+    ends = np.cumsum(records.sizes, dtype=np.int64)
+    for rows in np.split(np.arange(len(records)), np.flatnonzero(np.diff(ends // _DECODED_BYTES)) + 1):
+        yield records.rows(slice(int(rows[0]), int(rows[-1]) + 1))

@@ -1,0 +1,380 @@
+"""The archive job: topics → a table of Parquet files, Delta Lake or Iceberg, exactly once, resumable.
+
+A streaming query plans offsets (kept in Spark's checkpoint), its tasks write files (:mod:`.writer`), and the driver
+commits them (:mod:`.log`). With a session of Spark Connect, Spark calls back for each micro-batch in a process that
+its server has started; commits then reach the job as files in the archive's directory, which both share.
+
+A crash can come
+
+* before the commit: Spark repeats the batch with the same offsets; the files get the same names again;
+* after the commit, before Spark's own: Spark repeats the batch, tasks and driver see that it is committed and skip it;
+* with the loss of the checkpoint: a new one goes on where the archive's last commit ends;
+* before Spark has written the offsets of the first batch: the job moves the remains away and begins the query anew
+  where it would have begun (:mod:`cometmq.spark.source.offsets`). Spark writes ``metadata``, then
+  ``offsets/0``, then, when batch 0 is done, ``commits/0``, each under a hidden name that it renames. Killed while it
+  writes ``offsets/0`` it leaves a directory in which it refuses to begin
+  (``STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY``), although no batch was ever planned there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import logging
+import re
+import shutil
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from cometmq.clock import SYSTEM_CLOCK
+from cometmq.durable import replace_file
+from cometmq.errors import CometMQError
+from cometmq.spark.access import server_options
+from cometmq.spark.archives.log import ArchiveLog
+from cometmq.spark.archives.table import Commit, TableFormat
+from cometmq.spark.errors import ArchiveError, OptionError, SparkSourceError
+from cometmq.spark.jobs.archive.report import ArchivedBatch, ArchiveReport, ArchiveRun, expected
+from cometmq.spark.jobs.archive.writer import PATH_OPTION, ArchiveWriterSource, Manifest, commit_written
+from cometmq.spark.jobs.job import job
+from cometmq.spark.jobs.options import ArchiveOptions
+from cometmq.spark.jobs.run import cause_of
+from cometmq.spark.records.queues import OffsetRange, Offsets, offsets_to_json
+from cometmq.spark.session.environment import driver_session, is_connect
+from cometmq.spark.source.cluster import Cluster
+from cometmq.spark.source.offsets import demand_topics, kept_starting_offsets, resolve_start
+from cometmq.spark.source.options import EARLIEST, LATEST, SourceOptions, parse_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+AVAILABLE_NOW: Final = "availableNow"
+LOOKED_EVERY: Final = "1s"
+"""Interval at which the job looks at the queues while messages wait for their commit."""
+STARTING_OFFSETS: Final = "_starting_offsets.json"
+"""File of a checkpoint with the starting offsets of its first start."""
+_NEVER_SO_MANY: Final = str(10**18 - 1)
+_POLL_SECONDS: Final = 1
+_UNITS: Final = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours"}
+
+
+@job(ArchiveOptions)
+def archive(options: ArchiveOptions) -> ArchiveReport:
+    """Archive topics into a directory and return the report.
+
+    :raises OptionError: an argument is wrong, or a topic is not there.
+    :raises ArchiveError: another job holds the archive, or another checkpoint has continued it.
+    :raises SparkSourceError: the query failed; what was committed stays.
+    """
+    checkpoint, trigger = options.checkpoint, options.trigger
+    named = [options.topics] if isinstance(options.topics, str) else list(options.topics)
+    servers = server_options(options.namesrv, options.access)
+    given = {**servers, "startingOffsets": options.starting_offsets, **(options.options or {})}
+    if named:
+        given["topic"] = ",".join(named)
+    if options.max_offsets_per_trigger is not None:
+        given.setdefault("maxOffsetsPerTrigger", str(options.max_offsets_per_trigger))
+    if options.commit_bytes is not None:
+        given.setdefault("maxBytesPerTrigger", options.commit_bytes)
+    if options.commit_interval is not None:
+        given["minOffsetsPerTrigger"] = given.get("maxOffsetsPerTrigger", _NEVER_SO_MANY)
+        given["maxTriggerDelay"] = options.commit_interval
+        trigger = LOOKED_EVERY if trigger == AVAILABLE_NOW else trigger
+    if given.get("startingTimestamp"):
+        del given["startingOffsets"]
+    parse_options(given)
+    timing = _timing(trigger)
+    wanted = options.table_format
+    log = ArchiveLog(options.to, wanted)
+    if options.dry_run:
+        began = SYSTEM_CLOCK.monotonic()
+        return expected(log, _new_at(given, log.next_offsets()), seconds=SYSTEM_CLOCK.monotonic() - began)
+    with log.locked():
+        set_aside_dead_start(checkpoint)
+        continuation = _continuation(log, checkpoint)
+        if continuation:
+            given.pop("startingTimestamp", None)
+        given |= continuation
+        _demand_what_is_read(parse_options(given), is_new=not continuation and last_committed_batch(checkpoint) is None)
+        if not continuation and not has_begun(checkpoint) and parse_options(given).starting_offsets != EARLIEST:
+            # so that a start that dies leaves nothing out
+            given["startingOffsets"] = kept_starting_offsets(Path(checkpoint) / STARTING_OFFSETS, given)
+        with driver_session(options.spark, options.master, "cometmq archive") as session:
+            run = _Run(session, log, wanted, Path(checkpoint).absolute(), given, options.on_batch)
+            return run.run(timing, options.stop)
+
+
+def _demand_what_is_read(options: SourceOptions, *, is_new: bool) -> None:
+    """Ask the nameservers before Spark is started, which takes seconds.
+
+    :raises UnreachableError: none answers.
+    :raises OptionError: a new archive is to have a topic that is nowhere.
+    """
+    queues = Cluster(options).queues()
+    if is_new:
+        demand_topics(options, queues)
+
+
+def _new_at(given: Mapping[str, str], archived: Offsets) -> dict[OffsetRange, int]:
+    """The messages of each queue that brokers hold and the archive does not."""
+    options = parse_options(given)
+    cluster = Cluster(options)
+    queues = cluster.queues()
+    demand_topics(options, queues)
+    bounds = cluster.bounds(queues)
+    begin = resolve_start(options, cluster, bounds, LATEST) | archived
+    parts = [OffsetRange(queue, max(begin[queue], held.first), held.end) for queue, held in bounds.items()]
+    return {part: len(part) for part in parts}
+
+
+def _timing(trigger: str) -> dict[str, Any]:
+    """Arguments of Spark's ``trigger``."""
+    if trigger == AVAILABLE_NOW:
+        return {"availableNow": True}
+    match = re.fullmatch(r"(\d{1,9}) ?(ms|s|m|h)", trigger)
+    if match is None or int(match[1]) == 0:
+        raise OptionError(f"trigger {trigger!r} is neither {AVAILABLE_NOW} nor an interval such as 30s, 5m or 1h")
+    return {"processingTime": f"{match[1]} {_UNITS[match[2]]}"}
+
+
+def _continuation(log: ArchiveLog, checkpoint: str | Path) -> dict[str, str]:
+    """Return the options with which a new query goes on where the archive ends; an old one has its checkpoint for that.
+
+    :raises ArchiveError: checkpoint and archive do not belong together.
+    """
+    last, query_id = log.last(), query_id_of(checkpoint)
+    archived = None if query_id is None else log.last_batch_of(query_id)
+    committed = last_committed_batch(checkpoint)
+    if committed is not None and (archived is None or archived < committed):
+        raise ArchiveError(
+            f"the checkpoint {checkpoint} has batches that {log.root} does not hold",
+            next_step="use the directory that the checkpoint was made with, or a new checkpoint",
+        )
+    if last is not None and archived is not None and query_id != last.query_id:
+        raise ArchiveError(
+            f"the archive {log.root} was last written from another checkpoint than {checkpoint}",
+            next_step="use that one, or a new one, which goes on where the archive ends",
+        )
+    if last is None or archived is not None or not last.queues:
+        return {}
+    return {"startingOffsets": json.dumps(offsets_to_json(log.next_offsets()))}
+
+
+class _Run:
+    """One run of the query."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        log: ArchiveLog,
+        wanted: TableFormat | str | None,
+        checkpoint: Path,
+        options: Mapping[str, str],
+        on_batch: Callable[[ArchivedBatch], object] | None,
+    ) -> None:
+        self._spark = spark
+        self._log = log
+        self._checkpoint = checkpoint
+        self._options = options
+        self._done = ArchiveRun(log, on_batch)
+        self._mailbox = CommitMailbox(log.root)
+        self._elsewhere = is_connect(spark)
+        tell = self._mailbox.post if self._elsewhere else self._done.committed
+        self._commits = BatchCommits(log.root, wanted, checkpoint, tell)
+        self._failure: Exception | None = None
+
+    def run(self, timing: Mapping[str, Any], stop: threading.Event | None) -> ArchiveReport:
+        from pyspark.errors import PySparkException, StreamingQueryException
+
+        self._mailbox.clear()
+        self._spark.dataSource.register(ArchiveWriterSource)
+        given = {PATH_OPTION: str(self._log.root), **self._options}
+        writer = (
+            self._spark.readStream.format(ArchiveWriterSource.name())
+            .options(**given)
+            .load()
+            .writeStream.foreachBatch(self._commits if self._elsewhere else self._commit)
+            .option("checkpointLocation", str(self._checkpoint))
+            .queryName(f"archive {self._log.root}")
+            .trigger(**timing)
+        )
+        try:
+            query = writer.start()
+        except PySparkException as error:
+            raise self._failed(error) from error
+        stopped = False
+        try:
+            while not query.awaitTermination(_POLL_SECONDS):
+                self._collect()
+                if stop is not None and stop.is_set():
+                    stopped = True
+                    query.stop()
+        except KeyboardInterrupt:
+            stopped = True
+            query.stop()
+        except StreamingQueryException as error:
+            if isinstance(self._failure, CometMQError):
+                raise self._failure from error
+            if self._failure is not None:
+                raise SparkSourceError(
+                    f"a batch could not be committed: {self._failure}",
+                    next_step="run it again when that is mended; nothing that was committed is lost",
+                ) from self._failure
+            raise self._failed(error) from error
+        self._collect()
+        self._mailbox.clear()
+        return self._done.report(finished=not stopped or "availableNow" not in timing)
+
+    def _failed(self, error: Exception) -> SparkSourceError:
+        """Return the error in Spark's words; if it is about the checkpoint, with the way to do without it."""
+        cause = cause_of(str(error))
+        if str(self._checkpoint) not in cause:
+            return SparkSourceError(cause)
+        return SparkSourceError(
+            cause, next_step="name a new --checkpoint instead: the archive goes on where its last commit ends"
+        )
+
+    def _collect(self) -> None:
+        for commit in self._mailbox.collect():
+            self._done.committed(commit)
+
+    def _commit(self, frame: DataFrame, batch_id: int) -> None:
+        try:
+            self._commits(frame, batch_id)
+        except (OSError, CometMQError) as error:  # Spark would only hand on its text
+            self._failure = error
+            raise
+
+
+class BatchCommits:
+    """The function that Spark calls with each micro-batch; holds nothing that cannot be pickled.
+
+    :param tell: called with each commit, in the process that makes it.
+    """
+
+    def __init__(
+        self, root: Path, wanted: TableFormat | str | None, checkpoint: Path, tell: Callable[[Commit], None]
+    ) -> None:
+        self._given = (root, wanted, checkpoint, tell)
+        self._checkpoint = checkpoint
+        self._tell = tell
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the arguments only: the connections of a catalog stay in their process."""
+        return BatchCommits, self._given
+
+    @cached_property
+    def _log(self) -> ArchiveLog:
+        root, wanted, *_ = self._given
+        return ArchiveLog(root, wanted)
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        """Commit what the tasks of a batch have written, unless it is committed already.
+
+        :raises ArchiveError: it overlaps what is archived.
+        """
+        query_id = query_id_of(self._checkpoint)
+        assert query_id is not None, "Spark writes the checkpoint's metadata before the first batch"
+        manifests = [msgspec.json.decode(row[0], type=Manifest) for row in frame.collect()]
+        commit = commit_written(self._log, query_id, batch_id, manifests)
+        if commit is not None:
+            self._tell(commit)
+
+
+_TOLD: Final = "_told"
+"""Directory of an archive for commits on their way to the job."""
+
+
+class CommitMailbox:
+    """Commits on their way from the process of the batches to that of the job, as files."""
+
+    def __init__(self, root: Path) -> None:
+        self._directory = root / _TOLD
+
+    def clear(self) -> None:
+        """Delete the commits that a dead run has left."""
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def post(self, commit: Commit) -> None:
+        """Add a commit."""
+        self._directory.mkdir(exist_ok=True)
+        replace_file(self._directory / f"{commit.sequence:020d}.json", msgspec.json.encode(commit))
+
+    def collect(self) -> Iterator[Commit]:
+        """Take the commits, in their order."""
+        for path in sorted(self._directory.glob("[0-9]*.json")):
+            yield msgspec.json.decode(path.read_bytes(), type=Commit)
+            path.unlink()
+
+
+SET_ASIDE: Final = "_dead"
+"""Directory of a checkpoint for the remains of dead starts."""
+_LOGS: Final = ("offsets", "commits")
+
+_log = logging.getLogger(__name__)
+
+
+def query_id_of(checkpoint: str | Path) -> str | None:
+    """Read the id that Spark gave to the query; None if the checkpoint is new.
+
+    :raises ArchiveError: it is no checkpoint.
+    """
+    path = Path(checkpoint) / "metadata"
+    if not path.is_file():
+        return None
+    try:
+        identity: Any = json.loads(path.read_bytes())
+        return str(identity["id"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ArchiveError(
+            f"{path} is not the metadata of a Spark checkpoint",
+            next_step="name another checkpoint: a new one goes on where the archive's last commit ends",
+        ) from error
+
+
+def last_committed_batch(checkpoint: str | Path) -> int | None:
+    """Find the last batch that Spark has marked as done."""
+    return max(_batches(Path(checkpoint) / "commits"), default=None)
+
+
+def has_begun(checkpoint: str | Path) -> bool:
+    """Return True if a batch was ever planned: from then on the checkpoint says where the query goes on."""
+    return any(_batches(Path(checkpoint) / name) for name in _LOGS)
+
+
+def set_aside_dead_start(checkpoint: str | Path) -> Path | None:
+    """Move the remains of a start that was killed before its first batch; return their new place, or None.
+
+    Nothing of a checkpoint that has begun is touched.
+    """
+    root = Path(checkpoint)
+    if not (root / "offsets").is_dir() or has_begun(root):
+        return None
+    left = [path for name in (*_LOGS, "state") for path in _listed(root / name)]
+    try:
+        query_id_of(root)
+    except ArchiveError:  # never by a kill, but by a power cut
+        left += [path for path in _listed(root) if path.name in ("metadata", ".metadata.crc")]
+    if not left:
+        return None
+    aside = next(path for path in (root / SET_ASIDE / str(n) for n in itertools.count()) if not path.exists())
+    for path in left:
+        target = aside / path.relative_to(root)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):  # a driver of Spark Connect may still be at it
+            path.rename(target)
+    _log.warning("a start that died had left %s without a first batch; what it wrote is in %s", root, aside)
+    return aside
+
+
+def _batches(directory: Path) -> list[int]:
+    return [int(path.name) for path in _listed(directory) if path.name.isdecimal()]
+
+
+def _listed(directory: Path) -> list[Path]:
+    return sorted(directory.iterdir()) if directory.is_dir() else []

@@ -1,0 +1,159 @@
+"""The report of the archive job, and the sums of a run from which it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from cometmq.clock import SYSTEM_CLOCK
+from cometmq.quantity import quantity
+from cometmq.spark.archives.log import ArchiveLog
+from cometmq.spark.archives.table import Commit, QueueTotals
+from cometmq.spark.jobs.report import Plot, RunReport, Step, Table, bars, per_second
+from cometmq.spark.records.queues import OffsetRange
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedBatch(Step):
+    """One batch that has just been committed."""
+
+    batch_id: int
+    bytes: int
+    files: int
+
+    def _done(self) -> str:
+        return (
+            f"batch {self.batch_id}: {quantity(self.messages, 'message')} in {quantity(self.files, 'file')} committed"
+        )
+
+
+@dataclass(frozen=True)
+class ArchiveReport(RunReport):
+    """The messages that a run of the archive job wrote, and those that the archive holds now."""
+
+    TITLE = "Archive {0.directory}"
+    COMPUTED = ("total_rows", "complete")
+
+    directory: str
+    rows: int
+    bytes: int
+    files: int
+    batches: int
+    seconds: float
+    finished: bool
+    warnings: tuple[str, ...]
+    queues: tuple[QueueTotals, ...]
+    """Every queue in the archive, with the messages of all runs; of a dry run, as they would be then."""
+    dry_run: bool = False
+    """True if nothing was written, and ``rows`` is the number that a run would bring."""
+
+    @property
+    def total_rows(self) -> int:
+        """Messages in the archive."""
+        return sum(queue.rows for queue in self.queues)
+
+    def _parts(self) -> Iterator[str | Table]:
+        speed = per_second(self.rows, self.seconds)
+        plural = "" if self.batches == 1 else "es"
+        if self.dry_run:
+            yield f"{quantity(self.rows, 'message')} would be archived"
+        else:
+            yield (
+                f"{quantity(self.rows, 'message')} in {quantity(self.files, 'file')} ({self.bytes / 1e6:,.1f} MB), "
+                f"{self.batches:,} batch{plural}, {self.seconds:.1f} s ({speed:,.0f} messages/s)"
+            )
+        holds = "would then hold" if self.dry_run else "now holds"
+        held = f"{quantity(self.total_rows, 'message')} of {quantity(len(self.queues), 'queue')}"
+        yield f"{self.directory} {holds} {held}:"
+        yield Table(
+            ("<topic", "<broker", ">queue", ">first", ">next", ">messages"),
+            [(of.topic, of.broker, of.queue_id, of.first, of.next, of.rows) for of in self.queues],
+        )
+        yield from self._ending("with the same checkpoint to go on")
+
+    def _plots(self) -> list[Plot]:
+        counts = ((f"{of.topic} {of.broker} {of.queue_id}", of.rows) for of in self.queues)
+        return [bars("By queue", "messages", counts)]
+
+
+def expected(log: ArchiveLog, new: Mapping[OffsetRange, int], *, seconds: float) -> ArchiveReport:
+    """Return the report of a dry run.
+
+    :param new: messages that a run would bring, by the offsets of a queue in which they lie.
+    :param seconds: how long it took to find them.
+    """
+    totals = {of.queue: of for of in log.queues()}
+    for part, rows in new.items():
+        before = totals.get(part.queue) or QueueTotals(*part.queue, part.first, part.first, 0)
+        after = max(part.end, before.next)
+        totals[part.queue] = QueueTotals(*part.queue, before.first, after, before.rows + rows)
+    return ArchiveReport(
+        directory=str(log.root),
+        rows=sum(new.values()),
+        bytes=0,
+        files=0,
+        batches=0,
+        seconds=seconds,
+        finished=True,
+        warnings=(),
+        queues=tuple(totals[queue] for queue in sorted(totals)),
+        dry_run=True,
+    )
+
+
+_MOST_GAPS: Final = 100
+"""Most gaps that a report names; a run may last for months."""
+
+
+class ArchiveRun:
+    """The sums of one run so far; ``on_batch`` is called with each commit."""
+
+    def __init__(self, log: ArchiveLog, on_batch: Callable[[ArchivedBatch], object] | None = None) -> None:
+        self._log = log
+        self._on_batch = on_batch
+        self._began = SYSTEM_CLOCK.monotonic()
+        self._rows = self._bytes = self._files = self._batches = self._bad_bodies = self._gap_count = 0
+        self._gaps: list[str] = []
+
+    def committed(self, commit: Commit) -> None:
+        """Add a commit."""
+        size = sum(file.bytes for file in commit.files)
+        self._batches += 1
+        self._rows += commit.rows
+        self._bytes += size
+        self._files += len(commit.files)
+        self._bad_bodies += sum(file.bad_bodies for file in commit.files)
+        self._gap_count += len(commit.gaps)
+        self._gaps += commit.gaps[: _MOST_GAPS - len(self._gaps)]
+        if self._on_batch is not None:
+            self._on_batch(
+                ArchivedBatch(
+                    messages=commit.rows,
+                    total=self._rows,
+                    seconds=SYSTEM_CLOCK.monotonic() - self._began,
+                    batch_id=commit.batch_id,
+                    bytes=size,
+                    files=len(commit.files),
+                )
+            )
+
+    def report(self, *, finished: bool) -> ArchiveReport:
+        """Sum the run up."""
+        warnings = [f"messages {gap} were gone before they were read" for gap in self._gaps]
+        if self._gap_count > len(self._gaps):
+            warnings.append(f"{self._gap_count - len(self._gaps):,} more gaps: see gaps in the archive's commits")
+        if self._bad_bodies:
+            words = f"{self._bad_bodies} bodies could not be unpacked; they are kept as stored in column storedBody"
+            warnings.append(words)
+        return ArchiveReport(
+            directory=str(self._log.root),
+            rows=self._rows,
+            bytes=self._bytes,
+            files=self._files,
+            batches=self._batches,
+            seconds=SYSTEM_CLOCK.monotonic() - self._began,
+            finished=finished,
+            warnings=tuple(warnings),
+            queues=tuple(self._log.queues()),
+        )

@@ -1,0 +1,347 @@
+"""Upkeep of an archive: join small files, take old hours out, delete files that the table does not name.
+
+:func:`compact` joins files that are neighbours in the order of offsets up to a size. Tasks write the new files, and
+one commit puts them in the place of the old ones: readers see the old files or the new ones, never both. A run that
+was killed leaves at most files that no commit names; the next one plans what is left. :func:`expire` takes whole
+files out, by one commit: only files that the table names and whose last message was stored before the keep window.
+How far each queue is archived stays as it was. The files of both stay on the disk, for readers that have begun with
+them, until :func:`vacuum` deletes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from cometmq.clock import SYSTEM_CLOCK
+from cometmq.quantity import quantity
+from cometmq.spark.archives.log import ArchiveLog
+from cometmq.spark.archives.table import JOINING, DataFile, hour_ended_ms, place_of
+from cometmq.spark.errors import ArchiveError, OptionError
+from cometmq.spark.jobs.job import job
+from cometmq.spark.jobs.options import CompactOptions, ExpireOptions, VacuumOptions
+from cometmq.spark.jobs.report import PARTLY_DONE, Bars, Plot, Report, Table, bars
+from cometmq.spark.jobs.run import job_session, run_tasks
+
+if TYPE_CHECKING:
+    from cometmq.spark.archives.log import ArchiveLog
+
+COMPACT: Final = "compact"
+EXPIRE: Final = "expire"
+VACUUM: Final = "vacuum"
+_WORDS: Final = {
+    COMPACT: ("joined", "would be joined"),
+    EXPIRE: ("taken out of the archive", "would be taken out of the archive"),
+    VACUUM: ("deleted", "would be deleted"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class HourChange:
+    """The change of a topic's hour of store time."""
+
+    topic: str
+    hour: str
+    files_before: int
+    files_after: int
+    bytes_before: int
+    bytes_after: int
+    rows: int
+    """Messages in these files; 0 for files that no table names."""
+
+
+@dataclass(frozen=True)
+class UpkeepReport(Report):
+    """The files that one run joined, took out or deleted, or would."""
+
+    TITLE = "{0.what} of {0.directory}"
+    COMPUTED = ("files_before", "files_after", "bytes_before", "rows")
+
+    what: str
+    """``compact``, ``expire`` or ``vacuum``."""
+    directory: str
+    format: str
+    dry_run: bool
+    finished: bool
+    """False if the run was stopped before its end."""
+    commits: int
+    hours: tuple[HourChange, ...]
+    seconds: float
+
+    @property
+    def files_before(self) -> int:
+        """Files that were joined, taken out or deleted."""
+        return sum(hour.files_before for hour in self.hours)
+
+    @property
+    def files_after(self) -> int:
+        """Files in their place."""
+        return sum(hour.files_after for hour in self.hours)
+
+    @property
+    def bytes_before(self) -> int:
+        """Bytes of the files that were joined, taken out or deleted."""
+        return sum(hour.bytes_before for hour in self.hours)
+
+    @property
+    def rows(self) -> int:
+        """Messages in them."""
+        return sum(hour.rows for hour in self.hours)
+
+    @property
+    def exit_code(self) -> int:
+        """3 if the run was stopped."""
+        return 0 if self.finished else PARTLY_DONE
+
+    def _parts(self) -> Iterator[str | Table]:
+        word = _WORDS[self.what][self.dry_run]
+        into = f" into {self.files_after:,}" if self.what == COMPACT else ""
+        held = f" with {quantity(self.rows, 'message')}" if self.rows else ""
+        yield (
+            f"{self.directory} ({self.format}): {quantity(self.files_before, 'file')} "
+            f"({self.bytes_before / 1e6:,.1f} MB){held} {word}{into}, {self.seconds:.1f} s"
+        )
+        if self.hours:
+            rows = [
+                (of.topic, of.hour, of.files_before, of.files_after, f"{of.bytes_before / 1e6:,.1f}", of.rows)
+                for of in self.hours
+            ]
+            heads = ("<topic", "<hour", ">files", ">then", ">MB", ">messages")
+            yield Table(heads, rows, most=40, what="hours")
+        if not self.finished:
+            yield "\nstopped before the end; run it again to go on"
+
+    def _plots(self) -> list[Plot]:
+        names = [f"{of.topic} {of.hour}" for of in self.hours]
+        files = {"before": [of.files_before for of in self.hours], "after": [of.files_after for of in self.hours]}
+        sizes = zip(names, (of.bytes_before / 1e6 for of in self.hours), strict=True)
+        return [Bars("Files by hour", "files", names, files), bars("Bytes by hour", "MB", sizes)]
+
+
+class Upkeep:
+    """The sums of a run so far; ``on_step`` is called after each commit."""
+
+    def __init__(
+        self, what: str, log: ArchiveLog, dry_run: bool, on_step: Callable[[Upkeep], object] = lambda _: None
+    ) -> None:
+        self._what = what
+        self._log = log
+        self._dry_run = dry_run
+        self._on_step = on_step
+        self._began = SYSTEM_CLOCK.monotonic()
+        self._hours: dict[tuple[str, str], list[int]] = {}
+        self.commits = 0
+
+    @property
+    def files(self) -> int:
+        """Files joined so far."""
+        return sum(sums[0] for sums in self._hours.values())
+
+    def __str__(self) -> str:
+        """One line of progress."""
+        return f"{quantity(self.files, 'file')} joined in {quantity(self.commits, 'commit')}"
+
+    def changed(self, before: Sequence[DataFile], after: Sequence[int] = ()) -> None:
+        """Add files of one hour that left, and the sizes of the files in their place."""
+        sizes, rows = sum(file.bytes for file in before), sum(file.rows for file in before)
+        self._add(place_of(before[0].path), len(before), len(after), sizes, sum(after), rows)
+
+    def deleted(self, path: str, size: int) -> None:
+        """Add a file that no table named."""
+        self._add(place_of(path), 1, 0, size, 0, 0)
+
+    def _add(self, place: tuple[str, str], *more: int) -> None:
+        sums = self._hours.setdefault(place, [0] * 5)
+        for index, value in enumerate(more):
+            sums[index] += value
+
+    def stepped(self) -> None:
+        """Count a commit, and call ``on_step``."""
+        self.commits += 1
+        self._on_step(self)
+
+    def report(self, *, finished: bool) -> UpkeepReport:
+        """Sum the run up."""
+        return UpkeepReport(
+            what=self._what,
+            directory=str(self._log.root),
+            format=self._log.format,
+            dry_run=self._dry_run,
+            finished=finished,
+            commits=self.commits,
+            hours=tuple(HourChange(*place, *sums) for place, sums in sorted(self._hours.items())),
+            seconds=SYSTEM_CLOCK.monotonic() - self._began,
+        )
+
+
+COMMIT_BYTES: Final = 2 * 1024 * 1024 * 1024
+"""Bytes joined in one commit: a minute or so to repeat after a crash."""
+
+
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """Files of one queue and hour, in the order of offsets, that become one."""
+
+    files: tuple[DataFile, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all files."""
+        return sum(file.bytes for file in self.files)
+
+
+@job(CompactOptions)
+def compact(options: CompactOptions) -> UpkeepReport:
+    """Join small files of an archive, and return the report.
+
+    Files are joined as long as the result is not larger than ``target_bytes``; larger ones stay as they are.
+
+    :raises OptionError: an argument is wrong, or there is no archive, or none of a topic.
+    :raises ArchiveError: another upkeep of it is under way, or a file cannot be joined as it is.
+    """
+    topics, dry_run, clock = options.topics, options.dry_run, options.clock
+    if options.target_bytes < 1:
+        raise OptionError(f"files of {options.target_bytes} bytes cannot be made")
+    log = ArchiveLog(options.archive, clock=clock)
+    log.demand_any(topics)
+    work = Upkeep(COMPACT, log, dry_run, options.on_step)
+    with log.kept_up():
+        files = [file for file in log.files() if not topics or file.topic in topics]
+        planned = planned_joinings(files, options.target_bytes, clock.now_ms() - options.settled_ms)
+        if dry_run or not planned:
+            for joining in planned:
+                work.changed(joining.files, (joining.bytes,))
+            return work.report(finished=True)
+        log.discard(JOINING)
+        with job_session(options, "cometmq archive compact") as session:
+            for step in _steps(planned):
+                if options.stop is not None and options.stop.is_set():
+                    return work.report(finished=False)
+                made = run_tasks(session, step, partial(_joined, log.root), DataFile)
+                log.replace([file for joining in step for file in joining.files], made)
+                for joining, file in zip(step, made, strict=True):
+                    work.changed(joining.files, (file.bytes,))
+                work.stepped()
+    return work.report(finished=True)
+
+
+def planned_joinings(files: Iterable[DataFile], target_bytes: int, ended_before_ms: int) -> list[Joining]:
+    """Choose the files to join: neighbours in the order of offsets, two at least, up to ``target_bytes`` together."""
+    hours: dict[str, list[DataFile]] = {}
+    for file in files:
+        if hour_ended_ms(file.path) <= ended_before_ms:
+            hours.setdefault(file.path.rpartition("-")[0].rpartition("-")[0], []).append(file)
+    planned = []
+    for _, held in sorted(hours.items()):
+        gathered: list[DataFile] = []
+        for file in sorted(held, key=lambda file: file.first):
+            if gathered and sum(of.bytes for of in gathered) + file.bytes > target_bytes:
+                planned.append(Joining(tuple(gathered)))
+                gathered = []
+            gathered.append(file)
+        planned.append(Joining(tuple(gathered)))
+    return [joining for joining in planned if len(joining.files) > 1]
+
+
+def _steps(planned: Iterable[Joining]) -> Iterator[list[Joining]]:
+    step: list[Joining] = []
+    for joining in planned:
+        step.append(joining)
+        if sum(of.bytes for of in step) >= COMMIT_BYTES:
+            yield step
+            step = []
+    if step:
+        yield step
+
+
+def _joined(root: Path, joining: Joining) -> list[DataFile]:
+    return [join_files(root, joining.files)]
+
+
+def join_files(root: Path, files: Sequence[DataFile]) -> DataFile:
+    """Write the messages of some files of one queue and hour, in the order of offsets, into one file.
+
+    :raises ArchiveError: it is not the messages that the table says.
+    """
+    import numpy as np
+    import pyarrow.parquet as pq
+
+    from cometmq.spark.archives.files import QueueWriter
+    from cometmq.spark.records.columns import ARCHIVE_COLUMNS, arrow_schema
+
+    schema = arrow_schema(ARCHIVE_COLUMNS)
+    writer = QueueWriter(root, files[0].queue, schema, writing=JOINING)
+    for file in files:
+        rows, last = 0, file.first - 1
+        with pq.ParquetFile(root / file.path) as opened:
+            for batch in opened.iter_batches(use_threads=False):
+                offsets = np.concatenate(([last], batch.column("queueOffset").to_numpy()))
+                _demand(bool((np.diff(offsets) > 0).all()), file)
+                rows, last = rows + batch.num_rows, int(offsets[-1])
+                writer.add(batch.cast(schema))
+        _demand((rows, last + 1) == (file.rows, file.end), file)
+    made = writer.close()
+    _demand(len(made) == 1, files[0])
+    return msgspec.structs.replace(made[0], committed_ms=max(file.committed_ms for file in files))
+
+
+def _demand(good: bool, file: DataFile) -> None:
+    if not good:
+        raise ArchiveError(
+            f"{file.path} does not hold the {file.rows} messages that the table says",
+            next_step="see what is damaged: cometmq pipeline audit; then restore it from a backup",
+        )
+
+
+LEAST_KEPT_MS: Final = 3_600_000
+"""Shortest keep window: an hour that still gets messages never leaves."""
+
+
+@job(ExpireOptions)
+def expire(options: ExpireOptions) -> UpkeepReport:
+    """Take hours that ended longer than ``keep_ms`` ago out of an archive, and return the report.
+
+    :raises OptionError: the window is shorter than an hour, or there is no archive, or none of a topic.
+    :raises ArchiveError: another upkeep of it is under way.
+    """
+    keep_ms, topics, dry_run, clock = options.keep_ms, options.topics, options.dry_run, options.clock
+    if keep_ms < LEAST_KEPT_MS:
+        raise OptionError(f"a keep window of {keep_ms} ms is too short", next_step="keep an hour at least")
+    log = ArchiveLog(options.archive, clock=clock)
+    log.demand_any(topics)
+    work = Upkeep(EXPIRE, log, dry_run)
+    before_ms = clock.now_ms() - keep_ms
+    with log.kept_up():
+        old = [
+            file
+            for file in log.files()
+            if hour_ended_ms(file.path) <= before_ms
+            and file.max_store_ms < before_ms
+            and (not topics or file.topic in topics)
+        ]
+        if old and not dry_run:
+            log.expire(old)
+            work.commits += 1
+        for file in sorted(old, key=lambda file: file.path):
+            work.changed((file,))
+    return work.report(finished=True)
+
+
+@job(VacuumOptions)
+def vacuum(options: VacuumOptions) -> UpkeepReport:
+    """Delete the files below an archive that its table does not name, and return the report.
+
+    Files that belonged to the archive within ``keep_ms`` stay, for readers of an older version.
+
+    :raises ArchiveError: another upkeep of it is under way.
+    """
+    log = ArchiveLog(options.archive, clock=options.clock)
+    work = Upkeep(VACUUM, log, options.dry_run)
+    for path, size in log.sweep(keep_ms=options.keep_ms, dry_run=options.dry_run):
+        work.deleted(path, size)
+    return work.report(finished=True)

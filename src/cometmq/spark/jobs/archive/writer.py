@@ -1,0 +1,144 @@
+"""The executors' side of the archive job: a source that writes the messages it reads, and yields only file names.
+
+Pulling, decoding and writing Parquet happen in one Python worker; the messages never cross to the JVM, only one row
+for each file and each range of offsets does. The driver commits these files and ranges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from pyspark.sql.datasource import DataSource, InputPartition
+
+from cometmq.durable import flushing_beside
+from cometmq.spark.archives.files import QueueWriter
+from cometmq.spark.archives.log import ArchiveLog
+from cometmq.spark.archives.table import Commit, Covered, DataFile
+from cometmq.spark.errors import OptionError
+from cometmq.spark.records.columns import ARCHIVE_COLUMNS, arrow_schema
+from cometmq.spark.records.queues import OffsetRange, Offsets
+from cometmq.spark.records.worker_memory import in_lasting_worker
+from cometmq.spark.source.options import SourceOptions, parse_options
+from cometmq.spark.source.reader import RangePartition
+from cometmq.spark.source.stream_reader import RocketMQStreamReader
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+PATH_OPTION: Final = "archivePath"
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """One result of a task: exactly one of the three is set."""
+
+    file: DataFile | None = None
+    covered: Covered | None = None
+    lost: Covered | None = None
+
+    def to_row(self) -> tuple[str]:
+        """Encode as JSON text, the one column of the source."""
+        return (msgspec.json.encode(self).decode(),)
+
+
+def commit_written(log: ArchiveLog, query_id: str, batch_id: int, manifests: Sequence[Manifest]) -> Commit | None:
+    """Commit what the tasks of a batch have written; None if it is committed already.
+
+    :raises ArchiveError: it overlaps what is archived, or one of its files is not there.
+    """
+    return log.append(
+        query_id,
+        batch_id,
+        covered=[manifest.covered for manifest in manifests if manifest.covered],
+        files=[manifest.file for manifest in manifests if manifest.file],
+        lost=[manifest.lost for manifest in manifests if manifest.lost],
+    )
+
+
+@dataclass
+class ArchivePartition(InputPartition):
+    """Ranges of one task, and how far their queues are archived: no message below that is written again."""
+
+    ranges: tuple[OffsetRange, ...]
+    archived: Offsets
+
+
+class ArchiveWriterSource(DataSource):
+    """The data source of the job, which registers it."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return "rocketmq_archive"
+
+    def schema(self) -> str:
+        """Return the one column: a manifest as JSON."""
+        return "manifest string"
+
+    def streamReader(self, schema: StructType) -> ArchiveStreamReader:  # noqa: N802 (Spark's name)
+        """Make the reader."""
+        given = {name: value for name, value in self.options.items() if name.lower() != PATH_OPTION.lower()}
+        return ArchiveStreamReader(parse_options(given), schema, self.options[PATH_OPTION])
+
+
+class ArchiveStreamReader(RocketMQStreamReader):
+    """Plans as the rocketmq stream does; its tasks write files."""
+
+    def __init__(self, options: SourceOptions, schema: StructType, root: str) -> None:
+        if options.is_filtered:
+            raise OptionError("an archive holds every message of a topic", next_step="leave tags and sqlFilter out")
+        super().__init__(options, schema)
+        self._root = root
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Deal a batch to tasks, with how far the archive is: nothing is read of a batch that is committed already."""
+        archived = ArchiveLog(self._root).next_offsets()
+        dealt = super().partitions(start, end)
+        return [
+            ArchivePartition(part.ranges, {of.queue: archived[of.queue] for of in part.ranges if of.queue in archived})
+            for part in dealt
+            if isinstance(part, RangePartition)
+        ]
+
+    @in_lasting_worker
+    def read(self, partition: InputPartition) -> Iterator[tuple[str]]:
+        """Write one partition; of ranges that are archived only the offsets go to the driver, which judges them."""
+        if isinstance(partition, ArchivePartition):
+            archived, ranges = partition.archived, partition.ranges
+            new = [part for part in ranges if part.first >= archived.get(part.queue, part.first)]
+            for manifest in write_ranges(self._options, new, Path(self._root)):
+                yield manifest.to_row()
+            for part in ranges:
+                if part not in new:
+                    yield Manifest(covered=Covered.of(part)).to_row()
+
+
+def write_ranges(options: SourceOptions, ranges: Sequence[OffsetRange], root: Path) -> Iterator[Manifest]:
+    """Read ranges and write them below ``root``; yield what was written, and every range when it is whole."""
+    from cometmq.spark.records.bad_messages import bad_bodies
+    from cometmq.spark.records.decode import Records, decode
+    from cometmq.spark.source.fetch import Fetcher
+
+    schema = arrow_schema(ARCHIVE_COLUMNS)
+    fetcher = Fetcher(options)
+    files: list[DataFile] = []
+    with (
+        flushing_beside() as flush,
+        bad_bodies(fail=options.fail_on_bad_body, directory=options.bad_records_path) as on_bad_body,
+    ):
+        for queue, chunks in groupby(fetcher.fetch(ranges), key=lambda chunk: chunk.queue):
+            writer = QueueWriter(root, queue, schema, flush=flush)
+            for chunk in chunks:
+                for batch in decode(Records(chunk.data), schema, broker_name=queue.broker, on_bad_body=on_bad_body):
+                    writer.add(batch)
+            files += writer.close()
+    for file in files:
+        yield Manifest(file=file)
+    for part in ranges:
+        yield Manifest(covered=Covered.of(part))
+    for part in fetcher.lost:
+        yield Manifest(lost=Covered.of(part))

@@ -1,0 +1,1 @@
+"""The audit job: compares what was produced, stored, consumed and archived."""

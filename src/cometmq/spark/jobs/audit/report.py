@@ -1,0 +1,217 @@
+"""The report of an audit, and the statements of its parties: brokers, the log of an archive, groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from cometmq.client.blocking.offsets import Bounds
+from cometmq.quantity import quantity
+from cometmq.spark.archives.table import QueueTotals
+from cometmq.spark.jobs.report import PARTLY_DONE, Bars, Line, Plot, Report, Table, moment
+from cometmq.spark.records.queues import Queue
+
+
+@dataclass(frozen=True, slots=True)
+class Disagreement:
+    """One disagreement."""
+
+    what: str
+    next_step: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueueAudit:
+    """The statements of each party about one queue; ``None`` where a party has none."""
+
+    broker: str
+    queue_id: int
+    first: int | None
+    """Stored: the broker's offsets ``first <= offset < end``."""
+    end: int | None
+    stored: int | None
+    archived: int | None
+    """Rows in the archive's files."""
+    archived_from: int | None
+    archived_to: int | None
+    consumed: Mapping[str, int]
+    """Next offset of each group that has one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lateness:
+    """The time that messages took for a part of their way, ms."""
+
+    way: str
+    median_ms: int
+    p99_ms: int
+    longest_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Messages by the time they were stored at, in one of at most some hundred equal spans."""
+
+    at_ms: int
+    stored: int
+    archived: int
+    consumed: int
+    """By the group that is furthest behind; 0 without groups."""
+
+
+@dataclass(frozen=True)
+class AuditReport(Report):
+    """The result of an audit."""
+
+    TITLE = "Audit of {0.topic}"
+    COMPUTED = ("agrees",)
+
+    topic: str
+    archive: str | None
+    groups: tuple[str, ...]
+    produced: int | None
+    """Sends in the trace topic; ``None`` if there is no trace."""
+    queues: tuple[QueueAudit, ...]
+    spans: tuple[Span, ...]
+    lateness: tuple[Lateness, ...]
+    disagreements: tuple[Disagreement, ...]
+    notes: tuple[str, ...]
+    seconds: float
+
+    @property
+    def agrees(self) -> bool:
+        """True if there is no disagreement."""
+        return not self.disagreements
+
+    @property
+    def exit_code(self) -> int:
+        """3 if something disagrees."""
+        return 0 if self.agrees else PARTLY_DONE
+
+    def _parts(self) -> Iterator[str | Table]:
+        yield f"{self.topic}: {self._summary()} ({self.seconds:.1f} s)"
+        yield Table(
+            ("<broker", ">queue", ">offsets stored", ">stored", ">archived up to", ">archived"),
+            [
+                (
+                    of.broker,
+                    of.queue_id,
+                    None if of.first is None or of.end is None else f"{of.first:,} to {of.end:,}",
+                    of.stored,
+                    of.archived_to,
+                    of.archived,
+                )
+                for of in self.queues
+            ],
+        )
+        for group in self.groups:
+            behind = [of.end - of.consumed[group] for of in self.queues if of.end is not None and group in of.consumed]
+            yield f"  group {group}: {quantity(sum(behind), 'message')} behind, in {quantity(len(behind), 'queue')}"
+        if self.lateness:
+            late = [(of.way, of.median_ms, of.p99_ms, of.longest_ms) for of in self.lateness]
+            yield Table(("<lateness, ms", ">median", ">99 %", ">longest"), late)
+        if self.notes:
+            yield "\n" + "\n".join(f"note: {note}" for note in self.notes)
+        if not self.disagreements:
+            yield "\n✔ everything agrees"
+            return
+        yield f"\n✘ {quantity(len(self.disagreements), 'disagreement')}, the first of each kind:"
+        for found in self.disagreements:
+            yield f"  {found.what}\n    → {found.next_step}"
+
+    def _plots(self) -> list[Plot]:
+        names = [f"{of.broker} {of.queue_id}" for of in self.queues]
+        counts = {"stored": [of.stored or 0 for of in self.queues]}
+        curves = {"stored": [span.stored for span in self.spans]}
+        if self.groups:
+            curves["consumed"] = [span.consumed for span in self.spans]
+        if self.archive is not None:
+            counts["archived"] = [of.archived or 0 for of in self.queues]
+            curves["archived"] = [span.archived for span in self.spans]
+        plots: list[Plot] = [Bars("By queue", "messages", names, counts)]
+        if len(self.spans) > 1:
+            first = self.spans[0].at_ms
+            minutes = [(span.at_ms - first) / 60_000 for span in self.spans]
+            label = f"minutes since {moment(first, 'm')} UTC"
+            plots.append(Line("By the time they were stored", "messages", label, minutes, curves))
+        return plots
+
+    def _summary(self) -> str:
+        said = [
+            f"{sum(of.stored or 0 for of in self.queues):,} stored",
+            "no trace" if self.produced is None else f"{self.produced:,} produced by trace",
+        ]
+        if self.archive is not None:
+            said.append(f"{sum(of.archived or 0 for of in self.queues):,} archived")
+        return ", ".join(said)
+
+
+@dataclass(frozen=True, slots=True)
+class Parties:
+    """The offsets that each party states."""
+
+    topic: str
+    bounds: Mapping[Queue, Bounds]
+    """The offsets that brokers held when the audit began …"""
+    held_from: Mapping[Queue, int]
+    """… and the first of them that they did not delete while the audit read."""
+    totals: Mapping[Queue, QueueTotals]
+    """The totals of the archive's log; empty without an archive."""
+    consumed: Mapping[str, Mapping[Queue, int]]
+    """Next offsets of each group."""
+
+    @property
+    def held(self) -> int:
+        """Messages that brokers held when the audit began."""
+        return sum(held.end - held.first for held in self.bounds.values())
+
+    @property
+    def archived(self) -> int:
+        """Messages in the archive, by its log."""
+        return sum(of.rows for of in self.totals.values())
+
+    def without_deleted(self, now: Mapping[Queue, Bounds]) -> Parties:
+        """The same, where brokers hold only ``now`` of it any more."""
+        held_from = {
+            queue: min(max(held.first, self.bounds[queue].first), self.bounds[queue].end) for queue, held in now.items()
+        }
+        return replace(self, held_from={**self.held_from, **held_from})
+
+    def deleted(self) -> list[int]:
+        """Count the messages of each queue that brokers deleted meanwhile."""
+        return [self.held_from[queue] - held.first for queue, held in self.bounds.items()]
+
+    def limits(self) -> list[tuple[str, int, int, int, int, int, int]]:
+        """Return for each queue the limits that :func:`.frames.minutes_of` compares."""
+        limits = []
+        for queue, held in self.bounds.items():
+            of = self.totals.get(queue)
+            first, end = (0, 0) if of is None else (max(self.held_from[queue], of.first), min(held.end, of.next))
+            expired = (0, 0) if of is None else (of.expired_to, of.expired_before_ms)
+            reached = [offsets.get(queue, 0) for offsets in self.consumed.values()]
+            limits.append((queue.broker, queue.queue_id, first, max(first, end), *expired, min(reached, default=0)))
+        return limits
+
+    def queues(self, counted: Mapping[Queue, Any]) -> tuple[QueueAudit, ...]:
+        """Return every queue, for the report.
+
+        :param counted: as of :func:`.frames.counted`.
+        """
+        found = []
+        for queue in sorted({*self.bounds, *self.totals}):
+            held, of, row = self.bounds.get(queue), self.totals.get(queue), counted.get(queue)
+            found.append(
+                QueueAudit(
+                    broker=queue.broker,
+                    queue_id=queue.queue_id,
+                    first=None if held is None else held.first,
+                    end=None if held is None else held.end,
+                    stored=None if held is None else (row["stored"] if row else 0),
+                    archived=None if of is None else (row["archived"] if row else 0),
+                    archived_from=None if of is None else of.first,
+                    archived_to=None if of is None else of.next,
+                    consumed={g: offsets[queue] for g, offsets in self.consumed.items() if queue in offsets},
+                )
+            )
+        return tuple(found)

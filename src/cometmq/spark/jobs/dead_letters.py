@@ -1,0 +1,278 @@
+"""The dlq job: why messages die, and another try for chosen ones.
+
+Spark counts, over every ``%DLQ%`` topic or those of some groups. Sending again needs no Spark:
+:mod:`cometmq.client.dead_letters` does it with a ledger, one message after the other, so that nothing is sent twice.
+``cometmq dlq resend`` is the same without the counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as f
+
+from cometmq.client.admin import Admin
+from cometmq.client.dead_letters import Ledger, Outcome, Selection, read_dead_letters, resend
+from cometmq.clock import SYSTEM_CLOCK
+from cometmq.message.message import MessageExt
+from cometmq.message.names import DLQ_PREFIX, check_group, dlq_topic
+from cometmq.message.properties import ORIGIN_MESSAGE_ID, RETRY_TOPIC
+from cometmq.quantity import quantity
+from cometmq.spark.access import access_options, security_of
+from cometmq.spark.errors import OptionError
+from cometmq.spark.jobs.columns import HOUR_MS, begin_of, interval_of, property_of
+from cometmq.spark.jobs.job import job
+from cometmq.spark.jobs.options import DeadLetterOptions, SendAgainOptions
+from cometmq.spark.jobs.report import FAILED, PARTLY_DONE, Plot, Report, Table, bar_rows, bars, moment
+from cometmq.spark.jobs.run import job_session, persisted
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLetters:
+    """The dead letters of one consumer group."""
+
+    group: str
+    letters: int
+    oldest_ms: int
+    """Time when the first became a dead letter, ms since 1970."""
+    newest_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Dead letters that have one value in common."""
+
+    value: str
+    """Empty if a dead letter has none."""
+    letters: int
+    groups: int
+    """Number of consumer groups that they belong to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resent:
+    """The outcome of sending the chosen dead letters of one group again."""
+
+    group: str
+    sent: int
+    """In a dry run: messages that would be sent."""
+    sent_before: int
+    failed: int
+    first_failure: str
+    """The reason of the first failure; empty if none failed."""
+
+
+@dataclass(frozen=True)
+class DeadLetterReport(Report):
+    """Dead letters by group, topic of origin, tag, key, time and reason."""
+
+    TITLE = "Dead letters in {0.source}"
+    COMPUTED = ("letters", "failed")
+
+    source: str
+    groups: tuple[GroupLetters, ...]
+    topics: tuple[Counted, ...]
+    """By the topic that they were sent to."""
+    tags: tuple[Counted, ...]
+    keys: tuple[Counted, ...]
+    reasons: tuple[Counted, ...]
+    """By the property with the reason; empty if none was named."""
+    over_time: tuple[tuple[int, int], ...]
+    """(begin of an interval in ms since 1970, dead letters); empty intervals are left out."""
+    stretch_ms: int
+    """Length of an interval: an hour, or a multiple of it if there were too many."""
+    resent: tuple[Resent, ...]
+    dry_run: bool
+    seconds: float
+
+    @property
+    def letters(self) -> int:
+        """Dead letters of all groups."""
+        return sum(of.letters for of in self.groups)
+
+    @property
+    def failed(self) -> int:
+        """Dead letters that could not be sent again."""
+        return sum(of.failed for of in self.resent)
+
+    @property
+    def exit_code(self) -> int:
+        """1 if none of the dead letters could be sent again, 3 if some could not."""
+        if not self.failed:
+            return 0
+        return PARTLY_DONE if any(of.sent or of.sent_before for of in self.resent) else FAILED
+
+    def _parts(self) -> Iterator[str | Table]:
+        yield (
+            f"{quantity(self.letters, 'dead letter')} of {quantity(len(self.groups), 'group')} in {self.source}; "
+            f"{self.seconds:.1f} s"
+        )
+        if self.groups:
+            yield Table(
+                ("<group", ">letters", "<oldest (UTC)", "<newest (UTC)"),
+                [(of.group, of.letters, moment(of.oldest_ms), moment(of.newest_ms)) for of in self.groups],
+            )
+        kinds = (("sent to", self.topics), ("tag", self.tags), ("key", self.keys), ("reason", self.reasons))
+        for title, counts in kinds:
+            if counts:
+                rows = [(of.value or None, of.letters, of.groups) for of in counts]
+                yield Table((f"<{title}", ">letters", ">groups"), rows)
+        if self.over_time:
+            yield Table(("<from (UTC)", ">letters", "<"), bar_rows((moment(at), count) for at, count in self.over_time))
+        if self.resent:
+            verb = "would be sent" if self.dry_run else "sent again"
+            yield Table(
+                ("<group", f">{verb}", ">before", ">failed"),
+                [(of.group, of.sent, of.sent_before, of.failed) for of in self.resent],
+            )
+            yield from (f"    {of.group}: {of.first_failure}" for of in self.resent if of.first_failure)
+
+    def _plots(self) -> list[Plot]:
+        plots: list[Plot] = []
+        if self.over_time:
+            counts = dict(self.over_time)
+            times = range(min(counts), max(counts) + 1, self.stretch_ms)
+            over_time = ((moment(at, "m"), counts.get(at, 0)) for at in times)
+            plots.append(bars("Over time, from … (UTC) on", "dead letters", over_time))
+        for title, found in (("topic of origin", self.topics), ("tag", self.tags), ("reason", self.reasons)):
+            plots.append(bars(f"By {title}", "dead letters", [(of.value[:24] or "–", of.letters) for of in found]))
+        return [*plots, bars("By group", "dead letters", [(of.group[:24], of.letters) for of in self.groups[:20]])]
+
+
+_COLUMNS: Final = ("topic", "msgId", "uniqKey", "tags", "keys", "properties", "storeTimestamp")
+
+
+@job(DeadLetterOptions)
+def dead_letters(options: DeadLetterOptions) -> DeadLetterReport:
+    """Count dead letters by group, topic of origin, tag, key, time and reason.
+
+    :raises OptionError: an argument is wrong, or a group has no dead letters.
+    :raises SparkSourceError: the topics cannot be read.
+    """
+    source, groups, reason, top = options.source, options.groups, options.reason, options.top
+    for group in groups:
+        if wrong := check_group(group):
+            raise OptionError(f"{group!r} is no group name: {wrong}")
+    began = SYSTEM_CLOCK.monotonic()
+    topics = [dlq_topic(group) for group in dict.fromkeys(groups)] or source.topics(DLQ_PREFIX)
+    if not topics:
+        return DeadLetterReport(str(source), (), (), (), (), (), (), HOUR_MS, (), False, 0.0)
+    source.queues(topics)
+    with job_session(options, "cometmq dlq") as session:
+        options.on_step(f"reading the dead letters of {quantity(len(topics), 'group')}")
+        letters = _letters(source.read(session, topics, _COLUMNS), options.selection or Selection(), reason)
+        with persisted(letters) as rows:
+            found = _groups(rows)
+            options.on_step(f"counting {quantity(sum(of.letters for of in found), 'dead letter')}")
+            stretch_ms = interval_of(
+                min((of.oldest_ms for of in found), default=0), max((of.newest_ms for of in found), default=0)
+            )
+            keys = rows.select("group", f.explode("keys").alias("key")).where("key <> ''")
+            return DeadLetterReport(
+                source=str(source),
+                groups=found,
+                topics=_counted(rows, "origin", top),
+                tags=_counted(rows, "tags", top),
+                keys=_counted(keys, "key", top),
+                reasons=() if reason is None else _counted(rows, "reason", top),
+                over_time=_over_time(rows, stretch_ms),
+                stretch_ms=stretch_ms,
+                resent=(),
+                dry_run=False,
+                seconds=SYSTEM_CLOCK.monotonic() - began,
+            )
+
+
+@job(SendAgainOptions)
+def send_again(options: SendAgainOptions) -> tuple[Resent, ...]:
+    """Send chosen dead letters of groups again to the topics where they came from, each one once.
+
+    :raises OptionError: the options for credentials and TLS are wrong.
+    :raises LedgerError: a ledger cannot be read or written.
+    :raises CometMQError: the cluster cannot be reached.
+    """
+    security = security_of(access_options(options.access))
+
+    async def run() -> tuple[Resent, ...]:
+        async with Admin(options.namesrv, security=security) as admin:
+            return tuple([await one(admin, group) for group in dict.fromkeys(options.groups)])
+
+    async def one(admin: Admin, group: str) -> Resent:
+        outcomes: Counter[Outcome] = Counter()
+        failures: list[str] = []
+        letters = read_dead_letters(admin, group, options.selection)
+        path = options.ledgers / f"dlq-{group}.ledger"
+        if options.dry_run:
+            sent: set[str] = set()
+            if path.exists():
+                with Ledger(path) as ledger:
+                    sent = ledger.sent
+            async for letter in letters:
+                outcomes[Outcome.SENT_BEFORE if letter.offset_msg_id in sent else Outcome.SENT] += 1
+        else:
+            options.on_step(f"sending dead letters of {group} again")
+
+            def report(_: MessageExt, outcome: Outcome, words: str) -> None:
+                outcomes[outcome] += 1
+                if words and not failures:
+                    failures.append(words)
+
+            with Ledger(path) as ledger:
+                await resend(admin, letters, ledger, report, rate=options.rate)
+        return Resent(
+            group=group,
+            sent=outcomes[Outcome.SENT],
+            sent_before=outcomes[Outcome.SENT_BEFORE],
+            failed=outcomes[Outcome.FAILED],
+            first_failure="".join(failures),
+        )
+
+    return asyncio.run(run())
+
+
+def _letters(messages: DataFrame, selection: Selection, reason: str | None) -> DataFrame:
+    """The chosen dead letters, as :meth:`Selection.takes` chooses them."""
+
+    keys = f.array_distinct(f.split(f.coalesce("keys", f.lit("")), " "))
+    stored_ms = f.unix_millis("storeTimestamp")
+    chosen = stored_ms.between(selection.begin_ms, selection.end_ms)
+    if selection.key is not None:
+        chosen &= f.array_contains(keys, selection.key)
+    if selection.tag is not None:
+        chosen &= f.col("tags") == selection.tag
+    if selection.origin_topic is not None:
+        chosen &= property_of(RETRY_TOPIC) == selection.origin_topic
+    if selection.ids:
+        ids = sorted(selection.ids)
+        chosen &= f.col("msgId").isin(ids) | f.col("uniqKey").isin(ids) | property_of(ORIGIN_MESSAGE_ID).isin(ids)
+    return messages.where(chosen).select(
+        f.substring("topic", len(DLQ_PREFIX) + 1, 1 << 15).alias("group"),
+        property_of(RETRY_TOPIC).alias("origin"),
+        "tags",
+        keys.alias("keys"),
+        (f.lit(None).cast("string") if reason is None else property_of(reason)).alias("reason"),
+        stored_ms.alias("storedMs"),
+    )
+
+
+def _groups(rows: DataFrame) -> tuple[GroupLetters, ...]:
+    sums = rows.groupBy("group").agg(f.count("*").alias("letters"), f.min("storedMs"), f.max("storedMs"))
+    return tuple(GroupLetters(*row) for row in sums.orderBy(f.desc("letters"), "group").collect())
+
+
+def _counted(rows: DataFrame, column: str, top: int) -> tuple[Counted, ...]:
+    value = f.coalesce(column, f.lit("")).alias("value")
+    sums = rows.groupBy(value).agg(f.count("*").alias("letters"), f.count_distinct("group"))
+    return tuple(Counted(*row) for row in sums.orderBy(f.desc("letters"), "value").limit(top).collect())
+
+
+def _over_time(rows: DataFrame, stretch_ms: int) -> tuple[tuple[int, int], ...]:
+    begins = rows.groupBy(begin_of("storedMs", stretch_ms))
+    return tuple((row[0], row[1]) for row in begins.count().orderBy("begin").collect())

@@ -1,0 +1,1 @@
+"""The delay job: how exact delayed messages were, what waits, what is stuck."""

@@ -1,0 +1,360 @@
+"""The delay job: how exact delayed messages were, what waits until when, and what is stuck.
+
+:mod:`.rows` joins what waits or waited with what was delivered; the rows lie on the executors' disks between the
+passes. The driver gets sums, each of one pass, and as many messages as are to be named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import functions as f
+
+from cometmq.clock import SYSTEM_CLOCK, Clock
+from cometmq.message.names import SCHEDULE_TOPIC, SYSTEM_TOPICS, TIMER_TOPIC
+from cometmq.quantity import quantity
+from cometmq.spark.archives.log import ArchiveLog
+from cometmq.spark.errors import OptionError
+from cometmq.spark.jobs.columns import HOUR_MS, begin_of, interval_of, percentiles
+from cometmq.spark.jobs.delay.progress import BrokerProgress, progress_of
+from cometmq.spark.jobs.delay.report import (
+    DelayReport,
+    DueInterval,
+    LateMessage,
+    Lateness,
+    Reason,
+    StuckMessage,
+    StuckReason,
+    TimerBehind,
+    TimerCount,
+    WaitingTopic,
+)
+from cometmq.spark.jobs.delay.rows import delayed_rows
+from cometmq.spark.jobs.job import job
+from cometmq.spark.jobs.message_source import MessageSource
+from cometmq.spark.jobs.options import MAX_DAYS, DelayOptions
+from cometmq.spark.jobs.report import moment
+from cometmq.spark.jobs.run import job_session, persisted
+from cometmq.spark.options import demand_present
+from cometmq.spark.store.files import newest_store_time
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+
+@job(DelayOptions)
+def delay(options: DelayOptions) -> DelayReport:
+    """Measure delayed messages, of delay levels and of any delay, retries among them.
+
+    :raises OptionError: an argument is wrong, or a topic is not there.
+    :raises CometMQError: brokers do not answer, or the messages cannot be read.
+    """
+    source, topics, grace_ms = options.source, options.topics, options.grace_ms
+    days, top, on_step = options.days, options.top, options.on_step
+    if not 1 <= days <= MAX_DAYS or grace_ms < 0:
+        raise OptionError(f"days must be from 1 to {MAX_DAYS}, and grace_ms not below 0")
+    began = SYSTEM_CLOCK.monotonic()
+    there = source.topics("")
+    at_ms = _moment_of(source, options.clock)
+    progress = progress_of(source, options.delay_levels)
+    named = tuple(dict.fromkeys(topics)) or tuple(name for name in there if name not in SYSTEM_TOPICS)
+    demand_present(named, there, f"{source} has no topic", next_step="without --topic it reads all that there are")
+    waiting_topics = [name for name in (SCHEDULE_TOPIC, TIMER_TOPIC) if name in there]
+    with job_session(options, "cometmq delay") as session:
+        on_step(f"reading {quantity(len(named), 'topic')} and what waits")
+        # What waits for a topic that is not there belongs to the picture, what waits for one that is not read does not.
+        unread = [name for name in there if name not in named]
+        chosen = f.col("topic").isin(list(named)) if topics else ~f.col("topic").isin(unread)
+        rows = delayed_rows(session, source, named, waiting_topics, progress).where(chosen)
+        seen = rows.withColumn("seenMs", _seen_ms(source, there, at_ms))
+        with persisted(seen.withColumn("state", _state(source, at_ms, grace_ms))) as states:
+            counts = count_states(states)
+            on_step(f"measuring {counts.messages(DELIVERED):,} delivered messages")
+            late = states.where(f.col("state") == DELIVERED).selectExpr("*", "deliveredMs - dueMs AS lateMs")
+            late = late.where("lateMs IS NOT NULL")
+            on_step(f"counting {counts.messages(WAITING):,} that wait and {counts.messages(STUCK):,} that are stuck")
+            waits = states.where(f.col("state") == WAITING)
+            waiting = waiting_by_topic(waits, top)
+            stuck = with_reasons(states.where(f.col("state") == STUCK), progress)
+            return DelayReport(
+                source=str(source),
+                at_ms=at_ms,
+                grace_ms=grace_ms,
+                delivered=counts.messages(DELIVERED),
+                by_born=counts.by_born(DELIVERED),
+                topics=lateness(late, f.col("topic"), top),
+                levels=lateness(late, f.when(f.col("anyDelay"), "any").otherwise(f.col("level").cast("string")), top),
+                hours=lateness_by_time(late),
+                slowest=latest(late, top),
+                waiting=counts.messages(WAITING),
+                waiting_topics=waiting,
+                due=due_by_topic(waits, [of.topic for of in waiting], at_ms, days),
+                timer_counts=_timer_counts(progress, named, top),
+                timers_behind=tuple(
+                    TimerBehind(of.broker, of.timer_behind_s) for of in progress if of.timer_behind_s * 1000 > grace_ms
+                ),
+                stuck=counts.messages(STUCK),
+                stuck_reasons=stuck_by_reason(stuck, top),
+                stuck_messages=first_stuck(stuck, top),
+                notes=tuple(_notes(counts, progress, waiting_topics, since_ms=source.begin_ms)),
+                seconds=SYSTEM_CLOCK.monotonic() - began,
+            )
+
+
+def _moment_of(source: MessageSource, clock: Clock) -> int:
+    """The moment to speak of: for files the last at which anything is known to have been stored."""
+    if source.end_ms is not None:
+        return source.end_ms
+    if source.archive is not None:
+        return max((file.max_store_ms for file in ArchiveLog(source.archive).files()), default=0)
+    if source.store is not None:
+        return newest_store_time(source.store) or 0
+    return clock.now_ms()
+
+
+def _seen_ms(source: MessageSource, there: Sequence[str], at_ms: int) -> Column:
+    """The time until which the messages of a topic are known; null for a topic that does not exist."""
+    if source.archive is None:
+        return f.when(f.col("topic").isin(list(there)), f.lit(at_ms).cast("bigint"))
+    newest: dict[str, int] = {}
+    for file in ArchiveLog(source.archive).files():
+        newest[file.topic] = min(max(newest.get(file.topic, 0), file.max_store_ms), at_ms)
+    return looked_up(newest, f.col("topic"))
+
+
+def _state(source: MessageSource, at_ms: int, grace_ms: int) -> Column:
+    """The state of a message: delivered, waiting, stuck, or untold if it is unknown."""
+    # A topic that is not there: brokers and stores have deleted it, no archive job was asked for it.
+    unseen = f.lit(None).cast("bigint") if source.archive is not None else f.lit(at_ms)
+    until = f.when(f.col("topic") == "", f.lit(at_ms)).otherwise(f.coalesce("seenMs", unseen))
+    overdue = f.col("dueMs") < at_ms - grace_ms
+    known = f.col("dueMs") < until - grace_ms
+    if source.begin_ms is not None:
+        known &= f.col("dueMs") >= source.begin_ms
+    return (
+        f.when(f.col("deliveredMs").isNotNull(), DELIVERED)
+        .when(overdue & known, STUCK)
+        .when(overdue | f.col("dueMs").isNull(), UNTOLD)
+        .otherwise(WAITING)
+    )
+
+
+def _timer_counts(progress: Sequence[BrokerProgress], named: Sequence[str], top: int) -> tuple[TimerCount, ...]:
+    found = [
+        TimerCount(of.broker, topic, counted.count, counted.first_due_time, counted.last_due_time)
+        for of in progress
+        for topic, counted in of.timer_counts.items()
+        if topic in named and counted.count
+    ]
+    return tuple(sorted(found, key=lambda count: (-count.messages, count.broker, count.topic))[:top])
+
+
+def _notes(
+    counts: Counts, progress: Sequence[BrokerProgress], waiting_topics: Sequence[str], since_ms: int | None
+) -> Iterator[str]:
+    if by_born := counts.by_born(DELIVERED):
+        yield (
+            f"{by_born:,} delivered messages of delay levels have no waiting record any more: they are measured by "
+            "their born time, which is their producer's clock"
+        )
+    if unmeasured := counts.unmeasured(DELIVERED):
+        yield f"{unmeasured:,} delivered messages cannot be measured: their due time is unknown"
+    if untold := counts.messages(UNTOLD):
+        why = "they were due before the time asked for" if since_ms is not None else "their topics end before"
+        held = f"of {quantity(untold, 'message')} it is unknown whether they were delivered"
+        yield f"{held}: {why}, or their due time is unknown"
+    if SCHEDULE_TOPIC not in waiting_topics:
+        yield f"there is no {SCHEDULE_TOPIC} here, so that nothing is known of messages that wait for a level"
+    if any(of.timer_counts for of in progress) and TIMER_TOPIC not in waiting_topics:
+        yield (
+            f"these brokers let nobody read {TIMER_TOPIC}: of messages with any delay that wait only their counts are "
+            "known; their stores tell more (--store)"
+        )
+        return
+    for of in progress:
+        counted = sum(count.count for count in of.timer_counts.values())
+        if (beyond := counted - counts.any_delay_of(of.broker)) > 0:
+            yield (
+                f"{beyond:,} more messages with any delay wait at {of.broker}, whose log has them no more: cometmq "
+                "delay list names them, and its store says when they are due (--store)"
+            )
+
+
+DELIVERED, WAITING, STUCK, UNTOLD = "delivered", "waiting", "stuck", "untold"
+"""States of a message; untold: nothing says whether it was delivered."""
+DAY_MS: Final = 24 * HOUR_MS
+_HOURS: Final = 24
+"""Hours from now that the report lists one by one; then come days."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Messages by broker, state and whether they have any delay."""
+
+    _rows: Sequence[Any]
+
+    def messages(self, state: str) -> int:
+        """Count the messages in this state."""
+        return sum(row["messages"] for row in self._rows if row["state"] == state)
+
+    def by_born(self, state: str) -> int:
+        """Count the messages whose due time comes from their born time."""
+        return sum(row["byBorn"] for row in self._rows if row["state"] == state)
+
+    def unmeasured(self, state: str) -> int:
+        """Count the messages without a due time."""
+        return sum(row["unmeasured"] for row in self._rows if row["state"] == state)
+
+    def any_delay_of(self, broker: str) -> int:
+        """Count the messages with any delay of a broker that are not delivered."""
+        return sum(
+            row["messages"]
+            for row in self._rows
+            if row["broker"] == broker and row["anyDelay"] and row["state"] != DELIVERED
+        )
+
+
+def count_states(states: DataFrame) -> Counts:
+    """Count messages by state."""
+    found = states.groupBy("broker", "anyDelay", "state").agg(
+        f.count("*").alias("messages"),
+        f.count_if(f.col("byBorn") & f.col("dueMs").isNotNull()).alias("byBorn"),
+        f.count_if(f.col("dueMs").isNull()).alias("unmeasured"),
+    )
+    return Counts(found.collect())
+
+
+# Delivered ------------------------------------------------------------------------------------------
+
+
+def _measures() -> list[Column]:
+    return [
+        f.count("*").alias("messages"),
+        f.count_if(f.col("lateMs") < 0).alias("early"),
+        percentiles("lateMs", (0.5, 0.9, 0.99)).alias("ranks"),
+        f.max("lateMs").alias("longest"),
+    ]
+
+
+def lateness(late: DataFrame, by: Column, top: int) -> tuple[Lateness, ...]:
+    """Measure lateness by a column, most messages first."""
+    found = late.groupBy(by.alias("name")).agg(*_measures()).orderBy(f.desc("messages"), "name").limit(top)
+    return tuple(_lateness(row["name"], row) for row in found.collect())
+
+
+def lateness_by_time(late: DataFrame) -> tuple[Lateness, ...]:
+    """Measure lateness by the hour in which messages were due, or by a multiple of it if there were too many."""
+    [(first_ms, last_ms)] = late.agg(f.min("dueMs"), f.max("dueMs")).collect()
+    if first_ms is None:
+        return ()
+    begin = begin_of("dueMs", interval_of(first_ms, last_ms))
+    found = late.groupBy(begin).agg(*_measures()).orderBy("begin").collect()
+    return tuple(_lateness(moment(row["begin"]), row) for row in found)
+
+
+def _lateness(name: str, row: Any) -> Lateness:
+    p50, p90, p99 = row["ranks"]
+    return Lateness(name, row["messages"], row["early"], p50, p90, p99, row["longest"])
+
+
+def latest(late: DataFrame, top: int) -> tuple[LateMessage, ...]:
+    """The messages that came latest, if any came late."""
+    found = late.where("lateMs > 0").orderBy(f.desc("lateMs"), "dueMs", "deliveredId").limit(top)
+    names = ("topic", "level", "uniqKey", "deliveredId", "dueMs", "lateMs")
+    return tuple(LateMessage(*row) for row in found.select(*names).collect())
+
+
+# Waiting --------------------------------------------------------------------------------------------
+
+
+def waiting_by_topic(waits: DataFrame, top: int) -> tuple[WaitingTopic, ...]:
+    """Return the waiting messages by topic, most messages first."""
+    found = waits.groupBy("topic").agg(f.count("*").alias("messages"), f.min("dueMs"), f.max("dueMs"))
+    return tuple(WaitingTopic(*row) for row in found.orderBy(f.desc("messages"), "topic").limit(top).collect())
+
+
+def due_by_topic(waits: DataFrame, topics: Sequence[str], at_ms: int, days: int) -> tuple[DueInterval, ...]:
+    """Return due messages by hour of the next day, then by day; by topic for ``topics``, together for all others."""
+    first_ms = at_ms - at_ms % HOUR_MS
+    hour = f.floor((f.col("dueMs") - first_ms) / HOUR_MS)
+    day = f.floor((f.col("dueMs") - first_ms) / DAY_MS)
+    interval = (
+        f.when(f.col("dueMs") <= at_ms, -1)
+        .when(hour < _HOURS, hour)
+        .when(day < days, _HOURS - 1 + day)
+        .otherwise(_HOURS - 1 + days)
+    )
+    topic = f.when(f.col("topic").isin(list(topics)), f.col("topic")).otherwise("")
+    found = waits.groupBy(interval.alias("interval"), topic.alias("topic")).count().collect()
+    order = {name: place for place, name in enumerate(topics)}
+    found.sort(key=lambda row: (row["interval"], order.get(row["topic"], len(order))))
+    return tuple(DueInterval(row["topic"], *_ends(row["interval"], first_ms, days), row["count"]) for row in found)
+
+
+def _ends(interval: int, first_ms: int, days: int) -> tuple[int | None, int | None]:
+    if interval < 0:
+        return None, None
+    if interval < _HOURS:
+        return first_ms + interval * HOUR_MS, first_ms + (interval + 1) * HOUR_MS
+    begin_ms = first_ms + (interval - _HOURS + 1) * DAY_MS
+    return begin_ms, begin_ms + DAY_MS if interval < _HOURS - 1 + days else None
+
+
+# Stuck ----------------------------------------------------------------------------------------------
+
+
+def stuck_by_reason(stuck: DataFrame, top: int) -> tuple[StuckReason, ...]:
+    """Count stuck messages by reason, broker and topic, most first."""
+    found = stuck.groupBy("reason", "broker", "topic").agg(f.count("*").alias("messages"))
+    rows = found.orderBy(f.desc("messages"), "reason", "broker", "topic").limit(top).collect()
+    return tuple(StuckReason(Reason(row["reason"]), row["broker"], row["topic"], row["messages"]) for row in rows)
+
+
+def first_stuck(stuck: DataFrame, top: int) -> tuple[StuckMessage, ...]:
+    """The stuck messages that were due first."""
+    rows = stuck.orderBy("dueMs", "waitingId").limit(top).collect()
+    return tuple(
+        StuckMessage(
+            broker=row["broker"],
+            topic=row["topic"],
+            level=row["level"],
+            unique_key=row["uniqKey"],
+            msg_id=row["waitingId"],
+            due_ms=row["dueMs"],
+            reason=Reason(row["reason"]),
+        )
+        for row in rows
+    )
+
+
+def with_reasons(stuck: DataFrame, progress: Sequence[BrokerProgress]) -> DataFrame:
+    """Add column ``reason`` to stuck rows of :func:`.rows.delayed_rows`.
+
+    :param stuck: also has ``seenMs``, null where the topic is not there.
+    """
+    reached = {f"{of.broker}/{level}": offset for of in progress for level, offset in of.reached.items()}
+    until = {of.broker: of.timer_until_ms for of in progress if of.timer_until_ms is not None}
+    without = [of.broker for of in progress if of.has_timer is False]
+    next_offset = looked_up(reached, f.concat_ws("/", "broker", "level"))
+    timer_until_ms = looked_up(until, f.col("broker"))
+    any_delay = f.col("anyDelay")
+    ahead = f.when(any_delay, f.col("dueMs") > timer_until_ms).otherwise(f.col("waitingOffset") >= next_offset)
+    reason = (
+        f.when((f.col("topic") == "") | (f.col("queueId") < 0), Reason.NOWHERE)
+        .when(any_delay & f.col("broker").isin(without), Reason.NO_TIMER)
+        .when(ahead, Reason.NOT_REACHED)
+        .when(f.isnull("seenMs"), Reason.NO_TOPIC)
+        .when(ahead.isNotNull(), Reason.PASSED)
+        .otherwise(Reason.UNKNOWN)
+    )
+    return stuck.withColumn("reason", reason)
+
+
+def looked_up(table: Mapping[str, int], key: Column) -> Column:
+    """The number that a table has for a key, null where it has none; the expression is flat, however long it is."""
+    if not table:
+        return f.lit(None).cast("bigint")
+    entries = [f.lit(part) for name, value in table.items() for part in (name, value)]
+    return f.try_element_at(f.create_map(*entries), key).cast("bigint")

@@ -1,0 +1,154 @@
+"""The progress of brokers with delayed messages: asked of them, or read from a store's files.
+
+A broker keeps, for each delay level, the offset of the next message in its queue of ``SCHEDULE_TOPIC_XXXX``
+(``delayOffset.json``), and for messages with any delay the time until which all are delivered: CometMQ in
+``comet/timer/position.json``, RocketMQ 5 in ``config/timercheck``. RocketMQ 4 has no timer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import struct
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from cometmq.client.admin import Admin
+from cometmq.client.errors import BrokerError
+from cometmq.config_file import ConfigFile
+from cometmq.fastjson import FastjsonError
+from cometmq.remoting.admin_bodies import TopicTimerMetrics
+from cometmq.remoting.codes import ResponseCode
+from cometmq.spark.archives.log import ArchiveLog
+from cometmq.spark.errors import OptionError
+from cometmq.spark.jobs.message_source import MessageSource
+from cometmq.store.config import StoreConfig
+from cometmq.store.timer.position import TimerPosition, read_position
+
+_OFFSET_KEY: Final = re.compile(r"scheduleMessageOffset_([0-9]{1,4})")
+_TIMER_CHECK: Final = struct.Struct(">q")
+"""The time until which RocketMQ 5 has read its wheel; more follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerProgress:
+    """The progress of one broker; unknown values are ``None`` or missing."""
+
+    broker: str
+    delays_ms: tuple[int, ...]
+    """The delay of each level, level 1 first."""
+    reached: dict[int, int] = field(default_factory=dict)
+    """By level: the offset of the next message to be delivered."""
+    has_timer: bool | None = None
+    """False if it delivers no messages with any delay."""
+    timer_until_ms: int | None = None
+    """Messages with any delay that were due until then are delivered."""
+    timer_behind_s: int = 0
+    """Seconds that its timer is behind, by its own statement."""
+    timer_counts: dict[str, TopicTimerMetrics] = field(default_factory=dict)
+    """Its own count of messages that wait with any delay, by topic."""
+
+
+def delays_of(text: str) -> tuple[int, ...]:
+    """The delays in ms that a ``messageDelayLevel`` stands for.
+
+    :raises OptionError: it is none.
+    """
+    try:
+        return StoreConfig(message_delay_level=text).delays_ms
+    except (ValueError, KeyError, IndexError) as error:
+        raise OptionError(
+            f"{text!r} are no delays of levels", next_step="write them as in broker.conf: 1s 5s 10s 30s 1m …"
+        ) from error
+
+
+def progress_of(source: MessageSource, delay_levels: str | None) -> list[BrokerProgress]:
+    """Find out how far the brokers of a source are.
+
+    :param delay_levels: the brokers' ``messageDelayLevel``; what they say themselves without it, or the usual one.
+    :raises OptionError: ``delay_levels`` is none.
+    :raises CometMQError: nameserver or brokers do not answer.
+    """
+    delays = None if delay_levels is None else delays_of(delay_levels)
+    if source.namesrv is not None:
+        return asyncio.run(_ask(source, source.namesrv, delays))
+    delays = delays or StoreConfig().delays_ms
+    if source.archive is not None:
+        return [
+            BrokerProgress(name, delays) for name in sorted({of.broker for of in ArchiveLog(source.archive).queues()})
+        ]
+    assert source.store is not None, "one of the three is given"
+    position = timer_position(source.store)
+    return [
+        BrokerProgress(
+            source.broker_name,
+            delays,
+            _saved_offsets(source.store, delays),
+            timer_until_ms=None if position is None else position.until_ms,
+        )
+    ]
+
+
+# Brokers --------------------------------------------------------------------------------------------
+
+
+async def _ask(source: MessageSource, namesrv: str, delays_ms: tuple[int, ...] | None) -> list[BrokerProgress]:
+    async with Admin(namesrv, security=source.security()) as admin:
+        masters = await admin.masters()
+        return list(await asyncio.gather(*(_ask_one(admin, name, at, delays_ms) for name, at in masters.items())))
+
+
+async def _ask_one(admin: Admin, broker: str, address: str, delays_ms: tuple[int, ...] | None) -> BrokerProgress:
+    if delays_ms is None:
+        delays_ms = delays_of((await admin.broker_config(address))["messageDelayLevel"])
+    reached = _from_the_start(delays_ms)
+    runtime = await admin.runtime_info(address)
+    for key, value in runtime.items():
+        if (match := _OFFSET_KEY.fullmatch(key)) is not None:
+            reached[int(match[1])] = int(value.partition(",")[0])
+    try:
+        until_ms, counts = await admin.timer_check_point(address), await admin.waiting(address)
+    except BrokerError as error:
+        if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            raise
+        return BrokerProgress(broker, delays_ms, reached, has_timer=False)
+    return BrokerProgress(
+        broker,
+        delays_ms,
+        reached,
+        has_timer=True,
+        timer_until_ms=until_ms,
+        timer_behind_s=int(runtime.get("timerReadBehind", "0")),
+        timer_counts=counts,
+    )
+
+
+def _from_the_start(delays_ms: tuple[int, ...]) -> dict[int, int]:
+    """Return offset 0 for all levels: brokers do not name levels without a delivery."""
+    return dict.fromkeys(range(1, len(delays_ms) + 1), 0)
+
+
+# A store's files ------------------------------------------------------------------------------------
+
+
+def _saved_offsets(store: Path, delays_ms: tuple[int, ...]) -> dict[int, int]:
+    try:
+        table = ConfigFile(store / "config" / "delayOffset.json").load()
+        saved = {int(level): int(offset) for level, offset in (table or {})["offsetTable"].items()}
+        return _from_the_start(delays_ms) | saved
+    except (FastjsonError, AttributeError, KeyError, TypeError, ValueError):
+        return {}
+
+
+def timer_position(store: Path) -> TimerPosition | None:
+    """Return how far a store's messages with any delay are delivered; ``None`` where no file says it."""
+    position = read_position(store / "comet" / "timer" / "position.json")
+    if position is None:
+        try:
+            content = (store / "config" / "timercheck").read_bytes()
+        except OSError:
+            return None
+        if len(content) >= _TIMER_CHECK.size and (read_ms := _TIMER_CHECK.unpack_from(content)[0]) > 0:
+            return TimerPosition(until_ms=read_ms - 1)
+    return position

@@ -1,0 +1,257 @@
+"""The report of the delay job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from cometmq.spark.jobs.report import PARTLY_DONE, Bars, Line, Plot, Report, Table, bar_rows, bars, moment
+
+
+class Reason(StrEnum):
+    """The reason why a message is stuck, as far as it is known."""
+
+    NOT_REACHED = "not reached"
+    NO_TIMER = "no timer"
+    NO_TOPIC = "no topic"
+    NOWHERE = "nowhere"
+    PASSED = "passed"
+    UNKNOWN = "unknown"
+
+
+WORDS: Final = {
+    Reason.NOT_REACHED: "the broker's delivery has not come to it: look into the broker's log, is its disk full?",
+    Reason.NO_TIMER: "its broker is RocketMQ 4, which delivers no message with a delay of its own",
+    Reason.NO_TOPIC: "its topic is not there any more",
+    Reason.NOWHERE: "its record is damaged, or does not name the topic and queue where it belongs",
+    Reason.PASSED: "delivery went past it, and it is not in its topic: lost, unless the topic was made anew since",
+    Reason.UNKNOWN: "nothing here tells how far delivery was",
+}
+"""Each reason in words."""
+_DRAWN: Final = 12
+"""Most topics in one plot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lateness:
+    """The time from due to stored of some delayed messages, ms."""
+
+    name: str
+    """A topic, a level, or when the messages were due (UTC)."""
+    messages: int
+    early: int
+    """Messages that were delivered before they were due."""
+    p50: int
+    p90: int
+    p99: int
+    max: int
+
+
+@dataclass(frozen=True, slots=True)
+class LateMessage:
+    """A message that was delivered."""
+
+    topic: str
+    level: int
+    """0 for any delay."""
+    unique_key: str
+    msg_id: str
+    due_ms: int
+    late_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingTopic:
+    """The waiting messages of one topic."""
+
+    topic: str
+    messages: int
+    first_due_ms: int
+    last_due_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class DueInterval:
+    """The messages that are due in one interval: an hour of the next day, or a day after that."""
+
+    topic: str
+    """Empty for the sum of all other topics."""
+    begin_ms: int | None
+    """``None`` for messages that are due already and not yet too late."""
+    end_ms: int | None
+    """``None`` for all later messages."""
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimerCount:
+    """A broker's own count of messages that wait with any delay, also of those that have left its log."""
+
+    broker: str
+    topic: str
+    messages: int
+    first_due_ms: int | None
+    """Apache's brokers do not say when they are due."""
+    last_due_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TimerBehind:
+    """A broker whose timer is behind, so that messages with any delay are stuck there."""
+
+    broker: str
+    seconds: int
+
+
+@dataclass(frozen=True, slots=True)
+class StuckReason:
+    """The number of messages that are stuck for one reason."""
+
+    reason: Reason
+    broker: str
+    topic: str
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class StuckMessage:
+    """A message that was due long ago and is not in its topic."""
+
+    broker: str
+    topic: str
+    level: int
+    """0 for any delay."""
+    unique_key: str
+    msg_id: str
+    """Id of the waiting record; ``cometmq message id`` shows it."""
+    due_ms: int
+    reason: Reason
+
+
+@dataclass(frozen=True)
+class DelayReport(Report):
+    """Lateness of delivered messages, due times of waiting ones, and stuck ones."""
+
+    TITLE = "Delayed messages of {0.source}"
+    COMPUTED = ("is_stuck",)
+
+    source: str
+    at_ms: int
+    """The moment of the report, ms since 1970."""
+    grace_ms: int
+    """A message that was due so long ago and is not delivered is stuck."""
+    delivered: int
+    by_born: int
+    """Delivered messages whose due time comes from their born time."""
+    topics: tuple[Lateness, ...]
+    levels: tuple[Lateness, ...]
+    hours: tuple[Lateness, ...]
+    """By when they were due, oldest first."""
+    slowest: tuple[LateMessage, ...]
+    waiting: int
+    waiting_topics: tuple[WaitingTopic, ...]
+    """By messages, most first."""
+    due: tuple[DueInterval, ...]
+    """By time; within it topics in the order of ``waiting_topics``."""
+    timer_counts: tuple[TimerCount, ...]
+    timers_behind: tuple[TimerBehind, ...]
+    stuck: int
+    stuck_reasons: tuple[StuckReason, ...]
+    stuck_messages: tuple[StuckMessage, ...]
+    """The stuck messages that were due first."""
+    notes: tuple[str, ...]
+    seconds: float
+
+    @property
+    def is_stuck(self) -> bool:
+        """True if a message is stuck, or a whole timer."""
+        return bool(self.stuck or self.timers_behind)
+
+    @property
+    def exit_code(self) -> int:
+        """3 if something is stuck."""
+        return PARTLY_DONE if self.is_stuck else 0
+
+    def due_by_time(self) -> list[tuple[str, int]]:
+        """The intervals with their messages of all topics."""
+        sums: dict[tuple[int | None, int | None], int] = {}
+        for of in self.due:
+            key = (of.begin_ms, of.end_ms)
+            sums[key] = sums.get(key, 0) + of.messages
+        return [(interval_name(begin, end), count) for (begin, end), count in sums.items()]
+
+    def _parts(self) -> Iterator[str | Table]:
+        yield (
+            f"{self.delivered:,} delayed messages delivered, {self.waiting:,} wait, {self.stuck:,} are stuck: "
+            f"{self.source} at {moment(self.at_ms)} UTC; {self.seconds:.1f} s"
+        )
+        yield from (f"  {note}" for note in self.notes)
+        yield from (f"  the timer of {of.broker} is {of.seconds:,} s behind" for of in self.timers_behind)
+        for title, found in (("topic", self.topics), ("level", self.levels), ("due (UTC)", self.hours)):
+            if found:
+                yield Table(
+                    (f"<late by ms, {title}", ">messages", ">early", ">p50", ">p90", ">p99", ">max"),
+                    [(of.name, of.messages, of.early, of.p50, of.p90, of.p99, of.max) for of in found],
+                )
+        if self.slowest:
+            yield Table(
+                ("<slowest", "<topic", ">level", "<due (UTC)", ">late by ms"),
+                [
+                    (of.unique_key or of.msg_id, of.topic, level_name(of.level), moment(of.due_ms), of.late_ms)
+                    for of in self.slowest
+                ],
+            )
+        if self.waiting_topics:
+            yield Table(
+                ("<waits for", ">messages", "<first due (UTC)", "<last due (UTC)"),
+                [
+                    (of.topic, of.messages, moment(of.first_due_ms), moment(of.last_due_ms))
+                    for of in self.waiting_topics
+                ],
+            )
+            yield Table(("<due (UTC)", ">messages", "<"), bar_rows(self.due_by_time(), 24))
+        if self.timer_counts:
+            counted = [(of.topic, of.messages, of.broker) for of in self.timer_counts]
+            yield Table(("<any delay, as brokers count", ">messages", "<broker"), counted)
+        if self.stuck:
+            yield f"\n  stuck: due more than {self.grace_ms // 1000:,} s ago and not delivered"
+            for of in self.stuck_reasons:
+                place = f"{of.topic or '(no topic)'} at {of.broker or '(broker not named)'}"
+                yield f"  {of.messages:>11,}  {place}: {WORDS[of.reason]}"
+            yield Table(
+                ("<stuck", "<topic", ">level", "<due (UTC)", "<waits as"),
+                [
+                    (of.unique_key or None, of.topic or None, level_name(of.level), moment(of.due_ms), of.msg_id)
+                    for of in self.stuck_messages
+                ],
+            )
+
+    def _plots(self) -> list[Plot]:
+        times = self.due_by_time()
+        begins = [(name.partition(" … ")[0], count) for name, count in times]
+        plots: list[Plot] = [bars("Due, from … (UTC) on", "messages", begins)]
+        for title, found in (("topic", self.topics[:_DRAWN]), ("level", self.levels)):
+            ranks = {rank: [getattr(of, rank) for of in found] for rank in ("p50", "p90", "p99")}
+            plots.append(Bars(f"Late by {title}", "ms", [of.name[:24] for of in found], ranks))
+        if len(self.hours) > 1:
+            curves = {rank: [getattr(of, rank) for of in self.hours] for rank in ("p50", "p99", "max")}
+            title = f"Late by when it was due, from {self.hours[0].name} on"
+            at = range(len(self.hours))
+            plots.append(Line(title, "ms", "hours in which something was due", at, curves))
+        return plots
+
+
+def level_name(level: int) -> str:
+    """A delay level in a table."""
+    return str(level) if level else "any"
+
+
+def interval_name(begin_ms: int | None, end_ms: int | None) -> str:
+    """An interval of time in a table."""
+    if begin_ms is None:
+        return "due now"
+    if end_ms is None:
+        return f"later than {moment(begin_ms)}"
+    return f"{moment(begin_ms, 'm')} … {moment(end_ms, 'm')}"

@@ -1,0 +1,223 @@
+"""An index of an archive by key, which finds messages that no broker has any more without reading the archive.
+
+Layout below the index's directory::
+
+    run=<number>/bucket=<0..63>/part-*.parquet
+    run=<number>/_indexed.json
+
+Each run indexes what the archive got since the last run; ``_indexed.json``, written last, says up to which offset
+each queue is indexed. A run that died has none, counts for nothing and is overwritten. Rows: topic, key, broker,
+queue, queue offset, store time; sorted by topic and key within a bucket, which is the CRC32 of ``topic#key``. Both
+KEYS and the unique key are keys, as in a broker's IndexFile.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from cometmq.clock import SYSTEM_CLOCK
+from cometmq.durable import replace_file
+from cometmq.message.message import MessageExt
+from cometmq.quantity import quantity
+from cometmq.spark.archives.log import ArchiveLog, read_files, record_of
+from cometmq.spark.archives.table import DataFile, QueueTotals
+from cometmq.spark.errors import ArchiveError, OptionError
+from cometmq.spark.jobs.job import job
+from cometmq.spark.jobs.options import KeyIndexOptions
+from cometmq.spark.jobs.report import Bars, Plot, Report, Table
+from cometmq.spark.jobs.run import job_session
+from cometmq.spark.records.queues import Offsets, Queue
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+BUCKETS: Final = 64
+_RUN: Final = re.compile(r"run=(\d+)")
+_DONE: Final = "_indexed.json"
+MAX_FOUND: Final = 10_000
+"""Most messages that one look-up returns."""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedTopic:
+    """The new entries of one topic."""
+
+    topic: str
+    messages: int
+    keys: int
+    """Entries: a message has one for each of its keys."""
+
+
+@dataclass(frozen=True)
+class KeyIndexReport(Report):
+    """The entries that one run has added, or with ``dry_run`` would add."""
+
+    TITLE = "Keys of {0.archive}"
+    COMPUTED = ("messages", "keys")
+
+    archive: str
+    index: str
+    dry_run: bool
+    topics: tuple[IndexedTopic, ...]
+    """By name; topics without new messages since the last run are left out."""
+    seconds: float
+
+    @property
+    def messages(self) -> int:
+        """The sum over all topics."""
+        return sum(of.messages for of in self.topics)
+
+    @property
+    def keys(self) -> int:
+        """Entries of all topics."""
+        return sum(of.keys for of in self.topics)
+
+    def _parts(self) -> Iterator[str | Table]:
+        if not self.topics:
+            yield f"nothing new in the archive {self.archive}"
+            return
+        verb = "would be indexed" if self.dry_run else "indexed"
+        held = f"{quantity(self.messages, 'message')} {verb} under {quantity(self.keys, 'key')} in {self.index}"
+        yield f"{held}; {self.seconds:.1f} s"
+        yield Table(("<topic", ">messages", ">keys"), [(of.topic, of.messages, of.keys) for of in self.topics])
+
+    def _plots(self) -> list[Plot]:
+        names = [of.topic[:24] for of in self.topics]
+        counts = {"messages": [of.messages for of in self.topics], "keys": [of.keys for of in self.topics]}
+        return [Bars("New in the index", "messages, keys", names, counts)]
+
+
+@job(KeyIndexOptions)
+def build_key_index(options: KeyIndexOptions) -> KeyIndexReport:
+    """Add the messages that are new in an archive to its index.
+
+    :raises OptionError: there is no archive.
+    :raises SparkSourceError: it cannot be read, or the index cannot be written.
+    """
+    index, dry_run, on_step = options.index, options.dry_run, options.on_step
+    began = SYSTEM_CLOCK.monotonic()
+    log = ArchiveLog(options.archive)
+    log.demand_any()
+    runs = _runs(Path(index))
+    indexed = _reached(runs)
+    totals = log.queues()  # before the files: what comes meanwhile is left to the next run
+    files = [file for file in log.files() if file.end > indexed.get(file.queue, 0)]
+    topics: tuple[IndexedTopic, ...] = ()
+    if files:
+        with job_session(options, "cometmq key index") as session:
+            messages = _new_messages(session, log, files, totals, indexed)
+            entries = _entries(messages)
+            if not dry_run:
+                target = Path(index).absolute() / f"run={len(runs)}"
+                on_step(f"indexing {quantity(len(files), 'file')} of the archive")
+                _write(entries, target)
+                entries = session.read.parquet(str(target))
+            on_step("counting messages and keys")
+            topics = _counted(messages, entries)
+            if not dry_run:
+                replace_file(target / _DONE, msgspec.json.encode(totals))
+    return KeyIndexReport(str(log.root), str(index), dry_run, topics, SYSTEM_CLOCK.monotonic() - began)
+
+
+def _new_messages(
+    spark: SparkSession, log: ArchiveLog, files: list[DataFile], totals: list[QueueTotals], indexed: Offsets
+) -> DataFrame:
+    """Return the messages that are archived and not indexed; of files that were joined since, these are only some."""
+    from pyspark.sql import functions as f
+
+    limits = [(*of.queue, indexed.get(of.queue, 0), of.next) for of in totals]
+    known = spark.createDataFrame(
+        limits, "topic string, brokerName string, queueId int, indexedTo bigint, archivedTo bigint"
+    )
+    return (
+        read_files(spark, log.root, files)
+        .join(f.broadcast(known), ["topic", "brokerName", "queueId"])
+        .where("queueOffset >= indexedTo AND queueOffset < archivedTo")
+    )
+
+
+def _entries(messages: DataFrame) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    every = f.array_distinct(f.concat(f.array("uniqKey"), f.split(f.coalesce("keys", f.lit("")), " ")))
+    return (
+        messages.select("topic", "brokerName", "queueId", "queueOffset", "storeTimestamp", every.alias("every"))
+        .withColumn("key", f.explode("every"))
+        .where("key <> ''")
+        .drop("every")
+        .withColumn("bucket", f.crc32(f.concat("topic", f.lit("#"), "key").cast("binary")) % BUCKETS)
+    )
+
+
+def _write(entries: DataFrame, target: Path) -> None:
+    ordered = entries.repartition("bucket").sortWithinPartitions("bucket", "topic", "key")
+    ordered.write.partitionBy("bucket").mode("overwrite").parquet(str(target))
+
+
+def _counted(messages: DataFrame, entries: DataFrame) -> tuple[IndexedTopic, ...]:
+    keys: dict[str, int] = dict(entries.groupBy("topic").count().collect())
+    found = sorted((topic, count) for topic, count in messages.groupBy("topic").count().collect())
+    return tuple(IndexedTopic(topic, count, keys.get(topic, 0)) for topic, count in found)
+
+
+def find_by_key(archive: str | Path, index: str | Path, topic: str, key: str, *, limit: int = 64) -> list[MessageExt]:
+    """Return the archived messages of a key, oldest first, at most ``limit``; needs no Spark session.
+
+    Messages that retention has taken out of the archive are passed over.
+
+    :raises OptionError: there is no index.
+    :raises ArchiveError: the archive has lost files that it names.
+    """
+    import pyarrow.dataset as ds
+    import pyarrow.parquet as pq
+
+    runs = _runs(Path(index))
+    if not runs:
+        raise OptionError(f"{index} holds no key index", next_step="make one: cometmq pipeline key-index")
+    bucket = f"bucket={zlib.crc32(f'{topic}#{key}'.encode()) % BUCKETS}"
+    files = [str(path) for part in runs for path in sorted((part / bucket).glob("*.parquet"))]
+    if not files:
+        return []
+    wanted = (ds.field("topic") == topic) & (ds.field("key") == key)
+    places = ds.dataset(files).to_table(filter=wanted).sort_by("storeTimestamp").slice(0, min(limit, MAX_FOUND))
+    log = ArchiveLog(archive)
+    files_of, reached = log.files(), log.next_offsets()
+    found: list[MessageExt] = []
+    for place in places.to_pylist():
+        for file in _files_with(files_of, reached, place):
+            rows = pq.read_table(log.root / file.path, filters=[("queueOffset", "=", place["queueOffset"])]).to_pylist()
+            found += [MessageExt(record_of(row), 0, row["brokerName"]) for row in rows]
+    return found
+
+
+def _runs(index: Path) -> list[Path]:
+    """Return the directories of the finished runs, in order."""
+    if not index.is_dir():
+        return []
+    found = ((_RUN.fullmatch(at.name), at) for at in index.iterdir())
+    return [at for _, at in sorted((int(match[1]), at) for match, at in found if match and (at / _DONE).exists())]
+
+
+def _reached(runs: list[Path]) -> Offsets:
+    """Return the offset up to which each queue is indexed."""
+    if not runs:
+        return {}
+    return {of.queue: of.next for of in msgspec.json.decode((runs[-1] / _DONE).read_bytes(), type=list[QueueTotals])}
+
+
+def _files_with(files: list[DataFile], reached: Offsets, place: dict[str, Any]) -> list[DataFile]:
+    """Return the files that may hold a message; none if retention has taken them."""
+    queue, offset = Queue(place["topic"], place["brokerName"], place["queueId"]), place["queueOffset"]
+    if offset >= reached.get(queue, 0):
+        raise ArchiveError(
+            f"the index names offset {offset} of {queue}, which the archive does not hold",
+            next_step="do archive and index belong together?",
+        )
+    return [file for file in files if file.queue == queue and file.first <= offset < file.end]

@@ -1,0 +1,1 @@
+"""The mask job: copies with fields dropped, masked, hashed or encrypted."""

@@ -1,0 +1,366 @@
+"""The mask job: a copy of topics, an archive or a store with fields dropped, masked, hashed or encrypted.
+
+The copy is an archive (:mod:`cometmq.spark.archives.log`): tasks write files, the driver commits them step by step,
+and a run goes on where the last commit ends, so that each message is there once whatever is killed. The replay job
+sends it from there to a topic, each message once. Messages are only ever written masked.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from pyspark.sql import functions as f
+
+from cometmq.client.blocking.offsets import Bounds
+from cometmq.clock import SYSTEM_CLOCK
+from cometmq.durable import replace_file
+from cometmq.message.properties import decode_properties
+from cometmq.quantity import quantity
+from cometmq.spark.access import server_options
+from cometmq.spark.archives.log import ArchiveLog
+from cometmq.spark.archives.table import Covered, read_json
+from cometmq.spark.errors import ArchiveError, OptionError
+from cometmq.spark.jobs.job import job
+from cometmq.spark.jobs.mask.keys import KeyStore, hash_secret_place, master_key_place
+from cometmq.spark.jobs.mask.task import MASKED_COLUMNS, RESULT_DDL, MaskResult, MaskTask, Plain, mask_batches
+from cometmq.spark.jobs.mask_rules import ENCRYPT, HASH
+from cometmq.spark.jobs.message_source import bounds_of, read_ranges
+from cometmq.spark.jobs.options import CopyOptions, MaskOptions, MaskToTopicOptions
+from cometmq.spark.jobs.replay.job import replay, target_queues
+from cometmq.spark.jobs.replay.report import ReplayReport
+from cometmq.spark.jobs.report import Line, Plot, Report, RunReport, Step, Table, bars
+from cometmq.spark.jobs.run import job_session
+from cometmq.spark.records.queues import OffsetRange, Offsets, Queue, steps_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_SHOWN: Final = 400
+"""Characters of a sampled body in a table."""
+
+
+@dataclass(frozen=True, slots=True)
+class MaskedSample:
+    """One message before and after."""
+
+    topic: str
+    broker: str
+    queue_id: int
+    queue_offset: int
+    before: str
+    """The body as text; this is not masked."""
+    after: str
+    """The masked body, or the reason why it would be left out."""
+    properties_before: dict[str, str]
+    properties_after: dict[str, str]
+
+
+@dataclass(frozen=True)
+class MaskReport(RunReport):
+    """The messages that one run copied."""
+
+    COMPUTED = ("complete",)
+
+    source: str
+    to: str
+    """Directory of the copy."""
+    dry_run: bool
+    finished: bool
+    messages: int
+    """Messages that this run copied, or in a dry run would copy."""
+    total: int
+    """Messages that the copy holds now."""
+    values: dict[str, int]
+    """Masked values, by the field of the rule."""
+    apart: dict[str, int]
+    """Messages that are not in the copy, by reason."""
+    steps: tuple[Step, ...]
+    warnings: tuple[str, ...]
+    replayed: ReplayReport | None
+    """The report of the replay to a topic."""
+    seconds: float
+    topics: tuple[str, ...] = ()
+    samples: tuple[MaskedSample, ...] = ()
+    """Only in a dry run."""
+
+    @property
+    def complete(self) -> bool:
+        """True if everything was copied."""
+        return self.finished and not self.apart and (self.replayed is None or self.replayed.complete)
+
+    @property
+    def title(self) -> str:
+        """The title of the page."""
+        return f"Masked copy of {', '.join(self.topics)}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything but the samples, which are not masked, as plain values, for JSON."""
+        plain = Report.to_dict(replace(self, samples=()))
+        del plain["samples"], plain["topics"]
+        return plain | {"replayed": None if self.replayed is None else self.replayed.to_dict()}
+
+    def _parts(self) -> Iterator[str | Table]:
+        verb = "would be copied" if self.dry_run else "copied"
+        yield f"{quantity(self.messages, 'message')} of {self.source} {verb} to {self.to}; {self.seconds:.1f} s"
+        if not self.dry_run:
+            yield f"  the copy holds {self.total:,}" + ("" if self.finished else "; stopped before the end")
+        yield from (f"  {warning}" for warning in self.warnings)
+        yield Table(("<field", ">values masked"), [*self.values.items()])
+        if self.apart:
+            yield Table(("<not copied", ">messages"), sorted(self.apart.items()))
+        if self.replayed is not None:
+            yield ""
+            yield self.replayed.render()
+
+    def _plots(self) -> list[Plot]:
+        plots: list[Plot] = [bars("Masked", "values", ((name[:24], count) for name, count in self.values.items()))]
+        if len(self.steps) > 1:
+            at, totals = [step.seconds for step in self.steps], {"messages": [step.total for step in self.steps]}
+            plots.append(Line("Progress", "messages copied", "seconds", at, totals))
+        return plots
+
+    def render_samples(self) -> str:
+        """The samples of a dry run; they show what is not masked yet."""
+        lines = []
+        for of in self.samples:
+            lines += ["", f"{of.topic} at {of.broker}, queue {of.queue_id}, offset {of.queue_offset}:"]
+            lines += [f"  before  {of.before[:_SHOWN]}", f"  after   {of.after[:_SHOWN]}"]
+            for name, value in of.properties_before.items():
+                if of.properties_after.get(name) != value:
+                    lines.append(f"  {name}: {value} → {of.properties_after.get(name, 'dropped')}"[:_SHOWN])
+        return "\n".join(lines)
+
+
+_JOB: Final = "_mask/job.json"
+
+
+class _Job(msgspec.Struct, frozen=True):
+    """The identity of a copy; a run with other options needs another directory."""
+
+    source: str
+    since_ms: int | None
+    until_ms: int | None
+    rules: dict[str, Any]
+
+
+@job(MaskOptions)
+def mask(options: MaskOptions) -> MaskReport:
+    """Copy topics into an archive with fields masked, and return the report.
+
+    ``to`` is a directory that driver and executors share; the same one again goes on where the last run stopped. A
+    store is read in one step, since its log is read as a whole.
+
+    :raises OptionError: an argument is wrong, a secret is missing, or a topic is not there.
+    :raises ArchiveError: another job holds the copy, or it is another one.
+    :raises MaskError: the keys cannot be opened.
+    :raises SparkSourceError: a message cannot be masked and may not be left out, or cannot be read; what was committed
+        stays.
+    """
+    source, topics, rules, dry_run = options.source, options.topics, options.rules, options.dry_run
+    named = (topics,) if isinstance(topics, str) else tuple(dict.fromkeys(topics))
+    root = Path(options.to).absolute()
+    task = MaskTask(
+        str(root),
+        rules,
+        None if options.keys is None else str(Path(options.keys).absolute()),
+        master_key_place(options.master_key_file),
+        hash_secret_place(options.hash_secret_file),
+    )
+    _demand_secrets(task, dry_run=dry_run)
+    bounds = bounds_of(source, named)
+    log = ArchiveLog(root, options.table_format)
+    place = source.namesrv or str((source.archive or source.store or root).absolute())
+    words = _Job(place, source.begin_ms, source.end_ms, rules.to_dict())
+    with job_session(options, "cometmq mask") as session:
+        run = _Run(session, options, task, named)
+        if dry_run:
+            _demand_same_job(root, log, words)
+            run.count(_left(bounds, log.next_offsets()))
+            shown = tuple(run.samples(bounds, options.samples))
+            return run.report(root, log, finished=True, samples=shown)
+        with log.locked():
+            _demand_same_job(root, log, words)
+            if not (root / _JOB).exists():
+                replace_file(root / _JOB, msgspec.json.format(msgspec.json.encode(words), indent=1))
+            most = options.step_offsets if source.store is None else 1 << 62
+            finished = True
+            for ranges in steps_of(_left(bounds, log.next_offsets()), most):
+                if options.stop is not None and options.stop.is_set():
+                    finished = False
+                    break
+                run.step(log, ranges)
+            return run.report(root, log, finished=finished)
+
+
+@job(MaskToTopicOptions)
+def mask_to_topic(options: MaskToTopicOptions) -> MaskReport:
+    """Copy one topic into another, each message once, with fields masked.
+
+    ``work`` is a directory that keeps the masked messages and how far they are sent; the same one again goes on.
+    ``namesrv`` and ``to_access`` reach the topic ``to``, which must exist.
+
+    :raises CometMQError: as :func:`mask` and :func:`cometmq.spark.replay`.
+    """
+    place = Path(options.work).absolute()
+    access = options.source.access if options.to_access is None else options.to_access
+    target_queues(server_options(options.namesrv, access), options.to)  # before anything is masked
+    with job_session(options, "cometmq mask") as session:
+        common = {of.name: getattr(options, of.name) for of in fields(CopyOptions)} | {"spark": session}
+        done = mask(options.source, options.topic, options.rules, place / "archive", **common)
+        if done.dry_run or not done.finished or not done.total:
+            return done
+        sent = replay(
+            place / "archive",
+            options.namesrv,
+            place / "ledger",
+            topic=options.topic,
+            to=options.to,
+            by_key=options.by_key,
+            per_second=options.per_second,
+            access=access,
+            spark=session,
+            stop=options.stop,
+        )
+        return replace(done, replayed=sent)
+
+
+def _demand_secrets(task: MaskTask, *, dry_run: bool) -> None:
+    """Look here first: a task that finds none fails after minutes."""
+    if HASH in task.rules.actions:
+        task.hash_secret.read()
+    if ENCRYPT in task.rules.actions and not dry_run:
+        if task.keys is None:
+            raise OptionError(
+                "rules that encrypt need a file for the keys of subjects", next_step="name one: --keys FILE"
+            )
+        KeyStore(task.keys, task.master, make=True).close()
+
+
+def _demand_same_job(root: Path, log: ArchiveLog, job: _Job) -> None:
+    path = root / _JOB
+    if not path.exists():
+        if log.last() is not None:
+            raise ArchiveError(f"{root} holds an archive that is not masked", next_step="name another directory")
+        return
+    saved = read_json(path, _Job)
+    changed = [name for name in job.__struct_fields__ if getattr(job, name) != getattr(saved, name)]
+    if changed:
+        raise ArchiveError(
+            f"{root} is another copy: {', '.join(changed)} differ",
+            next_step="say the same as before to go on, or name another directory",
+        )
+
+
+def _left(bounds: dict[Queue, Bounds], reached: Offsets) -> list[OffsetRange]:
+    return [
+        OffsetRange(queue, first, held.end)
+        for queue, held in sorted(bounds.items())
+        if (first := max(held.first, reached.get(queue, 0))) < held.end
+    ]
+
+
+class _Run:
+    """One run and its sums."""
+
+    def __init__(self, spark: SparkSession, options: MaskOptions, task: MaskTask, topics: tuple[str, ...]) -> None:
+        self._began = SYSTEM_CLOCK.monotonic()
+        self._spark = spark
+        self._options = options
+        self._source = options.source
+        self._task = task
+        self._topics = topics
+        self._id = f"mask-{uuid.uuid4()}"
+        self._values: Counter[str] = Counter({rule.field: 0 for rule in task.rules.rules})
+        self._apart: Counter[str] = Counter()
+        self._steps: list[Step] = []
+        self._messages = 0
+        self._gaps: list[str] = []
+
+    def _rows(self, ranges: Sequence[OffsetRange]) -> DataFrame:
+        rows = read_ranges(self._spark, self._source, ranges, MASKED_COLUMNS)
+        if self._source.begin_ms is not None:
+            rows = rows.where(f.unix_millis("storeTimestamp") >= self._source.begin_ms)
+        if self._source.end_ms is not None:
+            rows = rows.where(f.unix_millis("storeTimestamp") < self._source.end_ms)
+        return rows
+
+    def _results(self, task: MaskTask, ranges: Sequence[OffsetRange]) -> list[MaskResult]:
+        """Run the tasks; a row comes back for each file, and one for each task."""
+        rows = self._rows(ranges).mapInArrow(partial(mask_batches, task), RESULT_DDL).collect()
+        results = [msgspec.json.decode(row[0], type=MaskResult) for row in rows]
+        for result in results:
+            self._values.update(result.values or {})
+            self._apart.update(result.apart or {})
+            self._messages += result.messages
+        return results
+
+    def count(self, ranges: Sequence[OffsetRange]) -> None:
+        """Mask and write nothing."""
+        if ranges:
+            self._results(replace(self._task, root=None, keys=None), ranges)
+
+    def step(self, log: ArchiveLog, ranges: Sequence[OffsetRange]) -> None:
+        """Write and commit one step."""
+        before = self._messages
+        files = [result.file for result in self._results(self._task, ranges) if result.file is not None]
+        covered = [Covered.of(part) for part in ranges]
+        commit = log.append(self._id, len(self._steps), covered, files)
+        self._gaps += commit.gaps if commit is not None else []
+        done = Step(self._messages - before, self._messages, SYSTEM_CLOCK.monotonic() - self._began)
+        self._steps.append(done)
+        self._options.on_step(done)
+
+    def samples(self, bounds: dict[Queue, Bounds], most: int) -> Iterator[MaskedSample]:
+        """Yield some messages before and after; they are encrypted with keys that are stored nowhere."""
+        first = [
+            OffsetRange(queue, held.first, held.end) for queue, held in sorted(bounds.items()) if held.first < held.end
+        ]
+        if not first or not most:
+            return
+        shown = ("topic", "brokerName", "queueId", "queueOffset", "body", "propertiesText")
+        rows = self._rows(first).where("body IS NOT NULL").select(*shown).limit(most).collect()
+        with replace(self._task, root=None, keys=None).masker() as masker:
+            outcomes = masker.masked(Plain(bytes(row["body"]), row["propertiesText"] or "") for row in rows)
+        for row, outcome in zip(rows, outcomes, strict=True):
+            after = outcome if isinstance(outcome, Plain) else None
+            yield MaskedSample(
+                topic=row["topic"],
+                broker=row["brokerName"],
+                queue_id=row["queueId"],
+                queue_offset=row["queueOffset"],
+                before=bytes(row["body"]).decode("utf-8", "replace"),
+                after=after.body.decode("utf-8", "replace") if after is not None else f"apart: {outcome}",
+                properties_before=decode_properties(row["propertiesText"] or ""),
+                properties_after=decode_properties(after.properties_text) if after is not None else {},
+            )
+
+    def report(
+        self, root: Path, log: ArchiveLog, *, finished: bool, samples: tuple[MaskedSample, ...] = ()
+    ) -> MaskReport:
+        """Sum the run up."""
+        warnings = [f"{gap} was gone before it could be copied" for gap in self._gaps]
+        if self._messages:
+            warnings += [f"no message has {field}" for field, count in self._values.items() if not count]
+        return MaskReport(
+            source=str(self._source),
+            to=str(root),
+            dry_run=self._options.dry_run,
+            finished=finished,
+            messages=self._messages,
+            total=sum(of.rows for of in log.queues()),
+            values=dict(self._values),
+            apart=dict(self._apart),
+            steps=tuple(self._steps),
+            warnings=tuple(warnings),
+            replayed=None,
+            seconds=SYSTEM_CLOCK.monotonic() - self._began,
+            topics=self._topics,
+            samples=samples,
+        )

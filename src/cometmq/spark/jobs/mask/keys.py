@@ -1,0 +1,392 @@
+"""The keys of a masked copy: one for each subject, wrapped by a master key, in one SQLite file.
+
+Dropping a subject's key erases everything that was encrypted with it, wherever copies of it are. The file names a
+subject by an HMAC only. After its key is dropped the subject stays there as erased: later copies drop its values
+instead of encrypting them. Secrets are read from a file or from the environment where they are used; plans, options
+and logs never hold them.
+
+The file: table ``subjects(name, key_id, wrapped)``, ``wrapped`` is nonce (12 bytes) and AES-256-GCM of the key under
+the master key with ``name`` as associated data, null once it is dropped; table ``master(mark)`` identifies the master
+key.
+
+An encrypted value is the text ``enc:1:`` and, in base64url, the key's id (16 bytes), nonce (12) and AES-256-GCM of the
+value's JSON, so that a number comes back as a number. :class:`Revealer` opens such values again: a value whose key was
+dropped stays as it is, and is counted; a message with a value that was changed is left out, nothing of it is shown.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import json
+import os
+import re
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from cometmq.limits import MASK_KEYS_CACHED
+from cometmq.message.properties import KEY_SEPARATOR
+from cometmq.spark.archives.log import ArchiveLog
+from cometmq.spark.errors import MaskError, OptionError
+from cometmq.spark.records.bad_messages import BadMessage
+
+MASTER_VARIABLE: Final = "COMETMQ_MASK_MASTER_KEY"
+HASH_VARIABLE: Final = "COMETMQ_MASK_HASH_SECRET"
+KEY_BYTES: Final = 32
+KEY_ID_BYTES: Final = 16
+NONCE_BYTES: Final = 12
+_LEAST_SECRET_BYTES: Final = 16
+_BUSY_SECONDS: Final = 60.0
+"""Longest wait for another task that makes keys."""
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS master (mark BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS subjects (name BLOB PRIMARY KEY, key_id BLOB NOT NULL UNIQUE, wrapped BLOB) WITHOUT ROWID;
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SecretPlace:
+    """The place of a secret; it travels to executors, the secret does not."""
+
+    what: str
+    variable: str
+    file: str | None = None
+
+    def read(self) -> bytes:
+        """The secret's text.
+
+        :raises OptionError: it is not there.
+        """
+        try:
+            text = os.environ.get(self.variable, "") if self.file is None else Path(self.file).read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise OptionError(f"{self.what}: {self.file} cannot be read") from error
+        if len(text.strip()) < _LEAST_SECRET_BYTES:
+            where = f"${self.variable} is" if self.file is None else f"{self.file} holds"
+            raise OptionError(
+                f"{self.what}: {where} missing or shorter than {_LEAST_SECRET_BYTES} characters",
+                next_step="make one: openssl rand -base64 32",
+            )
+        return text.strip().encode()
+
+
+def master_key_place(file: str | Path | None) -> SecretPlace:
+    """Return the place of the master key: a file, or the environment without one."""
+    return SecretPlace("the master key", MASTER_VARIABLE, None if file is None else str(Path(file).absolute()))
+
+
+def hash_secret_place(file: str | Path | None) -> SecretPlace:
+    """Return the place of the secret of hashes: a file, or the environment without one."""
+    return SecretPlace("the secret of hashes", HASH_VARIABLE, None if file is None else str(Path(file).absolute()))
+
+
+def master_key(place: SecretPlace) -> bytes:
+    """The master key, 32 bytes.
+
+    :raises OptionError: it is not there, or no key.
+    """
+    try:
+        key = base64.b64decode(place.read(), validate=True)
+    except binascii.Error:
+        key = b""
+    if len(key) != KEY_BYTES:
+        raise OptionError(
+            f"{place.what} is not {KEY_BYTES} bytes in base64", next_step="make one: openssl rand -base64 32"
+        )
+    return key
+
+
+class DataKey(NamedTuple):
+    """The key of one subject."""
+
+    key_id: bytes
+    key: bytes
+
+
+class KeyStore:
+    """The keys in one file, which processes of one host (or a file system with working locks) share."""
+
+    def __init__(self, path: str | Path, master: SecretPlace, *, make: bool = False) -> None:
+        """Open the file; ``make`` makes a missing one.
+
+        :raises OptionError: there is no master key.
+        :raises MaskError: there is no file, it is none, or belongs to another master key.
+        """
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+        self._path = Path(path)
+        key = master_key(master)
+        self._wrapping = AESGCM(key)
+        self._naming = hmac.digest(key, b"names of subjects", "sha256")
+        self._known: dict[str, DataKey | None] = {}
+        if not make and not self._path.is_file():
+            raise MaskError(f"there is no key store {self._path}", next_step="name the one that the copy was made with")
+        if make and not self._path.exists():
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            os.close(os.open(self._path, os.O_CREAT | os.O_WRONLY, 0o600))
+        try:
+            self._table = sqlite3.connect(self._path, timeout=_BUSY_SECONDS, isolation_level=None)
+            self._table.execute("PRAGMA secure_delete = ON")
+            self._table.execute("PRAGMA synchronous = FULL")
+            self._demand_master(hmac.digest(key, b"mark of the master key", "sha256"), make)
+        except sqlite3.DatabaseError as error:
+            raise MaskError(f"the key store {self._path} cannot be opened: {error}") from error
+
+    def _demand_master(self, mark: bytes, make: bool) -> None:
+        if make:
+            with self._transaction():
+                for statement in _SCHEMA.strip().splitlines():
+                    self._table.execute(statement)
+                if self._table.execute("SELECT mark FROM master").fetchone() is None:
+                    self._table.execute("INSERT INTO master VALUES (?)", (mark,))
+        row = self._table.execute("SELECT mark FROM master").fetchone()
+        if row is None or not hmac.compare_digest(row[0], mark):
+            raise MaskError(f"the key store {self._path} belongs to another master key")
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._table.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._table.execute("ROLLBACK")
+            raise
+        self._table.execute("COMMIT")
+
+    def _name(self, subject: str) -> bytes:
+        return hmac.digest(self._naming, subject.encode("utf-8", "surrogatepass"), "sha256")
+
+    def keys_for(self, subjects: Iterable[str]) -> dict[str, DataKey | None]:
+        """The key of each subject, made for those that have none; ``None`` for those that are erased.
+
+        When this returns the keys are on the disk.
+        """
+        wanted = dict.fromkeys(subjects)
+        missing = [subject for subject in wanted if subject not in self._known]
+        if len(self._known) + len(missing) > MASK_KEYS_CACHED:
+            self._known.clear()
+            missing = list(wanted)
+        if missing:
+            with self._transaction():
+                for subject in missing:
+                    self._known[subject] = self._key_for(self._name(subject))
+        return {subject: self._known[subject] for subject in wanted}
+
+    def _key_for(self, name: bytes) -> DataKey | None:
+        row = self._table.execute("SELECT key_id, wrapped FROM subjects WHERE name = ?", (name,)).fetchone()
+        if row is not None:
+            return None if row[1] is None else DataKey(row[0], self._unwrapped(name, row[1]))
+        made = DataKey(os.urandom(KEY_ID_BYTES), os.urandom(KEY_BYTES))
+        nonce = os.urandom(NONCE_BYTES)
+        wrapped = nonce + self._wrapping.encrypt(nonce, made.key, name)
+        self._table.execute("INSERT INTO subjects VALUES (?, ?, ?)", (name, made.key_id, wrapped))
+        return made
+
+    def _unwrapped(self, name: bytes, wrapped: bytes) -> bytes:
+        from cryptography.exceptions import InvalidTag
+
+        try:
+            return self._wrapping.decrypt(wrapped[:NONCE_BYTES], wrapped[NONCE_BYTES:], name)
+        except InvalidTag as error:
+            raise MaskError(f"the key store {self._path} is damaged", next_step="restore it from a backup") from error
+
+    def key_of(self, key_id: bytes) -> bytes | None:
+        """The key with this id; ``None`` where it was dropped, or never was in this file."""
+        row = self._table.execute("SELECT name, wrapped FROM subjects WHERE key_id = ?", (key_id,)).fetchone()
+        return None if row is None or row[1] is None else self._unwrapped(row[0], row[1])
+
+    def forget(self, subject: str) -> bool:
+        """Drop the key of a subject for ever; return whether there was one.
+
+        What is copied later is dropped for this subject, also when it had no key yet.
+        """
+        name = self._name(subject)
+        with self._transaction():
+            row = self._wrapped(name)
+            if row is None:
+                self._table.execute("INSERT INTO subjects VALUES (?, ?, NULL)", (name, os.urandom(KEY_ID_BYTES)))
+            else:
+                self._table.execute("UPDATE subjects SET wrapped = NULL WHERE name = ?", (name,))
+        self._known.pop(subject, None)
+        return row is not None and row[0] is not None
+
+    def has_key(self, subject: str) -> bool:
+        """Return True if :meth:`forget` would find a key of the subject."""
+        row = self._wrapped(self._name(subject))
+        return row is not None and row[0] is not None
+
+    def _wrapped(self, name: bytes) -> tuple[bytes | None] | None:
+        """The wrapped key of a subject, or none of an erased one; ``None`` for one that is not in the file."""
+        row: tuple[bytes | None] | None = self._table.execute(
+            "SELECT wrapped FROM subjects WHERE name = ?", (name,)
+        ).fetchone()
+        return row
+
+    def close(self) -> None:
+        """Close the file."""
+        self._table.close()
+
+
+def subject_text(value: object) -> str | None:
+    """Return the name of a subject, a text or a whole number; ``None`` for anything else."""
+    if isinstance(value, str):
+        return value or None
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def digest(secret: bytes, text: str) -> str:
+    """The hash that stands for a text: HMAC-SHA256, hex."""
+    return hmac.new(secret, text.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
+
+
+_PREFIX: Final = "enc:1:"
+_TOKEN: Final = re.compile(r"enc:1:([A-Za-z0-9_-]{59,})")
+"""At least 44 bytes: id, nonce, and the tag of an empty text."""
+
+KeyOf = Callable[[bytes], bytes | None]
+
+
+class ErasedError(Exception):
+    """The key of a value is not there any more."""
+
+
+def sealed(value: Any, key: DataKey) -> str:
+    """The text that stands for a value."""
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+    nonce = os.urandom(NONCE_BYTES)
+    secret = json.dumps(value, ensure_ascii=True, separators=(",", ":")).encode()
+    raw = key.key_id + nonce + AESGCM(key.key).encrypt(nonce, secret, _PREFIX.encode() + key.key_id)
+    return _PREFIX + base64.urlsafe_b64encode(raw).decode().rstrip("=")
+
+
+def opened(text: str, key_of: KeyOf) -> Any:
+    """The value that a whole text stands for.
+
+    :raises ErasedError: its key is not there, so that nobody can tell.
+    :raises ValueError: it stands for none, or was changed.
+    """
+    from cryptography.exceptions import InvalidTag
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+    match = _TOKEN.fullmatch(text)
+    if match is None:
+        raise ValueError("no encrypted value")
+    try:
+        raw = base64.urlsafe_b64decode(match[1] + "=" * (-len(match[1]) % 4))
+    except binascii.Error as error:
+        raise ValueError("no encrypted value") from error
+    key_id, nonce, rest = raw[:KEY_ID_BYTES], raw[KEY_ID_BYTES : KEY_ID_BYTES + NONCE_BYTES], raw[28:]
+    key = key_of(key_id)
+    if key is None:
+        raise ErasedError
+    try:
+        return json.loads(AESGCM(key).decrypt(nonce, rest, _PREFIX.encode() + key_id))
+    except InvalidTag as error:
+        raise ValueError("an encrypted value was changed") from error
+
+
+def is_sealed(value: Any) -> bool:
+    """Return True if a value looks like an encrypted one."""
+    match = _TOKEN.fullmatch(value) if isinstance(value, str) else None
+    return match is not None and len(match[1]) % 4 != 1  # so long is no base64
+
+
+class Revealer:
+    """Opens encrypted values, and counts them.
+
+    :param key_of: the key with an id, such as :meth:`KeyStore.key_of <cometmq.spark.jobs.mask.keys.KeyStore.key_of>`.
+    """
+
+    def __init__(self, key_of: KeyOf) -> None:
+        self._key_of = key_of
+        self.opened = 0
+        self.erased = 0
+        """Values whose key was dropped."""
+
+    def value(self, value: Any) -> Any:
+        """A JSON value with everything in it opened.
+
+        :raises ValueError: an encrypted value was changed.
+        """
+        holder = [value]
+        places: list[tuple[Any, Any]] = [(holder, 0)]
+        while places:  # no recursion: bodies may be nested deeper than Python's stack
+            container, key = places.pop()
+            found = self._one(container[key])
+            if isinstance(found, dict | list):
+                found = found.copy()
+                places += ((found, inner) for inner in (found if isinstance(found, dict) else range(len(found))))
+            container[key] = found
+        return holder[0]
+
+    def _one(self, value: Any) -> Any:
+        if not is_sealed(value):
+            return value
+        try:
+            found = opened(value, self._key_of)
+        except ErasedError:
+            self.erased += 1
+            return value
+        self.opened += 1
+        return found
+
+    def text(self, text: str) -> str:
+        """A property with everything in it opened; words are opened one by one, as KEYS are masked."""
+        words = [self.value(word) for word in text.split(KEY_SEPARATOR)]
+        return KEY_SEPARATOR.join(word if isinstance(word, str) else json.dumps(word) for word in words)
+
+    def body(self, body: bytes) -> str:
+        """A body as text, with everything in it opened."""
+        text = body.decode("utf-8", "replace")
+        try:
+            document = json.loads(text)
+        except (ValueError, RecursionError):
+            return text
+        found = self.value(document)
+        return found if isinstance(found, str) and is_sealed(document) else json.dumps(found, ensure_ascii=False)
+
+
+def revealed_messages(
+    archive: str | Path, revealer: Revealer, topics: Sequence[str] = (), *, apart: Callable[[BadMessage], object]
+) -> Iterator[dict[str, Any]]:
+    """The messages of a masked archive with everything in them opened, file by file; no Spark.
+
+    :param apart: called with each message that is left out, since an encrypted value in it was changed.
+    :raises OptionError: there is no archive, or none of a topic.
+    """
+    import pyarrow.parquet as pq
+
+    columns = ["topic", "brokerName", "queueId", "queueOffset", "tags", "keys", "properties", "body"]
+    log = ArchiveLog(archive)
+    log.demand_any(topics)
+    for file in log.files():
+        if topics and file.topic not in topics:
+            continue
+        with pq.ParquetFile(log.root / file.path) as parquet:
+            for batch in parquet.iter_batches(batch_size=1024, columns=columns):
+                for row in batch.to_pylist():
+                    counts = (revealer.opened, revealer.erased)
+                    try:
+                        found = _revealed(row, revealer)
+                    except ValueError as error:
+                        revealer.opened, revealer.erased = counts
+                        apart(
+                            BadMessage(row["topic"], row["brokerName"], row["queueId"], row["queueOffset"], str(error))
+                        )
+                    else:
+                        yield found
+
+
+def _revealed(row: dict[str, Any], revealer: Revealer) -> dict[str, Any]:
+    properties = {name: revealer.text(value) for name, value in row["properties"]}
+    found = row | {"properties": properties, "body": revealer.body(row["body"])}
+    for name, key in (("tags", "TAGS"), ("keys", "KEYS")):
+        found[name] = properties.get(key)
+    return found

@@ -1,0 +1,295 @@
+"""The rules of a copy, from a TOML file or from options ``FIELD=ACTION``; and the paths of their fields.
+
+A field is a path into JSON bodies, ``body`` (the whole of it), ``keys`` (each of KEYS), ``tags`` or ``property:NAME``.
+An action is ``drop``, ``mask`` (a number of characters at the ends of a text may stay), ``hash`` or ``encrypt`` with
+the key of a subject.
+
+Paths look like ``$.user.phone``, ``$.items[*].email``, ``$["odd name"]``, ``$.first[0]``. They find places, so that
+the values there can be replaced. A path that meets an array without ``[*]`` or a number, or an object without a name,
+finds nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from cometmq.message.properties import KEYS, TAGS
+from cometmq.options import nearest
+from cometmq.spark.errors import OptionError
+
+ANY: Final = None
+"""The step ``[*]``: every element of an array."""
+_STEP: Final = re.compile(
+    r"""\.(?P<name>[^.\[\]"'\s]+) | \[(?P<any>\*)\] | \[(?P<index>[0-9]{1,9})\] | \[(?P<quoted>"(?:[^"\\]|\\.)*")\]""",
+    re.VERBOSE,
+)
+
+Step = str | int | None
+
+
+class Place(NamedTuple):
+    """One value: ``container[key]``."""
+
+    container: Any
+    key: Any
+    indices: tuple[int, ...]
+    """The index that each ``[*]`` of the path stood for."""
+
+    @property
+    def value(self) -> Any:
+        """The value there."""
+        return self.container[self.key]
+
+
+@dataclass(frozen=True, slots=True)
+class JsonPath:
+    """A path below ``$``."""
+
+    text: str
+    steps: tuple[Step, ...]
+
+    def places(self, document: Any) -> Iterator[Place]:
+        """Yield every place in a document that the path leads to."""
+        yield from _follow([document], 0, (0, *self.steps), ())
+
+    def at(self, document: Any, indices: Sequence[int]) -> Any:
+        """The one value that the path leads to when each ``[*]`` is one of ``indices``; ``None`` for none."""
+        left = iter(indices)
+        value = document
+        for step in self.steps:
+            key = next(left) if step is ANY else step
+            if isinstance(value, dict) if isinstance(key, str) else isinstance(value, list) and key < len(value):
+                try:
+                    value = value[key]
+                except KeyError:
+                    return None
+            else:
+                return None
+        return value
+
+    @property
+    def wildcards(self) -> tuple[tuple[Step, ...], ...]:
+        """The path up to each ``[*]``."""
+        return tuple(self.steps[:at] for at, step in enumerate(self.steps) if step is ANY)
+
+
+def _follow(container: Any, at: int, steps: Sequence[Step], indices: tuple[int, ...]) -> Iterator[Place]:
+    step = steps[at]
+    if step is ANY:
+        if isinstance(container, list):
+            for index in range(len(container)):
+                yield from _arrive(container, index, at, steps, (*indices, index))
+    elif isinstance(step, str):
+        if isinstance(container, dict) and step in container:
+            yield from _arrive(container, step, at, steps, indices)
+    elif isinstance(container, list) and step < len(container):
+        yield from _arrive(container, step, at, steps, indices)
+
+
+def _arrive(container: Any, key: Any, at: int, steps: Sequence[Step], indices: tuple[int, ...]) -> Iterator[Place]:
+    if at + 1 == len(steps):
+        yield Place(container, key, indices)
+    else:
+        yield from _follow(container[key], at + 1, steps, indices)
+
+
+def parse_path(text: str) -> JsonPath:
+    """Read a path.
+
+    :raises OptionError: it is none.
+    """
+    steps: list[Step] = []
+    at = 1
+    while text.startswith("$") and at < len(text):
+        match = _STEP.match(text, at)
+        if match is None:
+            break
+        if match["name"] is not None:
+            steps.append(match["name"])
+        elif match["quoted"] is not None:
+            steps.append(json.loads(match["quoted"]))
+        else:
+            steps.append(ANY if match["any"] else int(match["index"]))
+        at = match.end()
+    if not steps or at != len(text):
+        raise OptionError(
+            f"{text!r} is no path into JSON", next_step='write $.user.phone, $.items[*].email, $["odd name"] or $.a[0]'
+        )
+    return JsonPath(text, tuple(steps))
+
+
+DROP, MASK, HASH, ENCRYPT = "drop", "mask", "hash", "encrypt"
+ACTIONS: Final = (DROP, MASK, HASH, ENCRYPT)
+APART, FAIL = "apart", "fail"
+NOT_JSON: Final = (APART, DROP, FAIL)
+"""The ways to treat a message whose body is not JSON, if rules look into bodies."""
+PROPERTY: Final = "property:"
+_MOST_CHARS: Final = 64
+
+
+class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The action for one field."""
+
+    field: str
+    action: str
+    keep_first: int = 0
+    """For ``mask``: characters that stay at the beginning …"""
+    keep_last: int = 0
+    """… and at the end, of text longer than both."""
+    subject: str | None = None
+    """For ``encrypt``: path to the subject whose key is used; by default that of all rules."""
+
+
+class _Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    rule: list[Rule] = []
+    subject: str | None = None
+    not_json: str = APART
+
+
+@dataclass(frozen=True, slots=True)
+class MaskRules:
+    """All rules of a copy, checked."""
+
+    rules: tuple[Rule, ...]
+    not_json: str = APART
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values."""
+        return {"rules": [msgspec.to_builtins(rule) for rule in self.rules], "not_json": self.not_json}
+
+    @property
+    def in_json(self) -> tuple[tuple[Rule, JsonPath], ...]:
+        """The rules for fields of JSON bodies, with their paths."""
+        return tuple((rule, parse_path(rule.field)) for rule in self.rules if rule.field.startswith("$"))
+
+    @property
+    def of_properties(self) -> dict[str, Rule]:
+        """The rules for properties, keys and tags, by the property's name."""
+        names = {"keys": KEYS, "tags": TAGS}
+        return {
+            names.get(rule.field) or rule.field.removeprefix(PROPERTY): rule
+            for rule in self.rules
+            if rule.field in names or rule.field.startswith(PROPERTY)
+        }
+
+    @property
+    def of_body(self) -> Rule | None:
+        """The rule for whole bodies."""
+        return next((rule for rule in self.rules if rule.field == "body"), None)
+
+    @property
+    def actions(self) -> frozenset[str]:
+        """The actions that occur."""
+        return frozenset(rule.action for rule in self.rules)
+
+    @property
+    def needs_json(self) -> bool:
+        """True if a rule looks into bodies, even for a subject only."""
+        return any(rule.field.startswith("$") or rule.subject is not None for rule in self.rules)
+
+
+def rules_from_toml(path: Path) -> MaskRules:
+    """Read rules from a TOML file.
+
+    :raises OptionError: the file cannot be read, or a rule is none.
+    """
+    try:
+        document = msgspec.convert(tomllib.loads(path.read_text("utf-8")), _Document)
+    except OSError as error:
+        raise OptionError(f"the rules {path} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
+        raise OptionError(
+            f"the rules {path} cannot be read: {error}", next_step="docs/mask.md shows how they look"
+        ) from error
+    return checked(document.rule, subject=document.subject, not_json=document.not_json)
+
+
+def rules_from_options(texts: Iterable[str], *, subject: str | None = None, not_json: str = APART) -> MaskRules:
+    """Read rules of the form ``FIELD=ACTION``, ``FIELD=mask:FIRST:LAST`` or ``FIELD=encrypt:SUBJECT``.
+
+    :raises OptionError: one is none.
+    """
+    rules = []
+    for text in texts:
+        field, equals, action = text.rpartition("=")
+        action, _, rest = action.partition(":")
+        given: dict[str, Any] = {}
+        if equals and action == MASK and rest:
+            first, _, last = rest.partition(":")
+            if not (first.isdecimal() and (not last or last.isdecimal())):
+                raise OptionError(f"rule {text!r}: mask:FIRST:LAST has two numbers of characters that stay")
+            given = {"keep_first": int(first), "keep_last": int(last or 0)}
+        elif equals and action == ENCRYPT and rest:
+            given = {"subject": rest}
+        elif not equals or rest:
+            raise OptionError(
+                f"rule {text!r} is not of the form FIELD=ACTION", next_step="as in '$.user.phone=mask:0:2'"
+            )
+        rules.append(Rule(field=field, action=action, **given))
+    return checked(rules, subject=subject, not_json=not_json)
+
+
+def checked(rules: Iterable[Rule], *, subject: str | None = None, not_json: str = APART) -> MaskRules:
+    """Demand that rules make sense, and give those that encrypt their subject.
+
+    :raises OptionError: one does not.
+    """
+    if not_json not in NOT_JSON:
+        raise OptionError(f"not_json {not_json!r} is none of {', '.join(NOT_JSON)}")
+    found: list[Rule] = []
+    for rule in rules:
+        if rule.action not in ACTIONS:
+            near = nearest(rule.action, ACTIONS)
+            hint = f"did you mean {near}?" if near else f"there are {', '.join(ACTIONS)}"
+            raise OptionError(f"{rule.field}: there is no action {rule.action!r}", next_step=hint)
+        _check_field(rule.field)
+        if rule.field in {other.field for other in found}:
+            raise OptionError(f"{rule.field} has two rules")
+        if (rule.keep_first or rule.keep_last) and rule.action != MASK:
+            raise OptionError(f"{rule.field}: only mask keeps characters")
+        if not (0 <= rule.keep_first <= _MOST_CHARS and 0 <= rule.keep_last <= _MOST_CHARS):
+            raise OptionError(f"{rule.field}: mask keeps from 0 to {_MOST_CHARS} characters at each end")
+        if rule.subject is not None and rule.action != ENCRYPT:
+            raise OptionError(f"{rule.field}: only encrypt has a subject")
+        if rule.action == ENCRYPT:
+            rule = msgspec.structs.replace(rule, subject=rule.subject or subject)
+            _check_subject(rule)
+        found.append(rule)
+    if not found:
+        raise OptionError("there is no rule, and nothing would be masked", next_step="as in '$.user.phone=mask:0:2'")
+    if any(rule.field == "body" for rule in found) and any(rule.field.startswith("$") for rule in found):
+        raise OptionError("a rule for the whole body leaves nothing to do for rules of its fields")
+    return MaskRules(tuple(found), not_json)
+
+
+def _check_field(field: str) -> None:
+    if field.startswith("$"):
+        parse_path(field)
+    elif field in (f"{PROPERTY}{KEYS}", f"{PROPERTY}{TAGS}"):
+        raise OptionError(f"{field} is written {field.removeprefix(PROPERTY).lower()}")
+    elif field not in ("body", "keys", "tags") and not field.removeprefix(PROPERTY).strip(":") * field.startswith(
+        PROPERTY
+    ):
+        raise OptionError(
+            f"{field!r} is no field", next_step="write a path such as $.user.phone, body, keys, tags or property:NAME"
+        )
+
+
+def _check_subject(rule: Rule) -> None:
+    if rule.subject is None:
+        raise OptionError(f"{rule.field}: encrypt needs to know whose key to use", next_step="name a subject: $.userId")
+    path = parse_path(rule.subject)
+    own = parse_path(rule.field).wildcards if rule.field.startswith("$") else ()
+    if path.wildcards != own[: len(path.wildcards)]:
+        raise OptionError(
+            f"{rule.field}: the subject {rule.subject} goes through other arrays than the field",
+            next_step="a subject is one value for each value of the field, as $.users[*].id for $.users[*].phone",
+        )

@@ -1,0 +1,267 @@
+"""The source of messages of a job: brokers, an archive or a store."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from cometmq.client.admin import Admin
+from cometmq.client.blocking.offsets import Bounds
+from cometmq.remoting.security import Security
+from cometmq.spark.access import security_of, server_options
+from cometmq.spark.archives.log import ArchiveLog, read_archive, read_files
+from cometmq.spark.errors import OptionError
+from cometmq.spark.jobs.job import Kind, job_options, option
+from cometmq.spark.options import demand_present
+from cometmq.spark.records.columns import BY_NAME
+from cometmq.spark.records.queues import OffsetRange, Offsets, Queue, offsets_to_json
+from cometmq.spark.source.cluster import Cluster
+from cometmq.spark.source.options import parse_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@job_options
+class MessageSource:
+    """The place where a job reads: brokers, an archive of the archive job, or the files of a store.
+
+    Exactly one of the three is given.
+    """
+
+    namesrv: str | None = option("Nameservers.", "-n", "--namesrv", default=None, kind=Kind.NAMESRV)
+    archive: Path | None = option(
+        "Read this archive, instead of asking brokers.", default=None, kind=Kind.OLD_DIRECTORY
+    )
+    store: Path | None = option(
+        "Read the files of this store, instead of asking brokers.", default=None, kind=Kind.OLD_DIRECTORY
+    )
+    broker_name: str = option("With --store: the broker that the store belongs to, for the report.", default="")
+    begin_ms: int | None = option(
+        "Only messages that were stored at or after this time.", "--since", default=None, kind=Kind.MOMENT
+    )
+    end_ms: int | None = option(
+        "Only messages that were stored before this time.", "--until", default=None, kind=Kind.MOMENT
+    )
+    access: Mapping[str, str] = option("Credentials and TLS", default={}, kind=Kind.ACCESS, secret=True)
+
+    @classmethod
+    def of_command(cls, **said: Any) -> MessageSource:
+        """Make the source of a command: archive and store win over nameservers, which have a default there."""
+        if said["archive"] is not None or said["store"] is not None:
+            said["namesrv"] = None
+        return cls(**{name: value for name, value in said.items() if value is not None})
+
+    def check(self, topics: Sequence[str]) -> None:
+        """Demand that these topics can be asked for.
+
+        :raises OptionError: a name is not allowed, none is given, or the place to read from is missing.
+        """
+        self._demand_one_place()
+        parse_options({"namesrvAddr": "127.0.0.1:9876", **self._options(topics)})
+
+    def _demand_one_place(self) -> None:
+        if [self.namesrv, self.archive, self.store].count(None) != 2:
+            raise OptionError("say where to read", next_step="give nameservers, an archive or a store, and only one")
+        if self.access and self.namesrv is None:
+            raise OptionError(f"{self} is read from files", next_step="credentials and TLS are for nameservers")
+
+    def read(self, spark: SparkSession, topics: Sequence[str], columns: Sequence[str]) -> DataFrame:
+        """Return the messages, with these columns of the source.
+
+        :raises OptionError: as :meth:`check`.
+        """
+        from pyspark.sql import functions as f
+
+        self.check(topics)
+        if self.archive is None:
+            options, kind = self._options(topics), "rocketmq"
+            if self.store is not None:
+                options |= {"path": str(self.store.absolute()), "brokerName": self.broker_name}
+                kind = "rocketmq_store"
+            schema = ", ".join(f"{name} {BY_NAME[name].type}" for name in columns)
+            return spark.read.format(kind).options(**options).schema(schema).load()
+        rows = read_archive(spark, self.archive).where(f.col("topic").isin(list(topics)))
+        if self.begin_ms is not None:
+            rows = rows.where(f.col("storeTimestamp") >= f.timestamp_millis(f.lit(self.begin_ms)))
+        if self.end_ms is not None:
+            rows = rows.where(f.col("storeTimestamp") < f.timestamp_millis(f.lit(self.end_ms)))
+        return rows.select(*columns)
+
+    def queues(self, topics: Sequence[str]) -> list[Queue]:
+        """Return every queue of these topics, also empty ones.
+
+        :raises OptionError: as :meth:`check`, or a topic is not there.
+        """
+        self.check(topics)
+        if self.namesrv is not None:
+            found = Cluster(parse_options(self._options(topics))).queues()
+        else:
+            found = self._queues_in_files()
+        demand_present(
+            topics,
+            (queue.topic for queue in found),
+            f"{self} has no topic",
+            next_step="cometmq topic list shows the topics of a cluster, an archive names them in its directories",
+            known=lambda: self.topics(""),
+        )
+        return sorted(queue for queue in found if queue.topic in topics)
+
+    def topics(self, prefix: str) -> list[str]:
+        """Return the topics whose names begin with ``prefix``, sorted.
+
+        :raises CometMQError: no nameserver answers.
+        :raises OptionError: the place to read from is missing, or the store has no consume queues.
+        """
+        self._demand_one_place()
+        if self.namesrv is not None:
+            names = set(asyncio.run(_topics_of(self.namesrv, self.security())))
+        else:
+            names = {queue.topic for queue in self._queues_in_files()}
+        return sorted(name for name in names if name.startswith(prefix))
+
+    def _queues_in_files(self) -> list[Queue]:
+        if self.archive is not None:
+            return [of.queue for of in ArchiveLog(self.archive).queues()]
+        assert self.store is not None, "one of the three is given"
+        from cometmq.spark.store.files import ConsumeQueues
+
+        queues = ConsumeQueues(self.store)
+        if not queues.present:
+            raise OptionError(
+                f"the store {self.store} has no consume queues, which say what topics it has",
+                next_step="make them in a copy of it: cometmq pipeline rebuild --store DIR",
+            )
+        return [Queue(topic, self.broker_name, queue_id) for topic, queue_id in queues.named()]
+
+    def __str__(self) -> str:
+        """Return the place for a report."""
+        return self.namesrv or str(self.archive or self.store)
+
+    def servers(self) -> dict[str, str]:
+        """Options that reach the brokers, of a source that is not read from files.
+
+        :raises OptionError: the options for credentials and TLS are wrong.
+        """
+        assert self.namesrv is not None, "files are read without servers"
+        return server_options(self.namesrv, self.access)
+
+    def security(self) -> Security:
+        """Return the credentials and TLS of this process's connections to the brokers.
+
+        :raises OptionError: as :meth:`servers`.
+        :raises CometMQError: files or variables that they name are not here.
+        """
+        return security_of(self.servers())
+
+    def _options(self, topics: Sequence[str]) -> dict[str, str]:
+        options = {"subscribe": ",".join(topics)}
+        if self.namesrv is not None:
+            options |= self.servers()
+        if self.begin_ms is not None:
+            options["startingTimestamp"] = str(self.begin_ms)
+        if self.end_ms is not None:
+            options["endingTimestamp"] = str(self.end_ms)
+        return options
+
+
+async def _topics_of(namesrv: str, security: Security) -> list[str]:
+    async with Admin(namesrv, security=security) as admin:
+        return await admin.topics()
+
+
+_PLACE: Final = ["topic", "brokerName", "queueId"]
+
+
+def rows_in(frame: DataFrame, ranges: Iterable[OffsetRange], *, progress: str | None = None) -> DataFrame:
+    """Return the rows of ranges that do not overlap, in the order that they have within their partitions.
+
+    The ranges are a small table that is joined: a condition for each queue would be a deep tree, at which Spark's
+    planner runs out of stack from about a thousand queues on.
+
+    :param progress: name of a further column: how much of its range lies before a row, from 0 to 1.
+    """
+    from pyspark.sql import functions as f
+
+    table = [(*part.queue, part.first, part.end) for part in ranges]
+    wanted = frame.sparkSession.createDataFrame(
+        table, "topic string, brokerName string, queueId int, rangeFirst bigint, rangeEnd bigint"
+    )
+    if table:  # no scan of files knows the table: by these bounds it passes over what no range can hold
+        first, end = min(row[-2] for row in table), max(row[-1] for row in table)
+        frame = frame.where((f.col("queueOffset") >= first) & (f.col("queueOffset") < end))
+    found = frame.join(f.broadcast(wanted), _PLACE).where("queueOffset >= rangeFirst AND queueOffset < rangeEnd")
+    if progress is None:
+        return found.select(*frame.columns)
+    passed = f.expr("(queueOffset - rangeFirst) / (rangeEnd - rangeFirst)")
+    return found.select(*frame.columns, passed.alias(progress))
+
+
+_LATEST: Final = -1
+"""Stands for the end of a queue: one that begins there has nothing to read."""
+
+
+def bounds_of(source: MessageSource, topics: Sequence[str]) -> dict[Queue, Bounds]:
+    """Return the offsets that each queue of some topics holds now.
+
+    :raises OptionError: a topic is not there.
+    :raises UnreachableError: a broker does not answer.
+    """
+    queues = source.queues(topics)
+    if source.namesrv is not None:
+        return Cluster(parse_options({**source.servers(), "topic": ",".join(topics)})).bounds(queues)
+    if source.archive is not None:
+        totals = {of.queue: Bounds(of.first, of.next) for of in ArchiveLog(source.archive).queues()}
+        return {queue: totals[queue] for queue in queues}
+    assert source.store is not None, "one of the three is given"
+    from cometmq.spark.store.files import ConsumeQueues
+
+    files = ConsumeQueues(source.store)
+    found = {}
+    for queue in queues:
+        units = files.units(queue.topic, queue.queue_id)
+        found[queue] = Bounds(0, 0) if units is None else Bounds(*units.bounds())
+    return found
+
+
+def read_ranges(
+    spark: SparkSession, source: MessageSource, ranges: Sequence[OffsetRange], columns: Sequence[str]
+) -> DataFrame:
+    """The messages of some ranges, not cut to the times of the source.
+
+    Within a Spark partition those of a queue are in the order of their offsets; a queue may be spread over several
+    partitions, and one may hold several queues.
+    """
+    topics = sorted({part.queue.topic for part in ranges})
+    if source.namesrv is not None:
+        ends = {part.queue: part.end for part in ranges}
+        firsts = {part.queue: part.first for part in ranges}
+        for queue in Cluster(parse_options({**source.servers(), "topic": ",".join(topics)})).queues():
+            firsts.setdefault(queue, ends.setdefault(queue, _LATEST))
+        return (
+            spark.read.format("rocketmq")
+            .options(**source.servers(), subscribe=",".join(topics))
+            .option("startingOffsets", _text(firsts))
+            .option("endingOffsets", _text(ends))
+            .schema(", ".join(f"{name} {BY_NAME[name].type}" for name in columns))
+            .load()
+        )
+    if source.archive is not None:
+        log = ArchiveLog(source.archive)
+        wanted = {part.queue: part for part in ranges}
+        files = [
+            file
+            for file in log.files()
+            if (part := wanted.get(file.queue)) is not None and file.first < part.end and part.first < file.end
+        ]
+        frame = read_files(spark, log.root, files)
+        return rows_in(frame, ranges).select(*columns)
+    return rows_in(replace(source, begin_ms=None, end_ms=None).read(spark, topics, columns), ranges)
+
+
+def _text(offsets: Offsets) -> str:
+    return json.dumps(offsets_to_json(offsets))

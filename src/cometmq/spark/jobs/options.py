@@ -1,0 +1,494 @@
+"""The options of every job: one frozen class each, which is its function's signature and its command's options.
+
+Importing this module needs neither PySpark nor PyArrow, so that commands can show their help without them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from cometmq.clock import SYSTEM_CLOCK, Clock
+from cometmq.message.names import TRACE_TOPIC
+from cometmq.spark.archives.table import FORMATS, ICEBERG, TableFormat
+from cometmq.spark.jobs.job import Kind, SparkOptions, argument, job_options, option, options_from
+from cometmq.spark.jobs.message_source import MessageSource
+
+if TYPE_CHECKING:
+    from cometmq.client.dead_letters import Selection as DeadLetterSelection
+    from cometmq.spark.jobs.mask_rules import MaskRules
+    from cometmq.store.config import StoreConfig
+
+Tell = Callable[[str], object]
+OnStep = Callable[[Any], object]
+"""Called with the step that was committed (:class:`.report.Step`), whose text is a line of progress."""
+
+MAX_DAYS: Final = 366
+_NAMESRV: Final = "Nameservers, host:port separated by semicolons."
+_ACCESS: Final = "Credentials and TLS"
+_TOPIC: Final = "A topic; may be given several times."
+_STEPS: Final = "called with a sentence when the job begins its next step"
+_STOP: Final = "when set, ends the run after the step under way"
+
+
+def _silent(_: Any) -> None:
+    """Do nothing."""
+
+
+# Archives --------------------------------------------------------------------------------------------
+
+
+@job_options
+class TableOptions(TableFormat):
+    """The format of an archive's table, as a command has it."""
+
+    name: str = option(
+        "Format of an archive that does not exist yet.  [default: parquet]",
+        "--format",
+        default=FORMATS[0],
+        choices=FORMATS,
+    )
+    catalog: str | None = option("With --format iceberg: a catalog that pyiceberg is configured for.", default=None)
+    table: str | None = option(
+        "With --format iceberg: namespace and name of the table.  [default: cometmq.archive]", default=None
+    )
+
+    @classmethod
+    def of_command(cls, name: str | None, catalog: str | None, table: str | None) -> TableFormat | None:
+        """Make the format of a command; None if it says nothing."""
+        return TableFormat(name or ICEBERG, catalog, table) if name or catalog or table else None
+
+
+@job_options
+class _IntoArchive(SparkOptions):
+    """Both ways into an archive."""
+
+    _: KW_ONLY
+    table_format: TableFormat | str | None = options_from(
+        TableOptions, "format of an archive that does not exist yet: its name, or a TableFormat", default=None
+    )
+    options: Mapping[str, str] | None = option(
+        "Any other option of the source; may be given several times.", "--option", default=None, kind=Kind.SETTINGS
+    )
+    dry_run: bool = option("Archive nothing; say how many messages would be archived.", default=False)
+    on_batch: OnStep | None = argument("called after each commit", default=None)
+    stop: threading.Event | None = argument("when set, ends the run after the commit under way", default=None)
+
+
+@job_options
+class ArchiveOptions(_IntoArchive):
+    """Archive topics into Parquet, Delta Lake or Iceberg, exactly once, and go on where the last run stopped.
+
+    compact, expire and vacuum keep an archive in order; see their --help.
+
+    Exit codes: 0 done; 1 failed, what was committed stays; 2 wrong use; 3 partly done: stopped early, messages were
+    gone before they were read (with --option failOnDataLoss=false), or bodies could not be unpacked.
+    """
+
+    namesrv: str = option(_NAMESRV, "-n", "--namesrv", kind=Kind.NAMESRV)
+    topics: str | Sequence[str] = option(_TOPIC, "--topic", many=True, required=False)
+    to: str | Path = option("Directory of the archive.", kind=Kind.DIRECTORY, required=False)
+    checkpoint: str | Path = option("Directory of the checkpoint.", kind=Kind.DIRECTORY, required=False)
+    _: KW_ONLY
+    trigger: str = option("availableNow, or an interval such as 30s, 5m, 1h.", default="availableNow")
+    commit_interval: str | None = option(
+        "Go on until Ctrl-C or SIGTERM, and commit when messages have waited so long (30s, 5m), or a commit is full.",
+        default=None,
+    )
+    starting_offsets: str = option(
+        "Where queues that are not in the archive yet begin: earliest, latest or JSON.", default="earliest"
+    )
+    max_offsets_per_trigger: int | None = option(
+        "Most messages in one commit.", "--commit-rows", "--max-offsets", default=1_000_000, least=1
+    )
+    commit_bytes: str | None = option("Most bytes in one commit, about: 64m, 2g.", default="2g")
+    access: Mapping[str, str] | None = option(_ACCESS, default=None, kind=Kind.ACCESS, secret=True)
+
+
+@job_options
+class ArchiveStoreOptions(_IntoArchive):
+    """Archive the topics in the files of a store."""
+
+    store: str | Path = option(
+        "Read a broker's store from this directory, instead of asking brokers; needs no checkpoint.",
+        kind=Kind.OLD_DIRECTORY,
+        required=False,
+    )
+    to: str | Path = option("Directory of the archive.", kind=Kind.DIRECTORY, required=False)
+    _: KW_ONLY
+    broker_name: str = option("With --store: the name of the broker that it belongs to.", default="")
+    topics: str | Sequence[str] = option(_TOPIC, "--topic", default=(), many=True)
+
+
+@job_options
+class _UpkeepOptions:
+    """All that keeps an archive in order."""
+
+    archive: str | Path = option("Directory of the archive.", "archive", kind=Kind.OLD_DIRECTORY)
+    _: KW_ONLY
+    dry_run: bool = option("Change nothing; say what would be done.", default=False)
+    clock: Clock = argument("tells the time", default=SYSTEM_CLOCK)
+
+
+@job_options
+class CompactOptions(_UpkeepOptions, SparkOptions):
+    """Join small files, beside readers and a job that archives.
+
+    Exit codes: 0 done; 1 failed, what was committed stays; 2 wrong use; 3 partly done: stopped before its end.
+    """
+
+    _: KW_ONLY
+    topics: Sequence[str] = option("Only this topic; may be given several times.", "--topic", default=(), many=True)
+    target_bytes: int = option(
+        "Join files up to this size, MiB.", "--target-mb", default=128 << 20, kind=Kind.MEBIBYTES, least=1
+    )
+    settled_ms: int = option(
+        "Only hours that ended so long ago: 30m, 1d.", "--settled", default=3_600_000, kind=Kind.DURATION
+    )
+    on_step: OnStep = argument("called after each commit", default=_silent)
+    stop: threading.Event | None = argument("when set, ends the run after the commit under way", default=None)
+
+
+@job_options
+class ExpireOptions(_UpkeepOptions):
+    """Take hours older than --keep out of an archive.
+
+    vacuum then deletes their files. Exit codes: 0 done; 1 failed; 2 wrong use.
+    """
+
+    _: KW_ONLY
+    keep_ms: int = option("Keep messages that were stored within this time: 12h, 90d.", "--keep", kind=Kind.DURATION)
+    topics: Sequence[str] = option("Only this topic; may be given several times.", "--topic", default=(), many=True)
+
+
+@job_options
+class VacuumOptions(_UpkeepOptions):
+    """Delete files below an archive that its table does not name.
+
+    Exit codes: 0 done; 1 failed; 2 wrong use.
+    """
+
+    _: KW_ONLY
+    keep_ms: int = option(
+        "Keep files that were compacted or expired within this time, for readers of an older version.",
+        "--keep",
+        default=7 * 24 * 3_600_000,
+        kind=Kind.DURATION,
+    )
+
+
+@job_options
+class KeyIndexOptions(SparkOptions):
+    """Index an archive by key, or find the messages of a key that no broker may have any more.
+
+    Each run adds the messages that are new in the archive. Looking up needs no Spark.
+
+    Exit codes: 0 done; 1 failed, or no message has the key; 2 wrong use.
+    """
+
+    archive: str | Path = option("Directory of the archive.", kind=Kind.DIRECTORY)
+    index: str | Path = option("Directory of its index.", kind=Kind.DIRECTORY)
+    _: KW_ONLY
+    dry_run: bool = option("Write nothing; say how many messages would be indexed.", default=False)
+    on_step: Tell = argument(_STEPS, default=_silent)
+
+
+@job_options
+class Selection:
+    """The messages of an archive that meet every condition given."""
+
+    since_ms: int | None = option(
+        "Only messages stored at or after this time.", "--since", default=None, kind=Kind.MOMENT
+    )
+    until_ms: int | None = option("Only messages stored before this time.", "--until", default=None, kind=Kind.MOMENT)
+    keys: tuple[str, ...] = option(
+        "Only messages with this key or unique key; may be repeated.", "--key", default=(), many=True
+    )
+    tags: tuple[str, ...] = option("Only messages with this tag; may be repeated.", "--tag", default=(), many=True)
+    where: str | None = option(
+        "Only messages that meet this Spark SQL predicate on the archive's columns.", default=None
+    )
+
+
+@job_options
+class ReplayOptions(SparkOptions):
+    """Send messages of an archive to a topic, and go on where the last run stopped.
+
+    Exit codes: 0 done; 1 failed, what was sent is known and is not sent again; 2 wrong use; 3 partly done: stopped
+    early, or there are warnings.
+    """
+
+    archive: str | Path = option("Directory of the archive.", kind=Kind.DIRECTORY)
+    namesrv: str = option(_NAMESRV, "-n", "--namesrv", kind=Kind.NAMESRV)
+    ledger: str | Path = option(
+        "Directory of the ledger, which says how far the replay is; driver and executors share it.", kind=Kind.DIRECTORY
+    )
+    _: KW_ONLY
+    topic: str | None = option("Topic of the archive; may be left out where the archive holds one.", default=None)
+    to: str | None = option("Topic to send to, which must exist; by default one of the same name.", default=None)
+    selection: Selection | None = options_from(Selection, "the messages to send; all by default", default=None)
+    by_key: bool = option("Choose queues anew by key, instead of keeping them.", default=False)
+    per_second: float | None = option(
+        "Most messages a second; at most a tenth more in any one.", "--rate", default=None, kind=Kind.NUMBER, least=0
+    )
+    keep_born_time: bool = option(
+        "Give messages their born times again; slower. Otherwise they are in the property REPLAY_ORIGIN.",
+        default=False,
+        kind=Kind.FLAG,
+    )
+    translate_groups: Sequence[str] = option(
+        "Groups, separated by commas, that go on in the new topic where they are.", default=(), kind=Kind.NAMES
+    )
+    groups_namesrv: str | None = option(
+        "Nameservers of the brokers where those groups are, if not --namesrv.", default=None
+    )
+    access: Mapping[str, str] | None = option(_ACCESS, default=None, kind=Kind.ACCESS, secret=True)
+    groups_access: Mapping[str, str] | None = option(
+        "For --groups-namesrv, if not --access: credentials and TLS", default=None, kind=Kind.ACCESS, secret=True
+    )
+    dry_run: bool = option("Send nothing and write nothing; say how much would be sent.", default=False)
+    step_offsets: int | None = option(
+        "Offsets of one step; by default as many as suit the rate.", "--step", default=None, kind=Kind.COUNT, least=1
+    )
+    timeout_ms: int = argument("how long messages may wait for their acknowledgement, ms", default=120_000)
+    on_step: OnStep = argument("called after each step", default=_silent)
+    stop: threading.Event | None = argument(_STOP, default=None)
+
+
+@job_options
+class AuditOptions(SparkOptions):
+    """Compare the produced, stored, consumed and archived messages of a topic, per queue and minute.
+
+    Exit codes: 0 everything agrees; 1 failed; 2 wrong use; 3 something differs, and the report names the first of
+    each kind.
+    """
+
+    namesrv: str = option(_NAMESRV, "-n", "--namesrv", kind=Kind.NAMESRV)
+    topic: str = option("The topic.")
+    _: KW_ONLY
+    archive: str | Path | None = option("Directory of its archive.", default=None, kind=Kind.DIRECTORY)
+    groups: Sequence[str] = option(
+        "A consumer group of the topic; may be given several times.", "--group", default=(), many=True
+    )
+    trace_topic: str = option("The topic with the traces of producers.", default=TRACE_TOPIC)
+    allow_duplicates: bool = option(
+        "Only note unique keys that are stored twice, which otherwise are a disagreement.",
+        default=False,
+        kind=Kind.FLAG,
+    )
+    detail: str | Path | None = option(
+        "A new directory for the counts per queue and minute, as Parquet.", default=None, kind=Kind.DIRECTORY
+    )
+    access: Mapping[str, str] | None = option(_ACCESS, default=None, kind=Kind.ACCESS, secret=True)
+    on_step: Tell = argument(_STEPS, default=_silent)
+
+
+# Jobs that look into messages ------------------------------------------------------------------------
+
+
+@job_options
+class TraceOptions(SparkOptions):
+    """Join the clients' message traces: latencies by topic and group, slow consumers, the way of one message.
+
+    Exit codes: 0 done; 1 failed, or no trace names the message asked for; 2 wrong use.
+    """
+
+    source: MessageSource = options_from(MessageSource, "brokers, or an archive that holds the trace topic")
+    _: KW_ONLY
+    trace_topic: str = option("The topic with the clients' traces.", default=TRACE_TOPIC)
+    to: str | Path | None = option(
+        "Write the joined rows to this new directory, as Parquet.", default=None, kind=Kind.DIRECTORY
+    )
+    message_id: str | None = option(
+        "Show the way of this message too, by the client's id (unique key).", "--message", default=None
+    )
+    top: int = option("Number of slow consumers.", default=10, least=1, most=1000)
+    on_step: Tell = argument(_STEPS, default=_silent)
+
+
+@job_options
+class DelayOptions(SparkOptions):
+    """Show how exact delayed messages were, when waiting messages are due, and which messages are stuck.
+
+    Exit codes: 0 done; 1 failed; 2 wrong use; 3 something is stuck.
+    """
+
+    source: MessageSource = options_from(
+        MessageSource,
+        "brokers, a store, or an archive that holds the topics where messages wait too. With ``begin_ms`` only "
+        "messages that were delivered or due since count; ``end_ms`` is the moment of the report",
+    )
+    topics: Sequence[str] = option("A topic; all but system topics by default.", "--topic", default=(), many=True)
+    _: KW_ONLY
+    delay_levels: str | None = option("messageDelayLevel of an archive's or store's brokers.", default=None)
+    grace_ms: int = option(
+        "A message that is later than so many seconds is stuck.", "--grace", default=60_000, kind=Kind.SECONDS, least=0
+    )
+    days: int = option("Days of the histogram of due times.", default=7, least=1, most=MAX_DAYS)
+    top: int = option("Number of topics and messages that are named.", default=20, least=1, most=10_000)
+    on_step: Tell = argument(_STEPS, default=_silent)
+    clock: Clock = argument("tells the time to a source of brokers", default=SYSTEM_CLOCK)
+
+
+KEYS: Final = ("keys", "shardingKey", "tags")
+"""Fields that may count as a message's key; of several KEYS each counts."""
+
+
+@job_options
+class SkewOptions(SparkOptions):
+    """Show hot keys, how unevenly queues are filled, and how many queues topics should have.
+
+    Exit codes: 0 done; 1 failed; 2 wrong use.
+    """
+
+    source: MessageSource = options_from(MessageSource, "brokers, an archive or a store")
+    topics: str | Sequence[str] = option(_TOPIC, "--topic", many=True)
+    _: KW_ONLY
+    by: str = option("The field that counts as a message's key.", default=KEYS[0], choices=KEYS)
+    top: int = option("Number of hot keys.", default=20, least=1, most=10_000)
+    consumers: int = option("Consumers of the largest group.", default=1, least=1)
+    handled_per_s: float = option(
+        "Messages a second that a consumer handles of one queue.",
+        "--handled",
+        default=1000.0,
+        kind=Kind.NUMBER,
+        least=0,
+    )
+    on_step: Tell = argument(_STEPS, default=_silent)
+
+
+@job_options
+class DeadLetterOptions(SparkOptions):
+    """Count dead letters by group, topic of origin, tag, key and time, and send them again.
+
+    Exit codes: 0 done; 1 failed, or no dead letter could be sent again; 2 wrong use; 3 some could not be sent again.
+    """
+
+    source: MessageSource = options_from(MessageSource, "brokers, an archive or a store")
+    groups: Sequence[str] = option(
+        "A consumer group; all with dead letters by default.", "--group", default=(), many=True
+    )
+    _: KW_ONLY
+    selection: DeadLetterSelection | None = argument("the dead letters that are meant; all by default", default=None)
+    reason: str | None = option(
+        "Count by this property too, in which the application says why a message failed.", default=None
+    )
+    top: int = option("Number of topics, tags and keys that are named.", default=20, least=1, most=10_000)
+    on_step: Tell = argument(_STEPS, default=_silent)
+
+
+@job_options
+class SendAgainOptions:
+    """Send chosen dead letters again."""
+
+    namesrv: str = argument("nameservers, ``host:port`` separated by semicolons")
+    groups: Sequence[str] = argument("consumer groups")
+    selection: DeadLetterSelection = argument("the dead letters that are meant")
+    _: KW_ONLY
+    ledgers: Path = option(
+        "With --resend: directory of dlq-GROUP.ledger, the record of sent messages that cometmq dlq resend has too.",
+        default=Path(),
+        kind=Kind.DIRECTORY,
+    )
+    rate: float | None = option("With --resend: messages a second at most.", default=None, kind=Kind.NUMBER, least=0)
+    dry_run: bool = option("With --resend: only say how many would be sent.", default=False)
+    access: Mapping[str, str] | None = argument("credentials and TLS, by the options of the source", default=None)
+    on_step: Tell = argument(_STEPS, default=_silent)
+
+
+# Jobs that make something anew -----------------------------------------------------------------------
+
+
+@job_options
+class CopyOptions(SparkOptions):
+    """Both kinds of a masked copy."""
+
+    _: KW_ONLY
+    keys: str | Path | None = option(
+        "File of the subjects' keys, for rules that encrypt; made where it does not exist.",
+        default=None,
+        kind=Kind.FILE,
+    )
+    master_key_file: str | Path | None = option(
+        "Holds the master key, base64; otherwise $COMETMQ_MASK_MASTER_KEY.", default=None, kind=Kind.FILE
+    )
+    hash_secret_file: str | Path | None = option(
+        "Secret of hashes; otherwise $COMETMQ_MASK_HASH_SECRET.", default=None, kind=Kind.FILE
+    )
+    dry_run: bool = option("Write nothing; count, and show messages before and after.", default=False)
+    samples: int = option("With --dry-run: number of messages shown.", default=3, least=0, most=100)
+    step_offsets: int = option(
+        "Offsets of one step, which is read again after a crash.", "--step", default=200_000, least=1
+    )
+    on_step: OnStep = argument("called after each step", default=_silent)
+    stop: threading.Event | None = argument(_STOP, default=None)
+
+
+@job_options
+class MaskOptions(CopyOptions):
+    """Copy topics with fields dropped, masked, hashed or encrypted.
+
+    The copy is an archive (--to-archive) or another topic (--to). The same command goes on where the last run
+    stopped. Exit codes: 0 done; 1 failed, what was copied stays; 2 wrong use; 3 partly done: stopped early, or some
+    messages could not be masked and were not copied.
+    """
+
+    source: MessageSource = options_from(
+        MessageSource, "brokers, an archive or a store; with times only messages stored between them are copied"
+    )
+    topics: str | Sequence[str] = option(_TOPIC, "--topic", many=True)
+    rules: MaskRules = argument("of ``rules_from_toml`` or ``rules_from_options``")
+    to: str | Path = option("Directory of the copy.", "--to-archive", kind=Kind.DIRECTORY, required=False)
+    _: KW_ONLY
+    table_format: TableFormat | str | None = options_from(
+        TableOptions, "format of a copy that does not exist yet: its name, or a TableFormat", default=None
+    )
+
+
+@job_options
+class MaskToTopicOptions(CopyOptions):
+    """Copy one topic into another with fields masked."""
+
+    source: MessageSource = argument("as of ``mask``")
+    topic: str = argument("the topic")
+    rules: MaskRules = argument("as of ``mask``")
+    work: str | Path = option(
+        "With --to: directory of the masked messages and of the ledger of the replay.",
+        kind=Kind.DIRECTORY,
+        required=False,
+    )
+    namesrv: str = option("With --to: nameservers of that topic, if not --namesrv.", "--to-namesrv", required=False)
+    to: str = option("Topic to send the copy of one topic to, which must exist; needs --work.", required=False)
+    _: KW_ONLY
+    by_key: bool = option("With --to: choose queues anew by key, instead of keeping them.", default=False)
+    per_second: float | None = option(
+        "With --to: most messages a second.", "--rate", default=None, kind=Kind.NUMBER, least=0
+    )
+    to_access: Mapping[str, str] | None = option(
+        "With --to, if not --access: credentials and TLS", default=None, kind=Kind.ACCESS, secret=True
+    )
+
+
+@job_options
+class RebuildOptions(SparkOptions):
+    """Make the consume queues and the index of a store anew from its log, byte for byte as a broker writes them.
+
+    The old ones go to comet/quarantine in the store. Exit codes: 0 done, or all agrees; 1 failed, or (--dry-run)
+    queues differ from the log; 2 wrong use.
+    """
+
+    store: str | Path = option("Directory of the store; no broker may run on it.", kind=Kind.OLD_DIRECTORY)
+    _: KW_ONLY
+    dry_run: bool = option("Only compare the consume queues with the log.", default=False)
+    config: StoreConfig | Path | None = option(
+        "The broker's broker.conf: sizes of files and delay levels.", default=None, kind=Kind.FILE
+    )
+    bad_records_path: str | None = option(
+        "Directory for damaged records, which get no unit; without it the first one ends the job.",
+        "--bad-records",
+        default=None,
+    )
+    on_step: Tell = argument(_STEPS, default=_silent)

@@ -1,0 +1,1 @@
+"""The rebuild job: consume queues and index made anew from a store's log."""

@@ -1,0 +1,326 @@
+"""The rebuild job: consume queues and index of a store made anew from its log, byte for byte as a broker writes them.
+
+1. Each split of the log is searched for how far each queue goes and where a topic begins a new generation.
+2. The splits are read again, side by side, and write their units; one more task writes the index.
+3. When all of it is on the disk, ``comet/position.json`` is deleted, so that the broker that opens the store next
+   checks all of it; then the new directories replace the old ones, which go to ``comet/quarantine/``.
+
+Until the third step the store is unchanged. A run that died in the second goes on: ``plan`` in its workshop says what
+is made of which files of the log, and ``done`` has a file for each split that is on the disk, and for the index.
+Where the plan has changed, and after a death in the third step, it begins again.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from cometmq.clock import SYSTEM_CLOCK
+from cometmq.durable import flush_directory, replace_file
+from cometmq.options import load_options
+from cometmq.quantity import quantity
+from cometmq.spark.jobs.job import job
+from cometmq.spark.jobs.options import RebuildOptions
+from cometmq.spark.jobs.rebuild.tasks import (
+    Compared,
+    Layout,
+    QueueKey,
+    Seen,
+    compare_units,
+    fill_blank,
+    generations,
+    write_index,
+    write_units,
+)
+from cometmq.spark.jobs.report import FAILED, Plot, Report, Table, bars
+from cometmq.spark.jobs.run import job_session, run_tasks
+from cometmq.spark.store.options import parse_store_options
+from cometmq.spark.store.scan import LogSplit, splits
+from cometmq.store.config import StoreConfig
+from cometmq.store.log.checkpoint import StoreLock
+from cometmq.store.queue.consume_queue import BLANK_UNIT
+from cometmq.store.recovery.load import Findings
+from cometmq.store.recovery.opening import known_topics
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class QueueUnits:
+    """The units of one consume queue."""
+
+    topic: str
+    queue_id: int
+    units: int
+    """Messages of the log that have one."""
+    differ: int
+    """Units of the files that differ from the log; 0 for a queue that was rebuilt."""
+
+
+@dataclass(frozen=True)
+class RebuildReport(Report):
+    """The queues that were rebuilt, or compared."""
+
+    COMPUTED = ("messages", "differ")
+
+    store: str
+    dry_run: bool
+    queues: tuple[QueueUnits, ...]
+    indexed: int
+    """Messages that have index entries; 0 in a dry run, which does not look at the index."""
+    seconds: float
+
+    @property
+    def messages(self) -> int:
+        """Messages of all queues."""
+        return sum(of.units for of in self.queues)
+
+    @property
+    def differ(self) -> int:
+        """Units that differ from the log, of all queues."""
+        return sum(of.differ for of in self.queues)
+
+    @property
+    def title(self) -> str:
+        """The title of the page."""
+        return f"{'Comparison' if self.dry_run else 'Rebuild'} of {self.store}"
+
+    @property
+    def exit_code(self) -> int:
+        """1 if queues differ from the log."""
+        return FAILED if self.differ else 0
+
+    @property
+    def _by_difference(self) -> list[QueueUnits]:
+        return sorted(self.queues, key=lambda of: (-of.differ, of.topic, of.queue_id))
+
+    def _parts(self) -> Iterator[str | Table]:
+        held = f"{quantity(self.messages, 'message')} of {quantity(len(self.queues), 'queue')}"
+        if self.dry_run:
+            yield f"{self.store}: compared {held} in {self.seconds:.1f} s, {self.differ:,} differ from the log"
+        else:
+            yield (
+                f"{self.store}: rebuilt {held}, {self.indexed:,} of them in the index, in {self.seconds:.1f} s; "
+                "the old files are in comet/quarantine"
+            )
+        if self.queues:
+            rows = [(of.topic, of.queue_id, of.units, of.differ) for of in self._by_difference]
+            yield Table(("<topic", ">queue", ">messages", ">differ"), rows, most=40, what="queues")
+
+    def _plots(self) -> list[Plot]:
+        shown = [(f"{of.topic[:24]} {of.queue_id}", of) for of in self._by_difference[:60]]
+        plots: list[Plot] = [bars("By queue", "messages", ((name, of.units) for name, of in shown))]
+        if self.differ:
+            plots.append(bars("Differences from the log", "units", ((name, of.differ) for name, of in shown)))
+        return plots
+
+
+SPLITS_OF_JOB: Final = 256
+"""Splits of the log that one Spark job searches: the driver gets a row for each queue in each, for 32 GiB."""
+WORKSHOP: Final = "comet/rebuild"
+"""Directory of the new files, below the store."""
+_PLAN, _DONE, _INDEX = "plan", "done", "index"
+"""Its files that say how far the work is."""
+_DIRECTORIES: Final = ("consumequeue", "index")
+
+
+@job(RebuildOptions)
+def rebuild(options: RebuildOptions) -> RebuildReport:
+    """Make the consume queues and the index of a store anew from its log.
+
+    :raises StoreLockedError: a broker runs on the store.
+    :raises NoStoreError: there is no log.
+    :raises ConfigError: the file of the configuration cannot be used.
+    :raises SparkSourceError: the log has damaged records and ``bad_records_path`` is not given, or cannot be read.
+    """
+    began = SYSTEM_CLOCK.monotonic()
+    root, dry_run, on_step = Path(options.store).absolute(), options.dry_run, options.on_step
+    config = _config(options.config, root)
+    parts = splits(parse_store_options({"path": str(root), "useConsumeQueue": "true" if dry_run else "false"}))
+    lock = StoreLock(root / "lock")
+    try:
+        with job_session(options, "cometmq rebuild") as session:
+            passes = _Passes(session, root, parts, config, options.bad_records_path)
+            on_step(f"searching {len(parts)} splits of the log")
+            queues = passes.generations()
+            messages = sum(generation.count for generation in queues.values())
+            what = f"{quantity(messages, 'message')} of {quantity(len(queues), 'queue')}"
+            if dry_run:
+                on_step(f"comparing {what}")
+                compared, indexed = passes.compare(queues), 0
+            else:
+                on_step(f"writing units of {what}, and the index")
+                compared, indexed = Counter(), passes.write(queues)
+                on_step("putting the new files in place")
+                _put_in_place(root)
+    finally:
+        lock.release()
+    made = [QueueUnits(*key, queues[key].count, compared.get(key, 0)) for key in sorted(queues)]
+    return RebuildReport(str(root), dry_run, tuple(made), indexed, SYSTEM_CLOCK.monotonic() - began)
+
+
+def _config(given: StoreConfig | Path | None, root: Path) -> StoreConfig:
+    """The configuration of the broker; the place of the store in its file may be one on another machine."""
+    if given is None or isinstance(given, StoreConfig):
+        return given or StoreConfig()
+    overrides = {"store_path_root_dir": str(root), "store_path_commit_log": ""}
+    config, _ = load_options(StoreConfig, given.read_text(encoding="utf-8"), source=str(given), overrides=overrides)
+    return config
+
+
+@dataclass(slots=True)
+class _Generation:
+    """The last generation of a queue: where it begins, and how many messages it has."""
+
+    begins_at: int
+    first: int
+    last: int
+    count: int
+
+
+class _Plan(msgspec.Struct, frozen=True):
+    """All that decides the units and the index; a workshop belongs to one plan."""
+
+    layout: Layout
+    live_from: list[tuple[str, int, int]]
+    splits: list[LogSplit]
+    bad_records_path: str | None
+    files: list[tuple[str, int, int]]
+    """Name, size and time of each file of the log."""
+
+
+class _Passes:
+    """The passes over the log."""
+
+    def __init__(
+        self, spark: SparkSession, root: Path, parts: list[LogSplit], config: StoreConfig, bad_records_path: str | None
+    ) -> None:
+        self._spark = spark
+        self._root = root
+        self._parts = parts
+        self._layout = Layout(
+            config.consume_queue_file_bytes, config.max_hash_slot_num, config.max_index_num, tuple(config.delays_ms)
+        )
+        self._bad_records_path = bad_records_path
+
+    def generations(self) -> dict[QueueKey, _Generation]:
+        """Find the queues of the log."""
+        known = known_topics(self._root, Findings(self._root))
+        topics = None if known is None else frozenset(known)
+        work = partial(generations, known=topics, bad_records_path=self._bad_records_path)
+        found: dict[QueueKey, _Generation] = {}
+        for some in self._some_at_a_time():
+            _follow(found, run_tasks(self._spark, some, work, Seen))
+        return found
+
+    def compare(self, queues: Mapping[QueueKey, _Generation]) -> Counter[QueueKey]:
+        """Count the units of each queue that differ."""
+        work = partial(
+            compare_units,
+            root=self._root / "consumequeue",
+            layout=self._layout,
+            live_from=_live_from(queues),
+            bad_records_path=self._bad_records_path,
+        )
+        differ: Counter[QueueKey] = Counter()
+        for some in self._some_at_a_time():
+            for part in run_tasks(self._spark, some, work, Compared):
+                differ[part.topic, part.queue_id] += part.differ
+        return differ
+
+    def _some_at_a_time(self) -> Iterator[list[LogSplit]]:
+        for first in range(0, len(self._parts), SPLITS_OF_JOB):
+            yield self._parts[first : first + SPLITS_OF_JOB]
+
+    def write(self, queues: Mapping[QueueKey, _Generation]) -> int:
+        """Make the new directories aside, or what is missing in them; gives how many messages the index has."""
+        workshop, live_from = self._root / WORKSHOP, _live_from(queues)
+        files = [(file.name, *_identity(file)) for file in sorted((self._root / "commitlog").glob("*"))]
+        begins = [(*key, at) for key, at in sorted(live_from.items())]
+        plan = msgspec.json.encode(_Plan(self._layout, begins, self._parts, self._bad_records_path, files))
+        if not (workshop / _PLAN).exists() or (workshop / _PLAN).read_bytes() != plan:
+            shutil.rmtree(workshop, ignore_errors=True)
+            for name in (*_DIRECTORIES, _DONE):
+                (workshop / name).mkdir(parents=True)
+            replace_file(workshop / _PLAN, plan)
+        done = {path.name for path in (workshop / _DONE).iterdir()}
+        # The index is one task, and takes longest.
+        left = [split for split in (None, *self._parts) if _name_of(split) not in done]
+        if left:
+            work = partial(_write, workshop, self._parts, self._layout, live_from, self._bad_records_path)
+            run_tasks(self._spark, left, work, Seen)
+        for (topic, queue_id), generation in queues.items():
+            file_bytes = self._layout.queue_file_bytes
+            fill_blank(workshop / "consumequeue", topic, queue_id, generation.first, BLANK_UNIT, file_bytes)
+        return int((workshop / _DONE / _INDEX).read_bytes())
+
+
+def _live_from(queues: Mapping[QueueKey, _Generation]) -> dict[QueueKey, int]:
+    return {key: generation.begins_at for key, generation in queues.items()}
+
+
+def _write(
+    workshop: Path,
+    parts: list[LogSplit],
+    layout: Layout,
+    live_from: Mapping[QueueKey, int],
+    aside: str | None,
+    split: LogSplit | None,
+) -> tuple[Seen, ...]:
+    """Write the units of a split, or with ``None`` the index; an earlier attempt may have died at it."""
+    if split is None:
+        shutil.rmtree(workshop / _INDEX)
+        done = b"%d" % write_index(parts, workshop / _INDEX, layout, aside)
+    else:
+        write_units(split, workshop / "consumequeue", layout, live_from, aside)
+        done = b""
+    replace_file(workshop / _DONE / _name_of(split), done)
+    return ()
+
+
+def _name_of(split: LogSplit | None) -> str:
+    return _INDEX if split is None else f"{split.begin}-{split.end}"
+
+
+def _follow(found: dict[QueueKey, _Generation], seen: Iterable[Seen]) -> None:
+    """Follow each queue through some more splits, in the order of the log."""
+    for part in sorted(seen, key=lambda part: part.begins_at):
+        key = (part.topic, part.queue_id)
+        generation = found.get(key)
+        if part.restarts_at != part.begins_at:
+            count = part.last - part.restarts_with + 1
+            found[key] = _Generation(part.restarts_at, part.restarts_with, part.last, count)
+        elif generation is None or part.first <= generation.last:
+            found[key] = _Generation(part.begins_at, part.first, part.last, part.count)
+        else:
+            generation.last = part.last
+            generation.count += part.count
+
+
+def _put_in_place(root: Path) -> None:
+    findings = Findings(root)
+    workshop = root / WORKSHOP
+    (workshop / _PLAN).unlink()  # what is missing there from now on is not to be made
+    for name in _DIRECTORIES:
+        flush_directory(workshop / name)
+    (root / "comet" / "position.json").unlink(missing_ok=True)
+    flush_directory(root / "comet")
+    for name in _DIRECTORIES:
+        if (root / name).exists():
+            (root / name).rename(findings.place_for(root / name))
+        (workshop / name).rename(root / name)
+    shutil.rmtree(workshop)
+    flush_directory(root)
+
+
+def _identity(file: Path) -> tuple[int, int]:
+    stat = file.stat()
+    return stat.st_size, stat.st_mtime_ns

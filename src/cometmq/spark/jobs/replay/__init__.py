@@ -1,0 +1,1 @@
+"""The replay job: an archive's messages back into a topic."""

@@ -1,0 +1,362 @@
+"""The replay job: an archive's messages back into a topic, in steps that a run which died takes up again.
+
+1. What the archive holds and no step has sent is cut into steps. Before a step sends anything, its plan is kept: the
+   ranges of the archive, and where each queue of the topic ends.
+2. Tasks send (:mod:`.sender`), in the order of offsets of each queue, and write where each message came to
+   stand: the mapping. Without a rate each queue of the topic has a task. With one there are few tasks, which add up
+   to it, and each sends to its queues in turn, so that all of them go on together.
+3. The step is marked as done. One that was killed is repeated with its plan: what it has sent is found behind the
+   ends that the plan names, by the origin in every message, and is not sent again.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql import functions as f
+
+from cometmq.client.pace import Pace
+from cometmq.clock import SYSTEM_CLOCK
+from cometmq.message.names import DLQ_PREFIX, RETRY_PREFIX
+from cometmq.spark.access import server_options
+from cometmq.spark.archives.log import ArchiveLog, read_files
+from cometmq.spark.errors import ArchiveError, OptionError, SinkError, SparkSourceError
+from cometmq.spark.jobs.job import job
+from cometmq.spark.jobs.message_source import rows_in
+from cometmq.spark.jobs.options import ReplayOptions, Selection
+from cometmq.spark.jobs.replay.ledger import (
+    Plan,
+    Range,
+    ReplayJob,
+    ReplayLedger,
+    TargetEnd,
+    files_of,
+    ranges_left,
+    same_queues,
+    select,
+    shares_of,
+    target_by_key,
+    target_by_queue,
+)
+from cometmq.spark.jobs.replay.report import (
+    ReplayedStep,
+    ReplayReport,
+    TranslatedOffset,
+    queues_replayed,
+    translate,
+    write_offsets,
+)
+from cometmq.spark.jobs.replay.sender import GROUP, MAX_CHUNK_ROWS, SENT_COLUMNS, SENT_DDL, ReplayTask, send_batches
+from cometmq.spark.jobs.run import cause_of
+from cometmq.spark.records.queues import OffsetRange, Queue
+from cometmq.spark.session.environment import driver_session, tasks_at_a_time
+from cometmq.spark.sink.options import parse_sink_options
+from cometmq.spark.sink.placing import look_up
+from cometmq.spark.source.cluster import Cluster
+from cometmq.spark.source.options import parse_options
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+STEP_OFFSETS: Final = 200_000
+"""Least offsets of one step by default: with a narrow selection most of them send nothing."""
+STEP_SECONDS: Final = 20
+"""Longest duration of a step at a rate, beyond the fewest offsets: a stop waits for its end."""
+MOST_STEP_OFFSETS: Final = 500_000
+"""Most of them: after a crash a task has the places of what its queues have got of it in memory, 300 bytes each."""
+
+
+@job(ReplayOptions)
+def replay(options: ReplayOptions) -> ReplayReport:
+    """Send messages of an archive to a topic, and return the report.
+
+    ``translate_groups`` are consumer groups that go on in the new topic where they are in the old one.
+
+    :raises OptionError: an argument is wrong, the archive has no such topic, or the one to send to does not fit.
+    :raises ArchiveError: another job holds the ledger, or it is about another replay.
+    :raises SparkSourceError: messages could not be sent; what was done stays.
+    """
+    log, topic, to, groups = ArchiveLog(options.archive), options.topic, options.to, options.translate_groups
+    if topic is None:
+        topic = _only_topic(log)
+    else:
+        log.demand_any((topic,))
+    to = to or topic
+    if to.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+        raise OptionError(f"{to} belongs to a consumer group", next_step="replay to an ordinary topic")
+    groups_namesrv = options.groups_namesrv or options.namesrv
+    if groups and (to, groups_namesrv) == (topic, options.namesrv):
+        raise OptionError(
+            f"the groups are in topic {to} already", next_step="translate offsets to another topic or cluster only"
+        )
+    servers = server_options(options.namesrv, options.access)
+    groups_servers = server_options(
+        groups_namesrv, options.access if options.groups_access is None else options.groups_access
+    )
+    selection = options.selection or Selection()
+    words = ReplayJob(str(log.root), topic, options.namesrv, to, options.by_key, options.keep_born_time, selection)
+    run = _Run(options, log, words, servers)
+    with driver_session(options.spark, options.master, "cometmq replay") as session:
+        report = run.dry(session) if options.dry_run else run.wet(session)
+        return run.translated(session, report, groups, groups_servers) if groups else report
+
+
+def target_queues(servers: Mapping[str, str], topic: str) -> tuple[Queue, ...]:
+    """The queues that messages are to go to.
+
+    :param servers: options that reach the topic's nameservers.
+    :raises OptionError: the topic does not exist, or nothing can be written to it.
+    :raises UnreachableError: no nameserver answers.
+    """
+    try:
+        return look_up(parse_sink_options({**servers, "topic": topic}), topic).queues
+    except SinkError as error:
+        raise OptionError(error.message, next_step=error.next_step) from error
+
+
+def _only_topic(log: ArchiveLog) -> str:
+    topics = sorted({queue.topic for queue in log.queues()})
+    if len(topics) == 1:
+        return topics[0]
+    if topics:
+        raise OptionError(f"the archive holds several topics: {', '.join(topics)}", next_step="name one")
+    raise OptionError(f"{log.root} holds no archive", next_step="make one: cometmq pipeline archive")
+
+
+def step_of(per_second: float | None) -> int:
+    """Return the offsets of one step at a rate: each step costs Spark about a second."""
+    if per_second is None:
+        return MOST_STEP_OFFSETS
+    return int(min(max(STEP_OFFSETS, per_second * STEP_SECONDS), MOST_STEP_OFFSETS))
+
+
+def _counted(mapping: Path) -> tuple[int, int]:
+    """Messages of a step that were sent, and that were there already: one column of some files, no job of Spark's."""
+    rows = found = 0
+    for path in mapping.glob("*.parquet"):
+        column = pq.read_table(path, columns=["found"]).column("found")
+        rows += len(column)
+        found += pc.sum(column).as_py() or 0
+    return rows - found, found
+
+
+class _Run:
+    """One run of a replay."""
+
+    def __init__(self, options: ReplayOptions, log: ArchiveLog, job: ReplayJob, servers: Mapping[str, str]) -> None:
+        self._log = log
+        self._ledger = ReplayLedger(Path(options.ledger).absolute())
+        self._job = job
+        self._servers = servers
+        self._options = options
+        self._step_offsets = options.step_offsets or step_of(options.per_second)
+        self._began = SYSTEM_CLOCK.monotonic()
+        self._files = log.files()
+        given = {**servers, "topic": job.to, "pollTimeoutMs": str(options.timeout_ms), "consumerGroup": GROUP}
+        self._cluster = Cluster(parse_options(given))
+        self._sources = [of.queue for of in log.queues() if of.topic == job.topic and of.next > of.first]
+        self._queues = target_queues(servers, job.to)
+        self._same_queues = None if job.by_key else same_queues(self._sources, self._queues)
+
+    # What it does -----------------------------------------------------------------------------------
+
+    def dry(self, spark: SparkSession) -> ReplayReport:
+        """Count what would be sent."""
+        steps = self._ledger.steps()
+        ranges = [
+            Range(part.broker, part.queue_id, part.first, part.end)
+            for left in ranges_left(self._log.queues(), self._job.topic, steps, self._step_offsets)
+            for part in left
+        ]
+        counted = {}
+        if (frame := self._selected(spark, _joined(ranges))) is not None:
+            rows = frame.groupBy("target").count().collect()
+            counted = {row["target"]: (row["count"], 0, None, None) for row in rows}
+        return self._report(
+            "", True, True, [], queues_replayed(self._queues, counted), sum(s.sent + s.found for s in steps)
+        )
+
+    def wet(self, spark: SparkSession) -> ReplayReport:
+        """Send."""
+        if spark.conf.get("spark.speculation", "false") == "true":
+            raise OptionError(
+                "spark.speculation runs a task twice at a time, and messages would be sent twice",
+                next_step="switch it off for this job",
+            )
+        with self._ledger.opened(self._job, uuid.uuid4().hex[:12]) as replay_id:
+            earlier = self._ledger.steps()
+            number = len(earlier)
+            done: list[ReplayedStep] = []
+            finished = True
+            left = ranges_left(self._log.queues(), self._job.topic, earlier, self._step_offsets)
+            begun = self._ledger.plan_of(number)
+            at_a_time = 1 if self._options.per_second is None else tasks_at_a_time(spark)
+            if begun is not None:
+                self._step(spark, replay_id, at_a_time, begun, done)
+                number += 1
+                left = ranges_left(self._log.queues(), self._job.topic, self._ledger.steps(), self._step_offsets)
+            for ranges in left:
+                if (stop := self._options.stop) is not None and stop.is_set():
+                    finished = False
+                    break
+                self._step(spark, replay_id, at_a_time, self._planned(number, ranges), done)
+                number += 1
+            queues = self._queues_of(spark, range(len(earlier), number))
+            return self._report(
+                replay_id, False, finished, done, queues, sum(step.sent + step.found for step in earlier)
+            )
+
+    def _planned(self, number: int, ranges: list[Range]) -> Plan:
+        bounds = self._cluster.bounds(self._queues)
+        ends = [TargetEnd(queue.broker, queue.queue_id, bounds[queue].end) for queue in self._queues]
+        plan = Plan(number, ranges, ends)
+        self._ledger.write_plan(plan)
+        return plan
+
+    def _step(self, spark: SparkSession, replay_id: str, at_a_time: int, plan: Plan, done: list[ReplayedStep]) -> None:
+        queues = tuple(Queue(self._job.to, end.broker, end.queue_id) for end in plan.ends)
+        if queues != self._queues:
+            raise ArchiveError(
+                f"the queues of {self._job.to} have changed since step {plan.step} was begun",
+                next_step="give the topic the queues it had, all brokers up, and run it again",
+            )
+        sent = found = 0
+        if (frame := self._selected(spark, plan.ranges)) is not None:
+            shares = shares_of(self._loads(plan.ranges), self._options.per_second, at_a_time)
+            task = ReplayTask(
+                self._servers,
+                replay_id,
+                queues,
+                tuple(end.end for end in plan.ends),
+                shares.per_second,
+                self._job.keep_born_time,
+                self._options.timeout_ms,
+            )
+
+            def send(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+                return send_batches(task, batches)
+
+            in_turn = Pace(self._options.per_second).window(
+                MAX_CHUNK_ROWS
+            )  # of the longest queue, before the next has its turn
+            turns = -(-max(part.end - part.first for part in plan.ranges) // in_turn)
+            ordered = (
+                frame.withColumn("task", f.array(*map(f.lit, shares.tasks))[f.col("target")])
+                .repartitionById(max(shares.tasks) + 1, "task")
+                .sortWithinPartitions(
+                    f.floor(f.col("progress") * turns), "target", "brokerName", "queueId", "queueOffset"
+                )
+                .drop("task", "progress")
+            )
+            mapping = str(self._ledger.mapping_of(plan.step))
+            try:
+                ordered.mapInArrow(send, SENT_DDL).write.mode("overwrite").parquet(mapping)
+                sent, found = _counted(self._ledger.mapping_of(plan.step))
+            except Exception as error:
+                raise SparkSourceError(
+                    cause_of(str(error)), next_step="run it again with the same ledger when that is mended"
+                ) from error
+        self._ledger.write_done(plan, sent, found)
+        total = sum(step.messages for step in done) + sent + found
+        done.append(ReplayedStep(sent + found, total, SYSTEM_CLOCK.monotonic() - self._began, plan.step, found))
+        self._options.on_step(done[-1])
+
+    def translated(
+        self, spark: SparkSession, report: ReplayReport, groups: Sequence[str], servers: Mapping[str, str]
+    ) -> ReplayReport:
+        """Translate the offsets of groups, and set them unless it is a dry run."""
+        mappings = [path for path in self._ledger.mappings() if Path(path).is_dir()]
+        found, warnings = translate(spark, mappings, self._job.topic, groups, servers, self._log.next_offsets())
+        if not report.dry_run:
+            if not report.finished:
+                warnings.append("offsets of groups were not set, since the replay is not at its end")
+            else:
+                write_offsets(self._cluster, self._job.to, found)
+        rows = tuple(
+            TranslatedOffset(of.group, of.broker, of.queue_id, of.offset, of.note)
+            for of in sorted(found, key=lambda of: (of.group, of.broker, of.queue_id))
+        )
+        return replace(report, translated=rows, warnings=(*report.warnings, *warnings))
+
+    # Parts ------------------------------------------------------------------------------------------
+
+    def _selected(self, spark: SparkSession, ranges: Sequence[Range]) -> DataFrame | None:
+        """The messages of some ranges to send, with column ``target``; ``None`` if there are surely none."""
+        files = files_of(self._files, self._job.topic, ranges, self._job.selection)
+        if not files:
+            return None
+        frame = read_files(spark, self._log.root, files)
+        parts = [OffsetRange(Queue(self._job.topic, of.broker, of.queue_id), of.first, of.end) for of in ranges]
+        chosen = rows_in(select(frame, self._job.topic, self._job.selection), parts, progress="progress")
+        target = target_by_key(len(self._queues)) if self._same_queues is None else target_by_queue(self._same_queues)
+        return chosen.select("*", target.alias("target")).selectExpr("target", "progress", *SENT_COLUMNS)
+
+    def _loads(self, ranges: Sequence[Range]) -> list[int]:
+        """Messages for each queue of the topic, about: by key they are taken to spread evenly."""
+        loads = [1] * len(self._queues)
+        for part in ranges:
+            target = (self._same_queues or {}).get(Queue(self._job.topic, part.broker, part.queue_id))
+            if target is not None:
+                loads[target] += part.end - part.first
+        return loads
+
+    def _queues_of(self, spark: SparkSession, steps: range) -> Any:
+        paths = [str(self._ledger.mapping_of(step)) for step in steps if self._ledger.mapping_of(step).is_dir()]
+        if not paths:
+            return ()
+        rows = (
+            spark.read.schema(SENT_DDL)
+            .parquet(*paths)
+            .groupBy("toBroker", "toQueue")
+            .agg(
+                f.count("*").alias("messages"),
+                f.count_if("found").alias("found"),
+                f.min("toOffset").alias("first"),
+                f.max("toOffset").alias("last"),
+            )
+            .collect()
+        )
+        index = {(queue.broker, queue.queue_id): at for at, queue in enumerate(self._queues)}
+        counts = {
+            index[row["toBroker"], row["toQueue"]]: (row["messages"], row["found"], row["first"], row["last"] + 1)
+            for row in rows
+        }
+        return queues_replayed(self._queues, counts)
+
+    def _report(
+        self, replay_id: str, dry_run: bool, finished: bool, steps: list[ReplayedStep], queues: Any, earlier: int
+    ) -> ReplayReport:
+        return ReplayReport(
+            archive=str(self._log.root),
+            topic=self._job.topic,
+            to=self._job.to,
+            ledger=str(self._ledger.root),
+            replay_id=replay_id,
+            dry_run=dry_run,
+            finished=finished,
+            messages=sum(of.messages for of in queues),
+            found=sum(of.found for of in queues),
+            earlier=earlier,
+            steps=tuple(steps),
+            queues=queues,
+            translated=(),
+            warnings=(),
+            seconds=SYSTEM_CLOCK.monotonic() - self._began,
+        )
+
+
+def _joined(ranges: Sequence[Range]) -> list[Range]:
+    """Return one range for each queue, from its first to its last."""
+    joined: dict[tuple[str, int], Range] = {}
+    for part in ranges:
+        key = (part.broker, part.queue_id)
+        before = joined.get(key)
+        joined[key] = part if before is None else Range(*key, before.first, part.end)
+    return [joined[key] for key in sorted(joined)]

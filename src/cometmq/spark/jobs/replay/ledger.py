@@ -1,0 +1,303 @@
+"""The ledger of a replay: its identity, the steps that were begun and done; and the plan of a step. No Spark here.
+
+Layout below the ledger's directory::
+
+    job.json                              the identity of the replay; never changes
+    plans/<step, 20 digits>.json          written before the first message of a step is sent
+    commits/<step, 20 digits>.json        written after its last message was acknowledged
+    mapping/step=<step>/*.parquet         the new place of each message of the step
+    _lock                                 held while a job runs
+
+A plan names the ranges of the archive that its step sends, and where each queue of the topic ended before. A step that
+was killed finds the messages that it has sent behind those ends, by the origin in every message.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+from pyspark.errors import AnalysisException, ParseException
+from pyspark.sql import functions as f
+
+from cometmq.clock import SYSTEM_CLOCK, Clock
+from cometmq.durable import replace_file
+from cometmq.message.ids import index_hash, java_hash
+from cometmq.message.properties import SHARDING_KEY
+from cometmq.spark.archives.log import locked
+from cometmq.spark.archives.table import DataFile, QueueTotals, read_json
+from cometmq.spark.errors import ArchiveError, OptionError
+from cometmq.spark.jobs.options import Selection
+from cometmq.spark.records.queues import OffsetRange, Offsets, Queue, steps_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+MAPPING: Final = "mapping"
+_DIGITS: Final = 20
+
+
+class ReplayJob(msgspec.Struct, frozen=True):
+    """The replay that a ledger belongs to; a run with other options needs another ledger."""
+
+    archive: str
+    topic: str
+    namesrv: str
+    to: str
+    by_key: bool
+    keep_born_time: bool
+    selection: Selection
+
+
+class _SavedJob(msgspec.Struct, frozen=True):
+    replay_id: str
+    job: ReplayJob
+
+
+class Range(msgspec.Struct, frozen=True):
+    """Offsets of a queue in the archive: ``first <= offset < end``."""
+
+    broker: str
+    queue_id: int
+    first: int
+    end: int
+
+
+class TargetEnd(msgspec.Struct, frozen=True):
+    """The end of a queue of the topic."""
+
+    broker: str
+    queue_id: int
+    end: int
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """One step before it is done."""
+
+    step: int
+    ranges: list[Range]
+    ends: list[TargetEnd]
+    """The end of every queue that may be sent to; their order numbers the queues."""
+
+
+class StepDone(msgspec.Struct, frozen=True):
+    """One step that is done."""
+
+    step: int
+    ranges: list[Range]
+    sent: int
+    found: int
+    """Messages that were there already, after a run that died or a request that was not answered."""
+    committed_ms: int
+
+
+class ReplayLedger:
+    """The ledger in a directory."""
+
+    def __init__(self, root: str | Path, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.root = Path(root)
+        self._clock = clock
+
+    @contextmanager
+    def opened(self, job: ReplayJob, new_id: str) -> Iterator[str]:
+        """Hold the ledger for this job; gives the id of its replay, ``new_id`` in a new ledger.
+
+        :raises ArchiveError: another process holds it, or it is about another job.
+        """
+        with locked(self.root):
+            saved = self._saved()
+            if saved is None:
+                saved = _SavedJob(new_id, job)
+                replace_file(self._job_path, msgspec.json.format(msgspec.json.encode(saved), indent=1))
+            elif saved.job != job:
+                changed = [name for name in job.__struct_fields__ if getattr(job, name) != getattr(saved.job, name)]
+                raise ArchiveError(
+                    f"the ledger {self.root} is about another replay: {', '.join(changed)} differ",
+                    next_step="say the same as before to go on, or name a new ledger",
+                )
+            yield saved.replay_id
+
+    @property
+    def _job_path(self) -> Path:
+        return self.root / "job.json"
+
+    def _saved(self) -> _SavedJob | None:
+        if not self._job_path.exists():
+            return None
+        return read_json(self._job_path, _SavedJob)
+
+    def plan_of(self, step: int) -> Plan | None:
+        """Read the plan of a step that was begun."""
+        path = self._path("plans", step)
+        return read_json(path, Plan) if path.exists() else None
+
+    def write_plan(self, plan: Plan) -> None:
+        """Write a plan, before any of its messages is sent."""
+        replace_file(self._path("plans", plan.step), msgspec.json.encode(plan))
+
+    def write_done(self, plan: Plan, sent: int, found: int) -> None:
+        """Write that a step is done."""
+        done = StepDone(plan.step, plan.ranges, sent, found, self._clock.now_ms())
+        replace_file(self._path("commits", plan.step), msgspec.json.encode(done))
+
+    def steps(self) -> list[StepDone]:
+        """Read the steps that are done, in order."""
+        return [read_json(path, StepDone) for path in sorted((self.root / "commits").glob("[0-9]*.json"))]
+
+    def mapping_of(self, step: int) -> Path:
+        """Return the directory of a step's mapping."""
+        return self.root / MAPPING / f"step={step}"
+
+    def mappings(self) -> list[str]:
+        """Return the directories of the mappings of all steps that are done."""
+        return [str(self.mapping_of(done.step)) for done in self.steps()]
+
+    def _path(self, kind: str, step: int) -> Path:
+        return self.root / kind / f"{step:0{_DIGITS}d}.json"
+
+
+def ranges_left(
+    queues: Iterable[QueueTotals], topic: str, done: Iterable[StepDone], most: int
+) -> Iterator[list[Range]]:
+    """Cut the messages of a topic that no step has sent yet into steps of about ``most`` offsets.
+
+    Each step takes an equal share of every queue, in the order of offsets.
+    """
+    reached: Offsets = {}
+    for step in done:
+        for sent in step.ranges:
+            reached[Queue(topic, sent.broker, sent.queue_id)] = sent.end
+    waiting = [
+        OffsetRange(of.queue, max(of.first, reached.get(of.queue, 0)), of.next) for of in queues if of.topic == topic
+    ]
+    for parts in steps_of(sorted(waiting, key=lambda part: part.queue), most):
+        yield [Range(part.queue.broker, part.queue.queue_id, part.first, part.end) for part in parts]
+
+
+_SEPARATOR: Final = "\x01"
+TASK_PER_SECOND: Final = 20_000
+"""Messages a second that one task surely sends; several tasks share a higher rate."""
+
+
+def select(frame: DataFrame, topic: str, selection: Selection) -> DataFrame:
+    """The rows of an archive that a selection takes.
+
+    :raises OptionError: its predicate is no Spark SQL on the archive's columns.
+    """
+    frame = frame.where(f.col("topic") == topic)
+    if selection.since_ms is not None:
+        frame = frame.where(f.col("storeTimestamp") >= f.timestamp_millis(f.lit(selection.since_ms)))
+    if selection.until_ms is not None:
+        frame = frame.where(f.col("storeTimestamp") < f.timestamp_millis(f.lit(selection.until_ms)))
+    if selection.tags:
+        frame = frame.where(f.col("tags").isin(list(selection.tags)))
+    if selection.keys:
+        keys = list(selection.keys)
+        named = f.arrays_overlap(f.split("keys", " "), f.array(*map(f.lit, keys)))
+        frame = frame.where(f.coalesce(named, f.lit(False)) | f.col("uniqKey").isin(keys))
+    if selection.where is not None:
+        try:
+            frame = frame.where(selection.where)
+            frame.schema  # noqa: B018 (Spark looks at the predicate now)
+        except (AnalysisException, ParseException) as error:
+            raise OptionError(
+                f"the predicate {selection.where!r} cannot be read: {str(error).strip().splitlines()[0]}",
+                next_step="it is Spark SQL on the columns of an archive, as in \"tags = 'paid' AND queueId < 2\"",
+            ) from error
+    return frame
+
+
+def files_of(files: Iterable[DataFile], topic: str, ranges: Sequence[Range], selection: Selection) -> list[DataFile]:
+    """The files that may hold messages of some ranges that the selection takes."""
+    by_queue = {(part.broker, part.queue_id): part for part in ranges}
+    found = []
+    for file in files:
+        part = by_queue.get((file.broker, file.queue_id))
+        if part is None or file.topic != topic or file.end <= part.first or part.end <= file.first:
+            continue
+        if selection.since_ms is not None and file.max_store_ms < selection.since_ms:
+            continue
+        if selection.until_ms is not None and file.min_store_ms >= selection.until_ms:
+            continue
+        found.append(file)
+    return found
+
+
+def same_queues(sources: Iterable[Queue], targets: Sequence[Queue]) -> dict[Queue, int]:
+    """Return for each archived queue the index of the queue with its number, on the broker of its name or the only one.
+
+    :raises OptionError: the topic has no such queue.
+    """
+    sources = sorted(sources)
+    index = {(target.broker, target.queue_id): at for at, target in enumerate(targets)}
+    brokers = {target.broker for target in targets}
+    alone = next(iter(brokers)) if len(brokers) == 1 and len({source.broker for source in sources}) == 1 else None
+    found = {}
+    for source in sources:
+        at = index.get((source.broker, source.queue_id))
+        if at is None and alone is not None:
+            at = index.get((alone, source.queue_id))
+        if at is None:
+            raise OptionError(
+                f"topic {targets[0].topic} has no queue for {source}",
+                next_step=f"give it as many queues on as many brokers ({', '.join(sorted(brokers))} there), or spread "
+                "messages anew with --by-key",
+            )
+        found[source] = at
+    return found
+
+
+def target_by_queue(targets: dict[Queue, int]) -> Column:
+    """The target of each row where queues are saved."""
+    pairs: list[Any] = []
+    for source, at in targets.items():
+        pairs += [f.lit(f"{source.broker}{_SEPARATOR}{source.queue_id}"), f.lit(at)]
+    place = f.concat("brokerName", f.lit(_SEPARATOR), f.col("queueId").cast("string"))
+    return f.create_map(*pairs)[place].cast("int")
+
+
+class Shares(NamedTuple):
+    """The task that sends to each target, and its messages a second."""
+
+    tasks: tuple[int, ...]
+    per_second: tuple[float, ...] | None
+
+
+def shares_of(loads: Sequence[int], per_second: float | None, at_a_time: int) -> Shares:
+    """Deal targets to tasks: one each without a rate; with a rate as few tasks as it needs.
+
+    The shares of the tasks add up to the rate and are as their loads, so that all tasks end together; one task alone
+    keeps the rate however its messages are spread.
+
+    :param loads: messages of each target, as far as is known.
+    :param at_a_time: tasks that run together: one that had to wait would leave its share unused.
+    """
+    if per_second is None:
+        return Shares(tuple(range(len(loads))), None)
+    tasks = min(at_a_time, len(loads), math.ceil(per_second / TASK_PER_SECOND))
+    held = [0] * tasks
+    dealt = [0] * len(loads)
+    for target in sorted(range(len(loads)), key=lambda at: -loads[at]):
+        dealt[target] = task = held.index(min(held))
+        held[task] += loads[target]
+    total = sum(held)
+    return Shares(tuple(dealt), tuple(per_second * held[task] / total for task in dealt))
+
+
+def target_by_key(queues: int) -> Column:
+    """The target of each row by its sharding key, else its first key, else its unique key, else its place.
+
+    It is the queue that Java's ``SelectMessageQueueByHash`` chooses for that string.
+    """
+
+    def chosen(key: str) -> int:
+        return index_hash(java_hash(key)) % queues
+
+    first_key = f.nullif(f.get(f.split("keys", " "), f.lit(0)), f.lit(""))
+    place = f.concat_ws("/", "brokerName", "queueId", "queueOffset")
+    key = f.coalesce(f.col("properties")[SHARDING_KEY], first_key, "uniqKey", place)
+    return f.udf(chosen, "int", useArrow=True)(key)

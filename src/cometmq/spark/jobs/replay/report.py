@@ -1,0 +1,216 @@
+"""The report of a replay, and the offsets at which consumer groups go on in the new topic.
+
+In each queue of the new topic a group goes on at the first message that it had not consumed in the old one. If queues
+were kept that is exact. If messages were spread anew, a queue holds messages of several old ones, and messages behind
+that first one that the group had consumed come again: none is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as f
+
+from cometmq.quantity import are, quantity
+from cometmq.spark.errors import OptionError
+from cometmq.spark.jobs.report import Line, Plot, RunReport, Step, Table, bars, per_second
+from cometmq.spark.records.queues import Queue
+from cometmq.spark.source.cluster import Cluster
+from cometmq.spark.source.options import parse_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedStep(Step):
+    """One step that has just been done."""
+
+    step: int
+    found: int
+
+    def _done(self) -> str:
+        again = f" ({self.found:,} of them were there)" if self.found else ""
+        return f"step {self.step}: {quantity(self.messages, 'message')}{again}"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueReplayed:
+    """The messages that one queue of the topic got, or in a dry run would get."""
+
+    broker: str
+    queue_id: int
+    messages: int
+    found: int
+    """Messages that were there already, after a run that died or a request that was not answered."""
+    first: int | None
+    """New offsets: the first, and the one after the last; none in a dry run."""
+    next: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TranslatedOffset:
+    """The offset at which a group goes on in one queue of the new topic."""
+
+    group: str
+    broker: str
+    queue_id: int
+    offset: int
+    note: str
+
+
+@dataclass(frozen=True)
+class ReplayReport(RunReport):
+    """The messages that one run of a replay sent, or with ``dry_run`` would send."""
+
+    TITLE = "Replay of {0.topic} to {0.to}"
+    COMPUTED = ("complete",)
+
+    archive: str
+    topic: str
+    to: str
+    ledger: str
+    replay_id: str
+    dry_run: bool
+    finished: bool
+    messages: int
+    found: int
+    earlier: int
+    """Messages that earlier runs with this ledger have sent."""
+    steps: tuple[ReplayedStep, ...]
+    queues: tuple[QueueReplayed, ...]
+    translated: tuple[TranslatedOffset, ...]
+    warnings: tuple[str, ...]
+    seconds: float
+
+    def _parts(self) -> Iterator[str | Table]:
+        speed = per_second(self.messages, self.seconds)
+        held = f"{quantity(self.messages, 'message')} of {self.topic} in {self.archive}"
+        if self.dry_run:
+            yield f"would send {held} to {self.to}; sent nothing"
+        else:
+            yield f"{held} {are(self.messages)} now in {self.to}, {self.seconds:.1f} s ({speed:,.0f} messages/s)"
+            if self.found:
+                yield (
+                    f"{self.found:,} of them were there already, after a run or a request that failed, "
+                    "and were not sent again"
+                )
+        if self.earlier:
+            yield f"earlier runs with {self.ledger} have sent {self.earlier:,}"
+        if self.queues:
+            yield Table(
+                ("<broker", ">queue", ">messages", ">from offset", ">to before"),
+                [(of.broker, of.queue_id, of.messages, of.first, of.next) for of in self.queues],
+            )
+        if self.translated:
+            yield f"\ngroups {'would go on' if self.dry_run else 'go on'} in {self.to} at:"
+            yield Table(
+                ("<group", "<broker", ">queue", ">offset", "<note"),
+                [(of.group, of.broker, of.queue_id, of.offset, of.note) for of in self.translated],
+            )
+        yield from self._ending("with the same ledger to go on")
+
+    def _plots(self) -> list[Plot]:
+        counts = ((f"{of.broker} {of.queue_id}", of.messages) for of in self.queues)
+        plots: list[Plot] = [bars("By queue", "messages", counts)]
+        if self.steps:
+            seconds, totals = [0.0, *(of.seconds for of in self.steps)], [0, *(of.total for of in self.steps)]
+            plots.append(Line("Progress", "messages sent", "seconds", seconds, {"messages": totals}))
+        return plots
+
+
+def queues_replayed(
+    queues: Sequence[Queue], counts: Mapping[int, tuple[int, int, int | None, int | None]]
+) -> tuple[QueueReplayed, ...]:
+    """Return the queues with messages, found, first and next, by the queue's number in the plan."""
+    return tuple(
+        QueueReplayed(queues[at].broker, queues[at].queue_id, *counts[at]) for at in sorted(counts) if counts[at][0]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOffset:
+    """The offset at which a group goes on in one queue."""
+
+    group: str
+    broker: str
+    queue_id: int
+    offset: int
+    again: int
+    """Messages from there on that the group has consumed in the old topic."""
+
+    @property
+    def note(self) -> str:
+        """A remark for people."""
+        return f"{quantity(self.again, 'message')} come again" if self.again else ""
+
+
+def translate(
+    spark: SparkSession,
+    mappings: Sequence[str],
+    topic: str,
+    groups: Sequence[str],
+    servers: Mapping[str, str],
+    archived: Mapping[Queue, int],
+) -> tuple[list[GroupOffset], list[str]]:
+    """Translate the offsets that groups have in ``topic`` now; return warnings too.
+
+    :param mappings: directories of a replay's mapping.
+    :param servers: options that reach the brokers of the old topic.
+    :param archived: where the archive that was replayed ends.
+    :raises OptionError: a group has no offsets in the topic.
+    """
+    cluster = Cluster(parse_options({**servers, "topic": topic}))
+    old = cluster.queues()
+    offsets: list[tuple[str, str, int, int]] = []
+    warnings: list[str] = []
+    for group in groups:
+        committed = cluster.committed_offsets(old, group)
+        if not committed:
+            raise OptionError(
+                f"group {group} has no offsets in topic {topic}", next_step=f"see cometmq group offsets {group}"
+            )
+        beyond = sum(max(0, committed.get(queue, 0) - end) for queue, end in archived.items() if queue.topic == topic)
+        if beyond:
+            warnings.append(
+                f"group {group} has consumed {quantity(beyond, 'message')} that the archive does not hold yet"
+            )
+        offsets += [(group, queue.broker, queue.queue_id, committed.get(queue, 0)) for queue in old]
+    if not mappings:
+        return [], [*warnings, "nothing is replayed yet, so offsets cannot be translated"]
+    known = spark.createDataFrame(offsets, "group string, brokerName string, queueId int, committed bigint")
+    moved = spark.read.parquet(*mappings)
+    rows = (
+        moved.join(f.broadcast(known), ["brokerName", "queueId"])
+        .withColumn("open", f.col("queueOffset") >= f.col("committed"))
+        .groupBy("group", "toBroker", "toQueue")
+        .agg(
+            f.min(f.when(f.col("open"), f.col("toOffset"))).alias("first"),
+            (f.max("toOffset") + 1).alias("end"),
+        )
+    )
+    placed = rows.select("group", "toBroker", "toQueue", f.coalesce("first", "end").alias("offset"))
+    again = (
+        moved.join(f.broadcast(known), ["brokerName", "queueId"])
+        .where("queueOffset < committed")
+        .join(f.broadcast(placed), ["group", "toBroker", "toQueue"])
+        .where("toOffset >= offset")
+        .groupBy("group", "toBroker", "toQueue")
+        .agg(f.count("*").alias("again"))
+    )
+    found = placed.join(again, ["group", "toBroker", "toQueue"], "left").fillna(0, ["again"]).collect()
+    return [
+        GroupOffset(row["group"], row["toBroker"], row["toQueue"], row["offset"], row["again"]) for row in found
+    ], warnings
+
+
+def write_offsets(cluster: Cluster, topic: str, offsets: Sequence[GroupOffset]) -> None:
+    """Write offsets into the groups, on the brokers of the new topic.
+
+    :raises UnreachableError: a broker does not answer.
+    """
+    for group in sorted({of.group for of in offsets}):
+        of_group = {Queue(topic, of.broker, of.queue_id): of.offset for of in offsets if of.group == group}
+        cluster.commit_offsets(group, of_group)

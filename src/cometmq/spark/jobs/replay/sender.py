@@ -1,0 +1,410 @@
+"""The executors' side of a replay: messages in the order of their queues, each sent once.
+
+A queue has one request under way at a time. When the fate of a request is unknown (the connection broke, the broker
+was too busy to answer), the sender pauses, so that a request that is still on its way arrives, and then reads the end
+of the queue for the origins of its messages; it sends only missing ones again. Every task begins by reading from where
+the queue ended when the step was planned: so a task, or a job, that died is simply run again.
+
+A message is sent with the same body, flag and properties. Its origin is the property ``REPLAY_ORIGIN``,
+``<replay>/<queue>/<offset>/<born, ms>/<broker>``: a replay recognises its messages by it, and consumers find there the
+values that the new broker's header cannot hold. Properties that would make a broker hold the message back, or take it
+for half of a transaction, are kept under their names with ``REPLAYED_`` before them.
+
+It shares the sender of the client with the sink, but none of the sink's guards: those know a row by its number or its
+id, and a replay must find its messages, whose ids are those of the old topic, at Apache's brokers too. The mapping
+needs the new offset of each message, and packed bodies stay as they are, one a request.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import struct
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+
+from cometmq.client.blocking.cluster import ANSWER_SECONDS
+from cometmq.client.blocking.sender import Sender, SenderOptions
+from cometmq.client.pace import Pace
+from cometmq.client.send.config import ProducerConfig
+from cometmq.client.send.encoding import SendEncoder
+from cometmq.clock import SYSTEM_CLOCK, Clock
+from cometmq.limits import MAX_PROPERTIES_BYTES
+from cometmq.message.batch import PIECE_OVERHEAD_BYTES
+from cometmq.message.properties import (
+    DELAY,
+    NAME_VALUE_SEPARATOR,
+    PROPERTY_SEPARATOR,
+    TIMER_DEL_UNIQKEY,
+    TIMER_NAMES,
+    TRAN_MSG,
+)
+from cometmq.message.sysflag import COMPRESSED, COMPRESSION_TYPE_MASK
+from cometmq.remoting.bodies import MessageQueue
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.command import RemotingCommand
+from cometmq.remoting.headers import SendMessageResponseHeader
+from cometmq.spark.errors import DataLossError, SinkError
+from cometmq.spark.records.decode import Records
+from cometmq.spark.records.queues import OffsetRange, Queue
+from cometmq.spark.sink.options import parse_sink_options
+from cometmq.spark.sink.placing import Routes
+from cometmq.spark.source.cluster import Cluster
+from cometmq.spark.source.fetch import Fetcher
+from cometmq.spark.source.options import SourceOptions, parse_options
+
+REPLAY_ORIGIN: Final = "REPLAY_ORIGIN"
+REPLAYED: Final = "REPLAYED_"
+ACTING: Final = frozenset({DELAY, TRAN_MSG, TIMER_DEL_UNIQKEY, "INNER_MULTI_DISPATCH", *TIMER_NAMES})
+"""Properties that ask a broker for something that was done already."""
+_TOUCHED: Final = re.compile(
+    f"(?:^|{PROPERTY_SEPARATOR})(?:{'|'.join(sorted(ACTING | {REPLAY_ORIGIN}))}){NAME_VALUE_SEPARATOR}"
+)
+_ORIGIN: Final = re.compile(r"([^/]*)/(\d{1,10})/(\d{1,19})/-?\d{1,20}/(.*)", re.DOTALL)
+_HEAD: Final = struct.Struct(">iiiii")
+_SHORT: Final = struct.Struct(">h")
+
+SENT_COLUMNS: Final = (
+    *("brokerName", "queueId", "queueOffset", "bornTimestamp", "flag", "sysFlag", "propertiesText"),
+    "coalesce(storedBody, body) AS stored",
+)
+"""Columns of an archive that a replay reads, as Spark SQL."""
+
+
+class Origin(NamedTuple):
+    """The place of a message in the archive."""
+
+    broker: str
+    queue_id: int
+    offset: int
+
+
+class Resent(NamedTuple):
+    """One message to send."""
+
+    origin: Origin
+    born_ms: int
+    flag: int
+    sys_flag: int
+    """Only the flags of the body's compression."""
+    body: bytes
+    properties: bytes
+
+    @property
+    def packed(self) -> bool:
+        """True if the body is compressed: RocketMQ has no such messages in batches."""
+        return bool(self.sys_flag & COMPRESSED)
+
+    @property
+    def piece(self) -> bytes:
+        """Return its form in a batch."""
+        size = PIECE_OVERHEAD_BYTES + len(self.body) + len(self.properties)
+        head = _HEAD.pack(size, 0, 0, self.flag, len(self.body))
+        return b"".join((head, self.body, _SHORT.pack(len(self.properties)), self.properties))
+
+
+def origin_text(replay_id: str, origin: Origin, born_ms: int) -> str:
+    """The value of ``REPLAY_ORIGIN``."""
+    return f"{replay_id}/{origin.queue_id}/{origin.offset}/{born_ms}/{origin.broker}"
+
+
+def origin_of(replay_id: str, text: str | None) -> Origin | None:
+    """Undo :func:`origin_text`; ``None`` if it belongs to another replay."""
+    match = None if text is None else _ORIGIN.fullmatch(text)
+    if match is None or match[1] != replay_id:
+        return None
+    return Origin(match[4], int(match[2]), int(match[3]))
+
+
+def properties_with(text: str, origin: str) -> str:
+    """The properties of a message with its origin, and with those that act on a broker put aside."""
+    if _TOUCHED.search(text):
+        pieces = []
+        for piece in text.split(PROPERTY_SEPARATOR):
+            name, _, _ = piece.partition(NAME_VALUE_SEPARATOR)
+            if name != REPLAY_ORIGIN:
+                pieces.append(REPLAYED + piece if name in ACTING else piece)
+        text = PROPERTY_SEPARATOR.join(pieces)
+    separator = "" if not text or text.endswith(PROPERTY_SEPARATOR) else PROPERTY_SEPARATOR
+    return f"{text}{separator}{REPLAY_ORIGIN}{NAME_VALUE_SEPARATOR}{origin}{PROPERTY_SEPARATOR}"
+
+
+def messages_of(batch: pa.RecordBatch, replay_id: str) -> Iterator[Resent]:
+    """The messages of a batch with ``SENT_COLUMNS``.
+
+    :raises SinkError: one cannot be sent again.
+    """
+    born = batch.column("bornTimestamp").cast(pa.int64())  # a producer may claim a time that no calendar has
+    columns: Sequence[list[Any]] = [
+        born.to_pylist(),
+        *(
+            batch.column(name).to_pylist()
+            for name in ("brokerName", "queueId", "queueOffset", "flag", "sysFlag", "propertiesText", "stored")
+        ),
+    ]
+    for born_us, broker, queue_id, offset, flag, sys_flag, text, body in zip(*columns, strict=True):
+        origin = Origin(broker, queue_id, offset)
+        born_ms = born_us // 1000
+        properties = properties_with(text or "", origin_text(replay_id, origin, born_ms)).encode()
+        if len(properties) > MAX_PROPERTIES_BYTES:
+            raise SinkError(
+                f"message {offset} of queue {queue_id} of {broker} has no room for the property {REPLAY_ORIGIN}: "
+                f"{len(properties)} bytes of properties with it, at most {MAX_PROPERTIES_BYTES} can be stored",
+                next_step="leave it out with a predicate (--where)",
+            )
+        packing = sys_flag & (COMPRESSED | COMPRESSION_TYPE_MASK)
+        yield Resent(origin, born_ms, flag, packing if packing & COMPRESSED else 0, body, properties)
+
+
+GROUP: Final = "cometmq_replay"
+"""Producer group of replayed messages, and consumer group of the reads of the queues' ends."""
+MAX_CHUNK_ROWS: Final = 1024
+MAX_CHUNK_BYTES: Final = 1024 * 1024
+SETTLE_SECONDS: Final = 1.0
+"""Pause after a request whose fate is unknown: it may still be on its way to the broker's log."""
+
+SENT_DDL: Final = (
+    "brokerName string, queueId int, queueOffset bigint, toBroker string, toQueue int, toOffset bigint, found boolean"
+)
+"""Columns of the mapping: the old place of a message, its new place, and whether it was there already."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayTask:
+    """The work of every task of a step."""
+
+    servers: Mapping[str, str] = field(repr=False)
+    """Options that reach the brokers."""
+    replay_id: str
+    queues: tuple[Queue, ...]
+    """The queues that messages go to; column ``target`` numbers them."""
+    ends: tuple[int, ...]
+    """The end of each of them when the step was planned."""
+    per_second: tuple[float, ...] | None
+    """The messages a second of the task that sends to each of them."""
+    keep_born_time: bool
+    timeout_ms: int
+
+    def source_options(self, topic: str) -> SourceOptions:
+        """Return the options with which the ends of queues are read."""
+        return parse_options(
+            {
+                **self.servers,
+                "topic": topic,
+                "consumerGroup": GROUP,
+                "pollTimeoutMs": str(self.timeout_ms),
+            }
+        )
+
+
+def send_batches(task: ReplayTask, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Send rows sorted by ``target`` and origin; yield rows of ``SENT_DDL``.
+
+    :raises SinkError: a message cannot be sent, or is not acknowledged in time.
+    """
+    sender = TaskSender(task)
+    senders: dict[int, QueueSender] = {}
+    pace: Pace | None = None
+    try:
+        for batch in batches:
+            targets = batch.column("target").to_pylist()
+            if pace is None:
+                pace = Pace(None if task.per_second is None else task.per_second[targets[0]])
+            rows = zip(targets, messages_of(batch, task.replay_id), strict=True)
+            while window := list(itertools.islice(rows, pace.window(MAX_CHUNK_ROWS))):
+                parts: dict[int, list[Resent]] = {}
+                for target, message in window:
+                    parts.setdefault(target, []).append(message)
+                for target, messages in parts.items():
+                    if target not in senders:
+                        senders[target] = QueueSender(task, target, pace, sender)
+                    for chunk in _chunks(messages, task):
+                        yield _rows(task.queues[target], senders[target].send(chunk))
+    finally:
+        sender.close()
+
+
+def _chunks(messages: Iterable[Resent], task: ReplayTask) -> Iterator[list[Resent]]:
+    """Cut messages into requests: compressed ones go alone, and with ``keep_born_time`` only equal times together."""
+    chunk: list[Resent] = []
+    size = 0
+    for message in messages:
+        needed = len(message.body) + len(message.properties) + 22
+        if chunk and (
+            size + needed > MAX_CHUNK_BYTES
+            or message.packed
+            or chunk[0].packed
+            or (task.keep_born_time and chunk[0].born_ms != message.born_ms)
+        ):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(message)
+        size += needed
+    if chunk:
+        yield chunk
+
+
+Outcome = list[tuple[Origin, int, bool]]
+"""Each message's origin, its new offset, and whether it was there already."""
+
+
+def _rows(queue: Queue, outcome: Outcome) -> Any:
+    count = len(outcome)
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array([origin.broker for origin, _, _ in outcome], pa.string()),
+            pa.array([origin.queue_id for origin, _, _ in outcome], pa.int32()),
+            pa.array([origin.offset for origin, _, _ in outcome], pa.int64()),
+            pa.array([queue.broker] * count, pa.string()),
+            pa.array([queue.queue_id] * count, pa.int32()),
+            pa.array([offset for _, offset, _ in outcome], pa.int64()),
+            pa.array([found for _, _, found in outcome], pa.bool_()),
+        ],
+        names=["brokerName", "queueId", "queueOffset", "toBroker", "toQueue", "toOffset", "found"],
+    )
+
+
+class TaskSender(Sender):
+    """The sender of a task: its queues take turns on one connection to each broker."""
+
+    def __init__(self, task: ReplayTask) -> None:
+        options = parse_sink_options({**task.servers, "topic": task.queues[0].topic})
+        timeout_s = task.timeout_ms / 1000
+        security = options.access.security()
+        super().__init__(
+            SenderOptions(
+                security,
+                timeout_s=timeout_s,
+                answer_s=min(ANSWER_SECONDS, timeout_s),
+                error=SinkError,
+                too_large="its maxMessageSize must be that of the broker they came from",
+                too_late="is the broker healthy? run the replay again to go on",
+                first_pause_s=SETTLE_SECONDS,
+            ),
+            Routes(options, {}).address_of,
+        )
+        self.encoder: Final = SendEncoder(GROUP, ProducerConfig(), security.credentials)
+
+
+class QueueSender:
+    """Sends to one queue; it finds the messages that this replay has sent before, and passes over them."""
+
+    def __init__(
+        self, task: ReplayTask, target: int, pace: Pace, sender: TaskSender, *, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
+        self.queue = task.queues[target]
+        self._task = task
+        self._seen = task.ends[target]
+        """The queue is known up to here."""
+        self._pace = pace
+        self._clock = clock
+        self._found: dict[Origin, int] = {}
+        self._placed: dict[Origin, tuple[int, bool]] = {}
+        """New offsets of the messages of :meth:`send`, and whether each was there already."""
+        self._sender = sender
+        self._look()
+
+    def send(self, chunk: list[Resent]) -> Outcome:
+        """Send what is not there yet; return when all of it is.
+
+        :raises SinkError: the broker refuses a message, or did not acknowledge some in time.
+        """
+        self._placed = {}
+        if (request := self.request(chunk)) is not None:
+            self._sender.submit(request)
+            self._sender.finish()
+        return [(message.origin, *self._placed[message.origin]) for message in chunk]
+
+    def request(self, chunk: list[Resent]) -> _Request | None:
+        """Make a request, at the replay's rate, of the messages that are not known to be there."""
+        left = []
+        for message in chunk:
+            offset = self._found.get(message.origin)
+            if offset is None:
+                left.append(message)
+            else:
+                self._placed[message.origin] = (offset, True)
+        if not left:
+            return None
+        threading.Event().wait(self._pace.take(len(left)))
+        return _Request(self, left)
+
+    def left(self, chunk: list[Resent]) -> _Request | None:
+        """Make a request of the messages that the queue does not hold after a failure."""
+        self._look()
+        return self.request(chunk)
+
+    def sent(self, messages: list[Resent], first: int) -> None:
+        """Take note that messages stand in the queue from offset ``first`` on."""
+        self._placed |= {message.origin: (first + at, False) for at, message in enumerate(messages)}
+        self._seen = max(self._seen, first + len(messages))
+
+    def frame(self, messages: list[Resent], opaque: int) -> bytes:
+        """Encode messages as one request."""
+        queue, encoder = MessageQueue(*self.queue), self._sender.encoder
+        first = messages[0]
+        born_ms = first.born_ms if self._task.keep_born_time else self._clock.now_ms()
+        if first.packed:
+            properties = first.properties.decode()
+            code = RequestCode.SEND_MESSAGE_V2
+            return encoder.frame(code, queue, opaque, first.body, properties, first.sys_flag, first.flag, born_ms)
+        body = b"".join([message.piece for message in messages])
+        return encoder.frame(RequestCode.SEND_BATCH_MESSAGE, queue, opaque, body, "", 0, 0, born_ms)
+
+    def _look(self) -> None:
+        """Read what the queue has beyond what is known of it, and note the messages of this replay.
+
+        :raises SinkError: the topic has dropped messages, so that it is unknown what was sent.
+        """
+        options = self._task.source_options(self.queue.topic)
+        try:
+            end = Cluster(options).bounds([self.queue])[self.queue].end
+            for chunk in Fetcher(options).fetch([OffsetRange(self.queue, self._seen, end)]):
+                records = Records(chunk.data)
+                texts = records.properties.values_of(REPLAY_ORIGIN).to_pylist()
+                for offset, text in zip(records.queue_offsets.tolist(), texts, strict=True):
+                    origin = origin_of(self._task.replay_id, text)
+                    if origin is not None:
+                        self._found[origin] = offset
+        except DataLossError as error:
+            raise SinkError(
+                f"it is unknown what the replay has sent to {self.queue} already: {error.message}",
+                next_step="the topic has dropped messages since the run that died; replay to a fresh topic, with a "
+                "new ledger",
+            ) from error
+        self._seen = max(self._seen, end)
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """Messages of one request, as the client's sender sees them."""
+
+    sender: QueueSender
+    messages: list[Resent]
+
+    @property
+    def queue(self) -> Queue:
+        return self.sender.queue
+
+    @property
+    def size(self) -> int:
+        return sum(len(message.body) + len(message.properties) for message in self.messages)
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+    def __str__(self) -> str:
+        return f"{len(self)} messages to {self.queue}"
+
+    def frame(self, opaque: int) -> bytes:
+        return self.sender.frame(self.messages, opaque)
+
+    def left(self) -> _Request | None:
+        return self.sender.left(self.messages)
+
+    def acknowledged(self, answer: RemotingCommand) -> None:
+        self.sender.sent(self.messages, answer.header(SendMessageResponseHeader).queue_offset)

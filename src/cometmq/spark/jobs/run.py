@@ -1,0 +1,106 @@
+"""The run of a job: its Spark session, frames that it reads twice, work in tasks, and the cause of a failure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import msgspec
+
+from cometmq.spark.errors import OptionError, SparkSourceError
+from cometmq.spark.jobs.job import SparkOptions
+from cometmq.spark.session.environment import driver_session, tasks_at_a_time
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+T = TypeVar("T")
+R = TypeVar("R", bound=msgspec.Struct)
+
+_TASKS_PER_CORE: Final = 2
+_LEAST_TASKS: Final = 4
+"""Least tasks of a shuffle. Spark's own 200 suit clusters; on two cores they cost more than a small topic itself."""
+
+
+@contextmanager
+def job_session(options: SparkOptions, name: str) -> Iterator[SparkSession]:
+    """Give the session of ``options``, or a new one that is stopped at the end.
+
+    :raises SparkSourceError: a failure of Spark within the block, in one sentence.
+    """
+    with driver_session(options.spark, options.master, name) as session:
+        if options.spark is None:
+            tasks = max(_LEAST_TASKS, tasks_at_a_time(session) * _TASKS_PER_CORE)
+            session.conf.set("spark.sql.shuffle.partitions", str(tasks))
+        from pyspark.errors import PySparkException
+
+        try:
+            yield session
+        except PySparkException as error:
+            raise SparkSourceError(cause_of(str(error))) from error
+
+
+def new_directory(directory: str | Path | None) -> Path | None:
+    """Return the absolute path of a directory for a new table; None stays None.
+
+    :raises OptionError: it is there.
+    """
+    place = None if directory is None else Path(directory).absolute()
+    if place is not None and place.exists():
+        raise OptionError(f"{place} is there already", next_step="name a directory that is not")
+    return place
+
+
+@contextmanager
+def persisted(frame: DataFrame) -> Iterator[DataFrame]:
+    """Keep a frame on the executors' disks while it is used more than once."""
+    from pyspark import StorageLevel
+
+    frame.persist(StorageLevel.DISK_ONLY)
+    try:
+        yield frame
+    finally:
+        frame.unpersist()
+
+
+def run_tasks(
+    spark: SparkSession, tasks: Sequence[T], work: Callable[[T], Iterable[msgspec.Struct]], kind: type[R]
+) -> list[R]:
+    """Do some work, each part in a Spark task of its own; return the results, which are ``kind``, in the same order.
+
+    :param work: pickled for the executors, as ``tasks`` are.
+    """
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                texts = [msgspec.json.encode(result).decode() for result in work(tasks[number])]
+                yield pa.RecordBatch.from_arrays([pa.array(texts, pa.string())], names=["result"])
+
+    rows = spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(run, "result string").collect()
+    return [msgspec.json.decode(row[0], type=kind) for row in rows]
+
+
+_MOST_SAID: Final = 1000
+"""Characters of Spark's words about a failure; some of its errors hold whole plans."""
+
+
+def cause_of(text: str) -> str:
+    """Find in what Spark says about a failed query our own sentence, the last Python error, or all that it says.
+
+    That is what stands before the query's state and stack traces, without the query's ids; its last sentence often
+    is what to do.
+    """
+    for pattern in (r"^\s*cometmq\.[\w.]+Error: (.+)$", r"^\s*(\w[\w.]*Error: .+)$"):
+        if found := re.findall(pattern, text, re.MULTILINE):
+            return str(found[-1])
+    said = re.split(r"^(?:=== |JVM stacktrace|Traceback|\s+at )", text.strip(), maxsplit=1, flags=re.MULTILINE)[0]
+    said = re.sub(r"^\[STREAM_FAILED\] Query \[[^]]*\] terminated with exception: (?=.)", "", said)
+    said = " ".join(re.sub(r"\s*SQLSTATE: \w{5}\b", "", said).split())
+    return said if len(said) <= _MOST_SAID else f"{said[:_MOST_SAID]}…"

@@ -1,0 +1,313 @@
+"""The skew job: hot keys, uneven queues, and how many queues a topic should have.
+
+Messages are read once; their key, queue, size and store time stay on the executors' disks between the passes. The
+driver gets one row for each queue, and the most frequent keys.
+
+The rule for the number of queues:
+
+1. One consumer consumes a queue, and where order matters one thread of it. At the peak the busiest queue must not get
+   more than that handles: ``peak × imbalance / handled``, rounded up.
+2. A consumer without a queue does nothing: at least as many queues as consumers.
+3. Queues are dealt evenly to consumers: a multiple of their number.
+
+Where one key alone gives one queue more than it can handle, no number of queues helps, so the imbalance is left out
+of the first step: it comes from the key.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as f
+
+from cometmq.clock import SYSTEM_CLOCK
+from cometmq.message.properties import SHARDING_KEY
+from cometmq.quantity import quantity
+from cometmq.spark.errors import OptionError
+from cometmq.spark.jobs.columns import property_of
+from cometmq.spark.jobs.job import job
+from cometmq.spark.jobs.message_source import MessageSource
+from cometmq.spark.jobs.options import KEYS, SkewOptions
+from cometmq.spark.jobs.report import Plot, Report, Table, bars
+from cometmq.spark.jobs.run import job_session, persisted
+from cometmq.spark.records.queues import Queue
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLoad:
+    """The messages of one queue."""
+
+    broker: str
+    queue_id: int
+    messages: int
+    bytes: int
+    """Stored records, with headers and properties."""
+
+
+@dataclass(frozen=True, slots=True)
+class HotKey:
+    """A key that many messages have."""
+
+    topic: str
+    key: str
+    messages: int
+    bytes: int
+    share: float
+    """Part of the topic's messages, 0 to 1."""
+    queues: int
+    """Number of queues that hold them."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSkew:
+    """The distribution of a topic's messages over its queues."""
+
+    topic: str
+    messages: int
+    bytes: int
+    keys: int
+    """Different keys."""
+    peak_per_s: float
+    """Messages a second in the busiest minute of store time."""
+    max_to_mean: float
+    max_to_mean_bytes: float
+    gini: float
+    gini_bytes: float
+    recommended_queues: int
+    notes: tuple[str, ...]
+    queues: tuple[QueueLoad, ...]
+
+
+@dataclass(frozen=True)
+class SkewReport(Report):
+    """Hot keys, and queues that hold more than others."""
+
+    COMPUTED = ("messages",)
+
+    source: str
+    by: str
+    """The field that counts as a message's key: keys, shardingKey or tags."""
+    topics: tuple[TopicSkew, ...]
+    hot_keys: tuple[HotKey, ...]
+    """The hot keys of all topics, by messages, most first."""
+    seconds: float
+
+    @property
+    def messages(self) -> int:
+        """The sum over all topics."""
+        return sum(of.messages for of in self.topics)
+
+    @property
+    def title(self) -> str:
+        """The title of the page."""
+        return f"Skew of {', '.join(of.topic for of in self.topics)}"
+
+    def _parts(self) -> Iterator[str | Table]:
+        yield (
+            f"{quantity(self.messages, 'message')} of {quantity(len(self.topics), 'topic')} of {self.source}; "
+            f"{self.seconds:.1f} s"
+        )
+        yield Table(
+            ("<topic", ">messages", ">peak/s", ">queues", ">max/mean", ">gini", ">in bytes", ">should be"),
+            [
+                (
+                    of.topic,
+                    of.messages,
+                    f"{of.peak_per_s:,.1f}",
+                    len(of.queues),
+                    f"{of.max_to_mean:.2f}",
+                    f"{of.gini:.2f}",
+                    f"{of.gini_bytes:.2f}",
+                    of.recommended_queues,
+                )
+                for of in self.topics
+            ],
+        )
+        yield from (f"    {of.topic}: {note}" for of in self.topics for note in of.notes)
+        for of in self.topics:
+            yield Table(
+                (f"<{of.topic}", ">queue", ">messages", ">share", ">bytes"),
+                [
+                    (q.broker, q.queue_id, q.messages, f"{q.messages / (of.messages or 1):.1%}", q.bytes)
+                    for q in of.queues
+                ],
+            )
+        if self.hot_keys:
+            yield Table(
+                (f"<hot {self.by}", "<topic", ">messages", ">share", ">queues"),
+                [(hot.key, hot.topic, hot.messages, f"{hot.share:.1%}", hot.queues) for hot in self.hot_keys],
+            )
+
+    def _plots(self) -> list[Plot]:
+        plots: list[Plot] = []
+        for of in self.topics:
+            counts = ((f"{queue.broker} {queue.queue_id}", queue.messages) for queue in of.queues)
+            plots.append(bars(f"Queues of {of.topic}", "messages", counts))
+        shares = ((hot.key[:24], 100 * hot.share) for hot in self.hot_keys[:20])
+        return [*plots, bars(f"Hot {self.by}", "% of the topic", shares)]
+
+
+def gini(loads: Sequence[int]) -> float:
+    """Return the Gini coefficient of queues' loads: 0 all equal, (n - 1) / n one has all; 0 without load."""
+    total = sum(loads)
+    if not total:
+        return 0.0
+    ranked = sum((2 * rank - len(loads) - 1) * load for rank, load in enumerate(sorted(loads), 1))
+    return ranked / (len(loads) * total)
+
+
+def max_to_mean(loads: Sequence[int]) -> float:
+    """Return the load of the busiest queue in means: 1 all equal, n one of n has all; 1 if there is no load."""
+    total = sum(loads)
+    return max(loads) * len(loads) / total if total else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """The figures that decide the number of queues of a topic."""
+
+    peak_per_s: float
+    """Messages a second in the busiest minute."""
+    handled_per_s: float
+    """Messages a second that one consumer gets through of one queue."""
+    consumers: int
+    imbalance: float
+    """Messages of the busiest queue, in means of all."""
+    hottest_share: float
+    """Part of the messages with the most frequent key, if all are in one queue; else 0."""
+
+    @property
+    def key_is_too_hot(self) -> bool:
+        """True if one key alone is more than a queue's consumer handles, whatever the number of queues."""
+        return self.peak_per_s * self.hottest_share > self.handled_per_s
+
+
+def recommended_queues(demand: Demand) -> int:
+    """Return how many queues a topic should have, in all brokers together; the rule is above."""
+    imbalance = 1.0 if demand.key_is_too_hot else demand.imbalance
+    needed = max(math.ceil(demand.peak_per_s * imbalance / demand.handled_per_s), demand.consumers)
+    return math.ceil(needed / demand.consumers) * demand.consumers
+
+
+UNEVEN: Final = 1.5
+"""Messages of the busiest queue, in means of all, from which on it is worth a note."""
+
+
+@job(SkewOptions)
+def skew(options: SkewOptions) -> SkewReport:
+    """Measure how evenly the messages of topics lie in their queues, and which keys are hot.
+
+    :raises OptionError: an argument is wrong, or a topic is not there.
+    :raises SparkSourceError: the messages cannot be read.
+    """
+    source, topics, by, on_step = options.source, options.topics, options.by, options.on_step
+    if by not in KEYS:
+        raise OptionError(f"by {by!r} is none of {', '.join(KEYS)}")
+    if options.consumers < 1 or not options.handled_per_s > 0:
+        raise OptionError("consumers and handled_per_s must be above 0")
+    named = (topics,) if isinstance(topics, str) else tuple(dict.fromkeys(topics))
+    queues = source.queues(named)
+    began = SYSTEM_CLOCK.monotonic()
+    with job_session(options, "cometmq skew") as session:
+        on_step(f"reading {quantity(len(queues), 'queue')} of {quantity(len(named), 'topic')}")
+        with persisted(_rows(source, session, named, by)) as rows:
+            loads, peaks = _loads(rows), _peaks(rows)
+            on_step(f"counting {by} of {quantity(sum(messages for messages, _ in loads.values()), 'message')}")
+            totals = {topic: sum(loads.get(of, (0, 0))[0] for of in queues if of.topic == topic) for topic in named}
+            hot_keys, hottest = _keys(rows, totals, options.top)
+    found = []
+    for topic in named:
+        held = tuple(QueueLoad(of.broker, of.queue_id, *loads.get(of, (0, 0))) for of in queues if of.topic == topic)
+        keys, most, in_queues = hottest.get(topic, (0, 0, 0))
+        demand = Demand(
+            peak_per_s=peaks.get(topic, 0.0),
+            handled_per_s=options.handled_per_s,
+            consumers=options.consumers,
+            imbalance=max_to_mean([of.messages for of in held]),
+            hottest_share=most / totals[topic] if in_queues == 1 else 0.0,
+        )
+        found.append(_topic_skew(topic, held, keys, demand))
+    return SkewReport(str(source), by, tuple(found), hot_keys, SYSTEM_CLOCK.monotonic() - began)
+
+
+def _topic_skew(topic: str, held: tuple[QueueLoad, ...], keys: int, demand: Demand) -> TopicSkew:
+    messages, sizes = [of.messages for of in held], [of.bytes for of in held]
+    notes = []
+    if demand.imbalance >= UNEVEN:
+        notes.append(f"the busiest queue has {demand.imbalance:.1f} times the mean")
+    if sum(messages) and (unused := messages.count(0)):
+        notes.append(f"{unused} of {quantity(len(held), 'queue')} hold no messages")
+    if demand.hottest_share * len(held) >= UNEVEN:
+        notes.append(
+            f"one key has {demand.hottest_share:.0%} of the messages, all in one queue: more queues do not spread them"
+        )
+    if demand.key_is_too_hot:
+        notes.append("that is more than one queue's consumer handles at the peak: divide the key")
+    return TopicSkew(
+        topic=topic,
+        messages=sum(messages),
+        bytes=sum(sizes),
+        keys=keys,
+        peak_per_s=demand.peak_per_s,
+        max_to_mean=demand.imbalance,
+        max_to_mean_bytes=max_to_mean(sizes),
+        gini=gini(messages),
+        gini_bytes=gini(sizes),
+        recommended_queues=recommended_queues(demand),
+        notes=tuple(notes),
+        queues=held,
+    )
+
+
+def _rows(source: MessageSource, spark: SparkSession, topics: Sequence[str], by: str) -> DataFrame:
+    column = "properties" if by == "shardingKey" else by
+    found = source.read(spark, topics, ("topic", "brokerName", "queueId", column, "storeSize", "storeTimestamp"))
+    if by == "keys":
+        keys = f.array_distinct(f.split("keys", " "))
+    else:
+        keys = f.array(property_of(SHARDING_KEY) if by == "shardingKey" else f.col(by))
+    minute = f.date_trunc("minute", "storeTimestamp").alias("minute")
+    return found.select("topic", "brokerName", "queueId", keys.alias("keys"), "storeSize", minute)
+
+
+def _loads(rows: DataFrame) -> dict[Queue, tuple[int, int]]:
+    sums = rows.groupBy("topic", "brokerName", "queueId").agg(f.count("*"), f.sum("storeSize")).collect()
+    return {Queue(*place): (messages, size) for *place, messages, size in sums}
+
+
+def _peaks(rows: DataFrame) -> dict[str, float]:
+    busiest = rows.groupBy("topic", "minute").count().groupBy("topic").agg(f.max("count")).collect()
+    return {topic: count / 60 for topic, count in busiest}
+
+
+def _keys(
+    rows: DataFrame, totals: Mapping[str, int], top: int
+) -> tuple[tuple[HotKey, ...], dict[str, tuple[int, int, int]]]:
+    """The commonest keys; and of each topic its number of keys, the first one's messages, and in how many queues."""
+    counted = (
+        rows.select("topic", "brokerName", "queueId", "storeSize", f.explode("keys").alias("key"))
+        .where("key <> ''")
+        .groupBy("topic", "key")
+        .agg(
+            f.count("*").alias("messages"),
+            f.sum("storeSize").alias("bytes"),
+            f.size(f.collect_set(f.struct("brokerName", "queueId"))).alias("queues"),
+        )
+    )
+    first = counted.orderBy(f.desc("messages"), "topic", "key").limit(top).collect()
+    hot = tuple(
+        HotKey(row.topic, row.key, row.messages, row.bytes, row.messages / totals[row.topic], row.queues)
+        for row in first
+    )
+    of_topics = (
+        counted.groupBy("topic")
+        .agg(f.count("*"), f.max("messages"), f.max_by("queues", f.struct("messages", f.negative("queues"))))
+        .collect()
+    )
+    return hot, {topic: (keys, most, queues) for topic, keys, most, queues in of_topics}

@@ -1,0 +1,73 @@
+"""Files of messages that could not be read or masked: a line of JSON for each, with its place and the reason.
+
+A file is named by the queue and the offset of its first line, so that a task that is repeated writes the same files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+import msgspec
+
+from cometmq.durable import replace_file
+from cometmq.spark.records.decode import OnBadBody, refuse_bad_body
+from cometmq.spark.records.queues import Queue
+
+_LINES: Final = 4096
+"""Most lines of a file, which are held in memory: some hundred bytes each."""
+
+
+class BadMessage(msgspec.Struct, frozen=True, rename="camel"):
+    """The place of a message, and the reason; nothing of its content."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+    queue_offset: int
+    reason: str
+
+
+class BadMessageFiles:
+    """Writes the bad messages of one task; their offsets rise within a queue."""
+
+    def __init__(self, directory: Path | None) -> None:
+        """Write into ``directory``; without one write nothing."""
+        self._directory = directory
+        self._queue: Queue | None = None
+        self._lines: list[BadMessage] = []
+
+    def add(self, queue: Queue, offset: int, reason: str) -> None:
+        """Add one message."""
+        if self._directory is None:
+            return
+        if queue != self._queue or len(self._lines) == _LINES:
+            self.flush()
+            self._queue = queue
+        self._lines.append(BadMessage(*queue, offset, reason))
+
+    def flush(self) -> None:
+        """Write what was added."""
+        if self._lines and self._directory is not None:
+            first = self._lines[0]
+            name = f"{quote(first.topic, safe='')}-{quote(first.broker_name, safe='')}-{first.queue_id}"
+            data = b"".join(msgspec.json.encode(line) + b"\n" for line in self._lines)
+            replace_file(self._directory / f"{name}-{first.queue_offset:020d}.jsonl", data)
+        self._lines = []
+
+
+@contextmanager
+def bad_bodies(*, fail: bool, directory: str | None) -> Iterator[OnBadBody]:
+    """Handle bodies that cannot be unpacked as the options ``badBodies`` and ``badRecordsPath`` say.
+
+    :raises BadBodyError: with ``fail``, at the first of them.
+    """
+    if fail:
+        yield refuse_bad_body
+    else:
+        files = BadMessageFiles(None if directory is None else Path(directory))
+        yield files.add
+        files.flush()

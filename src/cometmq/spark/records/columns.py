@@ -1,0 +1,126 @@
+"""The columns of a RocketMQ message in Spark: names, types, meaning.
+
+A reader decodes only the columns of its schema: ``.schema("topic string, queueOffset bigint")`` saves the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Final
+
+from cometmq.options import nearest
+from cometmq.spark.errors import OptionError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+BODY_COLUMNS: Final = frozenset({"body"})
+"""Columns that need a body unpacked."""
+
+MAX_TIME_MS: Final = 253_402_300_799_999
+"""The last millisecond of the year 9999."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: its name, its type in Spark's DDL, whether a read has it by default, and its meaning."""
+
+    name: str
+    type: str
+    default: bool
+    doc: str
+
+
+COLUMNS: Final = (
+    Column("topic", "string", True, "topic of the message"),
+    Column("brokerName", "string", True, "broker whose queue it stands in"),
+    Column("queueId", "int", True, "queue within topic and broker"),
+    Column("queueOffset", "bigint", True, "position in the queue; gaps are normal where messages are filtered"),
+    Column("msgId", "string", True, "offset id: store host and position in the commit log, hex"),
+    Column("uniqKey", "string", True, "id given by the producer (property UNIQ_KEY)"),
+    Column("tags", "string", True, "tag (property TAGS)"),
+    Column("keys", "string", True, "index keys, separated by blanks (property KEYS)"),
+    Column("body", "binary", True, "body, unpacked if it was sent packed"),
+    Column("properties", "map<string,string>", True, "all properties"),
+    Column("flag", "int", True, "the application's own flag"),
+    Column("sysFlag", "int", True, "RocketMQ's flag bits: compression, transaction, IPv6 hosts"),
+    Column("bornTimestamp", "timestamp", True, "when the producer made it (UTC)"),
+    Column("bornHost", "string", True, "address of the producer, ip:port"),
+    Column("storeTimestamp", "timestamp", True, "when the broker stored it (UTC)"),
+    Column("storeHost", "string", True, "address of the broker, ip:port"),
+    Column("reconsumeTimes", "int", True, "how often it was sent back by consumers"),
+    Column("preparedTransactionOffset", "bigint", True, "commit log position of its half message, 0 if none"),
+    Column("physicalOffset", "bigint", True, "position in the broker's commit log, bytes"),
+    Column("storeSize", "int", True, "size of the whole stored record, bytes"),
+    Column("bodyCrc", "int", True, "CRC32 of the stored body, 31 bits"),
+    Column("storedBody", "binary", False, "body exactly as stored where it was sent packed, else null"),
+    Column("propertiesText", "string", False, "properties exactly as stored: name 0x01 value 0x02 …"),
+    Column("delayLevel", "int", False, "delay level that it was sent with (property DELAY)"),
+    Column("deliverTimestamp", "timestamp", False, "when it was to be delivered (property TIMER_DELIVER_MS)"),
+    Column("transactionType", "string", False, "COMMIT for a message of a transaction, else null"),
+    Column("producerGroup", "string", False, "group of a transaction's producer (property PGROUP)"),
+)
+
+DERIVED: Final = frozenset({"delayLevel", "deliverTimestamp", "transactionType", "producerGroup"})
+"""Columns that follow from properties or sysFlag; an archive leaves them out."""
+
+BY_NAME: Final = {column.name: column for column in COLUMNS}
+
+ARCHIVE_COLUMNS: Final = tuple(column.name for column in COLUMNS if column.name not in DERIVED)
+"""Columns from which a record can be made again byte by byte."""
+
+ARCHIVE_DDL: Final = ", ".join(f"{name} {BY_NAME[name].type}" for name in ARCHIVE_COLUMNS)
+"""The columns of an archive's files, in Spark's DDL."""
+
+
+def milliseconds(moment: datetime) -> int:
+    """Convert a value of a timestamp column to ms since 1970."""
+    return round(moment.timestamp() * 1000)
+
+
+def default_ddl(*, body: bool = True) -> str:
+    """Return Spark DDL of the columns that a read has by default, without the body if ``body`` is false."""
+    return ", ".join(
+        f"{column.name} {column.type}"
+        for column in COLUMNS
+        if column.default and (body or column.name not in BODY_COLUMNS)
+    )
+
+
+def check_schema(schema: StructType) -> None:
+    """Demand that every column of a schema is one of a message.
+
+    :raises OptionError: naming the field and the nearest known one, or the type it has.
+    """
+    for field in schema.fields:
+        name, kind = field.name, field.dataType.simpleString()
+        column = BY_NAME.get(name)
+        if column is None:
+            near = nearest(name, BY_NAME)
+            raise OptionError(
+                f"the rocketmq source has no column {name!r}",
+                next_step=f"did you mean {near}?" if near else f"it has {', '.join(BY_NAME)}",
+            )
+        if kind != column.type:
+            raise OptionError(
+                f"column {name} of the rocketmq source is {column.type}, not {kind}",
+                next_step="read it with its own type and cast it with .withColumn",
+            )
+
+
+def arrow_schema(names: Iterable[str]) -> pa.Schema:
+    """Return the Arrow schema of some columns, in the types that Spark expects of a Python source."""
+    import pyarrow as pa
+
+    types = {
+        "string": pa.string(),
+        "int": pa.int32(),
+        "bigint": pa.int64(),
+        "binary": pa.binary(),
+        "timestamp": pa.timestamp("us", tz="UTC"),
+        "map<string,string>": pa.map_(pa.string(), pa.string()),
+    }
+    return pa.schema([(name, types[BY_NAME[name].type]) for name in names])

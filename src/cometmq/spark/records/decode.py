@@ -1,0 +1,489 @@
+"""Stored records → Arrow columns, many records at a time and only the columns asked for.
+
+The bytes are records one after the other, as in the answer to a pull or in a commit log; :mod:`cometmq.message.record`
+has their layout. Only the sizes are followed one by one; every other field is gathered for all records together
+(:mod:`cometmq.spark.records.slices`).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cometmq.core import CORE
+from cometmq.limits import MAX_DECOMPRESSED_BYTES, MAX_SPARK_BATCH_BODY_BYTES
+from cometmq.message.compression import DecompressionError, decompress
+from cometmq.message.hosts import IPV4_HOST_BYTES, IPV6_HOST_BYTES, decode_host, format_address
+from cometmq.message.ids import offset_msg_id
+from cometmq.message.properties import DELAY, KEYS, PGROUP, TAGS, TIMER_DELIVER_MS, UNIQ_KEY
+from cometmq.message.record import (
+    BORN_HOST_AT,
+    MESSAGE_MAGIC,
+    MESSAGE_MAGIC_V2,
+    MIN_RECORD_BYTES,
+    RecordError,
+    decode_record,
+)
+from cometmq.message.sysflag import BORNHOST_V6, COMPRESSED, STOREHOST_V6
+from cometmq.spark.errors import BadBodyError
+from cometmq.spark.records.property_columns import PropertyTexts
+from cometmq.spark.records.queues import Queue
+from cometmq.spark.records.slices import Bytes, Positions, constant, slices, text, windows
+
+_SIZE: Final = struct.Struct(">i")
+_MAX_MS: Final = (1 << 63) // 1000 - 1
+"""Largest timestamp that still fits into microseconds; a producer may claim any."""
+_HEAD: Final = np.dtype(
+    [
+        ("storeSize", ">i4"),
+        ("magic", ">i4"),
+        ("bodyCrc", ">i4"),
+        ("queueId", ">i4"),
+        ("flag", ">i4"),
+        ("queueOffset", ">i8"),
+        ("physicalOffset", ">i8"),
+        ("sysFlag", ">i4"),
+        ("bornTimestamp", ">i8"),
+        ("bornHost", "u8"),
+        ("storeTimestamp", ">i8"),
+        ("storeHost", "u8"),
+        ("reconsumeTimes", ">i4"),
+        ("preparedTransactionOffset", ">i8"),
+        ("bodyLength", ">i4"),
+    ]
+)
+"""The fields before a body where both hosts are IPv4; every record is longer."""
+_BEHIND_HOSTS: Final = ("storeTimestamp", "reconsumeTimes", "preparedTransactionOffset", "bodyLength")
+_CORE_RECORD_BYTES: Final = 4096
+"""The compiled core copies the buffer once: that pays where records are on average not larger than this."""
+_V4_BYTES: Final = 2 * IPV4_HOST_BYTES
+_V6: Final = BORNHOST_V6 | STOREHOST_V6
+_HEX: Final = np.frombuffer(bytes.hex(bytes(range(256))).upper().encode(), "V2")
+
+
+def record_starts(buffer: bytes | memoryview) -> Positions:
+    """Return the position of each record of ``buffer``.
+
+    :raises RecordError: the sizes do not lead exactly to the end.
+    """
+    if CORE is not None:
+        found = CORE.record_starts(buffer)
+        if found is not None:
+            return np.frombuffer(found, np.int64)
+    starts = []
+    at, end, size_at = 0, len(buffer), _SIZE.unpack_from
+    try:
+        while at < end:
+            starts.append(at)
+            (size,) = size_at(buffer, at)
+            if size < MIN_RECORD_BYTES:
+                raise RecordError(f"a record at byte {at} claims {size} bytes")
+            at += size
+    except struct.error:
+        at = -1
+    if at != end:
+        raise RecordError(f"the record at byte {starts[-1]} does not end within its {end} bytes")
+    return np.array(starts, np.int64)
+
+
+class Records:
+    """Some records of one buffer, whose columns are decoded when asked for.
+
+    A choice of records (:meth:`rows`) takes along what was read already: records lie far from each other in memory,
+    and reading a field again costs more than the work with it.
+    """
+
+    def __init__(self, buffer: bytes | memoryview, starts: Positions | None = None) -> None:
+        """Take all records of ``buffer``, or those at ``starts``, which are not checked before :meth:`check` is called.
+
+        :raises RecordError: the bytes are not whole records.
+        """
+        self.source = buffer
+        self._bytes: Bytes = np.frombuffer(buffer, np.uint8)
+        self.starts = record_starts(buffer) if starts is None else starts
+        if starts is None:
+            self.check()
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def rows(self, which: slice | npt.NDArray[np.bool_] | Positions) -> Records:
+        """Return the chosen records of the same buffer."""
+        chosen, known = Records(self.source, self.starts[which]), vars(self)
+        if "_raw_heads" in known:
+            chosen._raw_heads = self._raw_heads[which]
+        if "_layout" in known:
+            chosen._layout = self._layout[:, which]
+        if "topic_codes" in known:
+            names, codes = self.topic_codes
+            chosen.topic_codes = names, codes[which]
+        return chosen
+
+    def between(self, first: int, end: int) -> Records:
+        """Return the records with ``first <= queue offset < end``."""
+        offsets = self.queue_offsets
+        inside = (offsets >= first) & (offsets < end)
+        return self if inside.all() else self.rows(inside)
+
+    def tagged(self, tags: frozenset[str]) -> Records:
+        """Return the records that have one of the tags; brokers compare hashes of them only, which may collide."""
+        wanted = pc.is_in(self.properties.values_of(TAGS), pa.array(sorted(tags), pa.string()))
+        return self.rows(wanted.to_numpy(zero_copy_only=False))
+
+    # Numbers --------------------------------------------------------------------------------------
+
+    @cached_property
+    def _raw_heads(self) -> npt.NDArray[np.void]:
+        """The heads of all records as bytes: numpy copies bytes in one go, but structured values field by field."""
+        raw = windows(self._bytes, f"V{_HEAD.itemsize}")[self.starts]
+        heads = raw.view(_HEAD)
+        flags = heads["sysFlag"]
+        if (flags & _V6).any():
+            store_timestamp_at = self.starts + BORN_HOST_AT + _host_bytes(flags, BORNHOST_V6)
+            rest_at = store_timestamp_at + 8 + _host_bytes(flags, STOREHOST_V6)
+            places = (store_timestamp_at, rest_at, rest_at + 4, rest_at + 12)
+            for name, at in zip(_BEHIND_HOSTS, places, strict=True):
+                kind = _HEAD[name]
+                # A record may be too short for the hosts that it claims: check() finds that.
+                heads[name] = windows(self._bytes, kind)[np.minimum(at, len(self._bytes) - kind.itemsize)]
+        return raw
+
+    @property
+    def _heads(self) -> npt.NDArray[Any]:
+        """The heads in the layout of IPv4 hosts; with IPv6 hosts the two host fields are invalid."""
+        return self._raw_heads.view(_HEAD)
+
+    def number(self, field: str) -> npt.NDArray[Any]:
+        """Return a field of the head (:data:`_HEAD`) in native byte order."""
+        found = self._heads[field]
+        return found.astype(found.dtype.newbyteorder("="))
+
+    @cached_property
+    def queue_offsets(self) -> npt.NDArray[np.int64]:
+        """Queue offsets, int64."""
+        return self.number("queueOffset")
+
+    @cached_property
+    def sys_flags(self) -> npt.NDArray[np.int32]:
+        """The sysFlags, int32."""
+        return self.number("sysFlag")
+
+    @cached_property
+    def store_timestamps(self) -> npt.NDArray[np.int64]:
+        """Store timestamps, ms since the epoch."""
+        return self.number("storeTimestamp")
+
+    @cached_property
+    def sizes(self) -> npt.NDArray[np.int32]:
+        """Sizes of the whole records, bytes."""
+        return self.number("storeSize")
+
+    @cached_property
+    def physical_offsets(self) -> npt.NDArray[np.int64]:
+        """Offsets in the broker's log, bytes."""
+        return self.number("physicalOffset")
+
+    @cached_property
+    def queue_ids(self) -> npt.NDArray[np.int32]:
+        """Queue ids, int32."""
+        return self.number("queueId")
+
+    # Geometry -------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Demand that all are :attr:`whole`.
+
+        :raises RecordError: of the first one that is not.
+        """
+        if not self.whole.all():
+            at = int(self.starts[int(np.argmin(self.whole))])
+            decode_record(self.source, at, check_crc=False)
+            raise RecordError(f"the record at byte {at} has lengths that do not add up")
+
+    @property
+    def whole(self) -> npt.NDArray[np.bool_]:
+        """For each record, whether its magic and lengths are right, so that no gather leaves the record."""
+        found: npt.NDArray[np.bool_] = self._layout[6].astype(np.bool_)
+        return found
+
+    @cached_property
+    def _layout(self) -> Positions:
+        """Seven rows: begin and length of body, topic and properties, and whether the record is whole."""
+        if CORE is not None and len(self.source) <= len(self) * _CORE_RECORD_BYTES:
+            found = CORE.record_layout(self.source, self.starts)
+            if found is not None:
+                ones = np.ones(len(self), np.int64)
+                return np.vstack((np.frombuffer(found, np.int64).reshape(6, -1), ones))
+        ends = self.starts + self.sizes
+        magic, flags = self.number("magic"), self.sys_flags
+        wide = magic == MESSAGE_MAGIC_V2
+        hosts = _host_bytes(flags, BORNHOST_V6) + _host_bytes(flags, STOREHOST_V6) if (flags & _V6).any() else _V4_BYTES
+        layout = np.empty((7, len(self)), np.int64)
+        body_at, body_length, topic_at, topic_length, properties_at, properties_length, whole = layout
+        np.add(self.starts, _HEAD.itemsize - _V4_BYTES + hosts, out=body_at)
+        body_length[:] = self._heads["bodyLength"]
+        good = ((magic == MESSAGE_MAGIC) | wide) & (ends <= len(self._bytes)) & (body_length >= 0)
+        at = body_at + body_length
+        good &= at + 3 + wide <= ends
+        at = np.where(good, at, 0)
+        topic_length[:] = self._bytes[at]
+        if wide.any():
+            topic_length[wide] = windows(self._bytes, ">i2")[at[wide]]
+        np.add(at + 1, wide, out=topic_at)
+        at = topic_at + topic_length
+        good &= (topic_length >= 0) & (at + 2 <= ends)
+        at = np.where(good, at, 0)
+        properties_length[:] = windows(self._bytes, ">i2")[at]
+        np.add(at, 2, out=properties_at)
+        np.logical_and(good, (properties_length >= 0) & (properties_at + properties_length == ends), out=whole)
+        return layout
+
+    @property
+    def body_slices(self) -> tuple[Positions, Positions]:
+        """Positions of the stored bodies in ``source``, and their lengths."""
+        return self._layout[0], self._layout[1]
+
+    @cached_property
+    def topic_codes(self) -> tuple[list[str], Positions]:
+        """Names of topics, and for each record the index of its topic; a name may have no record."""
+        at, lengths = self._layout[2:4]
+        first = bytes(self.source[int(at[0]) : int(at[0] + lengths[0])]) if len(self) else b""
+        if first and (lengths == len(first)).all() and (windows(self._bytes, f"S{len(first)}")[at] == first).all():
+            return [first.decode("utf-8", "replace")], np.zeros(len(self), np.int64)
+        found = text(slices(self._bytes, at, lengths)).dictionary_encode()
+        return found.dictionary.to_pylist(), found.indices.to_numpy().astype(np.int64)
+
+    @property
+    def places(self) -> Positions:
+        """One number for each topic and queue id: the index in :attr:`topic_codes`, then 32 bits of queue id."""
+        return self.topic_codes[1] << 32 | (self.queue_ids.astype(np.int64) & 0xFFFFFFFF)
+
+    def by_queue(self) -> Iterator[tuple[str, int, Records]]:
+        """Yield topic, queue id and records of each queue."""
+        if not len(self):
+            return
+        names, codes = self.topic_codes
+        places = self.places
+        order = np.argsort(places, kind="stable")
+        for rows in np.split(order, np.flatnonzero(np.diff(places[order])) + 1):
+            yield names[int(codes[rows[0]])], int(self.queue_ids[rows[0]]), self.rows(rows)
+
+    # Columns --------------------------------------------------------------------------------------
+
+    def column(self, name: str, kind: Any) -> Any:
+        """Return one column of :mod:`cometmq.spark.records.columns` as an Arrow array of type ``kind``."""
+        return _COLUMNS[name](self, kind)
+
+    def topics(self) -> Any:
+        """Return topics as strings."""
+        names, codes = self.topic_codes
+        if (codes == codes[:1]).all():
+            return constant(names[int(codes[0])] if len(codes) else "", len(self))
+        return pa.array(names, pa.string()).take(pa.array(codes))
+
+    @cached_property
+    def properties(self) -> PropertyTexts:
+        """Properties, parsed when asked for."""
+        return PropertyTexts(slices(self._bytes, *self._layout[4:]))
+
+    def property_numbers(self, name: str, kind: Any) -> Any:
+        """Return a property as integers of an Arrow type; null where it is absent or does not fit."""
+        texts = self.properties.values_of(name)
+        digits = 9 if kind == pa.int32() else 14  # milliseconds of so many end in the year 5138
+        numeric = pc.match_substring_regex(texts, rf"^-?[0-9]{{1,{digits}}}$")
+        return pc.if_else(numeric, texts, pa.scalar(None, pa.string())).cast(kind)
+
+    def stored_bodies(self) -> Any:
+        """Return bodies as stored."""
+        return slices(self._bytes, *self.body_slices)
+
+    def packed_bodies(self) -> Any:
+        """Return bodies as stored where they are compressed, null elsewhere."""
+        plain = (self.sys_flags & COMPRESSED) == 0
+        if plain.all():
+            return pa.nulls(len(self), pa.binary())
+        at, lengths = self.body_slices
+        return slices(self._bytes, at, np.where(plain, 0, lengths), plain)
+
+    def body_bytes(self, row: int) -> bytes:
+        """Return the stored body of one record."""
+        at, length = self.body_slices
+        return bytes(self.source[int(at[row]) : int(at[row] + length[row])])
+
+    def msg_ids(self) -> Any:
+        """Return offset ids: 32 hex digits, 56 with an IPv6 store host."""
+        if self._has_v6:
+            places = zip(self._hosts(STOREHOST_V6), self.physical_offsets.tolist(), strict=True)
+            return pa.array([offset_msg_id(host, offset) for host, offset in places], pa.string())
+        raw = np.empty((len(self), 2), _HEAD["physicalOffset"])
+        raw[:, 0] = self._heads["storeHost"].view(raw.dtype)
+        raw[:, 1] = self._heads["physicalOffset"]
+        digits = _HEX[raw.view(np.uint8)]
+        ends = np.arange(0, 32 * len(self) + 1, 32, dtype=np.int32)
+        return pa.Array.from_buffers(pa.string(), len(self), [None, pa.py_buffer(ends), pa.py_buffer(digits)])
+
+    @cached_property
+    def _has_v6(self) -> bool:
+        return bool((self.sys_flags & _V6).any())
+
+    def _hosts(self, bit: int) -> list[bytes]:
+        born = _host_bytes(self.sys_flags, BORNHOST_V6)
+        at = self.starts + BORN_HOST_AT + (0 if bit == BORNHOST_V6 else born + 8)
+        lengths = _host_bytes(self.sys_flags, bit)
+        return [bytes(self.source[a : a + n]) for a, n in zip(at.tolist(), lengths.tolist(), strict=True)]
+
+    def host_texts(self, bit: int) -> Any:
+        """Return born or store hosts (named by their IPv6 bit) as ``ip:port``; each distinct one is formatted once."""
+        if self._has_v6:
+            known: dict[bytes, str] = {}
+            return pa.array([known.get(h) or known.setdefault(h, _host_text(h)) for h in self._hosts(bit)], pa.string())
+        # As numbers in native order: only equality matters, and the bytes stay.
+        raw = self._heads["bornHost" if bit == BORNHOST_V6 else "storeHost"]
+        if (raw == raw[:1]).all():
+            return constant(_host_text(raw[:1].tobytes()), len(self))
+        found = pa.array(np.ascontiguousarray(raw)).dictionary_encode()
+        names = [_host_text(host.tobytes()) for host in found.dictionary.to_numpy()]
+        return pa.array(names, pa.string()).take(found.indices)
+
+
+def _host_bytes(flags: npt.NDArray[np.int32], bit: int) -> Positions:
+    return np.where(flags & bit, IPV6_HOST_BYTES, IPV4_HOST_BYTES).astype(np.int64)
+
+
+def _host_text(stored: bytes) -> str:
+    return format_address(*decode_host(stored))
+
+
+def _number(field: str) -> Callable[[Records, Any], Any]:
+    return lambda records, kind: pa.array(records.number(field), kind)
+
+
+def _timestamp(milliseconds: npt.NDArray[np.int64], kind: Any) -> Any:
+    micros = np.clip(milliseconds, -_MAX_MS, _MAX_MS) * 1000
+    return pa.Array.from_buffers(kind, len(micros), [None, pa.py_buffer(micros)])
+
+
+def _moments(milliseconds: Any, kind: Any) -> Any:
+    return pc.multiply(milliseconds, 1000).cast(kind)
+
+
+_TRANSACTION_TYPES: Final = pa.array([None, "PREPARED", "COMMIT", "ROLLBACK"], pa.string())
+"""By the two bits of the sysFlag."""
+
+_COLUMNS: Final[dict[str, Callable[[Records, Any], Any]]] = {
+    "topic": lambda records, _: records.topics(),
+    "queueId": _number("queueId"),
+    "queueOffset": _number("queueOffset"),
+    "msgId": lambda records, _: records.msg_ids(),
+    "uniqKey": lambda records, _: records.properties.values_of(UNIQ_KEY),
+    "tags": lambda records, _: records.properties.values_of(TAGS),
+    "keys": lambda records, _: records.properties.values_of(KEYS),
+    "properties": lambda records, kind: records.properties.maps(kind),
+    "propertiesText": lambda records, _: records.properties.text(),
+    "storedBody": lambda records, _: records.packed_bodies(),
+    "flag": _number("flag"),
+    "sysFlag": lambda records, kind: pa.array(records.sys_flags, kind),
+    "bornTimestamp": lambda records, kind: _timestamp(records.number("bornTimestamp"), kind),
+    "bornHost": lambda records, _: records.host_texts(BORNHOST_V6),
+    "storeTimestamp": lambda records, kind: _timestamp(records.store_timestamps, kind),
+    "storeHost": lambda records, _: records.host_texts(STOREHOST_V6),
+    "reconsumeTimes": _number("reconsumeTimes"),
+    "preparedTransactionOffset": _number("preparedTransactionOffset"),
+    "physicalOffset": _number("physicalOffset"),
+    "storeSize": lambda records, kind: pa.array(records.sizes, kind),
+    "bodyCrc": _number("bodyCrc"),
+    "delayLevel": lambda records, kind: records.property_numbers(DELAY, kind),
+    "deliverTimestamp": lambda records, kind: _moments(records.property_numbers(TIMER_DELIVER_MS, pa.int64()), kind),
+    "transactionType": lambda records, _: _TRANSACTION_TYPES.take(pa.array((records.sys_flags >> 2) & 3)),
+    "producerGroup": lambda records, _: records.properties.values_of(PGROUP),
+}
+"""Every column but ``brokerName``, which no record holds, and ``body``, which may have to be unpacked."""
+
+
+OnBadBody = Callable[[Queue, int, str], None]
+"""Called with queue and offset of a message whose body cannot be unpacked, and the reason."""
+
+
+def refuse_bad_body(queue: Queue, offset: int, reason: str) -> None:
+    """Fail.
+
+    :raises BadBodyError: always.
+    """
+    raise BadBodyError(
+        f"the body of the message at offset {offset} of {queue} cannot be unpacked: {reason}",
+        next_step='option badBodies="null" reads it without its body; column storedBody has it as stored',
+    )
+
+
+def decode(
+    records: Records,
+    schema: Any,
+    *,
+    broker_name: str = "",
+    on_bad_body: OnBadBody = refuse_bad_body,
+    max_body_bytes: int = MAX_DECOMPRESSED_BYTES,
+) -> Iterator[Any]:
+    """Yield Arrow record batches of ``schema``, in order; usually one, more where unpacked bodies are large.
+
+    :param on_bad_body: called for each body that cannot be unpacked; where it returns, the body is null.
+    """
+    if not len(records):
+        return
+    if "body" not in schema.names or not (records.sys_flags & COMPRESSED).any():
+        yield _batch(records, schema, broker_name, None)
+        return
+    first = 0
+    while first < len(records):
+        part = records.rows(slice(first, None))
+        bodies, count = _unpack(part, broker_name, on_bad_body, max_body_bytes)
+        yield _batch(part.rows(slice(0, count)), schema, broker_name, bodies)
+        first += count
+
+
+def _batch(records: Records, schema: Any, broker_name: str, bodies: dict[int, bytes | None] | None) -> Any:
+    arrays = []
+    for field in schema:
+        if field.name == "brokerName":
+            arrays.append(constant(broker_name, len(records)))
+        elif field.name == "body":
+            arrays.append(_with_unpacked(records.stored_bodies(), bodies or {}))
+        else:
+            arrays.append(records.column(field.name, field.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _with_unpacked(stored: Any, bodies: dict[int, bytes | None]) -> Any:
+    if not bodies:
+        return stored
+    mask = np.zeros(len(stored), np.bool_)
+    mask[list(bodies)] = True
+    return pc.replace_with_mask(stored, pa.array(mask), pa.array(list(bodies.values()), pa.binary()))
+
+
+def _unpack(
+    records: Records, broker_name: str, on_bad_body: OnBadBody, max_body_bytes: int
+) -> tuple[dict[int, bytes | None], int]:
+    """Unpack the bodies of as many rows as fit into one batch; return them by row, and the number of rows."""
+    bodies: dict[int, bytes | None] = {}
+    room = MAX_SPARK_BATCH_BODY_BYTES
+    for row in np.flatnonzero(records.sys_flags & COMPRESSED).tolist():
+        try:
+            body = decompress(records.body_bytes(row), int(records.sys_flags[row]), max_body_bytes)
+        except DecompressionError as error:
+            topic = records.rows(slice(row, row + 1)).topics()[0].as_py()
+            queue = Queue(topic, broker_name, int(records.queue_ids[row]))
+            on_bad_body(queue, int(records.queue_offsets[row]), error.message)
+            bodies[row] = None
+            continue
+        if bodies and len(body) > room:
+            return bodies, row
+        room -= len(body)
+        bodies[row] = body
+    return bodies, len(records)

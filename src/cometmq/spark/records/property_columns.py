@@ -1,0 +1,142 @@
+"""Properties of many records at once: the map, and single properties by name.
+
+The text of a record is ``name 0x01 value 0x02 name 0x01 value 0x02 …`` with or without the last 0x02. All texts are in
+one buffer, one after the other; separators are found once for all of them. The rules are those of
+:func:`cometmq.message.properties.decode_properties`: pieces without name or value are dropped, the first 0x01 ends
+the name, and of two pieces with one name the later wins.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from cometmq.spark.records.slices import Bytes, Positions, buffers_of, slices, text, windows
+
+_NAME_END: Final = 1
+_PIECE_END: Final = 2
+_BITS: Final = 62
+"""Names that get a bit of an int64 each, to find names that a record has twice."""
+
+
+class PropertyTexts:
+    """The properties of ``count`` records, cut into pieces when first asked for."""
+
+    def __init__(self, raw: Any) -> None:
+        """Take ``raw``, an Arrow binary array of the texts without nulls."""
+        self._raw = raw
+        self._count = len(raw)
+        self._bytes: Bytes
+        self._bytes, self._offsets = buffers_of(raw)
+
+    def text(self) -> Any:
+        """Return the texts themselves."""
+        return text(self._raw)
+
+    @cached_property
+    def _pieces(self) -> tuple[Positions, Positions, Positions, Positions]:
+        """Start of name, its 0x01, end of value, and for each record the index of its first piece."""
+        data = self._bytes[: int(self._offsets[-1])]
+        empty = np.empty(0, np.int64)
+        if not len(data):
+            return empty, empty, empty, np.zeros(self._count + 1, np.int64)
+        begins = np.zeros(len(data) + 1, np.bool_)
+        np.equal(data, _PIECE_END, out=begins[1:])
+        begins[self._offsets] = True
+        starts = np.flatnonzero(begins[:-1])
+        ends = np.append(starts[1:], len(data))
+        ends = ends - (data[ends - 1] == _PIECE_END)
+        middles = np.flatnonzero(data == _NAME_END)
+        if len(middles) != len(starts) or not ((starts < middles) & (middles < ends)).all():
+            middles = np.append(middles, len(data))[np.searchsorted(middles, starts)]
+        good = (starts < middles) & (middles + 1 < ends)
+        firsts = np.searchsorted(starts, self._offsets)
+        if not good.all():
+            firsts = np.concatenate(([0], np.cumsum(good)))[firsts]
+            starts, middles, ends = starts[good], middles[good], ends[good]
+        return starts, middles, ends, firsts
+
+    @cached_property
+    def _names(self) -> tuple[list[bytes], Positions]:
+        """The distinct names, and for each piece the index of its name."""
+        starts, middles, _, firsts = self._pieces
+        return _as_in_the_first(self._bytes, starts, middles, firsts) or _encoded(
+            slices(self._bytes, starts, middles - starts)
+        )
+
+    def values_of(self, name: str) -> Any:
+        """Return one property of each record as strings, null where it has none."""
+        _, middles, ends, firsts = self._pieces
+        names, numbers = self._names
+        wanted = name.encode()
+        if wanted not in names:
+            return pa.nulls(self._count, pa.string())
+        pieces = np.flatnonzero(numbers == names.index(wanted))
+        begins, lengths = middles[pieces] + 1, ends[pieces] - middles[pieces] - 1
+        rows = np.searchsorted(firsts, pieces, side="right") - 1
+        if len(rows) == self._count and (rows == np.arange(self._count)).all():
+            return text(slices(self._bytes, begins, lengths))
+        begin, length = np.zeros(self._count, np.int64), np.zeros(self._count, np.int64)
+        begin[rows], length[rows] = begins, lengths  # the last of equal names stays
+        return text(slices(self._bytes, begin, length, length == 0))
+
+    def maps(self, kind: Any) -> Any:
+        """Return the properties of each record as an Arrow map of type ``kind``."""
+        _, middles, ends, firsts = self._pieces
+        names, numbers = self._names
+        values = text(slices(self._bytes, middles + 1, ends - middles - 1))
+        keep = _without_repeats(len(names), numbers, firsts)
+        if keep is not None:
+            firsts = np.concatenate(([0], np.cumsum(keep)))[firsts]
+            numbers, values = numbers[keep], values.filter(pa.array(keep))
+        keys = text(pa.array(names, pa.binary())).take(pa.array(numbers))
+        return pa.MapArray.from_arrays(pa.array(firsts.astype(np.int32)), keys, values, type=kind)
+
+
+def _as_in_the_first(
+    data: Bytes, starts: Positions, middles: Positions, firsts: Positions
+) -> tuple[list[bytes], Positions] | None:
+    """Return the names if every record has those of the first, as is usual for one producer; else None."""
+    count, records = int(firsts[1]), len(firsts) - 1
+    if not count or count * records != len(starts) or (np.diff(firsts) != count).any():
+        return None
+    lengths = (middles - starts).reshape(records, count)
+    if (lengths != lengths[0]).any():
+        return None
+    names: list[bytes] = []
+    for number, length in enumerate(lengths[0].tolist()):
+        found = windows(data, f"V{length}")[starts[number::count]]
+        if (found != found[0]).any():
+            return None
+        names.append(found[0].tobytes())
+    if len(set(names)) < count:
+        return None
+    return names, np.tile(np.arange(count), records)
+
+
+def _encoded(names: Any) -> tuple[list[bytes], Positions]:
+    encoded = names.dictionary_encode()
+    return encoded.dictionary.to_pylist(), encoded.indices.to_numpy().astype(np.int64)
+
+
+def _without_repeats(names: int, numbers: Positions, firsts: Positions) -> npt.NDArray[np.bool_] | None:
+    """Mark the pieces to keep: of equal names in a record only the last; None means all of them.
+
+    :param names: number of distinct names; ``numbers`` has the index of each piece's name.
+    """
+    if not len(numbers):
+        return None
+    bits = np.left_shift(np.int64(1), numbers % _BITS)
+    filled = firsts[:-1][firsts[1:] > firsts[:-1]]
+    # The sum of powers of two equals their union only where none occurs twice.
+    if (np.add.reduceat(bits, filled) == np.bitwise_or.reduceat(bits, filled)).all():
+        return None
+    keys = np.repeat(np.arange(len(firsts) - 1), np.diff(firsts)) * names + numbers
+    _, last = np.unique(keys[::-1], return_index=True)
+    keep = np.zeros(len(keys), np.bool_)
+    keep[len(keys) - 1 - last] = True
+    return keep

@@ -1,0 +1,1 @@
+"""Spark sessions: requirements, start of the JVM, Ctrl-C."""

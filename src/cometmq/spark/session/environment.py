@@ -1,0 +1,225 @@
+"""Sessions for the jobs, in this process or on a Spark Connect server, and the check that Spark can run here."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import shutil
+import site
+import socket
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from cometmq.spark.errors import SparkSourceError
+from cometmq.spark.session.interruption import ends_interrupted, interrupt_at_once, interruption_put_off
+from cometmq.spark.session.jvm_stderr import start_jvm
+
+if TYPE_CHECKING:
+    from pyspark import SparkConf
+    from pyspark.sql import SparkSession
+
+_log = logging.getLogger(__name__)
+
+_LOGGING: Final = Path(__file__).with_name("log4j2.properties")
+_WORKER_PYTHON: Final = Path(__file__).with_name("worker-python")
+_MODULES: Final = ("pyspark", "pyarrow", "pandas")
+_CONNECT_MODULES: Final = ("grpc", "grpc_status")
+CONNECT_SCHEME: Final = "sc://"
+"""Begins the address of a Spark Connect server, which is given in place of a master."""
+_CONNECT_PORT: Final = 15002
+"""Port of a server whose address names none."""
+_CONNECT_SECONDS: Final = 10.0
+_LOCAL_SHUFFLE_PARTITIONS: Final = 8
+"""Spark's 200 are meant for clusters: on one machine each costs milliseconds, and an audit took a minute."""
+_BRIEF: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""A JVM that compiles quickly rather than well, and collects garbage in one thread."""
+_LASTING: Final = (
+    "-XX:InitiatingHeapOccupancyPercent=80 "
+    "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
+)
+"""Rows that pass through leave no old objects, so G1 need not mark the heap all the time. Spark checks nulls and bounds
+before it reads a value, so Arrow need not check them again."""
+
+
+class SparkMissingError(SparkSourceError):
+    """PySpark, what it needs, or Java is not installed."""
+
+
+def demand_spark() -> None:
+    """Demand what a Spark session needs.
+
+    :raises SparkMissingError: with what is missing and how to get it.
+    """
+    _demand_modules(_MODULES, "spark")
+    home = os.environ.get("JAVA_HOME")
+    if shutil.which("java") is None and not (home and (Path(home) / "bin" / "java").exists()):
+        raise SparkMissingError(
+            "Spark needs Java 17 or later, and there is no java on the PATH and no JAVA_HOME",
+            next_step="install it, for example with: apt-get install openjdk-17-jre-headless",
+        )
+
+
+def _demand_modules(names: Sequence[str], extra: str) -> None:
+    absent = [name for name in names if importlib.util.find_spec(name) is None]
+    if absent:
+        raise SparkMissingError(f"not installed: {', '.join(absent)}", next_step=f"pip install 'cometmq[{extra}]'")
+
+
+@contextmanager
+def driver_session(spark: SparkSession | None, master: str, app_name: str) -> Iterator[SparkSession]:
+    """Yield the session that a job was given, or a new one on ``master``, which may be a Spark Connect server.
+
+    A new one is stopped at the end of the block.
+
+    :raises SparkMissingError: as :func:`demand_spark`, or what Spark Connect needs is not installed.
+    :raises SparkSourceError: there is no such server, or Spark does not start on that master.
+    """
+    if spark is not None:
+        yield spark
+        return
+    if master.startswith(CONNECT_SCHEME):
+        session = connect_session(master)
+        try:
+            yield session
+        finally:
+            session.stop()
+        return
+    with ends_interrupted():
+        with _start_errors(master):
+            conf = _started(master, app_name)
+            from pyspark import SparkContext
+
+            interrupt_at_once()
+            with interruption_put_off():  # by PySpark's own handler, too
+                SparkContext.getOrCreate(conf)
+            session = _session(conf)
+        try:
+            yield session
+        finally:
+            session.stop()
+
+
+@contextmanager
+def _start_errors(master: str) -> Iterator[None]:
+    """Raise one sentence for whatever keeps Spark from starting.
+
+    :raises SparkMissingError: as :func:`demand_spark`.
+    :raises SparkSourceError: for whatever py4j or PySpark raise within the block.
+    """
+    demand_spark()
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (Py4JError, PySparkException) as error:
+        cause = next((line[2:] for line in str(error).splitlines() if line.startswith(": ")), str(error))
+        raise SparkSourceError(
+            f"Spark does not start on {master}: {cause}", next_step="is --master right, and is that cluster there?"
+        ) from error
+
+
+def is_connect(spark: SparkSession) -> bool:
+    """Tell whether it is a session of Spark Connect, whose driver is another process."""
+    return type(spark).__module__.startswith("pyspark.sql.connect.")
+
+
+def tasks_at_a_time(spark: SparkSession) -> int:
+    """Return the number of tasks that a session runs at a time."""
+    if not is_connect(spark):
+        return spark.sparkContext.defaultParallelism
+    from pyspark.sql import functions as f
+
+    # A range has a partition for each of them; clients of Connect cannot ask for the number itself.
+    return spark.range(1 << 20).select(f.spark_partition_id()).distinct().count()
+
+
+def connect_session(address: str) -> SparkSession:
+    """Open a session of a Spark Connect server, whose Python must have CometMQ.
+
+    :param address: ``sc://HOST:PORT``, with parameters as Spark has them.
+    :raises SparkMissingError: what Spark Connect needs is not installed.
+    :raises SparkSourceError: there is no such server.
+    """
+    _demand_modules((*_MODULES, *_CONNECT_MODULES), "connect")
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    place = urlsplit(address).netloc  # the parameters behind it may contain a token
+    _log.info("connecting to Spark at %s", place)
+    try:
+        _demand_listener(address)
+        session = SparkSession.builder.remote(address).getOrCreate()
+        session.conf.set("spark.sql.session.timeZone", "UTC")
+    except (PySparkException, OSError, ValueError) as error:
+        raise SparkSourceError(
+            f"no session of Spark Connect at {place}: {str(error).strip().splitlines()[0]}",
+            next_step="start a server (start-connect-server.sh of Spark), or name another --master",
+        ) from error
+    return session
+
+
+def _demand_listener(address: str) -> None:
+    """Demand that a server listens there: Spark's own client tries for ten minutes.
+
+    :raises OSError: no server listens.
+    :raises ValueError: it is no address.
+    """
+    place = urlsplit(address)
+    with socket.create_connection((place.hostname or "", place.port or _CONNECT_PORT), _CONNECT_SECONDS):
+        pass
+
+
+def local_session(master: str = "local[*]", app_name: str = "cometmq", *, brief: bool = False) -> SparkSession:
+    """Make a quiet session whose workers run this Python.
+
+    :param brief: for a minute or two and little data: the JVM compiles quickly rather than well.
+    :raises SparkMissingError: as :func:`demand_spark`.
+    """
+    demand_spark()
+    return _session(_started(master, app_name, brief=brief))
+
+
+def _started(master: str, app_name: str, *, brief: bool = False) -> SparkConf:
+    """Start the JVM, and return the configuration of its sessions."""
+    from pyspark import SparkConf
+
+    _log.info("starting Spark on %s", master)
+    os.environ.setdefault("PYSPARK_PYTHON", _worker_python(master))
+    options = f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", f"{options} {_BRIEF if brief else _LASTING}")
+    conf = SparkConf(loadDefaults=False).setMaster(master).setAppName(app_name)
+    if master.startswith("local"):
+        conf.set("spark.sql.shuffle.partitions", str(_LOCAL_SHUFFLE_PARTITIONS))
+        conf.set("spark.ui.enabled", "false")
+    conf.set("spark.ui.showConsoleProgress", str(sys.stderr.isatty()).lower())
+    conf.set("spark.sql.session.timeZone", "UTC")
+    conf.set("spark.python.unix.domain.socket.enabled", "true")
+    start_jvm(conf)
+    return conf
+
+
+def _worker_python(master: str) -> str:
+    """Return the Python for Spark's workers: this one, by a script that saves compiling PySpark in every process."""
+    import pyspark
+
+    places = (*site.getsitepackages(), site.getusersitepackages())
+    installed = any(Path(pyspark.__file__).parents[1].samefile(place) for place in places if Path(place).exists())
+    runs_here = master.startswith("local") and os.name == "posix" and os.access(_WORKER_PYTHON, os.X_OK)
+    if not (installed and runs_here):
+        return sys.executable
+    os.environ["COMETMQ_WORKER_PYTHON"] = sys.executable
+    return str(_WORKER_PYTHON)
+
+
+def _session(conf: SparkConf) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    session = SparkSession.builder.config(conf=conf).getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    return session

@@ -1,0 +1,182 @@
+"""The writers that Spark calls, for batches and streams, and one task of a write.
+
+Spark makes a writer on the driver and sends it to the tasks; ``commit`` and ``abort`` run on another copy of it.
+Consumers see a message as soon as its broker has it, so there is nothing to publish in ``commit`` or to undo in
+``abort``.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from cometmq.spark.errors import OptionError
+from cometmq.spark.sink.encoding import TaskIdentity, encode_rows, parts_of, task_attempt, task_identity
+from cometmq.spark.sink.options import Guarantee, SinkOptions, check_sink_schema, parse_sink_options
+from cometmq.spark.sink.placing import Placing, Routes, WriteRoute, look_up
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from cometmq.spark.sink.delivery import Guard
+
+log = logging.getLogger("cometmq.spark")
+
+
+class _TaskWriter:
+    """The part of a writer that runs in a task."""
+
+    def __init__(self, plan: SinkPlan) -> None:
+        self._plan = plan
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommit:
+        """Send the rows of one task.
+
+        :raises SinkError: as :func:`write_rows`.
+        """
+        identity = task_identity(self._plan.producer, streaming=self._plan.streaming)
+        return write_rows(self._plan, identity, iterator, attempt=task_attempt())
+
+
+class RocketMQWriter(_TaskWriter, DataSourceArrowWriter):
+    """Writes a batch."""
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Log what was sent."""
+        _log("batch written: %s", summary(messages))
+
+
+class RocketMQStreamWriter(_TaskWriter, DataSourceStreamArrowWriter):
+    """Writes the micro-batches of a stream."""
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 (Spark's name)
+        """Log what was sent."""
+        _log("micro-batch %d written: %s", batchId, summary(messages))
+
+
+def batch_writer(given: Mapping[str, str], schema: StructType, overwrite: bool) -> RocketMQWriter:
+    """Make the writer of ``df.write``.
+
+    :raises OptionError: an option or a column is wrong, or the mode is ``overwrite``.
+    :raises SinkError: option ``topic`` names one that cannot be written to.
+    """
+    if overwrite:
+        raise OptionError("messages cannot be overwritten", next_step="use .mode('append')")
+    return RocketMQWriter(_plan(given, schema, streaming=False))
+
+
+def stream_writer(given: Mapping[str, str], schema: StructType, overwrite: bool) -> RocketMQStreamWriter:
+    """Make the writer of ``df.writeStream``.
+
+    :raises OptionError: as :func:`batch_writer`, or the output mode is ``complete``.
+    :raises SinkError: as :func:`batch_writer`.
+    """
+    if overwrite:
+        raise OptionError("messages cannot be overwritten", next_step="use .outputMode('append')")
+    return RocketMQStreamWriter(_plan(given, schema, streaming=True))
+
+
+def _log(line: str, *values: object) -> None:
+    """Log one line at level INFO, which Spark's Python workers drop unless a level is set."""
+    if log.level == logging.NOTSET:
+        log.setLevel(logging.INFO)
+    log.info(line, *values)
+
+
+def _plan(given: Mapping[str, str], schema: StructType, *, streaming: bool) -> SinkPlan:
+    options = parse_sink_options(given)
+    fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
+    check_sink_schema(fields, topic_given=options.topic is not None, guarantee=options.guarantee)
+    routes = {} if options.topic is None else {options.topic: look_up(options, options.topic)}
+    producer = options.producer_id if streaming else options.producer_id or uuid.uuid4().hex
+    return SinkPlan(options, producer, streaming, routes)
+
+
+@dataclass(frozen=True)
+class SinkCommit(WriterCommitMessage):
+    """The sums of one task; every message was acknowledged."""
+
+    messages: int
+    bytes: int
+    """Bytes of bodies and properties."""
+    requests: int
+    repeated: int
+    """Requests that were sent again."""
+    passed_over: int = 0
+    """Messages that an earlier attempt had stored."""
+
+
+@dataclass(frozen=True)
+class SinkPlan:
+    """A write as the driver sends it to its tasks."""
+
+    options: SinkOptions
+    producer: str | None
+    """Id of the write of a batch; a stream's tasks find the id of their query themselves."""
+    streaming: bool = False
+    routes: dict[str, WriteRoute] = field(default_factory=dict)
+    """Routes that were looked up when the write was planned."""
+
+
+def write_rows(
+    plan: SinkPlan, identity: TaskIdentity, batches: Iterable[pa.RecordBatch], *, attempt: int = 0
+) -> SinkCommit:
+    """Send the rows of one task; return when all are acknowledged.
+
+    :param attempt: number of this attempt, from 0.
+    :raises SinkError: a row cannot be sent, or a broker refuses or does not acknowledge messages.
+    """
+    from cometmq.spark.sink.delivery import Delivery
+
+    guard = _guard(plan.options, identity, attempt)
+    routes = Routes(plan.options, plan.routes, guard.settle)
+    placing = Placing(plan.options, routes, identity.partition)
+    delivery = Delivery(plan.options, routes, guard)
+    row = 0
+    try:
+        for batch in batches:
+            for part in parts_of(batch):
+                for chunk in placing.chunks(encode_rows(part, row, identity, plan.options)):
+                    delivery.deliver(chunk)
+                row += part.num_rows
+        done = delivery.finish()
+        guard.finish()
+    except Exception:
+        delivery.settle()
+        raise
+    finally:
+        delivery.close()
+    return SinkCommit(done.messages, done.bytes, done.requests, done.repeated, delivery.passed_over)
+
+
+def _guard(options: SinkOptions, identity: TaskIdentity, attempt: int) -> Guard:
+    from cometmq.spark.sink.delivery import Guard
+    from cometmq.spark.sink.effectively_once import EffectivelyOnce
+    from cometmq.spark.sink.exactly_once import ExactlyOnce
+
+    if options.guarantee is Guarantee.EXACTLY_ONCE:
+        return ExactlyOnce(options, identity)
+    if options.guarantee is Guarantee.EFFECTIVELY_ONCE:
+        return EffectivelyOnce(options, identity, attempt)
+    return Guard()
+
+
+def summary(messages: Sequence[WriterCommitMessage | None]) -> str:
+    """Sum up the tasks of a write in one line."""
+    commits = [message for message in messages if isinstance(message, SinkCommit)]
+    repeated = sum(commit.repeated for commit in commits)
+    passed_over = sum(commit.passed_over for commit in commits)
+    return (
+        f"{sum(commit.messages for commit in commits)} messages, {sum(commit.bytes for commit in commits)} bytes "
+        f"in {sum(commit.requests for commit in commits)} requests of {len(commits)} tasks"
+        + (f", {repeated} requests sent again" if repeated else "")
+        + (f", {passed_over} messages were stored already" if passed_over else "")
+    )

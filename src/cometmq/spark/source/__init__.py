@@ -1,0 +1,1 @@
+"""The source: ``format("rocketmq")`` in batches and streams, from brokers."""

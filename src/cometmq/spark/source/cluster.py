@@ -1,0 +1,39 @@
+"""The cluster that a reader's options name, asked by the blocking client, with the errors of this package."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from cometmq.client.blocking.cluster import ANSWER_SECONDS, ClusterOptions
+from cometmq.client.blocking.offsets import OffsetClient
+from cometmq.clock import SYSTEM_CLOCK, Clock
+from cometmq.errors import CometMQError
+from cometmq.spark.errors import SparkSourceError, UnreachableError
+from cometmq.spark.source.options import SourceOptions
+
+
+class Cluster(OffsetClient):
+    """The brokers behind ``namesrvAddr``, and the topics asked for.
+
+    Its methods raise UnreachableError when servers do not answer, and SparkSourceError when they refuse.
+    """
+
+    unreachable: ClassVar[type[CometMQError]] = UnreachableError
+    refused: ClassVar[type[CometMQError]] = SparkSourceError
+    namesrv_step = "is option namesrvAddr right, and is it running?"
+    broker_step = "is it running? option pollTimeoutMs waits longer"
+
+    def __init__(self, options: SourceOptions, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        super().__init__(
+            ClusterOptions(
+                options.namesrv_addr,
+                options.access.security,
+                timeout_s=min(ANSWER_SECONDS, options.poll_timeout_s),
+                patience_s=options.poll_timeout_s,
+                topics=options.topics,
+                topic_pattern=options.topic_pattern,
+                from_slaves=options.from_slaves,
+                group=options.consumer_group,
+            ),
+            clock=clock,
+        )

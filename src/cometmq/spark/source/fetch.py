@@ -1,0 +1,336 @@
+"""Pulls ranges of queue offsets as raw record bytes, with many requests in flight on one connection.
+
+A broker answers one pull with at most 32 messages or 256 KiB (Apache's defaults), so waiting for each answer would
+leave the connection idle most of the time. Ranges are cut into segments of one answer each; how many messages an
+answer holds is learnt from the answers. The first few unfinished segments are pulled side by side: a segment that takes
+one answer is done when that arrives, so answers arrive in the order in which they are needed, and none has to wait.
+Their bytes are yielded in order, written one behind the other into one block of memory, so that many of them are one
+chunk without a copy. Memory is bounded: when later segments hold ``_AHEAD_BYTES``, only the first one goes on.
+
+A broken connection is opened again (the address looked up anew), and the segments go on where they were, until
+nothing has arrived for ``pollTimeoutMs``.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby, pairwise
+from typing import Final
+
+import numpy as np
+
+from cometmq.client.blocking.connections import borrowed, send_request
+from cometmq.client.blocking.offsets import pull_header
+from cometmq.clock import SYSTEM_CLOCK, Clock
+from cometmq.remoting.blocking import BlockingConnection, BlockingConnectionError
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.command import RemotingCommand
+from cometmq.remoting.errors import denial_step
+from cometmq.remoting.headers import PullMessageResponseHeader
+from cometmq.spark.errors import DataLossError, SparkSourceError, UnreachableError
+from cometmq.spark.records.decode import Records
+from cometmq.spark.records.queues import OffsetRange, Queue, joined
+from cometmq.spark.source.cluster import Cluster
+from cometmq.spark.source.options import SourceOptions
+
+MAX_IN_FLIGHT: Final = 12
+"""Segments pulled side by side, once the first answer has shown how many messages an answer holds."""
+
+
+@dataclass(slots=True)
+class Segment:
+    """A part of a range: the bytes that have arrived, and the next offset."""
+
+    part: OffsetRange
+    at: int
+    asked: int | None = None
+    """Opaque of the request in flight."""
+    pieces: list[Piece] = field(default_factory=list)
+    size: int = 0
+
+    @property
+    def queue(self) -> Queue:
+        """The queue of the messages."""
+        return self.part.queue
+
+    @property
+    def done(self) -> bool:
+        """True when all of it has arrived."""
+        return self.at >= self.part.end
+
+
+class Segments:
+    """The segments of some ranges, cut off one by one, in order.
+
+    :param most_offsets: offsets of a segment as long as no answer has shown that an answer holds fewer.
+    """
+
+    def __init__(self, ranges: Iterable[OffsetRange], most_offsets: int) -> None:
+        self._waiting = deque(part for part in ranges if len(part))
+        self._most_offsets = most_offsets
+        self._offsets = most_offsets
+        self._most_bytes = 0
+        """Size of the largest answer so far."""
+        self.in_flight = 1
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    @property
+    def next_queue(self) -> Queue:
+        """The queue of the next segment."""
+        return self._waiting[0].queue
+
+    def cut(self) -> Segment:
+        """Take the next segment."""
+        part = self._waiting.popleft()
+        end = min(part.first + self._offsets, part.end)
+        if end < part.end:
+            self._waiting.appendleft(OffsetRange(part.queue, end, part.end))
+        return Segment(OffsetRange(part.queue, part.first, end), part.first)
+
+    def learn(self, segment: Segment, before: int, size: int) -> None:
+        """Learn from an answer of ``size`` bytes that advanced a segment from offset ``before``."""
+        self.in_flight = MAX_IN_FLIGHT
+        self._most_bytes = max(self._most_bytes, size)
+        if not segment.done:  # a little fewer than in this answer, since sizes differ
+            self._offsets = max((segment.at - before) * 15 // 16, 1)
+        elif segment.at - before >= self._offsets and 2 * size < self._most_bytes:
+            self._offsets = min(2 * self._offsets, self._most_offsets)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Bytes ``begin`` to ``end`` of a block."""
+
+    block: memoryview
+    begin: int
+    end: int
+
+    def __len__(self) -> int:
+        return self.end - self.begin
+
+    @property
+    def data(self) -> memoryview:
+        """The bytes, in place."""
+        return self.block[self.begin : self.end]
+
+    def is_followed_by(self, other: Piece) -> bool:
+        """Tell whether ``other`` begins where this one ends."""
+        return self.block is other.block and self.end == other.begin
+
+    def shortened(self, size: int) -> Piece:
+        """Return its first ``size`` bytes."""
+        return Piece(self.block, self.begin, self.begin + size)
+
+
+class Blocks:
+    """Gives out memory in blocks of ``block_bytes``; a block is freed with its last piece."""
+
+    def __init__(self, block_bytes: int) -> None:
+        self._block_bytes = block_bytes
+        self.last = Piece(memoryview(bytearray()), 0, 0)
+        """The piece that was given out last."""
+
+    def room(self, size: int) -> memoryview:
+        """Return ``size`` bytes to write to, behind the last piece where they still fit."""
+        block, at = self.last.block, self.last.end
+        if size > len(block) - at:
+            block, at = np.empty(max(size, self._block_bytes), np.uint8).data, 0
+        self.last = Piece(block, at, at + size)
+        return self.last.data
+
+
+def contiguous(pieces: Sequence[Piece]) -> memoryview:
+    """Join pieces: in place where they are one behind the other, else by a copy."""
+    if all(piece.is_followed_by(after) for piece, after in pairwise(pieces)):
+        return pieces[0].block[pieces[0].begin : pieces[-1].end]
+    return memoryview(b"".join(piece.data for piece in pieces))
+
+
+CHUNK_BYTES: Final = 8 * 1024 * 1024
+"""Bytes yielded at a time: the fixed cost of a chunk is a tenth of it then, and larger chunks are no faster."""
+_SEPARATE_BYTES: Final = CHUNK_BYTES // 2
+"""From this size on a chunk is yielded as it is; smaller ones are copied together with bytes from elsewhere."""
+_AHEAD_BYTES: Final = 32 * 1024 * 1024
+"""Bytes of answers for later segments while the first is not done; frames in flight come on top."""
+_ANSWER_SECONDS: Final = 30.0
+_PAUSE_SECONDS: Final = 0.2
+"""Before a request is repeated, when the broker was busy or the connection broke."""
+_REMOVING: Final = "MESSAGE_WAS_REMOVING"
+
+log = logging.getLogger("cometmq.spark")
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Whole records of one queue, in the order of their offsets."""
+
+    queue: Queue
+    data: memoryview
+
+
+class Fetcher:
+    """Reads ranges from brokers for one task."""
+
+    def __init__(self, options: SourceOptions, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._options = options
+        self._cluster = Cluster(options)
+        self._clock = clock
+        self._pause = threading.Event()
+        self._blocks = Blocks(CHUNK_BYTES)
+        self.lost: list[OffsetRange] = []
+        """Skipped ranges, whose messages are gone (only without ``failOnDataLoss``); neighbours are joined."""
+
+    def fetch(self, ranges: Sequence[OffsetRange]) -> Iterator[Chunk]:
+        """Yield the records of ``ranges``, in order, in chunks of about ``CHUNK_BYTES``.
+
+        :raises DataLossError: messages are gone and ``failOnDataLoss`` is true.
+        :raises UnreachableError: nothing arrived for ``pollTimeoutMs``.
+        """
+        for _, of_broker in groupby(ranges, key=lambda part: part.queue.broker):
+            yield from self._chunks(self._pieces(Segments(of_broker, self._options.pull_batch_size)))
+
+    def _chunks(self, pieces: Iterator[tuple[Queue, Piece]]) -> Iterator[Chunk]:
+        for queue, of_queue in groupby(pieces, key=lambda piece: piece[0]):
+            gathered: list[Piece] = []
+            size = 0
+            for _, piece in of_queue:
+                separate = gathered and not gathered[-1].is_followed_by(piece)
+                if size >= CHUNK_BYTES or (separate and (size >= _SEPARATE_BYTES or not piece.begin)):
+                    yield Chunk(queue, contiguous(gathered))
+                    gathered, size = [], 0
+                gathered.append(piece)
+                size += len(piece)
+            if gathered:
+                yield Chunk(queue, contiguous(gathered))
+
+    def _pieces(self, waiting: Segments) -> Iterator[tuple[Queue, Piece]]:
+        """Yield the bodies of answers in order; connect again when the connection breaks."""
+        active: deque[Segment] = deque()
+        progress_at = self._clock.monotonic()
+        while waiting or active:
+            queue = active[0].queue if active else waiting.next_queue
+            try:
+                with borrowed(
+                    self._cluster.address_of(queue), self._options.access.security(), self._answer_s
+                ) as connection:
+                    for queue, piece in self._exchange(connection, waiting, active):
+                        yield queue, piece
+                        progress_at = self._clock.monotonic()
+            except (BlockingConnectionError, UnreachableError) as error:
+                self._cluster.forget(queue.broker)
+                for segment in active:
+                    segment.asked = None
+                where = f"offset {active[0].at} of {active[0].queue}" if active else str(queue)
+                if self._clock.monotonic() - progress_at > self._options.poll_timeout_s:
+                    raise UnreachableError(
+                        f"nothing arrived of {where} for {self._options.poll_timeout_ms} ms: {error.message}",
+                        next_step="is the broker running? option pollTimeoutMs waits longer",
+                    ) from error
+                log.warning("reading %s is interrupted and tried again: %s", where, error)
+                self._pause.wait(_PAUSE_SECONDS)
+
+    @property
+    def _answer_s(self) -> float:
+        return min(_ANSWER_SECONDS, self._options.poll_timeout_s)
+
+    def _exchange(
+        self, connection: BlockingConnection, waiting: Segments, active: deque[Segment]
+    ) -> Iterator[tuple[Queue, Piece]]:
+        """Keep requests in flight, and yield what arrives for the first segment, until all are done."""
+        asked: dict[int, Segment] = {}
+        while waiting or active or asked:
+            while waiting and len(active) < waiting.in_flight:
+                active.append(waiting.cut())
+            ahead = sum(segment.size for segment in active)
+            for place, segment in enumerate(active):
+                if segment.asked is None and not segment.done and (place == 0 or ahead < _AHEAD_BYTES):
+                    self._ask(connection, segment, asked)
+            answer, _ = connection.receive_into(self._blocks.room)
+            asking = asked.pop(answer.opaque, None) if answer.is_response else None
+            if asking is None:
+                continue
+            asking.asked = None
+            at = asking.at
+            self._take(asking, answer, self._blocks.last)
+            waiting.learn(asking, at, len(self._blocks.last))
+            while active:
+                head = active[0]
+                pieces, head.pieces, head.size = head.pieces, [], 0
+                for piece in pieces:
+                    yield head.queue, piece
+                if not head.done:
+                    break
+                active.popleft()
+
+    def _ask(self, connection: BlockingConnection, segment: Segment, asked: dict[int, Segment]) -> None:
+        count = min(self._options.pull_batch_size, segment.part.end - segment.at)
+        options = self._options
+        tags = " || ".join(sorted(options.tags)) or "*"
+        expression, kind = (options.sql_filter, "SQL92") if options.sql_filter else (tags, "TAG")
+        header = pull_header(segment.queue, segment.at, count, options.consumer_group, expression, kind)
+        segment.asked = send_request(connection, RequestCode.PULL_MESSAGE, header)
+        asked[segment.asked] = segment
+
+    def _take(self, segment: Segment, answer: RemotingCommand, body: Piece) -> None:
+        """Advance a segment by an answer."""
+        if answer.code == ResponseCode.SYSTEM_BUSY:  # tried again on a new connection, after a pause
+            raise UnreachableError(f"the broker is busy: {answer.remark}")
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            self._lost(segment, segment.part.end, "its topic was deleted")
+            return
+        if answer.code not in _PULL_CODES:
+            raise SparkSourceError(
+                f"pulling {segment.queue} at {segment.at} was refused with code {answer.code}: {answer.remark}",
+                next_step=denial_step(answer.code, answer.remark),
+            )
+        after = answer.header(PullMessageResponseHeader).next_begin_offset
+        if answer.code == ResponseCode.SUCCESS:
+            if after > segment.part.end:
+                body = _up_to_end(body, segment.part)
+            if len(body):
+                segment.pieces.append(body)
+                segment.size += len(body)
+            segment.at = max(after, segment.at + 1)
+        elif answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY and answer.remark != _REMOVING and after > segment.at:
+            segment.at = after  # messages between did not match the filter: no loss
+        elif segment.at < after < segment.part.end:
+            self._lost(segment, after, "they were deleted")
+        elif answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY and answer.remark == _REMOVING:
+            self._lost(segment, segment.part.end, "they are being deleted")
+        else:
+            end = "the queue ends before them" if after <= segment.at else "they were deleted"
+            self._lost(segment, segment.part.end, end)
+
+    def _lost(self, segment: Segment, until: int, why: str) -> None:
+        """Skip messages up to ``until``, or fail."""
+        gone = OffsetRange(segment.queue, segment.at, min(until, segment.part.end))
+        if self._options.fail_on_data_loss:
+            raise DataLossError(
+                f"messages {gone} cannot be read: {why}",
+                next_step="option failOnDataLoss=false goes on without them",
+            )
+        log.warning("messages %s are skipped: %s", gone, why)
+        self.lost = joined([*self.lost, gone])
+        segment.at = gone.end
+
+
+_PULL_CODES: Final = frozenset(
+    {
+        ResponseCode.SUCCESS,
+        ResponseCode.PULL_NOT_FOUND,
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        ResponseCode.PULL_OFFSET_MOVED,
+    }
+)
+
+
+def _up_to_end(body: Piece, part: OffsetRange) -> Piece:
+    """Cut off the records of an answer that are behind the end of its segment."""
+    inside = Records(body.data).between(part.first, part.end)
+    return body.shortened(int(inside.sizes.sum()))

@@ -1,0 +1,220 @@
+"""The lag of streaming queries: by queue, summed up as Spark's Kafka connector does, and for logs and Prometheus.
+
+A source in Python cannot add metrics to a query's progress. It can only give offsets: where a micro-batch ends
+(``endOffset``), and what the queues held when it was planned (``latestOffset``).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from cometmq.durable import replace_file
+from cometmq.spark.access import server_options
+from cometmq.spark.errors import OptionError
+from cometmq.spark.records.queues import Offsets, Queue, offsets_from_json
+from cometmq.spark.source.cluster import Cluster
+from cometmq.spark.source.options import parse_options
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLag:
+    """The lag of one queue."""
+
+    queue: Queue
+    reached: int
+    """The offset after the last one that is read."""
+    latest: int
+    """The offset after the last one that the queue holds."""
+
+    @property
+    def behind(self) -> int:
+        """Messages that are not read yet."""
+        return max(self.latest - self.reached, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """The lag of the queues of a source."""
+
+    queues: tuple[QueueLag, ...]
+
+    @property
+    def messages(self) -> int:
+        """Messages that are not read yet, in all queues."""
+        return sum(of.behind for of in self.queues)
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The sums of the queues, under the names that Spark's Kafka connector has for the first three."""
+        behind = [of.behind for of in self.queues] or [0]
+        return {
+            "minOffsetsBehindLatest": min(behind),
+            "maxOffsetsBehindLatest": max(behind),
+            "avgOffsetsBehindLatest": sum(behind) / len(behind),
+            "offsetsBehindLatest": sum(behind),
+        }
+
+
+def lag_between(reached: Mapping[Queue, int], latest: Mapping[Queue, int]) -> Lag:
+    """Compare what is read with what the queues hold; nothing is read of a queue that is not in ``reached``."""
+    return Lag(tuple(QueueLag(queue, reached.get(queue, 0), latest[queue]) for queue in sorted(latest)))
+
+
+def lag_of(source: Mapping[str, Any]) -> Lag:
+    """Return the lag at the moment when the last micro-batch was planned.
+
+    :param source: an element of ``query.lastProgress["sources"]``; offsets may be JSON or text.
+    :raises OptionError: it is no source of format ``rocketmq``.
+    """
+    return lag_between(_offsets(source, "endOffset"), _offsets(source, "latestOffset"))
+
+
+def lag_now(source: Mapping[str, Any], namesrv: str, access: Mapping[str, str] | None = None) -> Lag:
+    """Return the lag against what the brokers hold now: messages that came during a long micro-batch count too.
+
+    :param source: as with :func:`lag_of`.
+    :param namesrv: nameservers, ``host:port`` separated by ``;``.
+    :param access: credentials and TLS, by the options of the source; the environment supplies what they leave out.
+    :raises OptionError: it is no source of format ``rocketmq``, or an option of ``access`` is wrong.
+    :raises UnreachableError: no nameserver, or not every broker, answers.
+    """
+    reached = _offsets(source, "endOffset")
+    if not reached:
+        return Lag(())
+    topics = ",".join(sorted({queue.topic for queue in reached}))
+    cluster = Cluster(parse_options({**server_options(namesrv, access), "topic": topics}))
+    bounds = cluster.bounds(cluster.queues())
+    unread = {queue: held.first for queue, held in bounds.items()}
+    return lag_between(unread | reached, {queue: held.end for queue, held in bounds.items()})
+
+
+def _offsets(source: Mapping[str, Any], name: str) -> Offsets:
+    value = source.get(name)
+    try:
+        offset = json.loads(value) if isinstance(value, str) else value
+        return offsets_from_json((offset or {}).get("queues", {}))
+    except (AttributeError, ValueError) as error:
+        raise OptionError(f"{name} is not an offset of format rocketmq: {value!r}") from error
+
+
+log = logging.getLogger("cometmq.spark")
+
+
+@dataclass(frozen=True, slots=True)
+class QueryLag:
+    """The last progress of a query."""
+
+    name: str
+    """The query's name, else its id."""
+    batch_id: int
+    input_rows_per_second: float
+    processed_rows_per_second: float
+    lag: Lag
+    """Of all its sources of format ``rocketmq``."""
+
+
+class LagListener(StreamingQueryListener):
+    """Keeps, logs and writes the lag of queries: ``spark.streams.addListener(LagListener())``.
+
+    Each progress is one line of the logger ``cometmq.spark``, level INFO. Queries that read no RocketMQ do not count.
+    """
+
+    def __init__(self, prometheus: str | Path | None = None) -> None:
+        """Make a listener.
+
+        :param prometheus: a file for :meth:`prometheus`, replaced with each progress, for the textfile collector of
+            Prometheus' node exporter (which wants a name that ends in ``.prom``).
+        """
+        self._file = None if prometheus is None else Path(prometheus)
+        self._queries: dict[str, QueryLag] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def queries(self) -> tuple[QueryLag, ...]:
+        """The running queries, sorted by name."""
+        with self._lock:
+            return tuple(sorted(self._queries.values(), key=lambda of: of.name))
+
+    def prometheus(self) -> str:
+        """Return the lag by queue and the speed of each query in Prometheus' text format."""
+        lines = _HEAD_LAG.copy()
+        speeds = _HEAD_SPEED.copy()
+        for of in self.queries:
+            query = f'query="{_escaped(of.name)}"'
+            for queue in of.lag.queues:
+                topic, broker = _escaped(queue.queue.topic), _escaped(queue.queue.broker)
+                place = f'topic="{topic}",broker="{broker}",queue="{queue.queue.queue_id}"'
+                lines.append(f"cometmq_spark_offsets_behind{{{query},{place}}} {queue.behind}")
+            speeds.append(f"cometmq_spark_processed_rows_per_second{{{query}}} {of.processed_rows_per_second:.3f}")
+        return "\n".join((*lines, *speeds, ""))
+
+    def onQueryStarted(self, event: Any) -> None:  # noqa: N802 (Spark's names here and below)
+        """Do nothing."""
+
+    def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+        """Store, log and write the lag after a micro-batch."""
+        progress = event.progress
+        found = []
+        for source in progress.sources:
+            try:
+                found.append(lag_of({"endOffset": source.endOffset, "latestOffset": source.latestOffset}))
+            except OptionError:  # a source of another format
+                continue
+        queues = tuple(queue for lag in found for queue in lag.queues)
+        if not queues:
+            return
+        of = QueryLag(
+            progress.name or str(progress.id),
+            progress.batchId,
+            progress.inputRowsPerSecond,
+            progress.processedRowsPerSecond,
+            Lag(queues),
+        )
+        with self._lock:
+            self._queries[str(progress.runId)] = of
+        log.info(
+            "query %s, micro-batch %d: %d messages behind in %d queues, at most %d; %.0f messages/s",
+            *(of.name, of.batch_id, of.lag.messages, len(queues)),
+            *(of.lag.metrics["maxOffsetsBehindLatest"], of.processed_rows_per_second),
+        )
+        self._write()
+
+    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
+        """Do nothing."""
+
+    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+        """Forget the query."""
+        with self._lock:
+            known = self._queries.pop(str(event.runId), None)
+        if known is not None:
+            self._write()
+
+    def _write(self) -> None:
+        if self._file is None:
+            return
+        try:
+            replace_file(self._file, self.prometheus().encode())
+        except OSError as error:
+            log.warning("the lag cannot be written to %s: %s", self._file, error.strerror)
+
+
+_HEAD_LAG = [
+    "# HELP cometmq_spark_offsets_behind Messages of the queue that the query had not read at its last micro-batch.",
+    "# TYPE cometmq_spark_offsets_behind gauge",
+]
+_HEAD_SPEED = [
+    "# HELP cometmq_spark_processed_rows_per_second Rows that the query handled a second in its last micro-batch.",
+    "# TYPE cometmq_spark_processed_rows_per_second gauge",
+]
+
+
+def _escaped(label: str) -> str:
+    return label.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -1,0 +1,161 @@
+"""Resolves the options for begin and end of a read to offsets, and stores where a stream begins.
+
+``latest`` means the moment at which it is looked up. Spark writes the offsets of a stream's first batch into its
+checkpoint, and from then on they are fixed; a driver that dies before that, and begins anew later, would begin behind
+the messages that came between. Offsets that are looked up once and stored in a file are the same for every start.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from cometmq.client.blocking.offsets import Bounds
+from cometmq.durable import replace_file
+from cometmq.spark.errors import DataLossError, OptionError, SparkSourceError
+from cometmq.spark.options import demand_present
+from cometmq.spark.records.queues import Offsets, Queue, offsets_from_json, offsets_to_json
+from cometmq.spark.source.cluster import Cluster
+from cometmq.spark.source.options import (
+    EARLIEST,
+    LATEST,
+    SourceOptions,
+    Start,
+    Times,
+    named_paths,
+    offset_named,
+    parse_options,
+)
+
+_NAMES: Final = ("startingOffsets", "startingTimestamp")
+
+log = logging.getLogger("cometmq.spark")
+
+
+def resolve_start(options: SourceOptions, cluster: Cluster, bounds: dict[Queue, Bounds], default: Start) -> Offsets:
+    """Find where reading begins in each queue.
+
+    :raises DataLossError: an offset asked for is no longer there, or not yet, and ``failOnDataLoss`` is true.
+    """
+    if options.starting_timestamp is not None:
+        first = {queue: held.first for queue, held in bounds.items()}
+        return first | cluster.offsets_at(bounds, _times("startingTimestamp", options.starting_timestamp, bounds))
+    start = default if options.starting_offsets is None else options.starting_offsets
+    _demand_known("startingOffsets", start, bounds)
+    return {queue: _resolve(options, queue, held, start, EARLIEST) for queue, held in bounds.items()}
+
+
+def resolve_end(options: SourceOptions, cluster: Cluster, bounds: dict[Queue, Bounds]) -> Offsets:
+    """Find where reading ends in each queue.
+
+    :raises DataLossError: as :func:`resolve_start`.
+    """
+    if options.ending_timestamp is not None:
+        last = {queue: held.end for queue, held in bounds.items()}
+        return last | cluster.offsets_at(bounds, _times("endingTimestamp", options.ending_timestamp, bounds))
+    _demand_known("endingOffsets", options.ending_offsets, bounds)
+    return {queue: _resolve(options, queue, held, options.ending_offsets, LATEST) for queue, held in bounds.items()}
+
+
+def _times(name: str, times: Times, queues: Iterable[Queue]) -> Times:
+    """Demand that times by topic name only topics that are read."""
+    if isinstance(times, dict) and (absent := sorted(set(times) - {queue.topic for queue in queues})):
+        raise OptionError(f"option {name} names topic {absent[0]}, which is not read")
+    return times
+
+
+def demand_topics(options: SourceOptions, queues: Iterable[Queue]) -> None:
+    """Demand that every topic asked for by name has queues.
+
+    :raises OptionError: naming those that have none.
+    """
+    demand_present(
+        options.topics,
+        (queue.topic for queue in queues),
+        f"no broker that is registered with {';'.join(options.namesrv_addr)} has topic",
+        next_step="is the name right, and is its broker running?",
+        known=Cluster(options).topics,
+    )
+
+
+def _demand_known(name: str, start: Start, queues: Iterable[Queue]) -> None:
+    """Demand that offsets in JSON name only queues that there are."""
+    if isinstance(start, str):
+        return
+    known = {queue[:depth] for queue in queues for depth in (1, 2, 3)}
+    for path in named_paths(start):
+        if path not in known:
+            raise OptionError(
+                f"option {name} names {'/'.join(map(str, path))}, which no registered broker has",
+                next_step="the levels are topic, broker and queue",
+            )
+
+
+def _resolve(options: SourceOptions, queue: Queue, held: Bounds, start: Start, unnamed: str) -> int:
+    named = offset_named(start, queue)
+    if named is None:
+        named = unnamed
+    if named == EARLIEST:
+        return held.first
+    if named == LATEST:
+        return held.end
+    return within_bounds(options, queue, held, int(named))
+
+
+def within_bounds(options: SourceOptions, queue: Queue, held: Bounds, offset: int) -> int:
+    """Return ``offset`` if the queue holds it; else fail, or warn and return the nearest that it holds.
+
+    :raises DataLossError: it does not, and ``failOnDataLoss`` is true.
+    """
+    if held.first <= offset <= held.end:
+        return offset
+    nearest = held.first if offset < held.first else held.end
+    what = f"{queue} holds offsets {held.first} to {held.end}, not {offset}"
+    if options.fail_on_data_loss:
+        raise DataLossError(what, next_step=f"option failOnDataLoss=false goes on at {nearest}")
+    log.warning("%s; going on at %d", what, nearest)
+    return nearest
+
+
+def kept_starting_offsets(path: str | Path, options: Mapping[str, str]) -> str:
+    """Return ``startingOffsets`` as JSON: those stored in ``path``, else those of ``options``, which it then stores.
+
+    New topics are looked up now, and all topics when the options for the beginning have changed.
+
+    :param options: of the source, by the names of the documentation.
+    :raises OptionError: an option is wrong, or a topic is not there.
+    :raises SparkSourceError: the file is not what this function has written.
+    :raises UnreachableError: nameservers or brokers do not answer.
+    """
+    path = Path(path)
+    parsed = parse_options(dict(options))
+    cluster = Cluster(parsed)
+    queues = cluster.queues()
+    demand_topics(parsed, queues)
+    asked = {name: options[name] for name in _NAMES if name in options}
+    saved = _saved(path, asked)
+    # Queues of a broker that is away stay in the file: without them the stream would begin elsewhere later. Queues
+    # that a topic has got since then are not in it, and so begin at their first message.
+    topics, known = {queue.topic for queue in queues}, {queue.topic for queue in saved}
+    begin = {queue: offset for queue, offset in saved.items() if queue.topic in topics}
+    if topics - known:
+        now = resolve_start(parsed, cluster, cluster.bounds(queues), LATEST)
+        begin |= {queue: offset for queue, offset in now.items() if queue.topic not in known}
+        replace_file(path, json.dumps({"asked": asked, "offsets": offsets_to_json(saved | begin)}).encode())
+    return json.dumps(offsets_to_json(begin))
+
+
+def _saved(path: Path, asked: Mapping[str, str]) -> Offsets:
+    if not path.exists():
+        return {}
+    try:
+        found: Any = json.loads(path.read_bytes())
+        return offsets_from_json(found["offsets"]) if found["asked"] == asked else {}
+    except (ValueError, KeyError, TypeError, OptionError) as error:
+        raise SparkSourceError(
+            f"{path} does not hold the offsets where a stream begins",
+            next_step="name another file; or remove it, and the stream begins where its options say now",
+        ) from error

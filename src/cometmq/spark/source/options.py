@@ -1,0 +1,241 @@
+"""The options of the rocketmq source: names in the manner of Spark's Kafka connector, words of RocketMQ."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from cometmq.spark.access import ACCESS_OPTION_NAMES, Access, parse_access
+from cometmq.spark.errors import OptionError
+from cometmq.spark.options import (
+    DEFAULT_GROUP,
+    TOPIC_OPTION_NAMES,
+    canonical_options,
+    folded_names,
+    option,
+    option_names,
+    parse_addresses,
+    parse_bad_bodies,
+    parse_count,
+    parse_declared,
+    parse_flag,
+    parse_group,
+    parse_instant,
+    parse_path,
+    parse_topics,
+)
+
+EARLIEST: Final = "earliest"
+LATEST: Final = "latest"
+_CODES: Final = {-2: EARLIEST, -1: LATEST}
+"""The numbers that stand for earliest and latest in Kafka's JSON."""
+
+MAX_PARTITION_BYTES: Final = 128 * 1024 * 1024
+"""As Spark cuts files (``spark.sql.files.maxPartitionBytes``)."""
+MAX_TRIGGER_DELAY_SECONDS: Final = 900.0
+"""As in Spark's Kafka connector."""
+
+Start = str | dict[str, Any]
+"""``earliest``, ``latest``, or offsets nested by topic, broker and queue; a level may be one word for all below it."""
+
+
+Times = int | dict[str, int]
+"""Milliseconds since 1970, for all topics or by topic."""
+
+
+def _start(name: str, text: str) -> Start:
+    if text.strip().lower() in (EARLIEST, LATEST):
+        return text.strip().lower()
+    try:
+        parsed = json.loads(text)
+    except ValueError as error:
+        raise OptionError(f"option {name} is neither earliest, latest nor JSON: {text!r}") from error
+    if not isinstance(parsed, dict):
+        raise OptionError(f"option {name} must be a JSON object by topic, not {text!r}")
+    _check_start(name, parsed, 0)
+    return parsed
+
+
+def _check_start(name: str, value: Any, depth: int) -> None:
+    if isinstance(value, dict) and depth < 3:
+        for key, inner in value.items():
+            if depth == 2 and not re.fullmatch("0|[1-9][0-9]{0,9}", key):
+                raise OptionError(f"option {name}: {key!r} is not the number of a queue")
+            _check_start(name, inner, depth + 1)
+    elif isinstance(value, bool) or not (value in (EARLIEST, LATEST) or (isinstance(value, int) and value >= -2)):
+        raise OptionError(
+            f"option {name}: {value!r} is not an offset",
+            next_step='the form is {"topic": {"broker": {"0": 12, "1": "latest"}}} or {"topic": "earliest"}',
+        )
+    elif isinstance(value, int) and value >= 0 and depth < 3:
+        raise OptionError(f"option {name}: offset {value} must stand below a topic, a broker and a queue")
+
+
+def _times(name: str, text: str) -> Times:
+    if not text.lstrip().startswith("{"):
+        return parse_instant(name, text)
+    try:
+        by_topic = json.loads(text)
+    except ValueError as error:
+        raise OptionError(f"option {name} is no JSON: {text!r}") from error
+    return {topic: parse_instant(f"{name} of {topic}", str(moment)) for topic, moment in by_topic.items()}
+
+
+_BYTE_UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def _bytes(name: str, text: str) -> int:
+    match = re.fullmatch(r"(\d{1,15}) ?([kmg]?)b?", text.strip().lower())
+    if match is None or int(match[1]) < 1:
+        raise OptionError(f"option {name} is a number of bytes such as 500000, 64m or 2g, not {text!r}")
+    return int(match[1]) * _BYTE_UNITS[match[2]]
+
+
+def _duration_s(name: str, text: str) -> float:
+    match = re.fullmatch(r"(\d{1,9}) ?(ms|s|m|h)", text.strip().lower())
+    if match is None:
+        raise OptionError(f"option {name} is a time such as 500ms, 30s, 15m or 1h, not {text!r}")
+    return int(match[1]) * _SECONDS[match[2]]
+
+
+def _tags(name: str, text: str) -> frozenset[str]:
+    found = frozenset(tag.strip() for tag in text.split("||"))
+    if "" in found or "*" in found:
+        raise OptionError(
+            f"option {name} is tags such as 'TagA || TagB', not {text!r}", next_step="leave it out to read all messages"
+        )
+    return found
+
+
+def _read_from(name: str, text: str) -> bool:
+    if text not in ("master", "slave"):
+        raise OptionError(f"option {name} is master or slave, not {text!r}")
+    return text == "slave"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """The options of a reader, one field each (see ``docs/spark.md``)."""
+
+    namesrv_addr: tuple[str, ...]
+    topics: tuple[str, ...]
+    topic_pattern: str | None
+    access: Access
+    starting_offsets: Start | None = option("startingOffsets", _start, None)
+    ending_offsets: Start = option("endingOffsets", _start, LATEST)
+    starting_timestamp: Times | None = option("startingTimestamp", _times, None)
+    ending_timestamp: Times | None = option("endingTimestamp", _times, None)
+    fail_on_data_loss: bool = option("failOnDataLoss", parse_flag, True)
+    max_offsets_per_trigger: int | None = option("maxOffsetsPerTrigger", parse_count, None)
+    max_bytes_per_trigger: int | None = option("maxBytesPerTrigger", _bytes, None)
+    min_offsets_per_trigger: int = option("minOffsetsPerTrigger", parse_count, 1)
+    max_trigger_delay_s: float = option("maxTriggerDelay", _duration_s, MAX_TRIGGER_DELAY_SECONDS)
+    tags: frozenset[str] = option("tags", _tags, frozenset())
+    sql_filter: str = option("sqlFilter", lambda _, text: text, "")
+    commit_group: str | None = option("commitGroup", parse_group, None)
+    from_slaves: bool = option("readFrom", _read_from, False)
+    min_partitions: int = option("minPartitions", parse_count, 1)
+    max_partition_bytes: int = option("maxPartitionBytes", _bytes, MAX_PARTITION_BYTES)
+    push_filters: bool = option("pushFilters", parse_flag, False)
+    consumer_group: str = option("consumerGroup", parse_group, DEFAULT_GROUP)
+    pull_batch_size: int = option("pullBatchSize", parse_count, 1024)
+    poll_timeout_ms: int = option("pollTimeoutMs", parse_count, 120_000)
+    include_body: bool = option("includeBody", parse_flag, True)
+    fail_on_bad_body: bool = option("badBodies", parse_bad_bodies, True)
+    bad_records_path: str | None = option("badRecordsPath", parse_path, None)
+
+    @property
+    def poll_timeout_s(self) -> float:
+        """Longest time without progress, in seconds."""
+        return self.poll_timeout_ms / 1000
+
+    @property
+    def is_filtered(self) -> bool:
+        """True when the broker filters messages by tag or SQL92."""
+        return bool(self.tags or self.sql_filter)
+
+
+OPTION_NAMES: Final = ("namesrvAddr", *TOPIC_OPTION_NAMES, *option_names(SourceOptions), *ACCESS_OPTION_NAMES)
+_FOLDED: Final = folded_names(OPTION_NAMES, {"nameServer": "namesrvAddr", "pull.batch.size": "pullBatchSize"})
+
+
+def parse_options(given: Mapping[str, str]) -> SourceOptions:
+    """Parse the options of a reader.
+
+    :raises OptionError: an option is unknown (the nearest known one is named), missing, doubled or has a bad value.
+    """
+    values = canonical_options("the rocketmq source", given, _FOLDED)
+    options = SourceOptions(
+        parse_addresses(values), *parse_topics(values), parse_access(values), **parse_declared(SourceOptions, values)
+    )
+    if options.starting_offsets is not None and options.starting_timestamp is not None:
+        raise OptionError("startingOffsets and startingTimestamp exclude each other")
+    if options.tags and options.sql_filter:
+        raise OptionError("tags and sqlFilter exclude each other", next_step="SQL92 can say TAGS = 'TagA' too")
+    if "endingOffsets" in values and options.ending_timestamp is not None:
+        raise OptionError("endingOffsets and endingTimestamp exclude each other")
+    if options.bad_records_path is not None and options.fail_on_bad_body:
+        raise OptionError("badRecordsPath tells nothing while badBodies is fail", next_step="give badBodies=null too")
+    return options
+
+
+def demand_batch(options: SourceOptions) -> None:
+    """Refuse options that a batch cannot have.
+
+    :raises OptionError: it would begin at the latest or end at the earliest offsets, or has a rate limit.
+    """
+    if options.starting_offsets == LATEST:
+        raise OptionError("a batch cannot begin at the latest offsets", next_step="use earliest, JSON or a timestamp")
+    if options.ending_offsets == EARLIEST:
+        raise OptionError("a batch cannot end at the earliest offsets", next_step="use latest, JSON or a timestamp")
+    for name, is_given in (
+        ("maxOffsetsPerTrigger", options.max_offsets_per_trigger is not None),
+        ("maxBytesPerTrigger", options.max_bytes_per_trigger is not None),
+        ("minOffsetsPerTrigger", options.min_offsets_per_trigger != 1),
+        ("maxTriggerDelay", options.max_trigger_delay_s != MAX_TRIGGER_DELAY_SECONDS),
+    ):
+        if is_given:
+            raise OptionError(f"{name} is for streams", next_step="use endingOffsets to read less")
+    if options.commit_group is not None:
+        raise OptionError("commitGroup is for streams", next_step="a batch has no progress to show to a group")
+
+
+def demand_stream(options: SourceOptions) -> None:
+    """Refuse options that a stream cannot have.
+
+    :raises OptionError: it has an end, or filters that Spark pushes to batches only.
+    """
+    if options.ending_timestamp is not None or options.ending_offsets != LATEST:
+        raise OptionError(
+            "a stream has no endingOffsets or endingTimestamp",
+            next_step="use .trigger(availableNow=True) to stop at what is there now, or spark.read",
+        )
+    if options.push_filters:
+        raise OptionError("pushFilters is for batches", next_step="a stream narrows by tags and sqlFilter")
+
+
+def offset_named(start: Start, path: tuple[str, str, int]) -> int | str | None:
+    """Look up a queue ``(topic, broker, queue id)`` in offsets from JSON: an offset, a word, or None."""
+    found: Any = start
+    for part in path:
+        if not isinstance(found, dict):
+            break
+        found = found.get(str(part))
+    if found is None or isinstance(found, dict):
+        return None
+    offset: int | str = _CODES.get(found, found)
+    return offset
+
+
+def named_paths(start: dict[str, Any]) -> Iterator[tuple[str | int, ...]]:
+    """Yield every key path of offsets from JSON, each level of them: ``(topic, broker, queue id)`` or shorter."""
+    for topic, brokers in start.items():
+        yield (topic,)
+        for broker, queues in brokers.items() if isinstance(brokers, dict) else ():
+            yield (topic, broker)
+            for queue_id in queues if isinstance(queues, dict) else ():
+                yield (topic, broker, int(queue_id))

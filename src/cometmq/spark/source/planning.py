@@ -1,0 +1,144 @@
+"""Plans a batch: which offsets it holds, how large its messages are, and how it is divided into Spark partitions.
+
+Sizes come from the brokers: a consume queue has the size of every record, so a few of its units (QUERY_CONSUME_QUEUE,
+which Apache RocketMQ has too) tell without reading a message. Each queue is sampled in several places, since sizes
+change with time. The same batch gives the same plan again, so a repeated batch is cut as before.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import TYPE_CHECKING, Final
+
+from cometmq.spark.records.queues import OffsetRange, Offsets, Queue, joined
+
+if TYPE_CHECKING:
+    from cometmq.spark.source.cluster import Cluster
+
+SMALL_PARTITION: Final = 20_000
+"""Offsets worth a Spark partition: at 300 k rows/s they take twice the 30 ms that a partition costs."""
+SMALL_PARTITION_BYTES: Final = 32 * 1024 * 1024
+"""The same in bytes, for large messages."""
+LARGE_PARTITION: Final = 250_000
+"""Most offsets of a partition, so that a failed task repeats little."""
+_SLIVER: Final = 0.1
+"""A cut that would leave less than this share of a partition's bytes in a piece moves to the end of the piece."""
+
+
+@dataclass(frozen=True, slots=True)
+class SizedRange:
+    """A range of messages, and the approximate mean size of their records."""
+
+    part: OffsetRange
+    mean_bytes: float
+
+    @property
+    def size(self) -> float:
+        """Bytes of all its records."""
+        return len(self.part) * self.mean_bytes
+
+
+def limited(start: Offsets, end: Offsets, most: int) -> Offsets:
+    """Shorten ``[start, end)`` to about ``most`` messages, each queue in proportion to what it holds.
+
+    Every queue that has messages gets at least one, so that small queues do not starve; so the sum may exceed ``most``
+    by less than the number of queues.
+    """
+    held = {queue: max(last - start.get(queue, last), 0) for queue, last in end.items()}
+    everything = sum(held.values())
+    if everything <= most:
+        return dict(end)
+    return {
+        queue: (start[queue] + max(1, most * held[queue] // everything)) if held[queue] else last
+        for queue, last in end.items()
+    }
+
+
+def limited_bytes(start: Offsets, end: Offsets, mean_sizes: Mapping[Queue, float], most: int) -> Offsets:
+    """Shorten ``[start, end)`` to about ``most`` bytes of records, by the mean size in each queue.
+
+    As with :func:`limited`, every queue that has messages gets at least one.
+    """
+    held = {queue: max(last - start.get(queue, last), 0) for queue, last in end.items()}
+    everything = sum(count * mean_sizes.get(queue, 0.0) for queue, count in held.items())
+    if everything <= most:
+        return dict(end)
+    share = most / everything
+    return {
+        queue: start[queue] + max(1, int(held[queue] * share)) if held[queue] else last for queue, last in end.items()
+    }
+
+
+def partition_count(messages: int, size: float, at_least: int, most_bytes: int) -> int:
+    """Choose the number of Spark partitions: one for a small batch, all cores otherwise, more if it is very large.
+
+    :param size: approximate bytes of all its records.
+    :param most_bytes: bytes of one partition (``maxPartitionBytes``).
+    """
+    wanted = max(-(-messages // SMALL_PARTITION), ceil(size / SMALL_PARTITION_BYTES))
+    return max(min(wanted, os.cpu_count() or 1), -(-messages // LARGE_PARTITION), ceil(size / most_bytes), at_least, 1)
+
+
+def dealt(pieces: Sequence[SizedRange], count: int) -> list[list[OffsetRange]]:
+    """Divide sorted ranges into at most ``count`` partitions of about the same number of bytes.
+
+    Many small queues share a partition, and a large queue is cut over several.
+    """
+    left = [piece for piece in pieces if len(piece.part)]
+    if not left:
+        return []
+    undealt = sum(piece.size for piece in left)
+    room = share = undealt / count
+    partitions: list[list[OffsetRange]] = [[]]
+    for piece in left:
+        first = piece.part.first
+        while first < piece.part.end:
+            if room <= share * _SLIVER and len(partitions) < count:
+                room = share = undealt / (count - len(partitions))
+                partitions.append([])
+            taken = piece.part.end - first
+            if taken * piece.mean_bytes > room + share * _SLIVER and len(partitions) < count:
+                taken = max(int(room / piece.mean_bytes), 1)
+            partitions[-1].append(OffsetRange(piece.part.queue, first, first + taken))
+            first += taken
+            room -= taken * piece.mean_bytes
+            undealt -= taken * piece.mean_bytes
+    return [joined(partition) for partition in partitions]
+
+
+UNITS: Final = 16
+"""Units of one sample."""
+_PARTS: Final = 512
+"""Parts that are sampled, of all queues together but at least one of each: it takes a broker a tenth of a second."""
+_PARTS_OF_QUEUE: Final = 8
+_UNKNOWN_BYTES: Final = 1024.0
+"""Size of a record where no broker tells it."""
+
+
+def sized(cluster: Cluster, ranges: Sequence[OffsetRange]) -> list[SizedRange]:
+    """Cut ranges into parts, each with the mean size of sampled records at its begin and its end.
+
+    :raises UnreachableError: a broker does not answer.
+    """
+    held = [part for part in ranges if len(part)]
+    most = max(1, min(_PARTS_OF_QUEUE, _PARTS // max(len(held), 1)))
+    parts = []
+    for part in held:
+        count = min(most, -(-len(part) // UNITS))
+        parts += [part.part(number, count) for number in range(count)]
+    looks = {(part.queue, at): UNITS for part in parts for at in _looked_at(part)}
+    means = dict(zip(looks, cluster.record_sizes([(*place, count) for place, count in looks.items()]), strict=True))
+    known = [mean for mean in means.values() if mean is not None]
+    otherwise = sum(known) / len(known) if known else _UNKNOWN_BYTES
+    found = []
+    for part in parts:
+        sampled = [mean for at in _looked_at(part) if (mean := means[part.queue, at]) is not None]
+        found.append(SizedRange(part, sum(sampled) / len(sampled) if sampled else otherwise))
+    return found
+
+
+def _looked_at(part: OffsetRange) -> tuple[int, int]:
+    return part.first, max(part.first, part.end - UNITS)

@@ -1,0 +1,101 @@
+"""The reader behind ``spark.read``, and the partitions that batches and streams share."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from cometmq.spark.records.queues import OffsetRange
+from cometmq.spark.records.worker_memory import in_lasting_worker
+from cometmq.spark.source.cluster import Cluster
+from cometmq.spark.source.offsets import demand_topics, resolve_end, resolve_start
+from cometmq.spark.source.options import (
+    EARLIEST,
+    SourceOptions,
+    demand_batch,
+)
+from cometmq.spark.source.planning import dealt, partition_count, sized
+from cometmq.spark.source.pushdown import Window, window_of
+
+log = logging.getLogger("cometmq.spark")
+
+
+@dataclass
+class RangePartition(InputPartition):
+    """Ranges that one task reads, in order."""
+
+    ranges: tuple[OffsetRange, ...]
+
+
+@in_lasting_worker
+def read_ranges(options: SourceOptions, schema: StructType, ranges: Sequence[OffsetRange]) -> Iterator[Any]:
+    """Yield the messages of ``ranges`` as Arrow record batches of ``schema``."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    from cometmq.spark.records.bad_messages import bad_bodies
+    from cometmq.spark.records.decode import Records, decode
+    from cometmq.spark.source.fetch import Fetcher
+
+    arrow = to_arrow_schema(schema, timezone="UTC")
+    with bad_bodies(fail=options.fail_on_bad_body, directory=options.bad_records_path) as on_bad_body:
+        for chunk in Fetcher(options).fetch(ranges):
+            records = Records(chunk.data)
+            if options.tags:
+                records = records.tagged(options.tags)
+            yield from decode(records, arrow, broker_name=chunk.queue.broker, on_bad_body=on_bad_body)
+
+
+def partitions_of(options: SourceOptions, cluster: Cluster, ranges: Sequence[OffsetRange]) -> list[RangePartition]:
+    """Divide ranges into Spark partitions.
+
+    :raises UnreachableError: a broker does not tell how large their messages are.
+    """
+    pieces = sized(cluster, ranges)
+    size = sum(piece.size for piece in pieces)
+    count = partition_count(sum(map(len, ranges)), size, options.min_partitions, options.max_partition_bytes)
+    return [RangePartition(tuple(part)) for part in dealt(pieces, count)]
+
+
+class RocketMQReader(DataSourceReader):
+    """Reads what the queues hold between two sets of offsets."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        """Check the options.
+
+        :raises OptionError: it cannot be read as a batch.
+        """
+        demand_batch(options)
+        self._options = options
+        self._schema = schema
+        self._window = Window()
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Ask the brokers for their bounds and divide the offsets."""
+        cluster = Cluster(self._options)
+        queues = cluster.queues()
+        demand_topics(self._options, queues)
+        bounds = cluster.bounds(queues)
+        start = resolve_start(self._options, cluster, bounds, EARLIEST)
+        end = resolve_end(self._options, cluster, bounds)
+        start, end = self._window.narrowed(start, end, lambda time_ms: cluster.offsets_at(bounds, time_ms))
+        ranges = [OffsetRange(queue, start[queue], end[queue]) for queue in queues if self._window.holds(queue)]
+        return list(partitions_of(self._options, cluster, ranges))
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Pull and decode one partition."""
+        if isinstance(partition, RangePartition):  # Spark makes an empty partition of its own where there is none
+            yield from read_ranges(self._options, self._schema, partition.ranges)
+
+
+class FilteringReader(RocketMQReader):
+    """A reader that narrows its offsets by Spark's filters; Spark still applies every filter itself."""
+
+    def pushFilters(self, filters: list[Any]) -> Iterator[Any]:  # noqa: N802 (Spark's name)
+        """Narrow by filters on topic, broker, queue, offset and store time; return all filters to Spark."""
+        self._window = window_of(filters)
+        yield from filters

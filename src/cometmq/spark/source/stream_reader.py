@@ -1,0 +1,237 @@
+"""The reader behind ``spark.readStream``.
+
+Theory of operation. For each micro-batch Spark's driver asks ``latestOffset``, writes the answer into the offset log of
+the checkpoint, asks ``partitions`` for the ranges up to it, runs their tasks, and writes the commit log. After a crash
+it repeats the last batch of the offset log. So a batch must follow from its end offset alone, whatever the queues hold
+by then: an offset holds both ends of its batch, ``{"v": 1, "from": …, "queues": …}``, and each end names every queue.
+A batch begins where the one before it ended; a queue that is new begins at its first message.
+
+The first batch: Spark asks for the initial offset again when a query fails in its first batch and starts anew. An
+offset looked up then would be later, and would leave out what came between. So the initial offset is always the same
+symbol, which ``latestOffset`` resolves by the options. Its first answer differs from the symbol in any case, so that
+Spark writes it down even when there is nothing to read.
+
+Faults. A nameserver or broker that does not answer delays the stream: its queues keep their offsets, other queues go
+on. Only the first batch, and a run with ``availableNow``, fail, since they would otherwise miss or end without it. A
+queue that its broker does not have any more, and messages that were deleted before they were read, are lost:
+``failOnDataLoss`` decides between DataLossError and a warning.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from cometmq.client.blocking.offsets import Bounds
+from cometmq.clock import SYSTEM_CLOCK, Clock
+from cometmq.errors import CometMQError
+from cometmq.remoting.blocking import BlockingConnectionError
+from cometmq.spark.errors import DataLossError, SparkSourceError, UnreachableError
+from cometmq.spark.records.queues import OffsetRange, Offsets, OffsetsJson, Queue, offsets_from_json, offsets_to_json
+from cometmq.spark.source.cluster import Cluster
+from cometmq.spark.source.lag import lag_between
+from cometmq.spark.source.offsets import demand_topics, resolve_start, within_bounds
+from cometmq.spark.source.options import LATEST, SourceOptions, demand_stream
+from cometmq.spark.source.planning import limited, limited_bytes
+from cometmq.spark.source.reader import RangePartition, partitions_of, read_ranges
+
+VERSION: Final = 1
+INITIAL: Final = {"v": VERSION, "initial": "options"}
+
+log = logging.getLogger("cometmq.spark")
+
+
+class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads queues from batch to batch; the driver has one for each query."""
+
+    def __init__(self, options: SourceOptions, schema: StructType, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        """Check the options.
+
+        :raises OptionError: it cannot be read as a stream.
+        """
+        demand_stream(options)
+        self._options = options
+        self._schema = schema
+        self._cluster = Cluster(options)
+        self._target: Offsets | None = None
+        self._latest: Offsets = {}
+        self._reached: Offsets = {}
+        self._shown: OffsetsJson = {}
+        """The offsets that were last committed to ``commitGroup``."""
+        self._clock = clock
+        self._planned_at = clock.monotonic()
+
+    # Offsets --------------------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's names here and below)
+        """Return the symbol for "as the options say"."""
+        return dict(INITIAL)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return ``maxOffsetsPerTrigger`` as a limit."""
+        most = self._options.max_offsets_per_trigger
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Fix the end of this run at what the queues hold now."""
+        queues = self._cluster.queues()
+        demand_topics(self._options, queues)
+        bounds = self._cluster.bounds(queues)
+        self._target = {queue: held.end for queue, held in bounds.items()}
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Choose the next batch; ``start`` itself if there is nothing new.
+
+        :raises DataLossError: messages after ``start`` are gone and ``failOnDataLoss`` is true.
+        :raises SparkSourceError: the query begins, and no broker has one of its topics.
+        :raises UnreachableError: the query begins, or reads what is available now, and no server answers.
+        """
+        self._show(start)
+        try:
+            chosen = self._next(start, limit)
+        except UnreachableError as error:
+            if self._target is not None or not self._latest:
+                raise
+            log.warning("%s; the stream waits", error.message)
+            return start
+        self._reached = offsets_from_json(chosen["queues"])
+        return chosen
+
+    def _show(self, done: dict[str, Any]) -> None:
+        """Commit the query's offsets to the group ``commitGroup``; reading goes by the checkpoint alone.
+
+        Spark calls a reader's ``commit`` only when the next batch is planned, so this is done here: everything up to
+        the start of the batch that is planned has been processed. After a failure the next batch tries again.
+        """
+        group = self._options.commit_group
+        if group is None or _is_initial(done) or done["queues"] == self._shown:
+            return
+        try:
+            self._cluster.commit_offsets(group, offsets_from_json(done["queues"]), alone=True)
+            self._shown = done["queues"]
+        except (SparkSourceError, BlockingConnectionError) as error:
+            log.warning("group %s does not get the offsets of the query: %s", group, error)
+
+    def _next(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        first = _is_initial(start)
+        queues = self._cluster.queues()
+        bounds = self._cluster.bounds(queues, on_silent=None if first or self._target is not None else _warn)
+        self._latest = {queue: held.end for queue, held in bounds.items()}
+        if first:
+            demand_topics(self._options, queues)
+            begin = resolve_start(self._options, self._cluster, bounds, LATEST)
+        else:
+            begin = offsets_from_json(start["queues"])
+            for queue in self._gone(set(begin) - set(queues)):
+                del begin[queue]
+            self._miss(set(begin) - set(bounds))
+            begin |= {
+                queue: within_bounds(self._options, queue, held, begin[queue]) if queue in begin else held.first
+                for queue, held in bounds.items()
+            }
+        end = dict(begin)
+        for queue, held in bounds.items():
+            available = held.end if self._target is None else min(held.end, self._target.get(queue, begin[queue]))
+            end[queue] = max(available, begin[queue])
+        if not first and self._is_too_little(begin, end, bounds):
+            return start
+        if isinstance(limit, ReadMaxRows):
+            end = limited(begin, end, limit.max_rows)
+        most_bytes = self._options.max_bytes_per_trigger
+        if most_bytes is not None:
+            end = limited_bytes(begin, end, self._cluster.mean_sizes(begin, bounds), most_bytes)
+        if not first and offsets_to_json(end) == start["queues"]:
+            return start
+        self._planned_at = self._clock.monotonic()
+        return {"v": VERSION, "from": offsets_to_json(begin), "queues": offsets_to_json(end)}
+
+    def _is_too_little(self, begin: Offsets, end: Offsets, bounds: Mapping[Queue, Bounds]) -> bool:
+        """Tell whether the next batch waits for more messages (``minOffsetsPerTrigger``, ``maxTriggerDelay``).
+
+        It never waits when it is full by ``maxBytesPerTrigger``.
+        """
+        options = self._options
+        if options.min_offsets_per_trigger <= 1 or self._target is not None:
+            return False
+        waited_s = self._clock.monotonic() - self._planned_at
+        held = sum(last - begin[queue] for queue, last in end.items())
+        if held >= options.min_offsets_per_trigger or waited_s >= options.max_trigger_delay_s:
+            return False
+        most_bytes = options.max_bytes_per_trigger
+        if most_bytes is None or not held:
+            return True
+        means = self._cluster.mean_sizes(begin, bounds)
+        return sum((last - begin[queue]) * means.get(queue, 0.0) for queue, last in end.items()) < most_bytes
+
+    def _gone(self, unrouted: set[Queue]) -> list[Queue]:
+        """Return the queues of the last batch that a registered broker does not have any more: their rest is lost."""
+        here = self._cluster.brokers() if unrouted else frozenset()
+        gone = sorted(queue for queue in unrouted if queue.broker in here)
+        if gone:
+            what = f"{len(gone)} queues are no more on their brokers, or cannot be read there, the first is {gone[0]}"
+            if self._options.fail_on_data_loss:
+                raise DataLossError(
+                    what,
+                    next_step="was the topic deleted, or is it not asked for any more? option failOnDataLoss=false "
+                    "goes on without them, and reads a topic that is made anew from its beginning",
+                )
+            log.warning("%s; going on without them", what)
+        return gone
+
+    def _miss(self, absent: set[Queue]) -> None:
+        """Warn of queues of the last batch whose broker is away: they keep their offsets and are waited for."""
+        if not absent:
+            return
+        what = f"{len(absent)} queues are on brokers that are away, the first is {min(absent)}"
+        if self._target is not None and self._options.fail_on_data_loss:
+            raise DataLossError(what, next_step="start the broker; or option failOnDataLoss=false goes on without it")
+        log.warning("%s; they are waited for", what)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """Return what the queues held at the last look, and how far the batch chosen then is behind.
+
+        A source in Python has no other way to add to the query's progress.
+        """
+        if not self._latest:
+            return None
+        metrics = lag_between(self._reached, self._latest).metrics
+        return {"v": VERSION, "queues": offsets_to_json(self._latest), "metrics": metrics}
+
+    def stop(self) -> None:
+        """Do nothing: idle connections close by themselves."""
+
+    # Reading --------------------------------------------------------------------------------------
+
+    def ranges(self, end: dict[str, Any]) -> list[OffsetRange]:
+        """List the ranges of a batch from its end offset."""
+        begin = offsets_from_json(end["from"])
+        ends = offsets_from_json(end["queues"])
+        return [OffsetRange(queue, begin[queue], ends[queue]) for queue in sorted(ends)]
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Divide a batch into Spark partitions."""
+        _is_initial(end)
+        return partitions_of(self._options, self._cluster, self.ranges(end))
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Pull and decode one partition."""
+        assert isinstance(partition, RangePartition)
+        yield from read_ranges(self._options, self._schema, partition.ranges)
+
+
+def _warn(error: CometMQError) -> None:
+    log.warning("%s", error)
+
+
+def _is_initial(offset: dict[str, Any]) -> bool:
+    if offset.get("v") != VERSION:
+        raise SparkSourceError(
+            f"the checkpoint holds an offset of version {offset.get('v')}, this source writes version {VERSION}",
+            next_step="is it the checkpoint of another source, or of a later CometMQ?",
+        )
+    return "initial" in offset

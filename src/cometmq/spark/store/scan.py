@@ -1,0 +1,301 @@
+"""The splits of a store's log, one for each Spark task, and the sound records of a split.
+
+A split is read record by record. A sound record has the magic, its own log offset, lengths that add up, a legal topic,
+and a body that matches its CRC. Behind a damaged record, reading continues at the next position where magic and log
+offset are right; the bytes between are :class:`Damage` and never decoded. Damaged records go to the directory of
+``badRecordsPath``: a line of JSON with place, reason and the first 64 KiB.
+"""
+
+from __future__ import annotations
+
+import base64
+import mmap
+import struct
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from pyspark.sql.datasource import InputPartition
+
+from cometmq.checksum import crc32
+from cometmq.durable import replace_file
+from cometmq.message.record import (
+    BLANK_MAGIC,
+    CRC_MASK,
+    END_FILE_MIN_BLANK_BYTES,
+    MESSAGE_MAGIC,
+    MESSAGE_MAGIC_V2,
+    MIN_RECORD_BYTES,
+    RecordError,
+    decode_record,
+)
+from cometmq.spark.errors import StoreReadError
+from cometmq.spark.records.decode import Records
+from cometmq.spark.store.files import ConsumeQueues, LogFile, boundaries, log_files
+from cometmq.spark.store.options import StoreOptions
+from cometmq.store.log.log_reader import places_with_magic
+from cometmq.store.log.mapped_file import first_data
+from cometmq.store.log.record_scan import is_stored_topic, read_log_record
+
+CHUNK_BYTES: Final = 32 * 1024 * 1024
+"""Bytes of records that are checked together by default; one record may be larger."""
+_CHUNK_RECORDS: Final = 64 * 1024
+"""Most records that are checked together: each takes some 300 bytes beside its own."""
+_HEAD: Final = struct.Struct(">ii")
+_SIZE: Final = struct.Struct(">i")
+_LINK: Final = struct.Struct(">ii20xq")
+"""Size, magic and log offset."""
+_PHYSICAL_OFFSET: Final = struct.Struct(">q")
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Bytes of the log that are not a sound record."""
+
+    log_offset: int
+    size: int
+    reason: str
+    data: bytes
+    """The bytes themselves, at most the first 64 KiB."""
+
+
+KEPT_DAMAGE_BYTES: Final = 64 * 1024
+
+
+def scan(file: LogFile, begin: int, end: int, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Records | Damage]:
+    """Yield the sound records that begin at ``begin <= log offset < end`` and the damage between them, in order.
+
+    ``begin`` is the start of the file or of a record. Yielded records stay mapped as long as they are used.
+    """
+    with Path(file.path).open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as view:
+        view.madvise(mmap.MADV_SEQUENTIAL)
+        at, limit = begin - file.start, end - file.start
+        stored_at = 0
+        while at < limit:
+            records, after = _follow(opened.fileno(), view, file.start, at, min(limit, at + chunk_bytes))
+            if records is not None:
+                for found in _checked(records, file.start + at):
+                    if isinstance(found, Records):
+                        stored_at = int(found.store_timestamps[-1])
+                    yield found
+            at = after
+            why = _fault(opened.fileno(), view, file.start, at, stored_at) if at < limit else None
+            if why is not None:
+                if file.last and first_data(opened.fileno(), at, len(view)) >= len(view):
+                    return
+                after = _next_record(view, file.start, at + 1, limit)
+                yield Damage(file.start + at, after - at, why, view[at : min(after, at + KEPT_DAMAGE_BYTES)])
+                at = after
+            elif at < limit and _is_filler(view, at):
+                return
+
+
+def _follow(fd: int, view: mmap.mmap, base: int, begin: int, limit: int) -> tuple[Records | None, int]:
+    """Follow sizes from ``begin`` towards ``limit``; return the whole records with right log offsets, and their end."""
+    places: list[int] = []
+    at, stop, size_at = begin, min(limit, len(view) - MIN_RECORD_BYTES + 1), _SIZE.unpack_from
+    for _ in range(_CHUNK_RECORDS):
+        if at >= stop:
+            break
+        (size,) = size_at(view, at)
+        if size < MIN_RECORD_BYTES:
+            break
+        places.append(at)
+        at += size
+    if not places:
+        return None, begin
+    # All of them are checked together afterwards: following the size of what is no record does no harm.
+    found = Records(_mapped(fd, view, begin, min(at, len(view))), np.array(places, np.int64) - begin)
+    true = found.whole & (found.physical_offsets == found.starts + (base + begin))
+    if true.all():
+        return found, at
+    first = int(np.argmin(true))
+    return found.rows(slice(0, first)) if first else None, places[first]
+
+
+def _mapped(fd: int, view: mmap.mmap, begin: int, end: int) -> memoryview:
+    """Map bytes of the file on their own, until their last use, and free their pages in ``view``."""
+    first = begin - begin % mmap.ALLOCATIONGRANULARITY
+    view.madvise(mmap.MADV_DONTNEED, first, end - first)
+    return memoryview(mmap.mmap(fd, end - first, offset=first, access=mmap.ACCESS_READ))[begin - first :]
+
+
+def _fault(fd: int, view: mmap.mmap, base: int, at: int, stored_at: int) -> str | None:
+    """Return why no record begins at ``at``; None if a record or the filler does.
+
+    :param stored_at: store timestamp of the last sound record before it.
+    """
+    if _is_filler(view, at):
+        return "it marks the end of the file, and records follow" if _goes_on(fd, view, base, at, stored_at) else None
+    if len(view) - at < MIN_RECORD_BYTES:
+        return "the file ends within it"
+    size, magic, log_offset = _LINK.unpack_from(view, at)
+    if magic != MESSAGE_MAGIC and magic != MESSAGE_MAGIC_V2:
+        return "it has the magic of no record"
+    if log_offset != base + at:
+        return "it does not name its own place in the log"
+    if not MIN_RECORD_BYTES <= size <= len(view) - at:
+        return f"it claims {size} bytes"
+    try:
+        Records(memoryview(view)[at : at + size], np.zeros(1, np.int64)).check()
+    except RecordError as error:
+        return error.message
+    return None
+
+
+def _is_filler(view: mmap.mmap, at: int) -> bool:
+    """Tell whether the rest of the file is the filler behind the last record."""
+    if len(view) - at < 8:
+        return False
+    size, magic = _HEAD.unpack_from(view, at)
+    return bool(magic == BLANK_MAGIC and size == len(view) - at)
+
+
+def _goes_on(fd: int, view: mmap.mmap, base: int, at: int, stored_at: int) -> bool:
+    """Tell whether a sound record, stored at ``stored_at`` or later, follows the filler at ``at``.
+
+    Older records are those that Apache has cut off without removing them.
+    """
+    with memoryview(view) as bytes_of_file:
+        return any(
+            (record := read_log_record(bytes_of_file, place, base + place, check_crc=True)) is not None
+            and record.store_timestamp >= stored_at
+            for place in places_with_magic(fd, bytes_of_file, at + END_FILE_MIN_BLANK_BYTES, len(view))
+        )
+
+
+def _next_record(view: mmap.mmap, base: int, at: int, limit: int) -> int:
+    """Return where the next record or the filler seems to begin, else ``limit``."""
+    nearest = limit
+    for magic, confirmed in _SIGNS:
+        found = view.find(magic, at + 4, min(nearest + 8, len(view)))
+        while found >= 0:
+            if confirmed(view, base, found - 4):
+                nearest = min(nearest, found - 4)
+                break
+            found = view.find(magic, found + 1, min(nearest + 8, len(view)))
+    return nearest
+
+
+def _names_its_place(view: mmap.mmap, base: int, at: int) -> bool:
+    return bool(len(view) - at >= 36 and _PHYSICAL_OFFSET.unpack_from(view, at + 28)[0] == base + at)
+
+
+_SIGNS: Final = (
+    (struct.pack(">i", MESSAGE_MAGIC), _names_its_place),
+    (struct.pack(">i", MESSAGE_MAGIC_V2), _names_its_place),
+    (struct.pack(">i", BLANK_MAGIC), lambda view, _, at: _is_filler(view, at)),
+)
+"""Magics, each with a second check: a body may contain any four bytes."""
+
+
+def _checked(records: Records, base: int) -> Iterator[Records | Damage]:
+    """Separate whole records into sound ones and damage, in order."""
+    first = 0
+    for row in np.flatnonzero(~_sound(records)).tolist() if len(records) else ():
+        if row > first:
+            yield records.rows(slice(first, row))
+        at, size = int(records.starts[row]), int(records.sizes[row])
+        data = bytes(records.source[at : at + min(size, KEPT_DAMAGE_BYTES)])
+        yield Damage(base + at, size, _reason(records.source, at), data)
+        first = row + 1
+    if first < len(records):
+        yield records.rows(slice(first, None)) if first else records
+
+
+def _reason(data: bytes | memoryview, at: int) -> str:
+    try:
+        decode_record(data, at)
+    except RecordError as error:
+        return error.message
+    return "its topic has a name that no topic can have"
+
+
+def _sound(records: Records) -> npt.NDArray[np.bool_]:
+    """Mark records with a body that matches its CRC and a legal topic."""
+    names, codes = records.topic_codes
+    legal = np.array([is_stored_topic(topic) for topic in names], np.bool_)
+    at, lengths = records.body_slices
+    view = memoryview(records.source)
+    crcs = [crc32(view[a : a + n]) for a, n in zip(at.tolist(), lengths.tolist(), strict=True)]
+    sound: npt.NDArray[np.bool_] = ((np.array(crcs, np.int64) & CRC_MASK) == records.number("bodyCrc")) & legal[codes]
+    return sound
+
+
+SPLIT_BYTES: Final = 128 * 1024 * 1024
+"""Bytes of the log in one split, where the consume queues know a record to cut at."""
+_QUEUES_ASKED: Final = 16
+"""Most consume queues that are searched for the begin of a record; one with messages of that place is enough."""
+
+
+@dataclass
+class LogSplit(InputPartition):
+    """Records that begin in a part of one log file."""
+
+    file: LogFile
+    begin: int
+    end: int
+
+
+class BadRecord(msgspec.Struct, frozen=True, rename="camel"):
+    """One line of the side output: bytes of the log that are no sound record, and the reason."""
+
+    file: str
+    log_offset: int
+    size: int
+    reason: str
+    data: str
+    """The bytes in base64, at most the first 64 KiB."""
+
+
+def splits(options: StoreOptions) -> list[LogSplit]:
+    """Cut the log into splits.
+
+    :raises StoreReadError: there is no log.
+    """
+    files = log_files(options.path)
+    queues = ConsumeQueues(options.path).largest(_QUEUES_ASKED) if options.use_consume_queue else []
+    size = min(SPLIT_BYTES, sum(file.end - file.start for file in files) // options.min_partitions + 1)
+    found: list[LogSplit] = []
+    for file in files:
+        begin = file.start
+        for end in boundaries(file, -(-(file.end - file.start) // size), queues):
+            found.append(LogSplit(file, begin, end))
+            begin = end
+    return found
+
+
+def sound_records(split: LogSplit, bad_records_path: str | None, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Records]:
+    """Yield the sound records of a split in the order of the log; damage goes to ``bad_records_path``.
+
+    :param chunk_bytes: bytes of the log that are yielded together.
+    :raises StoreReadError: a record is damaged and there is no such path.
+    """
+    lines: list[bytes] = []
+    for found in scan(split.file, split.begin, split.end, chunk_bytes):
+        if isinstance(found, Records):
+            yield found
+        elif bad_records_path is None:
+            raise StoreReadError(
+                f"{split.file.path}: the record at log offset {found.log_offset} is damaged: {found.reason}",
+                next_step="option badRecordsPath names a directory for damaged records; all others are read then",
+            )
+        else:
+            lines.append(_line(split.file, found))
+    if lines and bad_records_path is not None:
+        directory = Path(bad_records_path)
+        directory.mkdir(parents=True, exist_ok=True)
+        # A repeated task writes the same file again, possibly while another attempt does.
+        fresh = directory / f"{uuid.uuid4().hex}.new"
+        replace_file(fresh, b"".join(lines))
+        fresh.replace(directory / f"bad-{split.begin:020d}-{split.end:020d}.json")
+
+
+def _line(file: LogFile, damage: Damage) -> bytes:
+    data = base64.b64encode(damage.data).decode("ascii")
+    return msgspec.json.encode(BadRecord(file.path, damage.log_offset, damage.size, damage.reason, data)) + b"\n"

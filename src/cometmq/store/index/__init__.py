@@ -1,0 +1,1 @@
+"""IndexFile: messages by key."""

@@ -1,0 +1,254 @@
+"""IndexService: the index files, and the entries that wait to be written in one block.
+
+Queries first write the waiting entries, so that they find every committed message; messages with thousands of keys
+are written over several turns of the loop, and may be found some milliseconds later.
+"""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from cometmq.clock import Clock
+from cometmq.limits import INDEX_BLOCK_KEYS, MAX_QUERY_MESSAGES
+from cometmq.message.ids import index_hash, java_hash, key_hashes
+from cometmq.store.disk import Disk
+from cometmq.store.index.index_file import IndexFile, Ints
+from cometmq.store.log.commit_log import CommitLog
+from cometmq.store.log.record_scan import record_at
+
+INDEX_BLOCK_MESSAGES: Final = 512
+"""Messages whose entries are written together: large enough to vectorise, under a millisecond of work."""
+FEW_KEYS: Final = 16
+"""Messages with more keys are counted by keys."""
+
+
+class HashedKeys(NamedTuple):
+    """The hashes of the keys of messages of one turn, from the compiled core."""
+
+    hashes: bytes
+    """Native int32."""
+    offsets: bytes
+    """The log offset of each hash's message, as native int64."""
+    timestamp: int
+    messages: int
+
+
+_Waiting = tuple[str, int, int, Sequence[str]] | HashedKeys
+"""``(topic#, log offset, store timestamp, keys)`` of one message, or the hashed keys of several."""
+
+
+class QueryResult(NamedTuple):
+    """Records found, in log order, and the end of the index (0 and 0 when it knows none, as RocketMQ says)."""
+
+    last_update_timestamp: int
+    last_update_physical_offset: int
+    records: list[memoryview]
+
+
+class IndexService:
+    """All index files of a store, oldest first."""
+
+    def __init__(self, directory: Path, slots: int, entries: int, disk: Disk, clock: Clock) -> None:
+        self.directory = directory
+        self.slots = slots
+        self.entries = entries
+        self.files: list[IndexFile] = []
+        self.pending: list[_Waiting] = []
+        """The keys that wait, in log order."""
+        self.committed = 0
+        """The number of these items that are committed; the rest is taken back when the turn's commit fails."""
+        self.hashed_messages = 0
+        """Messages of those items that are :class:`HashedKeys`."""
+        self.many_keys = 0
+        """Keys of those among them that have more than :data:`FEW_KEYS`."""
+        self.disk = disk
+        self._clock = clock
+
+    def commit(self) -> None:
+        """Count all that waits as committed."""
+        self.committed = len(self.pending)
+
+    def undo_turn(self) -> None:
+        """Drop the entries added since the last commit."""
+        self.undo_to(self.committed)
+
+    def undo_to(self, count: int) -> None:
+        """Forget all but the first ``count`` items."""
+        self._forgotten(self.pending[count:])
+        del self.pending[count:]
+
+    def add_hashed(self, hashes: bytes, offsets: bytes, timestamp: int, messages: int) -> None:
+        """Add the keys of messages that are hashed already; see :class:`HashedKeys`."""
+        self.pending.append(HashedKeys(hashes, offsets, timestamp, messages))
+        self.hashed_messages += messages
+
+    def _forgotten(self, items: Sequence[_Waiting]) -> None:
+        if self.many_keys:
+            self.many_keys -= _many(items)
+        if self.hashed_messages:
+            self.hashed_messages -= sum(item.messages for item in items if isinstance(item, HashedKeys))
+
+    def write_pending(self) -> None:
+        """Write the entries of all committed messages.
+
+        :raises OSError: no room on the disk; entries that were not written go on waiting.
+        """
+        while self.committed:
+            self.write_block()
+
+    def write_block(self) -> None:
+        """Write the entries of the first committed messages: of all, unless some have many keys.
+
+        :raises OSError: as :meth:`write_pending`.
+        """
+        block = self.pending[: self._block_messages()]
+        if not block:
+            return
+        hashes, offsets, timestamps = _entries(block)
+        done = 0
+        try:
+            while done < len(hashes):
+                file = self._writable_file()
+                done += file.append(hashes[done:], offsets[done:], timestamps[done:])
+        except OSError:
+            self._keep_unwritten(block, done)
+            raise
+        self._forgotten(block)
+        del self.pending[: len(block)]
+        self.committed -= len(block)
+
+    def _block_messages(self) -> int:
+        if self.many_keys <= INDEX_BLOCK_KEYS:
+            return self.committed
+        keys = 0
+        for number, item in enumerate(self.pending[: self.committed]):
+            if keys >= INDEX_BLOCK_KEYS:
+                return number
+            keys += _count(item)
+        return self.committed
+
+    def _keep_unwritten(self, block: Sequence[_Waiting], done: int) -> None:
+        """After a failure: drop the items that are written, and the written keys of the one in between."""
+        lengths = np.fromiter(map(_count, block), np.int64, len(block))
+        whole = int(np.searchsorted(np.cumsum(lengths), done, side="right"))
+        rest = done - int(lengths[:whole].sum())
+        self._forgotten(block[:whole])
+        if rest:
+            item = block[whole]
+            self._forgotten((item,))
+            if isinstance(item, HashedKeys):
+                left: _Waiting = item._replace(hashes=item.hashes[4 * rest :], offsets=item.offsets[8 * rest :])
+                self.hashed_messages += item.messages
+            else:
+                left = (*item[:3], item[3][rest:])
+                self.many_keys += _many((left,))
+            self.pending[whole] = left
+        del self.pending[:whole]
+        self.committed -= whole
+
+    def _writable_file(self) -> IndexFile:
+        if self.files and not self.files[-1].full:
+            return self.files[-1]
+        self.directory.mkdir(parents=True, exist_ok=True)
+        now_ms = self._clock.now_ms()
+        while True:
+            now = datetime.datetime.fromtimestamp(now_ms / 1000).astimezone()
+            path = self.directory / f"{now:%Y%m%d%H%M%S}{now_ms % 1000:03d}"
+            if not path.exists() and (not self.files or path.name > self.files[-1].path.name):
+                break
+            now_ms += 1
+        file = IndexFile(path, self.slots, self.entries, self.disk, create=True)
+        self.files.append(file)
+        return file
+
+    def query(self, log: CommitLog, topic: str, key: str, max_num: int, begin: int, end: int) -> QueryResult:
+        """The newest ``max_num`` records of ``topic`` under ``key``, stored between ``begin`` and ``end`` (ms).
+
+        Different keys can have one hash: the caller compares the keys of the records.
+        """
+        key_hash = index_hash(java_hash(f"{topic}#{key}"))
+        most = min(max_num, MAX_QUERY_MESSAGES)
+        found: set[int] = set()
+        for file in reversed(self.files):
+            if len(found) >= most:
+                break
+            if file.covers(begin, end):
+                file.find(key_hash, begin, end, most, found)
+        if not found:
+            return QueryResult(0, 0, [])
+        views = [log.record(offset) for offset in sorted(found) if record_at(log, offset) is not None]
+        last = self.files[-1]
+        return QueryResult(last.end_timestamp, last.end_offset, [view for view in views if view is not None])
+
+    def remove_files_below(self, log_min: int) -> int:
+        """Delete the files that only know messages below ``log_min``, never the last; return how many."""
+        removed = 0
+        while len(self.files) > 1 and self.files[0].end_offset < log_min:
+            file = self.files.pop(0)
+            file.path.unlink(missing_ok=True)
+            file.close()
+            removed += 1
+        return removed
+
+    def dirty_files(self) -> list[IndexFile]:
+        """The files written since they were last asked for."""
+        dirty = [file for file in self.files if file.dirty]
+        for file in dirty:
+            file.dirty = False
+        return dirty
+
+    def close(self) -> None:
+        """Close all files."""
+        for file in self.files:
+            file.close()
+
+
+def _many(waiting: Sequence[_Waiting]) -> int:
+    return sum(len(item[3]) for item in waiting if not isinstance(item, HashedKeys) and len(item[3]) > FEW_KEYS)
+
+
+def _count(item: _Waiting) -> int:
+    """Keys of an item."""
+    return len(item.hashes) // 4 if isinstance(item, HashedKeys) else len(item[3])
+
+
+def _entries(block: Sequence[_Waiting]) -> tuple[Ints, Ints, Ints]:
+    """The hash, log offset and store timestamp of each key of a block, in its order."""
+    parts: list[tuple[Ints, Ints, Ints]] = []
+    for kind, group in itertools.groupby(block, type):
+        items: list[Any] = list(group)
+        if kind is HashedKeys:
+            timestamps = np.fromiter((item.timestamp for item in items), np.int64, len(items))
+            parts.append(
+                (
+                    np.frombuffer(b"".join([item.hashes for item in items]), np.int32),
+                    np.frombuffer(b"".join([item.offsets for item in items]), np.int64),
+                    np.repeat(timestamps, [len(item.hashes) // 4 for item in items]),
+                )
+            )
+        else:
+            parts.append(_hashed(items))
+    if len(parts) == 1:
+        return parts[0]
+    hashes, offsets, times = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    return hashes, offsets, times
+
+
+def _hashed(block: Sequence[tuple[str, int, int, Sequence[str]]]) -> tuple[Ints, Ints, Ints]:
+    texts = [prefix + key for prefix, _, _, keys in block for key in keys]
+    lengths = np.fromiter((len(item[3]) for item in block), np.int64, len(block))
+    offsets = np.repeat(np.fromiter((item[1] for item in block), np.int64, len(block)), lengths)
+    timestamps = np.repeat(np.fromiter((item[2] for item in block), np.int64, len(block)), lengths)
+    return key_hashes(texts), offsets, timestamps
+
+
+def is_index_name(name: str) -> bool:
+    """True for the name of an index file: 17 digits of a time."""
+    return len(name) == 17 and name.isascii() and name.isdigit() and os.sep not in name

@@ -1,0 +1,1 @@
+"""The CommitLog: its files, records, flush, checkpoint, retention."""

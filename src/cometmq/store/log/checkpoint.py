@@ -1,0 +1,96 @@
+"""The small files of a running store: ``checkpoint`` and ``lock`` (``StoreCheckpoint``, ``DefaultMessageStore``)."""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import os
+import struct
+from pathlib import Path
+from typing import Final
+
+from cometmq.store.disk import Disk, open_file
+from cometmq.store.errors import StoreLockedError
+
+CHECKPOINT_BYTES: Final = 4096
+_TIMESTAMPS: Final = struct.Struct(">qqq")
+_SLACK_MS: Final = 3_000
+"""Apache goes this far back behind the oldest timestamp, for messages stored in the same moment."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Store timestamps (ms) up to which log, queues and index were flushed."""
+
+    physic_msg_timestamp: int = 0
+    logics_msg_timestamp: int = 0
+    index_msg_timestamp: int = 0
+
+    @property
+    def safe_timestamp(self) -> int:
+        """Records stored before this are flushed and in their queues."""
+        return max(0, min(self.physic_msg_timestamp, self.logics_msg_timestamp) - _SLACK_MS)
+
+
+def load_checkpoint(path: Path) -> Checkpoint | None:
+    """Read the file; ``None`` when it is missing, too short, or holds no timestamps."""
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    if len(raw) < _TIMESTAMPS.size:
+        return None
+    values = _TIMESTAMPS.unpack_from(raw)
+    return Checkpoint(*values) if all(0 <= value < 1 << 48 for value in values) else None
+
+
+def save_checkpoint(path: Path, checkpoint: Checkpoint, disk: Disk) -> None:
+    """Write the file in place, 4096 bytes, and flush it.
+
+    :raises OSError: it could not be written.
+    """
+    with open_file(path, os.O_RDWR | os.O_CREAT) as fd:
+        if os.fstat(fd).st_size != CHECKPOINT_BYTES:
+            os.ftruncate(fd, CHECKPOINT_BYTES)
+        disk.write(fd, _TIMESTAMPS.pack(*dataclasses.astuple(checkpoint)), 0)
+        disk.flush(fd)
+
+
+class StoreLock:
+    """The lock that keeps a second broker, ours or Apache's, off a store: a POSIX lock on its first byte."""
+
+    def __init__(self, path: Path) -> None:
+        """Take the lock.
+
+        :raises StoreLockedError: another process has it.
+        """
+        key = os.fspath(path.absolute())
+        if key in _HELD:
+            raise _locked(path)
+        self._key = key
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+        except OSError as error:
+            os.close(self._fd)
+            raise _locked(path) from error
+        _HELD.add(key)
+        if os.fstat(self._fd).st_size == 0:
+            os.pwrite(self._fd, b"lock", 0)
+
+    def release(self) -> None:
+        """Give the lock back."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+            _HELD.discard(self._key)
+
+
+_HELD: set[str] = set()
+"""Locks of this process: POSIX locks do not keep a process from locking twice."""
+
+
+def _locked(path: Path) -> StoreLockedError:
+    return StoreLockedError(
+        f"{path.parent} is open in another process", next_step="stop the other broker, or give this one its own store"
+    )

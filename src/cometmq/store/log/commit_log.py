@@ -1,0 +1,256 @@
+"""CommitLog: the files that hold every record, one after the other (``CommitLog``, ``AllocateMappedFileService``).
+
+Files have one size and follow each other without a gap; a record never crosses from one into the
+next: where it does not fit, a filler (``int32 rest, int32 BLANK_MAGIC``) ends the file. The file that
+comes next is made ahead of time by a thread, with its space reserved, so that appending never waits
+for it and a full disk is known before a byte is written.
+
+Space of the first file of a log is reserved in steps of :data:`RESERVE_BYTES`, each before the write that needs it: a
+store of a few messages does not take a GiB. So is the rest of a file that recovery has cut.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import struct
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+from cometmq.durable import flush_directory
+from cometmq.message.record import BLANK_MAGIC, END_FILE_MIN_BLANK_BYTES, MIN_RECORD_BYTES
+from cometmq.store.disk import Disk
+from cometmq.store.errors import StoreError, StoreFailedError, StoreFullError
+from cometmq.store.log.mapped_file import MappedFile, create_file, file_name, first_data
+
+_log = logging.getLogger(__name__)
+FILLER: Final = struct.Struct(">ii")
+_ERASE_BYTES: Final = 1 << 18
+RESERVE_BYTES: Final = 16 * 1024 * 1024
+"""Space that is reserved at once in a file whose space is not reserved as a whole."""
+_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+def store_error(error: OSError, doing: str) -> StoreError:
+    """The store's error for a failed system call: full, or failed."""
+    if error.errno in _NO_ROOM:
+        return StoreFullError(f"no room on the disk for {doing}", next_step="free space; sending then works again")
+    return StoreFailedError(f"{doing} failed: {error.strerror or error}", next_step="check the disk")
+
+
+class CommitLog:
+    """The segments, the position up to which they hold records, and the segment that comes next."""
+
+    def __init__(self, directory: Path, segment_size: int, disk: Disk) -> None:
+        self.directory = directory
+        self.segment_size = segment_size
+        self.segments: list[MappedFile] = []
+        self.position = 0
+        """End of the last record written: everything below is readable."""
+        self.last_record = (-1, 0)
+        """Log offset and size of the last record, ``(-1, 0)`` when there is none."""
+        self.last_timestamp = 0
+        """Store timestamp (ms) of the last record, 0 when there is none."""
+        self._disk = disk
+        self._ahead: Future[MappedFile] | None = None
+        self._reported_no_room = False
+        self._owed: Callable[[], None] | None = None
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="cometmq-store-allocate")
+
+    @property
+    def min_offset(self) -> int:
+        """Offset of the first byte kept."""
+        return self.segments[0].start if self.segments else self.position
+
+    @property
+    def max_record_bytes(self) -> int:
+        """The largest record that fits into one file."""
+        return self.segment_size - END_FILE_MIN_BLANK_BYTES
+
+    def segment_at(self, offset: int) -> MappedFile | None:
+        """The segment that holds the byte at ``offset``, if it is kept."""
+        segments = self.segments
+        if not segments:
+            return None
+        index = (offset - segments[0].start) // self.segment_size
+        return segments[index] if 0 <= index < len(segments) else None
+
+    def view(self, offset: int, size: int) -> memoryview | None:
+        """``size`` bytes at ``offset``, when all of them are written, kept and in one file."""
+        if size < 0 or offset + size > self.position:
+            return None
+        segment = self.segment_at(offset)
+        if segment is None or offset + size > segment.end:
+            return None
+        at = offset - segment.start
+        return segment.view[at : at + size]
+
+    def record(self, offset: int) -> memoryview | None:
+        """The record that begins at ``offset``, as long as its own size says."""
+        head = self.view(offset, 4)
+        if head is None:
+            return None
+        size = int.from_bytes(head, "big", signed=True)
+        return self.view(offset, size) if size >= MIN_RECORD_BYTES else None
+
+    # --- growing ------------------------------------------------------------------------------
+    def allocate_ahead(self) -> None:
+        """Begin to make the segment that comes next, in a thread, unless that is under way."""
+        if self._ahead is None:
+            self._ahead = self._worker.submit(self._create, self._next_start())
+            self._ahead.add_done_callback(self._report_no_room)
+
+    def _next_start(self) -> int:
+        return self.segments[-1].end if self.segments else self.position
+
+    def _report_no_room(self, made: Future[MappedFile]) -> None:
+        """Warn, once until it succeeds again, that the segment that comes next could not be made."""
+        error = made.exception()
+        if isinstance(error, OSError) and not self._reported_no_room:
+            _log.warning("%s", store_error(error, f"the next log file of {self.segment_size:,} bytes"))
+        self._reported_no_room = error is not None
+
+    def next_segment(self) -> MappedFile:
+        """Append the segment that comes next; waits only when it was not ready.
+
+        :raises StoreError: it could not be made.
+        """
+        self.allocate_ahead()
+        assert self._ahead is not None
+        ahead, self._ahead = self._ahead, None
+        try:
+            segment = ahead.result() if ahead.exception() is None else self._create(self._next_start())
+        except OSError as error:
+            raise store_error(error, f"the next log file of {self.segment_size:,} bytes") from error
+        self.segments.append(segment)
+        return segment
+
+    def undo_segment(self, segment: MappedFile) -> None:
+        """Take back a segment that was appended but holds nothing: it is again the one that comes next."""
+        assert self.segments[-1] is segment
+        self.drop_ahead()
+        self.segments.pop()
+        ready: Future[MappedFile] = Future()
+        ready.set_result(segment)
+        self._ahead = ready
+
+    def begin_at(self, offset: int) -> None:
+        """Let a log without records begin at ``offset``, the first byte of a file."""
+        self.drop_ahead()
+        while self.segments:
+            self.remove_first()
+        self.position = offset
+
+    def _create(self, start: int) -> MappedFile:
+        path = self.directory / file_name(start)
+        if path.exists():
+            path.unlink()  # one of ours that was made ahead and never used: recovery sets others aside
+        is_first = start == 0
+        create_file(path, self.segment_size, self._disk, min(self.segment_size, RESERVE_BYTES) if is_first else None)
+        flush_directory(self.directory)
+        return MappedFile(path, start, self.segment_size)
+
+    def drop_ahead(self) -> None:
+        """Remove the segment that was made ahead."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is None:
+            return
+        try:
+            segment = ahead.result()
+        except OSError:
+            return
+        segment.close()
+        segment.path.unlink(missing_ok=True)
+
+    # --- writing ------------------------------------------------------------------------------
+    def write(self, segment: MappedFile, offset: int, data: bytes | memoryview) -> None:
+        """Write ``data`` at log offset ``offset``, all of it in ``segment``.
+
+        :raises StoreError: it could not be written whole.
+        """
+        try:
+            if self._owed is not None:
+                self._owed()
+                self._owed = None
+            at = offset - segment.start
+            if at + len(data) > segment.reserved:
+                self._reserve(segment, at, len(data))
+            self._disk.write(segment.fd, data, at)
+        except OSError as error:
+            raise store_error(error, "new messages") from error
+
+    def _reserve(self, segment: MappedFile, at: int, size: int) -> None:
+        """Reserve space for a write of ``size`` bytes at byte ``at`` of a segment, and for more to come."""
+        size = min(max(size, RESERVE_BYTES), segment.size - at)
+        self._disk.allocate(segment.fd, at, size)
+        segment.reserved = at + size
+
+    def owe(self, work: Callable[[], None]) -> None:
+        """Have ``work`` done before anything more is written; while it raises ``OSError``, nothing is."""
+        self._owed = work
+
+    def erase(self, start: int, end: int) -> None:
+        """Make the bytes from ``start`` to ``end`` zeros again after a write that failed half-way.
+
+        All of it: behind a damage every whole record counts, not the first one only. While the disk refuses that,
+        nothing more is written.
+        """
+        if self._owed is not None:
+            return  # nothing was written: earlier writes are waited for
+        try:
+            self._erase(start, end)
+        except OSError as error:
+            _log.warning("an unfinished turn at %d is not erased, messages are refused until it is: %s", start, error)
+            self.owe(lambda: self._erase(start, end))
+
+    def _erase(self, start: int, end: int) -> None:
+        for segment in (*self.segments, *self._ready()):
+            at = max(start, segment.start) - segment.start
+            limit = min(end, segment.end) - segment.start
+            while at < limit and (at := first_data(segment.fd, at, limit)) < limit:
+                part = min(_ERASE_BYTES, limit - at)
+                self._disk.write(segment.fd, bytes(part), at)
+                at += part
+
+    def _ready(self) -> list[MappedFile]:
+        """The segment made ahead, once it is there; one that was taken back may hold bytes that must be erased."""
+        ahead = self._ahead
+        return [ahead.result()] if ahead is not None and ahead.done() and ahead.exception() is None else []
+
+    def flush(self, start: int, end: int) -> None:
+        """Make the bytes from ``start`` to ``end`` survive a power cut (called in a thread).
+
+        :raises OSError: a file could not be flushed.
+        """
+        for segment in list(self.segments):
+            if segment.start < end and segment.end > start and segment.fd >= 0:
+                self._disk.flush(segment.fd)
+
+    def remove_first(self) -> MappedFile:
+        """Forget the oldest segment and delete its file; slices of it that are out stay readable."""
+        segment = self.segments.pop(0)
+        segment.path.unlink(missing_ok=True)
+        segment.close()
+        return segment
+
+    def close(self) -> None:
+        """Close the files; the one made ahead is removed."""
+        self.drop_ahead()
+        self._worker.shutdown()
+        for segment in self.segments:
+            segment.close()
+
+
+def filler(rest: int) -> bytes:
+    """The mark that ends a log file with ``rest`` bytes left."""
+    return FILLER.pack(rest, BLANK_MAGIC)
+
+
+def is_filler(segment: MappedFile, at: int) -> bool:
+    """True when the mark that ends a log file stands at byte ``at`` of it."""
+    if at + FILLER.size > segment.size:
+        return False
+    rest, magic = FILLER.unpack_from(segment.view, at)
+    return bool(magic == BLANK_MAGIC and rest == segment.size - at)

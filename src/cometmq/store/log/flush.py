@@ -1,0 +1,107 @@
+"""FlushService: flushes the log at intervals or for waiters (``GroupCommitService``, ``FlushRealTimeService``).
+
+One flush at a time runs in a thread and covers everything written before it began; later writes are
+covered by the next one. A flush that fails is final: the kernel may have dropped the pages,
+so a later success would prove nothing. From then on every waiter and every write gets the error,
+until the store is opened again and recovery has read the disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from cometmq.store.errors import StoreError, StoreFailedError
+from cometmq.store.log.commit_log import CommitLog
+
+_log = logging.getLogger(__name__)
+Flushed = Callable[[StoreError | None], None]
+
+
+class FlushService:
+    """The flushed position of the log and the callbacks that wait for it to move."""
+
+    def __init__(self, log: CommitLog) -> None:
+        self._log = log
+        self._waiting: deque[tuple[int, Flushed]] = deque()
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="cometmq-store-flush")
+        self._running = False
+        self._closed = False
+        self.position = log.position
+        """Everything below survives a power cut."""
+        self.failure: StoreFailedError | None = None
+
+    def when_flushed(self, position: int, callback: Flushed) -> None:
+        """Call back once the log is flushed up to ``position`` (with ``None``), or cannot be (with the error)."""
+        if self.failure is not None:
+            callback(self.failure)
+        elif position <= self.position:
+            callback(None)
+        else:
+            self._waiting.append((position, callback))
+            self.begin()
+
+    def begin(self) -> None:
+        """Begin a flush of all that is written, unless one runs (its end begins the next) or none is due."""
+        if self._running or self._closed or self.failure is not None or self.position >= self._log.position:
+            return
+        self._running = True
+        loop = asyncio.get_running_loop()
+        start, end = self.position, self._log.position
+
+        def flush() -> None:
+            try:
+                self._log.flush(start, end)
+            except OSError as error:
+                loop.call_soon_threadsafe(self._finish, end, error)
+            else:
+                loop.call_soon_threadsafe(self._finish, end, None)
+
+        self._worker.submit(flush)
+
+    def flush_now(self) -> None:
+        """Flush everything written and wait for it; used when the store is shut.
+
+        :raises StoreFailedError: the disk refused, now or before.
+        """
+        self._closed = True
+        self._worker.shutdown()
+        if self.failure is None and self.position < self._log.position:
+            end = self._log.position
+            try:
+                self._log.flush(self.position, end)
+            except OSError as error:
+                self._fail(error)
+            else:
+                self.position = end
+        self._call_waiters()
+        if self.failure is not None:
+            raise self.failure
+
+    def _finish(self, end: int, error: OSError | None) -> None:
+        if self._closed:
+            return  # flush_now has flushed all of it again, or failed
+        self._running = False
+        if error is None:
+            self.position = end
+        else:
+            self._fail(error)
+        self._call_waiters()
+        if self._waiting:
+            self.begin()
+
+    def _fail(self, error: OSError) -> None:
+        self.failure = StoreFailedError(
+            f"the disk did not keep what was written: {error.strerror or error}",
+            next_step="check the disk, then restart the broker",
+        )
+        _log.error("flushing the log failed; nothing is acknowledged until the store is opened again: %s", error)
+
+    def _call_waiters(self) -> None:
+        waiting = self._waiting
+        failure = self.failure
+        while waiting and (failure is not None or waiting[0][0] <= self.position):
+            waiting.popleft()[1](failure)

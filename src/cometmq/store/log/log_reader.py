@@ -1,0 +1,218 @@
+"""Reading a log that may be damaged: every record that is sound, and the damaged parts between them.
+
+Theory of operation. A place of the log is *sound* when a whole record stands there: its sizes add up, magic and CRC
+are right, and its own log offset is that place. Where the place behind a sound record is not sound, either the log
+ends or it is damaged there:
+
+* Damage, when the log continues behind it: the record's own size, its own lengths, or the unit of a queue that leads
+  to it say where it ends, and a sound record or the filler of the file stands there; or the next sound record is found
+  by its magic, here or in a later file; or a position file or a sound unit proves that the log went on.
+* The end otherwise: a tail that was torn, or never written.
+
+Fault model. Any bytes may be any others, anywhere, in any number. Bytes that never belonged to the log can look like
+sound records in two cases only. Our files are made anew and full of zeros, and the rest of a failed turn is cleared;
+Apache leaves the bytes that it cut off behind the end of its log, and appends over them. Such records are older than
+the one that was written over them: behind a damage that nothing proves to be inside the log, a record that was stored
+before the one ahead of the damage is not taken. And a body can carry the image of a record: inside a record whose
+extent is known, by itself or by a unit, none is looked for.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple, cast
+
+from cometmq.message.record import END_FILE_MIN_BLANK_BYTES, MESSAGE_MAGIC_V2, MIN_RECORD_BYTES
+from cometmq.message.sysflag import BORNHOST_V6, STOREHOST_V6
+from cometmq.store.log.commit_log import CommitLog, is_filler
+from cometmq.store.log.mapped_file import MappedFile, first_data
+from cometmq.store.log.record_scan import IDENTITY, LogRecord, is_stored_topic, read_log_record
+
+_INT32: Final = struct.Struct(">i")
+_INT16: Final = struct.Struct(">h")
+_LATEST_MS: Final = 1 << 48
+"""No store timestamp: a damaged one must not become the time of all that is stored later."""
+_ANY_MAGIC: Final = b"\xda\xa3\x20"
+"""Both magics of records begin so."""
+
+
+class DamagedPart(NamedTuple):
+    """Bytes of one log file that hold no sound record."""
+
+    start: int
+    end: int
+
+
+class Outline(NamedTuple):
+    """The fields of a damaged record; any of them may be wrong."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    size: int
+    """By its lengths, whatever its first field says."""
+
+
+class Knowledge(NamedTuple):
+    """Knowledge of the log from other files; asked for only where the log is damaged."""
+
+    extent: Callable[[int], int]
+    """The size of the record at an offset, as the unit of a queue says; 0 when none does."""
+    proven: Callable[[int], int]
+    """Up to where the log is known to go, for a log whose last sound record has this store timestamp."""
+
+
+NOTHING_KNOWN: Final = Knowledge(lambda _: 0, lambda _: 0)
+
+
+def outline_of(view: memoryview, at: int) -> Outline | None:
+    """The outline of the damaged record at byte ``at``; ``None`` when its lengths lead nowhere."""
+    room = len(view) - at
+    if room < MIN_RECORD_BYTES:
+        return None
+    _, magic, queue_id, queue_offset, _, sys_flag = IDENTITY.unpack_from(view, at)
+    length_at = at + (68 if sys_flag & BORNHOST_V6 else 56) + (40 if sys_flag & STOREHOST_V6 else 28)
+    end = len(view)
+    if length_at + 4 > end:
+        return None
+    body_end = length_at + 4 + int(_INT32.unpack_from(view, length_at)[0])
+    head = 2 if magic == MESSAGE_MAGIC_V2 else 1
+    if body_end < length_at + 4 or body_end + head > end:
+        return None
+    topic_at = body_end + head
+    topic_end = topic_at + (view[body_end] if head == 1 else int(_INT16.unpack_from(view, body_end)[0]))
+    if topic_end < topic_at or topic_end + 2 > end:
+        return None
+    size = topic_end + 2 + int(_INT16.unpack_from(view, topic_end)[0]) - at
+    try:
+        topic = str(view[topic_at:topic_end], "utf-8")
+    except UnicodeDecodeError:
+        return None
+    if not is_stored_topic(topic) or not MIN_RECORD_BYTES <= size <= room:
+        return None
+    return Outline(topic, queue_id, queue_offset, size)
+
+
+class LogReader:
+    """An iteration over the log from ``start``, where a record begins, to its end: records and damaged parts.
+
+    Afterwards ``end`` is where the log ends. With ``until``, a place known to be inside the log or its end, it ends
+    there.
+    """
+
+    def __init__(
+        self, log: CommitLog, start: int, knowledge: Knowledge, *, check_crc: bool, until: int | None = None
+    ) -> None:
+        self._log = log
+        self._knowledge = knowledge
+        self._check_crc = check_crc
+        self._until = until
+        self._found: int | None = start
+        """The next sound place, once it was looked for; ``None`` when there is none."""
+        self.timestamp = 0
+        """Store timestamp of the last sound record."""
+        self.end = start
+
+    def __iter__(self) -> Iterator[LogRecord | DamagedPart]:
+        log = self._log
+        until = self._until
+        while (segment := log.segment_at(self.end)) is not None and (until is None or self.end < until):
+            view = segment.view
+            base = segment.start
+            at = self.end - base
+            limit = segment.size if until is None else min(segment.size, until - base)
+            while at < limit:
+                record = read_log_record(view, at, base + at, check_crc=self._check_crc)
+                if record is None:
+                    break
+                at += record.size
+                self.end = base + at
+                if 0 < record.store_timestamp < _LATEST_MS:
+                    self.timestamp = record.store_timestamp
+                yield record
+            if at >= limit:
+                continue
+            if self._is_true_filler(segment, at):
+                self.end = segment.end
+                continue
+            end = self._behind_damage(segment, base + at)
+            if end is None:
+                return
+            damaged = DamagedPart(self.end, end)
+            self.end = end
+            yield damaged
+
+    def _behind_damage(self, segment: MappedFile, at: int) -> int | None:
+        """The end of the damage that begins at ``at``; ``None`` when the log ends at ``at``."""
+        limit = segment.end if self._until is None else min(segment.end, self._until)
+        proven = self._knowledge.proven(self.timestamp) if self._until is None else self._until
+        known = self._knowledge.extent(at)
+        known_end = at + known if known >= MIN_RECORD_BYTES and at + known <= limit else 0
+        outline = outline_of(segment.view, at - segment.start)
+        own_size = 0
+        if at + 4 <= segment.end and not is_filler(segment, at - segment.start):
+            own_size = int(_INT32.unpack_from(segment.view, at - segment.start)[0])
+        for size in (known, own_size, outline.size if outline is not None else 0):
+            end = at + size
+            if size >= MIN_RECORD_BYTES and end <= limit and self._goes_on(segment, end, proven):
+                return end
+        found = self._next_sound(known_end or at + 1, proven)
+        if found is None and at >= proven:
+            return None
+        return known_end or min(limit, found if found is not None else proven)
+
+    def _is_true_filler(self, segment: MappedFile, at: int) -> bool:
+        """True when the file ends at byte ``at``: a filler stands there, and no record behind it that is not older.
+
+        Behind a true one there are zeros, or bytes that Apache cut off and left there.
+        """
+        return is_filler(segment, at) and not any(
+            (record := self._record_at(segment, segment.start + place)) is not None
+            and record.store_timestamp >= self.timestamp
+            for place in places_with_magic(segment.fd, segment.view, at + END_FILE_MIN_BLANK_BYTES, segment.size)
+        )
+
+    def _goes_on(self, segment: MappedFile, end: int, proven: int) -> bool:
+        """True when the log is known to have a boundary at ``end``."""
+        if end in (self._until, proven):
+            return True
+        return is_filler(segment, end - segment.start) or self._is_sound(segment, end, proven)
+
+    def _is_sound(self, segment: MappedFile, at: int, proven: int) -> bool:
+        record = self._record_at(segment, at)
+        return record is not None and (at < proven or record.store_timestamp >= self.timestamp)
+
+    @staticmethod
+    def _record_at(segment: MappedFile, at: int) -> LogRecord | None:
+        record = read_log_record(segment.view, at - segment.start, at, check_crc=True)
+        return record if record is not None and at + record.size + END_FILE_MIN_BLANK_BYTES <= segment.end else None
+
+    def _next_sound(self, at: int, proven: int) -> int | None:
+        """The first sound place from ``at`` on, in this file or a later one."""
+        if self._found is None or self._found >= at:
+            return self._found
+        self._found = None
+        while (segment := self._log.segment_at(at)) is not None and (self._until is None or at < self._until):
+            limit = segment.end if self._until is None else min(segment.end, self._until)
+            for place in places_with_magic(segment.fd, segment.view, at - segment.start, limit - segment.start):
+                if self._is_sound(segment, segment.start + place, proven):
+                    self._found = segment.start + place
+                    return self._found
+            at = segment.end
+        return None
+
+
+def places_with_magic(fd: int, view: memoryview, start: int, limit: int) -> Iterator[int]:
+    """The places of a mapped file from ``start`` on with a magic four bytes later; reserved space is not read."""
+    content = cast(mmap.mmap, view.obj)
+    at = start + 4
+    while (at := first_data(fd, at, limit)) < limit:
+        hole = min(limit, os.lseek(fd, at, os.SEEK_HOLE))
+        at = max(start + 4, at - 3)
+        while (place := content.find(_ANY_MAGIC, at, hole)) >= 0:
+            yield place - 4
+            at = place + 1
+        at = hole

@@ -1,0 +1,100 @@
+"""MappedFile: one file of fixed size, written by ``pwrite`` and read through a read-only mapping.
+
+Its name is the offset of its first byte in 20 decimal digits. A mapping that is only read cannot
+turn a full disk into SIGBUS; a write that finds no room is an ``OSError``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+from pathlib import Path
+from typing import Final
+
+from cometmq.store.disk import Disk, open_file
+
+_ZEROS: Final = bytes(1 << 18)
+_BLOCK_BYTES: Final = 512
+"""The unit of ``st_blocks``, whatever the file system."""
+
+
+def file_name(offset: int) -> str:
+    """``UtilAll.offset2FileName``: 20 decimal digits."""
+    return f"{offset:020d}"
+
+
+class MappedFile:
+    """The bytes ``start`` to ``end`` of a sequence of files; holds a descriptor and a mapping."""
+
+    __slots__ = ("end", "fd", "path", "reserved", "size", "start", "view")
+
+    def __init__(self, path: Path, start: int, size: int) -> None:
+        """Open an existing file of exactly ``size`` bytes."""
+        self.path = path
+        self.start = start
+        self.size = size
+        self.end = start + size
+        self.fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        self.reserved = size if os.fstat(self.fd).st_blocks * _BLOCK_BYTES >= size else 0
+        """Bytes from the file's beginning up to which a write certainly finds room."""
+        try:
+            self.view = memoryview(mmap.mmap(self.fd, size, mmap.MAP_SHARED, mmap.PROT_READ))
+        except BaseException:
+            os.close(self.fd)
+            raise
+
+    def close(self) -> None:
+        """Give the descriptor back; the mapping lives until the last slice of it is gone."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+            self.view = memoryview(b"")
+
+
+def create_file(path: Path, size: int, disk: Disk, reserved: int | None = None) -> None:
+    """Make a file of ``size`` zero bytes with space reserved for the first ``reserved`` of them, by default for all.
+
+    :raises OSError: there is no room, or it exists; there is no file then.
+    """
+    with open_file(path, os.O_RDWR | os.O_CREAT | os.O_EXCL) as fd:
+        try:
+            disk.allocate(fd, 0, size if reserved is None else reserved)
+            os.truncate(fd, size)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                path.unlink()
+            raise
+
+
+def first_data(fd: int, start: int, size: int) -> int:
+    """The offset from ``start`` on of the first byte that is not zero; ``size`` when there is none.
+
+    Holes and reserved space that was never written are passed over without reading them.
+    """
+    at = hole = start
+    # No reading ahead: what is read of reserved space is in the page cache then, and taken for data.
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+    while at < size:
+        if at >= hole:
+            try:
+                at = max(at, os.lseek(fd, at, os.SEEK_DATA))
+                hole = os.lseek(fd, at, os.SEEK_HOLE)
+            except OSError:  # ENXIO: nothing but a hole up to the end
+                return size
+        block = os.pread(fd, min(len(_ZEROS), hole - at, size - at), at)
+        if not block:
+            return size
+        if block != _ZEROS[: len(block)]:
+            return at + len(block) - len(block.lstrip(b"\0"))
+        at += len(block)
+    return size
+
+
+def clear_from(path: Path, at: int, size: int) -> None:
+    """Make every byte of the file from ``at`` on zero and the file ``size`` bytes long.
+
+    Must not be called while the part from ``at`` on is mapped and read.
+    """
+    os.truncate(path, at)
+    os.truncate(path, size)

@@ -1,0 +1,200 @@
+"""Reading the log record by record: what recovery and dispatch know of each (``checkMessageAndReturnSize``).
+
+Nothing is taken for a record unless its sizes add up, its magic is right and it says itself that it
+stands where it was found.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from cometmq.checksum import crc32
+from cometmq.limits import MAX_TOPIC_CHARS
+from cometmq.message.ids import tags_code
+from cometmq.message.names import check_topic
+from cometmq.message.record import BLANK_MAGIC, CRC_MASK, MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_RECORD_BYTES
+from cometmq.message.sysflag import (
+    BORNHOST_V6,
+    STOREHOST_V6,
+    TRANSACTION_COMMIT,
+    TRANSACTION_MASK,
+    TRANSACTION_PREPARED,
+    TRANSACTION_ROLLBACK,
+)
+from cometmq.store.config import CQ_UNIT_BYTES
+from cometmq.store.log.commit_log import CommitLog, is_filler
+
+_HEAD: Final = struct.Struct(">iiiiiqqi")
+_INT64: Final = struct.Struct(">q")
+_INT32: Final = struct.Struct(">i")
+_INT16: Final = struct.Struct(">h")
+SIZE_MAGIC: Final = struct.Struct(">ii")
+"""The first fields of every record and filler."""
+IDENTITY: Final = struct.Struct(">ii4xi4xqqi")
+"""Size, magic, queue id, queue offset, log offset and sysFlag of a record."""
+NO_QUEUE_OFFSET: Final = TRANSACTION_PREPARED
+"""The bit that PREPARED and ROLLBACK have in common: such records have no unit in any queue."""
+ROLLBACK: Final = TRANSACTION_ROLLBACK
+MAX_QUEUE_OFFSET: Final = (1 << 63) // CQ_UNIT_BYTES
+"""Units from here on would have no place in a file."""
+MAX_STORED_TOPIC_CHARS: Final = 255
+"""Longest name of a directory on most file systems, and of a topic in RocketMQ 5."""
+
+
+class LogRecord(NamedTuple):
+    """The fields of one record that queues and index need."""
+
+    offset: int
+    size: int
+    topic: str
+    queue_id: int
+    queue_offset: int
+    sys_flag: int
+    store_timestamp: int
+    tags_code: int
+    keys: list[str]
+    """The keys of the index: UNIQ_KEY, then each of KEYS."""
+
+
+def ends_in_zeros(view: memoryview, end: int) -> bool:
+    """True when the byte before ``end`` is zero and only zeros follow.
+
+    Then the end of a record's properties, which no CRC covers, did not get onto the disk: records put
+    here never end in a zero (see :meth:`cometmq.store.turn.Turn.put`), and zeros follow only at the end of the log.
+    """
+    return view[end - 1] == 0 and not any(view[end : end + 8])
+
+
+def store_timestamp_of(view: memoryview) -> int:
+    """The store timestamp of a record."""
+    return int(_INT64.unpack_from(view, 68 if view[39] & BORNHOST_V6 else 56)[0])
+
+
+def read_log_record(
+    view: memoryview, at: int, offset: int, *, check_crc: bool, may_be_torn: bool = True
+) -> LogRecord | None:
+    """The record at byte ``at`` of ``view``, which is log offset ``offset``; ``None`` when it is not one.
+
+    :param may_be_torn: with ``check_crc``, whether zeros behind it may mean that it was not written whole.
+    """
+    room = len(view) - at
+    if room < MIN_RECORD_BYTES:
+        return None
+    size, magic, crc, queue_id, _flag, queue_offset, found_offset, sys_flag = _HEAD.unpack_from(view, at)
+    if magic != MESSAGE_MAGIC and magic != MESSAGE_MAGIC_V2:
+        return None
+    if size < MIN_RECORD_BYTES or size > room or found_offset != offset:
+        return None
+    if queue_id < 0 or not 0 <= queue_offset < MAX_QUEUE_OFFSET:
+        return None
+    store_at = at + (68 if sys_flag & BORNHOST_V6 else 56)
+    length_at = store_at + (40 if sys_flag & STOREHOST_V6 else 28)
+    end = at + size
+    if length_at + 4 > end:
+        return None
+    body_at = length_at + 4
+    body_end = body_at + _INT32.unpack_from(view, length_at)[0]
+    if body_end < body_at or body_end + 3 > end:
+        return None
+    if magic == MESSAGE_MAGIC:
+        topic_at = body_end + 1
+        topic_end = topic_at + view[body_end]
+    else:
+        topic_at = body_end + 2
+        topic_end = topic_at + _INT16.unpack_from(view, body_end)[0]
+    if topic_end < topic_at or topic_end + 2 > end:
+        return None
+    if topic_end + 2 + _INT16.unpack_from(view, topic_end)[0] != end:
+        return None
+    if check_crc:
+        if crc32(view[body_at:body_end]) & CRC_MASK != crc:
+            return None
+        if may_be_torn and end > topic_end + 2 and ends_in_zeros(view, end):
+            return None  # properties, which no CRC covers, that end in zeros with zeros behind: not written whole
+    try:
+        topic = str(view[topic_at:topic_end], "utf-8")
+        if not is_stored_topic(topic):
+            return None
+    except UnicodeDecodeError:
+        return None
+    tag, keys = _tag_and_keys(bytes(view[topic_end + 2 : end]))
+    return LogRecord(
+        offset,
+        size,
+        topic,
+        queue_id,
+        queue_offset,
+        sys_flag,
+        _INT64.unpack_from(view, store_at)[0],
+        tags_code(tag),
+        keys,
+    )
+
+
+@lru_cache(maxsize=4096)
+def is_stored_topic(topic: str) -> bool:
+    """True when a name found on disk can be a topic's: RocketMQ 5 has some of up to 255 characters (magic V2)."""
+    parts = (topic[at : at + MAX_TOPIC_CHARS] for at in range(0, max(len(topic), 1), MAX_TOPIC_CHARS))
+    return len(topic) <= MAX_STORED_TOPIC_CHARS and all(check_topic(part) is None for part in parts)
+
+
+def _tag_and_keys(properties: bytes) -> tuple[str | None, list[str]]:
+    """The properties that index and units need; bytes that are no UTF-8 are replaced, as Java does it."""
+    tag: str | None = None
+    unique = ""
+    keys: list[str] = []
+    for piece in properties.split(b"\x02"):
+        if piece.startswith(b"TAGS\x01"):
+            tag = piece[5:].decode(errors="replace") or tag
+        elif piece.startswith(b"KEYS\x01"):
+            keys = [key for key in piece[5:].decode(errors="replace").split(" ") if key] or keys
+        elif piece.startswith(b"UNIQ_KEY\x01"):
+            unique = piece[9:].decode(errors="replace") or unique
+    return tag, [unique, *keys] if unique else keys
+
+
+def record_at(log: CommitLog, offset: int) -> LogRecord | None:
+    """The record at log offset ``offset``, its CRC unchecked; ``None`` when none stands there."""
+    segment = log.segment_at(offset)
+    return read_log_record(segment.view, offset - segment.start, offset, check_crc=False) if segment else None
+
+
+def first_record(log: CommitLog, offset: int) -> LogRecord | None:
+    """The record at ``offset``, or at the beginning of the next file where a filler stands there."""
+    while (segment := log.segment_at(offset)) is not None and is_filler(segment, offset - segment.start):
+        offset = segment.end
+    return record_at(log, offset)
+
+
+def walk(log: CommitLog, start: int, end: int) -> Iterator[tuple[int, memoryview]]:
+    """Log offset and bytes of each record from the one at ``start`` on, below ``end``; nothing is checked.
+
+    The views stay valid. May run on another thread than the loop's.
+    """
+    at = start
+    while at < end and (segment := log.segment_at(at)) is not None and segment.start <= at:
+        view = segment.view
+        limit = min(segment.end, end) - segment.start
+        byte = at - segment.start
+        while byte + MIN_RECORD_BYTES <= limit:
+            size, magic = SIZE_MAGIC.unpack_from(view, byte)
+            if magic == BLANK_MAGIC or not MIN_RECORD_BYTES <= size <= limit - byte:
+                break
+            yield segment.start + byte, view[byte : byte + size]
+            byte += size
+        at = segment.end
+
+
+def prepared_offsets(log: CommitLog, start: int) -> Iterator[tuple[int, int]]:
+    """Log offset and PREPAREDTRANSACTIONOFFSET of each committed message from the record at ``start`` on.
+
+    It is asked for after a crash, when op messages may be missing.
+    """
+    for offset, view in walk(log, start, log.position):
+        sys_flag = _INT32.unpack_from(view, 36)[0]
+        if sys_flag & TRANSACTION_MASK == TRANSACTION_COMMIT:
+            hosts = (12 if sys_flag & BORNHOST_V6 else 0) + (12 if sys_flag & STOREHOST_V6 else 0)
+            yield offset, _INT64.unpack_from(view, 76 + hosts)[0]

@@ -1,0 +1,1 @@
+"""ConsumeQueue: units of 20 bytes for each queue, and reading by them."""

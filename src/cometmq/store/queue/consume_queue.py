@@ -1,0 +1,368 @@
+"""ConsumeQueue: one queue of one topic, with a 20-byte unit for each message.
+
+A unit is ``int64 log offset, int32 size, int64 tags code``; unit n stands at byte n x 20 of a sequence of
+files of one size. Units of the running turn and those not yet written stay in ``pending``; they are
+readable from there at once and are written to the files in blocks: after a crash recovery makes them again.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from collections import deque
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from cometmq.limits import MAX_TOPIC_CHARS
+from cometmq.store.config import CQ_UNIT_BYTES
+from cometmq.store.disk import Disk, open_file, replace_whole
+from cometmq.store.log.mapped_file import clear_from, file_name, first_data
+from cometmq.store.log.record_scan import LogRecord
+
+UNIT: Final = struct.Struct(">qiq")
+UNIT_DTYPE: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags", ">i8")])
+BLANK_UNIT: Final = UNIT.pack(0, 0x7FFFFFFF, 0)
+"""Fills the units below the first one of a queue that does not begin at 0."""
+BLANK_SIZE: Final = 0x7FFFFFFF
+MAX_QUEUE_ID: Final = 0x7FFFFFFF
+_BLANK_UNITS: Final = 4_096
+"""Blank units that are looked through at once."""
+
+
+class MappedFiles:
+    """The mappings of queue files: when there are too many, the one that was made first is given up.
+
+    Each holds a descriptor, since Python's ``mmap`` keeps a copy of its file's. Slices that are out stay readable,
+    and a file that is needed again is mapped again.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._made: deque[tuple[dict[int, memoryview], int]] = deque()
+
+    def add(self, views: dict[int, memoryview], start: int) -> None:
+        """Count a mapping that was entered in ``views`` at ``start``."""
+        self._made.append((views, start))
+        if len(self._made) > self._most:
+            views, start = self._made.popleft()
+            views.pop(start, None)
+
+
+class ConsumeQueue:
+    """One queue: names in bytes as records need them, offsets, and the units.
+
+    ``next_offset`` is the offset that the next message gets; ``committed`` is the offset up to which
+    messages can be read; the messages between belong to the turn that is being put together.
+    """
+
+    __slots__ = (
+        "_mapped",
+        "_views",
+        "_written",
+        "committed",
+        "delay_ms",
+        "directory",
+        "dirty",
+        "file_size",
+        "files",
+        "index_prefix",
+        "key",
+        "known_from",
+        "lost",
+        "min_logical",
+        "next_offset",
+        "pending",
+        "queue_id",
+        "record_middle",
+        "topic",
+        "topic_bytes",
+        "unsynced",
+    )
+
+    def __init__(
+        self, topic: str, queue_id: int, directory: Path, file_size: int, mapped: MappedFiles, delay_ms: int = 0
+    ) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.key = (topic, queue_id)
+        self.topic_bytes = topic.encode()
+        length = len(self.topic_bytes)
+        self.record_middle = bytes((length,)) + self.topic_bytes if length <= MAX_TOPIC_CHARS else b""
+        """The length and bytes of the topic, as they stand in a record; empty for a topic of RocketMQ 5 that is too
+        long for a record that can be put."""
+        self.index_prefix = topic + "#"
+        self.delay_ms = delay_ms
+        """In the schedule topic: the tags code of a unit is the store timestamp plus this."""
+        self.next_offset = 0
+        self.committed = 0
+        self.min_logical = 0
+        self.known_from = 0
+        """Units from this offset on were appended by this process, after their records."""
+        self.lost: set[int] = set()
+        """Offsets whose units lead nowhere, and whose records were not found."""
+        self.pending = bytearray()
+        self.dirty = False
+        """True while the queue is in the list of those with pending units."""
+        self.unsynced: set[int] = set()
+        """Files written since the last checkpoint."""
+        self.directory = directory
+        self.file_size = file_size
+        """Bytes of one file."""
+        self._written = 0
+        self.files: list[int] = []
+        """The files' first bytes, ascending."""
+        self._views: dict[int, memoryview] = {}
+        self._mapped = mapped
+
+    # --- offsets ------------------------------------------------------------------------------
+    def min_offset(self) -> int:
+        """The first offset that can be read."""
+        return self.min_logical
+
+    def max_offset(self) -> int:
+        """The offset after the last message that can be read."""
+        return self.committed
+
+    @property
+    def file_units(self) -> int:
+        """Units of one file."""
+        return self.file_size // CQ_UNIT_BYTES
+
+    @property
+    def first_stored(self) -> int:
+        """The first offset that has a place in the files."""
+        return self.files[0] // CQ_UNIT_BYTES if self.files else self._written
+
+    def open_at(self, files: list[int], max_offset: int) -> None:
+        """Take over existing files, with units up to ``max_offset``."""
+        self.files = files
+        self._views.clear()
+        self.lost.clear()
+        self.pending.clear()
+        self.next_offset = self.committed = self._written = self.known_from = max_offset
+        self.min_logical = self.first_stored
+
+    # --- reading ------------------------------------------------------------------------------
+    def units(self, offset: int, count: int) -> bytes | memoryview:
+        """The bytes of up to ``count`` units from ``offset`` on, at most to the end of one file.
+
+        Empty when none is readable there.
+        """
+        count = min(count, self.committed - offset)
+        written = self._written
+        if count <= 0 or offset < 0:
+            return b""
+        if offset >= written:
+            at = (offset - written) * CQ_UNIT_BYTES
+            return bytes(self.pending[at : at + count * CQ_UNIT_BYTES])
+        byte = offset * CQ_UNIT_BYTES
+        start = byte - byte % self.file_size
+        view = self._views.get(start)
+        if view is None:
+            view = self._map(start)
+            if view is None:
+                return b""
+        at = byte - start
+        if offset + count <= written:
+            return view[at : at + count * CQ_UNIT_BYTES]
+        stored = view[at : at + (written - offset) * CQ_UNIT_BYTES]
+        if at + count * CQ_UNIT_BYTES > self.file_size:
+            return stored
+        return bytes(stored) + self.pending[: (offset + count - written) * CQ_UNIT_BYTES]
+
+    def unit(self, offset: int) -> tuple[int, int, int] | None:
+        """``(log offset, size, tags code)`` of one unit."""
+        raw = self.units(offset, 1)
+        return UNIT.unpack(raw) if len(raw) == CQ_UNIT_BYTES else None
+
+    def tags_code_of(self, record: LogRecord) -> int:
+        """The tags code of the record's unit."""
+        return record.store_timestamp + self.delay_ms if self.delay_ms else record.tags_code
+
+    def _map(self, start: int) -> memoryview | None:
+        if start not in self.files:
+            return None
+        try:
+            with open_file(self.directory / file_name(start), os.O_RDONLY) as fd:
+                view = memoryview(mmap.mmap(fd, self.file_size, mmap.MAP_SHARED, mmap.PROT_READ))
+        except FileNotFoundError:
+            return None
+        self._views[start] = view
+        self._mapped.add(self._views, start)
+        return view
+
+    def offset_of_log(self, log_offset: int) -> int:
+        """The first offset whose record stands at ``log_offset`` or behind it (blank units do not)."""
+        low, high = self.first_stored, self.committed
+        if low < high and self._last_real(low, low)[1] >= log_offset:
+            return low
+        while low < high:
+            middle = (low + high) // 2
+            place, found = self._last_real(low, middle)
+            if found < log_offset:
+                low = middle + 1
+            else:
+                high = place
+        while low > self.first_stored and self._is_junk(low - 1, log_offset):
+            low -= 1
+        return low
+
+    def _is_junk(self, offset: int, log_offset: int) -> bool:
+        """True when a unit in front of the first one to keep is neither blank nor older: its record may exist."""
+        unit = self.unit(offset)
+        return unit is not None and unit[1] != BLANK_SIZE and not (unit[1] > 0 and 0 <= unit[0] < log_offset)
+
+    def _last_real(self, low: int, at: int) -> tuple[int, int]:
+        """The last offset from ``low`` to ``at`` whose unit can be one, and where that leads; -1 for none.
+
+        Blank ones cannot, nor those that lead behind where the next one does.
+        """
+        while True:
+            first = max(low, at - at % self.file_units, at - _BLANK_UNITS)
+            units = np.frombuffer(self.units(first, at + 2 - first), UNIT_DTYPE)
+            offsets = units["offset"].astype(np.int64)
+            real = (units["size"] > 0) & (units["size"] != BLANK_SIZE) & (offsets >= 0)
+            real[:-1] &= (offsets[:-1] < offsets[1:]) | ~real[1:]
+            real[1:] &= (offsets[:-1] < offsets[1:]) | ~real[:-1]
+            hits = np.flatnonzero(real[: at + 1 - first])
+            if len(hits):
+                return first + int(hits[-1]), int(offsets[hits[-1]])
+            if first == low:
+                return low, -1
+            at = first - 1
+
+    # --- writing ------------------------------------------------------------------------------
+    def undo_turn(self) -> None:
+        """Forget the units put since the last commit."""
+        self.next_offset = self.committed
+        del self.pending[(self.committed - self._written) * CQ_UNIT_BYTES :]
+
+    def undo_from(self, log_offset: int) -> None:
+        """Forget the units put since the last commit whose records stand at ``log_offset`` or behind it."""
+        while self.next_offset > self.committed and UNIT.unpack(self.pending[-CQ_UNIT_BYTES:])[0] >= log_offset:
+            del self.pending[-CQ_UNIT_BYTES:]
+            self.next_offset -= 1
+
+    def write_pending(self, disk: Disk) -> None:
+        """Write the committed units that only memory holds into the files.
+
+        :raises OSError: they could not be written; they stay readable from memory.
+        """
+        count = self.committed - self._written
+        if count > 0:
+            self.write_units(disk, self._written, bytes(self.pending[: count * CQ_UNIT_BYTES]))
+            del self.pending[: count * CQ_UNIT_BYTES]
+            self._written += count
+
+    def keep_pending(self, units: bytearray) -> None:
+        """Take units from recovery that could not be written; they follow those in the files."""
+        self.pending = units
+        self.next_offset = self.committed = self.known_from = self._written + len(units) // CQ_UNIT_BYTES
+
+    def write_units(self, disk: Disk, offset: int, units: bytes) -> None:
+        """Write units from ``offset`` on; files are made where needed. Blank ones are before the first of a queue.
+
+        :raises OSError: they could not be written.
+        """
+        at = 0
+        byte = offset * CQ_UNIT_BYTES
+        if not self.files and offset:
+            self._write(disk, byte - byte % self.file_size, 0, BLANK_UNIT * (offset % self.file_units))
+        while at < len(units):
+            start = byte - byte % self.file_size
+            part = units[at : at + start + self.file_size - byte]
+            self._write(disk, start, byte - start, part)
+            self.unsynced.add(start)
+            at += len(part)
+            byte += len(part)
+
+    def begin_behind(self, disk: Disk, offset: int, last: bytes) -> None:
+        """Let a queue without files and messages begin at ``offset``, on disk too, behind the unit ``last``.
+
+        :raises OSError: it could not be written.
+        """
+        self.write_units(disk, offset - 1, last)
+        self.open_at(self.files, offset)
+
+    def _write(self, disk: Disk, start: int, at: int, data: bytes) -> None:
+        is_new = start not in self.files
+        if is_new:
+            self.directory.mkdir(parents=True, exist_ok=True)
+        with open_file(self.directory / file_name(start), os.O_RDWR | (os.O_CREAT if is_new else 0)) as fd:
+            if is_new:
+                os.ftruncate(fd, self.file_size)
+                self.files.append(start)
+                self.files.sort()
+            disk.write(fd, data, at)
+
+    def replace_file(self, disk: Disk, start: int, content: bytes) -> None:
+        """Put a file with other units in the place of one; it survives a power cut. Used when opening only.
+
+        :raises OSError: it could not be written; the old one is then still there.
+        """
+        replace_whole(self.directory / file_name(start), content, disk)
+        self._views.pop(start, None)
+
+    def cut(self, offset: int) -> bool:
+        """Make ``offset`` the end: bytes behind it become zero, whole files behind it are deleted.
+
+        Returns whether anything but zeros was there. Used by recovery only.
+        """
+        byte = offset * CQ_UNIT_BYTES
+        found = False
+        for start in list(self.files):
+            if start + self.file_size <= byte:
+                continue
+            path = self.directory / file_name(start)
+            self._views.pop(start, None)
+            keep = max(0, byte - start)
+            found = _clear_if_used(path, keep, self.file_size) or found
+            if keep == 0 and start != self.files[0]:
+                path.unlink()
+                self.files.remove(start)
+            else:
+                self.unsynced.add(start)
+        self.open_at(self.files, offset)
+        return found
+
+    def remove_files_below(self, log_min: int) -> int:
+        """Delete the files whose units all lie below ``log_min``, never the last; returns how many."""
+        removed = 0
+        while len(self.files) > 1:
+            last = self.unit(self.files[1] // CQ_UNIT_BYTES - 1)
+            if last is None or (last[1] != BLANK_SIZE and last[0] >= log_min):
+                break
+            start = self.files.pop(0)
+            self._views.pop(start, None)
+            self.unsynced.discard(start)
+            (self.directory / file_name(start)).unlink(missing_ok=True)
+            removed += 1
+        return removed
+
+    def forget(self) -> None:
+        """Begin again at offset 0, after the files were deleted with the topic."""
+        self.unsynced.clear()
+        self.dirty = False
+        self.open_at([], 0)
+
+    def sync(self, disk: Disk, starts: list[int]) -> None:
+        """Flush files (called in a thread).
+
+        :raises OSError: a file could not be flushed.
+        """
+        for start in starts:
+            with suppress(FileNotFoundError), open_file(self.directory / file_name(start)) as fd:
+                disk.flush(fd)  # of a file that is not deleted meanwhile, with its topic or by retention
+
+
+def _clear_if_used(path: Path, at: int, size: int) -> bool:
+    """Clear a file from ``at`` on when something stands there, and say so."""
+    with open_file(path, os.O_RDONLY) as fd:
+        used = first_data(fd, at, size) < size
+    if used:
+        clear_from(path, at, size)
+    return used

@@ -1,0 +1,334 @@
+"""Reading a queue: units to slices of the log, no record decoded (``DefaultMessageStore.getMessage``).
+
+Neighbouring records become one slice; the compiled core copies few bytes of records into one piece instead. Units that
+this process did not append itself are compared with the record they promise, so that bytes which are no records never
+leave the store. One that is damaged is mended from the log, once (:mod:`cometmq.store.queue.units`).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from cometmq.core import CORE
+from cometmq.message.record import MIN_RECORD_BYTES
+from cometmq.store.config import CQ_UNIT_BYTES
+from cometmq.store.log.commit_log import CommitLog
+from cometmq.store.log.record_scan import store_timestamp_of
+from cometmq.store.queue.consume_queue import BLANK_SIZE, UNIT, UNIT_DTYPE, ConsumeQueue
+from cometmq.store.queue.units import leads_to_record, matches_unit, restore_units
+
+CHOOSE_UNITS_MIN: Final = 64
+"""From this number of units on a ``Chooser`` is asked; below, looking at each one is faster."""
+CHOOSE_UNITS_MAX: Final = 8_192
+"""Units that a ``Chooser`` is offered at once."""
+FILTER_SCAN_UNITS_MIN: Final = 16_000 // CQ_UNIT_BYTES
+"""Units that one filtered read looks at, at least (Apache: max(16000 bytes, 20 per message asked))."""
+_VECTOR_UNITS_MIN: Final = 24
+"""From this number of units on numpy finds the matching tags faster than a loop."""
+DEFAULT_MAX_BYTES: Final = 256 * 1024
+COPIED_BYTES_MAX: Final = 64 * 1024
+"""Up to so many bytes of records are copied, where Python would send slices of the log: an answer of this size is sent
+as one piece."""
+
+Ints = npt.NDArray[np.int64]
+
+
+class GetMessageStatus(enum.Enum):
+    """The result of a read, with RocketMQ's names."""
+
+    FOUND = 0
+    NO_MATCHED_MESSAGE = 1
+    MESSAGE_WAS_REMOVING = 2
+    OFFSET_FOUND_NULL = 3
+    OFFSET_OVERFLOW_BADLY = 4
+    OFFSET_OVERFLOW_ONE = 5
+    OFFSET_TOO_SMALL = 6
+    NO_MATCHED_LOGIC_QUEUE = 7
+    NO_MESSAGE_IN_QUEUE = 8
+
+
+class GetResult(msgspec.Struct):
+    """The answer to one read: ``chunks`` are pieces of the log, in order, holding ``count`` records."""
+
+    status: GetMessageStatus
+    next_begin_offset: int
+    min_offset: int
+    max_offset: int
+    chunks: list[bytes | memoryview] = []
+    count: int = 0
+    size: int = 0
+    log_offset: int = -1
+    """The log offset that the last unit looked at leads to."""
+
+
+Predicate = Callable[[memoryview], bool]
+Chooser = Callable[[ConsumeQueue, int, int, int], tuple[list[int], int]]
+"""Called with a queue, an offset, the offset to stop at, and how many messages are wanted at most; gives the offsets
+of those, ascending, and the offset to look on from. No predicate looks at them again."""
+
+
+def get_message(
+    log: CommitLog,
+    queue: ConsumeQueue,
+    offset: int,
+    max_messages: int,
+    tag_codes: frozenset[int] | None,
+    predicate: Predicate | None,
+    max_bytes: int,
+    choose: Chooser | None = None,
+) -> GetResult:
+    """Read up to ``max_messages`` records from ``offset`` on; see :meth:`MessageStore.get_message`."""
+    low = queue.min_logical
+    high = queue.committed
+    if not low <= offset < high:
+        return _outside(offset, low, high)
+    if max_messages < 1:
+        max_messages = 1
+    if CORE is not None and predicate is None and choose is None and offset >= queue.known_from:
+        found = _copied(log, queue, offset, max_messages, tag_codes, max_bytes)
+        if found is not None:
+            return found
+    if tag_codes is None and predicate is None:
+        raw = queue.units(offset, max_messages)
+        units: Iterable[tuple[int, int, int]] = UNIT.iter_unpack(raw)
+        next_offset = offset + len(raw) // CQ_UNIT_BYTES
+        positions: Iterable[int] = range(offset, next_offset)
+    elif choose is not None and high - offset >= CHOOSE_UNITS_MIN:
+        predicate = None
+        raw = queue.units(offset, CHOOSE_UNITS_MAX)
+        hits, next_offset = choose(queue, offset, offset + len(raw) // CQ_UNIT_BYTES, max_messages)
+        positions = hits
+        units = [UNIT.unpack_from(raw, (hit - offset) * CQ_UNIT_BYTES) for hit in hits]
+    else:
+        raw = queue.units(offset, max(FILTER_SCAN_UNITS_MIN, max_messages))
+        positions, units, next_offset = _matching(raw, offset, tag_codes, max_messages)
+    if not raw:
+        following = offset - offset % queue.file_units + queue.file_units
+        return GetResult(GetMessageStatus.OFFSET_FOUND_NULL, min(following, high), low, high)
+
+    chunks: list[bytes | memoryview] = []
+    count = 0
+    total = 0
+    start = -1
+    removed = False
+    verified_from = queue.known_from
+    run_start = run_end = run_limit = run_base = 0
+    run_view: memoryview | None = None
+    log_min = log.min_offset
+    position = log.position
+    for at, (start, size, _) in zip(positions, units, strict=True):
+        if count >= max_messages or (count and total + size > max_bytes):
+            next_offset = at
+            break
+        end = start + size
+        if start < log_min or size == BLANK_SIZE:
+            if at < verified_from and restore_units(log, queue, at):
+                return get_message(log, queue, offset, max_messages, tag_codes, predicate, max_bytes, choose)
+            removed = True
+            continue
+        if run_view is None or start < run_base or end > run_limit:
+            if run_view is not None and run_end > run_start:
+                chunks.append(run_view[run_start - run_base : run_end - run_base])
+            run_start = run_end = 0
+            segment = log.segment_at(start)
+            if segment is None or end > position or end > segment.end or size <= 0:
+                run_view = None
+                if at < verified_from and restore_units(log, queue, at):
+                    return get_message(log, queue, offset, max_messages, tag_codes, predicate, max_bytes, choose)
+                removed = True
+                continue
+            run_view = segment.view
+            run_base = segment.start
+            run_limit = min(segment.end, position)
+        if at < verified_from and not leads_to_record(run_view, start - run_base, start, size, queue, at):
+            if restore_units(log, queue, at):
+                return get_message(log, queue, offset, max_messages, tag_codes, predicate, max_bytes, choose)
+            continue
+        if predicate is not None and not predicate(run_view[start - run_base : end - run_base]):
+            continue
+        if start != run_end:
+            if run_end > run_start:
+                chunks.append(run_view[run_start - run_base : run_end - run_base])
+            run_start = start
+        run_end = end
+        count += 1
+        total += size
+    if run_view is not None and run_end > run_start:
+        chunks.append(run_view[run_start - run_base : run_end - run_base])
+    if count:
+        status = GetMessageStatus.FOUND
+    elif removed:
+        status = GetMessageStatus.MESSAGE_WAS_REMOVING
+    else:
+        status = GetMessageStatus.NO_MATCHED_MESSAGE
+    return GetResult(status, next_offset, low, high, chunks, count, total, start)
+
+
+def _copied(
+    log: CommitLog,
+    queue: ConsumeQueue,
+    offset: int,
+    max_messages: int,
+    tag_codes: frozenset[int] | None,
+    max_bytes: int,
+) -> GetResult | None:
+    """Read records by the compiled core; ``None`` when it leaves them to Python."""
+    raw = queue.units(offset, max_messages if tag_codes is None else max(FILTER_SCAN_UNITS_MIN, max_messages))
+    segment = log.segment_at(int.from_bytes(raw[:8], "big")) if raw else None
+    if segment is None:
+        return None
+    found = CORE.records(
+        raw,
+        None if tag_codes is None else list(tag_codes),
+        (segment.view, segment.start, log.min_offset, min(segment.end, log.position)),
+        (max_messages, max_bytes, COPIED_BYTES_MAX),
+    )
+    if found is None:
+        return None
+    records, count, looked_at, last = found
+    low, high = queue.min_logical, queue.committed
+    if not count:
+        return GetResult(GetMessageStatus.NO_MATCHED_MESSAGE, offset + looked_at, low, high, [], 0, 0, last)
+    return GetResult(GetMessageStatus.FOUND, offset + looked_at, low, high, [records], count, len(records), last)
+
+
+def _outside(offset: int, low: int, high: int) -> GetResult:
+    if high == 0:
+        return GetResult(GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)
+    if offset < low:
+        return GetResult(GetMessageStatus.OFFSET_TOO_SMALL, low, low, high)
+    if offset == high:
+        return GetResult(GetMessageStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
+    return GetResult(GetMessageStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
+
+
+def _matching(
+    raw: bytes | memoryview, offset: int, tag_codes: frozenset[int] | None, most: int
+) -> tuple[Iterable[int], Iterable[tuple[int, int, int]], int]:
+    """The offsets and units whose tags code is one of ``tag_codes``, and where to look on."""
+    end = offset + len(raw) // CQ_UNIT_BYTES
+    if tag_codes is None:
+        return range(offset, end), UNIT.iter_unpack(raw), end
+    if len(raw) < _VECTOR_UNITS_MIN * CQ_UNIT_BYTES:
+        found = [(at, unit) for at, unit in enumerate(UNIT.iter_unpack(raw), offset) if unit[2] in tag_codes]
+        return [at for at, _ in found], [unit for _, unit in found], end
+    units = np.frombuffer(raw, UNIT_DTYPE)
+    codes = units["tags"]
+    if len(tag_codes) == 1:
+        hits = np.flatnonzero(codes == next(iter(tag_codes)))
+    else:
+        hits = np.flatnonzero(np.isin(codes, np.fromiter(tag_codes, ">i8", len(tag_codes))))
+    if len(hits) > most:
+        end = offset + int(hits[most])
+        hits = hits[:most]
+    return (hits + offset).tolist(), units[hits].tolist(), end
+
+
+# --- time -------------------------------------------------------------------------------------
+def store_time(log: CommitLog, queue: ConsumeQueue, offset: int) -> int:
+    """The store timestamp of the message at ``offset`` (ms), -1 when it cannot be read."""
+    unit = queue.unit(offset)
+    if unit is None or unit[1] == BLANK_SIZE:
+        return -1
+    view = log.view(unit[0], unit[1])
+    if view is None or not matches_unit(view, unit[0], unit[1], queue, offset):
+        return -1
+    return store_timestamp_of(view)
+
+
+def offset_by_time(log: CommitLog, queue: ConsumeQueue, timestamp: int) -> int:
+    """The offset whose store timestamp is nearest to ``timestamp``, as RocketMQ 4.9 answers it.
+
+    An exact hit wins; of two neighbours equally near the earlier one. Before the first message: the
+    first; after the last: the last message, not the end of the queue. An empty queue: 0.
+    """
+    low, high = _file_by_time(log, queue, timestamp)
+    before: tuple[int, int] | None = None
+    after: tuple[int, int] | None = None
+    while low <= high:
+        middle = (low + high) // 2
+        stored = store_time(log, queue, middle)
+        if stored == timestamp:
+            return middle
+        if stored > timestamp:
+            high = middle - 1
+            after = (stored, middle)
+        else:
+            low = middle + 1
+            if stored >= 0:
+                before = (stored, middle)
+    if before is None:
+        return 0 if after is None else after[1]
+    if after is None or timestamp - before[0] <= after[0] - timestamp:
+        return before[1]
+    return after[1]
+
+
+def _file_by_time(log: CommitLog, queue: ConsumeQueue, timestamp: int) -> tuple[int, int]:
+    """First and last offset of the first queue file whose last message is not older than ``timestamp``."""
+    low = queue.min_logical
+    last = queue.committed - 1
+    while True:
+        file_last = low - low % queue.file_units + queue.file_units - 1
+        if file_last >= last:
+            return low, last
+        if store_time(log, queue, file_last) >= timestamp:
+            return low, file_last
+        low = file_last + 1
+
+
+# --- many records ------------------------------------------------------------------------------
+class UnitRun(NamedTuple):
+    """Units whose records are in one log file."""
+
+    numbers: Ints
+    """The numbers of the units, counted from the first one asked for."""
+    view: memoryview
+    base: int
+    """Log offset of the first byte of ``view``."""
+    at: Ints
+    """The bytes of ``view`` at which their records begin."""
+    sizes: Ints
+
+
+def unit_runs(log: CommitLog, queue: ConsumeQueue, offset: int, count: int) -> tuple[list[UnitRun], Ints]:
+    """The runs of up to ``count`` units from ``offset`` on, and the log offsets of the units that were read.
+
+    At most the units of one queue file are read. Those whose records cannot be read are in no run. Nothing
+    but the place of a record is checked.
+    """
+    units = np.frombuffer(queue.units(offset, count), UNIT_DTYPE)
+    starts: Ints = units["offset"].astype(np.int64)
+    sizes: Ints = units["size"].astype(np.int64)
+    ends = starts + sizes
+    if len(starts) and (run := _only_run(log, starts, sizes, ends)):
+        return [run], starts
+    readable = (starts >= log.min_offset) & (ends <= log.position) & (sizes >= MIN_RECORD_BYTES) & (sizes != BLANK_SIZE)
+    numbers = readable.nonzero()[0]
+    runs: list[UnitRun] = []
+    while len(numbers):
+        segment = log.segment_at(int(starts[numbers[0]]))
+        if segment is None:
+            return runs, starts
+        inside = (starts[numbers] >= segment.start) & (starts[numbers] < segment.end)
+        mine = numbers[inside]
+        mine = mine[ends[mine] <= segment.end]
+        runs.append(UnitRun(mine, segment.view, segment.start, starts[mine] - segment.start, sizes[mine]))
+        numbers = numbers[~inside]
+    return runs, starts
+
+
+def _only_run(log: CommitLog, starts: Ints, sizes: Ints, ends: Ints) -> UnitRun | None:
+    """The run of all units, ``None`` when there are more, or units whose records cannot be read."""
+    segment = log.segment_at(int(starts[0]))
+    if segment is None or int(sizes.min()) < MIN_RECORD_BYTES or int(sizes.max()) == BLANK_SIZE:
+        return None
+    if int(starts.min()) < max(segment.start, log.min_offset) or int(ends.max()) > min(segment.end, log.position):
+        return None
+    return UnitRun(np.arange(len(starts)), segment.view, segment.start, starts - segment.start, sizes)

@@ -1,0 +1,157 @@
+"""Units compared with the records they lead to, and damaged ones mended from the log.
+
+A store that was stopped cleanly opens without a look at all its units, so the first reader finds damage in the
+middle of a queue's file. Between the records of the sound units around it the log is searched for those of the queue.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from typing import Final
+
+from cometmq.limits import UNIT_SEARCH_BYTES, UNIT_SEARCH_UNITS
+from cometmq.message.record import BLANK_MAGIC, MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_RECORD_BYTES
+from cometmq.message.sysflag import BORNHOST_V6, STOREHOST_V6
+from cometmq.store.disk import Disk
+from cometmq.store.log.commit_log import CommitLog
+from cometmq.store.log.log_reader import places_with_magic
+from cometmq.store.log.mapped_file import MappedFile
+from cometmq.store.log.record_scan import IDENTITY, NO_QUEUE_OFFSET, ends_in_zeros, read_log_record
+from cometmq.store.queue.consume_queue import BLANK_SIZE, UNIT, ConsumeQueue
+
+_log = logging.getLogger(__name__)
+_identity: Final = IDENTITY.unpack_from
+_INT32: Final = struct.Struct(">i")
+_INT16: Final = struct.Struct(">h")
+
+
+def matches_unit(view: memoryview, offset: int, size: int, queue: ConsumeQueue, queue_offset: int) -> bool:
+    """True when the ``size`` bytes ``view`` at log offset ``offset`` are the record that a unit of ``queue`` names.
+
+    Its identity and its lengths are compared; the reader of the record compares the body with its CRC.
+    """
+    if len(view) < MIN_RECORD_BYTES:
+        return False
+    found_size, magic, queue_id, found_queue_offset, found_offset, sys_flag = _identity(view)
+    if (
+        found_size != size
+        or found_offset != offset
+        or found_queue_offset != queue_offset
+        or queue_id != queue.queue_id
+        or sys_flag & NO_QUEUE_OFFSET
+        or (magic != MESSAGE_MAGIC and magic != MESSAGE_MAGIC_V2)
+    ):
+        return False
+    length_at = (68 if sys_flag & BORNHOST_V6 else 56) + (40 if sys_flag & STOREHOST_V6 else 28)
+    if length_at + 4 > size:
+        return False
+    body_end = length_at + 4 + int(_INT32.unpack_from(view, length_at)[0])
+    topic_at = body_end + (1 if magic == MESSAGE_MAGIC else 2)
+    topic_end = topic_at + len(queue.topic_bytes)
+    if body_end < length_at or topic_end + 2 > size or view[topic_at:topic_end] != queue.topic_bytes:
+        return False
+    return topic_end + 2 + int(_INT16.unpack_from(view, topic_end)[0]) == size
+
+
+def has_properties(view: memoryview, queue: ConsumeQueue) -> bool:
+    """True when a record of ``queue`` that :func:`matches_unit` accepted has properties."""
+    sys_flag = view[39]
+    length_at = (68 if sys_flag & BORNHOST_V6 else 56) + (40 if sys_flag & STOREHOST_V6 else 28)
+    topic_head = 1 if int(_INT32.unpack_from(view, 4)[0]) == MESSAGE_MAGIC else 2
+    return len(view) > length_at + 6 + int(_INT32.unpack_from(view, length_at)[0]) + topic_head + len(queue.topic_bytes)
+
+
+def leads_to_record(view: memoryview, at: int, offset: int, size: int, queue: ConsumeQueue, queue_offset: int) -> bool:
+    """True when a unit leads to its record at byte ``at`` of ``view``, whole as far as can be seen without its CRC."""
+    end = at + size
+    if not matches_unit(view[at:end], offset, size, queue, queue_offset):
+        return False
+    return not ends_in_zeros(view, end) or not has_properties(view[at:end], queue)
+
+
+def restore_units(log: CommitLog, queue: ConsumeQueue, at: int) -> bool:
+    """Mend the unit at offset ``at`` and the damaged ones beside it; whether it leads to its record again."""
+    if at in queue.lost:
+        return False
+    first, start = at, log.min_offset
+    while first > queue.min_logical:
+        end = _record_end(log, queue, first - 1)
+        if end:
+            start = end
+            break
+        first -= 1
+        if at - first > UNIT_SEARCH_UNITS:
+            break
+    last, end = at + 1, log.position
+    while last < queue.known_from and last - at <= UNIT_SEARCH_UNITS:
+        if _record_end(log, queue, last):
+            unit = queue.unit(last)
+            assert unit is not None
+            end = unit[0]
+            break
+        last += 1
+    found = _search(log, queue, range(first, last), start, min(end, start + UNIT_SEARCH_BYTES))
+    queue.lost.update(offset for offset in range(first, last) if offset not in found)
+    try:
+        for offset, unit_bytes in found.items():
+            queue.write_units(Disk(), offset, unit_bytes)
+    except OSError as error:
+        _log.warning("units of %s/%d cannot be mended: %s", queue.topic, queue.queue_id, error)
+        queue.lost.add(at)
+        return False
+    if found:
+        _log.warning("consumequeue/%s/%d: %d damaged units were mended", queue.topic, queue.queue_id, len(found))
+    return at in found
+
+
+def _record_end(log: CommitLog, queue: ConsumeQueue, offset: int) -> int:
+    """The end of the record that a unit leads to; 0 when it leads to none."""
+    unit = queue.unit(offset)
+    if unit is None or unit[1] <= 0 or unit[1] == BLANK_SIZE or unit[0] < log.min_offset:
+        return 0
+    segment = log.segment_at(unit[0])
+    end = unit[0] + unit[1]
+    if segment is None or end > min(segment.end, log.position):
+        return 0
+    sound = leads_to_record(segment.view, unit[0] - segment.start, unit[0], unit[1], queue, offset)
+    return end if sound else 0
+
+
+def _next_record(segment: MappedFile, start: int, limit: int) -> int:
+    """The next byte at which a record stands, behind damage; ``limit`` when there is none."""
+    for at in places_with_magic(segment.fd, segment.view, start, limit):
+        if read_log_record(segment.view, at, segment.start + at, check_crc=False) is not None:
+            return at
+    return limit
+
+
+def _search(log: CommitLog, queue: ConsumeQueue, wanted: range, start: int, end: int) -> dict[int, bytes]:
+    """The units of the records of ``queue`` between two places of the log, by queue offset."""
+    found: dict[int, bytes] = {}
+    at = start
+    while at < end and (segment := log.segment_at(at)) is not None:
+        view = segment.view
+        byte = at - segment.start
+        limit = min(segment.end, end, log.position) - segment.start
+        before = byte
+        while byte + MIN_RECORD_BYTES <= limit:
+            size, magic, queue_id, queue_offset, place, _ = _identity(view, byte)
+            offset = segment.start + byte
+            if place != offset or not MIN_RECORD_BYTES <= size <= limit - byte:
+                if magic == BLANK_MAGIC:
+                    break
+                byte = before = _next_record(segment, before + 1, limit)
+                continue
+            before = byte
+            if (
+                queue_id == queue.queue_id
+                and queue_offset in wanted
+                and leads_to_record(view, byte, offset, size, queue, queue_offset)
+            ):
+                record = read_log_record(view, byte, offset, check_crc=False)
+                if record is not None:
+                    found[queue_offset] = UNIT.pack(offset, size, queue.tags_code_of(record))
+            byte += size
+        at = segment.end
+    return found

@@ -1,0 +1,138 @@
+"""Damages: what recovery does with the damaged parts of the log that hold no record (see :mod:`log_reader`).
+
+A damaged part is first copied into the quarantine. Then records take its place that every reader skips: a slave, the
+tools, Apache, which would otherwise end its log there and cut off all that follows. They are of the kind that ends a
+transaction by a rollback, since neither system gives those a place in a queue or in the index, and consist of zeros.
+Where it is known whose message was damaged, its record keeps topic, queue and both offsets, so that the queue's unit
+goes on leading somewhere. At the end of a file the filler takes its place. Where the copy cannot be made, the part
+stays as it is and is passed over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from cometmq.message.record import END_FILE_MIN_BLANK_BYTES, MIN_RECORD_BYTES, encode_record
+from cometmq.message.sysflag import TRANSACTION_ROLLBACK
+from cometmq.store.disk import Disk
+from cometmq.store.log.commit_log import CommitLog, filler
+from cometmq.store.log.log_reader import DamagedPart
+from cometmq.store.log.mapped_file import MappedFile
+from cometmq.store.recovery.load import Findings, is_zero
+
+_NO_HOST: Final = bytes(8)
+_NO_TOPIC: Final = "DAMAGED"
+"""The topic of a record that takes the place of an unknown one."""
+_MAX_BYTES: Final = 4 << 20
+"""The largest such record: what Apache takes for a message by default."""
+_MAX_LINES: Final = 5
+"""Damages that are reported one by one."""
+
+
+class Owner(NamedTuple):
+    """The topic, queue and offset that a damaged record shows."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+
+
+class Place(NamedTuple):
+    """The place of a record that a unit of a lost message may lead to."""
+
+    offset: int
+    size: int
+
+
+class Damages:
+    """All damaged parts that one opening finds."""
+
+    def __init__(self, log: CommitLog, disk: Disk, findings: Findings) -> None:
+        self._log = log
+        self._disk = disk
+        self._findings = findings
+        self._reported = 0
+        self._more = 0
+        self._more_bytes = 0
+
+    def mend(self, part: DamagedPart, owner: Owner | None, timestamp: int) -> list[Place]:
+        """Set a damaged part aside; return the records that take its place, which readers pass over."""
+        segment = self._log.segment_at(part.start)
+        assert segment is not None
+        start, end = part.start - segment.start, part.end - segment.start
+        try:
+            kept = self._findings.keep_part(segment.path, start, end)
+            places = self._replace(part, owner, timestamp)
+        except OSError as error:
+            self._report(part, f"cannot be set aside ({error.strerror}) and stays as it is")
+            return [Place(part.start, part.end - part.start)]
+        self._report(part, f"set aside as {self._findings.name(kept)}" if kept is not None else "all zeros")
+        return places
+
+    def fill(self, segments: Iterable[MappedFile]) -> None:
+        """Make files that are all zeros readable for everyone: as fillers or records to skip."""
+        for segment in segments:
+            if is_zero(segment):
+                with contextlib.suppress(OSError):  # without room they are passed over as they are
+                    self._replace(DamagedPart(segment.start, segment.end), None, 0)
+
+    def _replace(self, part: DamagedPart, owner: Owner | None, timestamp: int) -> list[Place]:
+        segment = self._log.segment_at(part.start)
+        assert segment is not None
+        at, end = part
+        if end == segment.end:
+            if end - at >= END_FILE_MIN_BLANK_BYTES:
+                self._disk.write(segment.fd, filler(end - at), at - segment.start)
+                self._disk.flush(segment.fd)
+            return []
+        places: list[Place] = []
+        while end - at > MIN_RECORD_BYTES:
+            size = end - at
+            if size > _MAX_BYTES:
+                size = min(_MAX_BYTES, size - _MAX_BYTES // 2)
+            record = stand_in(at, size, owner, timestamp)
+            self._disk.write(segment.fd, record, at - segment.start)
+            places.append(Place(at, size))
+            owner = None
+            at += size
+        self._disk.flush(segment.fd)
+        return places
+
+    def _report(self, part: DamagedPart, done: str) -> None:
+        segment = self._log.segment_at(part.start)
+        assert segment is not None
+        size = part.end - part.start
+        if self._reported == _MAX_LINES:
+            self._more += 1
+            self._more_bytes += size
+            return
+        self._reported += 1
+        name = self._findings.name(segment.path)
+        self._findings.add(f"{name}: {size} bytes from {part.start} on are damaged; {done}; what follows is kept")
+
+    def report_rest(self) -> None:
+        """Report the number of the damages that were not reported one by one."""
+        if self._more:
+            self._findings.add(f"the log: {self._more} more damages, {self._more_bytes} bytes, dealt with likewise")
+
+
+def stand_in(at: int, size: int, owner: Owner | None, timestamp: int) -> bytes:
+    """A record of ``size`` bytes for log offset ``at`` that every reader skips."""
+    room = size - MIN_RECORD_BYTES
+    if owner is None or not 0 < len(owner.topic.encode()) <= min(room, 127):
+        owner = Owner(_NO_TOPIC[:room], 0, 0)
+    return encode_record(
+        topic=owner.topic,
+        queue_id=owner.queue_id,
+        queue_offset=owner.queue_offset,
+        physical_offset=at,
+        body=bytes(room - len(owner.topic.encode())),
+        properties_text="",
+        sys_flag=TRANSACTION_ROLLBACK,
+        born_timestamp=timestamp,
+        born_host=_NO_HOST,
+        store_timestamp=timestamp,
+        store_host=_NO_HOST,
+    )

@@ -1,0 +1,148 @@
+"""EndOfLog: where the log ends once it was read. What stands behind is cut, and a lost end is made up for.
+
+A log has lost its end when ``comet/position.json`` names records behind its last one: a file system cut a file short,
+or the last ones were deleted. Their offsets were given to messages that clients may know, so none is given again:
+fillers end the files up to there, and the log goes on in the file behind them. Where the lost bytes began, records that
+every reader skips say of each queue which offset it gave last. The unit of that offset leads to its record: Apache
+takes a blank unit at the end of a queue for one behind the whole log, and gives new messages no units then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from cometmq.durable import flush_directory
+from cometmq.message.record import END_FILE_MIN_BLANK_BYTES, MIN_RECORD_BYTES
+from cometmq.store.disk import Disk
+from cometmq.store.log.commit_log import CommitLog, filler
+from cometmq.store.log.mapped_file import MappedFile, clear_from
+from cometmq.store.recovery.damages import Owner, Place, stand_in
+from cometmq.store.recovery.load import Findings, is_zero, make_file_again
+
+_BODY_BYTES: Final = 8
+"""Zeros, in the record that stands for a queue's last message: Apache's clients give none as null to applications."""
+
+
+class EndOfLog:
+    """The end of one log that was read up to its ``position``."""
+
+    def __init__(self, log: CommitLog, disk: Disk, findings: Findings) -> None:
+        self._log = log
+        self._disk = disk
+        self._findings = findings
+        self._later: list[Callable[[], None]] = []
+        """Writes that the disk has refused, in order; no message is taken before they are done."""
+
+    def cut(self) -> None:
+        """Set aside the segments behind the end, and clear what stands behind it in the last one."""
+        log = self._log
+        end = log.position
+        if log.segments and end == log.segments[-1].end:
+            return
+        while log.segments and log.segments[-1].start >= end and len(log.segments) > 1:
+            segment = log.segments.pop()
+            if is_zero(segment):
+                segment.path.unlink()
+            else:
+                self._findings.set_aside(segment.path, "holds no record that follows the log's last one")
+            segment.close()
+        if not log.segments:
+            return
+        last = log.segments[-1]
+        at = end - last.start
+        if is_zero(last, at):
+            return
+        name = self._findings.name(last.path)
+        try:
+            kept = self._findings.keep_part(last.path, at, last.size)
+        except OSError as error:
+            self._findings.add(
+                f"{name}: what stands after the last whole record, at {end}, cannot be set aside: {error.strerror}; "
+                "messages are refused until it can"
+            )
+            self._owe(lambda: self._cut_later(last.path, at, last.size))
+            return
+        aside = f"; what stood there was set aside as {self._findings.name(kept)}" if kept is not None else ""
+        self._findings.add(f"{name}: cut after the last whole record, at {end}{aside}")
+        clear_from(last.path, at, last.size)
+
+    def _cut_later(self, path: Path, at: int, size: int) -> None:
+        self._findings.keep_part(path, at, size)
+        clear_from(path, at, size)
+
+    def places_for(self, owners: list[Owner], given: int) -> list[Place]:
+        """The places at which :meth:`go_on_behind` puts the record of each owner."""
+        log = self._log
+        at = log.position if log.segments else -(-given // log.segment_size) * log.segment_size
+        places: list[Place] = []
+        for owner in owners:
+            size = MIN_RECORD_BYTES + len(owner.topic.encode()) + _BODY_BYTES
+            end = at - at % log.segment_size + log.segment_size
+            if at + size + END_FILE_MIN_BLANK_BYTES > end:
+                at = end
+            places.append(Place(at, size))
+            at += size
+        return places
+
+    def go_on_behind(self, given: int, last: list[tuple[Owner, Place]], timestamp: int) -> None:
+        """Let the log go on where no byte below ``given`` is; call after :meth:`cut`.
+
+        :param last: the last message that each queue had, and the place of the record that stands for it.
+        :raises OSError: a file that is missing cannot be made again.
+        """
+        log = self._log
+        if not log.segments:
+            log.position = -(-given // log.segment_size) * log.segment_size
+        begin = log.position
+        content = bytearray()
+        for owner, place in last:
+            if place.offset != begin + len(content):
+                self._put(begin, content, ends=True)
+                begin, content = place.offset, bytearray()
+            content += stand_in(place.offset, place.size, owner, timestamp)
+        if content or begin < given:
+            self._put(begin, content, ends=begin + len(content) < given)
+        while log.position < given:
+            self._put(log.position, bytearray(), ends=True)
+
+    def _put(self, begin: int, content: bytearray, *, ends: bool) -> None:
+        """Write ``content`` at log offset ``begin``, and with ``ends`` the filler that ends the file behind it."""
+        log = self._log
+        segment = log.segment_at(begin)
+        if segment is None:
+            path = make_file_again(log, begin)
+            flush_directory(log.directory)
+            segment = MappedFile(path, begin, log.segment_size)
+            log.segments.append(segment)
+        log.position = begin + len(content)
+        rest = segment.end - log.position
+        if ends:
+            log.position = segment.end
+            content += filler(rest) if rest >= END_FILE_MIN_BLANK_BYTES else b""
+
+        def put() -> None:
+            self._disk.write(segment.fd, content, begin - segment.start)
+            self._disk.flush(segment.fd)
+
+        if self._later:
+            self._owe(put)
+            return
+        try:
+            put()
+        except OSError as error:
+            self._findings.add(
+                f"{self._findings.name(segment.path)}: its end cannot be written: {error.strerror}; "
+                "messages are refused until it can"
+            )
+            self._owe(put)
+
+    def _owe(self, work: Callable[[], None]) -> None:
+        self._later.append(work)
+        self._log.owe(self._work_off)
+
+    def _work_off(self) -> None:
+        while self._later:
+            self._later[0]()
+            del self._later[0]

@@ -1,0 +1,139 @@
+"""Opening a store's directory: lock, configuration of files, recovery, and what is known afterwards."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from pathlib import Path
+
+from cometmq import fastjson
+from cometmq.clock import Clock
+from cometmq.fastjson import FastjsonError
+from cometmq.store.config import StoreConfig
+from cometmq.store.disk import Disk
+from cometmq.store.errors import StoreError
+from cometmq.store.index.index_service import IndexService
+from cometmq.store.log.checkpoint import StoreLock, load_checkpoint
+from cometmq.store.log.commit_log import CommitLog
+from cometmq.store.queue.consume_queue_table import ConsumeQueueTable
+from cometmq.store.recovery.extended_units import replace_addresses
+from cometmq.store.recovery.load import Findings, log_file_size, set_unusable_aside
+from cometmq.store.recovery.position import load_position
+from cometmq.store.recovery.recovery import KnownBefore, Recovery
+
+_log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class OpenedStore:
+    """A store after recovery."""
+
+    config: StoreConfig
+    clock: Clock
+    disk: Disk
+    log: CommitLog
+    queues: ConsumeQueueTable
+    index: IndexService | None
+    lock: StoreLock
+    findings: list[str]
+    marks: dict[int, int]
+    """The marks of the log's files, as far as known, by the offset of their first byte."""
+    lost_from: int | None
+    """The end that opening found when the log had lost its real one, ``None`` when it had not."""
+
+
+def open_store(config: StoreConfig, clock: Clock, disk: Disk, *, is_slave: bool) -> OpenedStore:
+    """Lock, load and recover; a failure releases everything.
+
+    :raises StoreError: locked by another process, or files that cannot be opened at all.
+    """
+    try:
+        config.root.mkdir(parents=True, exist_ok=True)
+        config.commit_log.mkdir(parents=True, exist_ok=True)
+        lock = StoreLock(config.root / "lock")
+    except OSError as error:
+        raise StoreError(
+            f"{config.root} cannot be used: {error.strerror}", next_step="see storePathRootDir and its permissions"
+        ) from error
+    log: CommitLog | None = None
+    try:
+        log = CommitLog(config.commit_log, log_file_size(config.commit_log, config.mapped_file_size_commit_log), disk)
+        return _recover(config, clock, disk, lock, log, is_slave=is_slave)
+    except BaseException as error:
+        if log is not None:
+            log.close()
+        lock.release()
+        if isinstance(error, OSError):
+            raise StoreError(f"{config.root} cannot be opened: {error}") from error
+        raise
+
+
+def _recover(
+    config: StoreConfig, clock: Clock, disk: Disk, lock: StoreLock, log: CommitLog, *, is_slave: bool
+) -> OpenedStore:
+    root = config.root
+    findings = Findings(root)
+    set_unusable_aside(root, findings)
+    if log.segment_size != config.mapped_file_size_commit_log:
+        findings.add(
+            f"{findings.name(log.directory)}: files of {log.segment_size} bytes, not "
+            f"mappedFileSizeCommitLog={config.mapped_file_size_commit_log}; their size is kept"
+        )
+    queues = ConsumeQueueTable(root / "consumequeue", config.consume_queue_file_bytes, config.delays_ms)
+    index = None
+    if config.message_index_enable:
+        index = IndexService(root / "index", config.max_hash_slot_num, config.max_index_num, disk, clock)
+    crashed = (root / "abort").exists()
+    checkpoint = load_checkpoint(root / "checkpoint")
+    position = load_position(root / "comet" / "position.json")
+    if checkpoint is None and any(log.directory.iterdir()):
+        findings.add("checkpoint: missing or damaged; the log tells instead")
+    if crashed:
+        findings.add("abort: the store was not stopped cleanly; recovered from its log")
+    known = KnownBefore(
+        crashed=crashed,
+        checkpoint=checkpoint,
+        position=position,
+        known_topics=known_topics(root, findings),
+        check_crc=config.check_crc_on_recover,
+        is_slave=is_slave,
+    )
+    recovery = Recovery(log, queues, index, disk, findings, known)
+    recovery.run()
+    if position is None or (root / "consumequeue_ext").is_dir():
+        replace_addresses(queues, log, disk, findings)
+    queues.mark_dirty()
+    for line in findings.lines:
+        _log.warning("%s", line)
+    try:
+        (root / "abort").touch()
+    except OSError as error:
+        raise StoreError(f"{root / 'abort'} cannot be written: {error.strerror}") from error
+    return OpenedStore(
+        config=config,
+        clock=clock,
+        disk=disk,
+        log=log,
+        queues=queues,
+        index=index,
+        lock=lock,
+        findings=findings.lines,
+        marks=recovery.marks,
+        lost_from=recovery.lost_from,
+    )
+
+
+def known_topics(root: Path, findings: Findings) -> frozenset[str] | None:
+    """The topics of ``config/topics.json``; ``None`` when they are not known.
+
+    Its ``.bak`` is not read: it lacks the topic that was created last.
+    """
+    try:
+        table = fastjson.loads((root / "config" / "topics.json").read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, FastjsonError) as error:
+        findings.add(f"config/topics.json: cannot be read ({error}); every topic of the log is kept")
+        return None
+    topics = table.get("topicConfigTable") if isinstance(table, dict) else None
+    return frozenset(topics) if isinstance(topics, dict) and topics else None

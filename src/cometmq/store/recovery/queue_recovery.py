@@ -1,0 +1,256 @@
+"""QueueRecovery: the ConsumeQueues of a store that is opened, the known end of each, and the units that it gets.
+
+Until the log is read, ``ends`` has the offset up to which the units of a queue are sound; then it moves with each
+unit that is added. :meth:`QueueRecovery.close` makes the ends final.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cometmq.message.names import SYSTEM_TOPICS
+from cometmq.store.config import CQ_UNIT_BYTES
+from cometmq.store.disk import Disk
+from cometmq.store.errors import StoreFullError
+from cometmq.store.index.index_service import IndexService
+from cometmq.store.log.commit_log import CommitLog, store_error
+from cometmq.store.log.record_scan import LogRecord
+from cometmq.store.queue.consume_queue import BLANK_SIZE, BLANK_UNIT, UNIT, ConsumeQueue
+from cometmq.store.queue.consume_queue_table import ConsumeQueueTable
+from cometmq.store.recovery.damages import Place
+from cometmq.store.recovery.load import Findings, queue_directories, queue_files
+from cometmq.store.recovery.position import Position
+from cometmq.store.recovery.queue_units import is_sound, last_sound_unit, stands_for_lost
+
+_BLANKS: Final = 4096
+"""Blank units that are written at once."""
+_BLOCK_BYTES: Final = 1 << 16
+_INDEX_BLOCK_MESSAGES: Final = 4096
+Key = tuple[str, int]
+
+
+class DerivedWriter:
+    """Writes in blocks what recovery derives from the log: a run of units for each queue, and index entries.
+
+    Without room for them on the disk they wait in memory, as those of new messages do.
+    """
+
+    def __init__(self, disk: Disk, index: IndexService | None, findings: Findings) -> None:
+        self._disk = disk
+        self._index = index
+        self._findings = findings
+        self._runs: dict[Key, tuple[ConsumeQueue, int, bytearray]] = {}
+        self._full = False
+        self.unwritten: dict[Key, tuple[int, bytearray]] = {}
+        """First offset and units of queues for which the disk had no room."""
+
+    def add_unit(self, queue: ConsumeQueue, offset: int, unit: bytes) -> None:
+        """Let ``unit`` be the one at ``offset``."""
+        run = self._runs.get(queue.key)
+        if run is not None:
+            _, first, units = run
+            if first + len(units) // CQ_UNIT_BYTES == offset and len(units) < _BLOCK_BYTES:
+                units += unit
+                return
+            self._write_run(*run)
+        self._runs[queue.key] = (queue, offset, bytearray(unit))
+
+    def add_keys(self, record: LogRecord) -> None:
+        """Let the index find the record by its keys."""
+        index = self._index
+        if index is not None and record.keys:
+            index.pending.append((record.topic + "#", record.offset, record.store_timestamp, record.keys))
+            if len(index.pending) % _INDEX_BLOCK_MESSAGES == 0:
+                self._write_index()
+
+    def write(self) -> None:
+        """Write everything that was added."""
+        runs = list(self._runs.values())
+        self._runs.clear()
+        for run in runs:
+            self._write_run(*run)
+        self._write_index()
+
+    def _write_run(self, queue: ConsumeQueue, offset: int, units: bytearray) -> None:
+        kept = self.unwritten.get(queue.key)
+        if kept is not None and kept[0] + len(kept[1]) // CQ_UNIT_BYTES == offset:
+            kept[1].extend(units)
+            return
+        try:
+            queue.write_units(self._disk, offset, bytes(units))
+        except OSError as error:
+            self._no_room(error)
+            self.unwritten[queue.key] = (offset, units)
+
+    def _write_index(self) -> None:
+        try:
+            if self._index is not None:
+                self._index.commit()
+                self._index.write_pending()
+        except OSError as error:
+            self._no_room(error)
+
+    def _no_room(self, error: OSError) -> None:
+        if not isinstance(store_error(error, ""), StoreFullError):
+            raise error
+        if not self._full:
+            self._full = True
+            self._findings.add("the disk is full; units and index entries wait in memory until it has room")
+
+
+class QueueRecovery:
+    """The queues of one store; ``known_topics`` is ``None`` when every topic counts as known."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        table: ConsumeQueueTable,
+        writer: DerivedWriter,
+        findings: Findings,
+        known_topics: frozenset[str] | None,
+    ) -> None:
+        self._log = log
+        self._table = table
+        self._writer = writer
+        self._findings = findings
+        self._known_topics = known_topics
+        self.by_key: dict[Key, ConsumeQueue] = {}
+        """The queues that have files, or are found in the log."""
+        self.ends: dict[Key, int] = {}
+        """The offset behind the last unit of each queue, as far as it is known."""
+
+    # --- before the log is read ----------------------------------------------------------------
+    def open(self) -> None:
+        """Find the queues and their files."""
+        for topic, queue_id, directory in queue_directories(self._table.root, self._findings):
+            queue = self._table.make(topic, queue_id)
+            files = queue_files(directory, queue.file_size, self._findings)
+            queue.open_at(files, (files[-1] + queue.file_size) // CQ_UNIT_BYTES if files else 0)
+            self.by_key[queue.key] = queue
+
+    def check_against(self, position: Position) -> list[ConsumeQueue]:
+        """Note the ends of the queues that end as the position file says; return the others."""
+        damaged: list[ConsumeQueue] = []
+        for topic, extents in position.queues.items():
+            for queue_id, (first, end) in extents.items():
+                queue = self.by_key.get((topic, queue_id))
+                if queue is None:
+                    if not end or not self.is_known(topic):
+                        continue
+                    queue = self.at((topic, queue_id))
+                    wrong = "missing"
+                elif end and not self.unit_is_sound(queue, end - 1) and not stands_for_lost(self._log, queue, end - 1):
+                    wrong = f"its end at {end} is damaged"
+                elif queue.first_stored > first and not self._begins_below_log(queue):
+                    wrong = f"its files from {first} on are missing"
+                else:
+                    self.ends[queue.key] = end
+                    continue
+                self._findings.add(f"consumequeue/{topic}/{queue_id}: {wrong}; rebuilt from the log")
+                damaged.append(queue)
+        for key, queue in self.by_key.items():
+            if key not in self.ends and queue not in damaged:
+                self.ends[key] = last_sound_unit(self._log, queue)
+        return damaged
+
+    def _begins_below_log(self, queue: ConsumeQueue) -> bool:
+        """True when the first unit leads to a record that retention has removed, or to the first record kept."""
+        unit = queue.unit(queue.first_stored)
+        return unit is not None and unit[0] <= self._log.min_offset
+
+    def ends_in(self, position: Position) -> dict[Key, int]:
+        """The ends of the queues of known topics, as a position file has them."""
+        return {
+            (topic, queue_id): end
+            for topic, extents in position.queues.items()
+            for queue_id, (_, end) in extents.items()
+            if self.is_known(topic)
+        }
+
+    def is_known(self, topic: str) -> bool:
+        """True when the topic exists, as far as ``config/topics.json`` tells."""
+        return self._known_topics is None or topic in self._known_topics or topic in SYSTEM_TOPICS
+
+    # --- units -----------------------------------------------------------------------------------
+    def unit_is_sound(self, queue: ConsumeQueue, offset: int) -> bool:
+        """True when the unit at ``offset`` leads to its record."""
+        unit = queue.unit(offset)
+        return unit is not None and is_sound(self._log, queue, offset, unit[0], unit[1])
+
+    def has_unit(self, record: LogRecord) -> bool:
+        """True when the queue has a unit for the record. Apache's own units are left as they are, as Apache does."""
+        queue = self.by_key.get((record.topic, record.queue_id))
+        unit = queue.unit(record.queue_offset) if queue is not None else None
+        return unit is not None and unit[:2] == (record.offset, record.size)
+
+    def last_record(self) -> tuple[int, int]:
+        """Log offset and size of the last record that a queue ends with; ``(-1, 0)`` for none."""
+        best = (-1, 0)
+        for queue in self.by_key.values():
+            end = self.ends.get(queue.key, 0)
+            unit = queue.unit(end - 1) if end else None
+            if unit is not None and unit[0] > best[0] and self.unit_is_sound(queue, end - 1):
+                best = (unit[0], unit[1])
+        return best
+
+    # --- giving units ----------------------------------------------------------------------------
+    def at(self, key: Key) -> ConsumeQueue:
+        """The queue, made when it has no files."""
+        queue = self.by_key.get(key)
+        if queue is None:
+            queue = self.by_key[key] = self._table.make(*key)
+        return queue
+
+    def of(self, record: LogRecord) -> ConsumeQueue:
+        """The queue of a record, made when it has no files."""
+        return self.at((record.topic, record.queue_id))
+
+    def add(self, queue: ConsumeQueue, record: LogRecord) -> None:
+        """Give the record its unit."""
+        unit = UNIT.pack(record.offset, record.size, queue.tags_code_of(record))
+        self._writer.add_unit(queue, record.queue_offset, unit)
+
+    def add_lost(self, queue: ConsumeQueue, offset: int, place: Place) -> None:
+        """Let the unit of a lost message, the last one of its queue, lead to the record that stands for it."""
+        self._writer.add_unit(queue, offset, UNIT.pack(place.offset, place.size, 0))
+        self.ends[queue.key] = offset + 1
+
+    def blank_up_to(self, queue: ConsumeQueue, end: int) -> None:
+        """Let a queue that ends below ``end`` end there, with units that lead nowhere."""
+        begin = self.ends.get(queue.key, 0)
+        if begin or queue.files:
+            for offset in range(begin, end, _BLANKS):
+                self._writer.add_unit(queue, offset, BLANK_UNIT * min(_BLANKS, end - offset))
+        self.ends[queue.key] = max(end, begin)
+
+    def fill_hole(self, queue: ConsumeQueue, end: int, places: list[Place]) -> None:
+        """Let the units of lost messages up to ``end`` lead to where these may have been."""
+        begin = self.ends.get(queue.key)
+        if begin is None or end <= begin:
+            return
+        for number, offset in enumerate(range(begin, end)):
+            if places:
+                self.add_lost(queue, offset, places[min(number, len(places) - 1)])
+            else:
+                self._writer.add_unit(queue, offset, BLANK_UNIT)
+
+    # --- after the log was read -------------------------------------------------------------------
+    def close(self) -> None:
+        """Cut each queue at its end, and at the end of the log; find its first message that is kept."""
+        log = self._log
+        for queue in self.by_key.values():
+            end = self.ends.get(queue.key, 0)
+            queue.open_at(queue.files, end)
+            while queue.key not in self._writer.unwritten and end > queue.first_stored:
+                unit = queue.unit(end - 1)
+                if unit is not None and (unit[1] == BLANK_SIZE or unit[0] + unit[1] <= log.position):
+                    break
+                end -= 1
+            waiting = self._writer.unwritten.get(queue.key)
+            if queue.cut(waiting[0] if waiting is not None else end):
+                self._findings.add(
+                    f"consumequeue/{queue.topic}/{queue.queue_id}: bytes behind its end at {end} were cleared"
+                )
+            if waiting is not None:
+                queue.keep_pending(waiting[1])
+            queue.min_logical = queue.offset_of_log(log.min_offset)

@@ -1,0 +1,112 @@
+"""QueueSequence: decides which records have a queue offset that can be true.
+
+No CRC covers the fields before the body. In the order of the log, the queue offsets of one queue go up by one. A
+record that breaks this is *in doubt* until the next one of its queue: either that goes on behind it, since the topic
+was made anew or messages between them are lost, or behind the one before it, and then the doubtful one is damaged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from cometmq.store.log.record_scan import LogRecord
+from cometmq.store.recovery.damages import Place
+
+Key = tuple[str, int]
+
+
+class QueueSequence:
+    """Follows one reading of the log: every record, and the damage between records."""
+
+    def __init__(self, confirmed: Callable[[LogRecord], bool | None]) -> None:
+        self._confirmed = confirmed
+        """True when the unit that leads to a record says so, too; ``None`` when there is none."""
+        self.possible = 0
+        """The number of messages that may have been lost so far."""
+        self._lost: list[Place] = []
+        self._seen: dict[Key, tuple[int, int]] = {}
+        """``possible`` and the number of lost places at the last record of each queue."""
+        self._doubtful: dict[Key, LogRecord] = {}
+        self._jumped: dict[Key, int] = {}
+        """The last queue offset of each queue that did not follow on the one before it."""
+        self.last_rejected: list[LogRecord] = []
+        """The rejected records that no other record of their queue follows."""
+        self.dropped = 0
+        """The number of rejected records."""
+
+    def lost(self, places: list[Place], possible: int) -> None:
+        """At most ``possible`` messages are lost here; their units may lead to ``places``."""
+        self.possible += possible
+        self._lost += places
+
+    def knows(self, key: Key) -> bool:
+        """True when a record of this queue was taken."""
+        return key in self._seen
+
+    def places(self, record: LogRecord) -> list[Place]:
+        """The places where the messages between this record and the one before it in its queue may have been."""
+        _, first = self._seen.get((record.topic, record.queue_id), (0, 0))
+        return [place for place in self._lost[first:] if place.offset < record.offset]
+
+    def took(self, record: LogRecord) -> None:
+        """The record has its unit."""
+        self._seen[record.topic, record.queue_id] = (self.possible, len(self._lost))
+
+    def admit(self, record: LogRecord, expected: int | None) -> list[LogRecord]:
+        """The records that are accepted now, in order.
+
+        :param expected: the queue offset behind the last one of its queue; ``None`` for an unknown queue.
+        """
+        key = (record.topic, record.queue_id)
+        doubtful = self._doubtful.pop(key, None)
+        offset = record.queue_offset
+        if doubtful is not None:
+            if offset == doubtful.queue_offset + 1:
+                return [doubtful, record]
+            if expected is None and 0 < offset - doubtful.queue_offset <= self.possible + 1:
+                return [doubtful, record]
+            self._drop(doubtful)
+        if expected is None:
+            self.possible += 1  # a damaged topic or queue id may have made it
+            if offset == 0:
+                return [record]
+        elif offset == expected:
+            return [record]
+        elif 0 < offset - expected <= self._since(key) and self._confirmed(record) is not False:
+            self._jumped[key] = offset
+            return [record]
+        self._doubtful[key] = record
+        return []
+
+    def rest(self, expected: Callable[[Key], int | None]) -> list[LogRecord]:
+        """The records in doubt at the end that are accepted."""
+        doubtful = list(self._doubtful.items())
+        self._doubtful.clear()
+        self.possible += max(0, len(doubtful) - 1)
+        believed: list[LogRecord] = []
+        for key, record in doubtful:
+            if self._is_believed(record, expected(key)):
+                believed.append(record)
+            else:
+                self._drop(record)
+                self.last_rejected.append(record)
+        return believed
+
+    def _is_believed(self, record: LogRecord, expected: int | None) -> bool:
+        confirmed = self._confirmed(record)
+        if confirmed is not None:
+            return confirmed
+        if expected is None:
+            return True
+        if record.queue_offset == 0:  # a topic made anew, with one message so far: no reason to cut off what was read
+            return not self.knows((record.topic, record.queue_id))
+        if record.queue_offset == expected - 1 == self._jumped.get((record.topic, record.queue_id)):
+            return True  # two say so, and only of the first one the place before it is empty
+        return 0 < record.queue_offset - expected <= self._since((record.topic, record.queue_id))
+
+    def _since(self, key: Key) -> int:
+        return self.possible - self._seen.get(key, (0, 0))[0]
+
+    def _drop(self, record: LogRecord) -> None:
+        self.dropped += 1
+        self.lost([Place(record.offset, record.size)], 1)

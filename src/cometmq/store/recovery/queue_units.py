@@ -1,0 +1,195 @@
+"""The units of a queue's files, compared with the log: the last sound one, where each leads, what none accounts for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from cometmq.store.config import CQ_UNIT_BYTES
+from cometmq.store.disk import open_file
+from cometmq.store.log.commit_log import CommitLog
+from cometmq.store.log.mapped_file import file_name
+from cometmq.store.log.record_scan import NO_QUEUE_OFFSET, record_at, store_timestamp_of
+from cometmq.store.queue.consume_queue import BLANK_SIZE, UNIT_DTYPE, ConsumeQueue
+from cometmq.store.queue.units import leads_to_record
+
+_CHECKED_FILES: Final = 3
+"""The last files of a queue, in which the end is searched; those before count as whole, as in Apache."""
+
+Ints = npt.NDArray[np.int64]
+Units = npt.NDArray[Any]
+
+
+def read_units(queue: ConsumeQueue, start: int) -> Units:
+    """The units of one file, up to its last byte that was written."""
+    with open_file(queue.directory / file_name(start), os.O_RDONLY) as fd:
+        end = 0
+        while True:
+            try:
+                end = os.lseek(fd, os.lseek(fd, end, os.SEEK_DATA), os.SEEK_HOLE)
+            except OSError:  # ENXIO: no more data
+                break
+        end = min(end, queue.file_size)
+        return np.frombuffer(os.pread(fd, end - end % CQ_UNIT_BYTES, 0), UNIT_DTYPE)
+
+
+def last_sound_unit(log: CommitLog, queue: ConsumeQueue) -> int:
+    """The offset behind the last unit that leads to its record; units behind it do not count."""
+    end, _ = last_rising_unit(queue, log.segments[-1].end if log.segments else 0)
+    lowest = queue.first_stored
+    while end > lowest:
+        unit = queue.unit(end - 1)
+        if unit is not None and is_sound(log, queue, end - 1, unit[0], unit[1]):
+            break
+        if stands_for_lost(log, queue, end - 1):
+            break
+        end -= 1
+    return end
+
+
+def last_rising_unit(queue: ConsumeQueue, log_end: int) -> tuple[int, int]:
+    """The offset behind the last unit that can be one in a log that ends at ``log_end``, and its record's end.
+
+    The record need not be there. Its end is 0 where there is no such unit, or a blank one.
+    """
+    files = queue.files
+    first = files[-_CHECKED_FILES:][:1]
+    end = first[0] // CQ_UNIT_BYTES if first else 0
+    last_offset = -1
+    record_end = 0
+    for start in files[-_CHECKED_FILES:]:
+        units = read_units(queue, start)
+        offsets = units["offset"].astype(np.int64)
+        sizes = units["size"].astype(np.int64)
+        blank = sizes == BLANK_SIZE
+        good = (offsets >= 0) & (sizes > 0) & (blank | (offsets + sizes <= log_end))
+        rising = np.empty(len(units), np.bool_)
+        if len(units):
+            rising[0] = blank[0] or offsets[0] > last_offset
+            rising[1:] = blank[1:] | (offsets[1:] > offsets[:-1]) | blank[:-1]
+        bad = np.flatnonzero(~(good & rising))
+        count = int(bad[0]) if len(bad) else len(units)
+        end = start // CQ_UNIT_BYTES + count
+        if count:
+            last_offset = int(offsets[count - 1])
+            record_end = 0 if blank[count - 1] else last_offset + int(sizes[count - 1])
+        if count < queue.file_units:
+            break
+    return end, record_end
+
+
+def is_sound(log: CommitLog, queue: ConsumeQueue, queue_offset: int, offset: int, size: int) -> bool:
+    """True when a unit leads to its record, or to one that retention has removed."""
+    if size <= 0 or offset < 0:
+        return False
+    if offset < log.min_offset:
+        return True
+    segment = log.segment_at(offset)
+    if segment is None or offset + size > segment.end:
+        return False
+    at = offset - segment.start
+    return leads_to_record(segment.view, at, offset, size, queue, queue_offset)
+
+
+def stands_for_lost(log: CommitLog, queue: ConsumeQueue, offset: int) -> bool:
+    """True when an earlier start made a unit blank, or made it lead to a record that takes the place of a lost one."""
+    unit = queue.unit(offset)
+    if unit is None or unit[1] == BLANK_SIZE:
+        return unit is not None
+    record = record_at(log, unit[0])
+    return record is not None and record.size == unit[1] and bool(record.sys_flag & NO_QUEUE_OFFSET)
+
+
+class Claim(NamedTuple):
+    """A unit that leads to a place of the log."""
+
+    queue: ConsumeQueue
+    queue_offset: int
+    offset: int
+    size: int
+
+
+class UnitMap:
+    """The units in the files of queues by log offset, up to ``end``: also those that lead to no record.
+
+    It takes 40 bytes of memory for each message of the store, so it is made only when it is needed.
+
+    :param below_ends: leave out the units behind the ends of their queues.
+    """
+
+    def __init__(self, log: CommitLog, queues: Iterable[ConsumeQueue], end: int, *, below_ends: bool = False) -> None:
+        self._log = log
+        self._end = end
+        parts: list[Units] = []
+        self._owners: list[tuple[ConsumeQueue, int]] = []
+        for queue in queues:
+            for start in queue.files:
+                first = start // CQ_UNIT_BYTES
+                units = read_units(queue, start)[: max(0, queue.committed - first) if below_ends else None]
+                if len(units):
+                    parts.append(units)
+                    self._owners.append((queue, first))
+        units = np.concatenate(parts) if parts else np.empty(0, UNIT_DTYPE)
+        offsets: Ints = units["offset"].astype(np.int64)
+        sizes: Ints = units["size"].astype(np.int64)
+        kept = np.flatnonzero((sizes > 0) & (sizes != BLANK_SIZE) & (offsets >= log.min_offset) & (offsets < end))
+        kept = kept[np.argsort(offsets[kept], kind="stable")]
+        self._firsts: Ints = np.cumsum([0, *(len(part) for part in parts)], dtype=np.int64)
+        self._numbers: Ints = kept
+        self._offsets: Ints = offsets[kept]
+        self._sizes: Ints = sizes[kept]
+
+    def at(self, offset: int) -> Claim | None:
+        """The unit that leads to ``offset``; ``None`` unless there is one, and no other contradicts it."""
+        first = int(np.searchsorted(self._offsets, offset))
+        after = int(np.searchsorted(self._offsets, offset, side="right"))
+        if after != first + 1:
+            return None
+        size = int(self._sizes[first])
+        if after < len(self._offsets) and self._offsets[after] < offset + size:
+            return None
+        if first and self._offsets[first - 1] + self._sizes[first - 1] > offset:
+            return None
+        return self._claim(first)
+
+    def last_sound(self) -> tuple[int, int]:
+        """The end and the store timestamp of the last record that a unit leads to; zeros for none."""
+        for number in range(len(self._offsets) - 1, -1, -1):
+            claim = self._claim(number)
+            if self._is_sound(claim):
+                segment = self._log.segment_at(claim.offset)
+                assert segment is not None
+                return claim.offset + claim.size, store_timestamp_of(segment.view[claim.offset - segment.start :])
+        return 0, 0
+
+    def gaps(self) -> Iterator[tuple[int, int]]:
+        """The parts of the log, from its beginning to ``end``, that no unit accounts for."""
+        kept = np.arange(len(self._offsets))
+        while True:
+            begins = self._offsets[kept]
+            ends = begins + self._sizes[kept]
+            uneven = np.flatnonzero(begins[1:] != ends[:-1])
+            doubtful = np.unique(np.concatenate([uneven, uneven + 1]))
+            unsound = [at for at in doubtful.tolist() if not self._is_sound(self._claim(int(kept[at])))]
+            if not unsound:
+                break
+            kept = np.delete(kept, unsound)
+        firsts = [self._log.min_offset, *ends[uneven].tolist(), *ends[-1:].tolist()]
+        lasts = [*begins[:1].tolist(), *begins[uneven + 1].tolist(), self._end]
+        for first, last in zip(firsts, lasts, strict=True):
+            if first < last:
+                yield first, last
+
+    def _claim(self, number: int) -> Claim:
+        unit = int(self._numbers[number])
+        part = int(np.searchsorted(self._firsts, unit, side="right")) - 1
+        queue, first = self._owners[part]
+        place = first + unit - int(self._firsts[part])
+        return Claim(queue, place, int(self._offsets[number]), int(self._sizes[number]))
+
+    def _is_sound(self, claim: Claim) -> bool:
+        return is_sound(self._log, claim.queue, claim.queue_offset, claim.offset, claim.size)

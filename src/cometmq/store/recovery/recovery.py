@@ -1,0 +1,451 @@
+"""Recovery: from the files as they lie there to a log, queues and an index that agree (``CommitLog.recoverNormally``).
+
+Theory of operation. The log is the truth; queues and index are derived from it.
+
+1. The files are found, and strange ones set aside (:mod:`cometmq.store.recovery.load`).
+2. ``comet/position.json`` says up to where everything agreed. If it belongs to this log and each queue
+   ends with the unit it names, all below it stands, and reading begins there. Otherwise each queue ends
+   at its last unit whose record is really there, every part of the log that no queue accounts for is
+   read again, and after a crash all that is younger than Apache's checkpoint, with CRCs.
+3. From the place so found the log is read to its end. Units and index entries of what is read are written
+   over those that are there.
+4. Behind the end of the log, and behind the end of each queue, everything becomes zero: stale bytes
+   would be taken for records or units later (Apache leaves them there and then serves them).
+
+Fault model. The process can die between any two system calls, also here: every step can be done again. Damage may be
+anywhere, in any number: bytes of any file can be wrong, files can be cut short, gone, or of another store.
+:mod:`cometmq.store.log.log_reader` tells damage from the end of the log, :mod:`cometmq.store.recovery.damages` sets it
+aside and puts records in its place that every reader skips, :mod:`cometmq.store.recovery.queue_sequence` finds fields
+that no CRC covers and that cannot be right, and :mod:`cometmq.store.recovery.end_of_log` makes up for a lost end.
+
+Invariants.
+
+* Bytes that are cut or written over are set aside first; where that is not possible they stay.
+* The log never ends below what a position file or a unit that leads to its record proves, and a queue never below
+  what the position file says: an offset that a consumer may have committed is not given twice. This holds also when
+  the last files of the log were cut short or are gone. Only a slave goes on where its log ends: the rest comes from
+  its master.
+* A message is lost only if its own bytes are damaged.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cached_property
+
+from cometmq.limits import MAX_LOST_UNITS
+from cometmq.store.disk import Disk
+from cometmq.store.index.index_service import IndexService
+from cometmq.store.log.checkpoint import Checkpoint
+from cometmq.store.log.commit_log import CommitLog
+from cometmq.store.log.log_reader import DamagedPart, Knowledge, LogReader, outline_of
+from cometmq.store.log.record_scan import (
+    NO_QUEUE_OFFSET,
+    ROLLBACK,
+    LogRecord,
+    first_record,
+    record_at,
+    store_timestamp_of,
+)
+from cometmq.store.queue.consume_queue import BLANK_SIZE
+from cometmq.store.queue.consume_queue_table import ConsumeQueueTable
+from cometmq.store.recovery.damages import Damages, Owner, Place
+from cometmq.store.recovery.end_of_log import EndOfLog
+from cometmq.store.recovery.index_recovery import cut_index, index_from
+from cometmq.store.recovery.load import Findings, load_log
+from cometmq.store.recovery.position import Position
+from cometmq.store.recovery.queue_recovery import DerivedWriter, Key, QueueRecovery
+from cometmq.store.recovery.queue_sequence import QueueSequence
+from cometmq.store.recovery.queue_units import UnitMap, last_rising_unit, last_sound_unit
+
+_LEAST_RECORD_BYTES = 92
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class KnownBefore:
+    """The small files and the configuration of a store, as known before its log is read."""
+
+    crashed: bool
+    checkpoint: Checkpoint | None
+    position: Position | None
+    known_topics: frozenset[str] | None
+    """``None`` when every topic of the log counts as known."""
+    check_crc: bool
+    is_slave: bool
+
+
+class Recovery:
+    """One opening of one store; :meth:`run` does it all."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        queues: ConsumeQueueTable,
+        index: IndexService | None,
+        disk: Disk,
+        findings: Findings,
+        known: KnownBefore,
+    ) -> None:
+        self._log = log
+        self._index = index
+        self._disk = disk
+        self._findings = findings
+        self._known = known
+        self._writer = DerivedWriter(disk, index, findings)
+        self._queues = QueueRecovery(log, queues, self._writer, findings, known.known_topics)
+        self._ends = self._queues.ends
+        self._damages = Damages(log, disk, findings)
+        self._knowledge = Knowledge(self._extent, self._proven)
+        self._position = known.position
+        """The position file, if it belongs to the log."""
+        self._former: Position | None = None
+        """The position file, if the log that it belongs to may have lost its end."""
+        self._proven_by_position = 0
+        self._dropped = 0
+        self._possible = 0
+        """The number of messages that may be lost."""
+        self._mended: Place | None = None
+        """The last record that takes the place of a damaged one."""
+        self._last_message = (-1, 0)
+        """Begin and end of the last record that stands for no lost one; where reading began when it found none."""
+        self.lost_from: int | None = None
+        """The end that was found when the log had lost its real one, ``None`` when it had not."""
+
+    @property
+    def marks(self) -> dict[int, int]:
+        """The marks of the log's files in the position file, if that belongs to the log."""
+        return self._position.marks if self._position is not None else {}
+
+    def run(self) -> None:
+        """Open, mend, and leave log, queues and index in agreement."""
+        log, queues, known = self._log, self._queues, self._known
+        made_again = load_log(log, self._findings)
+        queues.open()
+        self._judge_position()
+        position = self._position
+        damaged = queues.check_against(position) if position is not None else list(queues.by_key.values())
+        for queue in damaged:
+            self._ends[queue.key] = last_sound_unit(log, queue)
+        start = position.offset if position is not None else self._start_without_position()
+        indexed_from = index_from(self._index, log, position, known.crashed, self._findings)
+        if damaged or position is None:
+            self._fill_gaps(start)
+        short = self._read_log(min(start, indexed_from), start, indexed_from)
+        self._damages.report_rest()
+        if self._dropped:
+            self._findings.add(
+                f"{self._dropped} records say that they stand where they cannot in their queues; they are passed over"
+            )
+        end = EndOfLog(log, self._disk, self._findings)
+        end.cut()
+        self._end_short_queues(short, end)
+        if self._former is not None and self._last_message[0] < max(self._former.last_offset, 0):
+            self._go_on_behind(self._former, end)
+        elif position is not known.position and log.segments:
+            self._findings.add("comet/position.json: does not belong to this log; everything is checked instead")
+        self._damages.fill(segment for segment in made_again if segment.end <= log.position)
+        queues.close()
+        if self._index is not None:
+            cut_index(self._index, log.position)
+
+    # --- before the log is read ----------------------------------------------------------------
+    def _judge_position(self) -> None:
+        """Decide if the position file belongs to the log, to a former end of it, or to another log."""
+        position, log = self._position, self._log
+        if position is None:
+            return
+        if position.belongs_to(log):
+            self._proven_by_position = position.offset
+            return
+        self._position = None
+        self._proven_by_position = position.proves(log)
+        if not self._known.is_slave and not self._proven_by_position and position.is_of(log):
+            self._former = position
+
+    def _start_without_position(self) -> int:
+        """The place at which reading must begin when there is no position file."""
+        log = self._log
+        if not log.segments:
+            return log.position
+        if self._known.crashed:
+            checkpoint = self._known.checkpoint
+            safe = checkpoint.safe_timestamp if checkpoint is not None else 0
+            for segment in reversed(log.segments):
+                record = record_at(log, segment.start)
+                if record is not None and 0 < record.store_timestamp <= safe:
+                    return segment.start
+            return log.min_offset
+        start = log.min_offset
+        for key, queue in self._queues.by_key.items():
+            end = self._ends[key]
+            unit = queue.unit(end - 1) if end else None
+            if unit is not None and unit[1] != BLANK_SIZE:
+                start = max(start, unit[0] + unit[1])
+        return start
+
+    def _fill_gaps(self, start: int) -> None:
+        """Give the queues back the units of records below ``start`` that no queue knows."""
+        queues = self._queues
+        for queue in queues.by_key.values():
+            queue.open_at(queue.files, self._ends.get(queue.key, 0))
+        filled = 0
+        forgotten = 0
+        ends: dict[Key, tuple[int, int]] = {}
+        sequence = QueueSequence(self._confirmed)
+        for begin, end in UnitMap(self._log, queues.by_key.values(), start, below_ends=True).gaps():
+            reader = LogReader(self._log, begin, self._knowledge, check_crc=self._known.check_crc, until=end)
+            for found in reader:
+                if isinstance(found, DamagedPart):
+                    self._mend(found, reader.timestamp, sequence, give=True)
+                elif found.sys_flag & NO_QUEUE_OFFSET:
+                    sequence.lost([Place(found.offset, found.size)], 1)
+                elif not queues.is_known(found.topic):
+                    forgotten += 1
+                else:
+                    for record in self._credible(found, sequence):
+                        filled += self._give_back(record, ends, sequence)
+        for record in sequence.rest(self._ends.get):
+            filled += self._give_back(record, ends, sequence)
+        self._dropped += sequence.dropped
+        self._possible += sequence.possible
+        self._writer.write()
+        if filled:
+            self._findings.add(f"{filled} messages that no queue knew were put back into their queues")
+        if forgotten:
+            self._findings.add(f"{forgotten} messages belong to topics that were deleted; they stay hidden")
+
+    def _credible(self, record: LogRecord, sequence: QueueSequence) -> list[LogRecord]:
+        """The records that get their units back, now that this one was read; those that had units are not judged."""
+        queue = self._queues.of(record)
+        end = self._ends.get(queue.key)
+        return [record] if record.queue_offset < queue.committed else sequence.admit(record, end)
+
+    def _give_back(self, record: LogRecord, ends: dict[Key, tuple[int, int]], sequence: QueueSequence) -> bool:
+        queue = self._queues.of(record)
+        end = self._ends.get(queue.key, 0)
+        if record.queue_offset < end and self._queues.unit_is_sound(queue, record.queue_offset):
+            return False
+        if record.queue_offset >= end:
+            last = ends.get(queue.key)
+            if last is None:
+                unit = queue.unit(end - 1) if end else None
+                last = (unit[0], unit[1]) if unit is not None else (-1, 0)
+            if record.offset <= last[0]:
+                return False  # of an earlier life of a topic that was deleted and made again
+            self._queues.fill_hole(queue, record.queue_offset, sequence.places(record))
+            self._ends[queue.key] = record.queue_offset + 1
+            ends[queue.key] = (record.offset, record.size)
+        sequence.took(record)
+        self._queues.add(queue, record)
+        return True
+
+    # --- damage --------------------------------------------------------------------------------
+    @cached_property
+    def _units(self) -> UnitMap:
+        """The units of the queues' files as they are when this is first asked for."""
+        segments = self._log.segments
+        return UnitMap(self._log, self._queues.by_key.values(), segments[-1].end if segments else 0)
+
+    def _extent(self, offset: int) -> int:
+        claim = self._units.at(offset)
+        return claim.size if claim is not None else 0
+
+    @cached_property
+    def _proven_by_units(self) -> tuple[int, int]:
+        return self._units.last_sound()
+
+    def _proven(self, timestamp: int) -> int:
+        """The offset up to which the log is known to go; units that Apache left behind its end are older."""
+        end, stored = self._proven_by_units
+        return max(self._proven_by_position, end if stored >= timestamp else 0)
+
+    def _confirmed(self, record: LogRecord) -> bool | None:
+        """True when the unit that leads to the record is where the record says; ``None`` when there is none."""
+        claim = self._units.at(record.offset)
+        if claim is None or claim.size != record.size:
+            first_is_sound = not record.queue_offset and self._queues.unit_is_sound(self._queues.of(record), 0)
+            return False if first_is_sound else None  # the topic was not deleted and made again
+        return (claim.queue.key, claim.queue_offset) == ((record.topic, record.queue_id), record.queue_offset)
+
+    def _mend(self, part: DamagedPart, timestamp: int, sequence: QueueSequence, *, give: bool) -> None:
+        """Set a damaged part aside; with ``give``, the unit of its message leads there."""
+        size = part.end - part.start
+        owner = self._owner(part)
+        places = self._damages.mend(part, owner, timestamp or self._timestamp_behind(part.end))
+        if places:
+            self._mended = places[-1]
+            self._log.last_record = (places[-1].offset, places[-1].size)
+        sequence.lost(places, 1 if owner is not None else size // _LEAST_RECORD_BYTES)
+        if owner is not None and places and give:
+            key = (owner.topic, owner.queue_id)
+            if owner.queue_offset >= self._ends.get(key, 0):
+                self._queues.add_lost(self._queues.at(key), owner.queue_offset, places[0])
+
+    def _owner(self, part: DamagedPart) -> Owner | None:
+        """The message that was in a damaged part: by a unit, or by the record itself where that fits its queue."""
+        claim = self._units.at(part.start)
+        if claim is not None and part.start + claim.size == part.end:
+            return Owner(*claim.queue.key, claim.queue_offset)
+        segment = self._log.segment_at(part.start)
+        outline = outline_of(segment.view, part.start - segment.start) if segment is not None else None
+        if outline is None or part.start + outline.size != part.end:
+            return None
+        if self._ends.get((outline.topic, outline.queue_id)) != outline.queue_offset:
+            return None
+        return Owner(outline.topic, outline.queue_id, outline.queue_offset)
+
+    def _timestamp_behind(self, offset: int) -> int:
+        """The store timestamp of the record at ``offset``; 0 when none stands there."""
+        record = first_record(self._log, offset)
+        return record.store_timestamp if record is not None else 0
+
+    # --- reading the log -----------------------------------------------------------------------
+    def _read_log(self, start: int, queues_from: int, indexed_from: int) -> dict[Key, int]:
+        """Read the log to its end and derive queues and index from it.
+
+        Returns the ends of queues that the position file knows, where damage has left neither them nor other ones.
+        """
+        reader = LogReader(self._log, start, self._knowledge, check_crc=self._known.check_crc)
+        queues = self._queues
+        sequence = QueueSequence(self._confirmed)
+        found: LogRecord | DamagedPart | None = None
+        self._last_message = (start - 1, start)
+        foreign = self._position is None
+        for found in reader:
+            if isinstance(found, DamagedPart):
+                self._mend(found, reader.timestamp, sequence, give=found.start >= queues_from)
+                continue
+            self._log.last_record = (found.offset, found.size)
+            if found.sys_flag & ROLLBACK != ROLLBACK:
+                self._last_message = (found.offset, found.offset + found.size)
+                if found.offset >= indexed_from:
+                    self._writer.add_keys(found)
+            if found.offset < queues_from:
+                continue
+            if found.sys_flag & NO_QUEUE_OFFSET:
+                self._pass_over(found, sequence)
+            elif foreign and queues.has_unit(found):
+                sequence.took(found)
+                self._ends[found.topic, found.queue_id] = found.queue_offset + 1
+            else:
+                for record in self._believed(found, sequence):
+                    self._take(record, sequence)
+        for record in sequence.rest(self._ends.get):
+            self._take(record, sequence)
+        for record in sequence.last_rejected:
+            end = self._ends.get((record.topic, record.queue_id))
+            if end is not None:
+                queues.add_lost(queues.of(record), end, Place(record.offset, record.size))
+        self._dropped += sequence.dropped
+        self._possible += sequence.possible
+        self._writer.write()
+        self._log.last_timestamp = reader.timestamp
+        if found is None and self._position is not None and start == self._position.offset:
+            self._take_last(self._position.last_offset, self._position.last_size)
+        elif found is None:
+            self._take_last(*queues.last_record())
+        self._log.position = reader.end
+        witness = self._known.position
+        if witness is None or not self._proven_by_position:
+            return {}
+        return {
+            key: end
+            for key, end in queues.ends_in(witness).items()
+            if key in queues.by_key and not sequence.knows(key) and 0 < end - self._ends.get(key, 0) <= self._possible
+        }
+
+    def _believed(self, record: LogRecord, sequence: QueueSequence) -> list[LogRecord]:
+        """The records that are accepted, now that this one was read.
+
+        A record that fills a gap in existing units is not judged: the end of its queue is further on.
+        """
+        key = (record.topic, record.queue_id)
+        end = self._ends.get(key)
+        if end is not None and record.queue_offset < end and not sequence.knows(key):
+            queue = self._queues.by_key.get(key)
+            if queue is not None and not self._queues.unit_is_sound(queue, record.queue_offset):
+                return [record]
+        return sequence.admit(record, end)
+
+    def _pass_over(self, record: LogRecord, sequence: QueueSequence) -> None:
+        """Note a record without a unit: of a transaction, or in the place of a damaged one."""
+        place = Place(record.offset, record.size)
+        sequence.lost([place], 1)
+        key = (record.topic, record.queue_id)
+        missing = record.queue_offset - self._ends.get(key, 0)
+        if record.queue_offset and (
+            not missing or (0 < missing <= MAX_LOST_UNITS and self._queues.is_known(record.topic))
+        ):
+            queue = self._queues.at(key)
+            self._queues.blank_up_to(queue, record.queue_offset)
+            self._queues.add_lost(queue, record.queue_offset, place)
+
+    def _take(self, record: LogRecord, sequence: QueueSequence) -> None:
+        queue = self._queues.of(record)
+        self._queues.fill_hole(queue, record.queue_offset, sequence.places(record))
+        sequence.took(record)
+        self._queues.add(queue, record)
+        self._ends[queue.key] = record.queue_offset + 1
+
+    def _take_last(self, offset: int, size: int) -> None:
+        segment = self._log.segment_at(offset) if offset >= 0 else None
+        if segment is not None:
+            self._log.last_record = (offset, size)
+            at = offset - segment.start
+            self._log.last_timestamp = store_timestamp_of(segment.view[at : at + size])
+
+    # --- after ---------------------------------------------------------------------------------
+    def _end_short_queues(self, short: dict[Key, int], end: EndOfLog) -> None:
+        """Let queues whose last messages damage has taken end where they did."""
+        if not self._known.is_slave and short:
+            self._stand_for_lost(short, self._log.position, end)
+            return
+        for key, queue_end in short.items():  # a slave's log gets no further records
+            queue, place = self._queues.by_key[key], self._mended
+            self._queues.blank_up_to(queue, queue_end if place is None else queue_end - 1)
+            if place is not None:
+                self._queues.add_lost(queue, queue_end - 1, place)
+        self._writer.write()
+
+    def _go_on_behind(self, former: Position, end: EndOfLog) -> None:
+        """Give no offset of the log or of a queue again that ``former``, or a unit, says was given.
+
+        Units are written about once a second, too, and may know messages that are younger.
+        """
+        log = self._log
+        lost_from = self._last_message[1]
+        given = former.offset
+        ends = self._queues.ends_in(former)
+        for key, queue in self._queues.by_key.items():
+            unit_end, record_end = last_rising_unit(queue, former.offset + log.segment_size)
+            ends[key] = max(unit_end, ends.get(key, 0))
+            given = max(given, record_end)
+        if self._index is not None:
+            cut_index(self._index, lost_from)
+        self._stand_for_lost(ends, given, end)
+        if former.last_offset >= 0:
+            self.lost_from = lost_from
+            self._findings.add(
+                f"{self._findings.name(log.directory)}: ends at {lost_from}, but was known up to {given}: what stood "
+                f"there is lost; the log goes on at {log.position}, and no offset of it or of a queue is given twice"
+            )
+
+    def _stand_for_lost(self, ends: dict[Key, int], given: int, end: EndOfLog) -> None:
+        """Let queues end at ``ends`` and the log at ``given`` or behind; a record says of each queue which end it has.
+
+        A blank unit cannot be the last one of a queue, see :mod:`cometmq.store.recovery.end_of_log`.
+        """
+        behind = [self._queues.at(key) for key, queue_end in ends.items() if queue_end > self._ends.get(key, 0)]
+        last = [Owner(*queue.key, ends[queue.key] - 1) for queue in behind]
+        places = end.places_for(last, given)
+        for queue, owner, place in zip(behind, last, places, strict=True):
+            self._queues.blank_up_to(queue, owner.queue_offset)
+            self._queues.add_lost(queue, owner.queue_offset, place)
+        self._writer.write()
+        for queue in behind:  # before a message has an offset that follows on these
+            queue.sync(self._disk, list(queue.unsynced))
+        checkpoint = self._known.checkpoint
+        timestamp = self._log.last_timestamp or (checkpoint.physic_msg_timestamp if checkpoint is not None else 0)
+        end.go_on_behind(given, list(zip(last, places, strict=True)), timestamp)
+        if places:
+            self._log.last_record = (places[-1].offset, places[-1].size)

@@ -1,0 +1,1 @@
+"""The timer log: messages that wait for their time, by day."""

@@ -1,0 +1,253 @@
+"""TimerDay: the messages that wait for one day (UTC): an index of units and the records, both only appended to.
+
+``2031-05-01.index`` and ``2031-05-01.data`` in ``comet/timer``. A record is written before its unit, so
+that a unit always leads to a record; what a crash left behind the last unit is written over.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from cometmq.checksum import crc32
+from cometmq.store.disk import Disk, open_file
+from cometmq.store.timer.position import RENUMBERED
+from cometmq.store.timer.unit import UNIT_BYTES, UNIT_DTYPE, Chosen, TimerEntry, Units, sound_units
+
+DAY_MS: Final = 86_400_000
+_EPOCH: Final = datetime.date(1970, 1, 1)
+_READ_UNITS: Final = 65_536
+"""Units read at once (3.5 MB): bounds the memory of a look through a day of millions."""
+
+
+class OpenFiles:
+    """Bounds the files open for reading; the least recently used one is closed. Thread-safe."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._open: OrderedDict[Path, int] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def read(self, path: Path, at: int, size: int) -> bytes:
+        """Up to ``size`` bytes at ``at``.
+
+        :raises OSError: the file cannot be opened or read.
+        """
+        with self._lock:
+            return os.pread(self._descriptor(path), size, at)
+
+    def will_need(self, path: Path, places: Iterable[tuple[int, int]]) -> None:
+        """Tell the kernel which places, each with its size, are read soon."""
+        for at, size in places:
+            with self._lock:
+                os.posix_fadvise(self._descriptor(path), at, size, os.POSIX_FADV_WILLNEED)
+
+    def close(self, path: Path) -> None:
+        """Close one file, if it is open."""
+        with self._lock:
+            fd = self._open.pop(path, -1)
+            if fd >= 0:
+                os.close(fd)
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def _descriptor(self, path: Path) -> int:
+        fd = self._open.get(path)
+        if fd is None:
+            fd = self._open[path] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            if len(self._open) > self._most:
+                os.close(self._open.popitem(last=False)[1])
+        else:
+            self._open.move_to_end(path)
+        return fd
+
+
+class TimerDay:
+    """The two files of one day. ``number`` counts days since 1970."""
+
+    def __init__(self, directory: Path, number: int, disk: Disk, files: OpenFiles) -> None:
+        self.number = number
+        name = (_EPOCH + datetime.timedelta(days=number)).isoformat()
+        self.index_path = directory / f"{name}.index"
+        self.data_path = directory / f"{name}.data"
+        self.count = 0
+        """Units written."""
+        self.dirty = False
+        """True when anything was written since the last flush."""
+        self.lost: list[tuple[int, int, int]] = []
+        """``(count, serial, added)``: of the first ``count`` units, those from ``serial`` on get ``added``."""
+        self._data_size = 0
+        self._disk = disk
+        self._files = files
+
+    @property
+    def start_ms(self) -> int:
+        """The first moment of the day."""
+        return self.number * DAY_MS
+
+    # --- opening --------------------------------------------------------------------------------
+    def recover(self, count: int | None) -> str | None:
+        """Open with ``count`` units, or (``None``) with as many as are whole; return what was wrong, if anything.
+
+        Bytes behind them are not deleted but written over: the log still has these messages.
+        """
+        index_bytes = self.index_path.stat().st_size if self.index_path.exists() else 0
+        data_bytes = self.data_path.stat().st_size if self.data_path.exists() else 0
+        left = index_bytes // UNIT_BYTES if count is None else min(count, index_bytes // UNIT_BYTES)
+        while left:
+            start = max(0, left - _READ_UNITS)
+            with self.index_path.open("rb") as file:
+                file.seek(start * UNIT_BYTES)
+                raw = file.read((left - start) * UNIT_BYTES)
+            left = start + sound_units(raw)
+            if left > start:
+                last = np.frombuffer(raw, UNIT_DTYPE, left - start)[-1]
+                data_end = int(last["at"]) + int(last["size"])
+                if data_end <= data_bytes:
+                    self._data_size = data_end
+                    break
+                left -= 1
+        self.count = left
+        if count is not None and left < count:
+            return (
+                f"comet/timer/{self.index_path.name}: {count - left} of {count} waiting messages cannot be read "
+                "any more and are lost, unless the log still has them"
+            )
+        return None
+
+    # --- writing --------------------------------------------------------------------------------
+    def append(self, entries: Sequence[TimerEntry]) -> None:
+        """Write records and their units.
+
+        :raises OSError: nothing counts as written; the next attempt writes over it.
+        """
+        units = []
+        at = self._data_size
+        for entry in entries:
+            units.append(entry.unit(at))
+            at += len(entry.record)
+        self.dirty = True
+        self._write(self.data_path, b"".join([entry.record for entry in entries]), self._data_size)
+        self._write(self.index_path, b"".join(units), self.count * UNIT_BYTES)
+        self._data_size = at
+        self.count += len(entries)
+
+    def mark(self) -> tuple[int, int]:
+        """The present end, for ``undo``."""
+        return self.count, self._data_size
+
+    def undo(self, count: int, data_size: int) -> None:
+        """Forget what was appended since ``mark``."""
+        self.count = count
+        self._data_size = data_size
+
+    def _write(self, path: Path, data: bytes, at: int) -> None:
+        with open_file(path, os.O_WRONLY | os.O_CREAT) as fd:
+            self._disk.write(fd, data, at)
+
+    def flush(self) -> None:
+        """Make everything written survive a power cut.
+
+        :raises OSError: it may not.
+        """
+        for path in (self.data_path, self.index_path):
+            with open_file(path) as fd:
+                self._disk.flush(fd)
+        self.dirty = False
+
+    # --- reading --------------------------------------------------------------------------------
+    def units(self, low_ms: int, high_ms: int, before_serial: int) -> Units:
+        """The units due from ``low_ms`` to before ``high_ms`` that were appended before ``before_serial``."""
+        found = []
+        for units in self._blocks():
+            due = units["due"]
+            found.append(units[(due >= low_ms) & (due < high_ms) & _appended(units, before_serial)])
+        return np.concatenate(found) if found else np.empty(0, UNIT_DTYPE)
+
+    def dues(self, low_ms: int, high_ms: int, chosen: Chosen) -> npt.NDArray[np.int64]:
+        """The due times of all units chosen from ``low_ms`` to before ``high_ms``, in no order; 8 bytes each."""
+        found = [np.empty(0, np.int64)]
+        for units in self._blocks():
+            due = units["due"]
+            found.append(due[(due >= low_ms) & (due < high_ms) & chosen(units)])
+        return np.concatenate(found)
+
+    def first_due(self, from_ms: int, before_serial: int) -> int | None:
+        """The earliest due time of a unit from ``from_ms`` on, ``None`` for none."""
+        earliest = None
+        for units in self._blocks():
+            due = units["due"][(units["due"] >= from_ms) & _appended(units, before_serial)]
+            if len(due):
+                first = int(due.min())
+                earliest = first if earliest is None else min(earliest, first)
+        return earliest
+
+    def _blocks(self) -> Iterator[Units]:
+        left = self.count
+        if not left:
+            return
+        with self.index_path.open("rb") as file:
+            while left:
+                units = np.frombuffer(file.read(min(left, _READ_UNITS) * UNIT_BYTES), UNIT_DTYPE)
+                if not len(units):
+                    return
+                yield self._renumbered(units, self.count - left) if self.lost else units
+                left -= len(units)
+
+    def _renumbered(self, units: Units, first: int) -> Units:
+        units = units.copy()
+        for count, serial, added in self.lost:
+            serials = units["serial"][: max(count - first, 0)]
+            serials[(serials >= serial) & (serials < RENUMBERED)] += added
+        return units
+
+    def last_serial(self) -> int:
+        """The greatest serial as the units say it; −1 for none."""
+        return max((int(units["serial"].max()) for units in self._blocks()), default=-1)
+
+    def will_need(self, units: Units) -> None:
+        """Tell the kernel that the records of ``units`` are read soon, so that reading them does not wait."""
+        self._files.will_need(self.data_path, zip(units["at"].tolist(), units["size"].tolist(), strict=True))
+
+    def read(self, at: int, size: int, crc: int) -> bytes | None:
+        """One record; ``None`` when its bytes are not what was written."""
+        try:
+            record = self._files.read(self.data_path, at, size)
+        except OSError:
+            return None
+        return record if len(record) == size and crc32(record) == crc else None
+
+    def delete(self) -> None:
+        """Remove both files."""
+        self.close()
+        self.index_path.unlink(missing_ok=True)
+        self.data_path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Close what is open."""
+        self._files.close(self.data_path)
+
+
+def _appended(units: Units, before_serial: int) -> npt.NDArray[np.bool_]:
+    """A mask of the units that were appended before a serial; those that the log has lost were."""
+    appended: npt.NDArray[np.bool_] = (units["serial"] < before_serial) | (units["serial"] >= RENUMBERED)
+    return appended
+
+
+def day_number_of(path: Path) -> int | None:
+    """The day that a file is of; ``None`` for any other file."""
+    if path.suffix not in (".index", ".data"):
+        return None
+    try:
+        return (datetime.date.fromisoformat(path.stem) - _EPOCH).days
+    except ValueError:
+        return None

@@ -1,0 +1,74 @@
+"""Opening the timer log of a store: its files, and the deliveries since they were saved, from the CommitLog."""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Iterator
+from typing import Final
+
+from cometmq.message.names import TIMER_TOPIC
+from cometmq.message.properties import TIMER_OUT_MS
+from cometmq.message.record import decode_record
+from cometmq.message.sysflag import TRANSACTION_ROLLBACK
+from cometmq.store.message_store import MessageStore
+from cometmq.store.timer.log import TimerLog
+from cometmq.store.timer.position import Delivered, LogEnd, TimerPosition
+
+_log = logging.getLogger(__name__)
+
+_TIMER_CHECK: Final = struct.Struct(">qqq")
+"""The time until which the wheel was read, a place in its log, the queue offset that is read next."""
+_MARK: Final = f"{TIMER_OUT_MS}\x01".encode()
+
+
+def open_timer_log(store: MessageStore) -> TimerLog:
+    """The timer log in ``comet/timer`` below the store's directory; findings are logged.
+
+    :raises StoreError: as :meth:`TimerLog.open`.
+    """
+    timer_log = TimerLog(store.config.root / "comet" / "timer", store.disk)
+    timer_log.open(_end(store))
+    for line in timer_log.findings:
+        _log.warning("%s", line)
+    apache = _position_of_apache(store) if not timer_log.exists else None
+    if apache is not None:
+        _log.warning("config/timercheck: %s was delivered by Apache RocketMQ as far as it says", TIMER_TOPIC)
+        timer_log.delivered = Delivered(apache, {})
+    elif timer_log.exists or store.queue(TIMER_TOPIC, 0).max_offset():
+        found = dict(_deliveries(store, timer_log.position.log_offset))
+        timer_log.delivered = Delivered(timer_log.position, found)
+    return timer_log
+
+
+def _end(store: MessageStore) -> LogEnd:
+    last = store.decoded_at(store.last_record[0]) if store.last_record[0] >= 0 else None
+    serial = store.queue(TIMER_TOPIC, 0).max_offset()
+    end = store.max_physical_offset if store.lost_from is None else store.lost_from
+    return LogEnd(end, serial, last.store_timestamp if last is not None else -1)
+
+
+def _position_of_apache(store: MessageStore) -> TimerPosition | None:
+    """The position of RocketMQ 5 in the messages of this store, if it had any (``TimerCheckpoint``)."""
+    try:
+        content = (store.config.root / "config" / "timercheck").read_bytes()
+    except OSError:
+        return None
+    if len(content) < _TIMER_CHECK.size:
+        return None
+    last_read_ms, _, serial = _TIMER_CHECK.unpack_from(content)
+    return TimerPosition(serial=serial, until_ms=last_read_ms - 1) if serial > 0 else None
+
+
+def _deliveries(store: MessageStore, log_offset: int) -> Iterator[tuple[int, int]]:
+    """Serial and due time of the messages whose delivery stands in the log from ``log_offset`` on."""
+    for found in store.scan(max(log_offset, store.min_physical_offset)):
+        if found.topic == TIMER_TOPIC or found.sys_flag & TRANSACTION_ROLLBACK:
+            continue
+        data = store.record_at(found.offset, found.size)
+        if data is None or _MARK not in data:
+            continue
+        record = decode_record(data, check_crc=False)
+        due_ms = record.properties.get(TIMER_OUT_MS, "")
+        if record.prepared_transaction_offset > 0 and due_ms.isdecimal():
+            yield record.prepared_transaction_offset - 1, int(due_ms)

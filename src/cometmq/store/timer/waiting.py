@@ -1,0 +1,125 @@
+"""Counting and listing the messages of a timer log that wait; all of it blocks, on the worker thread of the log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from cometmq.limits import MAX_LISTED_WAITING_BYTES, MAX_SEARCHED_WAITING
+from cometmq.message.message import MessageExt
+from cometmq.message.properties import REAL_TOPIC
+from cometmq.store.timer.log import FOREVER_MS, TimerLog
+from cometmq.store.timer.unit import Chosen, Units
+
+DUE_WITHIN_SECONDS: Final = (60, 3_600, 86_400, 2_592_000)
+"""A minute, an hour, a day, thirty days."""
+
+
+class WaitingOfTopic(msgspec.Struct):
+    """The messages of one topic that wait."""
+
+    count: int = 0
+    first_ms: int = 0
+    """The time at which the first of them is due …"""
+    last_ms: int = 0
+    """… and the last one."""
+    due_within: dict[int, int] = {}
+    """Seconds → the number of messages that are due in that time or less."""
+
+
+def count_waiting(log: TimerLog, from_ms: int, near: Sequence[int], now_ms: int) -> dict[str, WaitingOfTopic]:
+    """Count the messages that wait, by topic: those due from ``from_ms`` on, and the ``near`` ones by serial.
+
+    :raises OSError: the timer log cannot be read.
+    """
+    serials = np.array(near, np.int64)
+    waiting = (
+        part
+        for units in log.undelivered(0, FOREVER_MS, FOREVER_MS)
+        if len(part := units[(units["due"] >= from_ms) | np.isin(units["serial"], serials)])
+    )
+    return _by_topic(waiting, now_ms, log)
+
+
+def _by_topic(parts: Iterable[Units], now_ms: int, log: TimerLog) -> dict[str, WaitingOfTopic]:
+    counts: dict[int, WaitingOfTopic] = {}
+    names: dict[int, str] = {}
+    edges = [now_ms + seconds * 1000 for seconds in DUE_WITHIN_SECONDS]
+    for units in parts:
+        topics, places = np.unique(units["topic"], return_inverse=True)
+        for place, topic in enumerate(topics.tolist()):
+            mine = units[places == place]
+            due = np.sort(mine["due"])
+            waiting = counts.get(topic)
+            if waiting is None:
+                names[topic] = _topic_of(log, mine)
+                waiting = counts[topic] = WaitingOfTopic(
+                    first_ms=int(due[0]), due_within=dict.fromkeys(DUE_WITHIN_SECONDS, 0)
+                )
+            waiting.count += len(due)
+            waiting.first_ms = min(waiting.first_ms, int(due[0]))
+            waiting.last_ms = max(waiting.last_ms, int(due[-1]))
+            for seconds, reached in zip(DUE_WITHIN_SECONDS, due.searchsorted(edges, "right").tolist(), strict=True):
+                waiting.due_within[seconds] += reached
+    return {names[topic]: waiting for topic, waiting in sorted(counts.items(), key=lambda item: names[item[0]])}
+
+
+def _topic_of(log: TimerLog, units: Units) -> str:
+    """The real topic of messages that have one."""
+    for unit in units:
+        record = log.record(int(unit["due"]), int(unit["at"]), int(unit["size"]), int(unit["crc"]))
+        if record is not None:
+            return MessageExt(record, 0).properties[REAL_TOPIC]
+    return "?"
+
+
+# --- listing --------------------------------------------------------------------------------
+Place = tuple[int, int]
+"""A due time, and the least serial of those due then."""
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """The messages to list."""
+
+    begin: Place
+    end_ms: int
+    """Only what is due before this."""
+    most: int
+
+
+class Listed(msgspec.Struct, frozen=True):
+    """A waiting message; ``message`` is ``None`` when its record is damaged."""
+
+    due_ms: int
+    serial: int
+    size: int
+    message: MessageExt | None
+
+
+def list_waiting(log: TimerLog, wanted: Wanted, chosen: Chosen) -> tuple[list[Listed], Place | None]:
+    """The first of the messages that are wanted and chosen, and where to go on if these were not all.
+
+    :raises OSError: the timer log cannot be read.
+    """
+    found: list[Listed] = []
+    size_bytes = searched = 0
+    low_ms, serial = wanted.begin
+    while low_ms < wanted.end_ms:
+        if searched >= MAX_SEARCHED_WAITING:
+            return found, (low_ms, serial)
+        high_ms, looked_at = log.window_end(low_ms, wanted.end_ms, wanted.most, chosen)
+        searched += looked_at
+        units = log.waiting(low_ms, high_ms)
+        left = chosen(units) & ((units["due"] > low_ms) | (units["serial"] >= serial))
+        for due_ms, number, _, _, at, size, _, crc, _ in units[left].tolist():
+            if len(found) == wanted.most or (found and size_bytes + size > MAX_LISTED_WAITING_BYTES):
+                return found, (due_ms, number)
+            size_bytes += size
+            record = log.record(due_ms, at, size, crc)
+            message = MessageExt(record, 0) if record is not None else None
+            found.append(Listed(due_ms, number, size, message))
+        low_ms, serial = high_ms, 0
+    return found, None

@@ -1,0 +1,416 @@
+"""Turn: messages that are stored by one write and dispatched (``CommitLog.putMessage``, ``ReputMessageService``).
+
+Theory of operation. A turn is any number of :meth:`Turn.put`, then one :meth:`Turn.commit`. Putting encodes the record
+into its final bytes and hands out its offsets; nothing of it can be read yet. Committing writes all bytes of the turn,
+one write for each log file, and then publishes: queues move their ends, units and index entries that are derived from
+the records wait in memory and are written in blocks, and the pulls that wait for messages are woken. A crash loses
+nothing of what is derived: recovery reads the log again.
+
+Invariants.
+
+* ``log.position`` is the end of the last committed turn. Between turns the log ends there, and no queue has an offset
+  that was handed out and not committed.
+* A turn is stored whole or not at all. A put that raises leaves no trace; a commit that raises takes back all offsets,
+  and what a write that failed half-way left in the log becomes zeros before anything else is written.
+* A disk that is full or has failed is noted when the turn begins or rolls into the next file; puts go on, so that
+  their callers need not care, and the commit raises.
+
+A commit does not flush: see :mod:`cometmq.store.log.flush` for the group commit.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple
+
+from cometmq.checksum import crc32
+from cometmq.limits import INDEX_BLOCK_KEYS, MAX_PROPERTIES_BYTES
+from cometmq.message.record import CRC_MASK, MESSAGE_MAGIC
+from cometmq.store.errors import StoreError
+from cometmq.store.index.index_service import FEW_KEYS, INDEX_BLOCK_MESSAGES
+from cometmq.store.log.commit_log import filler
+from cometmq.store.log.mapped_file import MappedFile
+from cometmq.store.log.record_scan import NO_QUEUE_OFFSET, ROLLBACK, LogRecord
+from cometmq.store.maintenance import Maintenance
+from cometmq.store.queue.consume_queue import UNIT, ConsumeQueue
+from cometmq.store.recovery.opening import OpenedStore
+
+_log = logging.getLogger(__name__)
+
+_HEADS: Final = {
+    (born, stored): struct.Struct(f">iiiiiqqiq{born}sq{stored}siqi").pack for born in (8, 20) for stored in (8, 20)
+}
+"""Packs a record up to its body, by the bytes of its hosts."""
+_HEAD_V4: Final = _HEADS[8, 8]
+_SHORT: Final = struct.Struct(">h").pack
+_UNIT: Final = UNIT.pack
+_FIXED_BYTES: Final = 75
+"""A record without hosts, body, topic and properties."""
+_UNIT_BLOCK_BYTES: Final = 4_000
+"""Waiting bytes from which on the units of a queue are written to its file."""
+
+
+class TurnMark(NamedTuple):
+    """A place in the turn that is being put together."""
+
+    is_open: bool
+    error: StoreError | None
+    end: int
+    """The log offset of the next record."""
+    segment: MappedFile | None
+    part_start: int
+    last_size: int
+    parts: int
+    chunks: int
+    index_entries: int
+
+
+Arrival = Callable[[Iterable[ConsumeQueue]], None]
+
+
+def _nobody(_queues: Iterable[ConsumeQueue]) -> None:
+    """Used while no part of the broker waits for messages."""
+
+
+class Turn:
+    """The turn that is being put together, and the end of the log where it will be stored."""
+
+    def __init__(self, opened: OpenedStore, maintenance: Maintenance) -> None:
+        log = opened.log
+        self.on_arrival: Arrival = _nobody
+        """Called by each commit, once, with the queues that got messages."""
+        self.timestamp = log.last_timestamp
+        """Store timestamp (ms) of the running turn, or of the last one; never goes back."""
+        self._log = log
+        self._queues = opened.queues
+        self._index = opened.index
+        self._clock = opened.clock
+        self._maintenance = maintenance
+        self._now = self.timestamp  # not held back like the store timestamp, so that delays stay as long
+        self._open = False
+        self._error: StoreError | None = None
+        self._chunks: list[bytes] = []
+        self._parts: list[tuple[MappedFile, int, bytes]] = []
+        self._next = self._part_start = log.position
+        self._segment: MappedFile | None = None
+        self._limit = 0
+        self._touched: list[ConsumeQueue] = []
+        self._last_size = 0
+        self._use_last_segment()
+        self._ahead_at = self._ahead_point()
+
+    def put(
+        self,
+        queue: ConsumeQueue,
+        body: bytes,
+        properties: bytes,
+        flag: int,
+        sys_flag: int,
+        born_timestamp: int,
+        born_host: bytes,
+        store_host: bytes,
+        reconsume_times: int,
+        prepared_transaction_offset: int,
+        tags_code: int,
+        keys: Sequence[str],
+    ) -> int:
+        """Encode one record into the running turn; return its log offset.
+
+        Its queue offset is ``queue.next_offset - 1`` afterwards, or 0 for a PREPARED or ROLLBACK
+        record, which has no place in a queue. ``keys`` are what the index finds it by: UNIQ_KEY and
+        each of KEYS. In the schedule topic the unit's tags code is the due time, whatever is given.
+        A turn for which there is no room fails as a whole in :meth:`commit`.
+
+        :raises ValueError: properties over 32,767 bytes, a record larger than a log file, a topic that no record
+            has room for, or a number larger than its field. Whatever is raised, the turn is as it was before.
+        """
+        body_length = len(body)
+        properties_length = len(properties)
+        at = self._next
+        if properties_length and not properties[-1]:
+            properties += b"\x02"  # a separator that parsers pass over: recovery takes zeros at the end for torn
+            properties_length += 1
+        if properties_length > MAX_PROPERTIES_BYTES:
+            raise ValueError(f"properties of {properties_length} bytes; {MAX_PROPERTIES_BYTES} is the most")
+        middle = queue.record_middle
+        if not middle:
+            raise ValueError(f"topic {queue.topic} is too long for a record of RocketMQ 4")
+        hosts = len(born_host) + len(store_host)
+        size = _FIXED_BYTES + hosts + body_length + len(queue.topic_bytes) + properties_length
+        if not self._open:
+            self._begin()
+        in_queue = not sys_flag & NO_QUEUE_OFFSET
+        queue_offset = queue.next_offset if in_queue else 0
+        before = None
+        # All that can fail comes first: what is refused leaves no trace in the queue, the turn and the index.
+        try:
+            if at + size > self._limit:
+                before = self.mark()
+                at = self._roll(size)
+            unit = _UNIT(at, size, self._now + queue.delay_ms if queue.delay_ms else tags_code)
+            tail = _SHORT(properties_length)
+            pack_head = _HEAD_V4 if hosts == 16 else _HEADS[len(born_host), len(store_host)]
+            head = pack_head(
+                size,
+                MESSAGE_MAGIC,
+                crc32(body) & CRC_MASK,
+                queue.queue_id,
+                flag,
+                queue_offset,
+                at,
+                sys_flag,
+                born_timestamp,
+                born_host,
+                self.timestamp,
+                store_host,
+                reconsume_times,
+                prepared_transaction_offset,
+                body_length,
+            )
+        except BaseException as error:
+            if not self._chunks and not self._parts:
+                self.rollback()
+            elif before is not None:
+                self.undo_to(before)
+            if isinstance(error, struct.error):
+                raise ValueError(f"a number of the message is larger than its field: {error}") from error
+            raise
+        if in_queue:
+            queue.next_offset = queue_offset + 1
+            if queue_offset == queue.committed:
+                self._touched.append(queue)
+            queue.pending += unit
+        self._chunks += (head, body, middle, tail, properties)
+        self._next = at + size
+        self._last_size = size
+        if keys and self._index is not None and sys_flag & ROLLBACK != ROLLBACK:
+            self._index.pending.append((queue.index_prefix, at, self.timestamp, keys))
+            if len(keys) > FEW_KEYS:
+                self._index.many_keys += len(keys)
+        return at
+
+    def next_place(self) -> tuple[int, int, int] | None:
+        """Begin to put records that are encoded elsewhere, for :meth:`put_encoded`.
+
+        Return the next log offset, the offset that no record may pass, and the store timestamp; ``None`` when records
+        must be put one by one.
+        """
+        if not self._open:
+            self._begin()
+        if self._error is not None or self._segment is None:
+            return None
+        return self._next, self._limit, self.timestamp
+
+    def put_encoded(
+        self,
+        records: bytes,
+        end: int,
+        last_size: int,
+        messages: int,
+        queues: Iterable[tuple[ConsumeQueue, int, bytes]],
+        hashes: bytes,
+        offsets: bytes,
+    ) -> None:
+        """Put records that were encoded from the last :meth:`next_place` on; nothing was put since.
+
+        :param end: the log offset after them.
+        :param queues: each queue with the number of its records and their units.
+        :param hashes: index hashes of their keys, as native int32; ``offsets`` has the log offset of each, as int64.
+        """
+        for queue, count, units in queues:
+            if queue.next_offset == queue.committed:
+                self._touched.append(queue)
+            queue.next_offset += count
+            queue.pending += units
+        self._chunks.append(records)
+        self._next = end
+        self._last_size = last_size
+        if hashes and self._index is not None:
+            self._index.add_hashed(hashes, offsets, self.timestamp, messages)
+
+    def commit(self) -> int:
+        """Write everything put since the last commit and make it readable; return the log's end.
+
+        :raises StoreError: nothing of the turn was stored; all its offsets are taken back.
+        """
+        if not self._open:
+            return self._log.position
+        log = self._log
+        try:
+            if self._error is not None:
+                raise self._error
+            self._write()
+        except BaseException:
+            self.rollback()
+            raise
+        position = self._next
+        log.position = position
+        self._part_start = position
+        self._chunks.clear()
+        log.last_record = (position - self._last_size, self._last_size)
+        log.last_timestamp = self.timestamp
+        if self._parts:
+            self._parts.clear()
+        self._open = False
+        touched = self._touched
+        if touched:
+            self._touched = []
+        try:
+            self._publish(position, touched)
+        except Exception:  # the messages are stored, and their requests are answered so
+            _log.exception("what follows from stored messages was not done whole")
+        return position
+
+    def _write(self) -> None:
+        """Write all bytes of the turn; when that fails, none of it is a record."""
+        log = self._log
+        try:
+            for segment, at, data in self._parts:
+                log.write(segment, at, data)
+            if self._chunks:
+                assert self._segment is not None
+                log.write(self._segment, self._part_start, b"".join(self._chunks))
+        except BaseException:
+            log.erase(log.position, self._next)
+            raise
+
+    def _publish(self, position: int, touched: list[ConsumeQueue]) -> None:
+        """Make what was put up to ``position`` readable, and write what is derived from it in blocks."""
+        dirty = self._queues.dirty
+        for queue in touched:
+            queue.committed = queue.next_offset
+            if not queue.dirty:
+                queue.dirty = True
+                dirty.append(queue)
+        index = self._index
+        if index is not None:
+            index.committed = len(index.pending)
+        for queue in touched:
+            if len(queue.pending) >= _UNIT_BLOCK_BYTES:
+                self._maintenance.write_units(queue)
+        if index is not None and (
+            index.committed + index.hashed_messages >= INDEX_BLOCK_MESSAGES or index.many_keys > INDEX_BLOCK_KEYS
+        ):
+            self._maintenance.write_index_in_turns()
+        if position > self._ahead_at:
+            self._log.allocate_ahead()
+            self._ahead_at = 1 << 62
+        if touched:
+            self.on_arrival(touched)
+
+    def follow(self, position: int, last: LogRecord | None, touched: list[ConsumeQueue]) -> None:
+        """Publish what a :class:`~cometmq.store.replicated_log.ReplicatedLog` has written up to ``position``.
+
+        :param last: the last record of it.
+        """
+        log = self._log
+        segment = log.segments[-1] if log.segments else None
+        if segment is not self._segment:
+            self._segment = segment
+            self._ahead_at = self._ahead_point()
+        log.position = self._next = self._part_start = position
+        if last is not None:
+            log.last_record = (last.offset, last.size)
+            self.timestamp = log.last_timestamp = max(self.timestamp, last.store_timestamp)
+        self._publish(position, touched)
+
+    def forget(self, topic: str) -> None:
+        """The queues of a topic are being deleted."""
+        self._touched = [queue for queue in self._touched if queue.topic != topic]
+
+    def mark(self) -> TurnMark:
+        """The turn as it is now, for :meth:`undo_to`."""
+        index = self._index
+        return TurnMark(
+            self._open,
+            self._error,
+            self._next,
+            self._segment,
+            self._part_start,
+            self._last_size,
+            len(self._parts),
+            len(self._chunks),
+            len(index.pending) if index is not None else 0,
+        )
+
+    def undo_to(self, mark: TurnMark) -> None:
+        """Take back what was put since ``mark`` was made in this turn, with its offsets; what came before stays."""
+        if not mark.is_open:
+            self.rollback()
+            return
+        log = self._log
+        for queue in self._touched:
+            queue.undo_from(mark.end)
+        self._touched = [queue for queue in self._touched if queue.next_offset > queue.committed]
+        if self._index is not None:
+            self._index.undo_to(mark.index_entries)
+        if len(self._parts) > mark.parts:
+            _, _, data = self._parts[mark.parts]
+            self._chunks = [data[: mark.end - mark.part_start]]
+            del self._parts[mark.parts :]
+        else:
+            del self._chunks[mark.chunks :]
+        while log.segments and log.segments[-1] is not mark.segment and len(log.segments) > 1:
+            log.undo_segment(log.segments[-1])
+        self._use_last_segment()
+        self._next, self._part_start, self._last_size = mark.end, mark.part_start, mark.last_size
+        self._error = mark.error
+
+    def _begin(self) -> None:
+        self._open = True
+        self._error = self._maintenance.refusal()
+        now = self._now = self._clock.now_ms()
+        if now > self.timestamp:
+            self.timestamp = now
+
+    def _roll(self, size: int) -> int:
+        """End the log file with a filler and go on in the next one; return the record's offset there."""
+        log = self._log
+        if size > log.max_record_bytes:
+            raise ValueError(f"a record of {size} bytes does not fit into a log file of {log.segment_size}")
+        if self._error is not None:
+            self._next += size
+            return self._next - size
+        old = self._segment
+        try:
+            new = log.next_segment()
+        except StoreError as error:
+            self._error = error
+            return self._next
+        if old is not None and self._next < old.end:
+            self._chunks.append(filler(old.end - self._next))
+            self._parts.append((old, self._part_start, b"".join(self._chunks)))
+            self._chunks.clear()
+        self._segment = new
+        self._limit = new.end - 8
+        self._next = self._part_start = new.start
+        self._ahead_at = self._ahead_point()
+        return new.start
+
+    def _ahead_point(self) -> int:
+        """The position from which on the next segment should be made: half a file ahead."""
+        return self._segment.start + self._log.segment_size // 2 if self._segment is not None else -1
+
+    def rollback(self) -> None:
+        """Take back everything put since the last commit, with all its offsets."""
+        log = self._log
+        for queue in self._touched:
+            queue.undo_turn()
+        self._touched = []
+        if self._index is not None:
+            self._index.undo_turn()
+        self._chunks.clear()
+        self._parts.clear()
+        while log.segments and log.segments[-1].start >= log.position and len(log.segments) > 1:
+            log.undo_segment(log.segments[-1])
+        self._use_last_segment()
+        self._next = self._part_start = log.position
+        self._open = False
+        self._error = None
+
+    def _use_last_segment(self) -> None:
+        segments = self._log.segments
+        self._segment = segments[-1] if segments else None
+        self._limit = self._segment.end - 8 if self._segment is not None else 0

@@ -1,0 +1,324 @@
+"""The clocks of tests: one that stands still until a test moves it, and one that can be stopped for one process."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import math
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any, Final, TypeVar
+
+from cometmq.clock import Clock, TimerHandle
+from cometmq.testing.idle import is_idle, settle
+
+T = TypeVar("T")
+
+_LOOK_SECONDS: Final = 0.005
+"""Seconds of the real clock between two looks at a condition."""
+SIMULATED_SECONDS: Final = 150.0
+"""Seconds that pass on a virtual clock before it skips to an alarm: longer than any lease or time-out."""
+AFTER_ALARM_SECONDS: Final = 10.0
+"""Seconds that pass after an alarm before it skips again: longer than a client's pauses between retries."""
+LONG_SLEEP_SECONDS: Final = 1800.0
+"""A timer for longer than this belongs to somebody who waits; housekeeping takes 15 minutes at most."""
+
+
+class _VirtualTimer:
+    __slots__ = ("args", "callback", "cancelled", "delay_s")
+
+    def __init__(self, delay_s: float, callback: Callable[..., object], args: tuple[Any, ...]) -> None:
+        self.delay_s = delay_s
+        self.callback = callback
+        self.args = args
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+_Heap = list[tuple[float, int, _VirtualTimer]]
+
+_ROUNDING_MS: Final = 0.25
+"""An alarm fires this much before its millisecond, so that rounding never lets the date pass it."""
+_LOOP_LOOK_TIMERS: Final = 256
+"""Timers in a row after which the event loop gets a turn although it is idle: its own timers may be due."""
+
+
+class VirtualClock:
+    """Time that stands still until it is moved.
+
+    * ``advance`` (no ``await``) fires what falls due, in order; the event loop does nothing in between.
+    * ``run_for`` goes from one due timer to the next and waits at each until the event loop is idle, as if the time
+      had really passed.
+    * ``skip`` moves the date from alarm to alarm while monotonic time stands still, as if the machine had been
+      suspended. A month costs as much as the alarms in it.
+
+    ``run_for`` and ``skip`` need asyncio's own event loop, not uvloop's (:mod:`cometmq.testing.idle`).
+    """
+
+    def __init__(self, start_ms: int = 1_700_000_000_000) -> None:
+        self._start_ms = start_ms
+        self._elapsed = 0.0
+        self._skipped = 0.0
+        """Seconds by which the date is ahead of monotonic time."""
+        self._timers: _Heap = []
+        self._alarms: _Heap = []
+        """Ordered by seconds of the date since the start."""
+        self._order = itertools.count()
+        self._at_rest = 0
+        """Timers in a row that left the event loop idle."""
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970-01-01 UTC."""
+        return self._start_ms + round((self._elapsed + self._skipped) * 1000)
+
+    def monotonic(self) -> float:
+        """Seconds since the start, without those skipped."""
+        return self._elapsed
+
+    def call_later(self, delay_s: float, callback: Callable[..., object], *args: Any) -> TimerHandle:
+        """Fire after ``delay_s`` seconds; skipped seconds do not count."""
+        timer = _VirtualTimer(delay_s, callback, args)
+        return self._put(self._timers, self._elapsed + max(0.0, delay_s), timer)
+
+    def call_at(self, when_ms: int, callback: Callable[..., object], *args: Any) -> TimerHandle:
+        """Fire when the date reaches ``when_ms``; a past date fires at the next move."""
+        timer = _VirtualTimer((when_ms - self.now_ms()) / 1000, callback, args)
+        return self._put(self._alarms, (when_ms - self._start_ms - _ROUNDING_MS) / 1000, timer)
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait ``seconds``; skipped seconds do not count."""
+        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def wake() -> None:
+            if not woken.done():
+                woken.set_result(None)
+
+        timer = self.call_later(seconds, wake)
+        try:
+            await woken
+        finally:
+            timer.cancel()
+
+    # --- moving -------------------------------------------------------------------------------
+    def advance(self, seconds: float) -> None:
+        """Move time on and fire what falls due, in order, timers set meanwhile included."""
+        target = self._elapsed + seconds
+        while self.next_in() <= target - self._elapsed:
+            self._fire_next()
+        self._elapsed = target
+
+    async def run_for(self, seconds: float) -> None:
+        """Let time pass: fire one due timer after the other and wait after each until the event loop is idle.
+
+        :raises NeverIdleError: the event loop does not become idle.
+        """
+        target = self._elapsed + seconds
+        await settle()
+        while await self.step(target - self._elapsed):
+            pass
+        self._elapsed = max(self._elapsed, target)
+
+    async def run_until(self, work: Awaitable[T], within_s: float) -> T:
+        """Let time pass until ``work`` is done and return its result; cancel it after ``within_s`` seconds.
+
+        :raises TimeoutError: the work took longer.
+        :raises NeverIdleError: the event loop does not become idle.
+        """
+        task = asyncio.ensure_future(work)
+        target = self._elapsed + within_s
+        try:
+            await settle()
+            while not task.done() and await self.step(target - self._elapsed):
+                pass
+            if task.done():
+                return task.result()
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+        self._elapsed = max(self._elapsed, target)
+        raise TimeoutError(f"it took longer than {within_s:g} s of the virtual clock")
+
+    async def step(self, within_s: float) -> bool:
+        """Move to the next timer or alarm in the next ``within_s`` seconds; return False when there is none.
+
+        The event loop must be idle before and is idle after.
+        """
+        if self.next_in() > within_s:
+            return False
+        self._fire_next()
+        self._at_rest = self._at_rest + 1 if is_idle() else 0
+        if not self._at_rest:
+            await settle()
+        elif self._at_rest % _LOOP_LOOK_TIMERS == 0:
+            await asyncio.sleep(0)
+        return True
+
+    async def skip(self, seconds: float) -> None:
+        """Move the date on from alarm to alarm and wait after each until the event loop is idle.
+
+        Monotonic time stands still: connections, leases and calls under way do not notice.
+
+        :raises NeverIdleError: the event loop does not become idle.
+        """
+        target = self._elapsed + self._skipped + seconds
+        await settle()
+        while self._alarms and self._alarms[0][0] <= target:
+            self._skipped = max(self._skipped, self._alarms[0][0] - self._elapsed)
+            self._fire_next()
+            await settle()
+        self._skipped = max(self._skipped, target - self._elapsed)
+
+    # --- timers -------------------------------------------------------------------------------
+    def next_in(self) -> float:
+        """Seconds until the next timer or alarm; ``inf`` when there is none."""
+        self._forget_cancelled()
+        due = self._timers[0][0] if self._timers else math.inf
+        if self._alarms:
+            due = min(due, self._alarms[0][0] - self._skipped)
+        return max(0.0, due - self._elapsed)
+
+    def next_alarm_in(self) -> float:
+        """Seconds of the date until the next alarm; ``inf`` when there is none."""
+        self._forget_cancelled()
+        return max(0.0, self._alarms[0][0] - self._skipped - self._elapsed) if self._alarms else math.inf
+
+    def has_timer_over(self, seconds: float) -> bool:
+        """Return True when a timer (not an alarm) was set for longer than ``seconds``."""
+        return any(timer.delay_s > seconds and not timer.cancelled for _, _, timer in self._timers)
+
+    def _put(self, heap: _Heap, due: float, timer: _VirtualTimer) -> TimerHandle:
+        heapq.heappush(heap, (due, next(self._order), timer))
+        return timer
+
+    def _fire_next(self) -> None:
+        """Move to the earliest timer or alarm and fire it; of two at one moment the one that was set first."""
+        heap = self._timers
+        if self._alarms:
+            due, order, _ = self._alarms[0]
+            if not heap or (due - self._skipped, order) < heap[0][:2]:
+                heap = self._alarms
+        due, _, timer = heapq.heappop(heap)
+        self._elapsed = max(self._elapsed, due - self._skipped if heap is self._alarms else due)
+        timer.callback(*timer.args)
+
+    def _forget_cancelled(self) -> None:
+        for heap in (self._timers, self._alarms):
+            while heap and heap[0][2].cancelled:
+                heapq.heappop(heap)
+
+
+class _StoppableTimer:
+    __slots__ = ("_args", "_callback", "_clock", "cancelled", "inner")
+
+    def __init__(self, clock: StoppableClock, callback: Callable[..., object], args: tuple[Any, ...]) -> None:
+        self._clock = clock
+        self._callback = callback
+        self._args = args
+        self.cancelled = False
+        self.inner: TimerHandle | None = None
+
+    def cancel(self) -> None:
+        self.cancelled = True
+        if self.inner is not None:
+            self.inner.cancel()
+
+    def fire(self) -> None:
+        if self._clock.stopped:
+            self._clock.overdue.append(self)
+        elif not self.cancelled:
+            self._callback(*self._args)
+
+
+class StoppableClock:
+    """The time of another clock, for one process that can be stopped while time goes on for others (SIGSTOP, SIGCONT).
+
+    While it is stopped no timer fires; those that fell due fire in order when it goes on.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.stopped = False
+        self.overdue: list[_StoppableTimer] = []
+
+    def stop(self) -> None:
+        """Fire nothing until :meth:`go_on`."""
+        self.stopped = True
+
+    def go_on(self) -> None:
+        """Fire what fell due during the stop."""
+        self.stopped = False
+        overdue, self.overdue = self.overdue, []
+        for timer in overdue:
+            timer.fire()
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970-01-01 UTC."""
+        return self._clock.now_ms()
+
+    def monotonic(self) -> float:
+        """Seconds since an arbitrary start; a stop counts."""
+        return self._clock.monotonic()
+
+    def call_later(self, delay_s: float, callback: Callable[..., object], *args: Any) -> TimerHandle:
+        """Call ``callback(*args)`` after ``delay_s`` seconds; if the clock is stopped then, when it goes on."""
+        timer = _StoppableTimer(self, callback, args)
+        timer.inner = self._clock.call_later(delay_s, timer.fire)
+        return timer
+
+    def call_at(self, when_ms: int, callback: Callable[..., object], *args: Any) -> TimerHandle:
+        """Call ``callback(*args)`` at a date; if the clock is stopped then, when it goes on."""
+        timer = _StoppableTimer(self, callback, args)
+        timer.inner = self._clock.call_at(when_ms, timer.fire)
+        return timer
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait ``seconds``; if the clock is stopped then, until it goes on."""
+        woken = asyncio.Event()
+        timer = self.call_later(seconds, woken.set)
+        try:
+            await woken.wait()
+        finally:
+            timer.cancel()
+
+
+async def wait_until(clock: Clock, holds: Callable[[], object], within: float | timedelta) -> bool:
+    """Wait until ``holds()`` is true and return True; return False after ``within`` (seconds) of ``clock``.
+
+    A :class:`VirtualClock` is moved: time passes for :data:`SIMULATED_SECONDS`; then the date skips to the next alarm
+    or to the end, whichever comes first, and after an alarm time passes again for :data:`AFTER_ALARM_SECONDS`. While
+    something sleeps for longer than :data:`LONG_SLEEP_SECONDS`, all of the time passes. Real time is spent only
+    until the event loop is idle.
+
+    :raises NeverIdleError: the event loop does not become idle.
+    """
+    seconds = within.total_seconds() if isinstance(within, timedelta) else within
+    if isinstance(clock, VirtualClock):
+        return await _move_until(clock, holds, seconds)
+    end = clock.monotonic() + seconds
+    while not holds():
+        left = end - clock.monotonic()
+        if left <= 0:
+            return False
+        await clock.sleep(min(_LOOK_SECONDS, left))
+    return True
+
+
+async def _move_until(clock: VirtualClock, holds: Callable[[], object], seconds: float) -> bool:
+    end_ms = clock.now_ms() + round(seconds * 1000)
+    skips_at = clock.monotonic() + SIMULATED_SECONDS
+    await settle()
+    while not holds():
+        left = (end_ms - clock.now_ms()) / 1000
+        if clock.monotonic() > skips_at and not clock.has_timer_over(LONG_SLEEP_SECONDS):
+            alarm = clock.next_alarm_in()
+            await clock.skip(min(alarm, left))
+            skips_at = clock.monotonic() + AFTER_ALARM_SECONDS
+            if alarm > left:
+                return bool(holds())
+        elif not await clock.step(left):
+            await clock.run_for(left)
+            return bool(holds())
+    return True

@@ -1,0 +1,237 @@
+"""A TCP relay between clients and a server that a test can disturb.
+
+The link does not know frames; it passes bytes on as they come. A fault holds for all connections of the link, future
+ones included, until :meth:`Link.restore`. Fault model: an end stops answering (:meth:`Link.pause`); the network loses
+everything in one direction or both (:meth:`Link.drop`), is slow (:meth:`Link.delay`), breaks (:meth:`Link.cut`), or
+breaks in the middle of a frame (:meth:`Link.cut_after`). Like TCP, the link never loses or reorders single bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from enum import Enum
+from typing import cast
+
+from cometmq.clock import Clock
+from cometmq.loop import TaskSet
+
+Address = tuple[str, int]
+
+
+class Direction(Enum):
+    """A direction of bytes."""
+
+    TO_SERVER = "to server"
+    TO_CLIENT = "to client"
+
+
+BOTH = (Direction.TO_SERVER, Direction.TO_CLIENT)
+
+
+class Link:
+    """A relay from ``listen`` to ``target`` on the running event loop; ``clock`` times the delays."""
+
+    def __init__(self, listen: Address, target: Address, *, clock: Clock) -> None:
+        self._listen = listen
+        self._target = target
+        self._clock = clock
+        self._server: asyncio.Server | None = None
+        self._pairs: set[_Pair] = set()
+        self._tasks = TaskSet()
+        self._paused = False
+        self._dropped: frozenset[Direction] = frozenset()
+        self._delay_s = 0.0
+        self._cut_after: dict[Direction, int] = {}
+
+    @property
+    def port(self) -> int:
+        """The port in use."""
+        assert self._server is not None, "the link is not started"
+        return int(self._server.sockets[0].getsockname()[1])
+
+    @property
+    def connections(self) -> int:
+        """The number of open connections."""
+        return len(self._pairs)
+
+    async def start(self) -> None:
+        """Listen.
+
+        :raises OSError: the port is taken.
+        """
+        self._server = await asyncio.get_running_loop().create_server(lambda: _Pair(self).client, *self._listen)
+
+    async def stop(self) -> None:
+        """Stop listening and end every connection."""
+        if self._server is None:
+            return
+        self._server.close()
+        self.cut()
+        await self._tasks.stop()
+        await self._server.wait_closed()
+        self._server = None
+
+    # --- faults -------------------------------------------------------------------------------
+    def pause(self) -> None:
+        """Hold everything in both directions; connections stay, new ones are accepted, nothing is lost."""
+        self._paused = True
+        self._apply_pause()
+
+    def resume(self) -> None:
+        """End a pause and pass on what has come since."""
+        self._paused = False
+        self._apply_pause()
+
+    def drop(self, *directions: Direction) -> None:
+        """Lose everything that goes in these directions, by default in both; connections stay."""
+        self._dropped = frozenset(directions or BOTH)
+
+    def delay(self, seconds: float) -> None:
+        """Delay everything in both directions by ``seconds`` of the clock."""
+        self._delay_s = seconds
+
+    def cut_after(self, size_bytes: int, direction: Direction) -> None:
+        """Break, once, the connection that carries the byte after the next ``size_bytes`` in a direction."""
+        self._cut_after[direction] = size_bytes
+
+    def cut(self) -> None:
+        """End every connection at once; new ones are accepted."""
+        for pair in list(self._pairs):
+            pair.abort()
+
+    def restore(self) -> None:
+        """End every fault; held bytes pass now, dropped ones stay lost."""
+        self._dropped, self._delay_s = frozenset(), 0.0
+        self._cut_after.clear()
+        self.resume()
+
+    def _apply_pause(self) -> None:
+        for pair in self._pairs:
+            pair.pause_reading(paused=self._paused)
+
+    # --- bytes --------------------------------------------------------------------------------
+    def opened(self, pair: _Pair) -> None:
+        """Connect to the server for a new client."""
+        self._pairs.add(pair)
+        self._tasks.start(self._connect(pair))
+
+    async def _connect(self, pair: _Pair) -> None:
+        try:
+            await asyncio.get_running_loop().create_connection(lambda: pair.server, *self._target)
+        except OSError:
+            pair.abort()
+            return
+        pair.pause_reading(paused=self._paused)
+
+    def ended(self, pair: _Pair) -> None:
+        """Forget a pair whose ends are closed, or will be."""
+        self._pairs.discard(pair)
+
+    def take(self, pair: _Pair, direction: Direction, data: bytes | None) -> None:
+        """Handle bytes from one end; None is its end of file."""
+        if direction in self._dropped:
+            return
+        if data is not None and direction in self._cut_after:
+            left = self._cut_after[direction]
+            if len(data) > left:
+                del self._cut_after[direction]
+                pair.pass_on(direction, data[:left])
+                pair.pass_on(direction, None)
+                return
+            self._cut_after[direction] = left - len(data)
+        now = self._clock.monotonic()
+        due = pair.due[direction] = max(pair.due.get(direction, 0.0), now + self._delay_s)
+        if due > now:
+            self._clock.call_later(due - now, pair.pass_on, direction, data)
+        else:
+            pair.pass_on(direction, data)
+
+
+class _Pair:
+    """One connection: the client's end and the server's."""
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+        self.client = _End(self, Direction.TO_SERVER)
+        self.server = _End(self, Direction.TO_CLIENT)
+        self.due: dict[Direction, float] = {}
+        """Arrival time of the last delayed bytes of a direction: later ones do not overtake them."""
+
+    def pass_on(self, direction: Direction, data: bytes | None) -> None:
+        """Write to the receiving end of a direction; None closes the connection after everything written before."""
+        end = self.server if direction is Direction.TO_SERVER else self.client
+        if end.transport is None or end.transport.is_closing():
+            return
+        if data is not None:
+            end.transport.write(data)
+        else:
+            end.transport.close()
+            (self.client if end is self.server else self.server).abort()
+            self.link.ended(self)
+
+    def abort(self) -> None:
+        """End both ends at once."""
+        self.client.abort()
+        self.server.abort()
+        self.link.ended(self)
+
+    def pause_reading(self, *, paused: bool) -> None:
+        """Stop or resume reading from both ends; the client is read once the server is connected."""
+        self.client.pause_reading(paused=paused or self.server.transport is None)
+        self.server.pause_reading(paused=paused)
+
+
+class _End(asyncio.Protocol):
+    """One socket of a pair; ``direction`` is where its bytes go."""
+
+    def __init__(self, pair: _Pair, direction: Direction) -> None:
+        self._pair = pair
+        self._direction = direction
+        self.transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Store the transport."""
+        self.transport = cast(asyncio.Transport, transport)
+        if self is self._pair.client:
+            self.transport.pause_reading()
+            self._pair.link.opened(self._pair)
+
+    def data_received(self, data: bytes) -> None:
+        """Pass bytes on."""
+        self._pair.link.take(self._pair, self._direction, data)
+
+    def eof_received(self) -> bool:
+        """Pass the end of file on."""
+        self._pair.link.take(self._pair, self._direction, None)
+        return True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Reset the other end too, unless the link drops that direction."""
+        if exc is not None:
+            self._pair.link.take(self._pair, self._direction, None)
+
+    def pause_writing(self) -> None:
+        """Stop reading the other end: this one is slow."""
+        self._other.pause_reading(paused=True)
+
+    def resume_writing(self) -> None:
+        """Read the other end again: this one has caught up."""
+        self._other.pause_reading(paused=False)
+
+    @property
+    def _other(self) -> _End:
+        return self._pair.server if self is self._pair.client else self._pair.client
+
+    def abort(self) -> None:
+        """Close at once."""
+        if self.transport is not None:
+            self.transport.abort()
+
+    def pause_reading(self, *, paused: bool) -> None:
+        """Stop or resume reading."""
+        if self.transport is None or self.transport.is_closing():
+            return
+        if paused and self.transport.is_reading():
+            self.transport.pause_reading()
+        elif not paused and not self.transport.is_reading():
+            self.transport.resume_reading()

@@ -1,0 +1,103 @@
+"""Questions about stored messages: offsets, times, keys, ids."""
+
+from __future__ import annotations
+
+import pytest
+from tests.broker.wire import Wire, records
+
+from cometmq.message.ids import decode_offset_msg_id
+from cometmq.message.record import decode_record
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.headers import (
+    GetEarliestMsgStoretimeRequestHeader,
+    GetMaxOffsetRequestHeader,
+    GetMinOffsetRequestHeader,
+    QueryMessageRequestHeader,
+    SearchOffsetRequestHeader,
+    ViewMessageRequestHeader,
+)
+from cometmq.testing import VirtualClock
+
+
+async def offset(wire: Wire, code: int, header: object) -> int:
+    answer = await wire.call(code, header)  # type: ignore[arg-type]
+    assert answer.code == ResponseCode.SUCCESS
+    return int(answer.ext_fields["offset"])
+
+
+async def test_offsets_of_a_queue(wire: Wire) -> None:
+    for _ in range(3):
+        await wire.send("T")
+    assert await offset(wire, 30, GetMaxOffsetRequestHeader(topic="T", queue_id=0)) == 3
+    assert await offset(wire, 31, GetMinOffsetRequestHeader(topic="T", queue_id=0)) == 0
+
+
+@pytest.mark.parametrize("topic", ["nosuch", "../T", ""])
+async def test_unknown_queues_are_zero_and_are_not_made(wire: Wire, topic: str) -> None:
+    assert await offset(wire, 30, GetMaxOffsetRequestHeader(topic=topic, queue_id=0)) == 0
+    assert await offset(wire, 31, GetMinOffsetRequestHeader(topic=topic, queue_id=0)) == 0
+    assert await offset(wire, 29, SearchOffsetRequestHeader(topic=topic, queue_id=0, timestamp=0)) == 0
+    answer = await wire.call(32, GetEarliestMsgStoretimeRequestHeader(topic=topic, queue_id=0))
+    assert answer.ext_fields == {"timestamp": "-1"}
+
+
+async def test_offset_by_time(wire: Wire, clock: VirtualClock) -> None:
+    begin = clock.now_ms()
+    for _ in range(3):
+        await wire.send("T")
+        clock.advance(10)
+    for timestamp, expected in ((0, 0), (begin, 0), (begin + 10_000, 1), (begin + 14_000, 1), (begin + 10**9, 2)):
+        header = SearchOffsetRequestHeader(topic="T", queue_id=0, timestamp=timestamp)
+        assert await offset(wire, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header) == expected
+    answer = await wire.call(32, GetEarliestMsgStoretimeRequestHeader(topic="T", queue_id=0))
+    assert answer.ext_fields == {"timestamp": str(begin)}
+
+
+async def test_view_by_offset_id(wire: Wire) -> None:
+    msg_id = (await wire.send("T", b"see me")).ext_fields["msgId"]
+    position = decode_offset_msg_id(msg_id)[2]
+    answer = await wire.call(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageRequestHeader(offset=position))
+    assert answer.code == ResponseCode.SUCCESS
+    assert decode_record(answer.body).body == b"see me"
+
+
+@pytest.mark.parametrize("position", [99_999_999, 1, -1, 2**62])
+async def test_view_where_no_record_begins(wire: Wire, position: int) -> None:
+    await wire.send("T")
+    answer = await wire.call(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageRequestHeader(offset=position))
+    assert (answer.code, answer.remark) == (
+        ResponseCode.SYSTEM_ERROR,
+        f"can not find message by the offset, {position}",
+    )
+
+
+def query_header(key: str, **fields: int | bool) -> QueryMessageRequestHeader:
+    values = {"max_num": 10, "begin_timestamp": 0, "end_timestamp": 2**62} | fields
+    return QueryMessageRequestHeader(topic="T", key=key, **values)  # type: ignore[arg-type]
+
+
+async def test_query_by_key_and_unique_key(wire: Wire) -> None:
+    await wire.send("T", b"1", properties="KEYS\x01red blue\x02UNIQ_KEY\x01U1")
+    await wire.send("T", b"2", properties="KEYS\x01blue\x02UNIQ_KEY\x01U2")
+    await wire.send("Other", b"3", properties="KEYS\x01blue\x02UNIQ_KEY\x01U3")
+    for key, expected in (("red", [b"1"]), ("blue", [b"1", b"2"]), ("U2", [b"2"])):
+        answer = await wire.call(RequestCode.QUERY_MESSAGE, query_header(key, unique_key_query=key == "U2"))
+        assert answer.code == ResponseCode.SUCCESS
+        assert [record.body for record in records(answer)] == expected
+        assert set(answer.ext_fields) == {"indexLastUpdateTimestamp", "indexLastUpdatePhyoffset"}
+
+
+async def test_query_takes_no_more_than_asked(wire: Wire) -> None:
+    for _ in range(5):
+        await wire.send("T", properties="KEYS\x01k")
+    assert len(records(await wire.call(RequestCode.QUERY_MESSAGE, query_header("k", max_num=2)))) == 2
+
+
+async def test_query_without_result(wire: Wire) -> None:
+    await wire.send("T", properties="KEYS\x01k")
+    for header in (query_header("absent"), query_header("k", end_timestamp=1), query_header("")):
+        answer = await wire.call(RequestCode.QUERY_MESSAGE, header)
+        assert (answer.code, answer.remark) == (
+            ResponseCode.QUERY_NOT_FOUND,
+            "can not find message, maybe time range not correct",
+        )

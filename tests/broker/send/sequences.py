@@ -1,0 +1,64 @@
+"""Batches with sequences, sent over a wire."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from typing import Any
+
+from tests.broker.wire import Wire, send_header
+
+from cometmq.message.batch import BatchPiece, encode_batch
+from cometmq.message.producer_sequence import ProducerLane, ProducerLanes, ProducerSequence
+from cometmq.remoting.bodies import decode_body
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.command import RemotingCommand
+from cometmq.remoting.headers import OpenProducerRequestHeader, OpenProducerResponseHeader
+
+PAUSE_S = 0.001
+
+
+class Opened:
+    """The answer of a broker when a producer is opened."""
+
+    def __init__(self, answer: RemotingCommand) -> None:
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
+        self.epoch = answer.header(OpenProducerResponseHeader).epoch
+        self.lanes: dict[str, ProducerLane] = decode_body(ProducerLanes, answer.body).lanes
+
+
+async def open_answer(wire: Wire, producer: str = "q-0", batch: int = 0) -> RemotingCommand:
+    """Ask until the broker has read its log."""
+    header = OpenProducerRequestHeader(producer=producer, batch=batch)
+    while (answer := await wire.call(RequestCode.OPEN_PRODUCER, header)).code == ResponseCode.SYSTEM_BUSY:
+        await asyncio.sleep(PAUSE_S)
+    return answer
+
+
+async def open_producer(wire: Wire, producer: str = "q-0", batch: int = 0) -> Opened:
+    return Opened(await open_answer(wire, producer, batch))
+
+
+def body_of(numbers: range) -> bytes:
+    return encode_batch(BatchPiece(0, b"%d" % number, f"UNIQ_KEY\x01u{number}") for number in numbers)
+
+
+async def send(
+    wire: Wire,
+    numbers: range,
+    *,
+    epoch: int = 1,
+    batch: int = 0,
+    first: int = 0,
+    body: bytes | None = None,
+    **more: Any,
+) -> RemotingCommand:
+    """Send the messages with these numbers; the body of each is its number and ``first`` together."""
+    crc = zlib.crc32(body_of(range(first, first + numbers.stop)) if body is None else body)
+    sequence = ProducerSequence(
+        more.pop("producer", "q-0"), batch, epoch, numbers.start, len(numbers), crc, more.pop("note", "")
+    )
+    header = send_header("T", batch=True, properties=f"PRODUCER_SEQUENCE\x01{sequence.text()}\x02", **more)
+    return await wire.call(
+        RequestCode.SEND_BATCH_MESSAGE, header, body or body_of(range(first + numbers.start, first + numbers.stop))
+    )

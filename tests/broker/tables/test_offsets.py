@@ -1,0 +1,210 @@
+"""Consumer offsets: asked for, noted, kept over restarts."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.broker.conftest import ConnectTo, StartBroker
+from tests.broker.wire import Wire
+
+import cometmq.broker.tables.consumer_offsets
+from cometmq import fastjson
+from cometmq.broker.controller import Broker
+from cometmq.broker.tables.consumer_offsets import NO_OFFSET, ConsumerOffsetManager
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.command import RemotingCommand
+from cometmq.remoting.headers import QueryConsumerOffsetRequestHeader, UpdateConsumerOffsetRequestHeader
+from cometmq.testing import VirtualClock
+
+
+async def query(wire: Wire, group: str = "g", topic: str = "T", queue_id: int = 0, **more: bool) -> RemotingCommand:
+    header = QueryConsumerOffsetRequestHeader(consumer_group=group, topic=topic, queue_id=queue_id, **more)
+    return await wire.call(RequestCode.QUERY_CONSUMER_OFFSET, header)
+
+
+async def commit(wire: Wire, offset: int, group: str = "g", topic: str = "T", queue_id: int = 0) -> RemotingCommand:
+    header = UpdateConsumerOffsetRequestHeader(
+        consumer_group=group, topic=topic, queue_id=queue_id, commit_offset=offset
+    )
+    return await wire.call(RequestCode.UPDATE_CONSUMER_OFFSET, header)
+
+
+async def test_committed_offset_is_answered(wire: Wire) -> None:
+    await wire.send("T")
+    assert (await commit(wire, 5)).code == ResponseCode.SUCCESS
+    assert (await query(wire)).ext_fields == {"offset": "5"}
+    await commit(wire, 2)
+    assert (await query(wire)).ext_fields == {"offset": "2"}, "going back is allowed"
+
+
+async def test_minus_one_is_ignored(wire: Wire) -> None:
+    await wire.send("T")
+    await commit(wire, 5)
+    assert (await commit(wire, -1)).code == ResponseCode.SUCCESS
+    assert (await query(wire)).ext_fields == {"offset": "5"}
+
+
+async def test_new_group_starts_at_zero_on_a_young_topic(wire: Wire) -> None:
+    await wire.send("T")
+    assert (await query(wire)).ext_fields == {"offset": "0"}
+    assert (await query(wire, topic="nosuch")).ext_fields == {"offset": "0"}
+
+
+async def test_new_group_is_told_there_is_none_when_it_asks_so(wire: Wire) -> None:
+    await wire.send("T")
+    answer = await query(wire, set_zero_if_not_found=False)
+    assert (answer.code, answer.remark) == (
+        ResponseCode.QUERY_NOT_FOUND,
+        "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first",
+    )
+
+
+async def test_new_group_on_an_old_topic_is_told_there_is_none(
+    start_broker: StartBroker, connect_to: ConnectTo
+) -> None:
+    wire = await connect_to(await start_broker(access_message_in_memory_max_ratio=0))
+    await wire.send("T")
+    await wire.send("T", b"x")
+    assert (await query(wire)).code == ResponseCode.QUERY_NOT_FOUND
+
+
+@pytest.mark.parametrize(("group", "topic"), [("../g", "T"), ("", "T"), ("g", "../T"), ("g", ""), ("a@b", "T")])
+async def test_names_are_checked(broker: Broker, wire: Wire, group: str, topic: str) -> None:
+    answer = await commit(wire, 5, group, topic)
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert not broker.offsets.table
+
+
+async def test_offsets_survive_a_restart(start_broker: StartBroker, connect_to: ConnectTo) -> None:
+    first = await start_broker()
+    wire = await connect_to(first)
+    await commit(wire, 7)
+    await commit(wire, 9, queue_id=3)
+    await first.stop()
+    second = await start_broker()
+    assert second.offsets.of_queues("g", "T") == {0: 7, 3: 9}
+
+
+async def test_offsets_are_written_while_running(broker: Broker, wire: Wire, clock: VirtualClock) -> None:
+    await commit(wire, 7)
+    file = Path(broker.config.store_path_root_dir) / "config" / "consumerOffset.json"
+    clock.advance(5)
+    for _ in range(2000):
+        if file.exists():
+            break
+        await asyncio.sleep(0.001)
+    assert fastjson.loads(file.read_bytes()) == {"offsetTable": {"T@g": {"0": 7}}}
+
+
+def test_file_is_apaches(tmp_path: Path) -> None:
+    offsets = ConsumerOffsetManager(tmp_path / "consumerOffset.json")
+    offsets.commit("g", "T", 0, 5)
+    offsets.save()
+    text = (tmp_path / "consumerOffset.json").read_text()
+    assert text == '{\n\t"offsetTable":{\n\t\t"T@g":{\n\t\t\t0:5\n\t\t}\n\t}\n}'
+
+
+def test_entries_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "consumerOffset.json"
+    path.write_text('{"offsetTable":{"T@g":{0:5,"1":6},"../x@g":{0:1},"T@h":{0:"x"},"T@i":3}}')
+    offsets = ConsumerOffsetManager(path)
+    findings = offsets.load()
+    assert [finding.split("'")[1] for finding in findings] == ["../x@g", "T@h", "T@i"]
+    assert offsets.of_queues("g", "T") == {0: 5, 1: 6}
+
+
+def test_table_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cometmq.broker.tables.consumer_offsets, "MAX_CONSUMER_OFFSET_TABLES", 2)
+    offsets = ConsumerOffsetManager(tmp_path / "consumerOffset.json")
+    assert [offsets.commit("g", topic, 0, 1) for topic in "abc"] == [True, True, False]
+    assert offsets.commit("g", "a", 1, 1)
+
+
+def test_offsets_of_all_queues_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cometmq.broker.tables.consumer_offsets, "MAX_CONSUMER_OFFSETS", 3)
+    path = tmp_path / "consumerOffset.json"
+    first = ConsumerOffsetManager(path)
+    assert [first.commit("g", "T", queue_id, 5) for queue_id in (0, 2**31 - 1, 7, 8)] == [True, True, True, False]
+    assert first.commit("g", "T", 7, 6), "known ones go on"
+    assert not first.commit("other", "T", 0, 1)
+    assert first.query("g", "T", 8) == NO_OFFSET
+    first.save()
+    offsets = ConsumerOffsetManager(path)
+    offsets.load()
+    assert not offsets.commit("other", "T", 0, 1)
+    assert set(offsets.table) == {"T@g"}
+    offsets.forget(group="g")
+    assert [offsets.commit("other", "T", queue_id, 1) for queue_id in range(4)] == [True, True, True, False]
+
+
+def test_full_disk_is_tried_again(tmp_path: Path) -> None:
+    directory = tmp_path / "config"
+    directory.write_text("a file where a directory should be")
+    offsets = ConsumerOffsetManager(directory / "consumerOffset.json")
+    offsets.commit("g", "T", 0, 5)
+    offsets.save()
+    directory.unlink()
+    offsets.save()
+    assert (directory / "consumerOffset.json").exists()
+
+
+NAMES = st.sampled_from(["T", "U", "%RETRY%g", "a|b"])
+COMMITS = st.lists(st.tuples(NAMES, NAMES, st.integers(0, 3), st.integers(-1, 100)), max_size=40)
+
+
+@given(COMMITS)
+def test_agrees_with_a_plain_map(
+    tmp_path_factory: pytest.TempPathFactory, commits: list[tuple[str, str, int, int]]
+) -> None:
+    path = tmp_path_factory.mktemp("offsets") / "consumerOffset.json"
+    offsets = ConsumerOffsetManager(path)
+    expected: dict[tuple[str, str, int], int] = {}
+    for group, topic, queue_id, offset in commits:
+        offsets.commit(group, topic, queue_id, offset)
+        if offset >= 0:
+            expected[group, topic, queue_id] = offset
+    offsets.save()
+    again = ConsumerOffsetManager(path)
+    assert again.load() == []
+    for table in (offsets, again):
+        for group in ("T", "U", "%RETRY%g", "a|b"):
+            for topic in ("T", "U", "%RETRY%g", "a|b"):
+                for queue_id in range(4):
+                    wanted = expected.get((group, topic, queue_id), NO_OFFSET)
+                    assert table.query(group, topic, queue_id) == wanted
+                assert {q for t, qs in table.of_group(group) if t == topic for q in qs} == {
+                    q for g, t, q in expected if (g, t) == (group, topic)
+                }
+            assert table.groups_of(group) == {g for g, t, _ in expected if t == group}
+
+
+async def test_a_write_that_is_called_off_is_still_due(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cometmq.broker.tables.consumer_offsets, "TABLE_ROWS_PER_SLICE", 1)
+    offsets = ConsumerOffsetManager(tmp_path / "consumerOffset.json")
+    for topic in "abc":
+        offsets.commit("g", topic, 0, 5)
+    writing = asyncio.create_task(offsets.save_in_background())
+    await asyncio.sleep(0)
+    writing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await writing
+    offsets.save()
+    again = ConsumerOffsetManager(tmp_path / "consumerOffset.json")
+    assert again.load() == []
+    assert again.table == offsets.table
+
+
+@pytest.mark.parametrize("table", [{}, {"T@g": {0: 5}}, {"T@g": {0: 5, 7: 6}, "%RETRY%g@g": {}}])
+def test_the_file_is_as_in_one_piece(tmp_path: Path, table: dict[str, dict[int, int]]) -> None:
+    path = tmp_path / "consumerOffset.json"
+    path.write_bytes(fastjson.dumps({"offsetTable": table}))
+    offsets = ConsumerOffsetManager(path)
+    assert offsets.load() == []
+    offsets.note("g", "U", 0, 1)
+    offsets.forget(group="g", topic="U")
+    offsets.save()
+    assert path.read_bytes() == fastjson.dumps_pretty({"offsetTable": table})

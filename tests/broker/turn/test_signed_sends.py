@@ -1,0 +1,154 @@
+"""The compiled core takes the sends of an account exactly when Python would: signed, to topics it may publish to."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.broker.turn.side_by_side import SideBySide
+from tests.broker.turn.test_plain_sends import PROPERTIES, fields
+
+from cometmq.core import CORE
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.command import RemotingCommand
+from cometmq.remoting.frame import JSON, ROCKETMQ
+from cometmq.remoting.signing import Credentials
+
+pytestmark = pytest.mark.skipif(CORE is None, reason="the compiled core is not installed (make test builds it)")
+
+SHOP = Credentials("shop-account", "secret-of-shop")
+READER = Credentials("reader-account", "secret-of-reader")
+OPERATORS = Credentials("operators", "secret-of-operators")
+ACCOUNTS = """
+accounts:
+- {accessKey: operators, secretKey: secret-of-operators, admin: true}
+- {accessKey: shop-account, secretKey: secret-of-shop, topicPerms: [T=PUB, U=SUB]}
+- {accessKey: reader-account, secretKey: secret-of-reader, topicPerms: [T=SUB], whiteRemoteAddress: 10.1.2.3}
+"""
+
+
+def signed(
+    opaque: int, by: Credentials | None, *, serialize: int = JSON, body: bytes = b"hello", **changed: Any
+) -> RemotingCommand:
+    """A send with its signature."""
+    command = RemotingCommand(
+        RequestCode.SEND_MESSAGE_V2,
+        opaque,
+        0,
+        "JAVA",
+        ext_fields=fields(**changed),
+        body=body,
+        serialize_type=serialize,
+    )
+    if by is not None:
+        by.sign(command)
+    return command
+
+
+@pytest.fixture
+async def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SideBySide:
+    accounts = tmp_path / "conf" / "plain_acl.yml"
+    accounts.parent.mkdir()
+    accounts.write_text(ACCOUNTS)
+    accounts.chmod(0o600)
+    both = SideBySide(tmp_path, connections=3, acl_enable=True, acl_path=str(accounts.parent))
+    await both.start(monkeypatch)
+    opened = [signed(at, OPERATORS, topic=topic, queueId=str(at % 4)) for at in range(4) for topic in ("T", "U")]
+    both.receive(0, b"".join(command.encode() for command in opened))
+    both.end_turn()
+    return both
+
+
+async def test_the_sends_of_an_account_are_the_cores(pair: SideBySide, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair.receive(1, signed(1, SHOP).encode())
+    pair.end_turn()
+
+    def refuse(*_: Any) -> Any:
+        raise AssertionError("Python puts what the core should take")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(pair.compiled.broker.turn, "put", refuse)
+        for serialize in (JSON, ROCKETMQ):
+            commands = [signed(at, SHOP, serialize=serialize, queueId=str(at % 4)) for at in range(8)]
+            pair.receive(1, b"".join(command.encode() for command in commands))
+        pair.end_turn()
+    await pair.stop()
+
+
+async def test_whoever_else_sends_is_denied_alike(pair: SideBySide) -> None:
+    pair.receive(1, signed(1, SHOP).encode())
+    pair.end_turn()
+    cases: list[tuple[str, RemotingCommand]] = [
+        ("nobody", signed(2, None)),
+        ("a stranger", signed(3, Credentials("stranger", "whatever"))),
+        ("the wrong secret", signed(4, Credentials("shop-account", "another-secret"))),
+        ("another account", signed(5, READER)),
+        ("a topic to read", signed(6, SHOP, topic="U")),
+        ("an unknown topic", signed(7, SHOP, topic="V")),
+        ("an administrator", signed(8, OPERATORS, topic="U")),
+        ("a token", signed(9, Credentials("shop-account", "secret-of-shop", "token"))),
+    ]
+    spoilt: dict[str, dict[str, Any]] = {
+        "another body": {"body": b"hellO"},
+        "no signature": {"Signature": None},
+        "an empty signature": {"Signature": ""},
+        "a signature of other bits": {"Signature": "qOfz7esXWCKLFpaIK2xYzHz9GVd="},
+        "another topic than was signed": {"b": "U"},
+        "another property than was signed": {"i": PROPERTIES + "\x02x\x01y"},
+        "a field that was not signed": {"zz": "1"},
+        "an access key more": {"accessKey": "operators"},
+        "the access key of another": {"AccessKey": "operators"},
+    }
+    for name, spoil in spoilt.items():
+        command = signed(20 + len(cases), SHOP)
+        for field, value in spoil.items():
+            if field == "body":
+                command.body = value
+            elif value is None:
+                del command.ext_fields[field]
+            else:
+                command.ext_fields[field] = value
+        cases.append((name, command))
+    random.Random(3).shuffle(cases)
+    for name, command in cases:
+        for serialize in (JSON, ROCKETMQ):
+            command.serialize_type = serialize
+            for connection in (1, pair.connect()):
+                pair.receive(connection, command.encode())
+                pair.end_turn(name)
+    await pair.stop()
+
+
+async def test_a_field_twice_is_checked_as_python_reads_it(pair: SideBySide) -> None:
+    frame = signed(1, SHOP).encode()
+    pair.receive(1, frame)
+    for old, new in ((b'"b":"T"', b'"b":"U","b":"T"'), (b'"b":"T"', b'"b":"T","b":"U"')):
+        spoilt = frame.replace(old, new)
+        total, mark = (int.from_bytes(frame[at : at + 4], "big") + len(new) - len(old) for at in (0, 4))
+        pair.receive(1, total.to_bytes(4, "big") + mark.to_bytes(4, "big") + spoilt[8:])
+        pair.end_turn(new)
+    await pair.stop()
+
+
+async def test_an_address_of_a_white_list_needs_no_signature(pair: SideBySide) -> None:
+    listed = pair.connect("10.1.2.3")
+    for opaque in range(3):
+        pair.receive(listed, signed(opaque, READER).encode())
+        pair.receive(listed, signed(10 + opaque, Credentials("reader-account", "wrong")).encode())
+        pair.receive(pair.connect(), signed(20 + opaque, Credentials("reader-account", "wrong")).encode())
+        pair.end_turn()
+    await pair.stop()
+
+
+async def test_a_change_of_accounts_counts_for_the_next_send(pair: SideBySide, tmp_path: Path) -> None:
+    pair.receive(1, signed(1, SHOP).encode() + signed(2, SHOP).encode())
+    pair.end_turn()
+    (tmp_path / "conf" / "plain_acl.yml").write_text(ACCOUNTS.replace("[T=PUB, U=SUB]", "[T=DENY, U=PUB]") + "\n")
+    for side in pair.sides:
+        await side.clock.run_for(6)
+    pair.receive(1, signed(3, SHOP).encode() + signed(4, SHOP, topic="U").encode() + signed(5, SHOP).encode())
+    pair.end_turn()
+    assert b"hello" in (await pair.python.stop())["commitlog/00000000000000000000"]
+    await pair.compiled.stop()

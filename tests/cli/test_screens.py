@@ -1,0 +1,110 @@
+"""Screens of the commands on terminals of 80 and 120 columns, kept as text in ``screens``.
+
+``UPDATE_SCREENS=1`` in the environment writes them anew; read what changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pty
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import CommandLine
+
+SCREENS = Path(__file__).parent / "screens"
+COMMANDS = (
+    ("topic", "list"),
+    ("topic", "describe", "screen-orders"),
+    ("topic", "alter", "screen-orders", "--queues", "4", "--permission", "r"),
+    ("topic", "stats", "no-such-topic"),
+    ("group", "list"),
+    ("group", "offsets", "screen-billing"),
+    ("group", "reset", "screen-billing", "--topic", "screen-orders", "--earliest"),
+    ("group", "delete", "no-such-group", "--yes"),
+    ("message", "query", "--topic", "screen-orders", "--key", "k-1"),
+    ("consume", "screen-orders", "--last", "2", "--format", "{queue_id}/{queue_offset} {keys} {body}"),
+)
+
+
+@pytest.fixture(scope="module")
+def orders(cometmq: CommandLine) -> CommandLine:
+    """A topic with three messages, of which a group has consumed all."""
+    assert cometmq("topic", "create", "screen-orders", "--queues", "2").code == 0
+    for number in range(3):
+        keys = ("--key", f"k-{number}", "--sharding-key", "s")
+        assert cometmq("produce", "screen-orders", "--body", f"order {number}", *keys).code == 0
+    read = ("consume", "screen-orders", "--group", "screen-billing", "--from-beginning", "--max", "3")
+    assert cometmq(*read).code == 0
+    return cometmq
+
+
+def screen(
+    command: CommandLine,
+    words: tuple[str, ...],
+    columns: int,
+    more: Mapping[str, str] = {},
+    *,
+    typing: bool = False,
+) -> str:
+    """Everything that a command writes to a terminal: stdout and stderr; with ``typing`` stdin is one too."""
+    ours, theirs = pty.openpty()
+    whole = {**command.environment, "COLUMNS": str(columns), "LINES": "100", "TERM": "xterm", **more}
+    with subprocess.Popen(
+        [sys.executable, "-m", "cometmq", *words],
+        env=whole,
+        stdin=theirs if typing else subprocess.DEVNULL,
+        stdout=theirs,
+        stderr=theirs,
+    ) as process:
+        os.close(theirs)
+        said = b""
+        with contextlib.suppress(OSError):  # the terminal hangs up
+            while piece := os.read(ours, 65_536):
+                said += piece
+        os.close(ours)
+        process.wait(60)
+    return said.decode().replace("\r\n", "\n")
+
+
+def steady(text: str) -> str:
+    """Replace what is different in each run, by as many characters."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    text = re.sub(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d", "2026-01-31 12:00:00", text)
+    text = re.sub(r"(127\.0\.0\.1:)\d{5}", r"\g<1>10911", text)
+    text = re.sub(r"\b[0-9A-F]{32}\b", "0" * 32, text)
+    return "\n".join(line.rstrip() for line in text.split("\n"))
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_screens_are_as_kept(orders: CommandLine, columns: int) -> None:
+    shown = "".join(f"$ cometmq {' '.join(words)}\n{steady(screen(orders, words, columns))}\n" for words in COMMANDS)
+    kept = SCREENS / f"{columns}.txt"
+    if os.environ.get("UPDATE_SCREENS"):
+        kept.parent.mkdir(exist_ok=True)
+        kept.write_text(shown)
+    assert shown == kept.read_text()
+    tables = [line for line in shown.splitlines() if not line.startswith(("cometmq: ", "$ "))]
+    assert max(map(len, tables)) <= columns
+
+
+def test_colours_are_for_terminals_and_may_be_switched_off(orders: CommandLine) -> None:
+    words = ("cluster", "status")
+    assert "\x1b[32mok" in screen(orders, words, 200)
+    assert "\x1b[32m" not in screen(orders, words, 200, {"NO_COLOR": "1"})
+    assert "\x1b" not in orders(*words).out
+
+
+def test_a_long_table_goes_through_the_pager_of_a_terminal(orders: CommandLine) -> None:
+    words = ("broker", "config", "get")
+    pager = {"PAGER": "sed s/^/paged:/", "LINES": "20"}
+    paged = screen(orders, words, 80, pager, typing=True).splitlines()
+    assert len(paged) > 20
+    assert all(line.startswith("paged:") for line in paged)
+    assert "paged:" not in screen(orders, words, 80, pager), "nobody types"
+    assert "paged:" not in screen(orders, ("cluster", "list"), 80, pager, typing=True), "it fits"

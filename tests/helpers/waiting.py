@@ -1,0 +1,68 @@
+"""Wait for a condition: ``until`` on the event loop, ``wait_for`` without one, ``answered`` of another process.
+
+And whether a process runs, ``process_runs``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+from cometmq.testing import VirtualClock
+
+T = TypeVar("T")
+
+_PAUSE_S = 0.005
+_PROCESS_PAUSE_S = 0.05
+
+
+async def until(
+    condition: Callable[[], object],
+    *,
+    clock: VirtualClock | None = None,
+    step_s: float = 0.2,
+    timeout_s: float = 60.0,
+) -> None:
+    """Let the event loop work until ``condition()`` holds; advance ``clock``, if given, by a step after each look.
+
+    :raises TimeoutError: it does not hold after ``timeout_s`` seconds of real time.
+    """
+    async with asyncio.timeout(timeout_s):
+        while not condition():
+            if clock is not None:
+                clock.advance(step_s)
+            await asyncio.sleep(_PAUSE_S)
+
+
+async def answered(ask: Callable[[], Awaitable[T]], *, timeout_s: float = 60.0) -> T:
+    """Ask until the answer is true, and return it: a server in another process tells nobody when it is ready.
+
+    :raises TimeoutError: it is not after ``timeout_s`` seconds of real time.
+    """
+    async with asyncio.timeout(timeout_s):
+        while not (answer := await ask()):
+            await asyncio.sleep(_PROCESS_PAUSE_S)
+    return answer
+
+
+def wait_for(condition: Callable[[], object], what: str, timeout_s: float = 60.0) -> None:
+    """Block until ``condition()`` holds.
+
+    :raises TimeoutError: it does not hold after ``timeout_s`` seconds of real time; ``what`` says what is missing.
+    """
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not within {timeout_s:g} s: {what}")
+        time.sleep(_PAUSE_S)
+
+
+def process_runs(process_id: int) -> bool:
+    """Tell whether such a process runs; ended ones stay until somebody asks for their exit code."""
+    try:
+        return Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False

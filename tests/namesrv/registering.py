@@ -1,0 +1,31 @@
+"""Registrations of brokers in a route table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cometmq.namesrv.routes import BrokerIdentity, Registered, RouteTable
+from cometmq.remoting.bodies import DataVersion, TopicConfig
+
+MASTER = BrokerIdentity("C", "a", 0, "10.0.0.1:10911")
+SLAVE = BrokerIdentity("C", "a", 1, "10.0.0.2:10911")
+
+
+def register(
+    table: RouteTable,
+    identity: BrokerIdentity = MASTER,
+    topics: dict[str, TopicConfig] | None = None,
+    *,
+    counter: int = 0,
+    connection: Any = None,
+    now_s: float = 0.0,
+) -> Registered:
+    return table.register(
+        identity,
+        ha_address=identity.address + "-ha",
+        data_version=DataVersion(counter=counter, timestamp=1),
+        topics=topics or {},
+        filter_servers=[],
+        connection=connection,
+        now_s=now_s,
+    )

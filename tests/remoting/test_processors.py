@@ -1,0 +1,82 @@
+"""Handlers marked with their codes: registered once, awaited if they are coroutines; a server that is only bound."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from cometmq.remoting.client import RemotingClient
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.headers import GetMaxOffsetRequestHeader, GetMaxOffsetResponseHeader, NoHeader
+from cometmq.remoting.processors import Answered, ProcessorTable, Request, Response, answers, handlers
+from cometmq.remoting.server import RemotingServer
+
+
+class Part:
+    """Answers three codes by two handlers, one of which waits."""
+
+    def __init__(self) -> None:
+        self.go = asyncio.Event()
+
+    @answers(RequestCode.GET_MAX_OFFSET, header=GetMaxOffsetRequestHeader, limits=("MAX_TOPIC_CHARS",))
+    def offset(self, _connection: Any, request: Request[GetMaxOffsetRequestHeader], _body: bytes) -> Response:
+        return Response(header=GetMaxOffsetResponseHeader(offset=request.header.queue_id * 10))
+
+    @answers(RequestCode.GET_BROKER_RUNTIME_INFO)
+    @answers(RequestCode.GET_BROKER_CONFIG)
+    async def later(self, _connection: Any, request: Request[NoHeader], body: bytes) -> Response:
+        await self.go.wait()
+        if body:
+            raise RuntimeError("broken on purpose")
+        return Response(remark=str(request.code))
+
+
+def test_marks_name_code_header_and_limits_of_each_handler() -> None:
+    assert list(handlers(Part)) == [
+        ("later", Answered(RequestCode.GET_BROKER_RUNTIME_INFO, NoHeader, (), None)),
+        ("later", Answered(RequestCode.GET_BROKER_CONFIG, NoHeader, (), None)),
+        ("offset", Answered(RequestCode.GET_MAX_OFFSET, GetMaxOffsetRequestHeader, ("MAX_TOPIC_CHARS",), None)),
+    ]
+
+
+async def test_two_parts_do_not_answer_one_code_unless_one_takes_the_place_of_the_other() -> None:
+    table = ProcessorTable()
+    table.add(Part())
+    with pytest.raises(ValueError, match="two handlers of GET_BROKER_RUNTIME_INFO"):
+        table.add(Part())
+    table.add(Part(), replaces=True)
+
+
+async def test_a_coroutine_is_answered_when_it_returns_and_others_before_it() -> None:
+    table, part = ProcessorTable(), Part()
+    table.add(part)
+    server = RemotingServer(table)
+    await server.start("127.0.0.1", 0)
+    client, address = RemotingClient(), f"127.0.0.1:{server.port}"
+    waiting = asyncio.ensure_future(client.invoke(address, RequestCode.GET_BROKER_CONFIG, timeout_s=60))
+    failing = asyncio.ensure_future(client.invoke(address, RequestCode.GET_BROKER_CONFIG, None, b"x", timeout_s=60))
+    header = GetMaxOffsetRequestHeader(topic="T", queue_id=4)
+    answer = await client.invoke(address, RequestCode.GET_MAX_OFFSET, header, timeout_s=60)
+    assert answer.header(GetMaxOffsetResponseHeader).offset == 40
+    assert not waiting.done()
+    part.go.set()
+    assert (await waiting).remark == str(int(RequestCode.GET_BROKER_CONFIG))
+    assert ((await failing).code, (await failing).remark) == (
+        ResponseCode.SYSTEM_ERROR,
+        "RuntimeError: broken on purpose",
+    )
+    await client.close()
+    await server.stop()
+
+
+async def test_a_server_that_is_bound_has_its_port_and_accepts_nobody_until_it_listens() -> None:
+    server = RemotingServer(ProcessorTable())
+    await server.bind("127.0.0.1", 0)
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", server.port)
+    server.listen()
+    _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.close()
+    await server.stop()

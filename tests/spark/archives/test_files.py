@@ -1,0 +1,83 @@
+"""An archive's files are packed with zstd, but for bodies that it cannot make smaller."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="PyArrow is not installed (pip install cometmq[spark])")
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from tests.spark.store_files import make
+
+from cometmq.spark.archives.files import QueueWriter, shrinks
+from cometmq.spark.records.columns import ARCHIVE_COLUMNS, arrow_schema
+from cometmq.spark.records.decode import Records, decode
+from cometmq.spark.records.queues import Queue
+
+SCHEMA = arrow_schema(ARCHIVE_COLUMNS)
+NOISE = random.Random(1)
+
+
+def noise(number: int) -> bytes:
+    return NOISE.randbytes(1000)
+
+
+def document(number: int) -> bytes:
+    return b'{"order": %d, "currency": "EUR", "state": "paid"}' % number * 10
+
+
+def nothing(number: int) -> bytes:
+    return b""
+
+
+def written(place: Path, batches: list[list[bytes]]) -> tuple[dict[str, str], list[bytes]]:
+    """The codec of each column of a file, and the bodies in it."""
+    writer = QueueWriter(place, Queue("T", "b", 0), SCHEMA)
+    offset = 0
+    for bodies in batches:
+        records = [make(offset + number, body) for number, body in enumerate(bodies)]
+        offset += len(bodies)
+        for batch in decode(Records(b"".join(records)), SCHEMA, broker_name="b"):
+            writer.add(batch)
+    (made,) = writer.close()
+    file = pq.ParquetFile(place / made.path)
+    group = file.metadata.row_group(0)
+    columns = (group.column(number) for number in range(group.num_columns))
+    codecs = {column.path_in_schema: column.compression for column in columns}
+    return codecs, file.read(columns=["body"]).column("body").to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("kinds", "codec"),
+    [
+        ([noise], "UNCOMPRESSED"),
+        ([document], "ZSTD"),
+        ([nothing], "ZSTD"),
+        ([nothing, noise], "UNCOMPRESSED"),
+        ([nothing, document], "ZSTD"),
+    ],
+)
+def test_bodies_that_do_not_shrink_are_kept_as_they_are(
+    tmp_path: Path, kinds: list[Callable[[int], bytes]], codec: str
+) -> None:
+    batches = [[kind(number) for number in range(100)] for kind in kinds]
+    codecs, bodies = written(tmp_path, batches)
+    assert bodies == [body for batch in batches for body in batch]
+    assert codecs.pop("body") == codec
+    assert set(codecs.values()) == {"ZSTD"}
+    assert "properties.key_value.value" in codecs
+
+
+def test_what_is_tried_lies_within_the_array() -> None:
+    some: list[Any] = [noise(n) for n in range(500)] + [document(n) for n in range(500)] + [None, b"", noise(0)]
+    bodies = pa.array(some, pa.binary())
+    assert not shrinks(bodies.slice(0, 500))
+    assert shrinks(bodies.slice(500, 500))
+    assert shrinks(bodies.slice(1000)), "a single body says nothing"
+    assert shrinks(pa.nulls(3, pa.binary()))

@@ -1,0 +1,291 @@
+"""Parts of the replay job, without Spark: ledger, properties, and a sender whose connection breaks."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.helpers.waiting import wait_for
+from tests.spark.sinking import stored
+from tests.spark.topics import Topics
+
+pytest.importorskip("pyarrow", reason="pyarrow is not installed (pip install cometmq[spark])")
+
+import pyarrow as pa
+
+from cometmq.client.pace import CATCH_UP_SECONDS, Pace
+from cometmq.message.properties import decode_properties
+from cometmq.remoting.blocking import BlockingConnection, BlockingConnectionError
+from cometmq.remoting.command import RemotingCommand
+from cometmq.spark.archives.table import QueueTotals
+from cometmq.spark.errors import ArchiveError, OptionError, SinkError
+from cometmq.spark.jobs.options import Selection
+from cometmq.spark.jobs.replay.job import step_of
+from cometmq.spark.jobs.replay.ledger import (
+    Plan,
+    Range,
+    ReplayJob,
+    ReplayLedger,
+    StepDone,
+    TargetEnd,
+    ranges_left,
+    same_queues,
+    shares_of,
+)
+from cometmq.spark.jobs.replay.sender import (
+    ACTING,
+    REPLAY_ORIGIN,
+    Origin,
+    QueueSender,
+    ReplayTask,
+    Resent,
+    TaskSender,
+    messages_of,
+    origin_of,
+    origin_text,
+    properties_with,
+    send_batches,
+)
+from cometmq.spark.records.queues import Queue
+from cometmq.spark.source.cluster import Cluster
+from cometmq.spark.source.options import parse_options
+from cometmq.testing import SyncCluster
+
+PATIENCE_S = 60.0
+JOB = ReplayJob("/lake", "t", "127.0.0.1:9876", "copy", False, False, Selection())
+
+names = st.text(st.characters(exclude_characters="\x01\x02", codec="utf-8"), min_size=1, max_size=8)
+values = st.text(st.characters(exclude_characters="\x02", codec="utf-8"), min_size=1, max_size=8)
+texts = st.dictionaries(names | st.sampled_from(sorted(ACTING | {REPLAY_ORIGIN})), values, max_size=6)
+
+
+@given(texts, st.booleans())
+def test_properties_keep_all_but_what_would_act_again(properties: dict[str, str], closed: bool) -> None:
+    text = "\x02".join(f"{name}\x01{value}" for name, value in properties.items()) + ("\x02" if closed else "")
+    found = decode_properties(properties_with(text, "r/1/2/3/b"))
+    assert found.pop(REPLAY_ORIGIN) == "r/1/2/3/b"
+    properties.pop(REPLAY_ORIGIN, None)
+    assert found == {(f"REPLAYED_{name}" if name in ACTING else name): value for name, value in properties.items()}
+
+
+def test_origins_are_read_back_and_those_of_other_replays_are_not() -> None:
+    origin = Origin("broker/a", 3, 77)
+    assert origin_of("abc", origin_text("abc", origin, 1)) == origin
+    assert origin_of("abd", origin_text("abc", origin, 1)) is None
+    assert [origin_of("abc", text) for text in (None, "abc/", "abc/x/1/1/b", "abc/1/1")] == [None] * 4
+
+
+ends = st.lists(st.integers(0, 200), min_size=2, max_size=2)
+
+
+@given(ends, ends, st.integers(1, 40), st.integers(0, 5))
+def test_steps_take_every_offset_once_and_in_order(reached: list[int], more: list[int], most: int, done: int) -> None:
+    def totals(reached: list[int]) -> list[QueueTotals]:
+        mine = [QueueTotals("t", "b", queue_id, 0, end, end) for queue_id, end in enumerate(reached)]
+        return [*mine, QueueTotals("other", "b", 0, 0, 9, 9)]
+
+    archived = totals(reached)
+    steps = list(ranges_left(archived, "t", [], most))
+    finished = [StepDone(number, part, 0, 0, 0) for number, part in enumerate(steps[:done])]
+    reached = [before + growth for before, growth in zip(reached, more, strict=True)]
+    rest = list(ranges_left(totals(reached), "t", finished, most))
+    taken: dict[int, list[int]] = {0: [], 1: []}
+    for part in [*steps[:done], *rest]:
+        assert sum(of.end - of.first for of in part) <= most + 2
+        for of in part:
+            taken[of.queue_id] += range(of.first, of.end)
+    assert taken == {0: list(range(reached[0])), 1: list(range(reached[1]))}
+
+
+def test_a_ledger_knows_its_job_and_what_was_begun(tmp_path: Path) -> None:
+    ledger = ReplayLedger(tmp_path / "ledger")
+    plan = Plan(0, [Range("b", 0, 0, 5)], [TargetEnd("b", 0, 9)])
+    with ledger.opened(JOB, "first") as replay_id:
+        assert replay_id == "first"
+        with pytest.raises(ArchiveError, match="another job"), ReplayLedger(ledger.root).opened(JOB, "x"):
+            pass
+        assert ledger.plan_of(0) is None
+        ledger.write_plan(plan)
+    with ledger.opened(JOB, "second") as replay_id:
+        assert replay_id == "first"
+        assert (ledger.plan_of(0), ledger.steps()) == (plan, [])
+        ledger.write_done(plan, 4, 1)
+        assert [(done.sent, done.found) for done in ledger.steps()] == [(4, 1)]
+    changed = ReplayJob("/lake", "t", "127.0.0.1:9876", "elsewhere", False, False, Selection(tags=("a",)))
+    with pytest.raises(ArchiveError, match="to, selection differ"), ledger.opened(changed, "x"):
+        pass
+    (ledger.root / "job.json").write_text("{")
+    with pytest.raises(ArchiveError, match=r"job\.json is damaged"), ledger.opened(JOB, "x"):
+        pass
+
+
+def test_queues_keep_their_broker_or_take_the_only_one() -> None:
+    old = [Queue("t", "a", 0), Queue("t", "b", 0)]
+    assert same_queues(old, [Queue("c", "a", 0), Queue("c", "b", 0)]) == {old[0]: 0, old[1]: 1}
+    assert same_queues(old[1:], [Queue("c", "z", 0)]) == {old[1]: 0}
+    with pytest.raises(OptionError, match="no queue for t@a:0"):  # two brokers' queues are not mixed into one
+        same_queues(old, [Queue("c", "z", 0)])
+
+
+def resent(offset: int, replay_id: str = "r1") -> Resent:
+    """A message that stood at an offset."""
+    origin = Origin("old", 0, offset)
+    text = properties_with("TAGS\x01A\x02", origin_text(replay_id, origin, 1000 + offset))
+    return Resent(origin, 1000 + offset, offset, 0, b"%d" % offset, text.encode())
+
+
+def task(topics: Topics, topic: str, **more: Any) -> ReplayTask:
+    """The part that a task of one queue gets."""
+    fields: dict[str, Any] = {"per_second": None, "keep_born_time": False, "timeout_ms": 20_000} | more
+    return ReplayTask({"namesrvAddr": topics.namesrv}, "r1", (Queue(topic, topics.broker_name, 0),), (0,), **fields)
+
+
+@contextmanager
+def sender_of(task: ReplayTask) -> Iterator[QueueSender]:
+    """A sender to its first queue."""
+    with closing(TaskSender(task)) as sender:
+        yield QueueSender(task, 0, Pace(None), sender)
+
+
+def test_a_message_without_room_for_its_origin_is_named() -> None:
+    row = {"brokerName": "b", "queueId": 1, "queueOffset": 7, "flag": 0, "sysFlag": 0, "stored": b"x"}
+    row |= {"bornTimestamp": datetime.fromtimestamp(1, UTC), "propertiesText": f"a\x01{'x' * 32_740}\x02"}
+    with pytest.raises(SinkError, match=r"message 7 of queue 1 of b has no room .*--where"):
+        list(messages_of(pa.RecordBatch.from_pylist([row]), "r"))
+
+
+def test_what_a_topic_has_dropped_cannot_be_told() -> None:
+    """A run died, and messages that it may have sent are gone by the time of the next."""
+    hours = ";".join(f"{hour:02d}" for hour in range(24))
+    keys = {"mappedFileSizeCommitLog": "65536", "fileReservedTime": "0", "deleteWhen": hours}
+    with SyncCluster(broker_keys=keys | {"cleanResourceInterval": "100", "flushIntervalCommitLog": "50"}) as cluster:
+        topics = Topics(cluster.namesrv_address, cluster.cluster.brokers[0].address)
+        topic = topics.create(1)
+        topics.send(topic, 0, [bytes(100)] * 2000)
+        brokers = Cluster(parse_options({"namesrvAddr": topics.namesrv, "topic": topic}))
+        (queue,) = brokers.queues()
+        wait_for(lambda: brokers.bounds([queue])[queue].first > 0, "the first file has gone", PATIENCE_S)
+        message = r"unknown what the replay has sent .*to a fresh topic, with a new"
+        with pytest.raises(SinkError, match=message), sender_of(replace(task(topics, topic), queues=(queue,))):
+            pass
+
+
+def test_a_repeated_task_finds_what_was_sent(topics: Topics) -> None:
+    topic = topics.create(1)
+    of_one_queue = task(topics, topic)
+    with sender_of(of_one_queue) as first:
+        assert first.send([resent(3), resent(4)]) == [(Origin("old", 0, 3), 0, False), (Origin("old", 0, 4), 1, False)]
+    topics.send(topic, 0, [b"foreign"])
+    with sender_of(replace(of_one_queue, replay_id="r2")) as other:
+        other.send([resent(3, "r2")])
+    with sender_of(of_one_queue) as second:
+        assert second.send([resent(3), resent(4), resent(5)]) == [
+            (Origin("old", 0, 3), 0, True),
+            (Origin("old", 0, 4), 1, True),
+            (Origin("old", 0, 5), 4, False),
+        ]
+    assert [record.body for record in stored(topics, topic, 1)[0]] == [b"3", b"4", b"foreign", b"3", b"5"]
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+def test_a_request_of_unknown_fate_is_looked_up(topics: Topics, monkeypatch: pytest.MonkeyPatch, arrives: bool) -> None:
+    """The connection breaks after the request was stored, or before it was sent: each message is there once."""
+    topic = topics.create(1)
+    broken: list[bytes] = []
+    send, receive = BlockingConnection.send, BlockingConnection.receive
+
+    def sends(self: BlockingConnection, data: bytes) -> None:
+        if not arrives and not broken:
+            broken.append(data)
+            raise BlockingConnectionError("cut")
+        send(self, data)
+
+    def receives(self: BlockingConnection, timeout_s: float | None = None) -> RemotingCommand:
+        answer = receive(self, timeout_s)
+        if arrives and not broken:
+            broken.append(b"")
+            raise BlockingConnectionError("cut")
+        return answer
+
+    with sender_of(task(topics, topic)) as sender:
+        sender.send([resent(0)])
+        monkeypatch.setattr(BlockingConnection, "send", sends)
+        monkeypatch.setattr(BlockingConnection, "receive", receives)
+        outcome = sender.send([resent(1), resent(2)])
+    assert broken
+    assert outcome == [(Origin("old", 0, 1), 1, arrives), (Origin("old", 0, 2), 2, arrives)]
+    assert [record.body for record in stored(topics, topic, 1)[0]] == [b"0", b"1", b"2"]
+
+
+def rows_of(places: list[tuple[int, int]]) -> pa.RecordBatch:
+    """Rows for targets, each as (target, offset), as Spark hands them to a task."""
+    same = {"brokerName": "old", "flag": 0, "sysFlag": 0, "propertiesText": "", "bornTimestamp": datetime.now(UTC)}
+    return pa.RecordBatch.from_pylist(
+        [{"target": at, "queueId": at, "queueOffset": n, "stored": b"%d/%d" % (at, n)} | same for at, n in places]
+    )
+
+
+def test_one_task_sends_to_many_queues_in_turn_at_its_rate(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = topics.create(8)
+    queues = tuple(Queue(topic, topics.broker_name, at) for at in range(8))
+    given = replace(task(topics, topic), queues=queues, ends=(0,) * 8, per_second=(1000.0,) * 8)
+    sent_at: list[float] = []
+    connections: set[int] = set()
+    send = BlockingConnection.send
+
+    def sends(self: BlockingConnection, data: bytes) -> None:
+        if b"REPLAY_ORIGIN" in data:
+            sent_at.extend([time.monotonic()] * data.count(b"REPLAY_ORIGIN"))
+            connections.add(id(self))
+        send(self, data)
+
+    monkeypatch.setattr(BlockingConnection, "send", sends)
+    places = [(at, 10 * turn + n) for turn in range(5) for at in range(8) for n in range(10)]
+    sent = [batch.to_pylist() for batch in send_batches(given, [rows_of(places[:250]), rows_of(places[250:])])]
+    assert len(connections) == 1, "queues of a broker share its connection"
+    assert Counter((row["toQueue"], row["toOffset"]) for rows in sent for row in rows) == Counter(places)
+    records = stored(topics, topic, 8)
+    assert [[record.body for record in queue] for queue in records] == [
+        [b"%d/%d" % (at, n) for n in range(50)] for at in range(8)
+    ]
+    assert max(queue[0].physical_offset for queue in records) < min(queue[-1].physical_offset for queue in records)
+    for first, at in enumerate(sent_at):
+        last = max(number for number, other in enumerate(sent_at) if other <= at + 0.2)
+        assert last + 1 - first <= 1000 * (0.2 + CATCH_UP_SECONDS)
+
+
+@given(
+    st.lists(st.integers(1, 10**6), min_size=1, max_size=40),
+    st.floats(0.1, 10**6),
+    st.integers(1, 16),
+)
+def test_tasks_share_the_rate_and_end_together(loads: list[int], per_second: float, at_a_time: int) -> None:
+    tasks, rates = shares_of(loads, per_second, at_a_time)
+    assert rates is not None
+    of_task = dict(zip(tasks, rates, strict=True))
+    assert len(of_task) <= at_a_time, "none has to wait with its share"
+    assert sum(of_task.values()) == pytest.approx(per_second)
+    assert len(of_task) == 1 or per_second > 20_000, "a low rate does not depend on how messages are spread"
+    for task, rate in of_task.items():
+        load = sum(load for load, of in zip(loads, tasks, strict=True) if of == task)
+        assert load / rate == pytest.approx(sum(loads) / per_second)
+
+
+def test_without_a_rate_each_queue_has_a_task() -> None:
+    assert shares_of([5, 1, 1, 1], None, 2) == ((0, 1, 2, 3), None)
+
+
+@pytest.mark.parametrize(
+    ("per_second", "step"), [(None, 500_000), (0.1, 200_000), (43_000.0, 500_000), (15_000.0, 300_000), (1e9, 500_000)]
+)
+def test_a_step_is_as_large_as_its_rate_allows(per_second: float | None, step: int) -> None:
+    assert step_of(per_second) == step

@@ -1,0 +1,182 @@
+"""The session that a job runs in."""
+
+from __future__ import annotations
+
+import os
+import pty
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.spark.topics import Topics
+
+from cometmq.cli.servers.process import NAMESRV_VARIABLE
+from cometmq.spark.session import environment as environment_module
+from cometmq.spark.session.environment import driver_session
+
+
+@pytest.mark.spark
+def test_a_job_takes_the_session_that_it_is_given(spark: Any) -> None:
+    with driver_session(spark, "local[1]", "job") as session:
+        assert session is spark
+
+
+@pytest.mark.spark
+def test_a_session_of_ours_starts_without_a_word_and_its_jvm_can_still_be_heard() -> None:
+    """In a process of its own, since a process has one JVM. Its workers take PySpark from where it is installed."""
+    program = """
+from cometmq.spark.session.environment import local_session
+spark = local_session("local[1]", brief=True)
+spark.sparkContext._jvm.System.err.println("heard")
+import os, pyspark, sys
+def worker(_):
+    import pyspark
+    return [(pyspark.__file__, sys.executable, [p for p in os.environ["PYTHONPATH"].split(":") if "given" in p])]
+[found] = spark.sparkContext.parallelize([0], 1).mapPartitions(worker).collect()
+assert found == (pyspark.__file__, sys.executable, ["/given"]), found
+spark.stop()
+"""
+    environment = {name: value for name, value in os.environ.items() if name not in {"PYSPARK_PYTHON", "SPARK_HOME"}}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, ("/given", os.environ.get("PYTHONPATH"))))
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=200, check=False, env=environment
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "heard\n")
+
+
+_SHOWN = """
+import time
+from pathlib import Path
+from cometmq.spark.session.environment import local_session
+
+def wait(rows):
+    while not Path("seen").exists():
+        time.sleep(0.05)
+    return rows
+
+spark = local_session("local[1]", brief=True)
+spark.sparkContext.parallelize([1], 1).mapPartitions(wait).count()
+spark.stop()
+"""
+
+
+@pytest.mark.spark
+def test_a_terminal_shows_how_far_a_step_is(tmp_path: Path) -> None:
+    ours, its = pty.openpty()
+    with subprocess.Popen([sys.executable, "-c", _SHOWN], cwd=tmp_path, stderr=its) as program:
+        os.close(its)
+        shown = b""
+        while b"(0 + 1) / 1]" not in shown:  # none of its tasks done, one under way
+            shown += os.read(ours, 1000)
+        (tmp_path / "seen").touch()
+        assert program.wait(200) == 0, shown
+    os.close(ours)
+
+
+def test_only_the_zips_of_spark_are_taken_from_the_path_of_its_workers() -> None:
+    """Wherever they stand: before all else for tasks, behind a jar for what plans a stream."""
+    worker_python = Path(environment_module.__file__).with_name("worker-python")
+    lib = "/spark home/python/lib"
+    given = ["/a b/core.jar", f"{lib}/pyspark.zip", f"{lib}/py4j-1-src.zip", "/*", "/z.zip"]
+    environment = {"SPARK_HOME": "/spark home", "COMETMQ_WORKER_PYTHON": sys.executable}
+    program = ["-c", "import os, sys; print(os.environ['PYTHONPATH'], sys.argv[1:])", "an argument", "*"]
+    for path in (given, given[1:], given[1:3] * 2, []):
+        done = subprocess.run(
+            [worker_python, *program],
+            env=environment | {"PYTHONPATH": ":".join(path)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        left = [entry for entry in path if not entry.startswith(lib)]
+        assert done.stdout == f"{':'.join(left)} ['an argument', '*']\n"
+
+
+@pytest.mark.spark
+def test_an_interruption_while_spark_starts_leaves_no_jvm_behind(tmp_path: Path) -> None:
+    """The program ends, and so do all that hold its standard output: else reading it would never end."""
+    java = Path(shutil.which("java") or "java").resolve()
+    (tmp_path / "bin").mkdir()
+    begun = tmp_path / "bin" / "java"
+    begun.write_text(f'#!/bin/sh\n[ "$PARENT" ] && kill -INT "$PARENT"\nexec "{java}" "$@"\n')
+    begun.chmod(0o755)
+    program = """
+import os
+os.environ["PARENT"] = str(os.getpid())
+from cometmq.spark.session.environment import local_session
+try:
+    local_session("local[1]", brief=True)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    environment = os.environ | {"JAVA_HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=200, check=False, env=environment
+    )
+    assert (done.returncode, done.stdout) == (0, "interrupted\n")
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("master", ["locl[1]", "local[one]"])
+def test_a_master_that_is_none_is_told_in_one_sentence(topics: Topics, master: str) -> None:
+    words = [sys.executable, "-m", "cometmq", "pipeline", "skew", "--topic", topics.create(1), "--master", master]
+    there = os.environ | {NAMESRV_VARIABLE: topics.namesrv}
+    done = subprocess.run(words, capture_output=True, text=True, timeout=200, check=False, env=there)
+    assert (done.returncode, f"cometmq: Spark does not start on {master}: " in done.stderr) == (1, True), done.stderr
+
+
+_INTERRUPTED = """
+import os, signal, threading
+from cometmq.spark.session.environment import driver_session
+
+signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
+try:
+    with driver_session(None, "local[1]", "interrupted") as session:
+        java = session._jvm.java
+        gate = java.util.concurrent.Semaphore(0, True)
+        waiting = threading.Thread(target=gate.acquireUninterruptibly)
+        waiting.start()
+        while not gate.hasQueuedThreads():
+            pass
+        over = java.lang.System.currentTimeMillis() + 1000
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
+            java.lang.Thread.sleep(500)
+        except KeyboardInterrupt:
+            while java.lang.System.currentTimeMillis() < over:
+                pass
+            print(gate.getQueueLength(), "waiting")
+            gate.release(2)
+            waiting.join()
+            raise ValueError("what PySpark makes of it")
+except KeyboardInterrupt as interruption:
+    print(repr(interruption.__cause__))
+"""
+
+
+@pytest.mark.spark
+def test_an_interruption_of_one_call_leaves_other_calls_of_the_jvm_alone() -> None:
+    """A call that loses its connection is made again by py4j: two would wait."""
+    words = [sys.executable, "-c", _INTERRUPTED]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=200, check=False)
+    printed = "1 waiting\nValueError('what PySpark makes of it')\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, printed, "")
+
+
+@pytest.mark.spark
+def test_what_a_jvm_says_that_does_not_start_is_told(tmp_path: Path) -> None:
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho this is no Java >&2\nexit 1\n")
+    java.chmod(0o755)
+    program = "from cometmq.spark.session.environment import local_session; local_session('local[1]')"
+    environment = os.environ | {"JAVA_HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=200, check=False, env=environment
+    )
+    assert done.returncode != 0
+    assert "this is no Java" in done.stderr

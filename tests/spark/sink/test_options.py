@@ -1,0 +1,74 @@
+"""Options and columns of the sink are read as documented, and what is wrong is named with its remedy."""
+
+from __future__ import annotations
+
+import pytest
+
+from cometmq.message.sysflag import CompressionType
+from cometmq.spark.errors import OptionError
+from cometmq.spark.sink.options import Guarantee, SinkOptions, check_sink_schema, parse_sink_options
+
+BASE = {"namesrvaddr": "127.0.0.1:9876", "topic": "orders"}
+
+
+def parse(**more: str) -> SinkOptions:
+    return parse_sink_options(BASE | more)
+
+
+def test_names_are_read_in_any_case_and_by_their_aliases() -> None:
+    options = parse_sink_options({"NAMESERVER": "a:1", "DELIVERY.guarantee": "AT_LEAST_ONCE", "CompressionType": "LZ4"})
+    assert (options.namesrv_addr, options.topic, options.guarantee) == (("a:1",), None, Guarantee.AT_LEAST_ONCE)
+    assert options.compression is CompressionType.LZ4
+
+
+def test_what_spark_hands_to_every_sink_is_passed_over() -> None:
+    assert parse(checkpointLocation="/data/checkpoint").topic == "orders"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"topics": "a"}, "the rocketmq sink has no option 'topics' .did you mean topic"),
+        ({"kafka.bootstrap.servers": "x:1"}, "no option 'kafka.bootstrap.servers' .it has namesrvAddr, "),
+        ({"path": "/x"}, "no option 'path'"),
+        ({"startingOffsets": "earliest"}, "no option 'startingOffsets'"),
+        ({"topic": "a b"}, "option topic: "),
+        ({"nameServer": "other:1"}, "namesrvAddr is given twice"),
+        ({"namesrvaddr": ""}, "option namesrvAddr is missing"),
+        ({"deliveryGuarantee": "maybe"}, "deliveryGuarantee is one of at-least-once.*, not 'maybe'"),
+        ({"compressionType": "snappy"}, "compressionType is one of none, zlib, lz4, zstd, not 'snappy'"),
+        ({"maxBatchBytes": "5000000"}, "maxBatchBytes is at most 4194304"),
+        ({"sendTimeoutMs": "0"}, "a number from 1 on, not '0'"),
+        ({"producerGroup": "../x"}, "option producerGroup: "),
+    ],
+)
+def test_what_is_wrong_is_named(given: dict[str, str], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        parse_sink_options(BASE | given)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ([("body", "binary"), ("tag", "string")], "the rocketmq sink has no column 'tag' .did you mean tags"),
+        ([("key", "string"), ("value", "string")], "no column 'key' .RocketMQ has no key .* shardingKey for order"),
+        ([("body", "binary"), ("amount", "double")], "no column 'amount' .it has body, .* leave others out"),
+        (
+            [("body", "struct<a:int>")],
+            "column body .* is binary or string, not struct<a:int> .*to_json",
+        ),
+        ([("body", "binary"), ("queueId", "bigint")], "queueId of the rocketmq sink is int, not bigint"),
+        ([("tags", "string")], "from one column, body or value, and there is neither"),
+        ([("body", "binary"), ("value", "string")], "body or value, not from both"),
+        ([("body", "binary"), ("brokerName", "string")], "which broker queueId is on, and there is no queueId"),
+    ],
+)
+def test_a_schema_that_makes_no_messages_is_refused(fields: list[tuple[str, str]], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        check_sink_schema(fields, topic_given=True)
+
+
+def test_a_topic_must_come_from_somewhere() -> None:
+    with pytest.raises(OptionError, match="neither option topic nor a column topic"):
+        check_sink_schema([("body", "binary")], topic_given=False)
+    check_sink_schema([("body", "binary"), ("topic", "string")], topic_given=False)

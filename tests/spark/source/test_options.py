@@ -1,0 +1,124 @@
+"""Options are read as documented, and what is wrong is named with its remedy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cometmq.spark.errors import OptionError
+from cometmq.spark.source.options import (
+    SourceOptions,
+    demand_batch,
+    demand_stream,
+    named_paths,
+    offset_named,
+    parse_options,
+)
+
+BASE = {"namesrvaddr": "127.0.0.1:9876;127.0.0.2:9876", "topic": "orders, payments"}
+
+
+def parse(**more: str) -> SourceOptions:
+    return parse_options(BASE | more)
+
+
+def test_names_are_read_in_any_case_and_by_their_aliases() -> None:
+    options = parse_options({"NAMESERVER": "a:1", "Subscribe": "T", "pull.batch.size": "7"})
+    assert (options.namesrv_addr, options.topics, options.pull_batch_size) == (("a:1",), ("T",), 7)
+
+
+def test_lists_of_addresses_and_topics() -> None:
+    options = parse()
+    assert options.namesrv_addr == ("127.0.0.1:9876", "127.0.0.2:9876")
+    assert options.topics == ("orders", "payments")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"startOffsets": "earliest"}, "no option 'startOffsets' .did you mean startingOffsets"),
+        ({"kafka.bootstrap.servers": "x:1"}, "no option 'kafka.bootstrap.servers'"),
+        ({"subscribe": "T"}, "exactly one of topic, subscribe and subscribePattern .* topic and subscribe"),
+        ({"nameServer": "other:1"}, "namesrvAddr is given twice"),
+        ({"startingOffsets": "first"}, "startingOffsets is neither earliest, latest nor JSON"),
+        ({"startingOffsets": "[1]"}, "must be a JSON object"),
+        ({"startingOffsets": '{"orders": 5}'}, "must stand below a topic, a broker and a queue"),
+        ({"startingOffsets": '{"orders": {"b": {"x": 5}}}'}, "'x' is not the number of a queue"),
+        ({"startingOffsets": '{"orders": {"b": {"00": 5}}}'}, "'00' is not the number of a queue"),
+        ({"startingOffsets": '{"orders": {"b": {"0": -7}}}'}, "-7 is not an offset"),
+        ({"startingOffsets": '{"orders": {"b": {"0": true}}}'}, "True is not an offset"),
+        ({"startingOffsets": "latest", "startingTimestamp": "0"}, "exclude each other"),
+        ({"endingOffsets": "latest", "endingTimestamp": "0"}, "exclude each other"),
+        ({"startingTimestamp": "yesterday"}, "neither milliseconds since 1970 nor an ISO 8601 time"),
+        ({"failOnDataLoss": "maybe"}, "true or false, not 'maybe'"),
+        ({"minPartitions": "0"}, "a number from 1 on, not '0'"),
+        ({"maxOffsetsPerTrigger": "1e6"}, "a number from 1 on"),
+        ({"badBodies": "drop"}, "fail or null, not 'drop'"),
+        ({"badRecordsPath": "/bad"}, "tells nothing .*badBodies=null"),
+        ({"consumerGroup": "../x"}, "option consumerGroup: "),
+        ({"topic": "a b"}, "option topic: "),
+        ({"topic": " , "}, "names no topic"),
+        ({"namesrvaddr": "nowhere"}, "option namesrvAddr: not an address"),
+        ({"namesrvaddr": ""}, "option namesrvAddr is missing"),
+    ],
+)
+def test_what_is_wrong_is_named(given: dict[str, str], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        parse_options(BASE | given)
+
+
+def test_a_pattern_must_be_a_regular_expression() -> None:
+    with pytest.raises(OptionError, match="not a regular expression"):
+        parse_options({"namesrvAddr": "a:1", "subscribePattern": "("})
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"startingOffsets": "latest"}, "cannot begin at the latest"),
+        ({"endingOffsets": "earliest"}, "cannot end at the earliest"),
+        ({"maxOffsetsPerTrigger": "5"}, "is for streams"),
+        ({"maxTriggerDelay": "5s"}, "is for streams"),
+    ],
+)
+def test_what_a_batch_cannot_mean(given: dict[str, str], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        demand_batch(parse(**given))
+
+
+@pytest.mark.parametrize("given", [{"endingTimestamp": "5"}, {"endingOffsets": '{"orders": "latest"}'}])
+def test_a_stream_has_no_end(given: dict[str, str]) -> None:
+    with pytest.raises(OptionError, match="availableNow"):
+        demand_stream(parse(**given))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("earliest", "earliest"),
+        ('{"orders": "latest"}', "latest"),
+        ('{"orders": -2}', "earliest"),
+        ('{"orders": {"b": "latest"}}', "latest"),
+        ('{"orders": {"b": {"3": 12}}}', 12),
+        ('{"orders": {"b": {"3": -1}}}', "latest"),
+        ('{"orders": {"b": {"4": 12}}}', None),
+        ('{"orders": {"c": "latest"}}', None),
+        ("{}", None),
+    ],
+)
+def test_what_offsets_say_about_a_queue(text: str, expected: int | str | None) -> None:
+    start = parse(startingOffsets=text).starting_offsets
+    assert start is not None
+    assert offset_named(start, ("orders", "b", 3)) == expected
+
+
+def test_the_places_that_offsets_name() -> None:
+    start: dict[str, Any] = {"a": "latest", "b": {"x": {"0": 1}, "y": -1}}
+    assert list(named_paths(start)) == [("a",), ("b",), ("b", "x"), ("b", "x", 0), ("b", "y")]
+
+
+def test_times_are_milliseconds_or_iso() -> None:
+    assert parse(startingTimestamp="1700000000000").starting_timestamp == 1_700_000_000_000
+    assert parse(startingTimestamp="2023-11-14T22:13:20Z").starting_timestamp == 1_700_000_000_000
+    assert parse(startingTimestamp="2023-11-14T22:13:20").starting_timestamp == 1_700_000_000_000

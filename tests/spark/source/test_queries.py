@@ -1,0 +1,177 @@
+"""The source in a real Spark session."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.spark.topics import Topics
+
+pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
+
+from cometmq.spark.records.columns import COLUMNS
+from cometmq.spark.source.cluster import Cluster
+from cometmq.spark.source.lag import lag_of
+from cometmq.spark.source.options import parse_options
+
+pytestmark = pytest.mark.spark
+
+
+def load(spark: Any, topics: Topics, topic: str, **options: Any) -> Any:
+    reader = spark.read.format("rocketmq").option("namesrvAddr", topics.namesrv).option("topic", topic)
+    return reader.options(**options)
+
+
+def test_a_batch_has_every_column_and_every_message(spark: Any, topics: Topics) -> None:
+    topic = topics.create(queues=2)
+    topics.send(topic, 0, [b"zero %d" % n for n in range(700)], "KEYS\x01k1 k2\x02TAGS\x01A\x02UNIQ_KEY\x01u\x02x\x01y")
+    topics.send(topic, 1, [b"one %d" % n for n in range(300)], "")
+    frame = load(spark, topics, topic).load()
+    assert frame.columns == [column.name for column in COLUMNS if column.default]
+    rows = frame.orderBy("queueId", "queueOffset").collect()
+    assert [bytes(row.body) for row in rows] == [
+        *(b"zero %d" % n for n in range(700)),
+        *(b"one %d" % n for n in range(300)),
+    ]
+    first, other = rows[0], rows[-1]
+    assert (first.topic, first.brokerName, first.tags, first.keys, first.uniqKey) == (
+        topic,
+        "broker-a",
+        "A",
+        "k1 k2",
+        "u",
+    )
+    assert first.properties["x"] == "y"
+    assert (other.tags, other.keys, other.uniqKey, other.queueOffset) == (None, None, None, 299)
+    assert len(first.msgId) == 32
+    assert first.storeHost == topics.broker
+    assert first.storeTimestamp >= first.bornTimestamp
+
+
+@pytest.mark.parametrize("asked", [False, True])
+@pytest.mark.parametrize("pushed", ["false", "true"])
+def test_a_schema_is_a_projection_and_filters_work_with_the_setting_on_and_off(
+    spark: Any, topics: Topics, pushed: str, asked: bool
+) -> None:
+    """The rows are the same; where it is asked for and the setting is on, less is read: one partition of four."""
+    topic = topics.fill(400, queues=4)
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", pushed)
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        source = load(spark, topics, topic, minPartitions=4, pushFilters=asked)
+        source = source.schema("storeTimestamp timestamp, queueOffset bigint, queueId int")
+        frame = source.load()
+        assert frame.columns == ["storeTimestamp", "queueOffset", "queueId"]
+        found = frame.where("queueId in (1, 3) and queueOffset >= 10 and queueOffset < 12 and queueId != 1")
+        assert [(row.queueId, row.queueOffset) for row in found.collect()] == [(3, 10), (3, 11)]
+        one = frame.where("queueId = 2 and queueOffset = 7")
+        assert one.rdd.getNumPartitions() == (1 if asked and pushed == "true" else 4)
+        everything = source.load() if asked else frame
+        assert everything.count() == 400
+        moment = everything.agg({"storeTimestamp": "max"}).collect()[0][0]
+        assert frame.where(frame.storeTimestamp > moment).count() == 0
+        assert frame.where(frame.storeTimestamp <= moment).count() == 400
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+        spark.conf.set("spark.sql.session.timeZone", zone)
+
+
+def test_the_body_stays_away_where_it_is_not_wanted(spark: Any, topics: Topics) -> None:
+    frame = load(spark, topics, topics.fill(10), includeBody="false").load()
+    assert "body" not in frame.columns
+    assert frame.count() == 10
+
+
+def test_sql_can_name_the_source(spark: Any, topics: Topics) -> None:
+    topic = topics.fill(10, queues=2)
+    spark.sql(
+        f"CREATE OR REPLACE TEMPORARY VIEW fromtopic USING rocketmq "
+        f"OPTIONS (namesrvAddr '{topics.namesrv}', topic '{topic}')"
+    )
+    found = spark.sql("SELECT queueId, count(*) AS n FROM fromtopic GROUP BY queueId ORDER BY queueId").collect()
+    assert [(row.queueId, row.n) for row in found] == [(0, 5), (1, 5)]
+
+
+@pytest.mark.parametrize(
+    ("options", "schema", "message"),
+    [
+        ({"startOffset": "earliest"}, None, "did you mean startingOffsets"),
+        ({}, "queueOfset bigint", "did you mean queueOffset"),
+        ({}, "queueOffset int", "queueOffset of the rocketmq source is bigint, not int"),
+    ],
+)
+def test_wrong_use_is_told_in_words(
+    spark: Any, topics: Topics, options: dict[str, str], schema: str | None, message: str
+) -> None:
+    reader = load(spark, topics, "any", **options)
+    with pytest.raises(Exception, match=message):
+        (reader.schema(schema) if schema else reader).load().count()
+
+
+def shown(topics: Topics, topic: str, group: str) -> dict[int, int]:
+    """The offsets of a group, as its brokers have them for all tools."""
+    cluster = Cluster(parse_options({"namesrvAddr": topics.namesrv, "topic": topic}))
+    return {queue.queue_id: at for queue, at in cluster.committed_offsets(cluster.queues(), group).items()}
+
+
+@pytest.mark.timeout(600)
+def test_a_stream_goes_on_after_a_restart(spark: Any, topics: Topics, tmp_path: Path) -> None:
+    """Two runs on one checkpoint, a rate limit, and a queue that appears in between: every message once.
+
+    The group that is shown how far the query is knows of the last micro-batch of each run too.
+    """
+    topic = topics.fill(1000, queues=2)
+    group = f"shown-{topic}"
+    found: list[tuple[int, int]] = []
+    batches: list[int] = []
+
+    def take(frame: Any, batch_id: int) -> None:
+        rows = frame.collect()
+        batches.append(len(rows))
+        found.extend((row.queueId, row.queueOffset) for row in rows)
+
+    def run() -> Any:
+        stream = (
+            spark.readStream.format("rocketmq")
+            .option("namesrvAddr", topics.namesrv)
+            .option("subscribe", topic)
+            .option("startingOffsets", "earliest")
+            .option("maxOffsetsPerTrigger", 400)
+            .option("commitGroup", group)
+            .schema("queueId int, queueOffset bigint")
+            .load()
+        )
+        query = (
+            stream.writeStream.foreachBatch(take)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(240)
+        return query
+
+    query = run()
+    assert batches == [400, 400, 200]
+    sources = [progress["sources"][0] for progress in query.recentProgress]
+    assert lag_of(sources[0]).messages == 600
+    metrics = json.loads(sources[0]["latestOffset"])["metrics"]
+    assert (
+        metrics
+        == lag_of(sources[0]).metrics
+        == {
+            "minOffsetsBehindLatest": 300,
+            "maxOffsetsBehindLatest": 300,
+            "avgOffsetsBehindLatest": 300.0,
+            "offsetsBehindLatest": 600,
+        }
+    )
+    assert shown(topics, topic, group) == {0: 500, 1: 500}
+    topics.create(queues=3, name=topic)
+    topics.send(topic, 0, [b"x"] * 7)
+    topics.send(topic, 2, [b"x"] * 5)
+    run()
+    assert shown(topics, topic, group) == {0: 507, 1: 500, 2: 5}
+    assert sorted(found) == [(queue, offset) for queue, end in ((0, 507), (1, 500), (2, 5)) for offset in range(end)]
