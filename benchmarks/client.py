@@ -168,7 +168,7 @@ async def _consume(setting: Setting, batch: int, asynchronous: bool) -> tuple[in
     config = PushConfig(consume_from_where=FIRST, consume_batch_size=batch, pull_batch_size=setting.pull_batch_size)
     listener = counter.listen if asynchronous else counter
     consumer = PushConsumer(f"g-{topic}", listener, setting.namesrv, config=config)
-    consumer.subscribe(topic)
+    await consumer.subscribe(topic)
     begun = time.perf_counter()
     async with consumer:
         await asyncio.to_thread(counter.done.wait)

@@ -73,7 +73,7 @@ async def measure(running: Deployment, system: System, arguments: argparse.Names
     arrived: list[float] = []
     listener = listeners(arrived)[arguments.listener]
     consumer = PushConsumer("latency", listener, running.address)
-    consumer.subscribe(topic)
+    await consumer.subscribe(topic)
     async with Producer("latency", running.address) as producer, consumer:
         await send_steadily(producer, topic, 2000, WARM_SECONDS[system])
         await asyncio.sleep(1)

@@ -62,7 +62,7 @@ async def storm(namesrv: str, messages: int) -> None:
             await producer.send_batch([Message(STORM_TOPIC, bytes(128)) for _ in range(1000)])
     config = PushConfig(consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET)
     consumer = PushConsumer("storm", fail, namesrv, config=config)
-    consumer.subscribe(STORM_TOPIC)
+    await consumer.subscribe(STORM_TOPIC)
     async with consumer:
         await began.wait()
         print("failing", flush=True)
@@ -92,7 +92,7 @@ async def measure(namesrv: str, arguments: argparse.Namespace) -> list[dict[str,
             await admin.create_topic(topic, queues=4)
     arrived: list[float] = []
     consumer = PushConsumer("calm", listeners(arrived)["async"], namesrv)
-    consumer.subscribe("calm")
+    await consumer.subscribe("calm")
     lines: list[dict[str, Any]] = []
     async with Producer("calm", namesrv) as producer, consumer:
         await send_steadily(producer, "calm", 1000, 5)

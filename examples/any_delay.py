@@ -23,7 +23,7 @@ async def main(namesrv: str) -> None:
     began = time.time()
     config = PushConfig(consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET)
     consumer = PushConsumer("sleepers", remind, namesrv, config=config)
-    consumer.subscribe("alarms")
+    await consumer.subscribe("alarms")
     async with Producer("alarm-clock", namesrv) as producer:
         await producer.send(Message("alarms", b"in a second", delay=timedelta(seconds=1)))
         at = datetime.now(UTC) + timedelta(seconds=4)

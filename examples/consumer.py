@@ -29,7 +29,7 @@ async def main(namesrv: str, count: int) -> None:
         consume_batch_size=32,
     )
     consumer = PushConsumer("order-printer", listener, namesrv, config=config)
-    consumer.subscribe("orders")
+    await consumer.subscribe("orders")
     async with consumer:
         await enough.wait()
 

@@ -32,7 +32,7 @@ async def main(namesrv: str) -> None:
         await producer.send(Message("reminders", b"now"))
     config = PushConfig(consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET)
     consumer = PushConsumer(f"reminded-{time.time_ns()}", listener, namesrv, config=config)
-    consumer.subscribe("reminders")
+    await consumer.subscribe("reminders")
     async with consumer:
         await both.wait()
 

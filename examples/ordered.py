@@ -40,7 +40,7 @@ async def main(namesrv: str) -> None:
 
     config = PushConfig(orderly=True, consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET)
     consumer = PushConsumer("order-tracker", listener, namesrv, config=config)
-    consumer.subscribe("order-states")
+    await consumer.subscribe("order-states")
     async with consumer:
         await finished.wait()
 

@@ -44,7 +44,7 @@ async def main(namesrv: str) -> None:
 
     config = PushConfig(orderly=True, auto_commit=False, consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET)
     consumer = PushConsumer("ledger-writer", listener, namesrv, config=config)
-    consumer.subscribe(TOPIC)
+    await consumer.subscribe(TOPIC)
     async with consumer:
         await finished.wait()
 

@@ -22,7 +22,7 @@ async def main(namesrv: str) -> None:
                     await replier.reply(message, b"%d" % (left * right))
 
         service = PushConsumer("sum-service", listener, namesrv)
-        service.subscribe("sums")
+        await service.subscribe("sums")
         async with service:
             try:
                 reply = await asker.request(Message("sums", b"7 6"), timeout_s=10)

@@ -35,7 +35,7 @@ async def main(namesrv: str) -> None:
         await producer.send(Message(f"bills-{group}", b"bill 7"))
     config = PushConfig(consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET, max_reconsume_times=1)
     consumer = PushConsumer(group, listener, namesrv, config=config)
-    consumer.subscribe(f"bills-{group}")
+    await consumer.subscribe(f"bills-{group}")
     async with consumer, Admin(namesrv) as admin:
         letters: list[MessageExt] = []
         while not letters:

@@ -42,13 +42,13 @@ async def main(namesrv: str) -> None:
 
     config = PushConfig(consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET)
     consumer = PushConsumer("european-orders", listen, namesrv, config=config)
-    consumer.subscribe(TOPIC, WANTED, expression_type="SQL92")
+    await consumer.subscribe(TOPIC, WANTED, expression_type="SQL92")
     async with consumer:
         await everything.wait()
     print(f"{count} of 30 orders: {WANTED}")
 
     wrong = PushConsumer("wrong-orders", listen, namesrv)
-    wrong.subscribe(TOPIC, "amount > > 5", expression_type="SQL92")
+    await wrong.subscribe(TOPIC, "amount > > 5", expression_type="SQL92")
     try:
         await wrong.start()
     except BrokerError as error:

@@ -22,7 +22,7 @@ async def main(namesrv: str) -> None:
         result = await producer.send(Message("parcels-traced", b"a parcel", keys=("parcel-1",)))
     config = PushConfig(enable_msg_trace=True, consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET)
     consumer = PushConsumer("courier", listener, namesrv, config=config)
-    consumer.subscribe("parcels-traced")
+    await consumer.subscribe("parcels-traced")
     async with consumer:
         await done.wait()
 

@@ -19,10 +19,10 @@ class Shop:
         self._producer = Producer("shop", instance=connect())
         first = PushConfig(consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET)
         self._consumer = PushConsumer("shop", self._handle, config=first, instance=connect())
-        self._consumer.subscribe("orders")
 
     async def __aenter__(self) -> "Shop":
         await self._producer.start()
+        await self._consumer.subscribe("orders")
         await self._consumer.start()
         return self
 

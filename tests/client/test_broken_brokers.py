@@ -57,7 +57,7 @@ async def test_a_broker_killed_and_started_again_loses_nothing_that_was_acknowle
         consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET, consume_batch_size=32, pull_error_delay_s=0.2
     )
     consumer = PushConsumer("crash", listener, own_server.address, config=config)
-    consumer.subscribe("Crash")
+    await consumer.subscribe("Crash")
     async with consumer, Producer("crash-producer", own_server.address) as producer:
         tasks = [asyncio.create_task(produce(producer, start)) for start in range(8)]
         await until(lambda: len(acknowledged) > 200)

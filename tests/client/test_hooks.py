@@ -194,7 +194,7 @@ async def test_a_consume_hook_sees_every_call_of_the_listener(
     config = PushConfig(consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET)
     hooks = [ConsumeMessageHook(before, after)]
     consumer = PushConsumer(group, listener, server.address, config=config, consume_hooks=hooks)
-    consumer.subscribe(topic)
+    await consumer.subscribe(topic)
     async with consumer:
         await until(lambda: len(ended) == 5)
     ends = {body: (context.success, context.return_type) for body, context in ended.items()}

@@ -145,7 +145,7 @@ async def test_our_client_delays_fails_and_sends_dead_letters_again(
         await producer.send(Message("Ours", b"poison", delay_level=2, keys=["k"]))
         config = PushConfig(consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET, max_reconsume_times=1)
         consumer = PushConsumer("ours", listener, deployment.address, config=config)
-        consumer.subscribe("Ours")
+        await consumer.subscribe("Ours")
 
         async def dead_letters() -> list[MessageExt]:
             return [letter async for letter in read_dead_letters(admin, "ours", Selection(key="k"))]

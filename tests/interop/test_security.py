@@ -84,7 +84,7 @@ async def consumed(server: Secured, security: Security, wanted: set[bytes]) -> N
 
     config = PushConfig(consume_from_where=EARLIEST)
     consumer = PushConsumer("billing", listener, server.address, config=config, security=security)
-    consumer.subscribe("Orders")
+    await consumer.subscribe("Orders")
     async with consumer, asyncio.timeout(60):
         await done.wait()
 

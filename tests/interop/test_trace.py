@@ -99,7 +99,7 @@ async def test_our_traces_are_read_by_mqadmin(traced: Deployment, java: Client) 
 
     config = PushConfig(enable_msg_trace=True, consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET)
     consumer = PushConsumer("readers", listener, address, config=config)
-    consumer.subscribe("Ours")
+    await consumer.subscribe("Ours")
     async with Producer("writers", address, config=ProducerConfig(enable_msg_trace=True)) as producer:
         one = await producer.send(Message("Ours", b"one", tags="t", keys=("k1", "k2")))
         batch = await producer.send_batch([Message("Ours", b"b1"), Message("Ours", b"b2")])

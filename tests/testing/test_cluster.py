@@ -72,7 +72,7 @@ async def test_a_killed_broker_leaves_what_sigkill_leaves_and_recovers() -> None
     async with Cluster(clock=clock, broker_keys={"flushDiskType": "SYNC_FLUSH"}) as cluster:
         instance = partial(ClientInstance, cluster.namesrv_address, clock=clock)
         consumer = PushConsumer("g", listener, instance=instance())
-        consumer.subscribe("t")
+        await consumer.subscribe("t")
         async with Producer("p", instance=instance()) as producer:
             await producer.send(Message("t", b"before"))
             async with consumer:
@@ -109,7 +109,7 @@ async def test_a_month_passes_within_a_moment() -> None:
             got.extend(message.store_timestamp for message in messages)
 
         consumer = PushConsumer("g", listener, instance=instance())
-        consumer.subscribe("t")
+        await consumer.subscribe("t")
         async with Producer("p", instance=instance()) as producer:
             await producer.send(Message("t", b"first"))
             async with consumer:

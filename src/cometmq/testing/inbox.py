@@ -97,6 +97,7 @@ class Inbox:
         self.messages: Final[list[MessageExt]] = []
         """Everything that has arrived, in order; a message delivered again is there again."""
         self._expression = expression
+        self._expression_type = expression_type
         self._answer = answer
         self._cluster = cluster
         self._handed_out = 0
@@ -106,13 +107,12 @@ class Inbox:
             config=PushConfig(consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET),
             instance=cluster.client_instance(),
         )
-        for topic in self.topics:
-            self._consumer.subscribe(topic, expression, expression_type=expression_type)
 
     async def __aenter__(self) -> Self:
         for topic in self.topics:
             if not self._cluster.has_topic(topic):
                 await self._cluster.create_topic(topic)
+            await self._consumer.subscribe(topic, self._expression, expression_type=self._expression_type)
         await self._consumer.start()
         return self
 

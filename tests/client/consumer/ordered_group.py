@@ -75,7 +75,6 @@ class Member:
         self.clock = PausableClock(group.clock)
         self.instance = ClientInstance(group.cluster.namesrv_address, client_id=name, clock=self.clock)
         self.consumer = PushConsumer(group.name, self.listen, config=config, instance=self.instance)
-        self.consumer.subscribe(TOPIC)
         self._group = group
         self._dead = asyncio.Event()
 
@@ -147,6 +146,7 @@ class OrderedGroup:
     async def join(self) -> Member:
         self._numbers += 1
         member = self.members[f"member-{self._numbers}"] = Member(self, f"member-{self._numbers}", self.config)
+        await member.consumer.subscribe(TOPIC)
         await self.until_done(member.consumer.start())
         return member
 

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -240,7 +241,7 @@ async def test_listeners_get_every_message_once(
     log = Log()
     config = PushConfig(consume_from_where=FIRST, consume_batch_size=batch)
     consumer = PushConsumer(group, log if kind == "plain" else log.listen, server.address, config=config)
-    consumer.subscribe(topic)
+    await consumer.subscribe(topic)
     async with consumer, Admin(server.address) as admin:
         await until(lambda: len(log.seen) >= 500)
         connection = await admin.consumer_connection(group)
@@ -263,7 +264,7 @@ async def test_a_new_member_takes_its_share_and_nothing_is_lost_or_repeated(
     one = PushConsumer(group, first.listen, server.address, config=config)
     two = PushConsumer(group, second.listen, server.address, config=config)
     for consumer in (one, two):
-        consumer.subscribe(topic)
+        await consumer.subscribe(topic)
     await one.start()
     await produce(server, topic, range(300))
     await until(lambda: len(first.seen) >= 300)
@@ -300,7 +301,7 @@ async def test_a_hand_over_under_load_repeats_at_most_what_was_in_consumption(
     )
     members = [PushConsumer(group, listener, server.address, config=config) for _ in range(3)]
     for member in members:
-        member.subscribe(topic)
+        await member.subscribe(topic)
     await members[0].start()
     async with Producer("p", server.address) as producer:
         for start in range(0, 3000, 500):
@@ -331,7 +332,7 @@ async def test_closing_waits_for_what_is_in_consumption(server: Deployment, topi
 
     config = PushConfig(consume_from_where=FIRST, consume_batch_size=100)
     consumer = PushConsumer(group, listener, server.address, config=config)
-    consumer.subscribe(topic)
+    await consumer.subscribe(topic)
     await consumer.start()
     await until(began.is_set)
     closing = asyncio.create_task(consumer.close())
@@ -363,7 +364,7 @@ async def test_failed_messages_come_again(server: Deployment, topic: str, group:
 
     config = PushConfig(consume_from_where=FIRST, retry_delay_s=0.2)
     consumer = PushConsumer(group, listener, server.address, config=config)
-    consumer.subscribe(topic)
+    await consumer.subscribe(topic)
     async with consumer:
         await until(lambda: all(tries[number] >= (2 if number > 2 else 1) for number in range(6)), timeout_s=90)
     assert topics == {topic}
@@ -388,7 +389,7 @@ async def test_what_the_broker_does_not_take_back_is_tried_again_here(
     monkeypatch.setattr(Failures, "send_again", refuse)
     config = PushConfig(consume_from_where=FIRST, retry_delay_s=0.1)
     consumer = PushConsumer(group, listener, server.address, config=config)
-    consumer.subscribe(topic)
+    await consumer.subscribe(topic)
     async with consumer, Admin(server.address) as admin:
         await until(lambda: tries[1] >= 2 and set(tries) == {0, 1, 2})
         await until(lambda: consumer.cached_count == 0)
@@ -409,7 +410,7 @@ async def test_a_blocked_listener_stops_reading_ahead(server: Deployment, topic:
 
     config = PushConfig(consume_from_where=FIRST, pull_batch_size=16, pull_threshold_for_queue=64)
     consumer = PushConsumer(group, listener, server.address, config=config)
-    consumer.subscribe(topic)
+    await consumer.subscribe(topic)
     async with consumer:
         await until(lambda: consumer.cached_count >= 4 * 64)
         await asyncio.sleep(0.3)  # nothing more may come, and nothing tells that it does not
@@ -426,7 +427,7 @@ async def test_slow_listeners_run_side_by_side(server: Deployment, topic: str, g
         together.wait(60)
 
     consumer = PushConsumer(group, listener, server.address, config=PushConfig(consume_from_where=FIRST))
-    consumer.subscribe(topic)
+    await consumer.subscribe(topic)
     async with consumer:
         await until(lambda: consumer.positions(topic) and consumer.cached_count == 0 and together.n_waiting == 0)
         await until(lambda: sum(consumer.positions(topic).values()) == 8)
@@ -435,13 +436,15 @@ async def test_slow_listeners_run_side_by_side(server: Deployment, topic: str, g
 async def test_broadcasting_gives_everything_to_everyone_and_keeps_offsets_in_a_file(
     server: Deployment, topic: str, group: str, tmp_path: Path
 ) -> None:
-    def member(name: str, log: Log) -> PushConsumer:
+    @contextlib.asynccontextmanager
+    async def member(name: str, log: Log) -> AsyncIterator[None]:
         config = PushConfig(
             message_model=MessageModel.BROADCASTING, consume_from_where=FIRST, offset_store_dir=tmp_path / name
         )
         consumer = PushConsumer(group, log.listen, server.address, config=config)
-        consumer.subscribe(topic)
-        return consumer
+        await consumer.subscribe(topic)
+        async with consumer:
+            yield
 
     await produce(server, topic, range(50))
     one, two = Log(), Log()
@@ -465,7 +468,7 @@ async def test_a_group_without_offsets_begins_where_it_is_told(server: Deploymen
         await admin.offsets.commit(group, queue, 5)
     log = Log()
     consumer = PushConsumer(group, log.listen, server.address, config=PushConfig(consume_from_where=FIRST))
-    consumer.subscribe(topic)
+    await consumer.subscribe(topic)
     async with consumer:
         await until(lambda: len(log.seen) >= 15)
     assert len(log.seen) == 15
@@ -480,7 +483,7 @@ async def test_a_queue_whose_offset_is_gone_goes_on_at_the_nearest(server: Deplo
         await admin.offsets.commit(group, queue, 1000)
         log = Log()
         consumer = PushConsumer(group, log.listen, server.address, config=PushConfig(consume_from_where=FIRST))
-        consumer.subscribe(topic)
+        await consumer.subscribe(topic)
         async with consumer:
             await until(lambda: consumer.positions(topic).get(queue) == 1)
             await producer.send(Message(topic, b"2"), queue=queue)
@@ -491,7 +494,7 @@ async def test_an_administrator_moves_a_running_group(server: Deployment, topic:
     await produce(server, topic, range(20))
     log = Log()
     consumer = PushConsumer(group, log.listen, server.address, config=PushConfig(consume_from_where=FIRST))
-    consumer.subscribe(topic)
+    await consumer.subscribe(topic)
     async with consumer, Admin(server.address) as admin:
         await until(lambda: len(log.seen) >= 20)
         await until(lambda: sum(consumer.positions(topic).values()) == 20)
@@ -505,13 +508,13 @@ async def test_a_topic_can_be_subscribed_later(server: Deployment, topic: str, g
         await admin.create_topic(f"{topic}-later", queues=2)
     log = Log()
     consumer = PushConsumer(group, log.listen, server.address, config=PushConfig(consume_from_where=FIRST))
-    consumer.subscribe(topic)
+    await consumer.subscribe(topic)
     async with consumer:
-        consumer.subscribe(f"{topic}-later", "A")
+        await consumer.subscribe(f"{topic}-later", "A")
         await produce(server, f"{topic}-later", range(10), tags="A")
         await produce(server, f"{topic}-later", range(10, 20), tags="B")
         await until(lambda: len(log.seen) >= 10)
-        consumer.unsubscribe(f"{topic}-later")
+        await consumer.unsubscribe(f"{topic}-later")
         await until(lambda: len(consumer.assignment) == 4)
     assert sorted(log.seen) == list(range(10))
 
@@ -520,8 +523,8 @@ async def test_wrong_use_is_refused_with_the_next_step(server: Deployment, group
     consumer = PushConsumer(group, Log(), server.address)
     with pytest.raises(ClientStateError, match="call subscribe before start"):
         await consumer.start()
-    consumer.subscribe("NoSuchTopic")
+    await consumer.subscribe("NoSuchTopic")
     with pytest.raises(RouteNotFoundError, match="NoSuchTopic"):
         await consumer.start()
     with pytest.raises(ValueError, match="no tag"):
-        consumer.subscribe("T", "||")
+        await consumer.subscribe("T", "||")

@@ -34,7 +34,7 @@ async def test_of_a_batch_only_what_failed_goes_back_and_comes_again(
 
     config = PushConfig(consume_from_where=FIRST, consume_batch_size=4)
     consumer = PushConsumer("workers", listener, config=config, instance=cluster.client_instance())
-    consumer.subscribe("orders")
+    await consumer.subscribe("orders")
     async with consumer:
         await clock.run_for(15)
         assert consumer.cached_count == 0
@@ -55,7 +55,7 @@ async def test_a_message_that_fails_in_order_is_never_given_up(cluster: Cluster,
 
     config = PushConfig(consume_from_where=FIRST, orderly=True)
     consumer = PushConsumer("workers", listener, config=config, instance=cluster.client_instance())
-    consumer.subscribe("orders")
+    await consumer.subscribe("orders")
     async with consumer:
         await clock.run_for(60)
     assert len(seen) >= 50
@@ -76,7 +76,7 @@ async def test_a_group_may_want_more_retries_than_there_are_delays(cluster: Clus
 
     config = PushConfig(consume_from_where=FIRST, max_reconsume_times=19)
     consumer = PushConsumer("workers", listener, config=config, instance=cluster.client_instance())
-    consumer.subscribe("orders")
+    await consumer.subscribe("orders")
     async with consumer:
         await clock.run_for(1)
         for delay_s in (10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, *[7200] * 5):
@@ -100,7 +100,7 @@ async def test_no_dead_letter_topic_is_made_before_there_is_a_dead_letter(
 
     config = PushConfig(consume_from_where=FIRST, max_reconsume_times=1)
     consumer = PushConsumer("workers", listener, config=config, instance=cluster.client_instance())
-    consumer.subscribe("orders")
+    await consumer.subscribe("orders")
     broker = cluster.broker(0)
     directory = cluster.store_root(0) / "consumequeue" / dlq_topic("workers")
     async with consumer:

@@ -121,7 +121,7 @@ async def consume_beside_failures(
     listener: Any = worker.call_async if is_async else worker
     instance = cluster.client_instance()
     consumer = PushConsumer("workers", listener, config=config or config_of(orderly), instance=instance)
-    consumer.subscribe("orders")
+    await consumer.subscribe("orders")
     async with consumer, asyncio.timeout(30):
         await until(lambda: len(worker.seen) >= (COUNT if orderly else COUNT - 1))
         if orderly:
@@ -226,7 +226,7 @@ async def test_a_listener_that_returns_none_is_done(cluster: Cluster, orderly: b
         seen.append(int(messages[0].body))
 
     consumer = PushConsumer("workers", listener, config=config_of(orderly), instance=cluster.client_instance())
-    consumer.subscribe("orders")
+    await consumer.subscribe("orders")
     async with consumer:
         await until(lambda: len(seen) == COUNT and not consumer.cached_count)
     assert cluster.broker(0).offsets.query("workers", "orders", 0) == COUNT
@@ -253,7 +253,7 @@ async def test_a_listener_may_empty_the_list_that_it_gets(cluster: Cluster, orde
         suspend_current_queue_s=0.01,
     )
     consumer = PushConsumer("workers", listener, config=config, instance=cluster.client_instance())
-    consumer.subscribe("orders")
+    await consumer.subscribe("orders")
     async with consumer, asyncio.timeout(30):
         await until(lambda: len(seen) == COUNT + (4 if orderly else 0) and not consumer.cached_count)
     assert cluster.broker(0).offsets.query("workers", "orders", 0) == COUNT
@@ -279,7 +279,7 @@ async def test_hooks_that_raise_what_is_no_exception_stop_nothing(cluster: Clust
         instance=ClientInstance(cluster.namesrv_address, hooks=(rpc_hook,)),
         consume_hooks=[ConsumeMessageHook(fail, fail)],
     )
-    consumer.subscribe("orders")
+    await consumer.subscribe("orders")
     async with consumer:
         async with Producer(
             "p", instance=cluster.client_instance(), send_hooks=[SendMessageHook(fail, fail)], trace_context=fail
@@ -394,7 +394,7 @@ async def test_async_listeners_are_known_in_every_form(cluster: Cluster, how: st
 
     chosen: Any = functools.partial(listener, "x") if how == "partial" else Listening()
     consumer = PushConsumer("workers", chosen, config=config_of(False), instance=cluster.client_instance())
-    consumer.subscribe("orders")
+    await consumer.subscribe("orders")
     async with consumer:
         await until(lambda: len(seen) == COUNT)
 
@@ -411,7 +411,7 @@ async def test_closing_ends_a_listener_that_waits_and_its_message_comes_again(cl
 
     config = PushConfig(consume_from_where=FIRST, consume_concurrency=1, handover_wait_s=0.05)
     consumer = PushConsumer("workers", listener, config=config, instance=cluster.client_instance())
-    consumer.subscribe("orders")
+    await consumer.subscribe("orders")
     async with asyncio.timeout(5), consumer:
         await until(lambda: bool(consumer.cached_count))
         await asyncio.sleep(0.05)
@@ -438,7 +438,7 @@ async def main():
     for orderly in (False, True):
         config = PushConfig(orderly=orderly, consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET)
         consumer = PushConsumer(f"workers-{orderly}", listener, config=config, instance=cluster.client_instance())
-        consumer.subscribe("orders")
+        await consumer.subscribe("orders")
         await consumer.start()
     while len(begun) < 6:
         await asyncio.sleep(0.01)

@@ -213,7 +213,7 @@ async def test_broadcasting_consumers_commit_themselves_too(
     async def consume() -> None:
         options = config(message_model=MessageModel.BROADCASTING, offset_store_dir=tmp_path)
         consumer = PushConsumer(group, listener, server.address, config=options)
-        consumer.subscribe(topic)
+        await consumer.subscribe(topic)
         async with consumer:
             await until(lambda: b"3" in seen)
 

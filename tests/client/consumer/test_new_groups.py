@@ -39,7 +39,7 @@ async def got(cluster: Cluster, clock: VirtualClock, *, later: bytes | None, **o
         seen.extend(message.body for message in messages)
 
     consumer = PushConsumer("newcomers", listener, config=PushConfig(**options), instance=cluster.client_instance())
-    consumer.subscribe("orders")
+    await consumer.subscribe("orders")
     async with consumer:
         await clock.run_for(2)
         if later is not None:

@@ -90,7 +90,7 @@ async def test_a_member_that_leaves_while_a_call_runs_keeps_its_lock_until_the_c
 
         instance = ClientInstance(group.cluster.namesrv_address, client_id="leaving", clock=group.clock)
         consumer = PushConsumer(group.name, listener, config=group.config, instance=instance)
-        consumer.subscribe(TOPIC)
+        await consumer.subscribe(TOPIC)
         if is_shared:
             instance.acquire()
         await group.send(3)
@@ -296,7 +296,7 @@ async def test_members_of_a_group_keep_the_order_of_every_key_while_queues_move(
     listener = log if kind == "plain" else log.listen
     one, two = (PushConsumer(group, listener, server.address, config=ordered(consume_batch_size=3)) for _ in range(2))
     for consumer in (one, two):
-        consumer.subscribe(topic)
+        await consumer.subscribe(topic)
     await one.start()
     await send_keys(server, topic, range(100))
     await until(lambda: log.count >= 100)
@@ -363,7 +363,7 @@ async def test_a_message_that_fails_too_often_is_sent_away_and_the_queue_goes_on
             await producer.send(Message(topic, body, keys=["k"]), sharding_key="one")
         config = ordered(max_reconsume_times=2, suspend_current_queue_s=0.05)
         consumer = PushConsumer(group, listener, config=config, instance=instance)
-        consumer.subscribe(topic)
+        await consumer.subscribe(topic)
         async with consumer:
             await until(lambda: tries and tries[-1][0] == b"next")
             failures = 0 if at_once else 2
@@ -389,7 +389,7 @@ async def test_a_broadcasting_consumer_keeps_the_order_without_locks(
     log = Log()
     config = ordered(message_model=MessageModel.BROADCASTING, offset_store_dir=tmp_path)
     consumer = PushConsumer(group, log, server.address, config=config)
-    consumer.subscribe(topic)
+    await consumer.subscribe(topic)
     async with consumer:
         await until(lambda: log.count >= 50)
     assert log.overlaps == 0

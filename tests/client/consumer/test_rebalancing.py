@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
@@ -64,15 +65,17 @@ def topics_of(consumer: PushConsumer | LitePullConsumer) -> set[str]:
     return {queue.topic for queue in consumer.assignment}
 
 
-def push(
+@contextlib.asynccontextmanager
+async def push(
     cluster: Cluster, strategy: AllocateStrategy, *topics: str, hooks: Sequence[ClientRpcHook] = ()
-) -> PushConsumer:
+) -> AsyncIterator[PushConsumer]:
     config = PushConfig(consume_from_where=FIRST, allocate_strategy=strategy, handover_delay_s=0)
     instance = ClientInstance(cluster.namesrv_address, clock=cluster.clock, hooks=hooks)
     consumer = PushConsumer("workers", listener, config=config, instance=instance)
     for topic in topics:
-        consumer.subscribe(topic)
-    return consumer
+        await consumer.subscribe(topic)
+    async with consumer:
+        yield consumer
 
 
 async def test_a_topic_unsubscribed_during_a_rebalance_is_left_and_the_others_are_looked_at(
@@ -81,11 +84,13 @@ async def test_a_topic_unsubscribed_during_a_rebalance_is_left_and_the_others_ar
     strategy = During()
     async with push(cluster, strategy, "a", "b") as consumer:
         await clock.run_for(1)
-        strategy.act = lambda: consumer.unsubscribe("a")
+        tasks: list[asyncio.Task[None]] = []
+        strategy.act = lambda: tasks.append(asyncio.create_task(consumer.unsubscribe("a")))
         consumer.members_changed()
         await clock.run_for(1)
         assert topics_of(consumer) == {"b"}
-        consumer.subscribe("c")
+        assert all(task.done() for task in tasks)
+        await consumer.subscribe("c")
         await clock.run_for(1)
         assert topics_of(consumer) == {"b", "c"}
         async with push(cluster, averagely, "b", "c") as other:
@@ -98,20 +103,22 @@ async def test_a_topic_unsubscribed_during_a_rebalance_is_left_and_the_others_ar
 async def test_a_topic_unsubscribed_before_it_was_ever_read_stays_away(cluster: Cluster, clock: VirtualClock) -> None:
     strategy = During()
     async with push(cluster, strategy, "b") as consumer:
-        consumer.subscribe("a")
-        consumer.unsubscribe("a")
+        await consumer.subscribe("a")
+        await consumer.unsubscribe("a")
 
-        def there_and_back() -> None:
-            consumer.subscribe("c")
-            consumer.unsubscribe("c")
+        async def there_and_back() -> None:
+            await consumer.subscribe("c")
+            await consumer.unsubscribe("c")
 
-        strategy.act = there_and_back
+        tasks: list[asyncio.Task[None]] = []
+        strategy.act = lambda: tasks.append(asyncio.create_task(there_and_back()))
         consumer.members_changed()
         await clock.run_for(45)
+        assert all(task.done() for task in tasks)
         assert topics_of(consumer) == {"b"}
-        consumer.unsubscribe("b")
-        consumer.subscribe("b")
-        consumer.subscribe("a")
+        await consumer.unsubscribe("b")
+        await consumer.subscribe("b")
+        await consumer.subscribe("a")
         await clock.run_for(1)
         assert topics_of(consumer) == {"a", "b"}
 
@@ -124,12 +131,12 @@ async def test_another_expression_counts_from_now_on(cluster: Cluster, clock: Vi
 
     config = PushConfig(consume_from_where=FIRST, handover_delay_s=0)
     consumer = PushConsumer("workers", note, config=config, instance=cluster.client_instance())
-    consumer.subscribe("a", "x")
+    await consumer.subscribe("a", "x")
     async with consumer, Producer("p", instance=cluster.client_instance()) as producer:
         for tag in "xy":
             await producer.send(Message("a", b"1", tags=tag))
         await clock.run_for(1)
-        consumer.subscribe("a", "y")
+        await consumer.subscribe("a", "y")
         await clock.run_for(1)
         for tag in "xy":
             await producer.send(Message("a", b"2", tags=tag))
@@ -188,7 +195,7 @@ async def test_a_request_that_fails_oddly_is_made_again(
     async with push(cluster, averagely, "a", hooks=[ClientRpcHook(before=before)]) as consumer:
         await clock.run_for(1)
         failing.append(1)
-        consumer.subscribe("b")
+        await consumer.subscribe("b")
         consumer.members_changed()
         await clock.run_for(65)
         assert topics_of(consumer) == {"a"}
@@ -205,7 +212,7 @@ async def test_a_nameserver_that_lacks_a_topic_for_a_while_stops_no_rebalance(
         await clock.run_for(1)
         with monkeypatch.context() as patched:
             patched.setattr(cluster.namesrv.routes, "route", lambda *_: None)
-            consumer.subscribe("c")
+            await consumer.subscribe("c")
             await clock.run_for(65)
             assert topics_of(consumer) == {"a", "b"}
         await clock.run_for(65)

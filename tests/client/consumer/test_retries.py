@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
@@ -46,11 +47,15 @@ class Worker:
                 raise RuntimeError("poison")
 
 
-def consumer_of(cluster: Cluster, worker: object, group: str = "workers", **options: Any) -> PushConsumer:
+@contextlib.asynccontextmanager
+async def consumer_of(
+    cluster: Cluster, worker: object, group: str = "workers", **options: Any
+) -> AsyncIterator[PushConsumer]:
     config = PushConfig(consume_from_where=FIRST, **options)
     consumer = PushConsumer(group, worker, config=config, instance=cluster.client_instance())  # type: ignore[arg-type]
-    consumer.subscribe("orders")
-    return consumer
+    await consumer.subscribe("orders")
+    async with consumer:
+        yield consumer
 
 
 def dead_letters(cluster: Cluster, group: str = "workers") -> int:
@@ -108,7 +113,7 @@ async def test_no_more_failures_go_back_at_a_time_than_listeners_run(cluster: Cl
     )
     config = PushConfig(consume_from_where=FIRST, consume_concurrency=5)
     consumer = PushConsumer("workers", Worker(clock), config=config, instance=instance)
-    consumer.subscribe("orders")
+    await consumer.subscribe("orders")
     async with consumer:
         await clock.run_for(5)
     assert (handing_back.most, handing_back.all) == (5, 201)

@@ -61,7 +61,7 @@ async def test_a_push_consumer_tells_its_state(server: Deployment, topic: str, g
 
     config = PushConfig(orderly=orderly, consume_from_where=FIRST, suspend_current_queue_s=0.05)
     consumer = PushConsumer(group, listener, server.address, config=config)
-    consumer.subscribe(topic, "*")
+    await consumer.subscribe(topic, "*")
     async with consumer, Producer("p", server.address) as producer:
         for number in range(20):
             await producer.send(Message(topic, b"%d" % number))
@@ -94,7 +94,7 @@ async def test_what_waits_for_consumption_is_counted(server: Deployment, topic: 
         return Suspend(seconds=60.0)
 
     consumer = PushConsumer(group, listener, server.address, config=PushConfig(orderly=True, consume_from_where=FIRST))
-    consumer.subscribe(topic)
+    await consumer.subscribe(topic)
     async with consumer, Producer("p", server.address) as producer:
         queue = (await producer.queues(topic))[1]
         for number in range(5):
@@ -147,7 +147,7 @@ async def test_one_message_is_consumed_now(
     server: Deployment, topic: str, group: str, listener: Listener, outcome: str, remark: Any, orderly: bool
 ) -> None:
     consumer = PushConsumer(group, listener, server.address, config=PushConfig(orderly=orderly))
-    consumer.subscribe(topic, "NoSuchTag")
+    await consumer.subscribe(topic, "NoSuchTag")
     async with consumer, Producer("p", server.address) as producer:
         sent = await producer.send(Message(topic, b"x", tags="Other"))
         result = await consume_now(server, group, consumer.instance.client_id, sent.offset_msg_id)

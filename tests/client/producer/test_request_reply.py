@@ -52,7 +52,7 @@ class Service:
                         self.failures.append(error)
 
             consumer = PushConsumer(group, listener, address, config=FIRST)
-            consumer.subscribe(topic)
+            await consumer.subscribe(topic)
             async with consumer:
                 yield producer
 
@@ -120,7 +120,7 @@ async def test_only_requests_can_be_replied_to(server: Deployment, topic: str, g
         seen.extend(messages)
 
     consumer = PushConsumer(group, listener, server.address, config=FIRST)
-    consumer.subscribe(topic)
+    await consumer.subscribe(topic)
     async with consumer, Producer("p", server.address) as producer:
         await producer.send(Message(topic, b"plain"))
         await until(lambda: seen)

@@ -52,7 +52,7 @@ async def play(plans: list[Plan], kills_broker: bool) -> None:
 
         config = PushConfig(consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET)
         consumer = PushConsumer("service", listener, config=config, instance=cluster.client_instance())
-        consumer.subscribe(TOPIC)
+        await consumer.subscribe(TOPIC)
         asker = Producer("asker", instance=cluster.client_instance())
         async with replier, consumer, asker:
             asking = [

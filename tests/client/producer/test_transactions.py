@@ -67,7 +67,7 @@ async def consumed(server: Deployment, topic: str, group: str) -> AsyncIterator[
     seen = Consumed()
     config = PushConfig(consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET)
     consumer = PushConsumer(group, seen, server.address, config=config)
-    consumer.subscribe(topic)
+    await consumer.subscribe(topic)
     async with consumer:
         yield seen
 

@@ -112,7 +112,7 @@ async def test_a_consumer_starts_beside_a_nameserver_that_was_just_started(
     forget(2.0)
     config = PushConfig(consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET)
     consumer = PushConsumer("workers", listener, config=config, instance=cluster.client_instance())
-    consumer.subscribe("orders")
+    await consumer.subscribe("orders")
     await clock.run_until(consumer.start(), 10)
     await clock.run_for(2)
     assert seen == [b"x"]

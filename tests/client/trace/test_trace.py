@@ -67,7 +67,7 @@ async def test_a_message_is_told_from_its_producer_to_each_consumer(server: Depl
         good = await producer.send(Message(topic, b"good", tags="A", keys=("k1", "k2")))
         bad = await producer.send(Message(topic, b"bad"))
     for consumer in consumers:
-        consumer.subscribe(topic)
+        await consumer.subscribe(topic)
     async with consumers[0], consumers[1]:
         await until(lambda: len(calls) >= 4)
     found_way = await way(server.address, good, consumptions=2)
@@ -152,7 +152,7 @@ async def test_consuming_the_trace_topic_does_not_trace_traces(server: Deploymen
     async with Producer("traced", server.address, config=producing) as producer:
         await producer.send(Message(topic, b"x"))
     consumer = PushConsumer(group, listener, server.address, config=consuming)
-    consumer.subscribe(other)
+    await consumer.subscribe(other)
     async with consumer:
         async with asyncio.timeout(60):
             while not seen:

@@ -160,7 +160,7 @@ async def _send_and_consume(namesrv: str, topic: str, trace_topic: str) -> list[
         customized_trace_topic=trace_topic,
     )
     consumer = PushConsumer(f"G-{topic}", listener, namesrv, config=config)
-    consumer.subscribe(topic)
+    await consumer.subscribe(topic)
     async with consumer, asyncio.timeout(60):
         await done.wait()
     return [result.msg_id for result in sent]

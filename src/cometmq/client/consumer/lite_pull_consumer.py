@@ -102,7 +102,7 @@ log = logging.getLogger(__name__)
 class LitePullConsumer(GroupClient):
     """Polls messages of subscribed topics (shared in the group), or of queues assigned by hand.
 
-    ``async with LitePullConsumer("g") as consumer: await consumer.subscribe("topic")``, then ``poll``.
+    Call ``subscribe`` before or in ``async with LitePullConsumer("g") as consumer:``, then ``poll``.
     With auto commit a message is consumed at the poll after the one that returned it, and when the ``async with`` block
     ends without an error.
 
@@ -148,7 +148,12 @@ class LitePullConsumer(GroupClient):
         await self._close(failed=kind is not None)
 
     async def start(self) -> None:
-        """Get ready; nothing is read before ``subscribe`` or ``assign``."""
+        """Get ready, and read the subscribed topics; without any, nothing is read before ``subscribe`` or ``assign``.
+
+        :raises ClientStateError: it was started before.
+        :raises RouteNotFoundError: none of the subscribed topics exists.
+        :raises BrokerError: a broker cannot filter by one of the expressions.
+        """
         if self._running:
             raise ClientStateError("the consumer was started before", next_step="make a new one")
         self._running = True
@@ -158,6 +163,19 @@ class LitePullConsumer(GroupClient):
         self.instance.add_consumer(self.group, self)
         self._started_ms = self.instance.clock.now_ms()
         self._next_commit = self.instance.clock.monotonic() + self.config.auto_commit_interval_s
+        if self._subscriptions:
+            try:
+                await check_expressions(self.instance, self.group, self._subscriptions.values())
+                await self._join(self._subscriptions)
+            except BaseException:
+                await self._close(failed=True)
+                raise
+
+    async def _join(self, topics: Iterable[str]) -> None:
+        """Become a member of the group."""
+        membership = Membership(self.instance, self.group, self.config, self._assigned)
+        await membership.start(topics)
+        self._membership = membership
 
     async def close(self) -> None:
         """Commit (with auto commit), leave the group, close."""
@@ -184,21 +202,22 @@ class LitePullConsumer(GroupClient):
     async def subscribe(self, topic: str, expression: str = ALL, *, expression_type: str = TAG) -> None:
         """Read this member's share of a topic: all, by tags (``TagA || TagB``), or by SQL92 on properties.
 
+        Before ``start`` this only notes the subscription, and ``start`` checks it.
+
         :raises RouteNotFoundError: no nameserver knows the topic.
         :raises BrokerError: a broker cannot filter by the expression; SQL92 needs its ``enablePropertyFilter``.
         :raises ClientStateError: queues were assigned by hand.
         """
-        self._demand_running()
         if self._by_hand is not None:
             raise ClientStateError("queues were assigned by hand", next_step="use either subscribe or assign")
-        now_ms = self.instance.clock.now_ms()
-        data = subscription(topic, expression, expression_type, now_ms)
+        data = subscription(topic, expression, expression_type, self.instance.clock.now_ms())
+        if not self._running:
+            self._subscriptions[topic] = data
+            return
         await check_expressions(self.instance, self.group, [data])
         self._subscriptions[topic] = data
         if self._membership is None:
-            membership = Membership(self.instance, self.group, self.config, self._assigned)
-            await membership.start([topic])
-            self._membership = membership
+            await self._join([topic])
         else:
             await self.instance.routes.get_soon(topic)
             await self._membership.add(topic)

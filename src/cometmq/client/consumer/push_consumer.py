@@ -16,7 +16,7 @@ from cometmq.client.consumer.ordered_service import OrderedConsumeService
 from cometmq.client.consumer.process_queue_table import ProcessQueueTable
 from cometmq.client.consumer.running_info import Activity, process_queue_info, running_info
 from cometmq.client.consumer.subscription import ALL, TAG, check_expressions, subscription
-from cometmq.client.errors import BrokerError, ClientStateError
+from cometmq.client.errors import ClientStateError
 from cometmq.client.group_client import GroupClient
 from cometmq.client.hooks import ConsumeMessageHook
 from cometmq.client.instance import ClientInstance, new_client_id
@@ -162,36 +162,29 @@ class PushConsumer(GroupClient):
 
     # --- subscriptions ---
 
-    def subscribe(self, topic: str, expression: str = ALL, *, expression_type: str = TAG) -> None:
+    async def subscribe(self, topic: str, expression: str = ALL, *, expression_type: str = TAG) -> None:
         """Consume ``topic``: all of it, tags as ``TagA || TagB``, or by an SQL92 expression on properties.
 
-        SQL92 needs brokers with ``enablePropertyFilter``. They are asked when the consumer starts; when it is
-        running, a refusal is logged and the topic is not read.
+        Before ``start`` this only notes the subscription, and ``start`` checks it. SQL92 needs brokers with
+        ``enablePropertyFilter``. A topic that was subscribed before keeps its subscription if the new one is refused.
 
         :raises ValueError: the expression is empty or of an unknown type.
+        :raises BrokerError: the consumer runs, and a broker cannot filter by the expression.
         """
         wanted = subscription(topic, expression, expression_type, self.instance.clock.now_ms())
-        self._subscriptions[topic] = wanted
-        if self._state == "running":
-            self.instance.spawn(self._add(wanted))
+        if self._state != "running":
+            self._subscriptions[topic] = wanted
+            return
+        await check_expressions(self.instance, self.group, [wanted])
+        if self._state == "running":  # it may have been closed meanwhile
+            self._subscriptions[topic] = wanted
+            self._table.leave_topic(topic)
+            await self._membership.add(topic)
 
-    async def _add(self, wanted: SubscriptionData) -> None:
-        topic = wanted.topic
-        try:
-            await check_expressions(self.instance, self.group, [wanted])
-        except BrokerError:
-            if self._subscriptions.get(topic) is wanted:
-                del self._subscriptions[topic]
-            raise
-        if self._subscriptions.get(topic) is not wanted:
-            return  # unsubscribed meanwhile, or subscribed by another expression
-        self._table.leave_topic(topic)
-        await self._membership.add(topic)
-
-    def unsubscribe(self, topic: str) -> None:
+    async def unsubscribe(self, topic: str) -> None:
         """Stop consuming ``topic``."""
         if self._subscriptions.pop(topic, None) is not None and self._state == "running":
-            self.instance.spawn(self._membership.remove(topic))
+            await self._membership.remove(topic)
 
     @property
     def assignment(self) -> frozenset[MessageQueue]:

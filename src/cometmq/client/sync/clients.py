@@ -13,7 +13,6 @@ from cometmq.client.consumer.listener import Listener
 from cometmq.client.consumer.lite_pull_consumer import LitePullConsumer
 from cometmq.client.consumer.pull_consumer import PullConsumer
 from cometmq.client.consumer.push_consumer import PushConsumer
-from cometmq.client.consumer.subscription import ALL, TAG
 from cometmq.client.hooks import CheckForbiddenHook, ConsumeMessageHook, EndTransactionHook, SendMessageHook
 from cometmq.client.producer.producer import Producer
 from cometmq.client.producer.transaction_producer import Checker, LocalTransaction, TransactionProducer
@@ -293,14 +292,8 @@ class SyncPushConsumer(SyncClient[PushConsumer]):
 
     start = blocking(PushConsumer.start)
     close = blocking(PushConsumer.close)
-
-    def subscribe(self, topic: str, expression: str = ALL, *, expression_type: str = TAG) -> None:
-        """Consume ``topic``: all of it, tags as ``TagA || TagB``, or by an SQL92 expression on properties."""
-        self._call(lambda: self._inner.subscribe(topic, expression, expression_type=expression_type))
-
-    def unsubscribe(self, topic: str) -> None:
-        """Stop consuming ``topic``."""
-        self._call(lambda: self._inner.unsubscribe(topic))
+    subscribe = blocking(PushConsumer.subscribe)
+    unsubscribe = blocking(PushConsumer.unsubscribe)
 
     @property
     def assignment(self) -> frozenset[MessageQueue]:
