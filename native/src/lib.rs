@@ -7,13 +7,14 @@
 //! The crate `cometmq-codec` reads and writes bytes and knows no Python; the modules here are what Python sees.
 
 mod account;
+mod batches;
 mod plain_sends;
 mod records;
 
 use pyo3::prelude::*;
 
 /// The version of the interface between the core and the package; another one is not loaded.
-const INTERFACE: u32 = 4;
+const INTERFACE: u32 = 5;
 
 #[pymodule]
 fn cometmq_core(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -21,6 +22,7 @@ fn cometmq_core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<account::Account>()?;
     module.add_class::<account::Key>()?;
     module.add_class::<plain_sends::PlainSends>()?;
+    module.add_function(wrap_pyfunction!(batches::batch_records, module)?)?;
     module.add_function(wrap_pyfunction!(records::records, module)?)?;
     module.add_function(wrap_pyfunction!(records::record_starts, module)?)?;
     module.add_function(wrap_pyfunction!(records::record_layout, module)?)?;

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod answer;
+pub mod batch;
 pub mod fields;
 pub mod frame;
 pub mod hash;

@@ -1,5 +1,6 @@
 //! Damaged frames: nothing panics, no number overflows, and what is taken has the size that was promised.
 
+use cometmq_codec::batch::{encode, Common, Place};
 use cometmq_codec::frame::frame;
 use cometmq_codec::properties::Properties;
 use cometmq_codec::record::Record;
@@ -192,4 +193,53 @@ fn damaged_units_lead_nowhere_outside_the_segment() {
             assert!(found.looked_at * 20 <= units.len());
         }
     }
+}
+
+#[test]
+fn damaged_batches_are_whole_records_or_nothing() {
+    let mut piece = 40i32.to_be_bytes().to_vec();
+    piece.extend_from_slice(&[0; 12]);
+    piece.extend_from_slice(b"\x00\x00\x00\x05hello\x00\x0dKEYS\x01k\x02TAGS\x01t");
+    assert_eq!(piece.len(), 40);
+    let original = piece.repeat(3);
+    let most = cometmq_codec::batch::Most {
+        messages: 5,
+        properties_bytes: 100,
+        stored_bytes: 200,
+    };
+    let mut chance = Chance(0x1234_5678_9ABC_DEF1);
+    let mut taken = 0;
+    for round in 0..ROUNDS / 10 {
+        let mut body = original.clone();
+        for _ in 0..round % 3 {
+            let at = chance.below(body.len());
+            body[at] = chance.below(256) as u8;
+        }
+        body.truncate(body.len() - chance.below(2) * chance.below(40));
+        let common = Common {
+            queue_id: 1,
+            sys_flag: 0,
+            born_timestamp: 0,
+            born_host: &[0; 8],
+            store_timestamp: 0,
+            store_host: &[0; 20],
+            reconsume_times: 0,
+            topic: b"\x01T",
+            tail: b"CLUSTER\x01c",
+            first_tail: b"CLUSTER\x01c",
+            index_seed: Some(7),
+        };
+        let place = Place {
+            next: 1000,
+            limit: 1000 + chance.below(900) as i64,
+            queue_offset: 0,
+        };
+        if let Some(made) = encode(&body, &common, &place, &most) {
+            taken += 1;
+            assert!(1000 + made.records.len() as i64 <= place.limit);
+            assert_eq!(made.units.len(), 20 * made.offsets.len());
+            assert_eq!(made.index_hashes.len(), made.index_offsets.len());
+        }
+    }
+    assert!(taken > 0 && taken < ROUNDS / 10);
 }

@@ -44,6 +44,7 @@ from cometmq.broker.registration import BrokerRegistration
 from cometmq.broker.replication.ha_service import HAService, HaStatusAdmin
 from cometmq.broker.replication.slave import Slave, no_messages
 from cometmq.broker.replication.store_files import StoreFileProcessor
+from cometmq.broker.send.plain_batches import PlainBatches
 from cometmq.broker.send.producer_sequences import ProducerSequenceLog
 from cometmq.broker.send.reply_message import ReplyMessageProcessor
 from cometmq.broker.send.send_back import SendBackProcessor
@@ -249,6 +250,7 @@ class Broker:
             self.live, self.topics, self._registrar, address=context.address, clock=self.clock
         )
         sequenced = SequencedSends(context, self.producers)
+        batches = None if CORE is None else PlainBatches(CORE, context, sequenced)
         detours: list[Detour] = []
         of_master: list[object] = []
         if self.is_slave:
@@ -258,7 +260,7 @@ class Broker:
         pulls = PullMessageProcessor(context, PullFilters(context, self.filters), self.hold)
         self.hold.answer = pulls.again
         for part in (
-            SendMessageProcessor(context, sequenced, detours),
+            SendMessageProcessor(context, sequenced, detours, batches),
             sequenced,
             SendBackProcessor(context, self.schedule),
             ReplyMessageProcessor(context),

@@ -12,14 +12,16 @@ from typing import Any, Final
 
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.delay.recall_message import recall_handle
+from cometmq.broker.send.plain_batches import PlainBatches
 from cometmq.broker.send.sequenced_sends import SequencedSends
-from cometmq.broker.turn.answers import PendingSend
+from cometmq.broker.turn.answers import OFFSET_BYTES, PendingSend, packed_offsets
 from cometmq.broker.turn.inner_message import Detour, InnerMessage, SendProperties, read_properties
 from cometmq.broker.turn.targets import RefusedError, SendHeader, SendTarget
 from cometmq.limits import MAX_PROPERTIES_BYTES
 from cometmq.message.batch import BatchError, BatchPiece, decode_batch
 from cometmq.message.compression import DecompressionError, decompress
 from cometmq.message.names import RETRY_PREFIX
+from cometmq.message.producer_sequence import ProducerSequence
 from cometmq.message.properties import CLUSTER, PROPERTY_SEPARATOR
 from cometmq.message.sysflag import COMPRESSED, COMPRESSION_TYPE_MASK, TRANSACTION_ROLLBACK
 from cometmq.remoting.codes import RequestCode, ResponseCode
@@ -40,9 +42,16 @@ class SendMessageProcessor:
     """Answers sends; see the module's docstring.
 
     :param detours: called in their order for each message that has one of their properties.
+    :param batches: takes plain batches, where the compiled core is installed.
     """
 
-    def __init__(self, broker: BrokerContext, sequenced: SequencedSends, detours: Sequence[Detour] = ()) -> None:
+    def __init__(
+        self,
+        broker: BrokerContext,
+        sequenced: SequencedSends,
+        detours: Sequence[Detour] = (),
+        batches: PlainBatches | None = None,
+    ) -> None:
         self._live = broker.live
         self._targets = broker.targets
         self._known = broker.targets.known
@@ -50,6 +59,7 @@ class SendMessageProcessor:
         self._turn = broker.turn
         self._answers = broker.answers
         self._sequenced = sequenced
+        self._batches = batches
         self._detours = detours
         self._cluster = f"{CLUSTER}\x01{broker.config.broker_cluster_name}"
         self._broker_name = broker.config.broker_name
@@ -134,44 +144,30 @@ class SendMessageProcessor:
             target = self._target(connection, header)
             queue = self._queue(connection, target, header)
             sequence = self._sequenced.take(header)
-            pieces = self._read_batch(header, body)
-            if sequence is not None:
-                before = self._sequenced.stored_before(sequence, queue, pieces)
-                if before is not None:
-                    return before
-            put, sys_flag, born_timestamp = self._turn.put, header.sys_flag | target.sys_flag, header.born_timestamp
-            born_host, reconsume_times = connection.peer_bytes, header.reconsume_times or 0
-            with self._turn.all_or_none():
-                offsets = [
-                    put(
-                        target,
-                        queue,
-                        piece.body,
-                        properties,
-                        piece.flag,
-                        sys_flag,
-                        born_timestamp,
-                        born_host,
-                        reconsume_times,
-                    )
-                    for piece, properties in pieces
-                ]
+            plain, tail = self._check_batch(header, body)
+            offsets = None
+            if self._batches is not None:
+                offsets = self._batches.put(target, queue, header, plain, tail, connection.peer_bytes, sequence)
+            if offsets is None:
+                pieces = self._read_batch(plain, tail)
                 if sequence is not None:
-                    self._sequenced.put(sequence, queue, offsets[0])
+                    before = self._sequenced.stored_before(sequence, queue, pieces)
+                    if before is not None:
+                        return before
+                offsets = self._put_pieces(connection, target, queue, header, pieces, sequence)
         except RefusedError as refused:
             return refused.response(self._answers.ext)
         if not request.flag & FLAG_ONEWAY or connection.hooked:
-            physical_offset, queue_offset = offsets[0]
             self._turn.answer(
                 PendingSend(
                     connection,
                     request,
                     queue.queue_id,
-                    queue_offset,
-                    physical_offset,
+                    queue.next_offset - len(offsets) // OFFSET_BYTES,
+                    0,
                     read_properties(header.properties or "", "").wait,
                     len(body),
-                    tuple(offset for offset, _ in offsets),
+                    offsets,
                 )
             )
         self._turn.end_if_full()
@@ -268,8 +264,8 @@ class SendMessageProcessor:
         header.sys_flag &= ~(COMPRESSED | COMPRESSION_TYPE_MASK)
         return plain
 
-    def _read_batch(self, header: SendHeader, body: bytes) -> list[tuple[BatchPiece, SendProperties]]:
-        """The messages of a batch with their properties; the properties of the batch are appended to each."""
+    def _check_batch(self, header: SendHeader, body: bytes) -> tuple[bytes, str]:
+        """Check a batch as a whole; return its body, unpacked, and what is added to the properties of each message."""
         if header.topic.startswith(RETRY_PREFIX):
             raise RefusedError(
                 ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {header.topic}"
@@ -281,7 +277,10 @@ class SendMessageProcessor:
         common = (header.properties or "").removesuffix(PROPERTY_SEPARATOR)
         if header.sys_flag & _TRANSACTION_FLAGS or read_properties(common, "").detour is not None:
             raise _no_detours()
-        tail = f"{common}{PROPERTY_SEPARATOR}{self._cluster}" if common else self._cluster
+        return body, f"{common}{PROPERTY_SEPARATOR}{self._cluster}" if common else self._cluster
+
+    def _read_batch(self, body: bytes, tail: str) -> list[tuple[BatchPiece, SendProperties]]:
+        """The messages of a batch with their properties, ``tail`` appended to each."""
         try:
             pieces = [(piece, read_properties(piece.properties_text, tail)) for piece in decode_batch(body)]
         except BatchError as error:
@@ -296,6 +295,37 @@ class SendMessageProcessor:
             if properties.detour is not None:
                 raise _no_detours()
         return pieces
+
+    def _put_pieces(
+        self,
+        connection: ServerConnection,
+        target: SendTarget,
+        queue: ConsumeQueue,
+        header: SendHeader,
+        pieces: list[tuple[BatchPiece, SendProperties]],
+        sequence: ProducerSequence | None,
+    ) -> bytes:
+        """Put the messages of a batch one by one; return their log offsets as big-endian int64."""
+        put, sys_flag, born_timestamp = self._turn.put, header.sys_flag | target.sys_flag, header.born_timestamp
+        born_host, reconsume_times = connection.peer_bytes, header.reconsume_times or 0
+        with self._turn.all_or_none():
+            places = [
+                put(
+                    target,
+                    queue,
+                    piece.body,
+                    properties,
+                    piece.flag,
+                    sys_flag,
+                    born_timestamp,
+                    born_host,
+                    reconsume_times,
+                )
+                for piece, properties in pieces
+            ]
+            if sequence is not None:
+                self._sequenced.put(sequence, queue, places[0])
+        return packed_offsets([offset for offset, _ in places])
 
 
 def _no_detours() -> RefusedError:

@@ -128,10 +128,23 @@ class SequencedSends:
             sequence.note,
         )
         head = pieces[0][1]
-        head.stored += _SEPARATOR + f"{PRODUCER_SEQUENCE}\x01{left.text()}".encode()
+        head.stored += self.mark(left)
         if len(head.stored) > MAX_PROPERTIES_BYTES:
             raise _illegal("its properties and the sequence have more than 32 KB")
         return None
+
+    @staticmethod
+    def mark(sequence: ProducerSequence) -> bytes:
+        """What is added to the properties of the first message of a sequence."""
+        return _SEPARATOR + f"{PRODUCER_SEQUENCE}\x01{sequence.text()}".encode()
+
+    def is_next(self, sequence: ProducerSequence, queue: ConsumeQueue, messages: int) -> bool:
+        """Tell whether a sequence is that of so many messages, and none of them is stored.
+
+        :raises RefusedError: as ``ProducerSequences.stored_of``.
+        """
+        lane = lane_name(queue.topic, queue.queue_id)
+        return sequence.count == messages and not self._sequences.table().stored_of(sequence, lane)
 
     def put(self, sequence: ProducerSequence, queue: ConsumeQueue, first: tuple[int, int]) -> None:
         """Note messages that were put; ``first`` has the log offset and queue offset of the first one."""
@@ -148,7 +161,7 @@ class SequencedSends:
                 ext=self._answers.ext,
             )
         records = self._store.records(lane.physical_offset, self._store.max_physical_offset)
-        offsets = tuple(offset for offset, _ in itertools.islice(records, sequence.count))
+        offsets = [offset for offset, _ in itertools.islice(records, sequence.count)]
         return self._answers.original(queue.queue_id, lane.queue_offset, offsets)
 
 

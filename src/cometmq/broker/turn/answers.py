@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -30,6 +30,12 @@ FLUSH_IS_LATE: Final = Response(
 _WORDS: Final = struct.Struct(">iI")
 _BINARY_HEAD: Final = struct.Struct(">hbh")
 _OPAQUES: Final = struct.Struct("=iB")
+OFFSET_BYTES: Final = 8
+
+
+def packed_offsets(offsets: Sequence[int]) -> bytes:
+    """Log offsets as big-endian int64, in which message ids have them."""
+    return struct.pack(f">{len(offsets)}q", *offsets)
 
 
 class PendingSend(msgspec.Struct, gc=False):
@@ -43,8 +49,8 @@ class PendingSend(msgspec.Struct, gc=False):
     wait: bool
     """True when the answer waits for the flush."""
     size_bytes: int
-    batch_offsets: tuple[int, ...] | None = None
-    """The log offsets of all messages of a batch."""
+    batch_offsets: bytes | None = None
+    """The log offsets of all messages of a batch, as :func:`packed_offsets`; ``physical_offset`` is not read then."""
     recall_handle: str | None = None
     """The recall handle of a message that waits for its time."""
 
@@ -145,16 +151,18 @@ class SendAnswers:
         """The offset id of a message at a log offset."""
         return (b"%s%016X" % (self._id_prefix, physical_offset)).decode()
 
-    def original(self, queue_id: int, queue_offset: int, offsets: Iterable[int]) -> Response:
+    def original(self, queue_id: int, queue_offset: int, offsets: Sequence[int]) -> Response:
         """The answer, again, for a batch whose messages are stored at these log offsets."""
-        header = SendMessageResponseHeader(msg_id=self._ids(offsets), queue_id=queue_id, queue_offset=queue_offset)
+        ids = self._ids(packed_offsets(offsets))
+        header = SendMessageResponseHeader(msg_id=ids, queue_id=queue_id, queue_offset=queue_offset)
         return Response(0, header, ext=self.ext)
 
-    def _ids(self, offsets: Iterable[int]) -> str:
-        return b",".join([b"%s%016X" % (self._id_prefix, offset) for offset in offsets]).decode()
+    def _ids(self, offsets: bytes) -> str:
+        prefix = self._id_prefix.decode()
+        return prefix + offsets.hex(",", OFFSET_BYTES).upper().replace(",", f",{prefix}")
 
     def _response(self, send: PendingSend, code: int) -> Response:
-        offsets = (send.physical_offset,) if send.batch_offsets is None else send.batch_offsets
+        offsets = packed_offsets([send.physical_offset]) if send.batch_offsets is None else send.batch_offsets
         header = SendMessageResponseHeader(
             msg_id=self._ids(offsets),
             queue_id=send.queue_id,

@@ -1,0 +1,115 @@
+"""Batches by the compiled core: the records of a SEND_BATCH_MESSAGE at once, no object a message (hot path).
+
+Python has checked the batch as a whole: its topic, queue, size and common properties. The core makes the records and
+all that follows from them, byte for byte as Python does. It leaves a batch to Python, untouched, when one of its
+messages is not plain (as in :mod:`cometmq.broker.turn.plain_sends`), when its bytes are damaged, and when its records
+do not fit into the log file that is open: Python stores or refuses it then.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from cometmq.broker.context import BrokerContext
+from cometmq.broker.send.sequenced_sends import SequencedSends
+from cometmq.broker.turn.targets import SendHeader, SendTarget
+from cometmq.limits import MAX_BATCH_MESSAGES, MAX_PROPERTIES_BYTES
+from cometmq.message.hosts import IPV6_HOST_BYTES
+from cometmq.message.producer_sequence import ProducerSequence
+from cometmq.message.record import MIN_RECORD_BYTES
+from cometmq.message.sysflag import BORNHOST_V6, STOREHOST_V6
+from cometmq.store.message_store import ConsumeQueue
+
+
+class _LeftToPythonError(Exception):
+    """The core does not take the batch."""
+
+
+class PlainBatches:
+    """Puts whole batches into the turn.
+
+    :param core: the module ``cometmq_core``.
+    """
+
+    def __init__(self, core: Any, broker: BrokerContext, sequenced: SequencedSends) -> None:
+        self._encode: Final = core.batch_records
+        self._store = broker.store
+        self._turn = broker.turn
+        self._sequenced = sequenced
+        self._host = broker.answers.store_host
+        self._is_indexed = broker.config.message_index_enable
+        self._most = (MAX_BATCH_MESSAGES, MAX_PROPERTIES_BYTES, broker.turn.max_stored_bytes)
+
+    def put(
+        self,
+        target: SendTarget,
+        queue: ConsumeQueue,
+        header: SendHeader,
+        body: bytes,
+        tail: str,
+        born_host: bytes,
+        sequence: ProducerSequence | None,
+    ) -> bytes | None:
+        """Put the messages of a batch; return their log offsets as big-endian int64, or ``None`` with nothing changed.
+
+        :param tail: added to the properties of each message.
+        :param sequence: the sequence of the batch; a batch of which the broker has messages is left to Python.
+        :raises RefusedError: as ``ProducerSequences.stored_of``.
+        """
+        if queue.delay_ms or not queue.record_middle:
+            return None
+        try:
+            with self._turn.all_or_none():
+                return self._put(target, queue, header, body, tail.encode(), born_host, sequence)
+        except _LeftToPythonError:
+            return None
+
+    def _put(
+        self,
+        target: SendTarget,
+        queue: ConsumeQueue,
+        header: SendHeader,
+        body: bytes,
+        tail: bytes,
+        born_host: bytes,
+        sequence: ProducerSequence | None,
+    ) -> bytes:
+        place = self._store.next_place()
+        if place is None:
+            raise _LeftToPythonError
+        made = self._encode(
+            body,
+            (tail, tail if sequence is None else tail + self._sequenced.mark(sequence)),
+            (*place, queue.next_offset),
+            (queue.queue_id, queue.record_middle, queue.index_prefix if self._is_indexed else None),
+            (
+                self._sys_flag(target, header, born_host),
+                header.born_timestamp,
+                born_host,
+                self._host,
+                header.reconsume_times or 0,
+            ),
+            self._most,
+        )
+        if made is None:
+            raise _LeftToPythonError
+        records, messages, last_size, content_bytes, units, offsets, hashes, hashed_at = made
+        if sequence is not None and not self._sequenced.is_next(sequence, queue, messages):
+            raise _LeftToPythonError
+        first = place[0], queue.next_offset
+        self._store.put_encoded(
+            records, place[0] + len(records), last_size, messages, ((queue, messages, units),), hashes, hashed_at
+        )
+        size_bytes = content_bytes + messages * (len(target.topic) + MIN_RECORD_BYTES)
+        self._turn.put_plain(((target, messages, size_bytes),), [])
+        if sequence is not None:
+            self._sequenced.put(sequence, queue, first)
+        found: bytes = offsets
+        return found
+
+    def _sys_flag(self, target: SendTarget, header: SendHeader, born_host: bytes) -> int:
+        sys_flag: int = (header.sys_flag | target.sys_flag) & ~(BORNHOST_V6 | STOREHOST_V6)
+        for host, flag in ((born_host, BORNHOST_V6), (self._host, STOREHOST_V6)):
+            if len(host) == IPV6_HOST_BYTES:
+                sys_flag |= flag
+        return sys_flag

@@ -1,0 +1,210 @@
+"""The compiled core stores and answers batches exactly as Python does: the same log, queues, index and answers."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import struct
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.broker.turn.side_by_side import SideBySide
+
+import cometmq.broker.send.send_message as send_message
+from cometmq.core import CORE
+from cometmq.message.compression import compress
+from cometmq.message.producer_sequence import ProducerSequence
+from cometmq.message.sysflag import CompressionType, with_compression
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.command import RemotingCommand
+from cometmq.remoting.headers import OpenProducerRequestHeader, SendMessageRequestHeaderV2, to_ext
+
+pytestmark = pytest.mark.skipif(CORE is None, reason="the compiled core is not installed (make test builds it)")
+
+PROPERTIES = "KEYS\x01k1 k2\x02UNIQ_KEY\x017F0000010000\x02WAIT\x01true\x02TAGS\x01TagA\x02user\x01value"
+
+
+def piece(body: bytes = b"hello", properties: str | bytes = PROPERTIES, flag: int = 7) -> bytes:
+    """One message of a batch."""
+    stored = properties if isinstance(properties, bytes) else properties.encode()
+    size = 22 + len(body) + len(stored)
+    return struct.pack(">iiiii", size, 1, 2, flag, len(body)) + body + struct.pack(">h", len(stored)) + stored
+
+
+def batch(body: bytes, opaque: int = 1, *, command_flag: int = 0, v2: bool = False, **changed: Any) -> bytes:
+    """The frame of a batch."""
+    header = SendMessageRequestHeaderV2("g", "T", "TBW102", 4, 1, 0, 1_700_000_000_000, 0, batch=True)
+    for name, value in changed.items():
+        setattr(header, name, value)
+    code = RequestCode.SEND_MESSAGE_V2 if v2 else RequestCode.SEND_BATCH_MESSAGE
+    return RemotingCommand(code, opaque, command_flag, "JAVA", ext_fields=to_ext(header), body=body).encode()
+
+
+def sequenced(messages: int, first: int, body: bytes | None = None, *, epoch: int = 1) -> bytes:
+    """The frame of a batch whose producer numbers its messages."""
+    sequence = ProducerSequence("p", 0, epoch, first, messages, 5)
+    return batch(body or piece() * messages, properties=f"PRODUCER_SEQUENCE\x01{sequence.text()}")
+
+
+def opened() -> bytes:
+    """The frame that opens the producer of :func:`sequenced`."""
+    ext = to_ext(OpenProducerRequestHeader(producer="p", batch=0))
+    return RemotingCommand(RequestCode.OPEN_PRODUCER, 3, 0, "JAVA", ext_fields=ext).encode()
+
+
+PLAIN: dict[str, bytes] = {
+    "one": batch(piece()),
+    "many": batch(b"".join(piece(b"%d" % number, f"UNIQ_KEY\x01{number:X}") for number in range(700))),
+    "by code 310": batch(piece() * 2, v2=True),
+    "oneway": batch(piece(), command_flag=2),
+    "properties of the batch": batch(piece() * 2, properties="a\x01b\x02"),
+    "the batch does not wait": batch(piece(), properties="WAIT\x01false"),
+    "a message does not wait": batch(piece(properties="WAIT\x01false\x02a\x01b")),
+    "no properties": batch(piece(properties="")),
+    "no body": batch(piece(b"")),
+    "no value": batch(piece(properties="a\x02KEYS\x01\x02TAGS")),
+    "another script": batch(piece("正文".encode(), "TAGS\x01标签\x02KEYS\x01钥匙 😀")),
+    "retried": batch(piece(), reconsume_times=3),
+    "any queue": batch(piece() * 3, queue_id=-1),
+    "compressed as a whole": batch(
+        compress(piece() * 9, CompressionType.ZLIB, 5), sys_flag=with_compression(0, CompressionType.ZLIB)
+    ),
+}
+LEFT: dict[str, bytes] = {
+    "no message": batch(b""),
+    "a delay": batch(piece() + piece(properties="DELAY\x013")),
+    "a half message": batch(piece(properties="TRAN_MSG\x01true")),
+    "of a transaction": batch(piece(), sys_flag=4),
+    "waits twice": batch(piece(properties="WAIT\x01true\x02a\x01b\x02WAIT\x01false")),
+    "its own cluster": batch(piece(properties="CLUSTER\x01c\x02a\x01b")),
+    "two separators": batch(piece(properties="a\x01b\x02\x02")),
+    "many keys": batch(piece(properties="KEYS\x01" + " ".join(map(str, range(40))))),
+    "no UTF-8": batch(piece(properties=b"\xff")),
+    "cut": batch((piece() * 2)[:-1]),
+    "more than there is": batch(piece() + b"\x00" * 5),
+    "a size too small": batch(struct.pack(">i", 21) + piece()[4:]),
+    "a negative size": batch(struct.pack(">i", -1) + piece()[4:]),
+    "a negative body": batch(piece()[:16] + struct.pack(">i", -1) + piece()[20:]),
+    "negative properties": batch(piece()[:25] + struct.pack(">h", -1) + piece()[27:]),
+    "large properties": batch(piece(properties="a\x01" + "b" * 32_760)),
+    "too many": batch(piece(b"", "") * 10_001),
+    "no such topic": batch(piece(), topic="none", default_topic="none"),
+    "a retry topic": batch(piece(), topic="%RETRY%g"),
+    "no such queue": batch(piece(), queue_id=99),
+}
+
+
+async def both(directory: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> SideBySide:
+    """Start the two brokers, both with the topic T."""
+    pair = SideBySide(directory, max_message_size=400_000, **options)
+    await pair.start(monkeypatch)
+    pair.receive(0, batch(piece()))
+    pair.end_turn()
+    return pair
+
+
+def refuse(*_: Any) -> Any:
+    raise AssertionError("a plain batch came to Python")
+
+
+@pytest.mark.parametrize("ip", ["127.0.0.1", "::1"])
+async def test_every_form_of_a_batch_is_stored_and_answered_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ip: str
+) -> None:
+    pair = await both(tmp_path, monkeypatch, ip=ip)
+    for name, frame in {**PLAIN, **LEFT}.items():
+        pair.receive(0, frame)
+        pair.end_turn(name)
+    for frame in (*PLAIN.values(), *LEFT.values()):  # in one turn
+        pair.receive(1, frame)
+    pair.end_turn()
+    await pair.stop()
+
+
+async def test_plain_batches_are_the_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = await both(tmp_path, monkeypatch)
+    monkeypatch.setattr(send_message, "decode_batch", refuse)
+    for name, frame in PLAIN.items():
+        pair.compiled.receive(0, frame)
+        pair.compiled.end_turn()
+        assert name == "oneway" or b'"code":0' in pair.compiled.answers()[0], name
+    monkeypatch.undo()
+    await pair.compiled.stop()
+    await pair.python.stop()
+
+
+async def test_batches_of_a_numbered_producer_are_stored_once_by_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = await both(tmp_path, monkeypatch)
+    for frame in (
+        opened(),
+        sequenced(2, 0),
+        sequenced(2, 0),  # again
+        sequenced(3, 2),
+        sequenced(4, 4),  # the first of them is stored
+        sequenced(2, 20),  # a gap
+        sequenced(3, 8, piece() * 2),  # not as many as it says
+        sequenced(2, 8, epoch=0),
+        sequenced(2, 8),
+        opened(),
+        sequenced(2, 10),  # fenced
+    ):
+        pair.receive(0, frame)
+        pair.end_turn()
+    await pair.stop()
+
+
+@pytest.mark.parametrize("options", [{"flush_disk_type": "SYNC_FLUSH"}, {"message_index_enable": False}])
+async def test_other_configurations_store_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    pair = await both(tmp_path, monkeypatch, **options)
+    for frame in PLAIN.values():
+        pair.receive(0, frame)
+    for side in pair.sides:
+        side.end_turn()
+        await side.broker.store.wait_flushed(side.broker.store.max_physical_offset)
+    pair.compare()
+    await pair.stop()
+
+
+async def test_batches_go_on_in_the_next_log_file_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = await both(tmp_path, monkeypatch, mapped_file_size_commit_log=256 * 1024)
+    for number in range(30):
+        pair.receive(number % 2, batch(b"".join(piece(bytes(1000 + 7 * n)) for n in range(40)), number))
+        if number % 3 == 0:
+            pair.end_turn(number)
+    pair.end_turn()
+    await pair.stop()
+
+
+pieces = st.builds(
+    piece,
+    st.binary(max_size=40),
+    st.text("aKEYSTAGWI \x01\x02中", max_size=24) | st.sampled_from([PROPERTIES, "DELAY\x013", "WAIT\x01x", ""]),
+    st.integers(-(2**31), 2**31 - 1),
+)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(st.lists(pieces, max_size=5), st.integers(0, 40), st.booleans()), max_size=12))
+def test_any_batches_are_stored_and_answered_alike(batches: list[tuple[list[bytes], int, bool]]) -> None:
+    async def run(directory: str, patch: pytest.MonkeyPatch) -> None:
+        pair = await both(Path(directory), patch)
+        for messages, damage, ends in batches:
+            body = bytearray(b"".join(messages))
+            if damage < len(body) and damage % 3 == 0:
+                body[damage] ^= random.Random(damage).randrange(1, 256)
+            pair.receive(0, batch(bytes(body), properties="x\x01y"))
+            if ends:
+                pair.end_turn()
+        pair.end_turn()
+        await pair.stop()
+
+    with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
+        asyncio.run(run(directory, patch))
