@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import os
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
+from tests.helpers.waiting import answered
 from tests.interop import builds, systems
 from tests.interop.systems import Deployment, System
 
@@ -78,6 +78,9 @@ def group() -> str:
 
 async def visible(address: str, topic: str, count: int) -> None:
     """Wait until the queues of a topic show so many messages: Apache's queues follow its log."""
-    async with Admin(address) as admin, asyncio.timeout(60):
-        while sum(row.max_offset for row in (await admin.topic_stats(topic)).offset_table.values()) < count:
-            await asyncio.sleep(0.02)
+    async with Admin(address) as admin:
+
+        async def shown() -> bool:
+            return sum(row.max_offset for row in (await admin.topic_stats(topic)).offset_table.values()) >= count
+
+        await answered(shown)

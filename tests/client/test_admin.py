@@ -1,9 +1,10 @@
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import os
 
 import pytest
+from tests.helpers.waiting import answered
 from tests.interop.systems import CLUSTER_NAME, Deployment
 
 from cometmq.client import Admin, Message, Producer, PullConsumer
@@ -13,12 +14,12 @@ from cometmq.remoting.bodies import SubscriptionGroupConfig
 
 async def in_every_queue(admin: Admin, topic: str, count: int) -> None:
     """Wait until each queue shows that many messages: Apache tells a little after it has acknowledged them."""
-    async with asyncio.timeout(60):
-        while True:
-            rows = (await admin.topic_stats(topic)).offset_table.values()
-            if {(row.min_offset, row.max_offset) for row in rows} == {(0, count)}:
-                return
-            await asyncio.sleep(0.02)
+
+    async def shown() -> bool:
+        rows = (await admin.topic_stats(topic)).offset_table.values()
+        return {(row.min_offset, row.max_offset) for row in rows} == {(0, count)}
+
+    await answered(shown)
 
 
 async def test_the_cluster_names_its_brokers(server: Deployment, admin: Admin) -> None:
@@ -32,13 +33,12 @@ async def test_the_cluster_names_its_brokers(server: Deployment, admin: Admin) -
 
 
 async def test_the_broker_tells_about_itself(server: Deployment, admin: Admin) -> None:
-    async with asyncio.timeout(60):
-        while True:
-            try:
-                info = await admin.runtime_info(server.broker.address)
-                break
-            except BrokerError:  # Apache cannot answer in its first second
-                await asyncio.sleep(0.1)
+    async def told() -> dict[str, str]:
+        with contextlib.suppress(BrokerError):  # Apache cannot answer in its first second
+            return await admin.runtime_info(server.broker.address)
+        return {}
+
+    info = await answered(told)
     assert {"brokerVersionDesc", "commitLogMaxOffset", "msgPutTotalTodayNow"} <= info.keys()
 
 
@@ -96,10 +96,8 @@ async def test_messages_are_found_by_id_and_key(server: Deployment, admin: Admin
         result = await producer.send(Message(topic, b"found", keys=("key-1", "key-2")))
         await producer.send(Message(topic, b"other", keys=("key-3",)))
     assert (await admin.message_by_id(result.offset_msg_id)).body == b"found"
-    async with asyncio.timeout(60):
-        while not await admin.query_message(topic, "key-2"):
-            await asyncio.sleep(0.02)
-    assert [message.body for message in await admin.query_message(topic, "key-2")] == [b"found"]
+    found = await answered(lambda: admin.query_message(topic, "key-2"))
+    assert [message.body for message in found] == [b"found"]
     assert (await admin.message_by_id(result.msg_id, topic)).body == b"found"
     assert await admin.query_message(topic, "no-such-key") == []
     with pytest.raises(ValueError, match="id"):

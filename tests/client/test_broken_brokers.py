@@ -3,7 +3,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.client.conftest import deploy
-from tests.helpers.waiting import until
+from tests.helpers.waiting import answered, until, wait_for
 from tests.interop.systems import Deployment, System, start_broker
 
 from cometmq.client import (
@@ -45,7 +44,7 @@ async def test_a_broker_killed_and_started_again_loses_nothing_that_was_acknowle
                 acknowledged.add(number)
             except CometMQError:
                 refused.add(number)
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0.05)  # as a program would, before its next try
             number += 8
 
     async def listener(messages: Sequence[MessageExt]) -> None:
@@ -66,9 +65,12 @@ async def test_a_broker_killed_and_started_again_loses_nothing_that_was_acknowle
         before = len(acknowledged)
         await asyncio.to_thread(own_server.start_again, own_server.broker.system)
         await until(lambda: len(acknowledged) > before + 200, timeout_s=60)
-        async with Admin(own_server.address) as admin, asyncio.timeout(25):  # not only at the next heartbeat, in 30 s
-            while await admin.consumer_ids("crash") != [consumer.instance.client_id]:
-                await asyncio.sleep(0.05)
+        async with Admin(own_server.address) as admin:
+
+            async def is_member() -> bool:
+                return await admin.consumer_ids("crash") == [consumer.instance.client_id]
+
+            await answered(is_member, timeout_s=25)  # not only at the next heartbeat, in 30 s
         stop.set()
         await asyncio.gather(*tasks)
         await until(lambda: acknowledged <= seen.keys(), timeout_s=60)
@@ -130,8 +132,10 @@ def stand_still(process_id: int) -> None:
     """Stop a process, and wait until the last of its threads stands: until then one may still answer."""
     os.kill(process_id, signal.SIGSTOP)
     tasks = Path(f"/proc/{process_id}/task")
-    while any(task.joinpath("stat").read_text().rpartition(")")[2].split()[0] != "T" for task in tasks.iterdir()):
-        time.sleep(0.001)
+    wait_for(
+        lambda: all(task.joinpath("stat").read_text().rpartition(")")[2].split()[0] == "T" for task in tasks.iterdir()),
+        "all threads stand",
+    )
 
 
 @pytest.mark.parametrize("how", ["killed", "stands still"])
@@ -162,15 +166,17 @@ async def test_a_broker_that_is_back_is_found_again_at_once(own_server: Deployme
             await used(producer)
             for _ in range(5):
                 assert await used(producer) == {"broker-a"}
-                await asyncio.sleep(0.2)
+                await asyncio.sleep(0.2)  # the detector looks at the broker meanwhile
             if how == "killed":
                 again = (own_server.broker.system, more, own_server.address, settings, other.port)
                 servers.enter_context(await asyncio.to_thread(start_broker, *again))
             else:
                 os.kill(other.pid, signal.SIGCONT)
-            async with asyncio.timeout(60):
-                while await used(producer) != {"broker-a", "broker-b"}:
-                    await asyncio.sleep(0.1)
+
+            async def both_are_used() -> bool:
+                return await used(producer) == {"broker-a", "broker-b"}
+
+            await answered(both_are_used)
 
 
 @pytest.mark.interop
@@ -182,9 +188,12 @@ async def test_a_master_without_its_slave_says_so_and_no_further_attempt_can_do_
             async with Producer("alone", deployment.address, config=config) as producer:
                 result = await producer.send(Message(f"Alone{attempts}", b"x"))
             assert result.status is SendStatus.SLAVE_NOT_AVAILABLE
-            async with Admin(deployment.address) as admin, asyncio.timeout(60):
-                while sum(await ends(admin, f"Alone{attempts}")) < attempts:
-                    await asyncio.sleep(0.05)
+            async with Admin(deployment.address) as admin:
+
+                async def stored(topic: str = f"Alone{attempts}", count: int = attempts) -> bool:
+                    return sum(await ends(admin, topic)) >= count
+
+                await answered(stored)
                 assert sum(await ends(admin, f"Alone{attempts}")) == attempts
     finally:
         deployment.close()

@@ -10,6 +10,7 @@ import json
 import struct
 import zlib
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, Final
 
 from cometmq.limits import MAX_HEADER_BYTES, MAX_LOCK_REQUEST_QUEUES, MAX_NAMESRV_TOPICS, MAX_TOPIC_QUEUES
@@ -24,6 +25,7 @@ WIDE: Final = "Wide"
 GROUP: Final = "walkers"
 
 Frames = list[bytes]
+Bodies = tuple[bytes, ...]
 Worst = Callable[[int], Frames]
 
 SEND: Final = {"a": "p", "b": "T", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0", "i": "", "j": "0"}
@@ -97,29 +99,37 @@ def everything(code: int, count: int = AT_ONCE, **changes: str) -> Worst:
     return lambda _: many(code, EVERYTHING | changes, count=count)
 
 
-def bodies(code: int, *more: bytes, fields: Mapping[str, str] | None = None) -> Worst:
+def no_bodies() -> Bodies:
+    return ()
+
+
+def bodies(code: int, more: Callable[[], Bodies] = no_bodies, fields: Mapping[str, str] | None = None) -> Worst:
     """Bodies that are long to decode, and more of the code's own."""
-    return lambda _: [frame(code, fields, body) for body in (*HARD_BODIES, *more)]
+    return lambda _: [frame(code, fields, body) for body in (*hard_bodies(), *more())]
 
 
-HARD_BODIES: Final = (
-    filled(b"0:0,", b"{", b"0:0}"),
-    filled(b"1,", b'{"x":[', b"1]}"),
-    filled(b"[],", b'{"x":[', b"1]}"),
-    filled(b"["),
-    filled(b'\\"', b'{"'),
-    filled(b"a\\\n"),
-)
+@cache
+def hard_bodies() -> Bodies:
+    """Bodies that are long to decode for their size."""
+    return (
+        filled(b"0:0,", b"{", b"0:0}"),
+        filled(b"1,", b'{"x":[', b"1]}"),
+        filled(b"[],", b'{"x":[', b"1]}"),
+        filled(b"["),
+        filled(b'\\"', b'{"'),
+        filled(b"a\\\n"),
+    )
 
 
-ODD_FIELDS: Final = json.dumps(
-    {f"{number:x}": 1 for number in range(MAX_HEADER_BYTES // 12)}, separators=(",", ":")
-).encode()
+@cache
+def odd_fields() -> bytes:
+    """Header fields that are numbers, as many as fit."""
+    return json.dumps({f"{number:x}": 1 for number in range(MAX_HEADER_BYTES // 12)}, separators=(",", ":")).encode()
 
 
 def unfit(code: int) -> list[Frames]:
     """Input that no handler can use, each on its own connection, which may be closed."""
-    odd = b'{"code":%d,"extFields":%s}' % (code, ODD_FIELDS)
+    odd = b'{"code":%d,"extFields":%s}' % (code, odd_fields())
     deep = b'{"code":%d,"extFields":{"topic":%s}}' % (code, b"[" * 400_000 + b"]" * 400_000)
     pairs = b"".join(struct.pack(">h3si", 3, b"%03x" % (number & 4095), 0) for number in range(100_000))
     binary = struct.pack(">hbhiiii", code, 0, 400, 7, 0, 0, len(pairs)) + pairs
@@ -218,16 +228,20 @@ def offsets(salt: int) -> Frames:
 def check_client(salt: int) -> Frames:
     data = [{"topic": "t", "expressionType": "SQL92", "subString": text} for text in (sql(salt), "(" * 16_000)]
     asked = [json.dumps({"clientId": "c", "group": GROUP, "subscriptionData": one}).encode() for one in data]
-    return [frame(46, None, body) for body in (*asked, *HARD_BODIES)]
+    return [frame(46, None, body) for body in (*asked, *hard_bodies())]
 
 
-CONFIG: Final = (
-    filled(b"k"),
-    filled(b"a\n"),
-    b"k" * 60_000,
-    b"messageDelayLevel=" + b"1s " * 20_000,
-    b"traceOn=true\n" * 4_000,
-)
+def configurations() -> Bodies:
+    return (
+        filled(b"k"),
+        filled(b"a\n"),
+        b"k" * 60_000,
+        b"messageDelayLevel=" + b"1s " * 20_000,
+        b"traceOn=true\n" * 4_000,
+    )
+
+
+GROUP_GROWN: Final = json.dumps({"groupName": "grown", "attributes": {"x": "y" * 60_000}}).encode()
 
 OF_BROKERS: Final[dict[int, Worst]] = {
     10: sends(10, SEND_LONG, "properties", "topic"),
@@ -236,7 +250,7 @@ OF_BROKERS: Final[dict[int, Worst]] = {
     14: everything(14),
     15: offsets,
     17: everything(17),
-    25: bodies(25, *CONFIG),
+    25: bodies(25, configurations),
     33: everything(33),
     34: heartbeats,
     36: lambda _: many(36, EVERYTHING | {"group": GROUP}, count=300),
@@ -244,7 +258,7 @@ OF_BROKERS: Final[dict[int, Worst]] = {
     41: locks(41),
     42: locks(42),
     46: check_client,
-    200: bodies(200, json.dumps({"groupName": "grown", "attributes": {"x": "y" * 60_000}}).encode()),
+    200: bodies(200, lambda: (GROUP_GROWN,)),
     307: everything(307),
     309: everything(309),
     310: sends(310, SEND, "i", "b"),
@@ -325,7 +339,7 @@ def registrations(salt: int) -> Frames:
         frame(103, one, plain_registration(500_000)),
         frame(103, one, filled(b'"a",', b'{"filterServerList":[', b'"a"]}')),
         frame(103, one | {"haServerAddr": "h" * 900_000}),
-        *(frame(103, one, body) for body in HARD_BODIES),
+        *(frame(103, one, body) for body in hard_bodies()),
     ]
 
 
@@ -340,7 +354,7 @@ OF_NAMESERVERS: Final[dict[int, Worst]] = {
     104: everything(104, brokerName="none", brokerAddr="127.0.0.1:8", clusterName="c", brokerId="0"),
     105: everything(105, topic="Shared"),
     216: everything(216, topic="none"),
-    318: bodies(318, *CONFIG),
+    318: bodies(318, configurations),
     322: bodies(322, fields=BROKER | {"dataVersion": "x"}),
     **{code: everything(code) for code in (101, 102, 106, 205, 206, 219, 224, 304, 311, 312, 313, 319, 327)},
 }

@@ -80,7 +80,7 @@ async def test_a_compressed_registration_says_the_same(server: NameServer, conne
         (zlib.compress(b"\x7f\xff\xff\xff"), True),
         (zlib.compress(b"\x00\x00\x00\x02{}\x7f\xff\xff\xff\x00"), True),
         (zlib.compress(b"\x00\x00\x00\x02{}\x00\x00\x00\x01\x00\x00\x00\x03T 1"), True),
-        (zlib.compress(bytes(70 * 1024 * 1024), 9), True),
+        (zlib.compress(bytes(70 * 1024 * 1024), 1), True),
     ],
 )
 async def test_a_broken_registration_is_refused_with_words(

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import trustme
+from tests.helpers.waiting import until
 
 import cometmq.remoting.tls_server
 from cometmq.limits import HANDSHAKE_SECONDS
@@ -113,12 +114,6 @@ def files(tmp_path: Path) -> Files:
 async def room(files: Files) -> AsyncIterator[Room]:
     async with room_of(files.options()) as room:
         yield room
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 async def ended(reader: asyncio.StreamReader) -> bytes:
@@ -468,7 +463,7 @@ async def test_updates_of_keys_are_followed(room: Room) -> None:
     for _ in range(3):
         process.stdin.write(b"K\n")  # asks the server to update its keys, too
         await process.stdin.drain()
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.02)  # openssl takes a command only at the beginning of what it reads at once
     process.stdin.write(FRAME + b"\n")
     async with asyncio.timeout(30):
         while b"hello" not in await process.stdout.read(4_096):

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from tests.broker.wire import Connect, Wire
+from tests.helpers.waiting import until
 
 from cometmq import fastjson
 from cometmq.broker.controller import Broker
@@ -234,9 +235,7 @@ async def test_members_are_told_their_new_offsets(
     assert answer.code == 0
     offsets = {key["queueId"]: offset for key, offset in fastjson.loads(answer.body)["offsetTable"]}
     assert offsets == dict.fromkeys(range(4), expected)
-    async with asyncio.timeout(60):
-        while not any(command.code == 220 for command in member.asked):
-            await asyncio.sleep(0.002)
+    await until(lambda: any(command.code == 220 for command in member.asked))
     pushed = next(command for command in member.asked if command.code == 220)
     assert pushed.is_oneway
     assert fastjson.loads(pushed.body) == fastjson.loads(answer.body)

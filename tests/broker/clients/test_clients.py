@@ -12,6 +12,7 @@ import pytest
 from tests.broker.conftest import ConnectTo, StartBroker
 from tests.broker.heartbeats import beat, heartbeat
 from tests.broker.wire import Connect, Wire, pull_header
+from tests.helpers.waiting import until
 
 import cometmq.broker.clients.client_manage
 import cometmq.broker.tables.clients
@@ -244,8 +245,7 @@ async def test_live_groups_and_subscriptions_are_bounded(
         )
     await beat(other, heartbeat("c2", "T", group="a", producer="p1"))
     await wire.close()
-    while "b" in broker.clients.consumers.groups:
-        await asyncio.sleep(0.001)
+    await until(lambda: "b" not in broker.clients.consumers.groups)
     await beat(other, heartbeat("c2", "T", group="c", producer="p3"))
 
 
@@ -257,11 +257,9 @@ async def test_a_member_that_does_not_read_gets_no_more_notices(
     silent.post(silent.command(RequestCode.HEART_BEAT, body=heartbeat("silent", "T")))
     pull = silent.command(RequestCode.PULL_MESSAGE, pull_header("T", consumer_group="g")).encode()
     silent.writer.write(pull * 10)
-    while True:
-        connections = list(broker.clients.consumers.groups["g"].channels) if broker.clients.consumers.groups else []
-        if connections and connections[0].is_behind:
-            break
-        await asyncio.sleep(0.001)
+    groups = broker.clients.consumers.groups
+    await until(lambda: "g" in groups and any(connection.is_behind for connection in groups["g"].channels))
+    connections = list(groups["g"].channels)
     noticed = 0
     write = ServerConnection.write
 
@@ -291,8 +289,7 @@ async def test_members_of_groups_are_bounded(broker: Broker, connect: Connect, m
     assert (await wire.call(RequestCode.UNREGISTER_CLIENT, header)).code == ResponseCode.SUCCESS
     await beat(other, heartbeat("c2", "T", group="b", producer="p2"))
     await other.close()
-    while len(broker.clients.consumers.groups["b"].channels) == 2:
-        await asyncio.sleep(0.001)
+    await until(lambda: len(broker.clients.consumers.groups["b"].channels) < 2)
     await beat(wire, heartbeat("c1", "T", group="a", producer="p1"))
 
 

@@ -40,7 +40,7 @@ async def hold_many(broker: Broker, connect: Connect, subscriptions: Sequence[st
         wire = await connect()
         for subscription in subscriptions[first : first + 1_000]:
             post_pull(wire, queue_offset=1, subscription=subscription, **fields)
-        await held(broker, wire, first + len(subscriptions[first : first + 1_000]))
+        await held(broker, first + len(subscriptions[first : first + 1_000]))
         wires.append(wire)
     return wires
 
@@ -74,7 +74,7 @@ async def test_pulls_of_other_tags_cost_an_arriving_message_nothing_each(
     assert reads == 0
     assert spent / 100 < 0.001, "4,000 looks would be 15 ms"
     await wire.send("T", b"at last", properties="TAGS\x01never7\x02" if "own" in kind else "TAGS\x01never\x02")
-    await held(broker, wire, 3_999 if "own" in kind else 0)
+    await held(broker, 3_999 if "own" in kind else 0)
     assert len(wires) == 4
 
 
@@ -103,7 +103,7 @@ async def test_expressions_take_slices_of_turns_and_the_same_one_is_evaluated_on
     assert reads == 300
     assert len(broker.hold) == 1_200
     await wire.send("T", properties="c\x011\x02")
-    await held(broker, wire, 0)
+    await held(broker, 0)
 
 
 async def test_pulls_by_tags_do_not_wait_for_those_by_expressions(
@@ -113,7 +113,7 @@ async def test_pulls_by_tags_do_not_wait_for_those_by_expressions(
     await hold_many(broker, connect, [f"a > {number}" for number in range(500)], expression_type="SQL92")
     monkeypatch.setattr(cometmq.broker.pull.pull_request_hold, "HELD_SLICE_SECONDS", 0.0)
     waiting = post_pull(wire, queue_offset=1, subscription="wanted")
-    await held(broker, wire, 501)
+    await held(broker, 501)
     producer = await connect()
     await producer.send("T")
     await producer.send("T", b"found", properties="TAGS\x01wanted\x02")
@@ -129,7 +129,7 @@ async def test_a_message_that_wakes_thousands_answers_them_over_turns(
     monkeypatch.setattr(cometmq.broker.pull.pull_request_hold, "HELD_SLICE_SECONDS", 0.0)
     await (await connect()).send("T", b"all")
     assert len(broker.hold) > 250, "the producer is answered before most of them"
-    await held(broker, wire, 0)
+    await held(broker, 0)
 
 
 async def test_compiled_expressions_of_waiting_pulls_are_bounded(
@@ -140,18 +140,18 @@ async def test_compiled_expressions_of_waiting_pulls_are_bounded(
     post_pull(wire, queue_offset=1, subscription="a > 1", expression_type="SQL92")
     post_pull(wire, queue_offset=1, subscription="a > 1", expression_type="SQL92")
     post_pull(wire, queue_offset=1, subscription="a > 2", expression_type="SQL92")
-    await held(broker, wire, 3)
+    await held(broker, 3)
     more = await wire.pull("T", queue_offset=1, wait_ms=15_000, subscription="a > 3", expression_type="SQL92")
     assert more.code == ResponseCode.PULL_NOT_FOUND
     await wire.send("T", properties="a\x012\x02")
-    await held(broker, wire, 1)
+    await held(broker, 1)
 
 
 async def test_tags_wake_at_a_topic_made_anew(broker: Broker, wire: Wire, connect: Connect) -> None:
     for _ in range(3):
         await wire.send("T")
     waiting = post_pull(wire, queue_offset=3, subscription="b")
-    await held(broker, wire)
+    await held(broker)
     producer = await connect()
     answer = await producer.ask(producer.command(RequestCode.DELETE_TOPIC_IN_BROKER, ext={"topic": "T"}))
     assert answer.code == ResponseCode.SUCCESS
@@ -162,19 +162,19 @@ async def test_tags_wake_at_a_topic_made_anew(broker: Broker, wire: Wire, connec
 async def test_messages_from_before_a_pull_do_not_wake_it(broker: Broker, wire: Wire, connect: Connect) -> None:
     await wire.send("T")
     everything = post_pull(wire, queue_offset=1)
-    await held(broker, wire)
+    await held(broker)
     producer = await connect()
     await producer.send("T", properties="TAGS\x01b\x02")
     await wire.answer(everything.opaque)
     everything = post_pull(wire, queue_offset=2)
-    await held(broker, wire)
+    await held(broker)
     post_pull(wire, queue_offset=2, subscription="b")
-    await held(broker, wire, 2)
+    await held(broker, 2)
     await producer.send("T")
     await wire.answer(everything.opaque)
     assert len(broker.hold) == 1
     await producer.send("T", properties="TAGS\x01b\x02")
-    await held(broker, wire, 0)
+    await held(broker, 0)
 
 
 def test_an_expression_that_nobody_wants_any_longer_leaves_memory_at_once() -> None:

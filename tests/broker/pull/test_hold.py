@@ -18,7 +18,7 @@ from cometmq.testing import VirtualClock
 async def test_arriving_message_wakes_at_once(broker: Broker, wire: Wire, connect: Connect) -> None:
     await wire.send("T", b"first")
     waiting = post_pull(wire, queue_offset=1)
-    await held(broker, wire)
+    await held(broker)
     producer = await connect()
     await producer.send("T", b"second")
     answer = await wire.answer(waiting.opaque)
@@ -30,7 +30,7 @@ async def test_arriving_message_wakes_at_once(broker: Broker, wire: Wire, connec
 async def test_first_message_of_an_empty_queue_wakes(broker: Broker, wire: Wire, connect: Connect) -> None:
     await wire.send("T", queue_id=1)
     waiting = post_pull(wire)
-    await held(broker, wire)
+    await held(broker)
     await (await connect()).send("T", b"new")
     assert [record.body for record in records(await wire.answer(waiting.opaque))] == [b"new"]
 
@@ -38,7 +38,7 @@ async def test_first_message_of_an_empty_queue_wakes(broker: Broker, wire: Wire,
 async def test_other_queues_and_other_tags_do_not_wake(broker: Broker, wire: Wire, connect: Connect) -> None:
     await wire.send("T", properties="TAGS\x01a")
     waiting = post_pull(wire, queue_offset=1, subscription="b")
-    await held(broker, wire)
+    await held(broker)
     producer = await connect()
     await producer.send("T", queue_id=1, properties="TAGS\x01b")
     await producer.send("T", properties="TAGS\x01a")
@@ -50,7 +50,7 @@ async def test_other_queues_and_other_tags_do_not_wake(broker: Broker, wire: Wir
 async def test_one_message_wakes_everyone(broker: Broker, wire: Wire, connect: Connect) -> None:
     await wire.send("T")
     waiting = [post_pull(wire, queue_offset=1, consumer_group=f"g{n}") for n in range(20)]
-    await held(broker, wire, 20)
+    await held(broker, 20)
     await (await connect()).send("T", b"all")
     for command in waiting:
         assert [record.body for record in records(await wire.answer(command.opaque))] == [b"all"]
@@ -61,7 +61,7 @@ async def test_sends_are_answered_whatever_happens_to_waiting_pulls(
 ) -> None:
     await wire.send("T")
     waiting = post_pull(wire, queue_offset=1, subscription="TagA")
-    await held(broker, wire)
+    await held(broker)
     with monkeypatch.context() as patched:
         patched.setattr(HeldQueue, "wanted_by_tags", lambda *_: 1 / 0)
         assert (await (await connect()).send("T", b"stored")).code == ResponseCode.SUCCESS
@@ -77,7 +77,7 @@ async def test_time_is_up(
     monkeypatch.setattr(cometmq.broker.pull.pull_request_hold, "HELD_SLICE_SECONDS", slice_s)
     await wire.send("T")
     waiting = post_pull(wire, queue_offset=1, wait_ms=15_000)
-    await held(broker, wire)
+    await held(broker)
     clock.advance(14)
     assert len(broker.hold) == 1
     clock.advance(2)
@@ -90,7 +90,7 @@ async def test_queue_that_grew_without_a_match_moves_the_consumer_on(
 ) -> None:
     await wire.send("T", properties="TAGS\x01a")
     waiting = post_pull(wire, queue_offset=1, subscription="b")
-    await held(broker, wire)
+    await held(broker)
     await (await connect()).send("T", properties="TAGS\x01a")
     clock.advance(5)
     answer = await wire.answer(waiting.opaque)
@@ -103,7 +103,7 @@ async def test_short_polling(start_broker: StartBroker, connect_to: ConnectTo, c
     wire = await connect_to(broker)
     await wire.send("T")
     waiting = post_pull(wire, queue_offset=1, wait_ms=15_000)
-    await held(broker, wire)
+    await held(broker)
     clock.advance(2)
     assert (await wire.answer(waiting.opaque)).code == ResponseCode.PULL_NOT_FOUND
 
@@ -120,15 +120,15 @@ async def test_closed_connection_lets_go(broker: Broker, connect: Connect) -> No
     await staying.send("T")
     for wire in (leaving, staying):
         post_pull(wire, queue_offset=1)
-    await held(broker, staying, 2)
+    await held(broker, 2)
     await leaving.close()
-    await held(broker, staying, 1)
+    await held(broker, 1)
 
 
 async def test_topic_deleted_while_waiting(broker: Broker, wire: Wire, clock: VirtualClock) -> None:
     await wire.send("T")
     waiting = post_pull(wire, queue_offset=1)
-    await held(broker, wire)
+    await held(broker)
     broker.topics.delete("T")
     clock.advance(16)
     assert (await wire.answer(waiting.opaque)).code == ResponseCode.TOPIC_NOT_EXIST
@@ -145,7 +145,7 @@ async def test_too_many_of_one_connection_are_answered_at_once(
     assert answer.code == ResponseCode.PULL_NOT_FOUND
     other = await connect()
     post_pull(other, queue_offset=1)
-    await held(broker, other, 3)
+    await held(broker, 3)
 
 
 async def test_too_many_in_all_are_answered_at_once(
@@ -164,13 +164,13 @@ async def test_texts_of_waiting_pulls_are_bounded(
     await wire.send("T")
     other = await connect()
     post_pull(other, queue_offset=1, subscription="t" * 900)
-    await held(broker, other)
+    await held(broker)
     long = await wire.pull("T", queue_offset=1, wait_ms=15_000, subscription="t" * 900)
     assert long.code == ResponseCode.PULL_NOT_FOUND
     await other.close()
-    await held(broker, wire, 0)
+    await held(broker, 0)
     post_pull(wire, queue_offset=1, subscription="t" * 900)
-    await held(broker, wire)
+    await held(broker)
 
 
 async def test_pulls_of_a_client_that_does_not_read_wait_until_it_reads(
@@ -179,7 +179,7 @@ async def test_pulls_of_a_client_that_does_not_read_wait_until_it_reads(
     producer, idle = await connect(), await connect()
     await producer.send("T")
     waiting = [post_pull(idle, queue_offset=1) for _ in range(40)]
-    await held(broker, idle, 40)
+    await held(broker, 40)
     await producer.send("T", bytes(4_000_000))
     assert 30 < len(broker.hold) < 40, "answers of more than the high-water mark are not made"
     clock.advance(16)

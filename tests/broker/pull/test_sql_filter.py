@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 from typing import Any
 
 import pytest
 from tests.broker.conftest import ConnectTo, StartBroker
+from tests.broker.pull.holding import held
 from tests.broker.wire import Wire, pull_header, records, send_header
 
 from cometmq.broker.controller import Broker
@@ -150,8 +150,7 @@ async def test_a_waiting_pull_is_woken_by_a_match_only(broker: Broker, wire: Wir
     )
     wire.post(waiting)
     producer = await connect_to(broker)
-    while not len(broker.hold):
-        await asyncio.sleep(0.001)
+    await held(broker)
     await producer.send("T", b"4", properties="n\x014")
     await producer.send("T", b"none", properties="TAGS\x01x")
     assert len(broker.hold) == 1
@@ -168,8 +167,7 @@ async def test_a_waiting_pull_finds_its_match_in_a_burst_that_is_much_work(
     waiting = wire.command(RequestCode.PULL_MESSAGE, header)
     wire.post(waiting)
     producer = await connect_to(broker)
-    while not len(broker.hold):
-        await asyncio.sleep(0.001)
+    await held(broker)
     much = "\x02".join(f"p{number}\x01{number}" for number in range(2_000))
     burst = [
         producer.command(RequestCode.SEND_MESSAGE_V2, send_header("T", properties=f"{much}\x02n\x01{number}"), b"x")
@@ -197,8 +195,7 @@ async def test_a_pull_that_waits_in_vain_is_told_how_far_it_was_looked(
     )
     wire.post(waiting)
     producer = await connect_to(broker)
-    while not len(broker.hold):
-        await asyncio.sleep(0.001)
+    await held(broker)
     await producer.send("T", properties="n\x011")
     clock.advance(4)
     answer = await wire.answer(waiting.opaque)

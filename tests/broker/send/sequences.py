@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from tests.broker.wire import Wire, send_header
@@ -15,7 +16,7 @@ from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import RemotingCommand
 from cometmq.remoting.headers import OpenProducerRequestHeader, OpenProducerResponseHeader
 
-PAUSE_S = 0.001
+_PAUSE_S = 0.001
 
 
 class Opened:
@@ -27,12 +28,16 @@ class Opened:
         self.lanes: dict[str, ProducerLane] = decode_body(ProducerLanes, answer.body).lanes
 
 
-async def open_answer(wire: Wire, producer: str = "q-0", batch: int = 0) -> RemotingCommand:
-    """Ask until the broker has read its log."""
-    header = OpenProducerRequestHeader(producer=producer, batch=batch)
-    while (answer := await wire.call(RequestCode.OPEN_PRODUCER, header)).code == ResponseCode.SYSTEM_BUSY:
-        await asyncio.sleep(PAUSE_S)
+async def once_read(ask: Callable[[], Awaitable[RemotingCommand]]) -> RemotingCommand:
+    """Ask until the broker has read its log for what producers sent; the answer."""
+    while (answer := await ask()).code == ResponseCode.SYSTEM_BUSY:
+        await asyncio.sleep(_PAUSE_S)
     return answer
+
+
+async def open_answer(wire: Wire, producer: str = "q-0", batch: int = 0) -> RemotingCommand:
+    header = OpenProducerRequestHeader(producer=producer, batch=batch)
+    return await once_read(lambda: wire.call(RequestCode.OPEN_PRODUCER, header))
 
 
 async def open_producer(wire: Wire, producer: str = "q-0", batch: int = 0) -> Opened:

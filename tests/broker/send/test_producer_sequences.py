@@ -15,9 +15,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.broker.conftest import ConnectTo, StartBroker, small_config
-from tests.broker.send.sequences import PAUSE_S, body_of, open_answer, open_producer, send
+from tests.broker.send.sequences import body_of, once_read, open_answer, open_producer, send
 from tests.broker.snapshots import copy_store
 from tests.broker.wire import Wire, records, send_header
+from tests.helpers.waiting import until
 
 from cometmq.broker.controller import Broker
 from cometmq.broker.send.producer_sequences import ProducerSequences, ProducerState
@@ -277,8 +278,7 @@ async def test_a_run_that_has_sent_nothing_fences_the_one_before_also_after_a_cr
     left.rename(broker.config.store_path_root_dir)
     broker = await start_broker()
     wire = await connect_to(broker)
-    while (zombie := await send(wire, range(3, 4), epoch=1)).code == ResponseCode.SYSTEM_BUSY:
-        await asyncio.sleep(PAUSE_S)
+    zombie = await once_read(lambda: send(wire, range(3, 4), epoch=1))
     assert zombie.code == ResponseCode.PRODUCER_FENCED
     assert (await send(wire, range(3, 5), epoch=2)).code == 0
     assert await stored(wire) == [0, 1, 2, 3, 4]
@@ -294,8 +294,7 @@ async def test_a_store_that_knows_no_producers_is_not_read_at_start(broker: Brok
     assert "are being read from the log" in (answer.remark or "")
     assert (await open_producer(wire)).epoch == 1
     saved = Path(broker.config.store_path_root_dir) / "comet" / "producers.json"
-    while not saved.exists():  # once the log is flushed
-        await asyncio.sleep(PAUSE_S)
+    await until(saved.exists)  # once the log is flushed
 
 
 async def test_a_run_that_the_disk_does_not_take_in_time_is_to_be_begun_again(

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.broker.conftest import ConnectTo, StartBroker
 from tests.broker.wire import Wire
+from tests.helpers.waiting import until
 
 import cometmq.broker.tables.consumer_offsets
 from cometmq import fastjson
@@ -93,10 +94,7 @@ async def test_offsets_are_written_while_running(broker: Broker, wire: Wire, clo
     await commit(wire, 7)
     file = Path(broker.config.store_path_root_dir) / "config" / "consumerOffset.json"
     clock.advance(5)
-    for _ in range(2000):
-        if file.exists():
-            break
-        await asyncio.sleep(0.001)
+    await until(file.exists)
     assert fastjson.loads(file.read_bytes()) == {"offsetTable": {"T@g": {"0": 7}}}
 
 

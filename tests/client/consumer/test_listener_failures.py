@@ -401,10 +401,12 @@ async def test_async_listeners_are_known_in_every_form(cluster: Cluster, how: st
 
 async def test_closing_ends_a_listener_that_waits_and_its_message_comes_again(cluster: Cluster) -> None:
     await fill(cluster)
+    began = asyncio.Event()
     ended: list[str] = []
 
     async def listener(messages: Sequence[MessageExt]) -> None:
         try:
+            began.set()
             await asyncio.sleep(100)
         finally:
             ended.append("cancelled")
@@ -413,8 +415,7 @@ async def test_closing_ends_a_listener_that_waits_and_its_message_comes_again(cl
     consumer = PushConsumer("workers", listener, config=config, instance=cluster.client_instance())
     await consumer.subscribe("orders")
     async with asyncio.timeout(5), consumer:
-        await until(lambda: bool(consumer.cached_count))
-        await asyncio.sleep(0.05)
+        await began.wait()
     await until(lambda: ended == ["cancelled"])
     assert cluster.broker(0).offsets.query("workers", "orders", 0) == 0
     assert cluster.broker(0).store.queue("SCHEDULE_TOPIC_XXXX", 2).max_offset() == 0

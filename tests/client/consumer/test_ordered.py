@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tests.client.consumer.ordered_group import TOPIC, OrderedGroup
 from tests.helpers.examples import run
-from tests.helpers.waiting import until
+from tests.helpers.waiting import answered, until
 from tests.interop.systems import Deployment
 
 from cometmq.client import (
@@ -371,10 +371,8 @@ async def test_a_message_that_fails_too_often_is_sent_away_and_the_queue_goes_on
             (request,) = sent_away
             assert (request.ext_fields["j"], request.ext_fields["l"]) == (str(failures), str(failures))
         async with PullConsumer("reader", server.address) as reader:
+            (queue,) = await answered(lambda: routed(reader, dlq_topic(group)))
             async with asyncio.timeout(60):
-                while not (found := await routed(reader, dlq_topic(group))):
-                    await asyncio.sleep(0.02)
-                (queue,) = found
                 while not (dead_letters := (await reader.pull(queue, 0, wait_s=10)).messages):
                     pass
             (dead,) = dead_letters

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from tests.helpers.waiting import answered
 from tests.interop.systems import Deployment
 
 from cometmq.client import (
@@ -31,9 +32,13 @@ from cometmq.remoting.command import RemotingCommand
 
 async def stored(server: Deployment, topic: str, count: int) -> list[MessageExt]:
     """All messages of a topic, queue after queue, once there are ``count`` (Apache shows them after a moment)."""
-    async with asyncio.timeout(60):
-        while len(found := await _visible(server, topic)) < count:
-            await asyncio.sleep(0.02)
+
+    async def enough() -> list[MessageExt] | None:
+        found = await _visible(server, topic)
+        return found if len(found) >= count else None
+
+    found = await answered(enough)
+    assert found is not None
     return found
 
 

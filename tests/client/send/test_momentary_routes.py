@@ -142,7 +142,7 @@ async def test_a_nameserver_that_is_started_a_moment_later_is_waited_for(cluster
         with pytest.raises(RemotingConnectError):
             await producer.send(Message("orders", b"x"), timeout_s=0.2)
         sending = asyncio.ensure_future(producer.send(Message("orders", b"x")))
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.1)  # some tries meanwhile, which nothing else shows
         proxy = await asyncio.start_server(_to(cluster.namesrv_address), "127.0.0.1", port)
         await sending
     proxy.close()

@@ -3,11 +3,11 @@ from __future__ import annotations
 import inspect
 import os
 import threading
-import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from tests.helpers.waiting import wait_for
 from tests.interop.systems import Deployment
 
 from cometmq.client import (
@@ -55,10 +55,8 @@ def test_everything_works_without_await(server: Deployment, group: str) -> None:
         assert len({result.msg_id for result in sent}) == 20
         with SyncPullConsumer(group, server.address) as puller:
             queues = puller.queues(topic)
-            deadline = time.monotonic() + 60  # Apache shows messages a moment after storing them
-            while sum(puller.max_offset(queue) for queue in queues) < 20 and time.monotonic() < deadline:
-                time.sleep(0.02)
-            assert sum(puller.max_offset(queue) for queue in queues) == 20
+            # Apache shows messages a moment after storing them.
+            wait_for(lambda: sum(puller.max_offset(queue) for queue in queues) == 20, "20 messages are shown")
             found = [message for queue in queues for message in puller.pull(queue, 0).messages]
             puller.commit(queues[0], 1)
             assert puller.committed(queues[0]) == 1

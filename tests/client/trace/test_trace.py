@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Sequence
 
 import pytest
-from tests.helpers.waiting import until
+from tests.helpers.waiting import answered, until
 from tests.interop.systems import Deployment
 
 from cometmq.client import (
@@ -43,14 +43,19 @@ async def way(address: str, result: SendResult, *, consumptions: int = 0, topic:
 
     Apache indexes a moment after storing, and a nameserver hears of the trace topic a moment after its first message.
     """
-    async with Admin(address) as admin, asyncio.timeout(60):
-        while True:
+    async with Admin(address) as admin:
+
+        async def told() -> MessageWay | None:
             with contextlib.suppress(RouteNotFoundError):
                 found = await way_of(admin, result.msg_id, topic=topic)
                 done = [call for call in found.consumptions if call.success is not None]
                 if found.sends and len(done) >= consumptions:
                     return found
-            await asyncio.sleep(0.05)
+            return None
+
+        found = await answered(told)
+        assert found is not None
+        return found
 
 
 async def test_a_message_is_told_from_its_producer_to_each_consumer(server: Deployment, topic: str, group: str) -> None:
@@ -100,7 +105,7 @@ async def test_a_lite_pull_consumer_tells_how_long_messages_took_until_the_next_
         async with LitePullConsumer(group, server.address, config=config) as consumer:
             await consumer.subscribe(topic)
             assert [message.body for message in await consumer.poll(60)] == [b"first"]
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.05)  # the time that is told below
             last = await producer.send(Message(topic, b"last"))
             assert [message.body for message in await consumer.poll(60)] == [b"last"]
         broken = await producer.send(Message(topic, b"broken"))
@@ -154,9 +159,7 @@ async def test_consuming_the_trace_topic_does_not_trace_traces(server: Deploymen
     consumer = PushConsumer(group, listener, server.address, config=consuming)
     await consumer.subscribe(other)
     async with consumer:
-        async with asyncio.timeout(60):
-            while not seen:
-                await asyncio.sleep(0.02)
+        await until(lambda: seen)
         assert consumer.trace is not None
         await consumer.trace.close()
     assert seen == ["Pub"]
@@ -260,9 +263,12 @@ async def test_records_are_sent_half_a_second_after_the_first() -> None:
             dispatcher = TraceDispatcher(instance, "g", "PRODUCE", TRACE_TOPIC)
             dispatcher.append(SubAfter(request_id="R", msg_id="A", cost_ms=1, success=True, keys=None, context_code=0))
             dispatcher.append(pub(1))
-            async with Admin(cluster.namesrv_address) as admin, asyncio.timeout(60):
-                while not (await way_of(admin, "A")).is_known:
-                    await asyncio.sleep(0.05)
+            async with Admin(cluster.namesrv_address) as admin:
+
+                async def is_known() -> bool:
+                    return (await way_of(admin, "A")).is_known
+
+                await answered(is_known)
                 assert (await way_of(admin, "ID1")).is_known
             await dispatcher.close()
         assert len(await traces(cluster, 1)) == 1
