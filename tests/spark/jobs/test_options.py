@@ -17,7 +17,7 @@ from cometmq.cli.jobs.pipeline import command
 from cometmq.spark.jobs.job import Kind, SparkOptions, argument, job, job_options, option
 from cometmq.spark.jobs.message_source import MessageSource
 from cometmq.spark.jobs.options import AuditOptions, DelayOptions, ReplayOptions, Selection
-from cometmq.spark.jobs.report import PARTLY_DONE, Report
+from cometmq.spark.jobs.report.report import PARTLY_DONE, Report
 
 ROOT = Path(__file__).parents[3]
 
@@ -45,6 +45,7 @@ class Ended(Report):
     """The report of a job that looked at nothing."""
 
     TITLE = "Ended"
+    verdict = "partly"
 
     @property
     def exit_code(self) -> int:

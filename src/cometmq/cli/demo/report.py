@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import html
 import importlib.util
 import io
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,11 @@ from cometmq.cli.demo.process import Sent
 from cometmq.cli.demo.stage import Observed, Plan
 from cometmq.durable import replace_file
 from cometmq.quantity import quantity
-from cometmq.spark.jobs.report import NO_PLOTS, page, picture
+from cometmq.spark.jobs.report.drawing import figures, png
+from cometmq.spark.jobs.report.page import body, page, table, text
+from cometmq.spark.jobs.report.parts import Notes
+from cometmq.spark.jobs.report.parts import Table as PageTable
+from cometmq.spark.jobs.report.plots import Line
 
 BARS: Final = " ▁▂▃▄▅▆▇█"
 TIMELINE_CHARS: Final = 64
@@ -137,22 +141,21 @@ def compare(messages: int, seen: Observed) -> Verdict:
 # --- the report ----------------------------------------------------------------------------------
 def save(plan: Plan, seen: Observed, verdict: Verdict) -> RenderableType:
     """Write report.html, report.txt, report.json and, with matplotlib, demo.png; return the report for a terminal."""
-    png = _picture(seen) if importlib.util.find_spec("matplotlib") else None
-    if png is not None:
-        (plan.directory / "demo.png").write_bytes(png)
-    files = ("report.html", *PAGES, "report.txt", "report.json", *(() if png is None else ("demo.png",)))
+    files = ["report.html", *PAGES, "report.txt", "report.json"]
+    if importlib.util.find_spec("matplotlib"):
+        (plan.directory / "demo.png").write_bytes(png(_rates_plot(seen)))
+        files.append("demo.png")
     report = Group(
         _counts(verdict),
         _timeline(seen),
-        _facts(plan, seen, verdict),
+        _facts_table(_facts(plan, seen, verdict)),
         _conclusion(verdict),
         Text(f"In {plan.directory}:\n  {', '.join(files)}, archive/"),
     )
     console = Console(file=io.StringIO(), width=TEXT_CHARS, record=True, force_terminal=True)
     console.print(report)
-    (plan.directory / "report.txt").write_text(console.export_text(clear=False), encoding="utf-8")
-    text = console.export_html(inline_styles=True, code_format="{code}")
-    replace_file(plan.directory / "report.html", _page(plan, verdict, text, png))
+    (plan.directory / "report.txt").write_text(console.export_text(), encoding="utf-8")
+    replace_file(plan.directory / "report.html", _page(plan, seen, verdict))
     result = {
         "agrees": verdict.agrees,
         "differences": verdict.differences,
@@ -168,7 +171,7 @@ def save(plan: Plan, seen: Observed, verdict: Verdict) -> RenderableType:
 
 
 def _counts(verdict: Verdict) -> Table:
-    table = Table(
+    counted = Table(
         title="Messages by queue",
         title_justify="left",
         title_style="bold",
@@ -176,14 +179,14 @@ def _counts(verdict: Verdict) -> Table:
         show_footer=True,
         padding=(0, 1, 0, 0),
     )
-    table.add_column("Queue", justify="right", footer="all")
+    counted.add_column("Queue", justify="right", footer="all")
     for name, (title, _) in COUNTS.items():
-        table.add_column(title, justify="right", footer=f"{verdict.total(name):,}")
-    table.add_column("", footer="✔" if verdict.agrees else "✘")
+        counted.add_column(title, justify="right", footer=f"{verdict.total(name):,}")
+    counted.add_column("", footer="✔" if verdict.agrees else "✘")
     for counts in verdict.queues:
         mark = Text("✔", style="green") if counts.agrees else Text("✘", style="bold red")
-        table.add_row(str(counts.queue), *(f"{getattr(counts, name):,}" for name in COUNTS), mark)
-    return table
+        counted.add_row(str(counts.queue), *(f"{getattr(counts, name):,}" for name in COUNTS), mark)
+    return counted
 
 
 def rates(seen: Observed, bins: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -203,13 +206,13 @@ def _timeline(seen: Observed) -> RenderableType:
     line = Text()
     line.append("Timeline", style="bold")
     line.append(f"  {span_ms / 1000:.1f} s, highest bar {highest:,.0f} messages/s\n")
-    for title, text, style in (
+    for title, line_bars, style in (
         ("produced", _bars(produced, highest), "cyan"),
         ("consumed", _bars(consumed, highest), "magenta"),
         ("broker", " " * killed + "✖" + "─" * max(0, back - killed - 1) + "▶", "red"),
     ):
         line.append(f"  {title:<9}")
-        line.append(text + "\n", style=style)
+        line.append(line_bars + "\n", style=style)
     line.append("           ✖ killed   ▶ ready again\n", style="dim")
     return line
 
@@ -219,13 +222,13 @@ def _bars(values: NDArray[np.float64], highest: float) -> str:
     return "".join(BARS[step] for step in np.ceil(values / highest * (len(BARS) - 1)).astype(int))
 
 
-def _facts(plan: Plan, seen: Observed, verdict: Verdict) -> Table:
+def _facts(plan: Plan, seen: Observed, verdict: Verdict) -> tuple[tuple[str, str], ...]:
     seconds, spark = seen.seconds, seen.lake.seconds
     rate = plan.messages / max(seconds["stream"], 1e-9)
     shares = " + ".join(f"{share:,}" for share in seen.consumed_by)
     copies, megabytes = verdict.total("copies"), seen.lake.archive_bytes / 1e6
     replayed = quantity(verdict.total("replayed"), "message")
-    facts = (
+    return (
         ("Produced", f"{plan.messages:,} messages by {plan.producers} processes, {rate:,.0f}/s"),
         ("Crash", f"SIGKILL under load; ready again {seconds['recovery']:.2f} s after its start"),
         ("Repeated", f"{seen.retries:,} batches sent again; {copies:,} records stored twice by that"),
@@ -235,10 +238,13 @@ def _facts(plan: Plan, seen: Observed, verdict: Verdict) -> Table:
         ("Replayed", f"{replayed} to another topic, in {spark['replay']:.1f} s"),
         ("Audited", f"every body of that topic, in {spark['audit again']:.1f} s: {_agreement(seen.lake.of_copy)}"),
     )
-    table = Table.grid(padding=(0, 2))
+
+
+def _facts_table(facts: Iterable[tuple[str, str]]) -> Table:
+    grid = Table.grid(padding=(0, 2))
     for name, fact in facts:
-        table.add_row(Text(f"  {name}", style="bold"), fact)
-    return table
+        grid.add_row(Text(f"  {name}", style="bold"), fact)
+    return grid
 
 
 def _agreement(audited: Audited) -> str:
@@ -251,55 +257,21 @@ def _conclusion(verdict: Verdict) -> Panel:
     return Panel(Text("\n".join(lines), style=f"bold {color}"), box=box.ROUNDED, border_style=color)
 
 
-def _picture(seen: Observed) -> bytes:
-    """Return the rates over time with the crash, as a PNG."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot
-
+def _rates_plot(seen: Observed) -> Line:
+    """The rates over time with the crash."""
     span_s = (seen.samples[-1].at_ms - seen.samples[0].at_ms) / 1000
-    middle = (np.arange(PLOT_BINS) + 0.5) * span_s / PLOT_BINS
-    produced, consumed = rates(seen, PLOT_BINS)
+    produced, consumed = (of / 1000 for of in rates(seen, PLOT_BINS))
     killed, back = ((at - seen.samples[0].at_ms) / 1000 for at in (seen.killed_ms, seen.back_ms))
-    style: Any = {"axes.spines.top": False, "axes.spines.right": False, "font.size": 10}
-    with pyplot.rc_context(style):
-        figure, axes = pyplot.subplots(figsize=(10, 3.6), layout="constrained")
-        axes.fill_between(middle, produced / 1000, alpha=0.25, color="#0e7490", step="mid")
-        axes.step(middle, produced / 1000, where="mid", color="#0e7490", label="acknowledged to producers")
-        axes.step(middle, consumed / 1000, where="mid", color="#a21caf", label="delivered to consumers")
-        axes.axvspan(killed, back, color="#dc2626", alpha=0.15, label="broker down (SIGKILL)")
-        axes.set(xlabel="seconds", ylabel="thousand messages/s", xlim=(0, span_s), ylim=(0, None))
-        axes.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=3)
-        png = io.BytesIO()
-        figure.savefig(png, dpi=130)
-        pyplot.close(figure)
-    return png.getvalue()
+    return Line(
+        "Rates over time",
+        "thousand messages/s",
+        "seconds",
+        ((np.arange(PLOT_BINS) + 0.5) * span_s / PLOT_BINS).tolist(),
+        {"acknowledged to producers": produced.tolist(), "delivered to consumers": consumed.tolist()},
+        ("broker down (SIGKILL)", killed, back),
+    )
 
 
-_STYLE: Final = """
-.verdict { border-left: .35rem solid var(--good); background: var(--card); padding: .8rem 1rem; margin: 1rem 0 1.5rem }
-.verdict.differs { border-color: var(--bad) }
-ol.way { display: grid; grid-template-columns: repeat(auto-fit, minmax(9rem, 1fr)); gap: .75rem; padding: 0;
-  list-style: none }
-ol.way li { background: var(--card); border: 1px solid var(--line); border-radius: .6rem; padding: .7rem .9rem }
-ol.way b { display: block; font-size: 1.45rem; font-variant-numeric: tabular-nums }
-ol.way span, .dim { color: var(--dim); font-size: .9rem }
-@media (prefers-color-scheme: dark) { pre span { filter: brightness(1.8) } }
-"""
-_BODY: Final = """<h1>From producer to archive and back</h1>
-<p class="dim">{plan}</p>
-<div class="verdict{differs}">{verdict}</div>
-<ol class="way">{way}</ol>
-<h2>Rates over time</h2>
-{picture}
-<h2>Report</h2>
-<pre>{text}</pre>
-<p class="dim">Copies are records that are stored twice: their acknowledgement was lost when the broker was killed, and
-the producer sent them again.</p>
-<p>Pages of the Spark jobs: {links}</p>
-<h2>Read the archive yourself</h2>
-<pre>{snippet}</pre>"""
 _SNIPPET: Final = """from cometmq.spark import local_session, read_archive
 
 spark = local_session()
@@ -308,18 +280,36 @@ orders.groupBy("tags").count().show()
 orders.selectExpr("queueId", "queueOffset", "storeTimestamp", "cast(body AS string) AS body").show(5, truncate=False)"""
 
 
-def _page(plan: Plan, verdict: Verdict, text: str, png: bytes | None) -> bytes:
-    way = {caption: verdict.total(name) for name, (_, caption) in COUNTS.items() if caption}
-    body = _BODY.format(
-        differs="" if verdict.agrees else " differs",
-        plan=f"{plan.messages:,} changes of orders, {plan.producers} producers, {plan.consumers} consumers, "
-        "one broker killed on the way",
-        verdict=f"<b>{'✔' if verdict.agrees else '✘'}</b> {html.escape(verdict.sentence)}"
-        + "".join(f"<br>{html.escape(line)}" for line in verdict.differences),
-        way="".join(f"<li><b>{count:,}</b><span>{caption}</span></li>" for caption, count in way.items()),
-        picture=NO_PLOTS if png is None else picture(png, "Rates over time, with the crash"),
-        text=text,
-        links=" · ".join(f'<a href="{name}">{html.escape(what)}</a>' for name, what in PAGES.items()),
-        snippet=html.escape(_SNIPPET.format(archive=plan.directory / "archive")),
+def _page(plan: Plan, seen: Observed, verdict: Verdict) -> bytes:
+    title = "From producer to archive and back"
+    header = (
+        f"{plan.messages:,} changes of orders, {plan.producers} producers, {plan.consumers} consumers, "
+        "one broker killed on the way"
     )
-    return page("CometMQ demo", body, _STYLE)
+    links = " · ".join(f'<a href="{name}">{text(what)}</a>' for name, what in PAGES.items())
+    above = body(
+        title=title,
+        header=header,
+        verdict=verdict.sentence,
+        is_good=verdict.agrees,
+        figures=[(f"{verdict.total(name):,}", caption) for name, (_, caption) in COUNTS.items() if caption],
+        parts=[Notes(verdict.differences, urgent=True)] if verdict.differences else [],
+        plots=figures([_rates_plot(seen)]),
+    )
+    counts = PageTable(
+        (">Queue", *(f">{head}" for head, _ in COUNTS.values()), "<"),
+        [(str(of.queue), *(getattr(of, name) for name in COUNTS), "✔" if of.agrees else "✘") for of in verdict.queues],
+        "Messages by queue",
+    )
+    foot = ("all", *(verdict.total(name) for name in COUNTS), "✔" if verdict.agrees else "✘")
+    facts = PageTable(("<Step", "<What happened"), list(_facts(plan, seen, verdict)), "Step by step")
+    snippet = _SNIPPET.format(archive=plan.directory / "archive")
+    below = (
+        table(counts, foot),
+        '<p class="dim">Copies are records that are stored twice: their acknowledgement was lost when the broker was '
+        "killed, and the producer sent them again.</p>",
+        table(facts),
+        f"<p>Pages of the Spark jobs: {links}</p>",
+        f'<h2>Read the archive yourself</h2>\n<code class="code" tabindex="0">{text(snippet)}</code>',
+    )
+    return page("CometMQ demo", "\n".join((above, *below)))

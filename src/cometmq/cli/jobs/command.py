@@ -24,7 +24,7 @@ from cometmq.spark.errors import OptionError
 from cometmq.spark.jobs.job import Kind, Option, fields_of, flags_of
 
 if TYPE_CHECKING:
-    from cometmq.spark.jobs.report import Report
+    from cometmq.spark.jobs.report.report import Report
 
 T = TypeVar("T")
 R = TypeVar("R", bound="Report")

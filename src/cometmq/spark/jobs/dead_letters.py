@@ -27,7 +27,9 @@ from cometmq.spark.errors import OptionError
 from cometmq.spark.jobs.columns import HOUR_MS, begin_of, interval_of, property_of
 from cometmq.spark.jobs.job import job
 from cometmq.spark.jobs.options import DeadLetterOptions, SendAgainOptions
-from cometmq.spark.jobs.report import FAILED, PARTLY_DONE, Plot, Report, Table, bar_rows, bars, moment
+from cometmq.spark.jobs.report.parts import Notes, Part, Table, bar_rows, moment
+from cometmq.spark.jobs.report.plots import Plot, bars
+from cometmq.spark.jobs.report.report import FAILED, PARTLY_DONE, Report
 from cometmq.spark.jobs.run import job_session, persisted
 
 if TYPE_CHECKING:
@@ -109,7 +111,20 @@ class DeadLetterReport(Report):
             return 0
         return PARTLY_DONE if any(of.sent or of.sent_before for of in self.resent) else FAILED
 
-    def _parts(self) -> Iterator[str | Table]:
+    @property
+    def verdict(self) -> str:
+        """The number of dead letters, and of those that could not be sent again."""
+        found = f"{quantity(self.letters, 'dead letter')} of {quantity(len(self.groups), 'group')}"
+        return f"{found}; {self.failed:,} could not be sent again" if self.failed else found
+
+    def _figures(self) -> list[tuple[str, str]]:
+        figures = [(f"{self.letters:,}", "dead letters"), (f"{len(self.groups):,}", "groups")]
+        if self.resent:
+            sent = sum(of.sent for of in self.resent)
+            figures.append((f"{sent:,}", "would be sent again" if self.dry_run else "sent again"))
+        return [*figures, (f"{self.seconds:.1f} s", "duration")]
+
+    def _parts(self) -> Iterator[Part]:
         yield (
             f"{quantity(self.letters, 'dead letter')} of {quantity(len(self.groups), 'group')} in {self.source}; "
             f"{self.seconds:.1f} s"
@@ -118,21 +133,31 @@ class DeadLetterReport(Report):
             yield Table(
                 ("<group", ">letters", "<oldest (UTC)", "<newest (UTC)"),
                 [(of.group, of.letters, moment(of.oldest_ms), moment(of.newest_ms)) for of in self.groups],
+                "Groups",
             )
-        kinds = (("sent to", self.topics), ("tag", self.tags), ("key", self.keys), ("reason", self.reasons))
-        for title, counts in kinds:
+        kinds = (
+            ("sent to", "By topic", self.topics),
+            ("tag", "By tag", self.tags),
+            ("key", "By key", self.keys),
+            ("reason", "By reason", self.reasons),
+        )
+        for head, caption, counts in kinds:
             if counts:
                 rows = [(of.value or None, of.letters, of.groups) for of in counts]
-                yield Table((f"<{title}", ">letters", ">groups"), rows)
+                yield Table((f"<{head}", ">letters", ">groups"), rows, caption)
         if self.over_time:
-            yield Table(("<from (UTC)", ">letters", "<"), bar_rows((moment(at), count) for at, count in self.over_time))
+            over_time = bar_rows((moment(at), count) for at, count in self.over_time)
+            yield Table(("<from (UTC)", ">letters", "<"), over_time, "Over time")
         if self.resent:
             verb = "would be sent" if self.dry_run else "sent again"
             yield Table(
                 ("<group", f">{verb}", ">before", ">failed"),
                 [(of.group, of.sent, of.sent_before, of.failed) for of in self.resent],
+                "Sent again",
             )
-            yield from (f"    {of.group}: {of.first_failure}" for of in self.resent if of.first_failure)
+            failures = [f"{of.group}: {of.first_failure}" for of in self.resent if of.first_failure]
+            if failures:
+                yield Notes(failures, urgent=True)
 
     def _plots(self) -> list[Plot]:
         plots: list[Plot] = []

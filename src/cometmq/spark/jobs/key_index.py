@@ -31,7 +31,9 @@ from cometmq.spark.archives.table import DataFile, QueueTotals
 from cometmq.spark.errors import ArchiveError, OptionError
 from cometmq.spark.jobs.job import job
 from cometmq.spark.jobs.options import KeyIndexOptions
-from cometmq.spark.jobs.report import Bars, Plot, Report, Table
+from cometmq.spark.jobs.report.parts import Part, Table
+from cometmq.spark.jobs.report.plots import Bars, Plot
+from cometmq.spark.jobs.report.report import Report
 from cometmq.spark.jobs.run import job_session
 from cometmq.spark.records.queues import Offsets, Queue
 
@@ -79,14 +81,26 @@ class KeyIndexReport(Report):
         """Entries of all topics."""
         return sum(of.keys for of in self.topics)
 
-    def _parts(self) -> Iterator[str | Table]:
+    @property
+    def verdict(self) -> str:
+        """Whether the index is complete now."""
+        if not self.topics:
+            return "Nothing new in the archive"
+        return "Counted, nothing is written" if self.dry_run else "The index has every message of the archive"
+
+    def _figures(self) -> list[tuple[str, str]]:
+        counts = (("new messages", self.messages), ("new keys", self.keys), ("topics", len(self.topics)))
+        return [*((f"{count:,}", name) for name, count in counts), (f"{self.seconds:.1f} s", "duration")]
+
+    def _parts(self) -> Iterator[Part]:
         if not self.topics:
             yield f"nothing new in the archive {self.archive}"
             return
         verb = "would be indexed" if self.dry_run else "indexed"
         held = f"{quantity(self.messages, 'message')} {verb} under {quantity(self.keys, 'key')} in {self.index}"
         yield f"{held}; {self.seconds:.1f} s"
-        yield Table(("<topic", ">messages", ">keys"), [(of.topic, of.messages, of.keys) for of in self.topics])
+        rows = [(of.topic, of.messages, of.keys) for of in self.topics]
+        yield Table(("<topic", ">messages", ">keys"), rows, "Topics")
 
     def _plots(self) -> list[Plot]:
         names = [of.topic[:24] for of in self.topics]

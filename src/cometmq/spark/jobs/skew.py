@@ -31,7 +31,9 @@ from cometmq.spark.jobs.columns import property_of
 from cometmq.spark.jobs.job import job
 from cometmq.spark.jobs.message_source import MessageSource
 from cometmq.spark.jobs.options import KEYS, SkewOptions
-from cometmq.spark.jobs.report import Plot, Report, Table, bars
+from cometmq.spark.jobs.report.parts import Notes, Part, Table
+from cometmq.spark.jobs.report.plots import Plot, bars
+from cometmq.spark.jobs.report.report import Report
 from cometmq.spark.jobs.run import job_session, persisted
 from cometmq.spark.records.queues import Queue
 
@@ -108,7 +110,20 @@ class SkewReport(Report):
         """The title of the page."""
         return f"Skew of {', '.join(of.topic for of in self.topics)}"
 
-    def _parts(self) -> Iterator[str | Table]:
+    @property
+    def verdict(self) -> str:
+        """The topic whose fullest queue is furthest above the mean."""
+        worst = max(self.topics, key=lambda of: of.max_to_mean)
+        return f"The fullest queue of {worst.topic} holds {worst.max_to_mean:.2f} times the mean"
+
+    def _figures(self) -> list[tuple[str, str]]:
+        counts = (("messages", self.messages), ("topics", len(self.topics)))
+        figures = [(f"{count:,}", name) for name, count in counts]
+        if self.hot_keys:
+            figures.append((f"{max(hot.share for hot in self.hot_keys):.1%}", f"of a topic for one of {self.by}"))
+        return [*figures, (f"{self.seconds:.1f} s", "duration")]
+
+    def _parts(self) -> Iterator[Part]:
         yield (
             f"{quantity(self.messages, 'message')} of {quantity(len(self.topics), 'topic')} of {self.source}; "
             f"{self.seconds:.1f} s"
@@ -128,8 +143,11 @@ class SkewReport(Report):
                 )
                 for of in self.topics
             ],
+            "Topics",
         )
-        yield from (f"    {of.topic}: {note}" for of in self.topics for note in of.notes)
+        notes = [f"{of.topic}: {note}" for of in self.topics for note in of.notes]
+        if notes:
+            yield Notes(notes, urgent=True)
         for of in self.topics:
             yield Table(
                 (f"<{of.topic}", ">queue", ">messages", ">share", ">bytes"),
@@ -137,11 +155,13 @@ class SkewReport(Report):
                     (q.broker, q.queue_id, q.messages, f"{q.messages / (of.messages or 1):.1%}", q.bytes)
                     for q in of.queues
                 ],
+                f"Queues of {of.topic}",
             )
         if self.hot_keys:
             yield Table(
                 (f"<hot {self.by}", "<topic", ">messages", ">share", ">queues"),
                 [(hot.key, hot.topic, hot.messages, f"{hot.share:.1%}", hot.queues) for hot in self.hot_keys],
+                f"Hot {self.by}",
             )
 
     def _plots(self) -> list[Plot]:

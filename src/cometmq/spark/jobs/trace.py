@@ -26,7 +26,9 @@ from cometmq.quantity import quantity
 from cometmq.spark.jobs.columns import percentiles
 from cometmq.spark.jobs.job import job
 from cometmq.spark.jobs.options import TraceOptions
-from cometmq.spark.jobs.report import FAILED, Bars, Plot, Report, Spans, Table, bars
+from cometmq.spark.jobs.report.parts import Part, Table, TextOnly
+from cometmq.spark.jobs.report.plots import Bars, Plot, Spans, bars
+from cometmq.spark.jobs.report.report import FAILED, Report
 from cometmq.spark.jobs.run import job_session, new_directory, persisted
 from cometmq.spark.records.columns import MAX_TIME_MS
 
@@ -96,25 +98,42 @@ class TraceReport(Report):
         """1 if no trace names the message that was asked for."""
         return FAILED if self.way is not None and not self.way.is_known else 0
 
-    def _parts(self) -> Iterator[str | Table]:
+    @property
+    def verdict(self) -> str:
+        """The slowest way, or that the message that was asked for has no trace."""
+        if self.exit_code:
+            return "No trace names this message"
+        known = [of for of in self.latencies if of.p99 is not None]
+        if not known:
+            return f"{quantity(self.messages, 'message')}, none with a traced consumption"
+        slowest = max(known, key=lambda of: of.p99 or 0)
+        return f"Slowest: group {slowest.group} on {slowest.topic}, 99 % within {slowest.p99:,} ms"
+
+    def _figures(self) -> list[tuple[str, str]]:
+        counts = (("messages", self.messages), ("without a traced consumption", self.unconsumed))
+        return [*((f"{count:,}", name) for name, count in counts), (f"{self.seconds:.1f} s", "duration")]
+
+    def _parts(self) -> Iterator[Part]:
         yield (
             f"{quantity(self.messages, 'message')} in {self.trace_topic} of {self.source}, {self.unconsumed:,} of them "
             f"with no traced consumption; {self.seconds:.1f} s"
         )
         if self.latencies:
-            yield "\nsent to consumed, ms:"
+            yield TextOnly("sent to consumed, ms:")
             yield Table(
                 ("<topic", "<group", ">messages", ">retried", ">wait p50", ">p50", ">p90", ">p99", ">max"),
                 [
                     (of.topic, of.group, of.messages, of.retried, of.wait_p50, of.p50, of.p90, of.p99, of.max)
                     for of in self.latencies
                 ],
+                "Sent to consumed, ms",
             )
         if self.slow:
-            yield "\nslowest consumers, ms of a call for each message:"
+            yield TextOnly("slowest consumers, ms of a call for each message:")
             yield Table(
                 ("<group", "<host", ">calls", ">failed", ">p50", ">p99", ">max"),
                 [(of.group, of.host, of.calls, of.failed, of.p50, of.p99, of.max) for of in self.slow],
+                "Slowest consumers, ms of a call for each message",
             )
         if self.written_to is not None:
             yield f"\njoined rows are in {self.written_to}"

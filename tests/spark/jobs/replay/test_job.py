@@ -325,4 +325,4 @@ def test_the_command_tells_what_it_does(topics: Topics, lake: tuple[str, Path], 
     assert (report["messages"], report["complete"], report["exit_code"]) == (300, True, 0)
     assert b"step 0: " in done.stderr
     assert "300 messages of" in page.read_text()
-    assert ("data:image/png" in page.read_text()) == (importlib.util.find_spec("matplotlib") is not None)
+    assert ("data:image/svg+xml" in page.read_text()) == (importlib.util.find_spec("matplotlib") is not None)

@@ -10,7 +10,9 @@ from cometmq.clock import SYSTEM_CLOCK
 from cometmq.quantity import quantity
 from cometmq.spark.archives.log import ArchiveLog
 from cometmq.spark.archives.table import Commit, QueueTotals
-from cometmq.spark.jobs.report import Plot, RunReport, Step, Table, bars, per_second
+from cometmq.spark.jobs.report.parts import Part, Table, per_second
+from cometmq.spark.jobs.report.plots import Plot, bars
+from cometmq.spark.jobs.report.report import RunReport, Step
 from cometmq.spark.records.queues import OffsetRange
 
 
@@ -53,7 +55,14 @@ class ArchiveReport(RunReport):
         """Messages in the archive."""
         return sum(queue.rows for queue in self.queues)
 
-    def _parts(self) -> Iterator[str | Table]:
+    def _figures(self) -> list[tuple[str, str]]:
+        figures = [(f"{self.rows:,}", "would be archived" if self.dry_run else "archived by this run")]
+        figures.append((f"{self.total_rows:,}", "would be in the archive" if self.dry_run else "in the archive now"))
+        if not self.dry_run:
+            figures += [(f"{self.files:,}", "new files"), (f"{self.bytes / 1e6:,.1f} MB", "in them")]
+        return [*figures, (f"{self.seconds:.1f} s", "duration")]
+
+    def _parts(self) -> Iterator[Part]:
         speed = per_second(self.rows, self.seconds)
         plural = "" if self.batches == 1 else "es"
         if self.dry_run:
@@ -69,6 +78,7 @@ class ArchiveReport(RunReport):
         yield Table(
             ("<topic", "<broker", ">queue", ">first", ">next", ">messages"),
             [(of.topic, of.broker, of.queue_id, of.first, of.next, of.rows) for of in self.queues],
+            "Queues",
         )
         yield from self._ending("with the same checkpoint to go on")
 

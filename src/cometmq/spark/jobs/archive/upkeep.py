@@ -25,7 +25,9 @@ from cometmq.spark.archives.table import JOINING, DataFile, hour_ended_ms, place
 from cometmq.spark.errors import ArchiveError, OptionError
 from cometmq.spark.jobs.job import job
 from cometmq.spark.jobs.options import CompactOptions, ExpireOptions, VacuumOptions
-from cometmq.spark.jobs.report import PARTLY_DONE, Bars, Plot, Report, Table, bars
+from cometmq.spark.jobs.report.parts import Notes, Part, Table
+from cometmq.spark.jobs.report.plots import Bars, Plot, bars
+from cometmq.spark.jobs.report.report import PARTLY_DONE, Report
 from cometmq.spark.jobs.run import job_session, run_tasks
 
 if TYPE_CHECKING:
@@ -98,7 +100,19 @@ class UpkeepReport(Report):
         """3 if the run was stopped."""
         return 0 if self.finished else PARTLY_DONE
 
-    def _parts(self) -> Iterator[str | Table]:
+    @property
+    def verdict(self) -> str:
+        """Whether the run came to its end."""
+        return "The run is complete" if self.finished else "The run was stopped before its end"
+
+    def _figures(self) -> list[tuple[str, str]]:
+        figures = [(f"{self.files_before:,}", f"files {_WORDS[self.what][self.dry_run]}")]
+        if self.what == COMPACT:
+            figures.append((f"{self.files_after:,}", "files in their place"))
+        figures += [(f"{self.bytes_before / 1e6:,.1f} MB", "in the old files"), (f"{self.rows:,}", "messages in them")]
+        return [*figures, (f"{self.seconds:.1f} s", "duration")]
+
+    def _parts(self) -> Iterator[Part]:
         word = _WORDS[self.what][self.dry_run]
         into = f" into {self.files_after:,}" if self.what == COMPACT else ""
         held = f" with {quantity(self.rows, 'message')}" if self.rows else ""
@@ -112,9 +126,9 @@ class UpkeepReport(Report):
                 for of in self.hours
             ]
             heads = ("<topic", "<hour", ">files", ">then", ">MB", ">messages")
-            yield Table(heads, rows, most=40, what="hours")
+            yield Table(heads, rows, "Hours", most=40, what="hours")
         if not self.finished:
-            yield "\nstopped before the end; run it again to go on"
+            yield Notes((), "stopped before the end; run it again to go on", urgent=True)
 
     def _plots(self) -> list[Plot]:
         names = [f"{of.topic} {of.hour}" for of in self.hours]

@@ -32,7 +32,7 @@ from cometmq.spark.jobs.audit.frames import (
 from cometmq.spark.jobs.audit.report import AuditReport, Disagreement, Parties
 from cometmq.spark.jobs.job import job
 from cometmq.spark.jobs.options import AuditOptions
-from cometmq.spark.jobs.report import moment
+from cometmq.spark.jobs.report.parts import moment
 from cometmq.spark.jobs.run import new_directory, persisted
 from cometmq.spark.records.queues import Queue
 from cometmq.spark.session.environment import driver_session

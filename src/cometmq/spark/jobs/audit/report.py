@@ -9,7 +9,9 @@ from typing import Any
 from cometmq.client.blocking.offsets import Bounds
 from cometmq.quantity import quantity
 from cometmq.spark.archives.table import QueueTotals
-from cometmq.spark.jobs.report import PARTLY_DONE, Bars, Line, Plot, Report, Table, moment
+from cometmq.spark.jobs.report.parts import Notes, Part, Table, TextOnly, moment
+from cometmq.spark.jobs.report.plots import Bars, Line, Plot
+from cometmq.spark.jobs.report.report import PARTLY_DONE, Report
 from cometmq.spark.records.queues import Queue
 
 
@@ -89,7 +91,20 @@ class AuditReport(Report):
         """3 if something disagrees."""
         return 0 if self.agrees else PARTLY_DONE
 
-    def _parts(self) -> Iterator[str | Table]:
+    @property
+    def verdict(self) -> str:
+        """Whether everything agrees."""
+        return quantity(len(self.disagreements), "disagreement") if self.disagreements else "Everything agrees"
+
+    def _figures(self) -> list[tuple[str, str]]:
+        figures = [(f"{sum(of.stored or 0 for of in self.queues):,}", "stored")]
+        if self.produced is not None:
+            figures.insert(0, (f"{self.produced:,}", "produced, by trace"))
+        if self.archive is not None:
+            figures.append((f"{sum(of.archived or 0 for of in self.queues):,}", "archived"))
+        return [*figures, (f"{self.seconds:.1f} s", "duration")]
+
+    def _parts(self) -> Iterator[Part]:
         yield f"{self.topic}: {self._summary()} ({self.seconds:.1f} s)"
         yield Table(
             ("<broker", ">queue", ">offsets stored", ">stored", ">archived up to", ">archived"),
@@ -104,21 +119,28 @@ class AuditReport(Report):
                 )
                 for of in self.queues
             ],
+            "Queues",
         )
-        for group in self.groups:
-            behind = [of.end - of.consumed[group] for of in self.queues if of.end is not None and group in of.consumed]
-            yield f"  group {group}: {quantity(sum(behind), 'message')} behind, in {quantity(len(behind), 'queue')}"
+        if self.groups:
+            yield Notes([self._behind(group) for group in self.groups])
         if self.lateness:
             late = [(of.way, of.median_ms, of.p99_ms, of.longest_ms) for of in self.lateness]
-            yield Table(("<lateness, ms", ">median", ">99 %", ">longest"), late)
+            yield Table(("<lateness, ms", ">median", ">99 %", ">longest"), late, "Lateness")
         if self.notes:
-            yield "\n" + "\n".join(f"note: {note}" for note in self.notes)
+            yield Notes([f"note: {note}" for note in self.notes])
         if not self.disagreements:
-            yield "\n✔ everything agrees"
+            yield TextOnly("✔ everything agrees")
             return
-        yield f"\n✘ {quantity(len(self.disagreements), 'disagreement')}, the first of each kind:"
-        for found in self.disagreements:
-            yield f"  {found.what}\n    → {found.next_step}"
+        yield Notes(
+            [found.what for found in self.disagreements],
+            f"✘ {quantity(len(self.disagreements), 'disagreement')}, the first of each kind:",
+            [found.next_step for found in self.disagreements],
+            urgent=True,
+        )
+
+    def _behind(self, group: str) -> str:
+        behind = [of.end - of.consumed[group] for of in self.queues if of.end is not None and group in of.consumed]
+        return f"group {group}: {quantity(sum(behind), 'message')} behind, in {quantity(len(behind), 'queue')}"
 
     def _plots(self) -> list[Plot]:
         names = [f"{of.broker} {of.queue_id}" for of in self.queues]

@@ -35,7 +35,7 @@ from cometmq.spark.jobs.delay.rows import delayed_rows
 from cometmq.spark.jobs.job import job
 from cometmq.spark.jobs.message_source import MessageSource
 from cometmq.spark.jobs.options import MAX_DAYS, DelayOptions
-from cometmq.spark.jobs.report import moment
+from cometmq.spark.jobs.report.parts import moment
 from cometmq.spark.jobs.run import job_session, persisted
 from cometmq.spark.options import demand_present
 from cometmq.spark.store.files import newest_store_time

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from cometmq.spark.jobs.report import PARTLY_DONE, Bars, Line, Plot, Report, Table, bar_rows, bars, moment
+from cometmq.quantity import are, quantity
+from cometmq.spark.jobs.report.parts import Notes, Part, Table, bar_rows, moment
+from cometmq.spark.jobs.report.plots import Bars, Line, Plot, bars
+from cometmq.spark.jobs.report.report import PARTLY_DONE, Report
 
 
 class Reason(StrEnum):
@@ -182,18 +185,34 @@ class DelayReport(Report):
             sums[key] = sums.get(key, 0) + of.messages
         return [(interval_name(begin, end), count) for (begin, end), count in sums.items()]
 
-    def _parts(self) -> Iterator[str | Table]:
+    @property
+    def verdict(self) -> str:
+        """Whether messages or timers are stuck."""
+        found = [f"{quantity(self.stuck, 'message')} {are(self.stuck)} stuck"] if self.stuck else []
+        late = len(self.timers_behind)
+        found += [f"{quantity(late, 'timer')} {are(late)} behind"] if late else []
+        return "; ".join(found) or "No message is stuck"
+
+    def _figures(self) -> list[tuple[str, str]]:
+        counts = (("delivered", self.delivered), ("waiting", self.waiting), ("stuck", self.stuck))
+        return [*((f"{count:,}", name) for name, count in counts), (f"{self.seconds:.1f} s", "duration")]
+
+    def _parts(self) -> Iterator[Part]:
         yield (
             f"{self.delivered:,} delayed messages delivered, {self.waiting:,} wait, {self.stuck:,} are stuck: "
             f"{self.source} at {moment(self.at_ms)} UTC; {self.seconds:.1f} s"
         )
-        yield from (f"  {note}" for note in self.notes)
-        yield from (f"  the timer of {of.broker} is {of.seconds:,} s behind" for of in self.timers_behind)
+        if self.notes:
+            yield Notes(self.notes)
+        if self.timers_behind:
+            behind = [f"the timer of {of.broker} is {of.seconds:,} s behind" for of in self.timers_behind]
+            yield Notes(behind, urgent=True)
         for title, found in (("topic", self.topics), ("level", self.levels), ("due (UTC)", self.hours)):
             if found:
                 yield Table(
                     (f"<late by ms, {title}", ">messages", ">early", ">p50", ">p90", ">p99", ">max"),
                     [(of.name, of.messages, of.early, of.p50, of.p90, of.p99, of.max) for of in found],
+                    f"Lateness by {title}",
                 )
         if self.slowest:
             yield Table(
@@ -202,6 +221,7 @@ class DelayReport(Report):
                     (of.unique_key or of.msg_id, of.topic, level_name(of.level), moment(of.due_ms), of.late_ms)
                     for of in self.slowest
                 ],
+                "The latest messages",
             )
         if self.waiting_topics:
             yield Table(
@@ -210,22 +230,29 @@ class DelayReport(Report):
                     (of.topic, of.messages, moment(of.first_due_ms), moment(of.last_due_ms))
                     for of in self.waiting_topics
                 ],
+                "Waiting, by topic",
             )
-            yield Table(("<due (UTC)", ">messages", "<"), bar_rows(self.due_by_time(), 24))
+            yield Table(
+                ("<due (UTC)", ">messages", "<"), bar_rows(self.due_by_time(), 24), "Waiting, by when they are due"
+            )
         if self.timer_counts:
             counted = [(of.topic, of.messages, of.broker) for of in self.timer_counts]
-            yield Table(("<any delay, as brokers count", ">messages", "<broker"), counted)
+            yield Table(
+                ("<any delay, as brokers count", ">messages", "<broker"), counted, "Any delay, as brokers count"
+            )
         if self.stuck:
-            yield f"\n  stuck: due more than {self.grace_ms // 1000:,} s ago and not delivered"
-            for of in self.stuck_reasons:
-                place = f"{of.topic or '(no topic)'} at {of.broker or '(broker not named)'}"
-                yield f"  {of.messages:>11,}  {place}: {WORDS[of.reason]}"
+            yield Notes(
+                [_stuck_line(of) for of in self.stuck_reasons],
+                f"stuck: due more than {self.grace_ms // 1000:,} s ago and not delivered",
+                urgent=True,
+            )
             yield Table(
                 ("<stuck", "<topic", ">level", "<due (UTC)", "<waits as"),
                 [
                     (of.unique_key or None, of.topic or None, level_name(of.level), moment(of.due_ms), of.msg_id)
                     for of in self.stuck_messages
                 ],
+                "Stuck messages",
             )
 
     def _plots(self) -> list[Plot]:
@@ -241,6 +268,11 @@ class DelayReport(Report):
             at = range(len(self.hours))
             plots.append(Line(title, "ms", "hours in which something was due", at, curves))
         return plots
+
+
+def _stuck_line(of: StuckReason) -> str:
+    place = f"{of.topic or '(no topic)'} at {of.broker or '(broker not named)'}"
+    return f"{of.messages:>9,}  {place}: {WORDS[of.reason]}"
 
 
 def level_name(level: int) -> str:

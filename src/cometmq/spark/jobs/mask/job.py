@@ -22,7 +22,7 @@ from cometmq.client.blocking.offsets import Bounds
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.durable import replace_file
 from cometmq.message.properties import decode_properties
-from cometmq.quantity import quantity
+from cometmq.quantity import are, quantity
 from cometmq.spark.access import server_options
 from cometmq.spark.archives.log import ArchiveLog
 from cometmq.spark.archives.table import Covered, read_json
@@ -35,7 +35,9 @@ from cometmq.spark.jobs.message_source import bounds_of, read_ranges
 from cometmq.spark.jobs.options import CopyOptions, MaskOptions, MaskToTopicOptions
 from cometmq.spark.jobs.replay.job import replay, target_queues
 from cometmq.spark.jobs.replay.report import ReplayReport
-from cometmq.spark.jobs.report import Line, Plot, Report, RunReport, Step, Table, bars
+from cometmq.spark.jobs.report.parts import Notes, Part, Table
+from cometmq.spark.jobs.report.plots import Line, Plot, bars
+from cometmq.spark.jobs.report.report import Report, RunReport, Step
 from cometmq.spark.jobs.run import job_session
 from cometmq.spark.records.queues import OffsetRange, Offsets, Queue, steps_of
 
@@ -106,18 +108,35 @@ class MaskReport(RunReport):
         del plain["samples"], plain["topics"]
         return plain | {"replayed": None if self.replayed is None else self.replayed.to_dict()}
 
-    def _parts(self) -> Iterator[str | Table]:
+    @property
+    def verdict(self) -> str:
+        """Whether everything was copied."""
+        if self.apart:
+            return f"{quantity(sum(self.apart.values()), 'message')} {are(sum(self.apart.values()))} not in the copy"
+        if self.replayed is not None and not self.replayed.complete:
+            return f"The replay: {self.replayed.verdict}"
+        return super().verdict
+
+    def _figures(self) -> list[tuple[str, str]]:
+        figures = [(f"{self.messages:,}", "would be copied" if self.dry_run else "copied by this run")]
+        if not self.dry_run:
+            figures.append((f"{self.total:,}", "in the copy"))
+        figures.append((f"{sum(self.values.values()):,}", "values masked"))
+        return [*figures, (f"{self.seconds:.1f} s", "duration")]
+
+    def _parts(self) -> Iterator[Part]:
         verb = "would be copied" if self.dry_run else "copied"
         yield f"{quantity(self.messages, 'message')} of {self.source} {verb} to {self.to}; {self.seconds:.1f} s"
         if not self.dry_run:
             yield f"  the copy holds {self.total:,}" + ("" if self.finished else "; stopped before the end")
-        yield from (f"  {warning}" for warning in self.warnings)
-        yield Table(("<field", ">values masked"), [*self.values.items()])
+        if self.warnings:
+            yield Notes(self.warnings, urgent=True)
+        yield Table(("<field", ">values masked"), [*self.values.items()], "Masked values")
         if self.apart:
-            yield Table(("<not copied", ">messages"), sorted(self.apart.items()))
+            yield Table(("<not copied", ">messages"), sorted(self.apart.items()), "Not copied")
         if self.replayed is not None:
             yield ""
-            yield self.replayed.render()
+            yield from self.replayed._parts()
 
     def _plots(self) -> list[Plot]:
         plots: list[Plot] = [bars("Masked", "values", ((name[:24], count) for name, count in self.values.items()))]

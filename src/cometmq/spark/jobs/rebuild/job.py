@@ -39,7 +39,9 @@ from cometmq.spark.jobs.rebuild.tasks import (
     write_index,
     write_units,
 )
-from cometmq.spark.jobs.report import FAILED, Plot, Report, Table, bars
+from cometmq.spark.jobs.report.parts import Part, Table
+from cometmq.spark.jobs.report.plots import Plot, bars
+from cometmq.spark.jobs.report.report import FAILED, Report
 from cometmq.spark.jobs.run import job_session, run_tasks
 from cometmq.spark.store.options import parse_store_options
 from cometmq.spark.store.scan import LogSplit, splits
@@ -102,7 +104,19 @@ class RebuildReport(Report):
     def _by_difference(self) -> list[QueueUnits]:
         return sorted(self.queues, key=lambda of: (-of.differ, of.topic, of.queue_id))
 
-    def _parts(self) -> Iterator[str | Table]:
+    @property
+    def verdict(self) -> str:
+        """Whether queues differ from the log."""
+        if self.differ:
+            return f"{quantity(self.differ, 'unit')} of queues differ{'s' * (self.differ == 1)} from the log"
+        return "All queues agree with the log" if self.dry_run else "Queues and index are rebuilt"
+
+    def _figures(self) -> list[tuple[str, str]]:
+        counts = [("messages", self.messages), ("queues", len(self.queues))]
+        counts.append(("differ", self.differ) if self.dry_run else ("in the index", self.indexed))
+        return [*((f"{count:,}", name) for name, count in counts), (f"{self.seconds:.1f} s", "duration")]
+
+    def _parts(self) -> Iterator[Part]:
         held = f"{quantity(self.messages, 'message')} of {quantity(len(self.queues), 'queue')}"
         if self.dry_run:
             yield f"{self.store}: compared {held} in {self.seconds:.1f} s, {self.differ:,} differ from the log"
@@ -113,7 +127,7 @@ class RebuildReport(Report):
             )
         if self.queues:
             rows = [(of.topic, of.queue_id, of.units, of.differ) for of in self._by_difference]
-            yield Table(("<topic", ">queue", ">messages", ">differ"), rows, most=40, what="queues")
+            yield Table(("<topic", ">queue", ">messages", ">differ"), rows, "Queues", most=40, what="queues")
 
     def _plots(self) -> list[Plot]:
         shown = [(f"{of.topic[:24]} {of.queue_id}", of) for of in self._by_difference[:60]]

@@ -15,7 +15,9 @@ from pyspark.sql import functions as f
 
 from cometmq.quantity import are, quantity
 from cometmq.spark.errors import OptionError
-from cometmq.spark.jobs.report import Line, Plot, RunReport, Step, Table, bars, per_second
+from cometmq.spark.jobs.report.parts import Part, Table, TextOnly, per_second
+from cometmq.spark.jobs.report.plots import Line, Plot, bars
+from cometmq.spark.jobs.report.report import RunReport, Step
 from cometmq.spark.records.queues import Queue
 from cometmq.spark.source.cluster import Cluster
 from cometmq.spark.source.options import parse_options
@@ -85,7 +87,12 @@ class ReplayReport(RunReport):
     warnings: tuple[str, ...]
     seconds: float
 
-    def _parts(self) -> Iterator[str | Table]:
+    def _figures(self) -> list[tuple[str, str]]:
+        sent = "would be sent" if self.dry_run else "in the topic now"
+        figures = [(f"{self.messages:,}", sent), (f"{self.earlier:,}", "by earlier runs")]
+        return [*figures, (f"{len(self.queues):,}", "queues"), (f"{self.seconds:.1f} s", "duration")]
+
+    def _parts(self) -> Iterator[Part]:
         speed = per_second(self.messages, self.seconds)
         held = f"{quantity(self.messages, 'message')} of {self.topic} in {self.archive}"
         if self.dry_run:
@@ -103,12 +110,15 @@ class ReplayReport(RunReport):
             yield Table(
                 ("<broker", ">queue", ">messages", ">from offset", ">to before"),
                 [(of.broker, of.queue_id, of.messages, of.first, of.next) for of in self.queues],
+                "Queues",
             )
         if self.translated:
-            yield f"\ngroups {'would go on' if self.dry_run else 'go on'} in {self.to} at:"
+            goes_on = f"groups {'would go on' if self.dry_run else 'go on'} in {self.to} at"
+            yield TextOnly(f"{goes_on}:")
             yield Table(
                 ("<group", "<broker", ">queue", ">offset", "<note"),
                 [(of.group, of.broker, of.queue_id, of.offset, of.note) for of in self.translated],
+                f"G{goes_on[1:]}",
             )
         yield from self._ending("with the same ledger to go on")
 

@@ -1,0 +1,117 @@
+"""The parts of a report: paragraphs are strings, tables and notes have classes here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+from rich.cells import cell_len
+
+_BAR_CHARS: Final = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A bar in a cell of a table."""
+
+    share: float
+    """Length, from 0 to 1."""
+    chars: int = _BAR_CHARS
+    """Characters of the longest bar in the text."""
+
+    def __str__(self) -> str:
+        return "█" * max(1, int(self.share * self.chars))
+
+
+Cell = str | int | Bar | None
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table; in the text each column is as wide as its widest cell, so that most tables fit into 80 characters."""
+
+    heads: Sequence[str]
+    """One for each column, with ``<`` in front where it is flush left, ``>`` where flush right."""
+    rows: Sequence[Sequence[Cell]]
+    """Text as it is; numbers get commas, and None is a dash."""
+    caption: str
+    """Title on the page."""
+    most: int | None = None
+    """Rows that the text shows; the JSON has all …"""
+    what: str = "rows"
+    """… of these."""
+
+    def lines(self) -> list[str]:
+        """The lines of the table, its heads first, each indented by two blanks."""
+        shown = self.rows[: self.most]
+        cells = [[head[1:] for head in self.heads], *([cell_text(value) for value in row] for row in shown)]
+        widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
+        lines = ["", *("  " + "  ".join(map(_padded, row, self.heads, widths)).rstrip() for row in cells)]
+        if len(shown) < len(self.rows):
+            lines.append(f"  … and {len(self.rows) - len(shown):,} more {self.what} (-o json has all)")
+        return lines
+
+
+@dataclass(frozen=True, slots=True)
+class Notes:
+    """Sentences below each other."""
+
+    items: Sequence[str]
+    title: str = ""
+    next_steps: Sequence[str] = ()
+    """What to do about each of the items, or nothing."""
+    urgent: bool = False
+    """True for what stands beside the verdict, at the top of the page."""
+
+    def lines(self) -> list[str]:
+        """The title and the items, indented, behind an empty line."""
+        lines = ["", self.title] if self.title else [""]
+        for at, item in enumerate(self.items):
+            lines.append(f"  {item}")
+            lines += [f"    → {step}" for step in self.next_steps[at : at + 1]]
+        return lines
+
+
+@dataclass(frozen=True, slots=True)
+class TextOnly:
+    """A line that only the text has: the page says the same in its verdict or in a caption."""
+
+    text: str
+
+    def lines(self) -> list[str]:
+        """The line behind an empty one."""
+        return ["", self.text]
+
+
+Part = str | Table | Notes | TextOnly
+
+
+def bar_rows(counts: Iterable[tuple[str, int]], chars: int = _BAR_CHARS) -> list[tuple[str, int, Bar]]:
+    """Rows of a table with a bar of at most so many characters behind each count."""
+    found = list(counts)
+    most = max((count for _, count in found), default=0)
+    return [(name, count, Bar(count / most, chars)) for name, count in found]
+
+
+def cell_text(value: Cell) -> str:
+    """The text of a cell."""
+    if value is None:
+        return "–"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def moment(at_ms: int, unit: Literal["s", "m"] = "s") -> str:
+    """Return a time in UTC, to the second or the minute, also one of a year beyond 9999."""
+    return str(np.datetime64(at_ms // (1000 if unit == "s" else 60_000), unit)).replace("T", " ")
+
+
+def per_second(count: float, seconds: float) -> float:
+    """Return a rate; 0 without a duration."""
+    return count / seconds if seconds else 0.0
+
+
+def _padded(text: str, head: str, width: int) -> str:
+    gap = " " * (width - cell_len(text))
+    return gap + text if head.startswith(">") else text + gap

@@ -1,0 +1,142 @@
+"""The base of all reports.
+
+A job's own report has its figures as fields. It says its verdict, and which parts and plots show the figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+import msgspec
+
+from cometmq.quantity import quantity
+from cometmq.spark.jobs.report.parts import Notes, Part, per_second
+from cometmq.spark.jobs.report.plots import Plot
+
+FAILED: Final = 1
+PARTLY_DONE: Final = 3
+"""Exit codes of commands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step that a job has just committed; its text is a line of progress."""
+
+    messages: int
+    total: int
+    """Messages of this run so far."""
+    seconds: float
+    """Duration of this run so far."""
+
+    def __str__(self) -> str:
+        return f"{self._done()}; {self.total:,} so far, {per_second(self.total, self.seconds):,.0f} messages/s"
+
+    def _done(self) -> str:
+        return f"{quantity(self.messages, 'message')} copied"
+
+
+class Report:
+    """The base of all reports; its subclasses are frozen dataclasses that say what their text and page show."""
+
+    TITLE: ClassVar[str]
+    """Title of the page, a format of the report's attributes: ``Audit of {0.topic}``."""
+    COMPUTED: ClassVar[tuple[str, ...]] = ()
+    """Properties that the JSON has beside the fields."""
+
+    @property
+    def title(self) -> str:
+        """The title of the page."""
+        return self.TITLE.format(self)
+
+    @property
+    def verdict(self) -> str:
+        """The result in a few words; the page begins with it."""
+        raise NotImplementedError
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of the job's command; anything but 0 gives the page the mark of something to look at."""
+        return 0
+
+    def _parts(self) -> Iterator[Part]:
+        """Give the paragraphs, tables and notes; the first is a line that sums up."""
+        raise NotImplementedError
+
+    def _plots(self) -> Sequence[Plot]:
+        """Give the plots of the page."""
+        return ()
+
+    def _figures(self) -> Sequence[tuple[str, str]]:
+        """Give the few numbers that the page shows large, each with its caption."""
+        return ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain values, for JSON."""
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        return plain | {name: getattr(self, name) for name in self.COMPUTED}
+
+    def render(self) -> str:
+        """A summary to read in a terminal."""
+        lines: list[str] = []
+        for part in self._parts():
+            lines += [part] if isinstance(part, str) else part.lines()
+        return "\n".join(lines)
+
+    def write_page(self, path: Path, header: str = "") -> None:
+        """Write the report as one HTML page, with plots where matplotlib is installed.
+
+        :param header: a line below the title.
+        """
+        from cometmq.durable import replace_file
+        from cometmq.spark.jobs.report.drawing import figures
+        from cometmq.spark.jobs.report.page import body, page
+
+        replace_file(
+            path,
+            page(
+                self.title,
+                body(
+                    title=self.title,
+                    header=header,
+                    verdict=self.verdict,
+                    is_good=self.exit_code == 0,
+                    figures=self._figures(),
+                    parts=list(self._parts()),
+                    plots=figures(self._plots()),
+                ),
+            ),
+        )
+
+
+class RunReport(Report):
+    """The base of reports of runs that can be stopped and go on."""
+
+    finished: bool
+    """False if the run was stopped before its end."""
+    warnings: tuple[str, ...]
+
+    @property
+    def complete(self) -> bool:
+        """True if nothing is missing: the run came to its end without warnings."""
+        return self.finished and not self.warnings
+
+    @property
+    def exit_code(self) -> int:
+        """3 if something is missing."""
+        return 0 if self.complete else PARTLY_DONE
+
+    @property
+    def verdict(self) -> str:
+        """Whether the run came to its end, and whether there are warnings."""
+        ended = "The run is complete" if self.finished else "The run was stopped before its end"
+        return f"{ended}, with {quantity(len(self.warnings), 'warning')}" if self.warnings else ended
+
+    def _ending(self, going_on: str) -> Iterator[Part]:
+        """Give the last parts."""
+        if not self.finished:
+            yield Notes((), f"stopped before the end; run it again {going_on}", urgent=True)
+        if self.warnings:
+            yield Notes([f"warning: {warning}" for warning in self.warnings], urgent=True)
