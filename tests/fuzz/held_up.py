@@ -112,9 +112,9 @@ def _queued_s(pid: int) -> float:
     return sum(int(path.read_text().split()[1]) for path in waits) / 1e9
 
 
-def anonymous_mb(pid: int) -> float:
-    """The resident memory of a process that is its own, in MB; mapped files belong to the page cache."""
+def resident_mb(pid: int) -> float:
+    """What a process holds in memory, mapped files included, in MB."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("RssAnon:"):
+        if line.startswith("VmRSS:"):
             return int(line.split()[1]) / 1024
     raise ProcessLookupError(pid)

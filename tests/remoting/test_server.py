@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 import socket
 import struct
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -148,6 +150,27 @@ async def test_an_answer_has_the_opaque_a_version_and_the_form_of_its_request(
         assert answer.version >= 232
         assert answer.serialize_type == serialize_type
     await raw.close()
+
+
+async def test_a_connection_that_ends_leaves_memory_at_once_with_what_it_had_sent(service: Service) -> None:
+    """Without a search for garbage, which is rare in a server and may find megabytes of unread bytes otherwise."""
+
+    def take_nothing(connection: ServerConnection, data: bytes, at: int) -> int:
+        return at
+
+    service.server.new_taker = lambda connection: partial(take_nothing, connection)
+    gc.disable()
+    try:
+        for ending in (b"", max_offset(2).encode()[:-1]):
+            raw = await Raw.connect(service)
+            assert (await raw.ask(max_offset(1))).code == 0
+            raw.writer.write(ending)
+            await raw.close()
+            await until(lambda: not service.server.connections)
+            await asyncio.sleep(0)
+            assert not [one for one in gc.get_objects() if isinstance(one, ServerConnection)]
+    finally:
+        gc.enable()
 
 
 async def test_an_unknown_code_is_answered_in_rocketmqs_words(service: Service) -> None:

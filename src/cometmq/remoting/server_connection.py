@@ -155,6 +155,7 @@ class ServerConnection(asyncio.Protocol):
         """Call the functions in ``on_close``."""
         self.closed = True
         self._out.clear()
+        self._taker = None  # it knows this connection: the circle would keep unread bytes until a collection
         self._server.unfinished_bytes -= self.unfinished_bytes
         self.unfinished_bytes = 0
         for future in self._pending.values():

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import platform
 import random
-import subprocess
-import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -163,26 +160,6 @@ def test_a_store_that_was_opened_again_gives_no_bytes_that_are_no_records(config
         assert pulled(store, 32, FilterScan(store)) == [at for at in expected if at != hurt]
     finally:
         store.close_now()
-
-
-LOOKS = """
-import resource
-import numpy as np
-from cometmq.broker.pull.filter_scan import FilterScan
-
-FilterScan(None)
-for _ in range(20):
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    arrays = [np.ones(300_000, np.uint8) for _ in range(5)]
-    del arrays
-print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-"""
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="this is how glibc keeps memory")
-def test_the_arrays_of_a_look_get_memory_that_is_there() -> None:
-    done = subprocess.run([sys.executable, "-c", LOOKS], capture_output=True, text=True, check=True)
-    assert int(done.stdout) < 50  # pages got from the system; the arrays have 370
 
 
 def test_a_backlog_that_is_much_work_is_pulled_whole_in_parts(store: MessageStore) -> None:

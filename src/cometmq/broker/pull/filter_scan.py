@@ -26,9 +26,6 @@ from cometmq.store.message_store import ConsumeQueue, MessageStore
 BLOCK_UNITS: Final = 2_048
 """Enough for array operations, and about a millisecond of work."""
 
-_KEPT_MEMORY_BYTES: Final = 2 * 1024 * 1024
-"""The size of all arrays of one look at a block of common messages."""
-
 Ints = npt.NDArray[np.int64]
 
 
@@ -48,10 +45,6 @@ class FilterScan:
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
-        # glibc raises its threshold for mapped blocks to the largest one freed (mallopt(3), "dynamic mmap threshold",
-        # measured with 2.36): from then on smaller arrays reuse memory. A block of 2,048 messages takes 0.57 ms of
-        # processor time and 2 page faults so, 1.2 ms and 240 without.
-        np.empty(_KEPT_MEMORY_BYTES, np.uint8)
         self._blocks: OrderedDict[tuple[str | bytes, str, int, int], _Block] = OrderedDict()
 
     def choose(

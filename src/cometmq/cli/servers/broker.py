@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from cometmq.cli.lazy_group import LazyGroup
+from cometmq.cli.servers.memory import settle_memory
 from cometmq.cli.servers.process import (
     NAMESRV_VARIABLE,
     Stopping,
@@ -19,7 +20,6 @@ from cometmq.cli.servers.process import (
     parse_overrides,
     run_server,
     set_option,
-    settle_garbage_collector,
     show_config_keys,
     stopped_at_the_end,
     warn,
@@ -86,7 +86,7 @@ def command(
             _stop_when_stdin_ends(stopping)
         broker = Broker(loaded)
         async with stopped_at_the_end(broker, what="broker", port=loaded.listen_port):
-            settle_garbage_collector()
+            settle_memory()
             announce(f"CometMQ broker {broker.config.broker_name} ready: {broker.address}")
             await stopping.wait()
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from cometmq.cli.servers.memory import settle_memory
 from cometmq.cli.servers.process import (
     Stopping,
     announce,
@@ -14,7 +15,6 @@ from cometmq.cli.servers.process import (
     parse_overrides,
     run_server,
     set_option,
-    settle_garbage_collector,
     show_config_keys,
     stopped_at_the_end,
     warn,
@@ -50,7 +50,7 @@ def command(
     async def main(stopping: Stopping) -> None:
         server = NameServer(loaded)
         async with stopped_at_the_end(server, what="nameserver", port=loaded.listen_port):
-            settle_garbage_collector()
+            settle_memory()
             announce(f"CometMQ nameserver ready: {server.address}")
             await stopping.wait()
 

@@ -1,11 +1,10 @@
-"""Code that the server commands share: configuration keys, signals, services, garbage collector, ready line."""
+"""Code that the server commands share: configuration keys, signals, services, ready line."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
 import functools
-import gc
 import logging
 import os
 import signal
@@ -38,11 +37,6 @@ PORTS_PER_BROKER: Final = 10
 """Distance between the ports of two brokers of one `serve`; each broker also uses port - 2 and port + 1."""
 NAMESRV_VARIABLE: Final = "NAMESRV_ADDR"
 """Environment variable with the nameserver's address; Apache's clients read the same one."""
-GC_YOUNG_OBJECTS: Final = 50_000
-"""Allocations between two collections of the youngest generation: about a second of full load, since
-the hot path makes no cycles and what it allocates dies by reference counting."""
-GC_MIDDLE_RUNS: Final = 20
-GC_OLD_RUNS: Final = 50
 
 _STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
@@ -121,13 +115,6 @@ def run_server(main: Callable[[Stopping], Awaitable[None]]) -> None:
 
     with asyncio.Runner(loop_factory=fastest_loop()) as runner:
         runner.run(guarded_main())
-
-
-def settle_garbage_collector() -> None:
-    """Freeze the objects of start-up, and run the garbage collector rarely from now on."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(GC_YOUNG_OBJECTS, GC_MIDDLE_RUNS, GC_OLD_RUNS)
 
 
 def log_to_stderr(level: str = "WARNING", form: str = "text") -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from cometmq.cli.servers.memory import settle_memory
 from cometmq.cli.servers.process import (
     DEFAULT_NAMESRV_PORT,
     DEFAULT_PORT,
@@ -20,7 +21,6 @@ from cometmq.cli.servers.process import (
     parse_overrides,
     run_server,
     set_option,
-    settle_garbage_collector,
     stopped_at_the_end,
     tell_data,
 )
@@ -135,7 +135,7 @@ async def _in_one_process(place: Place, stopping: Stopping) -> None:
         values: dict[str, Any] = parse_overrides(BrokerConfig, place.broker_keys(0, namesrv))
         broker = Broker(BrokerConfig(**with_tls_file(values)))
         await services.enter_async_context(stopped_at_the_end(broker, what="broker", port=place.port, option="--port"))
-        settle_garbage_collector()
+        settle_memory()
         announce(f"CometMQ ready: nameserver {namesrv}, broker {broker.address}, data in {place.data}")
         await stopping.wait()
 
@@ -150,7 +150,7 @@ async def _in_processes(place: Place, brokers: int, stopping: Stopping) -> None:
             child = Child(f"broker-{number}", ("broker", "--until-stdin-ends", *place.log_options, *options))
             services.push_async_callback(child.stop)
             await child.start()
-        settle_garbage_collector()
+        settle_memory()
         addresses = f"{brokers} brokers from {format_address(place.host, place.port)} on"
         announce(f"CometMQ ready: nameserver {namesrv}, {addresses}, data in {place.data}")
         await stopping.wait()

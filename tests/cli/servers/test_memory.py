@@ -1,0 +1,55 @@
+"""A server keeps the memory that it takes again at once, and gives back that of large requests."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="these are settings of glibc")
+
+BEGIN = """
+import resource
+from pathlib import Path
+from cometmq.cli.servers.memory import settle_memory
+
+settle_memory()
+"""
+LOOKS = (
+    BEGIN
+    + """
+for _ in range(20):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    arrays = [bytearray(300_000) for _ in range(5)]
+    del arrays
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+)
+FRAMES = (
+    BEGIN
+    + """
+def resident_pages():
+    return int(Path("/proc/self/statm").read_text().split()[1])
+
+before = resident_pages()
+for megabytes in (4, 16, 16, 12):
+    pieces = [b"x" * 262_144 for _ in range(4 * megabytes)]
+    frame = b"".join(pieces)
+    del pieces, frame
+print(resident_pages() - before)
+"""
+)
+
+
+def result(program: str) -> int:
+    return int(subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout)
+
+
+def test_the_arrays_of_an_sql_filter_get_memory_that_is_there() -> None:
+    assert result(LOOKS) < 50  # pages got from the system; the arrays have 370
+
+
+def test_the_memory_of_large_frames_goes_back_to_the_system() -> None:
+    assert result(FRAMES) * 4096 < 6 << 20
