@@ -9,7 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.auth.model import AuthError
-from cometmq.auth.policies import EntryInfo, PolicyInfo, Resource, User, UserAccount, policy_infos, read_policies
+from cometmq.auth.policies import (
+    EntryInfo,
+    PolicyInfo,
+    Resource,
+    User,
+    UserAccount,
+    merge_policies,
+    policy_infos,
+    read_policies,
+    without_resource,
+)
 from cometmq.remoting.permissions import EVERY, Action, Kind, Need, on_group, on_topic
 
 PUB, SUB, GET = Action.PUB, Action.SUB, Action.GET
@@ -36,6 +46,8 @@ def allowed(of: UserAccount, need: Need) -> bool:
         ((entry("Topic:Ord*", "Deny"), entry("Topic:Orders")), True),
         ((entry("Topic:Orders", "Deny"), entry("Topic:Ord*")), False),
         ((entry("Topic:O*", "Deny"), entry("Topic:Ord*")), True),
+        ((entry("Topic:Orders"), entry("Topic:Orders", "Deny", "Pub")), False),
+        ((entry("Topic:Orders", "Deny", "Pub"), entry("Topic:Orders")), False),
         ((entry("Topic:O*"), entry("Topic:Ord*", "Deny")), False),
         ((entry("Topic:O*"), entry("Topic:*", "Deny")), True),
         ((entry("Topic:*"), entry("*", "Deny")), True),
@@ -86,7 +98,7 @@ def test_words_are_those_of_apache() -> None:
     assert refused.message.endswith("access Group:g from 10.0.0.7, the decision is deny.")
 
 
-names = st.text("ab*", min_size=1, max_size=4)
+names = st.from_regex(r"[ab]{0,3}\*|[ab]{1,4}", fullmatch=True)
 resources = st.one_of(
     st.just("*"),
     st.builds("{}:{}".format, st.sampled_from(["Topic", "Group", "topic", "GROUP"]), names),
@@ -100,7 +112,7 @@ entries = st.builds(
 def test_a_decision_depends_neither_on_the_order_of_entries_nor_on_storing_them(
     infos: list[EntryInfo], name: str, action: Action
 ) -> None:
-    distinct = list({str(Resource.parse(info.resource)): info for info in infos}.values())
+    distinct = list({str(Resource.parse(info.resource or "")): info for info in infos}.values())
     need = on_topic(name, action)
     account = user(*distinct)
     expected = allowed(account, need)
@@ -120,6 +132,10 @@ def test_a_decision_depends_neither_on_the_order_of_entries_nor_on_storing_them(
         (entry("Orders"), "is no resource"),
         (entry("Topic:"), "is no resource"),
         (entry("Table:T"), "is no resource"),
+        (entry("Topic:a*b"), "is no resource"),
+        (EntryInfo(None, ["Pub"], None, "Allow"), "The resource is null"),
+        (entry("Topic:T", "Allow", "Any"), "can not be Any"),
+        (entry("Topic:T", "Allow", "Pub", " "), "source ip is empty"),
         (entry("Topic:" + "x" * 300), "is no resource"),
         (entry("Topic:T", "Perhaps"), "decision is null or illegal"),
         (entry("Topic:T", "Allow", "Write"), "is no action"),
@@ -131,6 +147,20 @@ def test_a_decision_depends_neither_on_the_order_of_entries_nor_on_storing_them(
 def test_entries_that_are_not_valid_are_errors(info: EntryInfo, words: str) -> None:
     with pytest.raises(AuthError, match=words):
         read_policies([PolicyInfo("Custom", [info])])
+
+
+def test_the_first_entries_of_a_kind_all_stay_and_later_ones_replace_the_first_with_their_resource() -> None:
+    first = read_policies([PolicyInfo("Custom", [entry("Topic:T"), entry("Topic:T", "Deny", "Pub")])])
+    more = read_policies([PolicyInfo(None, [entry("Topic:T", "Allow", "Sub"), entry("Group:g")])])
+    merged = merge_policies(first, more)
+    assert [(str(one.resource), one.named_actions) for one in merged["Custom"]] == [
+        ("Topic:T", ("Sub",)),
+        ("Topic:T", ("Pub",)),
+        ("Group:g", ("All",)),
+    ]
+    left = without_resource(merged, "Custom", Resource.parse("Topic:T"))
+    assert [str(one.resource) for one in left["Custom"]] == ["Group:g"]
+    assert without_resource(left, "Custom", Resource.parse("Group:g")) == {}
 
 
 @pytest.mark.parametrize("infos", [[], [PolicyInfo("Custom", [])], [PolicyInfo("Other", [entry("*")])]])

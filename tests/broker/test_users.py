@@ -138,6 +138,15 @@ async def test_who_may_change_the_cluster_makes_no_super_users(wire: Wire) -> No
     assert (await ask(wire, ROOT, RequestCode.AUTH_LIST_USER, ListUsersRequestHeader())).code == 0
 
 
+async def test_a_resource_that_is_none_deletes_nothing(wire: Wire) -> None:
+    await create_user(wire, ROOT, "alice", "secret-of-alice")
+    await put_acl(wire, ROOT, "alice", ("Topic:Orders", "Pub", "Allow"))
+    answer = await ask(wire, ROOT, RequestCode.AUTH_DELETE_ACL, DeleteAclRequestHeader("User:alice", None, "Orders"))
+    assert "'Orders' is no resource" in (answer.remark or "")
+    shown = await ask(wire, ROOT, RequestCode.AUTH_GET_ACL, GetAclRequestHeader("User:alice"))
+    assert "Topic:Orders" in shown.body.decode()
+
+
 @pytest.mark.parametrize(
     "body", [b"", b"{", b"[]", b'{"policies":[]}', b'{"policies":[{"entries":[{}]}]}', b"x" * 300_000]
 )

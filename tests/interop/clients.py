@@ -225,11 +225,16 @@ class Client:
 
     def mqadmin(self, namesrv: str, *words: str, **more: Any) -> str:
         """One command of RocketMQ's mqadmin (Java); what it printed, MqAdminFailedError if there was an exception."""
+        text, errors = self.mqadmin_output(namesrv, *words, **more)
+        if "Exception" in text + errors:
+            raise MqAdminFailedError(text + errors)
+        return text
+
+    def mqadmin_output(self, namesrv: str, *words: str, **more: Any) -> tuple[str, str]:
+        """What one command of RocketMQ's mqadmin (Java) printed, and its errors."""
         running = self._runner.start(["mqadmin", *options(more), "--", *words, "-n", namesrv])
         (output,) = [event for event in running.wait(PATIENCE_S) if event["event"] == "output"]
-        if "Exception" in output["text"] + output["errors"]:
-            raise MqAdminFailedError(output["text"] + output["errors"])
-        return str(output["text"])
+        return output["text"], output["errors"]
 
     def close(self) -> None:
         """End everything that still runs."""

@@ -55,7 +55,7 @@ FILES: dict[str, str] = {}
 """Keys that all brokers have: none in benchmarks; ``tests/conftest.py`` sets the small files of tests."""
 APACHE_PATIENCE = {"osPageCacheBusyTimeOutMills": "20000", "waitTimeMillsInSendQueue": "20000"}
 
-LOGBACK = """<configuration><appender name="FILE" class="ch.qos.logback.core.FileAppender"><file>{file}</file>
+LOGBACK = """<configuration><appender name="FILE" class="{package}ch.qos.logback.core.FileAppender"><file>{file}</file>
 <encoder><pattern>%d %p %t %m%n</pattern></encoder></appender>
 <root level="INFO"><appender-ref ref="FILE"/></root></configuration>
 """
@@ -68,12 +68,14 @@ class System(Enum):
     """Apache RocketMQ 4.9, which CometMQ follows."""
     APACHE5 = "apache5"
     """Apache RocketMQ 5, for what 4.9 does not have."""
+    APACHE55 = "apache55"
+    """Apache RocketMQ 5.5, for what 5.1 does not have: ACL 2.0."""
     COMETMQ = "cometmq"
 
     @property
     def apache_version(self) -> str | None:
         """The version of Apache's servers."""
-        return {System.APACHE: "4.9.7", System.APACHE5: "5.1.4"}.get(self)
+        return {System.APACHE: "4.9.7", System.APACHE5: "5.1.4", System.APACHE55: "5.5.0"}.get(self)
 
 
 BOTH = (System.APACHE, System.COMETMQ)
@@ -280,7 +282,8 @@ def _apache(
     home = directory / "home"
     (home / "conf").mkdir(parents=True, exist_ok=True)
     logback = home / "conf" / f"logback_{name}.xml"  # where 4.9 looks; 5 is told
-    logback.write_text(LOGBACK.format(file=directory / f"{name}.log"))
+    shaded = "org.apache.rocketmq.logging." if version >= "5.5" else ""
+    logback.write_text(LOGBACK.format(file=directory / f"{name}.log", package=shaded))
     options = [*java_options, *JAVA_OPTIONS, f"-Duser.home={home}", f"-Drmq.logback.configurationFile={logback}"]
     if set(SMALL_JAVA) <= set(java_options) and not any(option.startswith(WRITE_CLASSES) for option in java_options):
         options += [f"-XX:SharedArchiveFile={_classes(version) / name}.jsa", *QUIET_CLASSES]

@@ -29,6 +29,8 @@ DENY: Final = "Deny"
 CUSTOM: Final = "Custom"
 DEFAULT: Final = "Default"
 ALL_ACTIONS: Final = "All"
+_ANY_ACTION: Final = "any"
+"""What requests may need, but no entry may give."""
 USER: Final = "User:"
 
 _KINDS: Final = {kind.value.lower(): kind for kind in Kind}
@@ -67,9 +69,10 @@ class Resource:
             return cls(None, Pattern.ANY)
         kind, colon, name = text.partition(":")
         found = _KINDS.get(kind.lower())
-        if found is None or not colon or not name or len(name) > MAX_NAME_CHARS:
+        if found is None or not colon or not name or len(name) > MAX_NAME_CHARS or EVERY in name[:-1]:
             raise AuthError(
-                f"{text[:100]!r} is no resource", next_step="write for example Topic:Orders, Group:billing*, Cluster:*"
+                f"The resource is null. {text[:100]!r} is no resource",
+                next_step="write for example Topic:Orders, Group:billing*, Cluster:*",
             )
         if name == EVERY:
             return cls(found, Pattern.ANY)
@@ -100,11 +103,11 @@ class Resource:
         return name == self.name if self.pattern is Pattern.LITERAL else name.startswith(self.name)
 
 
-class EntryInfo(msgspec.Struct, rename="camel"):
+class EntryInfo(msgspec.Struct, rename="camel", omit_defaults=True):
     """An entry of a policy, as requests and files have it."""
 
-    resource: str
-    actions: list[str] = []
+    resource: str | None = None
+    actions: list[str] | None = None
     source_ips: list[str] | None = None
     decision: str | None = None
 
@@ -128,40 +131,42 @@ class Entry:
     """An entry of a policy, ready to be asked."""
 
     resource: Resource
-    actions: frozenset[Action]
-    networks: tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]
-    """Source addresses; none means all."""
+    named_actions: tuple[str, ...]
+    """The actions as they were given; ``All`` is one of them."""
+    sources: tuple[str, ...]
+    """Source addresses and networks as they were given; none means all."""
     allows: bool
+    actions: frozenset[Action] = field(repr=False)
+    networks: tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...] = field(repr=False)
 
     @classmethod
     def read(cls, info: EntryInfo) -> Entry:
-        """Check an entry.
+        """Check an entry, in the order and words of Apache (``AuthorizationMetadataManagerImpl.validate``).
 
         :raises AuthError: it is not valid.
         """
+        if not info.resource or info.resource.isspace():
+            raise AuthError("The resource is null.")
+        resource = Resource.parse(info.resource)
         if not info.actions:
             raise AuthError("The actions is empty.")
-        actions: set[Action] = set()
-        for name in info.actions:
-            if name.lower() == ALL_ACTIONS.lower():
-                actions.update(Action)
-            elif name.lower() in _ACTIONS:
-                actions.add(_ACTIONS[name.lower()])
-            else:
-                raise AuthError(f"{name[:100]!r} is no action", next_step=f"use {', '.join(_names())} or All")
-        decision = (info.decision or "").lower()
-        if decision not in (ALLOW.lower(), DENY.lower()):
-            raise AuthError("The decision is null or illegal.", next_step="use Allow or Deny")
-        sources = info.source_ips or []
+        names = tuple(dict.fromkeys(map(_action_name, info.actions)))
+        sources = tuple(info.source_ips or ())
         if len(sources) > MAX_SOURCE_IPS:
             raise AuthError(f"more than {MAX_SOURCE_IPS} source addresses in one entry")
+        if not all(map(str.strip, sources)):
+            raise AuthError("The source ip is empty.")
         try:
             networks = tuple(ipaddress.ip_network(source, strict=False) for source in sources)
         except ValueError:
             raise AuthError(
                 "The source ip is invalid.", next_step="use addresses or networks such as 10.0.0.0/8"
             ) from None
-        return cls(Resource.parse(info.resource), frozenset(actions), networks, decision == ALLOW.lower())
+        decision = (info.decision or "").lower()
+        if decision not in (ALLOW.lower(), DENY.lower()):
+            raise AuthError("The decision is null or illegal.", next_step="use Allow or Deny")
+        actions = frozenset(Action) if ALL_ACTIONS in names else frozenset(map(Action, names))
+        return cls(resource, names, sources, decision == ALLOW.lower(), actions, networks)
 
     def matches(self, kind: Kind, name: str, actions: Iterable[Action], address: Any) -> bool:
         """Tell whether the entry is about a request."""
@@ -173,44 +178,71 @@ class Entry:
 
     def info(self) -> EntryInfo:
         """The entry as answers and files have it."""
-        actions = [ALL_ACTIONS] if self.actions == frozenset(Action) else [a.value for a in Action if a in self.actions]
-        sources = [
-            str(network.network_address) if network.num_addresses == 1 else str(network) for network in self.networks
-        ]
-        return EntryInfo(str(self.resource), actions, sources, ALLOW if self.allows else DENY)
+        sources = list(self.sources) or None
+        return EntryInfo(str(self.resource), list(self.named_actions), sources, ALLOW if self.allows else DENY)
 
 
-def _names() -> list[str]:
-    return [action.value for action in Action]
+def _action_name(text: str) -> str:
+    name = text.lower()
+    if name == ALL_ACTIONS.lower():
+        return ALL_ACTIONS
+    if name == _ANY_ACTION:
+        raise AuthError("The actions can not be Any.", next_step=f"use {ALL_ACTIONS}")
+    if name not in _ACTIONS:
+        names = ", ".join(action.value for action in Action)
+        raise AuthError(f"{text[:100]!r} is no action", next_step=f"use {names} or {ALL_ACTIONS}")
+    return _ACTIONS[name].value
 
 
-Policies = Mapping[str, Mapping[Resource, Entry]]
-"""Kind of policy → its entries by their resource."""
+Policies = Mapping[str, tuple[Entry, ...]]
+"""Kind of policy → its entries; several may have one resource."""
 
 
-def read_policies(infos: Sequence[PolicyInfo]) -> dict[str, dict[Resource, Entry]]:
-    """Check policies; of two entries with one resource the later counts.
+def read_policies(infos: Sequence[PolicyInfo]) -> Policies:
+    """Check policies; those without entries do not count.
 
-    :raises AuthError: one is not valid.
+    :raises AuthError: one is not valid, or none is left.
     """
-    found: dict[str, dict[Resource, Entry]] = {}
+    found: dict[str, tuple[Entry, ...]] = {}
     for info in infos:
         kind = (info.policy_type or CUSTOM).capitalize()
         if kind not in (CUSTOM, DEFAULT):
             raise AuthError(f"{kind[:100]!r} is no type of policy", next_step=f"use {CUSTOM} or {DEFAULT}")
-        if not info.entries:
-            raise AuthError("The policy entries is empty.")
-        for one in info.entries:
-            entry = Entry.read(one)
-            found.setdefault(kind, {})[entry.resource] = entry
+        if info.entries:
+            found[kind] = (*found.get(kind, ()), *map(Entry.read, info.entries))
     if not found:
         raise AuthError("The policies is empty.")
     return found
 
 
+def merge_policies(old: Policies, new: Policies) -> Policies:
+    """Add entries: one replaces the first of its kind with its resource (``Acl.updatePolicy``).
+
+    The first entries of a kind all stay, also several of one resource.
+    """
+    merged = dict(old)
+    for kind, entries in new.items():
+        if kind not in old:
+            merged[kind] = entries
+            continue
+        known = list(old[kind])
+        for entry in entries:
+            at = next((at for at, one in enumerate(known) if one.resource == entry.resource), len(known))
+            known[at : at + 1] = [entry]
+        merged[kind] = tuple(known)
+    return merged
+
+
+def without_resource(policies: Policies, kind: str, resource: Resource) -> Policies:
+    """Remove the entries of a kind that have a resource."""
+    left = tuple(entry for entry in policies.get(kind, ()) if entry.resource != resource)
+    others = {one: entries for one, entries in policies.items() if one != kind}
+    return others | {kind: left} if left else others
+
+
 def policy_infos(policies: Policies) -> list[PolicyInfo]:
     """Policies as answers and files have them."""
-    return [PolicyInfo(kind, [entry.info() for entry in entries.values()]) for kind, entries in policies.items()]
+    return [PolicyInfo(kind, [entry.info() for entry in entries]) for kind, entries in policies.items()]
 
 
 @dataclass(frozen=True)
@@ -229,7 +261,7 @@ class User:
         for kind in (CUSTOM, DEFAULT):
             matching = [
                 entry
-                for entry in self.policies.get(kind, {}).values()
+                for entry in self.policies.get(kind, ())
                 if entry.matches(need.kind, name, need.owner_actions, address)
             ]
             if matching:

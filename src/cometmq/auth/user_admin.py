@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -27,12 +27,14 @@ from cometmq.remoting.admin_headers import (
 )
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.permissions import CALLER, Action, needs_cluster
-from cometmq.remoting.processors import Request, Response, answers
+from cometmq.remoting.processors import Request, Response, RpcRejectedError, answers
 from cometmq.remoting.server_connection import ServerConnection
 
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+_KIND_OF_SUBJECT: Final = USER.removesuffix(":").lower()
 
 
 class UserInfo(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -51,12 +53,20 @@ class UserAdmin:
         self._table = table
         self._lock = asyncio.Lock()
 
-    async def _change(self, connection: ServerConnection, what: str, work: Callable[[], None]) -> Response:
+    async def _change(self, connection: ServerConnection, name: str, what: str, work: Callable[[], None]) -> Response:
+        """Change something of a user; only a super user changes a super user.
+
+        :raises RpcRejectedError: it is not possible or not permitted.
+        """
+        by_super = _by_super()
         async with self._lock:
             try:
+                user = self._table.users.get(name)
+                if user is not None and user.kind == SUPER and not by_super:
+                    raise AuthError("The super user can only be update by super user")
                 await asyncio.to_thread(work)
             except AuthError as error:
-                return Response(ResponseCode.NO_PERMISSION, remark=str(error))
+                raise RpcRejectedError(ResponseCode.NO_PERMISSION, str(error)) from error
         _log.info("%s: %s", connection.remote_address, what)
         return Response()
 
@@ -71,16 +81,10 @@ class UserAdmin:
         self, connection: ServerConnection, request: Request[CreateUserRequestHeader], body: bytes
     ) -> Response:
         """Make a user; only a super user makes a super user."""
-        name = request.header.username
-        if not name:
-            return _blank()
-        info = _decoded(body, UserInfo)
-        if info is None:
-            return _unreadable()
-        if _is_super(info.user_type) and not _by_super():
-            return Response(ResponseCode.SYSTEM_ERROR, remark="The super user can only be create by super user")
+        name, info = _named(request.header.username), _user_info(body, "create")
         return await self._change(
             connection,
+            name,
             f"the user {name} is made",
             lambda: self._table.create(name, info.password or "", info.user_type, info.user_status),
         )
@@ -90,16 +94,10 @@ class UserAdmin:
         self, connection: ServerConnection, request: Request[UpdateUserRequestHeader], body: bytes
     ) -> Response:
         """Change the password, type or status of a user."""
-        name = request.header.username
-        if not name:
-            return _blank()
-        info = _decoded(body, UserInfo)
-        if info is None:
-            return _unreadable()
-        if (_is_super(info.user_type) or self._is_super_user(name)) and not _by_super():
-            return Response(ResponseCode.SYSTEM_ERROR, remark="The super user can only be update by super user")
+        name, info = _named(request.header.username), _user_info(body, "update")
         return await self._change(
             connection,
+            name,
             f"the user {name} is changed",
             lambda: self._table.update(name, info.password, info.user_type, info.user_status),
         )
@@ -110,18 +108,12 @@ class UserAdmin:
     ) -> Response:
         """Delete a user with their policies."""
         name = request.header.username
-        if not name:
-            return _blank()
-        if self._is_super_user(name) and not _by_super():
-            return Response(ResponseCode.NO_PERMISSION, remark="The super user can only be update by super user")
-        return await self._change(connection, f"the user {name} is deleted", lambda: self._table.delete(name))
+        return await self._change(connection, name, f"the user {name} is deleted", lambda: self._table.delete(name))
 
     @answers(RequestCode.AUTH_GET_USER, header=GetUserRequestHeader, permission=needs_cluster(Action.GET))
     def get_user(self, _connection: ServerConnection, request: Request[GetUserRequestHeader], _body: bytes) -> Response:
         """Give a user, without the password; no body if there is none."""
-        if not request.header.username:
-            return _blank()
-        user = self._table.users.get(request.header.username)
+        user = self._table.users.get(_named(request.header.username.strip()))
         return Response(body=b"" if user is None else msgspec.json.encode(_shown(user)))
 
     @answers(RequestCode.AUTH_LIST_USER, header=ListUsersRequestHeader, permission=needs_cluster(Action.GET))
@@ -150,15 +142,11 @@ class UserAdmin:
         """Add entries to the policies of a user; an entry replaces the one with its resource."""
         info = _decoded(body, AclInfo)
         if info is None or not info.policies:
-            return Response(ResponseCode.SYSTEM_ERROR, remark="The body of acl is null")
-        name = _user_of(info.subject or request.header.subject)
-        if name is None:
-            return _no_subject()
-        if self._is_super_user(name) and not _by_super():
-            return Response(ResponseCode.NO_PERMISSION, remark="The super user can only be update by super user")
+            raise RpcRejectedError(ResponseCode.SYSTEM_ERROR, "The body of acl is null")
+        name = _user_of(info.subject, request.header.subject)
         policies = info.policies
         return await self._change(
-            connection, f"policies of {name} are changed", lambda: self._table.put_policies(name, policies)
+            connection, name, f"policies of {name} are changed", lambda: self._table.put_policies(name, policies)
         )
 
     @answers(RequestCode.AUTH_DELETE_ACL, header=DeleteAclRequestHeader, permission=needs_cluster(Action.UPDATE))
@@ -168,10 +156,9 @@ class UserAdmin:
         """Delete the entry of a resource, or all policies of a user."""
         header = request.header
         name = _user_of(header.subject)
-        if name is None:
-            return _no_subject()
         return await self._change(
             connection,
+            name,
             f"policies of {name} are deleted",
             lambda: self._table.delete_policies(name, header.policy_type, header.resource),
         )
@@ -179,10 +166,9 @@ class UserAdmin:
     @answers(RequestCode.AUTH_GET_ACL, header=GetAclRequestHeader, permission=needs_cluster(Action.GET))
     def get_acl(self, _connection: ServerConnection, request: Request[GetAclRequestHeader], _body: bytes) -> Response:
         """Give the policies of a user."""
-        name = _user_of(request.header.subject)
-        user = None if name is None else self._table.users.get(name)
+        user = self._table.users.get(_user_of(request.header.subject))
         if user is None:
-            return Response(ResponseCode.NO_PERMISSION, remark="The subject is not exist.")
+            raise RpcRejectedError(ResponseCode.NO_PERMISSION, "The subject is not exist.")
         return Response(body=msgspec.json.encode(_acl(user)) if user.policies else b"")
 
     @answers(RequestCode.AUTH_LIST_ACL, header=ListAclsRequestHeader, permission=needs_cluster(Action.GET))
@@ -197,24 +183,16 @@ class UserAdmin:
                 continue
             info = _acl(user)
             for policy in info.policies or ():
-                policy.entries = [entry for entry in policy.entries or () if resource in entry.resource]
+                policy.entries = [entry for entry in policy.entries or () if resource in (entry.resource or "")]
             info.policies = [policy for policy in info.policies or () if policy.entries]
             if info.policies:
                 found.append(info)
         return Response(body=msgspec.json.encode(found) if found else b"")
 
-    def _is_super_user(self, name: str) -> bool:
-        user = self._table.users.get(name)
-        return user is not None and user.kind == SUPER
-
 
 def _by_super() -> bool:
     caller = CALLER.get()
     return caller is None or caller.is_super
-
-
-def _is_super(kind: str | None) -> bool:
-    return (kind or "").lower() == SUPER.lower()
 
 
 def _decoded(body: bytes, kind: type[T]) -> T | None:
@@ -226,9 +204,28 @@ def _decoded(body: bytes, kind: type[T]) -> T | None:
         return None
 
 
-def _user_of(subject: str | None) -> str | None:
-    kind, colon, name = (subject or "").partition(":")
-    return name if colon and name and kind.lower() == "user" else None
+def _named(username: str) -> str:
+    if not username:
+        raise RpcRejectedError(ResponseCode.INVALID_PARAMETER, "The username is blank")
+    return username
+
+
+def _user_info(body: bytes, change: str) -> UserInfo:
+    info = _decoded(body, UserInfo)
+    if info is None:
+        raise RpcRejectedError(ResponseCode.INVALID_PARAMETER, "the body is no JSON of a user, or too long")
+    if (info.user_type or "").lower() == SUPER.lower() and not _by_super():
+        raise RpcRejectedError(ResponseCode.SYSTEM_ERROR, f"The super user can only be {change} by super user")
+    return info
+
+
+def _user_of(*subjects: str | None) -> str:
+    """The user of the first subject that names one."""
+    for subject in subjects:
+        kind, _, name = (subject or "").partition(":")
+        if kind.lower() == _KIND_OF_SUBJECT:
+            return name
+    raise RpcRejectedError(ResponseCode.NO_PERMISSION, "The subject is null. (write User:NAME)")
 
 
 def _shown(user: User) -> UserInfo:
@@ -237,15 +234,3 @@ def _shown(user: User) -> UserInfo:
 
 def _acl(user: User) -> AclInfo:
     return AclInfo(USER + user.name, policy_infos(user.policies))
-
-
-def _blank() -> Response:
-    return Response(ResponseCode.INVALID_PARAMETER, remark="The username is blank")
-
-
-def _no_subject() -> Response:
-    return Response(ResponseCode.INVALID_PARAMETER, remark="the subject is User:NAME")
-
-
-def _unreadable() -> Response:
-    return Response(ResponseCode.INVALID_PARAMETER, remark="the body is no JSON of a user, or too long")

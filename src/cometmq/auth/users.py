@@ -20,6 +20,7 @@ import msgspec
 
 from cometmq.auth.model import AuthError
 from cometmq.auth.policies import (
+    CUSTOM,
     DISABLE,
     ENABLE,
     MAX_ENTRIES,
@@ -32,8 +33,10 @@ from cometmq.auth.policies import (
     PolicyInfo,
     Resource,
     User,
+    merge_policies,
     policy_infos,
     read_policies,
+    without_resource,
 )
 from cometmq.durable import replace_file
 from cometmq.errors import reason_of
@@ -144,6 +147,7 @@ class UserTable:
 
         :raises AuthError: there is none, or something is not valid.
         """
+        _check_name(name)
         user = self._known(name, "The user is not exist")
         if password and password.strip():
             _check(name, password)
@@ -157,20 +161,20 @@ class UserTable:
     def delete(self, name: str) -> None:
         """Delete a user with their policies, if there is one.
 
-        :raises AuthError: the file cannot be written.
+        :raises AuthError: the name is blank, or the file cannot be written.
         """
+        _check_name(name)
         if name in self.users:
             self._save({key: user for key, user in self.users.items() if key != name})
 
     def put_policies(self, name: str, infos: list[PolicyInfo]) -> None:
-        """Add entries to a user's policies; an entry replaces the one with its resource.
+        """Add entries to a user's policies; see :func:`~cometmq.auth.policies.merge_policies`.
 
         :raises AuthError: there is no such user, or an entry is not valid.
         """
+        new = read_policies(infos)
         user = self._known(name, f"The subject of {USER}{name} is not exist.")
-        merged = {kind: dict(entries) for kind, entries in user.policies.items()}
-        for kind, entries in read_policies(infos).items():
-            merged.setdefault(kind, {}).update(entries)
+        merged = merge_policies(user.policies, new)
         if sum(map(len, merged.values())) > MAX_ENTRIES:
             raise AuthError(f"more than {MAX_ENTRIES:,} entries of one user")
         self._put(replace(user, policies=merged))
@@ -185,12 +189,8 @@ class UserTable:
             raise AuthError("The acl is not exist.")
         policies: Policies = {}
         if resource:
-            gone, of = Resource.parse(resource), (kind or "Custom").capitalize()
-            policies = {
-                key: {one: entry for one, entry in entries.items() if key != of or one != gone}
-                for key, entries in user.policies.items()
-            }
-        self._put(replace(user, policies={key: entries for key, entries in policies.items() if entries}))
+            policies = without_resource(user.policies, (kind or CUSTOM).capitalize(), Resource.parse(resource))
+        self._put(replace(user, policies=policies))
 
     def _known(self, name: str, words: str) -> User:
         user = self.users.get(name)
@@ -270,9 +270,13 @@ class UserTable:
             self.version += 1
 
 
-def _check(name: str, password: str) -> None:
+def _check_name(name: str) -> None:
     if not name.strip():
         raise AuthError("username can not be blank")
+
+
+def _check(name: str, password: str) -> None:
+    _check_name(name)
     if not password.strip():
         raise AuthError("password can not be blank")
     if len(name) > MAX_NAME_CHARS or len(password) > MAX_PASSWORD_CHARS:

@@ -87,7 +87,7 @@ class Response(msgspec.Struct):
 
 
 class RpcRejectedError(Exception):
-    """A request is answered with an error code and words; a hook's ``before`` refuses by it too."""
+    """A request is answered with an error code and words; handlers and a hook's ``before`` refuse by it."""
 
     def __init__(self, code: int, remark: str) -> None:
         super().__init__(remark)
@@ -110,8 +110,10 @@ class RpcHook:
 
 
 Handler = Callable[[Any, Request[Any], bytes], Response | None]
-"""Answers a request of a connection, given its body; ``None`` when it calls ``connection.respond`` later, or never for
-a oneway request."""
+"""Answers a request of a connection, given its body, or refuses it by :class:`RpcRejectedError`.
+
+``None`` when it calls ``connection.respond`` later, or never for a oneway request.
+"""
 AsyncHandler = Callable[[Any, Request[Any], bytes], Awaitable[Response]]
 """A handler of rare requests: an ``async def`` that runs in a task and returns the answer."""
 
@@ -290,6 +292,8 @@ class ProcessorTable:
 async def _answer(handler: AsyncHandler, connection: Any, request: Request[Any], body: bytes) -> None:
     try:
         response = await handler(connection, request, body)
+    except RpcRejectedError as rejected:
+        response = rejected.response()
     except Exception as error:
         response = failed(connection.remote_address, request, error)
     connection.respond(request, response)

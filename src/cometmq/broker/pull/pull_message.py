@@ -72,10 +72,7 @@ class PullMessageProcessor:
     def pull(self, connection: ServerConnection, request: Request[Any], _body: bytes) -> Response | None:
         """Answer with messages, or hold the request until there are some."""
         header: PullMessageRequestHeader = request.header
-        try:
-            wanted = self._check(connection, header)
-        except RefusedError as refused:
-            return refused.response()
+        wanted = self._check(connection, header)
         config = self._live.current
         if header.sys_flag & PULL_COMMIT and config.broker_role != SLAVE:
             self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)

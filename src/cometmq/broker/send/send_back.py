@@ -58,17 +58,14 @@ class SendBackProcessor:
     def send_back(self, connection: ServerConnection, request: Request[Any], _body: bytes) -> Response | None:
         """Store a failed message once more, for a retry or as a dead letter; answered once it is stored."""
         header: ConsumerSendMsgBackRequestHeader = request.header
-        try:
-            topic = self._retry_topic(connection, header)
-            if topic is None:
-                return Response()
-            record = self._record(header.offset)
-            failed_topic = record.properties.get(RETRY_TOPIC, record.topic)
-            message = self._message(record, topic, header, request.version)
-            answer = OneAnswer(connection, request)
-            self._turn.put_inner(message, partial(self._stored, answer, request, failed_topic), late=answer.late)
-        except RefusedError as refused:
-            return refused.response()
+        topic = self._retry_topic(connection, header)
+        if topic is None:
+            return Response()
+        record = self._record(header.offset)
+        failed_topic = record.properties.get(RETRY_TOPIC, record.topic)
+        message = self._message(record, topic, header, request.version)
+        answer = OneAnswer(connection, request)
+        self._turn.put_inner(message, partial(self._stored, answer, request, failed_topic), late=answer.late)
         return None
 
     def _stored(

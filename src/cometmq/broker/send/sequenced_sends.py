@@ -66,10 +66,7 @@ class SequencedSends:
                 ResponseCode.INVALID_PARAMETER,
                 remark=f"{header.producer!r} is no name of a producer, or batch {header.batch} is negative",
             )
-        try:
-            state = self._sequences.table().open(header.producer, header.batch)
-        except RefusedError as refused:
-            return refused.response()
+        state = self._sequences.table().open(header.producer, header.batch)
         lanes = {
             name: ProducerLane(lane.next, None if lane.crc == UNKNOWN_CRC else lane.crc, lane.note)
             for name, lane in state.lanes.items()

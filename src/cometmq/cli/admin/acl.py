@@ -225,7 +225,7 @@ def _rows(info: AclInfo) -> list[dict[str, Any]]:
             "user": (info.subject or "").removeprefix("User:"),
             "policy": policy.policy_type,
             "resource": entry.resource,
-            "actions": ", ".join(entry.actions),
+            "actions": ", ".join(entry.actions or ()),
             "from": ", ".join(entry.source_ips or ()),
             "decision": entry.decision,
         }
