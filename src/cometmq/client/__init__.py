@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from cometmq.client.consumer.config import ConsumeFromWhere, LitePullConfig, MessageModel, PushConfig
     from cometmq.client.consumer.listener import ConsumeResult, Retry, Rollback, Suspend
     from cometmq.client.consumer.lite_pull_consumer import LitePullConsumer
+    from cometmq.client.consumer.message_stream import Batch, ReceivedMessage
     from cometmq.client.consumer.pull_consumer import PullConsumer
     from cometmq.client.consumer.pulling import PullResult, PullStatus, RawPull
     from cometmq.client.consumer.push_consumer import PushConsumer
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
         ClientError,
         ClientStateError,
         DelayNotSupportedError,
+        DeserializationError,
         ForkedError,
         IllegalMessageError,
         MasterNotFoundError,
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
         RequestTimeoutError,
         RouteNotFoundError,
         SendFailedError,
+        SerializationError,
     )
     from cometmq.client.hooks import (
         CheckForbiddenContext,
@@ -59,6 +62,7 @@ if TYPE_CHECKING:
     from cometmq.client.send.config import ProducerConfig, TransactionConfig
     from cometmq.client.send.selection import by_sharding_key
     from cometmq.client.send_result import PartlySentError, SendResult, SendStatus
+    from cometmq.client.serialization import from_json, to_json
     from cometmq.message.ids import RecallHandleError
     from cometmq.message.message import Message, MessageExt
     from cometmq.remoting.bodies import MessageQueue
@@ -70,6 +74,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AccessDeniedError",
     "Admin",
+    "Batch",
     "BrokerError",
     "CheckForbiddenContext",
     "CheckForbiddenHook",
@@ -86,6 +91,7 @@ __all__ = [
     "ConsumeReturnType",
     "Credentials",
     "DelayNotSupportedError",
+    "DeserializationError",
     "EndTransactionContext",
     "EndTransactionHook",
     "ForkedError",
@@ -108,6 +114,7 @@ __all__ = [
     "QueueProgress",
     "RawPull",
     "RecallHandleError",
+    "ReceivedMessage",
     "RemotingClosedError",
     "RemotingConnectError",
     "RemotingError",
@@ -126,6 +133,7 @@ __all__ = [
     "SendMessageHook",
     "SendResult",
     "SendStatus",
+    "SerializationError",
     "Suspend",
     "Tls",
     "TlsError",
@@ -134,6 +142,8 @@ __all__ = [
     "TransactionSendResult",
     "TransactionState",
     "by_sharding_key",
+    "from_json",
+    "to_json",
 ]
 
 _MODULES: Final = (
@@ -141,6 +151,7 @@ _MODULES: Final = (
     "cometmq.client.consumer.config",
     "cometmq.client.consumer.listener",
     "cometmq.client.consumer.lite_pull_consumer",
+    "cometmq.client.consumer.message_stream",
     "cometmq.client.consumer.pull_consumer",
     "cometmq.client.consumer.pulling",
     "cometmq.client.consumer.push_consumer",
@@ -152,6 +163,7 @@ _MODULES: Final = (
     "cometmq.client.send.config",
     "cometmq.client.send_result",
     "cometmq.client.send.selection",
+    "cometmq.client.serialization",
     "cometmq.message.ids",
     "cometmq.message.message",
     "cometmq.remoting.bodies",

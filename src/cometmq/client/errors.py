@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from cometmq.errors import CometMQError
@@ -23,6 +24,7 @@ __all__ = [
     "ClientError",
     "ClientStateError",
     "DelayNotSupportedError",
+    "DeserializationError",
     "ForkedError",
     "IllegalMessageError",
     "MasterNotFoundError",
@@ -35,6 +37,7 @@ __all__ = [
     "RequestTimeoutError",
     "RouteNotFoundError",
     "SendFailedError",
+    "SerializationError",
 ]
 
 REQUEST_TIMEOUT: Final = 10_006
@@ -142,6 +145,30 @@ class IllegalMessageError(ClientError):
 
     def __init__(self, message: str, next_step: str | None = None) -> None:
         super().__init__(message, code=int(ResponseCode.MESSAGE_ILLEGAL), next_step=next_step)
+
+
+class SerializationError(IllegalMessageError):
+    """The producer's serializer did not make bytes of a message's value; it was not sent."""
+
+    def __init__(self, topic: str, keys: Sequence[str], value: object, reason: str) -> None:
+        key = keys if isinstance(keys, str) else " ".join(keys)
+        super().__init__(
+            f"the value for topic {topic} (key {key or 'none'}), of type {type(value).__name__}, is not serialized: "
+            f"{reason}",
+            "give the producer a serializer for this type, or the message a body of bytes",
+        )
+        self.topic = topic
+
+
+class DeserializationError(ClientError):
+    """The consumer's deserializer did not read the body of a message; ``place`` names the message."""
+
+    def __init__(self, place: str, reason: str) -> None:
+        super().__init__(
+            f"the body of {place} cannot be decoded: {reason}",
+            next_step="`cometmq message get` shows the body; `cometmq dlq` has it after its last attempt",
+        )
+        self.place = place
 
 
 class DelayNotSupportedError(ClientError):

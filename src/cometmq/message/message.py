@@ -5,10 +5,11 @@ from __future__ import annotations
 import datetime
 import struct
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
+from cometmq.errors import CometMQError
 from cometmq.limits import MAX_DECOMPRESSED_BYTES
 from cometmq.message import properties as names
 from cometmq.message.compression import decompress
@@ -31,17 +32,19 @@ _UNUSUAL: Final = COMPRESSED | BORNHOST_V6 | STOREHOST_V6
 class Message(msgspec.Struct):
     """One message to send.
 
+    Give either ``body`` or ``value``, of which the producer's serializer makes the body when the message is sent.
     ``tags`` is one tag, which consumers filter by; ``keys`` are what the message can be found by later;
     ``properties`` are the user's own and may not use RocketMQ's reserved names. ``delay_level`` 0 means
     now; ``delay``, by the broker's clock, or ``deliver_at``, with a time zone, keep the message until any
     time, to the millisecond, at brokers of CometMQ or RocketMQ 5. With ``wait_store_msg_ok`` false the
     broker answers before flush and replication.
 
-    :raises ValueError: more than one of ``delay_level``, ``delay`` and ``deliver_at``, or no time zone.
+    :raises ValueError: more than one of ``delay_level``, ``delay`` and ``deliver_at``, or no time zone; both ``body``
+        and ``value``.
     """
 
     topic: str
-    body: bytes
+    body: bytes = b""
     tags: str | None = None
     keys: Sequence[str] = ()
     properties: dict[str, str] = {}
@@ -50,8 +53,11 @@ class Message(msgspec.Struct):
     wait_store_msg_ok: bool = True
     delay: datetime.timedelta | None = None
     deliver_at: datetime.datetime | None = None
+    value: Any = msgspec.UNSET
 
     def __post_init__(self) -> None:
+        if self.value is not msgspec.UNSET and self.body:
+            raise ValueError("the message has a body and a value: give it the one that you mean")
         if self.delay is not None or self.deliver_at is not None:
             self.check_delay()
 
@@ -202,6 +208,17 @@ class MessageExt:
         return decompress(self.stored_body, flags, MAX_DECOMPRESSED_BYTES)
 
     @property
+    def value(self) -> Any:
+        """The body as the consumer's deserializer reads it.
+
+        :raises CometMQError: the consumer has no deserializer, or it failed.
+        """
+        raise CometMQError(
+            f"message {self.msg_id} of topic {self.topic} has no value, since its consumer has no deserializer",
+            next_step="make the consumer with deserializer=…, or use body",
+        )
+
+    @property
     def stored_body(self) -> bytes:
         """The body as stored."""
         self._locate()
@@ -240,6 +257,11 @@ class MessageExt:
     def keys(self) -> tuple[str, ...]:
         """The keys."""
         return tuple(self.properties.get(names.KEYS, "").split())
+
+    @property
+    def place(self) -> tuple[bytes, int]:
+        """The bytes of its pull, and where its record begins in them."""
+        return self._data, self._at
 
     def with_reconsume_times(self, times: int) -> MessageExt:
         """Return a copy with its own bytes and another number of failures."""

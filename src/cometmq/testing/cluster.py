@@ -19,14 +19,17 @@ from cometmq.client.admin import Admin
 from cometmq.client.consumer.listener import Verdict
 from cometmq.client.consumer.subscription import ALL, TAG
 from cometmq.client.instance import ClientInstance
+from cometmq.client.producer.producer import Producer
+from cometmq.client.send_result import SendResult
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.errors import CometMQError
 from cometmq.message.hosts import parse_address
+from cometmq.message.message import Message
 from cometmq.namesrv.config import NamesrvConfig
 from cometmq.namesrv.server import NameServer
 from cometmq.options import ConfigError, spellings_of
 from cometmq.remoting.security import PLAIN
-from cometmq.testing.clock import StoppableClock
+from cometmq.testing.clock import StoppableClock, VirtualClock
 from cometmq.testing.inbox import Inbox
 from cometmq.testing.link import Link
 
@@ -48,6 +51,9 @@ SMALL_STORE: Final = {
 
 Messages are refused only when a write finds no room.
 """
+
+SEND_SECONDS: Final = 60.0
+"""Longer than all attempts of a send; so far a virtual clock is moved for one that is refused."""
 
 _FIRST: Final = 20_000
 _LAST: Final = 31_999
@@ -118,6 +124,8 @@ class Cluster:
             for number in range(1, slaves + 1)
         }
         self._namesrv: NameServer | None = None
+        self._producer: Producer | None = None
+        """Sends for :meth:`send`."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._with_links = links
         self._links: list[Link] = []
@@ -182,6 +190,14 @@ class Cluster:
         async with Admin(instance=self.client_instance()) as admin:
             await admin.create_topic(topic, queues=queues)
 
+    async def send(self, message: Message) -> SendResult:
+        """Send a message, as another application would; a virtual clock is moved while a broker refuses it."""
+        if self._producer is None:
+            self._producer = Producer("cometmq-testing", instance=self.client_instance())
+            await self._producer.start()
+        sent = self._producer.send(message)
+        return await (self.clock.run_until(sent, SEND_SECONDS) if isinstance(self.clock, VirtualClock) else sent)
+
     def inbox(
         self,
         *topics: str,
@@ -229,6 +245,9 @@ class Cluster:
                 await self.stop_broker(index)
             for link in (*self._links, *self._namesrv_links):
                 await link.stop()
+            if self._producer is not None:  # no broker is left to answer, so it does not wait
+                producer, self._producer = self._producer, None
+                await producer.close()
             if self._namesrv is not None:
                 await self._namesrv.stop()
                 self._namesrv = None

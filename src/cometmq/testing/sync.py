@@ -13,7 +13,6 @@ from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
 from cometmq.client.consumer.listener import Verdict
 from cometmq.client.consumer.subscription import ALL, TAG
-from cometmq.client.producer.producer import Producer
 from cometmq.client.send_result import SendResult
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.message.message import Message, MessageExt
@@ -25,8 +24,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 THREAD: Final = "cometmq-cluster"
-SEND_SECONDS: Final = 60.0
-"""Longer than all attempts of a send; so far a virtual clock is moved for one that is refused."""
 
 
 def waited(
@@ -66,7 +63,6 @@ class SyncCluster:
         """The cluster itself; use it only on its own loop, by :meth:`call` or :meth:`run`."""
         self._loop = asyncio.new_event_loop()  # not uvloop's, which does not tell when it is idle
         self._thread = threading.Thread(target=self._loop.run_forever, name=THREAD, daemon=True)
-        self._producer: Producer | None = None
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -90,10 +86,8 @@ class SyncCluster:
 
     async def _stop(self) -> None:
         try:
-            if self._producer is not None:
-                await self._producer.close()
-        finally:
             await self.cluster.stop()
+        finally:
             others = asyncio.all_tasks() - {asyncio.current_task()}
             for task in others:
                 task.cancel()
@@ -122,14 +116,7 @@ class SyncCluster:
 
     def send(self, message: Message) -> SendResult:
         """Send a message, as another application would."""
-        return self.call(self._send(message))
-
-    async def _send(self, message: Message) -> SendResult:
-        if self._producer is None:
-            self._producer = Producer("cometmq-testing", instance=self.cluster.client_instance())
-            await self._producer.start()
-        sent = self._producer.send(message)
-        return await (self.clock.run_until(sent, SEND_SECONDS) if isinstance(self.clock, VirtualClock) else sent)
+        return self.call(self.cluster.send(message))
 
     def inbox(
         self,

@@ -16,7 +16,9 @@ from typing import Final, cast
 
 import msgspec
 
+from cometmq.client.errors import DeserializationError
 from cometmq.client.hooks import ConsumeMessageContext, ConsumeMessageHook, ConsumeReturnType, call_all
+from cometmq.client.serialization import DecodedMessage, Deserializer, places_of
 from cometmq.client.user_code import in_thread, is_async, is_end, keep_task
 from cometmq.clock import Clock
 from cometmq.message.message import MessageExt
@@ -136,13 +138,16 @@ def judged(messages: Sequence[MessageExt], returned: Verdict, *, manual_commit: 
     wrong = wrong_return(returned, manual_commit=manual_commit)
     if wrong is None:
         return returned
-    log.error("%s: %d messages from %s on count as failed", wrong, len(messages), messages[0].msg_id)
+    log.error("%s: %s failed", wrong, places_of(messages))
     return ConsumeResult.RECONSUME_LATER
 
 
 def raised(messages: Sequence[MessageExt], error: BaseException) -> ConsumeResult:
     """Log what a listener raised, and return a failure."""
-    log.error("the listener failed on %d messages from %s on", len(messages), messages[0].msg_id, exc_info=error)
+    if isinstance(error, DeserializationError):  # it names the message, and its traceback shows nothing more
+        log.error("the listener failed on %s: %s", places_of(messages), error)
+    else:
+        log.error("the listener failed on %s", places_of(messages), exc_info=error)
     keep_task()
     return ConsumeResult.RECONSUME_LATER
 
@@ -202,6 +207,21 @@ def observed(listener: Listener, observation: ConsumeObservation) -> Listener:
             raise
         end(context, verdict)
         return verdict
+
+    return listen_async if is_async(listener) else listen
+
+
+def decoding(listener: Listener, deserializer: Deserializer) -> Listener:
+    """Return a listener whose messages have a ``value``."""
+
+    def decoded(messages: Sequence[MessageExt]) -> list[MessageExt]:
+        return [DecodedMessage(message, deserializer) for message in messages]
+
+    async def listen_async(messages: Sequence[MessageExt]) -> Verdict:
+        return await cast("Callable[[Sequence[MessageExt]], Awaitable[Verdict]]", listener)(decoded(messages))
+
+    def listen(messages: Sequence[MessageExt]) -> Verdict:
+        return cast("Callable[[Sequence[MessageExt]], Verdict]", listener)(decoded(messages))
 
     return listen_async if is_async(listener) else listen
 

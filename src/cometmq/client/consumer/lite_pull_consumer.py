@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from typing import Any, Final
 
 from cometmq.client.consumer.config import LitePullConfig
 from cometmq.client.consumer.listener import ConsumeObservation
@@ -19,6 +20,7 @@ from cometmq.client.group_client import GroupClient
 from cometmq.client.hooks import ConsumeMessageContext, ConsumeMessageHook, ConsumeReturnType
 from cometmq.client.instance import ClientInstance
 from cometmq.client.offsets import Offsets
+from cometmq.client.serialization import DecodedMessage, deserializer_of
 from cometmq.errors import CometMQError
 from cometmq.message.message import MessageExt
 from cometmq.remoting.admin_bodies import ConsumerRunningInfo
@@ -98,20 +100,25 @@ class Assignment:
 
 log = logging.getLogger(__name__)
 
+POLL_S: Final = 60.0
+"""Seconds of one poll of a loop; the next one follows."""
+
 
 class LitePullConsumer(GroupClient):
     """Polls messages of subscribed topics (shared in the group), or of queues assigned by hand.
 
     Call ``subscribe`` before or in ``async with LitePullConsumer("g") as consumer:``, then ``poll``.
-    With auto commit a message is consumed at the poll after the one that returned it, and when the ``async with`` block
-    ends without an error.
+    Or iterate: ``async for message in consumer``. With auto commit a message is consumed at the poll after the one that
+    returned it, and when the ``async with`` block ends without an error.
 
     :param group: the consumer group.
     :param namesrv: ``host:port;host:port``; default ``$NAMESRV_ADDR``, else ``127.0.0.1:9876``.
     :param config: all other options.
     :param consume_hooks: called with the messages of each poll, and at the next poll.
     :param security: credentials and TLS of its own instance; default: from the environment.
+    :param deserializer: gives messages a ``value``, as that of :class:`PushConsumer`.
     :raises ValueError: the group's name is not allowed, or an address has no port.
+    :raises TypeError: the deserializer is none.
     """
 
     def __init__(
@@ -123,8 +130,10 @@ class LitePullConsumer(GroupClient):
         instance: ClientInstance | None = None,
         consume_hooks: Sequence[ConsumeMessageHook] = (),
         security: Security | None = None,
+        deserializer: Any = None,
     ) -> None:
         super().__init__(group, namesrv, instance, security)
+        self._deserializer = None if deserializer is None else deserializer_of(deserializer)
         self.config = config or LitePullConfig()
         self.offsets = Offsets(self.instance)
         trace = self._begin_trace("CONSUME", self.config)
@@ -185,6 +194,7 @@ class LitePullConsumer(GroupClient):
         if not self._running:
             return
         self._running = False
+        self._arrived.set()
         self._done_with_last(failed=failed)
         if self._membership is not None:
             await self._membership.stop()
@@ -276,13 +286,15 @@ class LitePullConsumer(GroupClient):
         if self.config.auto_commit and clock.monotonic() >= self._next_commit:
             await self._commit_quietly(processed_only=True)
         deadline = clock.monotonic() + timeout_s
-        while True:
+        while self._running:
             self._arrived.clear()
             messages: list[MessageExt] = []
             self._collect(limit, messages)
             if messages:
                 if self._observation is not None:
                     self._given = self._observation.begin(messages)
+                if self._deserializer is not None:
+                    return [DecodedMessage(message, self._deserializer) for message in messages]
                 return messages
             left = deadline - clock.monotonic()
             if left <= 0:
@@ -292,6 +304,22 @@ class LitePullConsumer(GroupClient):
                 await self._arrived.wait()
             finally:
                 timer.cancel()
+        return []
+
+    def __aiter__(self) -> AsyncIterator[MessageExt]:
+        """Iterate over messages until the consumer is closed; each step is a poll of one message."""
+        return self._each()
+
+    async def _each(self) -> AsyncIterator[MessageExt]:
+        async for batch in self.batches(1):
+            yield batch[0]
+
+    async def batches(self, max_messages: int | None = None) -> AsyncIterator[list[MessageExt]]:
+        """Iterate over polls of up to ``max_messages`` (``max_poll_messages``) until the consumer is closed."""
+        self._demand_running()
+        while self._running:
+            if batch := await self.poll(POLL_S, max_messages=max_messages):
+                yield batch
 
     def _done_with_last(self, *, failed: bool) -> None:
         if self._observation is not None and self._given is not None:

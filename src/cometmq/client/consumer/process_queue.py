@@ -188,6 +188,11 @@ class ProcessQueue:
         self._open.clear()
 
     @property
+    def is_released(self) -> bool:
+        """Tell whether the queue was left: the end of a request changes nothing any more."""
+        return self._released
+
+    @property
     def is_read(self) -> bool:
         """Tell whether its reader runs; a reader that failed is replaced at the next rebalance."""
         return self.task is not None and not self.task.done()

@@ -1,16 +1,20 @@
-"""Consumes in the background and calls a listener (``DefaultMQPushConsumer``)."""
+"""Reads in the background, and calls a listener or hands messages to a loop (``DefaultMQPushConsumer``)."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 from cometmq.client.consumer.config import MessageModel, PushConfig
 from cometmq.client.consumer.consume_service import ConsumeService
 from cometmq.client.consumer.failures import Failures, OrderedFailures
-from cometmq.client.consumer.listener import ConsumeObservation, Listener, consume_directly, observed
+from cometmq.client.consumer.listener import ConsumeObservation, Listener, consume_directly, decoding, observed
 from cometmq.client.consumer.membership import Membership
+from cometmq.client.consumer.message_stream import Batch, MessageStream, ReceivedMessage
 from cometmq.client.consumer.offset_store import LocalOffsets, RemoteOffsets
 from cometmq.client.consumer.ordered_service import OrderedConsumeService
 from cometmq.client.consumer.process_queue_table import ProcessQueueTable
@@ -21,6 +25,8 @@ from cometmq.client.group_client import GroupClient
 from cometmq.client.hooks import ConsumeMessageHook
 from cometmq.client.instance import ClientInstance, new_client_id
 from cometmq.client.offsets import Offsets
+from cometmq.client.serialization import deserializer_of, place_of
+from cometmq.client.stop_signals import STOP_SIGNALS
 from cometmq.message.message import MessageExt
 from cometmq.message.names import retry_topic
 from cometmq.remoting.admin_bodies import ConsumeMessageDirectlyResult, ConsumerRunningInfo
@@ -31,35 +37,45 @@ log = logging.getLogger(__name__)
 
 
 class PushConsumer(GroupClient):
-    """A member of a consumer group that calls ``listener`` with the messages of its queues.
+    """A member of a consumer group that calls ``listener`` with the messages of its queues, or is iterated.
 
-    Call ``subscribe`` first, then use ``async with`` (or ``start``). A message is consumed when the listener returns.
-    When the listener raises, or says so (see :mod:`cometmq.client.consumer.listener`), the message comes again with
-    the broker's delays, and goes to the dead-letter topic after ``max_reconsume_times``. With ``orderly`` in the
-    configuration it comes again here, and its queue waits for it (``docs/ordered.md``).
+    Await ``subscribe`` first, then ``run``, or use ``async with`` (or ``start``). A message is consumed when the
+    listener returns. When the listener raises, or says so (see :mod:`cometmq.client.consumer.listener`), the message
+    comes again with the broker's delays, and goes to the dead-letter topic after ``max_reconsume_times``. With
+    ``orderly`` in the configuration it comes again here, and its queue waits for it (``docs/ordered.md``).
+
+    Without a listener iterate: ``async for message in consumer``, and call ``message.ack()`` (see
+    :mod:`cometmq.client.consumer.message_stream`). When ``async with`` ends by an ``Exception``, the open messages of
+    the loop's last step have failed; all other open messages come again, as after a crash.
 
     :param group: the consumer group; all its members have the same subscriptions and strategy.
-    :param listener: a function of a sequence of messages, plain (called in threads) or ``async``.
+    :param listener: a function of a sequence of messages, plain (called in threads) or ``async``; none to iterate.
     :param namesrv: ``host:port;host:port``; default ``$NAMESRV_ADDR``, else ``127.0.0.1:9876``.
     :param config: all other options.
     :param instance: connections to share with other clients; by default it makes its own.
     :param consume_hooks: called around every call of the listener, see :mod:`cometmq.client.hooks`.
     :param security: credentials and TLS of its own instance; default: from the environment.
-    :raises ValueError: the group's name is not allowed, or an address has no port.
+    :param deserializer: gives messages a ``value``: a type that is read from JSON (as a model of pydantic or msgspec, a
+        dataclass, ``dict``), ``bytes``, or a function of bytes.
+    :raises ValueError: the group's name is not allowed, or an address has no port; a listener's option without one.
+    :raises TypeError: the deserializer is none.
     """
 
     def __init__(
         self,
         group: str,
-        listener: Listener,
+        listener: Listener | None = None,
         namesrv: str | None = None,
         *,
         config: PushConfig | None = None,
         instance: ClientInstance | None = None,
         consume_hooks: Sequence[ConsumeMessageHook] = (),
         security: Security | None = None,
+        deserializer: Any = None,
     ) -> None:
         self.config = config or PushConfig()
+        if listener is None:
+            _check_for_loops(self.config)
         self._broadcast = self.config.message_model is MessageModel.BROADCASTING
         # The offsets of a broadcasting consumer are found again by its client id, so it must not change.
         client_id = new_client_id("DEFAULT") if self._broadcast else None
@@ -68,10 +84,16 @@ class PushConsumer(GroupClient):
         trace = self._begin_trace("CONSUME", self.config)
         if trace is not None:
             consume_hooks = (*consume_hooks, trace.consume_hook)
+        self._deserializer = None if deserializer is None else deserializer_of(deserializer)
+        clock = self.instance.clock
+        self._observation = ConsumeObservation(group, consume_hooks, clock) if consume_hooks else None
+        if listener is not None:
+            if self._deserializer is not None:
+                listener = decoding(listener, self._deserializer)
+            if self._observation is not None:
+                listener = observed(listener, self._observation)
         self._listener = listener
-        if consume_hooks:
-            observation = ConsumeObservation(group, consume_hooks, self.instance.clock)
-            self._listener = observed(listener, observation)
+        self._stream: MessageStream | None = None
         self._subscriptions: dict[str, SubscriptionData] = {}
         self._local = LocalOffsets(self.config.offset_store_dir, self.instance.client_id, group)
         store = self._local if self._broadcast else RemoteOffsets(self.offsets, group)
@@ -103,6 +125,8 @@ class PushConsumer(GroupClient):
         self._state = "running"
         self._started_ms = clock.now_ms()
         self._activity = Activity(clock)
+        self._stopped = asyncio.Event()
+        self._closed = asyncio.Event()
         self._service = self._new_service()
         self._table.start(self._service.submit)
         assign = self._table.assign
@@ -115,22 +139,53 @@ class PushConsumer(GroupClient):
             await self.close()
             raise
 
-    def _new_service(self) -> ConsumeService | OrderedConsumeService:
+    def _new_service(self) -> ConsumeService | OrderedConsumeService | MessageStream:
         config = self.config
+        failures = Failures(self.instance, self.group, config, self._activity)
+        if self._listener is None:
+            self._stream = MessageStream(
+                failures.settled,
+                orderly=config.orderly,
+                deserializer=self._deserializer,
+                observation=self._observation,
+            )
         if config.orderly:
             ordered = OrderedFailures(self.instance, self.group, config, self._activity)
-            return OrderedConsumeService(self._listener, config, self.instance, self._table, ordered)
-        failures = Failures(self.instance, self.group, config, self._activity)
+            return OrderedConsumeService(self._called, config, self.instance, self._table, ordered)
         if not self._broadcast and math.isfinite(config.consume_timeout_s):
             self.instance.spawn(failures.watch(self._table.queues.values))
-        return ConsumeService(self._listener, config.consume_concurrency, self.instance, failures.settled)
+        if self._stream is not None:
+            return self._stream
+        return ConsumeService(self._called, config.consume_concurrency, self.instance, failures.settled)
+
+    @property
+    def _called(self) -> Listener:
+        """The listener, or what stands for it."""
+        listener = self._listener if self._stream is None else self._stream.listen
+        assert listener is not None
+        return listener
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._stream is not None and kind is not None and issubclass(kind, Exception):
+            self._stream.fail_last(lambda message: log.error("the loop failed on %s", place_of(message)))
+        await self.close()
+        await self._closed.wait()  # somebody else may be closing it
 
     async def close(self) -> None:
-        """Finish running calls, report offsets, leave the group."""
+        """Finish running calls, report offsets, leave the group; a second call returns at once."""
         if self._state != "running":
             return
         self._state = "closed"
+        self._stopped.set()
+        try:
+            await self._close()
+        finally:
+            self._closed.set()
+
+    async def _close(self) -> None:
         await self._membership.stop()
+        if self._stream is not None:
+            self._stream.close()
         await self._table.close()
         self._service.close()
         if self.trace is not None:
@@ -159,6 +214,63 @@ class PushConsumer(GroupClient):
                 await self._table.report(self._table.positions())
             except Exception:
                 log.exception("offsets of %s are not reported; the next report follows", self.group)
+
+    async def run(self) -> None:
+        """Start, consume until SIGINT, SIGTERM, :meth:`stop` or :meth:`close`, then close; also when cancelled.
+
+        A consumer that runs is not started again. A signal that the program handles itself stays the program's.
+
+        :raises ClientStateError: there is no listener, no subscription, or the consumer is closed.
+        :raises CometMQError: as :meth:`start`.
+        """
+        if self._listener is None:
+            raise ClientStateError(
+                f"the consumer of group {self.group} has no listener to run",
+                next_step="give it one, or use it in `async with` and iterate: `async for message in consumer`",
+            )
+        if self._state != "running":
+            await self.start()
+        try:
+            with STOP_SIGNALS.calling(partial(asyncio.get_running_loop().call_soon_threadsafe, self.stop)):
+                await self._stopped.wait()
+        finally:
+            await self.close()
+            await self._closed.wait()
+
+    def stop(self) -> None:
+        """Let :meth:`run` close the consumer and return; call it on the consumer's event loop."""
+        self._stopped.set()
+
+    # --- iteration ---
+
+    def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
+        """Iterate over messages until the consumer is closed."""
+        return self._each()
+
+    async def _each(self) -> AsyncIterator[ReceivedMessage]:
+        while batch := await self.receive(1):
+            yield batch[0]
+
+    async def batches(self, max_messages: int = 32) -> AsyncIterator[Batch]:
+        """Iterate over batches of the messages that are there, until the consumer is closed.
+
+        A batch has messages of several queues; of an orderly consumer, at most one of each queue.
+        """
+        while batch := await self.receive(max_messages):
+            yield batch
+
+    async def receive(self, max_messages: int = 1) -> Batch:
+        """Wait for a message; return up to ``max_messages`` of those that are there, or none when the consumer closes.
+
+        :raises ClientStateError: the consumer has a listener, or is not running.
+        """
+        if self._stream is None:
+            wrong = "has a listener" if self._listener is not None else f"is {self._state}"
+            step = "make it without a listener" if self._listener is not None else "use it inside `async with`"
+            raise ClientStateError(f"the consumer of group {self.group} {wrong} and is not iterated", next_step=step)
+        if max_messages < 1:
+            raise ValueError(f"max_messages must be 1 or more, not {max_messages}")
+        return await self._stream.next(max_messages)
 
     # --- subscriptions ---
 
@@ -245,5 +357,12 @@ class PushConsumer(GroupClient):
         """Consume one message on behalf of an administrator."""
         instance = self.instance
         return await consume_directly(
-            self._listener, message, instance.clock, instance.is_ending, orderly=self.config.orderly
+            self._called, message, instance.clock, instance.is_ending, orderly=self.config.orderly
         )
+
+
+def _check_for_loops(config: PushConfig) -> None:
+    if config.consume_batch_size != 1:
+        raise ValueError("consume_batch_size is for listeners; give max_messages to batches() instead")
+    if not config.auto_commit:
+        raise ValueError("auto_commit=False needs a listener, which returns COMMIT and ROLLBACK")

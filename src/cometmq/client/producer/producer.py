@@ -17,6 +17,7 @@ from cometmq.client.send.encoding import is_batchable, split_batches
 from cometmq.client.send.selection import QueueSelector, by_sharding_key
 from cometmq.client.send.sender import Delivery, Done, Sender
 from cometmq.client.send_result import Many, SendResult, Single, raisable
+from cometmq.client.serialization import Serializer, to_json, with_body
 from cometmq.client.trace.context import TraceHeaders, with_trace_context
 from cometmq.clock import wait_for
 from cometmq.message.ids import RecallHandle, UniqIdGenerator
@@ -60,6 +61,7 @@ class Producer(GroupClient):
     :param check_forbidden_hooks: may refuse a message.
     :param trace_context: returns the W3C headers of the current span, see :mod:`cometmq.client.trace`.
     :param security: credentials and TLS of its own instance; default: from the environment.
+    :param serializer: returns the body for the ``value`` of a message; default: JSON.
     :raises ValueError: the group's name is not allowed, or an address has no port.
     """
 
@@ -74,8 +76,10 @@ class Producer(GroupClient):
         check_forbidden_hooks: Sequence[CheckForbiddenHook] = (),
         trace_context: TraceHeaders | None = None,
         security: Security | None = None,
+        serializer: Serializer = to_json,
     ) -> None:
         super().__init__(group, namesrv, instance, security)
+        self._serializer = serializer
         self.config = config or ProducerConfig()
         trace = self._begin_trace("PRODUCE", self.config)
         if trace is not None:
@@ -131,12 +135,13 @@ class Producer(GroupClient):
         another broker; with one of them an attempt that may have stored the message is the last one. ``timeout_s``
         is for all attempts together.
 
-        :raises IllegalMessageError: no broker would accept it; nothing was sent.
+        :raises IllegalMessageError: no broker would accept it, or its value is not serialized; nothing was sent.
         :raises RouteNotFoundError: no broker has the topic, or would create it.
         :raises BrokerError: the broker refused it.
         :raises RemotingError: the only attempt got no answer; the message may be stored.
         :raises SendFailedError: several attempts failed.
         """
+        message = with_body(message, self._serializer)
         large = len(message.body) >= PACK_IN_THREAD_BYTES
         delivery = await self._prepare_large(message) if large else self._prepare(message)
         delivery.pin(queue, sharding_key, selector, timeout_s)
@@ -184,6 +189,7 @@ class Producer(GroupClient):
         :raises RemotingError: no connection.
         """
         self._demand_running()
+        message = with_body(message, self._serializer)
         if self._trace_context is not None:
             message = with_trace_context(message, self._trace_context)
         self._encoder.check(message)
@@ -256,6 +262,7 @@ class Producer(GroupClient):
             for index, message in enumerate(todo):
                 if outcomes.in_flight >= limit:
                     await outcomes.until(limit // 2)
+                message = with_body(message, self._serializer)
                 large = len(message.body) >= PACK_IN_THREAD_BYTES
                 delivery = await self._prepare_large(message) if large else self._prepare(message)
                 delivery.retries = self.config.retry_times_when_send_async_failed
@@ -284,7 +291,7 @@ class Producer(GroupClient):
         :raises IllegalMessageError: one is not allowed; nothing was sent.
         """
         self._demand_running()
-        todo = messages if isinstance(messages, Sequence) else list(messages)
+        todo = [with_body(message, self._serializer) for message in messages]
         if self._trace_context is not None:
             todo = [with_trace_context(message, self._trace_context) for message in todo]
         encoder = self._encoder
@@ -357,6 +364,7 @@ class Producer(GroupClient):
 
     def _prepare(self, message: Message) -> Delivery:
         self._demand_running()
+        message = with_body(message, self._serializer)
         if self._trace_context is not None:
             message = with_trace_context(message, self._trace_context)
         self._encoder.check(message)
@@ -365,6 +373,7 @@ class Producer(GroupClient):
 
     async def _prepare_large(self, message: Message) -> Delivery:
         self._demand_running()
+        message = with_body(message, self._serializer)
         if self._trace_context is not None:
             message = with_trace_context(message, self._trace_context)
         self._encoder.check(message)

@@ -28,6 +28,7 @@ from cometmq.client.send.config import TransactionConfig
 from cometmq.client.send.selection import QueueSelector
 from cometmq.client.send.sender import Delivery, has_any_delay
 from cometmq.client.send_result import SendResult, SendStatus
+from cometmq.client.serialization import Serializer, to_json, with_body
 from cometmq.client.trace.context import TraceHeaders
 from cometmq.client.user_code import in_thread, is_async, is_end, keep_task
 from cometmq.loop import TaskSet
@@ -253,6 +254,7 @@ class TransactionProducer(Producer):
         end_transaction_hooks: Sequence[EndTransactionHook] = (),
         trace_context: TraceHeaders | None = None,
         security: Security | None = None,
+        serializer: Serializer = to_json,
     ) -> None:
         config = config or TransactionConfig()
         super().__init__(
@@ -264,6 +266,7 @@ class TransactionProducer(Producer):
             check_forbidden_hooks=check_forbidden_hooks,
             trace_context=trace_context,
             security=security,
+            serializer=serializer,
         )
         if self.trace is not None:
             end_transaction_hooks = (*end_transaction_hooks, self.trace.end_hook)
@@ -367,7 +370,7 @@ class TransactionProducer(Producer):
             raise IllegalMessageError(
                 "a message of a transaction has no delay", "leave out delay and deliver_at, or send it on its own"
             )
-        half = msgspec.structs.replace(message, delay_level=0)
+        half = msgspec.structs.replace(with_body(message, self._serializer), delay_level=0)
         large = len(half.body) >= PACK_IN_THREAD_BYTES
         delivery = await self._prepare_large(half) if large else self._prepare(half)
         delivery.properties_text += self._part

@@ -67,7 +67,9 @@ class SendEncoder:
         """
         body = message.body
         if type(body) is not bytes and not isinstance(body, (bytes, bytearray, memoryview)):
-            raise IllegalMessageError(f"the body is {type(body).__name__}, not bytes", "encode it, as in text.encode()")
+            raise IllegalMessageError(
+                f"the body is {type(body).__name__}, not bytes", "encode it, as in text.encode(), or give it as value"
+            )
         size = len(body)
         if size > self._max_message_bytes:
             raise IllegalMessageError(

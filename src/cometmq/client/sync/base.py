@@ -71,7 +71,12 @@ class _Background:
         :raises ClientStateError: Python exits, and a listener blocks the loop.
         """
         if not self._is_over:
-            return asyncio.run_coroutine_threadsafe(work, loop).result()
+            waiting = asyncio.run_coroutine_threadsafe(work, loop)
+            try:
+                return waiting.result()
+            except BaseException:
+                waiting.cancel()  # a signal's handler raised in this thread; a call that has ended stays as it is
+                raise
         with self._lock:
             if loop.is_running():
                 work.close()

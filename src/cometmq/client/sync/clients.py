@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -11,6 +12,7 @@ from cometmq.client.admin import Admin
 from cometmq.client.consumer.config import LitePullConfig, PushConfig
 from cometmq.client.consumer.listener import Listener
 from cometmq.client.consumer.lite_pull_consumer import LitePullConsumer
+from cometmq.client.consumer.message_stream import Batch, ReceivedMessage
 from cometmq.client.consumer.pull_consumer import PullConsumer
 from cometmq.client.consumer.push_consumer import PushConsumer
 from cometmq.client.hooks import CheckForbiddenHook, ConsumeMessageHook, EndTransactionHook, SendMessageHook
@@ -19,15 +21,21 @@ from cometmq.client.producer.transaction_producer import Checker, LocalTransacti
 from cometmq.client.send.config import ProducerConfig, TransactionConfig
 from cometmq.client.send.selection import QueueSelector
 from cometmq.client.send_result import SendResult
+from cometmq.client.serialization import Serializer, to_json
+from cometmq.client.stop_signals import STOP_SIGNALS
 from cometmq.client.sync.base import SyncClient, blocking
 from cometmq.client.trace.context import TraceHeaders, with_trace_context
-from cometmq.message.message import Message
+from cometmq.message.message import Message, MessageExt
 from cometmq.remoting.bodies import MessageQueue
 from cometmq.remoting.security import Security
 
 PR = TypeVar("PR", bound=Producer)
 R = TypeVar("R")
 P = ParamSpec("P")
+
+
+async def _next(iterator: AsyncIterator[R]) -> R:
+    return await anext(iterator)
 
 
 class _Answer:
@@ -81,6 +89,7 @@ class SyncProducer(SyncClient[Producer]):
         check_forbidden_hooks: Sequence[CheckForbiddenHook] = (),
         trace_context: TraceHeaders | None = None,
         security: Security | None = None,
+        serializer: Serializer = to_json,
     ) -> None:
         self._trace_context = trace_context
         self._bind(
@@ -91,6 +100,7 @@ class SyncProducer(SyncClient[Producer]):
                 send_hooks=send_hooks,
                 check_forbidden_hooks=check_forbidden_hooks,
                 security=security,
+                serializer=serializer,
             )
         )
 
@@ -173,6 +183,7 @@ class SyncTransactionProducer(SyncProducer):
         end_transaction_hooks: Sequence[EndTransactionHook] = (),
         trace_context: TraceHeaders | None = None,
         security: Security | None = None,
+        serializer: Serializer = to_json,
     ) -> None:
         self._trace_context = trace_context
         self._bind(
@@ -187,6 +198,7 @@ class SyncTransactionProducer(SyncProducer):
                 check_forbidden_hooks=check_forbidden_hooks,
                 end_transaction_hooks=end_transaction_hooks,
                 security=security,
+                serializer=serializer,
             )
         )
 
@@ -231,9 +243,17 @@ class SyncLitePullConsumer(SyncClient[LitePullConsumer]):
         config: LitePullConfig | None = None,
         consume_hooks: Sequence[ConsumeMessageHook] = (),
         security: Security | None = None,
+        deserializer: Any = None,
     ) -> None:
         self._bind(
-            lambda: LitePullConsumer(group, namesrv, config=config, consume_hooks=consume_hooks, security=security)
+            lambda: LitePullConsumer(
+                group,
+                namesrv,
+                config=config,
+                consume_hooks=consume_hooks,
+                security=security,
+                deserializer=deserializer,
+            )
         )
 
     start = blocking(LitePullConsumer.start)
@@ -249,6 +269,18 @@ class SyncLitePullConsumer(SyncClient[LitePullConsumer]):
     seek_to_time = blocking(LitePullConsumer.seek_to_time)
     committed = blocking(LitePullConsumer.committed)
     commit = blocking(LitePullConsumer.commit)
+
+    def __iter__(self) -> Iterator[MessageExt]:
+        """Iterate over messages until the consumer is closed; each step is a poll of one message."""
+        for batch in self.batches(1):
+            yield batch[0]
+
+    def batches(self, max_messages: int | None = None) -> Iterator[list[MessageExt]]:
+        """As :meth:`LitePullConsumer.batches <cometmq.client.LitePullConsumer.batches>`."""
+        batches = self._inner.batches(max_messages)
+        with suppress(StopAsyncIteration):
+            while True:
+                yield self._run(_next(batches))
 
     @property
     def assignment(self) -> frozenset[MessageQueue]:
@@ -271,22 +303,30 @@ class SyncLitePullConsumer(SyncClient[LitePullConsumer]):
 class SyncPushConsumer(SyncClient[PushConsumer]):
     """:class:`~cometmq.client.consumer.push_consumer.PushConsumer` for code without an event loop.
 
-    The listener is a plain function and runs in threads of the consumer.
+    The listener is a plain function and runs in threads of the consumer. Without one iterate: ``for message in
+    consumer``, and call ``message.ack()``.
     """
 
     def __init__(
         self,
         group: str,
-        listener: Listener,
+        listener: Listener | None = None,
         namesrv: str | None = None,
         *,
         config: PushConfig | None = None,
         consume_hooks: Sequence[ConsumeMessageHook] = (),
         security: Security | None = None,
+        deserializer: Any = None,
     ) -> None:
         self._bind(
             lambda: PushConsumer(
-                group, listener, namesrv, config=config, consume_hooks=consume_hooks, security=security
+                group,
+                listener,
+                namesrv,
+                config=config,
+                consume_hooks=consume_hooks,
+                security=security,
+                deserializer=deserializer,
             )
         )
 
@@ -294,6 +334,29 @@ class SyncPushConsumer(SyncClient[PushConsumer]):
     close = blocking(PushConsumer.close)
     subscribe = blocking(PushConsumer.subscribe)
     unsubscribe = blocking(PushConsumer.unsubscribe)
+    receive = blocking(PushConsumer.receive)
+
+    def run(self) -> None:
+        """As :meth:`PushConsumer.run <cometmq.client.PushConsumer.run>`; another thread may close the consumer.
+
+        SIGINT and SIGTERM end it in the main thread only.
+        """
+        with STOP_SIGNALS.calling(partial(self._loop.call_soon_threadsafe, self._inner.stop)):
+            self._run(self._inner.run())
+
+    def stop(self) -> None:
+        """Let :meth:`run` close the consumer and return."""
+        self._loop.call_soon_threadsafe(self._inner.stop)
+
+    def __iter__(self) -> Iterator[ReceivedMessage]:
+        """Iterate over messages until the consumer is closed."""
+        while batch := self.receive(1):
+            yield batch[0]
+
+    def batches(self, max_messages: int = 32) -> Iterator[Batch]:
+        """As :meth:`PushConsumer.batches <cometmq.client.PushConsumer.batches>`."""
+        while batch := self.receive(max_messages):
+            yield batch
 
     @property
     def assignment(self) -> frozenset[MessageQueue]:

@@ -1,0 +1,329 @@
+"""Hands messages to a loop of the application, in place of a listener.
+
+Theory of operation. Messages wait in lanes, one for each queue, and the loop takes them from the lanes in turn. A
+message that was taken is *open* until the application acknowledges it, asks for it again, or the stream ends. An open
+message keeps its queue's offset, as a running call of a listener does: it is in ``process_queue.running``, counts for
+the limits of the queue, goes back to the broker after ``consume_timeout_s``, and a hand-over of its queue waits for it.
+So a message that is never acknowledged is never lost, and the messages that are open are bounded.
+
+An orderly consumer calls :meth:`MessageStream.listen` as its listener, which puts the message into a lane and waits for
+its verdict. So the next message of a queue is taken after the one before it was acknowledged.
+
+At the end open messages are given up without a failure; they come again to the group. Messages of the last step of a
+loop that raised have failed (:meth:`MessageStream.fail_last`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from datetime import timedelta
+from typing import Final, Protocol
+
+from cometmq.client.consumer.consume_service import YIELD_REQUESTS, Settled
+from cometmq.client.consumer.listener import ConsumeObservation, ConsumeResult, Retry, Suspend, Verdict, failed_part
+from cometmq.client.consumer.process_queue import ConsumeRequest, ProcessQueue
+from cometmq.client.errors import DeserializationError
+from cometmq.client.hooks import ConsumeMessageContext, ConsumeReturnType
+from cometmq.client.serialization import DecodedMessage, Deserializer
+from cometmq.message.message import MessageExt
+
+log = logging.getLogger(__name__)
+
+_LOOK_AT: Final = 1024
+"""Open messages from which on those that are over are looked for, each time that their number has doubled."""
+
+LEVELS_S: Final = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
+"""The delay levels of a broker by default (``messageDelayLevel``), in seconds."""
+
+
+def level_for(seconds: float) -> int:
+    """Return the first delay level of at least ``seconds``.
+
+    :raises ValueError: it is below 0, or above the last level.
+    """
+    if not 0 <= seconds <= LEVELS_S[-1]:
+        raise ValueError(f"a message comes again after 0 to {LEVELS_S[-1]} s, not after {seconds:g} s")
+    return next(level for level, delay_s in enumerate(LEVELS_S, 1) if delay_s >= seconds)
+
+
+class Taken(Protocol):
+    """A message that waits in a lane."""
+
+    @property
+    def message(self) -> MessageExt:
+        """The message."""
+
+    def begin(self) -> bool:
+        """Mark the message as open; return False if it is no longer this member's."""
+
+    def end(self, verdict: Verdict) -> None:
+        """Close the message."""
+
+    def give_up(self) -> None:
+        """Close the message without a verdict."""
+
+    @property
+    def is_over(self) -> bool:
+        """The message went back to the broker, or to another member: a verdict changes nothing."""
+
+
+class _OfRequest:
+    """A message of a concurrent consumer."""
+
+    __slots__ = ("_request", "_settled")
+
+    def __init__(self, request: ConsumeRequest, settled: Settled) -> None:
+        self._request = request
+        self._settled = settled
+
+    @property
+    def message(self) -> MessageExt:
+        return self._request.messages[0]
+
+    def begin(self) -> bool:
+        if self._request.process_queue.dropped:
+            return False
+        self._request.process_queue.running.add(self._request)
+        return True
+
+    def end(self, verdict: Verdict) -> None:
+        self._settled(self._request, verdict)
+
+    def give_up(self) -> None:
+        self._request.process_queue.skip(self._request)
+
+    @property
+    def is_over(self) -> bool:
+        return self._request.done or self._request.process_queue.is_released
+
+
+class _OfCall:
+    """A message for whose verdict a call of :meth:`MessageStream.listen` waits."""
+
+    __slots__ = ("message", "verdict")
+
+    def __init__(self, message: MessageExt, verdict: asyncio.Future[Verdict]) -> None:
+        self.message = message
+        self.verdict = verdict
+
+    def begin(self) -> bool:
+        return not self.verdict.done()
+
+    def end(self, verdict: Verdict) -> None:
+        if not self.verdict.done():
+            self.verdict.set_result(verdict)
+
+    def give_up(self) -> None:
+        self.end(Suspend(seconds=0.0))
+
+    @property
+    def is_over(self) -> bool:
+        return self.verdict.done()
+
+
+class ReceivedMessage(DecodedMessage):
+    """A message that a loop over a push consumer takes; it is consumed when :meth:`ack` is called.
+
+    The methods may be called in any order and from any thread; the first call counts. A message for which none is
+    called comes again to the group: after ``consume_timeout_s``, or when the consumer is closed.
+    """
+
+    __slots__ = ("_context", "_stream", "_taken")
+
+    def __init__(self, stream: MessageStream, taken: Taken) -> None:
+        super().__init__(taken.message, stream.deserializer)
+        self._stream = stream
+        self._taken = taken
+        self._context: ConsumeMessageContext | None = None
+
+    def ack(self) -> None:
+        """Count the message as consumed."""
+        self._stream.settle(self, None)
+
+    def retry(self, after: float | timedelta | None = None) -> None:
+        """Count the message as failed, so that it comes again.
+
+        :param after: seconds, rounded up to a delay level (an orderly consumer waits exactly so long); by default the
+            broker chooses by the number of failures.
+        :raises ValueError: it is below 0 or above two hours.
+        """
+        if after is None:
+            self._stream.settle(self, ConsumeResult.RECONSUME_LATER)
+            return
+        seconds = after.total_seconds() if isinstance(after, timedelta) else after
+        level = level_for(seconds)
+        self._stream.settle(self, Suspend(seconds=seconds) if self._stream.orderly else Retry(delay_level=level))
+
+    def reject(self) -> None:
+        """Send the message to the dead-letter topic at once."""
+        self._stream.settle(self, Retry(delay_level=-1))
+
+
+class Batch(list[ReceivedMessage]):
+    """The messages of one step of a loop over :meth:`PushConsumer.batches`; each may also be settled by itself."""
+
+    def ack(self) -> None:
+        """Count all messages as consumed."""
+        for message in self:
+            message.ack()
+
+    def retry(self, after: float | timedelta | None = None) -> None:
+        """Count all messages as failed, see :meth:`ReceivedMessage.retry`."""
+        for message in self:
+            message.retry(after)
+
+
+class MessageStream:
+    """The messages of one push consumer for its application's loops.
+
+    :param orderly: the messages come from :meth:`listen`.
+    :param settled: called with each concurrent request and its verdict.
+    :param observation: the hooks of the consumer.
+    """
+
+    def __init__(
+        self,
+        settled: Settled,
+        *,
+        orderly: bool,
+        deserializer: Deserializer | None,
+        observation: ConsumeObservation | None,
+    ) -> None:
+        self.orderly: Final = orderly
+        self.deserializer: Final = deserializer
+        self._settled = settled
+        self._observation = observation
+        self._loop = asyncio.get_running_loop()
+        self._lanes: dict[Hashable, deque[Taken]] = {}
+        self._open: dict[ReceivedMessage, None] = {}
+        self._last: Sequence[ReceivedMessage] = ()
+        self._arrived = asyncio.Event()
+        self._closed = False
+        self._steps = 0
+        self._look_at = _LOOK_AT
+
+    # --- messages come ---
+
+    def submit(self, requests: list[ConsumeRequest]) -> None:
+        """Put requests of one message each into the lane of their queue."""
+        for queue in [lane for lane in self._lanes if isinstance(lane, ProcessQueue) and lane.dropped]:
+            del self._lanes[queue]
+        self._put(requests[0].process_queue, (_OfRequest(request, self._settled) for request in requests))
+
+    async def listen(self, messages: Sequence[MessageExt]) -> Verdict:
+        """Wait until the application has settled the only message, and return its verdict."""
+        if self._closed:
+            return ConsumeResult.RECONSUME_LATER
+        (message,) = messages
+        verdict: asyncio.Future[Verdict] = self._loop.create_future()
+        self._put(None, [_OfCall(message, verdict)])
+        return await verdict
+
+    def _put(self, lane: Hashable, taken: Iterable[Taken]) -> None:
+        self._lanes.setdefault(lane, deque()).extend(taken)
+        self._arrived.set()
+
+    def close(self) -> None:
+        """Give up all messages; loops end."""
+        self._closed = True
+        for lane in self._lanes.values():
+            for taken in lane:
+                taken.give_up()
+        self._lanes.clear()
+        for message in list(self._open):
+            self._give_up(message)
+        self._arrived.set()
+
+    # --- messages go ---
+
+    async def next(self, limit: int) -> Batch:
+        """Wait for a message; return up to ``limit`` of those that are there, or none when the stream is closed."""
+        self._steps += 1
+        if self._steps % YIELD_REQUESTS == 0:
+            await asyncio.sleep(0)
+        while True:
+            batch = self._take(limit)
+            if batch or self._closed:
+                self._last = batch
+                return batch
+            self._arrived.clear()
+            await self._arrived.wait()
+
+    def _take(self, limit: int) -> Batch:
+        batch = Batch()
+        lanes = self._lanes
+        while lanes and len(batch) < limit:
+            name = next(iter(lanes))
+            lane = lanes.pop(name)
+            taken = lane.popleft()
+            if lane:
+                lanes[name] = lane  # others come first the next time
+            if taken.begin():
+                message = ReceivedMessage(self, taken)
+                self._open[message] = None
+                self._begin(message)
+                if self._can_be_read(message):
+                    batch.append(message)
+        return batch
+
+    def _begin(self, message: ReceivedMessage) -> None:
+        if len(self._open) > self._look_at:
+            for other in [other for other in self._open if other._taken.is_over]:
+                self._close(other, ConsumeReturnType.EXCEPTION)
+            self._look_at = max(_LOOK_AT, 2 * len(self._open))
+        if self._observation is not None:
+            message._context = self._observation.begin([message])
+
+    def _can_be_read(self, message: ReceivedMessage) -> bool:
+        """Tell whether the body can be decoded; if not, the message has failed."""
+        if self.deserializer is None:
+            return True
+        try:
+            _ = message.value
+        except DeserializationError as error:
+            log.error("%s", error)
+            self._end(message, ConsumeResult.RECONSUME_LATER, ConsumeReturnType.EXCEPTION)
+            return False
+        return True
+
+    # --- the application decides ---
+
+    def settle(self, message: ReceivedMessage, verdict: Verdict) -> None:
+        """Close an open message; may be called from any thread."""
+        if asyncio._get_running_loop() is self._loop:
+            self._settle(message, verdict)
+            return
+        try:
+            self._loop.call_soon_threadsafe(self._settle, message, verdict)
+        except RuntimeError:
+            log.debug("the event loop ended before %s was settled", message.msg_id)
+
+    def _settle(self, message: ReceivedMessage, verdict: Verdict) -> None:
+        failed = failed_part([message], verdict)
+        self._end(message, verdict, ConsumeReturnType.FAILED if failed else ConsumeReturnType.SUCCESS)
+
+    def _end(self, message: ReceivedMessage, verdict: Verdict, kind: ConsumeReturnType) -> None:
+        if self._close(message, kind):
+            message._taken.end(verdict)
+
+    def _give_up(self, message: ReceivedMessage) -> None:
+        if self._close(message, ConsumeReturnType.EXCEPTION):
+            message._taken.give_up()
+
+    def _close(self, message: ReceivedMessage, kind: ConsumeReturnType) -> bool:
+        if message not in self._open:
+            return False
+        del self._open[message]
+        if self._observation is not None and message._context is not None:
+            self._observation.end(message._context, kind)
+        return True
+
+    def fail_last(self, logged: Callable[[ReceivedMessage], object]) -> None:
+        """Let the open messages of the last step fail: the loop raised in it."""
+        for message in self._last:
+            if message in self._open:
+                logged(message)
+                self._end(message, ConsumeResult.RECONSUME_LATER, ConsumeReturnType.EXCEPTION)

@@ -1,0 +1,138 @@
+"""Values of the application as bodies of messages, and back: JSON, pydantic and msgspec models, bytes.
+
+A serializer is a function of a value that returns bytes, a deserializer one of bytes that returns a value; both may
+raise any ``Exception``. The consumer's messages decode their body when ``value`` is first read.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from cometmq.client.errors import DeserializationError, SerializationError
+from cometmq.message.message import Message, MessageExt
+
+Serializer = Callable[[Any], bytes]
+Deserializer = Callable[[bytes], Any]
+
+_UNREAD: Final = object()
+
+
+def to_json(value: Any) -> bytes:
+    """Return ``value`` as JSON; bytes stay as they are.
+
+    Takes what msgspec encodes (``dict``, ``list``, text, numbers, dates, UUIDs, data classes, msgspec's structs) and
+    pydantic's models, also inside of others.
+
+    :raises TypeError: there is something else in it.
+    """
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    dump = getattr(value, "model_dump_json", None)
+    if dump is not None:
+        return str(dump()).encode()
+    return msgspec.json.encode(value, enc_hook=_plain)
+
+
+def _plain(value: Any) -> Any:
+    dump = getattr(value, "model_dump", None)
+    if dump is None:
+        raise TypeError(f"{type(value).__name__} has no form in JSON")
+    return dump(mode="json")
+
+
+def from_json(kind: Any = Any) -> Deserializer:
+    """Return a deserializer of JSON into ``kind``: a type that msgspec reads, or a model or TypeAdapter of pydantic.
+
+    :raises TypeError: ``kind`` is a class that neither of them reads.
+    """
+    validate = getattr(kind, "model_validate_json", None) or getattr(kind, "validate_json", None)
+    if validate is not None:
+        return typing.cast(Deserializer, validate)
+    if isinstance(msgspec.inspect.type_info(kind), msgspec.inspect.CustomType):
+        raise TypeError(
+            f"JSON is not read into {kind!r}: use a dataclass, a model of pydantic or msgspec, or a function of bytes"
+        )
+    return msgspec.json.Decoder(kind).decode
+
+
+def deserializer_of(spec: Any) -> Deserializer:
+    """Return the deserializer that ``spec`` names: ``bytes``, a type for :func:`from_json`, or a function of bytes.
+
+    :raises TypeError: it is none of them.
+    """
+    if spec is bytes:
+        return _as_it_is
+    is_type = isinstance(spec, type) or typing.get_origin(spec) is not None or spec is Any
+    if is_type or hasattr(spec, "validate_json"):
+        return from_json(spec)
+    if callable(spec):
+        return typing.cast(Deserializer, spec)
+    raise TypeError(f"a deserializer is a type or a function of bytes, not {spec!r}")
+
+
+def _as_it_is(body: bytes) -> bytes:
+    return body
+
+
+def with_body(message: Message, serializer: Serializer) -> Message:
+    """Return the message with its value as body.
+
+    :raises SerializationError: the serializer failed, or returned something else than bytes.
+    """
+    value = message.value
+    if value is msgspec.UNSET:
+        return message
+    try:
+        body = serializer(value)
+    except Exception as error:
+        raise SerializationError(message.topic, message.keys, value, f"{type(error).__name__}: {error}") from error
+    if not isinstance(body, bytes):
+        raise SerializationError(message.topic, message.keys, value, f"it returned {type(body).__name__}, not bytes")
+    return msgspec.structs.replace(message, body=body, value=msgspec.UNSET)
+
+
+class DecodedMessage(MessageExt):
+    """A message of a consumer that has a deserializer."""
+
+    __slots__ = ("_deserializer", "_value")
+
+    def __init__(self, message: MessageExt, deserializer: Deserializer | None) -> None:
+        super().__init__(*message.place, message.broker_name)
+        self._deserializer = deserializer
+        self._value: Any = _UNREAD
+
+    @property
+    def value(self) -> Any:
+        """The body as the deserializer reads it.
+
+        :raises DeserializationError: the deserializer failed.
+        """
+        if self._deserializer is None:
+            return super().value
+        if self._value is _UNREAD:
+            try:
+                self._value = self._deserializer(self.body)
+            except Exception as error:
+                raise DeserializationError(place_of(self), f"{type(error).__name__}: {error}") from error
+        return self._value
+
+
+def place_of(message: MessageExt) -> str:
+    """Return topic, queue, offset, keys, id and attempt of a message, for logs and errors."""
+    retried = message.topic != message.stored_topic
+    stored = f" (stored as {message.stored_topic})" if retried else ""
+    return (
+        f"message {message.msg_id} of topic {message.topic}{stored}, "
+        f"queue {message.broker_name}/{message.queue_id}, offset {message.queue_offset}, "
+        f"key {' '.join(message.keys) or 'none'}, attempt {message.reconsume_times + 1}"
+    )
+
+
+def places_of(messages: Sequence[MessageExt]) -> str:
+    """Return :func:`place_of` the first message, and the number of others."""
+    others = len(messages) - 1
+    return place_of(messages[0]) + (f" and {others} more" if others else "")

@@ -1,0 +1,68 @@
+"""SIGINT and SIGTERM end a consumer that runs until then."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, Final
+
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+
+class StopSignals:
+    """Calls functions at the first SIGINT or SIGTERM; the second one does what it did before.
+
+    A signal that the program handles itself stays the program's. Python calls handlers in the main thread only.
+    """
+
+    def __init__(self) -> None:
+        self._stops: list[Callable[[], object]] = []
+        self._before: dict[signal.Signals, Any] = {}
+
+    @contextmanager
+    def calling(self, stop: Callable[[], object]) -> Iterator[None]:
+        """Call ``stop`` at a signal inside the ``with`` block; nothing happens in another thread than the main one."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        self._stops.append(stop)
+        if len(self._stops) == 1:
+            self._install()
+        try:
+            yield
+        finally:
+            self._stops.remove(stop)
+            if not self._stops:
+                self._restore()
+
+    def _install(self) -> None:
+        for number in _SIGNALS:
+            before = signal.getsignal(number)
+            if _is_default(before):
+                self._before[number] = before
+                signal.signal(number, self._stop)
+
+    def _restore(self) -> None:
+        while self._before:
+            number, before = self._before.popitem()
+            if signal.getsignal(number) == self._stop:
+                signal.signal(number, before)
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        self._restore()
+        for stop in self._stops:
+            stop()
+
+
+def _is_default(handler: object) -> bool:
+    """Tell whether a handler is that of Python, or the one that ``asyncio.run`` sets."""
+    owner = getattr(getattr(handler, "func", None), "__self__", None)
+    return handler in (signal.SIG_DFL, signal.default_int_handler) or isinstance(owner, asyncio.Runner)
+
+
+STOP_SIGNALS: Final = StopSignals()
+"""The signals of this process."""
