@@ -97,6 +97,15 @@ pub struct PlainSends {
     free_topics: Vec<usize>,
     free_queues: Vec<usize>,
     batch: Batch,
+    taken: usize,
+}
+
+/// The most that one call may take.
+struct Room<'a> {
+    /// Only sends of this producer group, if there is one.
+    group: Option<&'a str>,
+    messages: usize,
+    bytes: usize,
 }
 
 fn insert<T>(slots: &mut Vec<Option<T>>, free: &mut Vec<usize>, value: T) -> usize {
@@ -165,6 +174,7 @@ impl PlainSends {
             free_topics: Vec::new(),
             free_queues: Vec::new(),
             batch: Batch::default(),
+            taken: 0,
         })
     }
 
@@ -269,8 +279,11 @@ impl PlainSends {
 
     /// Put the plain sends at the beginning of `data[at:]` into the batch, 32 at most; return where they end.
     ///
-    /// With an account only those that it has signed, to topics that it may publish to.
-    #[pyo3(signature = (connection, peer, data, at, account=None))]
+    /// With an account only those that it has signed, to topics that it may publish to. With a room, which is a producer
+    /// group or None, a number of messages and one of bytes, only those of the group, that number at most, and none
+    /// after one that has reached the bytes.
+    #[pyo3(signature = (connection, peer, data, at, account=None, room=None))]
+    #[allow(clippy::too_many_arguments)]
     fn take(
         &mut self,
         py: Python<'_>,
@@ -279,18 +292,41 @@ impl PlainSends {
         data: &Bound<'_, PyBytes>,
         at: usize,
         account: Option<PyRefMut<'_, Account>>,
+        room: Option<(Option<String>, usize, usize)>,
     ) -> PyResult<usize> {
         let mut account = account;
+        let (group, messages, bytes) = room.unwrap_or((None, FRAMES, usize::MAX));
+        let room = Room {
+            group: group.as_deref(),
+            messages,
+            bytes,
+        };
         let data = data.as_bytes();
+        let begin = at;
         let mut at = at;
-        for _ in 0..FRAMES {
+        self.taken = 0;
+        while self.taken < room.messages.min(FRAMES) && at - begin < room.bytes {
             let Some(rest) = data.get(at..) else { break };
-            match self.put(py, rest, connection, peer, account.as_deref_mut())? {
+            match self.put(
+                py,
+                rest,
+                connection,
+                peer,
+                account.as_deref_mut(),
+                room.group,
+            )? {
                 0 => break,
                 size => at += size,
             }
+            self.taken += 1;
         }
         Ok(at)
+    }
+
+    /// Messages that the last call of `take` took.
+    #[getter]
+    fn taken(&self) -> usize {
+        self.taken
     }
 
     /// Bytes of the records of the batch.
@@ -389,6 +425,7 @@ impl PlainSends {
         connection: &Bound<'_, PyAny>,
         peer: &[u8],
         account: Option<&mut Account>,
+        group: Option<&str>,
     ) -> PyResult<usize> {
         let Some(found) = frame(data, self.max_frame_bytes, self.max_header_bytes) else {
             return Ok(0);
@@ -399,6 +436,9 @@ impl PlainSends {
             return Ok(0);
         };
         let fields = &request.fields;
+        if group.is_some_and(|group| group != fields.producer_group) {
+            return Ok(0);
+        }
         let Some(&topic_number) = self.names.get(fields.topic.as_ref()) else {
             return Ok(0);
         };

@@ -432,3 +432,25 @@ ACL_LOOK_SECONDS: Final = 1.0
 """Pause between two looks at the files of accounts; a change counts when two looks agree, so within 3 s."""
 MAX_CACHED_DECISIONS: Final = 4_096
 """Remembered permissions of one connection's account; beyond it, each request is decided anew."""
+
+# --- quotas -------------------------------------------------------------------------------------
+MAX_QUOTAS: Final = 10_000
+"""Quotas of one broker; all of a kind, or of a network, share one."""
+MAX_QUOTA_FILE_BYTES: Final = 16_777_216
+"""The file of quotas: the most quotas with the longest names."""
+MAX_METERS: Final = 100_000
+"""Accounts, addresses and groups that are counted at a time, about 1 KB each; beyond it the oldest is forgotten."""
+METER_SECONDS: Final = 600.0
+"""A subject that was idle for so long is forgotten; its buckets were full long before."""
+MAX_GROUPS_OF_CONNECTION: Final = 1_000
+"""Groups that one connection counts for; as many as one heartbeat has (MAX_HEARTBEAT_GROUPS)."""
+MAX_METERED_GROUPS: Final = 200_000
+"""Pairs of a connection and a group that it counts for, as MAX_GROUP_MEMBERS."""
+MAX_DELAYED_DENIALS: Final = 10_000
+"""Denials by quotas whose answers wait, 300 bytes each; further ones are answered at once."""
+MAX_SHOWN_SUBJECTS: Final = 1_000
+"""Subjects in one list of those that are counted."""
+METER_EXPIRE_SECONDS: Final = 60.0
+"""Pause between two looks for idle subjects."""
+QUOTA_SAVE_SECONDS: Final = 5.0
+"""Pause between two writes of the topics that subjects have made."""

@@ -13,6 +13,7 @@ const REQUIRED: u32 = 0xFF;
 /// What a send says of its message.
 #[derive(Default)]
 pub struct Fields<'a> {
+    pub producer_group: Cow<'a, str>,
     pub topic: Cow<'a, str>,
     pub queue_id: i32,
     pub sys_flag: i32,
@@ -74,6 +75,7 @@ impl<'a> Fields<'a> {
         }
         self.seen |= bit;
         match number_of_field {
+            0 => self.producer_group = value,
             1 => self.topic = value,
             3 | 11 => drop(number(&value)?),
             4 => self.queue_id = number(&value)?,

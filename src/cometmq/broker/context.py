@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from cometmq.auth.quota.limiter import Limiter
 from cometmq.broker.config import BrokerConfig, LiveConfig
 from cometmq.broker.metrics.stats import BrokerStats
 from cometmq.broker.tables.clients import ClientRegistry
@@ -42,6 +43,8 @@ class BrokerContext:
     answers: SendAnswers
     schedule_turn: Callable[[], None]
     """Ends a turn of the loop soon."""
+    limiter: Limiter
+    """The quotas of accounts, addresses and groups."""
     address: str
     """The ``host:port`` of this broker for clients."""
     host: bytes

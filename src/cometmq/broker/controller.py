@@ -16,12 +16,16 @@ from pathlib import Path
 from typing import Final
 
 from cometmq.auth.access import open_access, own_security
+from cometmq.auth.quota.limiter import Limiter
+from cometmq.auth.quota.owners import TopicOwners
+from cometmq.auth.quota.table import QuotaTable
 from cometmq.auth.user_admin import UserAdmin
 from cometmq.broker.admin.accounts import PlainAccountAdmin
 from cometmq.broker.admin.broker import BrokerAdmin
 from cometmq.broker.admin.groups import GroupAdmin
 from cometmq.broker.admin.messages import QueueAdmin, TimerAdmin, TransactionAdmin
 from cometmq.broker.admin.offsets import OffsetAdmin
+from cometmq.broker.admin.quotas import QuotaAdmin
 from cometmq.broker.admin.relay import RelayAdmin
 from cometmq.broker.admin.topics import TopicAdmin
 from cometmq.broker.clients.client_manage import ClientManageProcessor
@@ -70,8 +74,10 @@ from cometmq.core import CORE, PATH
 from cometmq.limits import (
     CLIENT_SCAN_SECONDS,
     FILTER_SAVE_SECONDS,
+    METER_EXPIRE_SECONDS,
     OFFSET_LOOK_SECONDS,
     PRODUCER_SAVE_SECONDS,
+    QUOTA_SAVE_SECONDS,
     TABLE_RETRY_SECONDS,
 )
 from cometmq.message.hosts import encode_host, format_address, own_ip
@@ -149,6 +155,10 @@ class Broker:
         self.stats = BrokerStats(config.broker_cluster_name, clock=clock)
         users = Path(config.auth_config_path) if config.auth_config_path else tables / "auth.json"
         self.access = open_access(config, users, config.broker_cluster_name, clock=clock)
+        self._owners = TopicOwners(tables / "quotaTopics.json", self._has_topic, clock=clock)
+        quotas = QuotaTable(tables / "quotas.json")
+        self.limiter = Limiter(quotas, self._owners, self._has_topic, clock=clock)
+        quotas.on_change.append(self._apply_quotas)
         self._security = dataclasses.replace(own_security(config), tls=config.outgoing_tls)
         self._tls = ServerTls(config)
         self._registrar = RemotingClient(clock=clock, security=self._security)
@@ -217,6 +227,7 @@ class Broker:
         self._lock_file.load()
         self._stops.callback(self._save_tables)
         self._stops.callback(self.offsets.save)
+        self._stops.callback(self._owners.save)
         self._stops.callback(self.filters.save)
         self.store.start()
 
@@ -237,8 +248,20 @@ class Broker:
             max_connections=config.server_max_connections,
             tls=self._tls,
         )
+        server.limiter = self.limiter if self.limiter.is_active else None
         self._servers.append(server)
         return server
+
+    def _has_topic(self, name: str) -> bool:
+        return self.topics.get(name) is not None
+
+    def _apply_quotas(self) -> None:
+        """Ask for quotas only while there are some."""
+        limiter = self.limiter if self.limiter.is_active else None
+        for server in self._servers:
+            if server.limiter is not limiter:
+                server.limiter = limiter
+                server.renew_takers()
 
     # --- the parts ------------------------------------------------------------------------------
     def _build(self) -> None:
@@ -275,6 +298,7 @@ class Broker:
             OffsetAdmin(context),
             QueueAdmin(context),
             RelayAdmin(context),
+            QuotaAdmin(self.limiter),
             BrokerAdmin(context, self.schedule, (self.slave,) if self.is_slave else (self.transactions, self.timer)),
             StoreFileProcessor(self.store.config.root),
             *of_master,
@@ -306,7 +330,7 @@ class Broker:
         self.turn = StoreTurn(targets, waiters, self.stats, self.server.schedule_turn)
         if CORE is not None and not self.is_slave:
             guard = None if self.access is None else self.access.guard
-            self.server.new_taker = PlainSends(CORE, store, self.turn, targets, answers, guard).taker
+            self.server.new_taker = PlainSends(CORE, store, self.turn, targets, answers, guard, self.limiter).taker
         return BrokerContext(
             live=self.live,
             clock=clock,
@@ -321,6 +345,7 @@ class Broker:
             targets=targets,
             answers=answers,
             schedule_turn=self.server.schedule_turn,
+            limiter=self.limiter,
             address=self.address,
             host=host,
         )
@@ -362,6 +387,7 @@ class Broker:
         self._stops.push_async_callback(self.ha.stop)
         self._stops.push_async_callback(self.schedule.stop)
         self._stops.push_async_callback(self._finish_requests)
+        self._stops.callback(self.limiter.stop)
         self.server.listen()
         await self._listen_fast()
         port = config.ha_listen_port or (config.listen_port and config.listen_port + HA_PORT_DISTANCE)
@@ -403,6 +429,8 @@ class Broker:
             ("expire locks", CLIENT_SCAN_SECONDS, self.locks.expire),
             ("write consumer offsets", config.flush_consumer_offset_interval / 1000, self.offsets.save_in_background),
             ("write filters", FILTER_SAVE_SECONDS, self.filters.save_in_background),
+            ("expire quotas", METER_EXPIRE_SECONDS, self.limiter.expire),
+            ("write topics of quotas", QUOTA_SAVE_SECONDS, self._owners.save_in_background),
             ("write tables", TABLE_RETRY_SECONDS, self._save_tables),
         ]
         if self.is_slave:

@@ -403,3 +403,28 @@ class ListAclsRequestHeader(Header):
 
     subject_filter: str | None = None
     resource_filter: str | None = None
+
+
+class PutQuotaRequestHeader(Header):
+    """PUT_QUOTA (30050): a limit that is not given stays as it is, -1 takes it away."""
+
+    subject: str
+    messages_in: Int64 | None = None
+    bytes_in: Int64 | None = None
+    messages_out: Int64 | None = None
+    bytes_out: Int64 | None = None
+    connections: Int64 | None = None
+    topics: Int64 | None = None
+
+
+class GetQuotasRequestHeader(Header):
+    """GET_QUOTAS (30051): all quotas, the quota of one subject, or each subject that is counted now."""
+
+    subject: str | None = None
+    each: bool = False
+
+
+class DeleteQuotaRequestHeader(Header):
+    """DELETE_QUOTA (30052)."""
+
+    subject: str

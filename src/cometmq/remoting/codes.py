@@ -187,6 +187,10 @@ class RequestCode(IntEnum):
     """CometMQ's own."""
     GET_STORE_FILE = 30039
     """CometMQ's own: a slave copies what is not in the log (``broker/replication/store_files.py``)."""
+    PUT_QUOTA = 30050
+    """CometMQ's own: quotas of accounts, addresses and groups (``broker/admin/quotas.py``)."""
+    GET_QUOTAS = 30051
+    DELETE_QUOTA = 30052
 
 
 class ResponseCode(IntEnum):

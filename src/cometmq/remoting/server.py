@@ -69,6 +69,13 @@ class Guard(Protocol):
         """Return the answer that denies a request of a code that nobody handles to strangers."""
 
 
+class Limiter(Protocol):
+    """Decides whether a request that is allowed is handled now; see :mod:`cometmq.auth.quota.limiter`."""
+
+    def refuses(self, connection: ServerConnection, processor: Processor, request: Request[Any], frame: Frame) -> bool:
+        """Tell whether a request is refused, and answer it then."""
+
+
 class RemotingServer:
     """Listens, passes each request to its processor, and closes connections that are idle or stuck."""
 
@@ -88,6 +95,7 @@ class RemotingServer:
         self.processors = processors
         self.hooks = list(hooks)
         self.guard = guard
+        self.limiter: Limiter | None = None
         self.clock = clock
         self.max_frame_bytes = max_frame_bytes
         self.new_taker: Callable[[ServerConnection], FrameTaker] | None = None
@@ -157,6 +165,11 @@ class RemotingServer:
         self.unsent.stop()
         await self._openings.stop()
         await close_all(self.connections)
+
+    def renew_takers(self) -> None:
+        """Ask ``new_taker`` anew for every connection."""
+        for connection in self.connections:
+            connection.renew_taker()
 
     def cut_off(self) -> None:
         """Stop listening and end every connection at once, as the system does for a killed process."""
@@ -292,6 +305,8 @@ class RemotingServer:
                 if not request.flag & FLAG_ONEWAY:
                     connection.write(*encode_response(request.serialize_type, request.opaque, denial))
                 return
+        if self.limiter is not None and self.limiter.refuses(connection, processor, request, frame):
+            return
         try:
             for hook in self.hooks:
                 if hook.before is not None:

@@ -102,6 +102,7 @@ class ServerConnection(asyncio.Protocol):
         "peer_ip",
         "peer_port",
         "quiet_sweeps",
+        "quota",
         "remote_address",
         "unfinished_bytes",
     )
@@ -132,6 +133,8 @@ class ServerConnection(asyncio.Protocol):
         self.remote_address = ""
         self.account: Any = None
         """For the guard of the server: the account of the last request."""
+        self.quota: Any = None
+        """For the limiter of the server: the quotas that the connection counts for."""
 
     # --- asyncio.Protocol ---------------------------------------------------------------------
 
@@ -147,9 +150,13 @@ class ServerConnection(asyncio.Protocol):
         if sock is not None:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         transport.set_write_buffer_limits(WRITE_HIGH_WATER_BYTES, WRITE_LOW_WATER_BYTES)
+        self.renew_taker()
+        self._server.opened(self)
+
+    def renew_taker(self) -> None:
+        """Take plain requests from now on by the function that the server gives."""
         if self._server.new_taker is not None and not self.hooked:
             self._taker = self._server.new_taker(self)
-        self._server.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Call the functions in ``on_close``."""

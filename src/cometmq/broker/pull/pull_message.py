@@ -56,6 +56,7 @@ class PullMessageProcessor:
         self._stats = broker.stats
         self._hold = hold
         self._clock = broker.clock
+        self._limiter = broker.limiter
 
     @answers(
         RequestCode.PULL_MESSAGE,
@@ -82,7 +83,7 @@ class PullMessageProcessor:
             wait_ms = header.suspend_timeout_millis if config.long_polling_enable else config.short_polling_time_mills
             if self._hold.hold(HeldPull(connection, request, wanted), wait_ms):
                 return None
-        return self._response(header, result, code)
+        return self._response(connection, header, result, code)
 
     def again(self, held: HeldPull) -> Response:
         """Run a held pull once more, this time for an answer."""
@@ -92,7 +93,7 @@ class PullMessageProcessor:
         except RefusedError as refused:
             return refused.response()
         result = self._get(header, wanted)
-        return self._response(header, result, result_code(result.status, header.queue_offset))
+        return self._response(held.connection, header, result, result_code(result.status, header.queue_offset))
 
     # --- checks, in Apache's order --------------------------------------------------------------
     def _check(self, connection: ServerConnection, header: PullMessageRequestHeader) -> MessageFilter:
@@ -147,8 +148,11 @@ class PullMessageProcessor:
         self._stats.get_took(self._clock.monotonic() - began)
         return result
 
-    def _response(self, header: PullMessageRequestHeader, result: GetResult, code: ResponseCode) -> Response:
+    def _response(
+        self, connection: ServerConnection, header: PullMessageRequestHeader, result: GetResult, code: ResponseCode
+    ) -> Response:
         if code == ResponseCode.SUCCESS:
+            self._limiter.got(connection, header.consumer_group, result.count, result.size)
             self._stats.get(header.topic, header.consumer_group, result.count, result.size)
         else:
             self._stats.get_miss()

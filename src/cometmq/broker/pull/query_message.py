@@ -35,6 +35,7 @@ class QueryProcessor:
     def __init__(self, broker: BrokerContext) -> None:
         self._live = broker.live
         self._store = broker.store
+        self._limiter = broker.limiter
 
     @answers(
         RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header=SearchOffsetRequestHeader, permission=needs_topic(Action.GET)
@@ -72,7 +73,7 @@ class QueryProcessor:
     @answers(
         RequestCode.VIEW_MESSAGE_BY_ID, header=ViewMessageRequestHeader, permission=needs_stored(Action.SUB, Action.GET)
     )
-    def view(self, _connection: ServerConnection, request: Request[Any], _body: bytes) -> Response:
+    def view(self, connection: ServerConnection, request: Request[Any], _body: bytes) -> Response:
         """Give the record at a log offset."""
         offset = request.header.offset
         record = self._store.record_at(offset) if offset >= 0 else None
@@ -80,6 +81,7 @@ class QueryProcessor:
             return Response(
                 ResponseCode.SYSTEM_ERROR, remark=not_found(f"can not find message by the offset, {offset}")
             )
+        self._limiter.got(connection, None, 1, len(record))
         return Response(body=record)
 
     @answers(
@@ -88,7 +90,7 @@ class QueryProcessor:
         limits=("MAX_QUERY_MESSAGES",),
         permission=needs_topic(Action.SUB, Action.GET),
     )
-    def query(self, _connection: ServerConnection, request: Request[Any], _body: bytes) -> Response:
+    def query(self, connection: ServerConnection, request: Request[Any], _body: bytes) -> Response:
         """Give the messages with a key, or with a unique key, oldest first."""
         header: QueryMessageRequestHeader = request.header
         wanted = self._live.current.default_query_max_num if header.unique_key_query else header.max_num
@@ -105,4 +107,5 @@ class QueryProcessor:
         )
         if not found.records:
             return Response(ResponseCode.QUERY_NOT_FOUND, answer, "can not find message, maybe time range not correct")
+        self._limiter.got(connection, None, len(found.records), sum(map(len, found.records)))
         return Response(0, answer, body=found.records)

@@ -58,6 +58,7 @@ class SendMessageProcessor:
         self._store = broker.store
         self._turn = broker.turn
         self._answers = broker.answers
+        self._limiter = broker.limiter
         self._sequenced = sequenced
         self._batches = batches
         self._detours = detours
@@ -155,6 +156,7 @@ class SendMessageProcessor:
                     if before is not None:
                         return before
                 offsets = self._put_pieces(connection, target, queue, header, pieces, sequence)
+            self._limiter.more(connection, header.producer_group, len(offsets) - 1)
         except RefusedError as refused:
             return refused.response(self._answers.ext)
         if not request.flag & FLAG_ONEWAY or connection.hooked:

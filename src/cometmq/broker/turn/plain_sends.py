@@ -14,6 +14,7 @@ Invariants.
   the turn or ends it, so that it meets queues and log offsets as if it had put the records itself.
 * Where accounts are checked, the core takes only what the account of the connection has signed, to topics that it may
   publish to. Python finds the account by the connection's first request, and again after each change of accounts.
+* Where quotas are set, the core takes no more than they leave at the beginning of a look at a connection's bytes.
 * The core knows a topic only while ``SendTargets`` does: a change of the topic or of the configuration makes it forget.
 
 Faults. The core raises nothing for any input. When the write fails, the turn is refused whole: the batch has the opaque
@@ -27,6 +28,7 @@ from functools import partial
 from typing import Any, Final
 
 from cometmq.auth.guard import AccessGuard
+from cometmq.auth.quota.limiter import Limiter
 from cometmq.broker.turn.answers import SendAnswers
 from cometmq.broker.turn.store_turn import StoreTurn
 from cometmq.broker.turn.targets import SendTarget, SendTargets
@@ -45,6 +47,7 @@ class PlainSends:
 
     :param core: the module ``cometmq_core``.
     :param guard: checks who sends, where permissions are checked.
+    :param limiter: the quotas; when the first is set, and when the last is gone, connections need another taker.
     """
 
     def __init__(
@@ -55,11 +58,13 @@ class PlainSends:
         targets: SendTargets,
         answers: SendAnswers,
         guard: AccessGuard | None = None,
+        limiter: Limiter | None = None,
     ) -> None:
         config = targets.config
         self._store = store
         self._turn = turn
         self._guard = guard
+        self._limiter = limiter
         limits = (
             MAX_FRAME_BYTES,
             MAX_HEADER_BYTES,
@@ -82,7 +87,9 @@ class PlainSends:
 
     def taker(self, connection: ServerConnection) -> FrameTaker:
         """The function that takes the plain sends of a connection."""
-        take: FrameTaker = partial(self._core.take, connection, connection.peer_bytes)
+        take: Callable[..., int] = partial(self._core.take, connection, connection.peer_bytes)
+        if self._limiter is not None and self._limiter.is_active:
+            take = partial(self._take_within_quotas, connection, self._limiter, take)
         if self._guard is not None:
             take = partial(self._take_allowed, connection, take)
         if not self._turn.waits:
@@ -102,6 +109,24 @@ class PlainSends:
         assert self._guard is not None
         account = self._guard.publisher(connection)
         return at if account is None else take(data, at, account)
+
+    def _take_within_quotas(
+        self,
+        connection: ServerConnection,
+        limiter: Limiter,
+        take: Callable[..., int],
+        data: bytes,
+        at: int,
+        account: Any = None,
+    ) -> int:
+        """Take what the quotas of the connection leave; Python denies the rest."""
+        room = limiter.room(connection)
+        if room is None:
+            return at
+        end = take(data, at, account, room)
+        if end != at:
+            limiter.took(connection, room[0], self._core.taken, end - at)
+        return end
 
     def _open(self) -> tuple[int, int, int] | None:
         """Begin a batch: its place in the log, or ``None`` when Python must refuse the message."""

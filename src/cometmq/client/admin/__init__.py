@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from cometmq.client.admin.accounts import AccountAdmin
 from cometmq.client.admin.groups import ConsumeProgress, GroupAdmin, QueueProgress
 from cometmq.client.admin.messages import END_OF_TIME_MS, MessageAdmin
+from cometmq.client.admin.quotas import QuotaAdmin
 from cometmq.client.admin.topics import TIMEOUT_S
 
 __all__ = ["END_OF_TIME_MS", "TIMEOUT_S", "Admin", "ConsumeProgress", "QueueProgress"]
 
 
-class Admin(GroupAdmin, MessageAdmin, AccountAdmin):
+class Admin(GroupAdmin, MessageAdmin, QuotaAdmin):
     """Administrates a cluster. Every call may raise ``BrokerError`` (refused) and ``RemotingError`` (no answer).
 
     :param namesrv: ``host:port;host:port``; default ``$NAMESRV_ADDR``, else ``127.0.0.1:9876``.

@@ -1,0 +1,412 @@
+"""The check of requests against quotas.
+
+Theory of operation. A connection that sends, pulls or sends heartbeats has a :class:`_Uses`: the meters of its address
+and its account, and those of the groups that it names. It is made by the first such request, and again when a quota or
+the account has changed; making it counts the connection. Each request asks the meters, and takes from their buckets
+only if none refuses. Sends that the compiled core takes are counted for a whole look at the connection's bytes:
+:meth:`Limiter.room` before, :meth:`Limiter.took` after. What a pull gets is counted by its handler, since a pull may
+wait for messages.
+
+A denial is answered SYSTEM_BUSY when the wait is over, or after :data:`MAX_DELAY_SECONDS`.
+
+Memory is bounded: meters of idle subjects expire, the oldest goes when there are too many, and so do groups of one
+connection. A subject that was forgotten begins with full buckets, as one that was idle has them.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from cometmq.auth.quota.delayed import DelayedDenials
+from cometmq.auth.quota.meter import Meter
+from cometmq.auth.quota.model import Limits, QuotaInfo, Subject, SubjectKind
+from cometmq.auth.quota.owners import TopicOwners
+from cometmq.auth.quota.table import QuotaTable
+from cometmq.clock import Clock
+from cometmq.limits import (
+    MAX_GROUPS_OF_CONNECTION,
+    MAX_METERED_GROUPS,
+    MAX_METERS,
+    MAX_SHOWN_SUBJECTS,
+    METER_SECONDS,
+)
+from cometmq.message.names import RETRY_PREFIX
+from cometmq.remoting.bodies import BodyError
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.frame import Frame
+from cometmq.remoting.permissions import Kind
+from cometmq.remoting.processors import Processor, Request, Response
+from cometmq.remoting.server_connection import ServerConnection
+
+MAX_DELAY_SECONDS: Final = 1.0
+"""The longest time until a denial is answered; clients wait 3 s for all attempts together."""
+
+_IN: Final = ("messagesIn", "bytesIn")
+_OUT: Final = ("messagesOut", "bytesOut")
+_WORDS: Final = {
+    "messagesIn": "messages a second to send",
+    "bytesIn": "bytes a second to send",
+    "messagesOut": "messages a second to get",
+    "bytesOut": "bytes a second to get",
+    "connections": "connections",
+    "topics": "topics",
+}
+_SENDS: Final = frozenset(
+    {
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE_V2,
+    }
+)
+_PULLS: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
+_QUERIES: Final = frozenset({RequestCode.QUERY_MESSAGE, RequestCode.VIEW_MESSAGE_BY_ID})
+_FRAME_WORDS_BYTES: Final = 8
+_MOST_MESSAGES: Final = 2**31
+_MOST_BYTES: Final = 2**31
+
+Room = tuple[str | None, int, int]
+"""What the compiled core may take: only sends of this producer group, messages, bytes."""
+
+OnDenial = Callable[[ServerConnection, Request[Any], str], None]
+
+
+class _DeniedByQuotaError(Exception):
+    def __init__(self, meter: Meter, limit: str, wait_s: float) -> None:
+        self.meter = meter
+        self.limit = limit
+        self.wait_s = wait_s
+
+    @property
+    def remark(self) -> str:
+        """Words with the wait."""
+        most = self.meter.limits.given().get(self.limit, 0)
+        if self.limit == "topics":
+            way_out = "delete one that is not needed"
+        elif self.limit == "connections":
+            way_out = "close one, or wait until another is closed"
+        elif math.isinf(self.wait_s):
+            way_out = "it allows none"
+        else:
+            way_out = f"wait {math.ceil(self.wait_s * 1000):,} ms"
+        return f"[QUOTA]{self.meter.subject} is at its limit of {most:,} {_WORDS[self.limit]}: {way_out}"
+
+
+class _Uses:
+    """The meters of one connection."""
+
+    __slots__ = ("groups", "meters", "producer_group", "session", "version")
+
+    def __init__(self) -> None:
+        self.version = -1
+        """The version of the table; -1: not made, so the connection does not count."""
+        self.session: Any = None
+        self.meters: tuple[Meter, ...] = ()
+        self.groups: dict[str, Meter | None] = {}
+        self.producer_group: str | None = None
+        """The one of the last send that Python let pass."""
+
+
+class Limiter:
+    """Asks the quotas of one broker for each request; :class:`~cometmq.remoting.server.Limiter`.
+
+    :param exists: tells whether there is a topic.
+    """
+
+    def __init__(self, table: QuotaTable, owners: TopicOwners, exists: Callable[[str], bool], *, clock: Clock) -> None:
+        self.table: Final = table
+        self._owners = owners
+        self._exists = exists
+        self._clock = clock
+        self._delayed = DelayedDenials(clock=clock)
+        self._meters: dict[Subject, Meter] = {}
+        self._metered_groups = 0
+        self.on_denial: OnDenial | None = None
+        """Called with each denied request."""
+
+    @property
+    def is_active(self) -> bool:
+        """There are quotas."""
+        return bool(self.table.quotas)
+
+    def stop(self) -> None:
+        """Answer the denials that wait."""
+        self._delayed.stop()
+
+    # --- requests -----------------------------------------------------------------------------
+    def refuses(self, connection: ServerConnection, processor: Processor, request: Request[Any], frame: Frame) -> bool:
+        """Tell whether a request is over a quota; it is answered here then."""
+        code = processor.code
+        try:
+            if code in _SENDS:
+                self._send(connection, request, frame)
+            elif code in _PULLS:
+                self._pull(connection, request.header.consumer_group)
+            elif code in _QUERIES:
+                self._pull(connection, None)
+            elif code == RequestCode.HEART_BEAT:
+                self._heartbeat(connection, processor, request, frame)
+            elif code == RequestCode.UPDATE_AND_CREATE_TOPIC:
+                self._make_topic(connection, request.header.topic)
+        except _DeniedByQuotaError as denied:
+            denied.meter.deny()
+            if self.on_denial is not None:
+                self.on_denial(connection, request, denied.remark)
+            if not request.oneway:
+                delay_s = 0.0 if denied.limit == "topics" else min(denied.wait_s, MAX_DELAY_SECONDS)
+                response = Response(ResponseCode.SYSTEM_BUSY, remark=denied.remark)
+                self._delayed.answer(connection, request, response, delay_s)
+            return True
+        return False
+
+    def _send(self, connection: ServerConnection, request: Request[Any], frame: Frame) -> None:
+        now = self._clock.monotonic()
+        header = request.header
+        uses = self._uses(connection, now)
+        meters = self._with_group(uses, header.producer_group, now)
+        self._check(meters, _IN, now)
+        if not self._exists(header.topic) and not header.topic.startswith(RETRY_PREFIX):
+            self._count_topic(meters, header.topic)
+        size = len(frame.header) + len(frame.body) + _FRAME_WORDS_BYTES
+        for meter in meters:
+            meter.take(_IN, 1, size, now)
+        uses.producer_group = header.producer_group
+
+    def _pull(self, connection: ServerConnection, group: str | None) -> None:
+        now = self._clock.monotonic()
+        self._check(self._with_group(self._uses(connection, now), group, now), _OUT, now)
+
+    def _heartbeat(
+        self, connection: ServerConnection, processor: Processor, request: Request[Any], frame: Frame
+    ) -> None:
+        """Count the connection; a member that may not pull must not be given queues."""
+        now = self._clock.monotonic()
+        uses = self._uses(connection, now)
+        if SubjectKind.GROUP not in self.table.kinds or processor.permission is None:
+            return
+        try:
+            groups = [
+                need.name for need in processor.permission.needs(request.header, frame.body) if need.kind is Kind.GROUP
+            ]
+        except BodyError:
+            return  # its handler says what is wrong
+        for group in groups:
+            self._group(uses, group, now)
+
+    def _make_topic(self, connection: ServerConnection, topic: str) -> None:
+        session = connection.account
+        if not self._exists(topic) and not (session is not None and session.is_super):
+            now = self._clock.monotonic()
+            self._count_topic(tuple(self._meters_of(connection, session, now)), topic)
+
+    def more(self, connection: ServerConnection, group: str, messages: int) -> None:
+        """Count further messages of a request that has passed: a batch has many."""
+        uses: _Uses | None = connection.quota
+        if uses is not None and messages:
+            now = self._clock.monotonic()
+            for meter in self._counting(uses, group):
+                meter.take(_IN, messages, 0, now)
+
+    def got(self, connection: ServerConnection, group: str | None, messages: int, size: int) -> None:
+        """Count messages that a connection gets."""
+        uses: _Uses | None = connection.quota
+        if uses is not None:
+            now = self._clock.monotonic()
+            for meter in self._counting(uses, group):
+                meter.take(_OUT, messages, size, now)
+
+    # --- plain sends --------------------------------------------------------------------------
+    def room(self, connection: ServerConnection) -> Room | None:
+        """What the compiled core may take from a connection now; ``None`` when Python must see its next request."""
+        uses: _Uses | None = connection.quota
+        if uses is None or uses.version != self.table.version or uses.session is not connection.account:
+            return None
+        now = self._clock.monotonic()
+        group: str | None = None
+        meters = uses.meters
+        if SubjectKind.GROUP in self.table.kinds:
+            group = uses.producer_group
+            if group is None or group not in uses.groups:
+                return None
+            meters = self._counting(uses, group)
+        messages, size = _MOST_MESSAGES, _MOST_BYTES
+        for meter in meters:
+            messages, size = meter.room(_IN, (messages, size), now)
+        return (group, messages, size) if messages and size else None
+
+    def took(self, connection: ServerConnection, group: str | None, messages: int, size: int) -> None:
+        """Count what the compiled core has taken."""
+        uses: _Uses = connection.quota
+        now = self._clock.monotonic()
+        for meter in self._counting(uses, group):
+            meter.take(_IN, messages, size, now)
+
+    # --- meters -------------------------------------------------------------------------------
+    def _check(self, meters: tuple[Meter, ...], names: tuple[str, str], now: float) -> None:
+        for meter in meters:
+            over = meter.refuses(names, now)
+            if over is not None:
+                raise _DeniedByQuotaError(meter, *over)
+
+    def _count_topic(self, meters: tuple[Meter, ...], topic: str) -> None:
+        limited = [meter for meter in meters if meter.limits.topics is not None]
+        for meter in limited:
+            most = meter.limits.topics or 0
+            if self._owners.count(str(meter.subject), most) >= most:
+                raise _DeniedByQuotaError(meter, "topics", math.inf)
+        for meter in limited:
+            self._owners.add(str(meter.subject), topic)
+
+    def _uses(self, connection: ServerConnection, now: float) -> _Uses:
+        """The meters of a connection, which counts from now on."""
+        uses: _Uses | None = connection.quota
+        session = connection.account
+        version = self.table.version
+        if uses is not None and uses.version == version and uses.session is session:
+            return uses
+        if uses is None:
+            uses = connection.quota = _Uses()
+            connection.on_close.append(self._closed)
+        self._release(uses)
+        meters = tuple(self._meters_of(connection, session, now))
+        for meter in meters:
+            self._check_connections(meter)
+        for meter in meters:
+            meter.connections += 1
+        uses.meters, uses.session, uses.version = meters, session, version
+        return uses
+
+    def _meters_of(self, connection: ServerConnection, session: Any, now: float) -> Iterator[Meter]:
+        address = self._meter(SubjectKind.ADDRESS, connection.peer_ip, now)
+        if address is not None:
+            yield address
+        account = None if session is None else self._meter(SubjectKind.ACCOUNT, session.account.name, now)
+        if account is not None:
+            yield account
+
+    def _check_connections(self, meter: Meter) -> None:
+        most = meter.limits.connections
+        if most is not None and meter.connections >= most:
+            raise _DeniedByQuotaError(meter, "connections", math.inf)
+
+    def _with_group(self, uses: _Uses, group: str | None, now: float) -> tuple[Meter, ...]:
+        if group is None or SubjectKind.GROUP not in self.table.kinds:
+            return uses.meters
+        meter = self._group(uses, group, now)
+        return uses.meters if meter is None else (*uses.meters, meter)
+
+    def _counting(self, uses: _Uses, group: str | None) -> tuple[Meter, ...]:
+        meter = None if group is None else uses.groups.get(group)
+        return uses.meters if meter is None else (*uses.meters, meter)
+
+    def _group(self, uses: _Uses, name: str, now: float) -> Meter | None:
+        """The meter of a group, for which the connection counts from now on."""
+        if name in uses.groups:
+            return uses.groups[name]
+        meter = self._meter(SubjectKind.GROUP, name, now)
+        if meter is not None:
+            self._check_connections(meter)
+        if len(uses.groups) >= MAX_GROUPS_OF_CONNECTION or self._metered_groups >= MAX_METERED_GROUPS:
+            self._forget_groups(uses)
+        uses.groups[name] = meter
+        self._metered_groups += 1
+        if meter is not None:
+            meter.connections += 1
+        return meter
+
+    def _meter(self, kind: SubjectKind, name: str, now: float) -> Meter | None:
+        if kind not in self.table.kinds or not name:
+            return None
+        subject = Subject(kind, name)
+        meter = self._meters.get(subject)
+        version = self.table.version
+        if meter is not None and meter.version == version:
+            return meter
+        quota = self.table.match(kind, name)
+        if quota is None:
+            if meter is not None:
+                self._forget(meter)
+            return None
+        if meter is None:
+            if len(self._meters) >= MAX_METERS:
+                self._forget(next(iter(self._meters.values())))
+            meter = self._meters[subject] = Meter(subject, quota, version, now)
+        else:
+            meter.adopt(quota, version, now)
+        return meter
+
+    def expire(self) -> None:
+        """Forget subjects that have been idle; their buckets are full again."""
+        oldest = self._clock.monotonic() - METER_SECONDS
+        for meter in [meter for meter in self._meters.values() if meter.used_at < oldest and not meter.connections]:
+            self._forget(meter)
+
+    def _forget(self, meter: Meter) -> None:
+        meter.quota.subjects -= 1
+        del self._meters[meter.subject]
+
+    def _forget_groups(self, uses: _Uses) -> None:
+        for meter in uses.groups.values():
+            if meter is not None:
+                meter.connections -= 1
+        self._metered_groups -= len(uses.groups)
+        uses.groups.clear()
+        uses.producer_group = None
+
+    def _release(self, uses: _Uses) -> None:
+        """Count a connection no more."""
+        if uses.version >= 0:
+            uses.version = -1
+            for meter in uses.meters:
+                meter.connections -= 1
+            uses.meters = ()
+        self._forget_groups(uses)
+
+    def _closed(self, connection: ServerConnection) -> None:
+        self._release(connection.quota)
+
+    # --- lists --------------------------------------------------------------------------------
+    def listed(self, *, each: bool) -> list[QuotaInfo]:
+        """The quotas; or each subject that is counted now, those that were denied most often first.
+
+        At most :data:`~cometmq.limits.MAX_SHOWN_SUBJECTS` subjects.
+        """
+        now = self._clock.monotonic()
+        if each:
+            most = heapq.nlargest(MAX_SHOWN_SUBJECTS, self._meters.values(), key=lambda meter: meter.denials)
+            current = (self._meter(*meter.subject, now) for meter in most)
+            return [self._info(meter) for meter in current if meter is not None]
+        found: list[QuotaInfo] = []
+        for subject, quota in self.table.quotas.items():
+            meter = self._meter(*subject, now) if subject in self._meters else None
+            info = self._info(meter) if meter is not None else QuotaInfo(str(subject), quota.limits, str(subject))
+            info.denials = quota.denials
+            if not subject.is_one:
+                info.subjects = quota.subjects
+            found.append(info)
+        return found
+
+    def shown(self, subject: Subject) -> QuotaInfo | None:
+        """The quota that counts for a subject, with its use; ``None`` if there is none."""
+        if not subject.is_one:
+            quota = self.table.quotas.get(subject)
+            if quota is None:
+                return None
+            text = str(subject)
+            return QuotaInfo(text, quota.limits, text, denials=quota.denials, subjects=quota.subjects)
+        meter = self._meter(*subject, self._clock.monotonic())
+        return None if meter is None else self._info(meter)
+
+    def _info(self, meter: Meter) -> QuotaInfo:
+        now = self._clock.monotonic()
+        limits: Limits = meter.limits
+        use = {name: round(bucket.use(now), 1) for name, bucket in meter.buckets.items()}
+        if limits.connections is not None:
+            use["connections"] = meter.connections
+        if limits.topics is not None:
+            use["topics"] = self._owners.existing(str(meter.subject))
+        return QuotaInfo(str(meter.subject), limits, str(meter.quota.subject), use, meter.denials)

@@ -1,0 +1,167 @@
+"""Token buckets, and the meter of one subject.
+
+A bucket of a rate fills by the second up to its capacity. A request passes while the bucket holds a whole token, and
+takes what it uses, even if the bucket then owes: one large message passes, and those after it wait. On average no
+subject gets more than its rate. When the clock moves backwards the bucket stands still.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from cometmq.auth.quota.model import Limits, Subject
+
+IN_SECONDS: Final = 1.0
+"""Capacity of buckets of what comes in, in seconds of their rate."""
+OUT_SECONDS: Final = 4.0
+"""The same of what goes out. Java's consumers pull again 3 s after a denial, and still get their whole rate."""
+WINDOW_SECONDS: Final = 10.0
+"""The present use is an average over this time."""
+
+RATES: Final = {
+    "messagesIn": IN_SECONDS,
+    "bytesIn": IN_SECONDS,
+    "messagesOut": OUT_SECONDS,
+    "bytesOut": OUT_SECONDS,
+}
+
+
+class Bucket:
+    """Tokens of one rate."""
+
+    __slots__ = ("_at", "_before", "_began", "_capacity", "_count", "level", "rate")
+
+    def __init__(self, rate: int, seconds: float, now: float) -> None:
+        self.rate = rate
+        self._capacity = rate * seconds
+        self.level: float = rate
+        self._at = self._began = now
+        self._count = self._before = 0.0
+
+    def change(self, rate: int, seconds: float, now: float) -> None:
+        """Go on with another rate; what is owed stays owed."""
+        self.fill(now)
+        if self.rate == 0:
+            self.level = rate
+        self.rate, self._capacity = rate, rate * seconds
+        self.level = min(self.level, self._capacity)
+
+    def fill(self, now: float) -> None:
+        """Add the tokens of the time since the last call."""
+        if now > self._at:
+            self.level = min(self._capacity, self.level + (now - self._at) * self.rate)
+        self._at = now
+
+    def take(self, amount: float, now: float) -> None:
+        """Take tokens, and count them."""
+        self.level -= amount
+        self._turn(now)
+        self._count += amount
+
+    def wait_s(self) -> float:
+        """Seconds until the bucket holds a whole token; infinite for a rate of 0."""
+        if self.level >= 1:
+            return 0.0
+        return (1 - self.level) / self.rate if self.rate else math.inf
+
+    def use(self, now: float) -> float:
+        """Tokens a second that are taken at present."""
+        self._turn(now)
+        passed = now - self._began
+        return (self._before * (1 - passed / WINDOW_SECONDS) + self._count) / WINDOW_SECONDS
+
+    def _turn(self, now: float) -> None:
+        passed = now - self._began
+        if 0 <= passed < WINDOW_SECONDS:
+            return
+        self._before = self._count if 0 <= passed < 2 * WINDOW_SECONDS else 0.0
+        self._count, self._began = 0.0, now
+
+
+class Quota:
+    """The limits of a subject of the table, and the denials by them."""
+
+    __slots__ = ("denials", "limits", "subject", "subjects")
+
+    def __init__(self, subject: Subject, limits: Limits) -> None:
+        self.subject = subject
+        self.limits = limits
+        self.denials = 0
+        self.subjects = 0
+        """Meters that count by this quota."""
+
+
+class Meter:
+    """What one account, address or group uses."""
+
+    __slots__ = ("buckets", "connections", "denials", "limits", "quota", "subject", "used_at", "version")
+
+    def __init__(self, subject: Subject, quota: Quota, version: int, now: float) -> None:
+        self.subject = subject
+        self.buckets: dict[str, Bucket] = {}
+        self.connections = 0
+        self.denials = 0
+        self.used_at = now
+        self.quota = quota
+        quota.subjects += 1
+        self._adopt(version, now)
+
+    def adopt(self, quota: Quota, version: int, now: float) -> None:
+        """Count by a quota, as it is in a version of the table."""
+        self.quota.subjects -= 1
+        self.quota = quota
+        quota.subjects += 1
+        self._adopt(version, now)
+
+    def _adopt(self, version: int, now: float) -> None:
+        self.version = version
+        self.limits = self.quota.limits
+        given = self.limits.given()
+        for name, seconds in RATES.items():
+            rate, bucket = given.get(name), self.buckets.get(name)
+            if rate is None:
+                self.buckets.pop(name, None)
+            elif bucket is None:
+                self.buckets[name] = Bucket(rate, seconds, now)
+            elif bucket.rate != rate:
+                bucket.change(rate, seconds, now)
+
+    def refuses(self, names: tuple[str, str], now: float) -> tuple[str, float] | None:
+        """The rate of two that the subject is over, with the seconds to wait."""
+        self.used_at = now
+        for name in names:
+            bucket = self.buckets.get(name)
+            if bucket is not None:
+                bucket.fill(now)
+                wait_s = bucket.wait_s()
+                if wait_s > 0:
+                    return name, wait_s
+        return None
+
+    def room(self, names: tuple[str, str], most: tuple[int, int], now: float) -> tuple[int, int]:
+        """Messages and bytes that the subject may use now, at most ``most``."""
+        self.used_at = now
+        messages, size = most
+        for at, name in enumerate(names):
+            bucket = self.buckets.get(name)
+            if bucket is not None:
+                bucket.fill(now)
+                left = max(int(bucket.level), 0)
+                if at == 0:
+                    messages = min(messages, left)
+                else:
+                    size = min(size, left)
+        return messages, size
+
+    def take(self, names: tuple[str, str], messages: int, size: int, now: float) -> None:
+        """Count messages and bytes."""
+        for name, amount in zip(names, (messages, size), strict=True):
+            bucket = self.buckets.get(name)
+            if bucket is not None:
+                bucket.take(amount, now)
+
+    def deny(self) -> None:
+        """Count a denied request."""
+        self.denials += 1
+        self.quota.denials += 1

@@ -1,0 +1,118 @@
+"""The words of quotas: subjects, such as ``account:billing`` or ``address:10.0.0.0/8``, and the limits of one."""
+
+from __future__ import annotations
+
+import enum
+import ipaddress
+from typing import Final, NamedTuple
+
+import msgspec
+
+from cometmq.auth.model import AuthError
+
+EVERY: Final = "*"
+MAX_SUBJECT_CHARS: Final = 512
+MAX_LIMIT: Final = 10**15
+"""More than any machine can reach; a larger number is a slip of the hand."""
+
+
+class SubjectKind(enum.StrEnum):
+    """The kinds of subjects."""
+
+    ACCOUNT = "account"
+    ADDRESS = "address"
+    GROUP = "group"
+
+
+class Subject(NamedTuple):
+    """The subject of a quota: one account, address or group, each address of a network, or each of a kind (``*``)."""
+
+    kind: SubjectKind
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.name}"
+
+    @property
+    def is_one(self) -> bool:
+        """Exactly one account, address or group is meant."""
+        return self.name != EVERY and not (self.kind is SubjectKind.ADDRESS and "/" in self.name)
+
+    @classmethod
+    def parse(cls, text: str) -> Subject:
+        """Read ``account:NAME``, ``address:IP``, ``address:NETWORK/BITS``, ``group:NAME`` or ``KIND:*``.
+
+        :raises AuthError: it is none of these.
+        """
+        kind_text, colon, name = text.partition(":")
+        kind = next((kind for kind in SubjectKind if kind == kind_text.strip().lower()), None)
+        name = name.strip()
+        if kind is None or not colon or not name or len(text) > MAX_SUBJECT_CHARS:
+            raise AuthError(
+                f"{text[:100]!r} is no subject of a quota",
+                next_step="write account:NAME, address:IP, address:NETWORK/BITS, group:NAME, or * for each of a kind",
+            )
+        return cls(kind, _address(name) if kind is SubjectKind.ADDRESS and name != EVERY else name)
+
+
+def _address(name: str) -> str:
+    try:
+        if "/" not in name:
+            return str(ipaddress.ip_address(name))
+        network = ipaddress.ip_network(name, strict=False)
+    except ValueError:
+        raise AuthError(
+            f"{name[:100]!r} is neither an address nor a network",
+            next_step="write 10.0.0.7, 10.0.0.0/8 or 2001:db8::/32",
+        ) from None
+    one = network.prefixlen == network.max_prefixlen
+    return str(network.network_address) if one else str(network)
+
+
+class Limits(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """The limits of a subject; ``None`` is no limit, 0 allows nothing.
+
+    Bytes in are those of the frames that send; bytes out are those of the stored messages in answers.
+    """
+
+    messages_in: int | None = None
+    """Messages a second that the subject sends."""
+    bytes_in: int | None = None
+    """Bytes a second that the subject sends."""
+    messages_out: int | None = None
+    """Messages a second that the subject gets."""
+    bytes_out: int | None = None
+    """Bytes a second that the subject gets."""
+    connections: int | None = None
+    """Connections that send, pull or send heartbeats."""
+    topics: int | None = None
+    """Topics that the subject has made, and that exist."""
+
+    def check(self) -> None:
+        """Check the numbers.
+
+        :raises AuthError: one is out of range.
+        """
+        for name, value in self.given().items():
+            if not 0 <= value <= MAX_LIMIT:
+                raise AuthError(f"{name}={value}: a limit is a number from 0 to {MAX_LIMIT:,}")
+
+    def given(self) -> dict[str, int]:
+        """The limits that are not ``None``, by their names on the wire."""
+        found: dict[str, int] = msgspec.to_builtins(self)
+        return found
+
+
+class QuotaInfo(msgspec.Struct, rename="camel"):
+    """One row of a list of quotas: the limits of a subject, its present use, and how often it was denied."""
+
+    subject: str
+    limits: Limits
+    quota: str
+    """The quota that counts: the subject itself, a network, or ``*``."""
+    use: dict[str, float] = {}
+    """For each limit: messages or bytes a second over about ten seconds, connections, topics."""
+    denials: int = 0
+    """Denied requests since the start of the broker; of a network or ``*``, those of all its subjects."""
+    subjects: int | None = None
+    """Subjects that are counted now, of a network or ``*``."""

@@ -1,0 +1,141 @@
+"""The quotas of one broker in ``quotas.json``, and which of them counts for a subject (the most specific one)."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from cometmq.auth.model import AuthError
+from cometmq.auth.quota.meter import Quota
+from cometmq.auth.quota.model import EVERY, Limits, Subject, SubjectKind
+from cometmq.durable import replace_file
+from cometmq.errors import reason_of
+from cometmq.limits import MAX_QUOTA_FILE_BYTES, MAX_QUOTAS
+
+
+class StoredQuotas(msgspec.Struct):
+    """The file: for each subject its limits."""
+
+    quotas: dict[str, Limits] = {}
+
+
+class QuotaTable:
+    """Quotas by their subjects. A change is written first, then in force; the file is complete at every moment."""
+
+    def __init__(self, path: Path) -> None:
+        """Read the file.
+
+        :raises AuthError: it is not valid.
+        """
+        self.path: Final = path
+        self.version = 0
+        """Grows with every change."""
+        self.quotas: dict[Subject, Quota] = {}
+        self.kinds: frozenset[SubjectKind] = frozenset()
+        """Kinds of subjects that have quotas."""
+        self.on_change: list[Callable[[], None]] = []
+        """Called after each change."""
+        self._networks: dict[tuple[int, int], dict[int, Quota]] = {}
+        self._widths: list[tuple[int, int]] = []
+        """Version and length of the networks, the longest first."""
+        self._use({subject: Quota(subject, limits) for subject, limits in self._read().items()})
+
+    def changed(self, subject: Subject, limits: Limits | None) -> dict[Subject, Limits]:
+        """The limits of all subjects with those of one replaced, or gone.
+
+        :raises AuthError: there are too many.
+        """
+        found = {one: quota.limits for one, quota in self.quotas.items() if one != subject}
+        if limits is not None:
+            if subject not in self.quotas and len(found) >= MAX_QUOTAS:
+                raise AuthError(
+                    f"there are {MAX_QUOTAS:,} quotas already", next_step="delete some, or use * or networks"
+                )
+            found[subject] = limits
+        return found
+
+    def save(self, found: dict[Subject, Limits]) -> None:
+        """Write all quotas to the file; for a thread.
+
+        :raises AuthError: the file cannot be written; the old one stays.
+        """
+        data = msgspec.json.encode(StoredQuotas({str(subject): limits for subject, limits in found.items()}))
+        try:
+            replace_file(self.path, msgspec.json.format(data, indent=2), private=True)
+        except OSError as error:
+            raise AuthError(f"{self.path} cannot be written: {reason_of(error)}") from None
+
+    def use(self, found: dict[Subject, Limits]) -> None:
+        """Let these quotas be in force; denials stay counted."""
+        quotas: dict[Subject, Quota] = {}
+        for subject, limits in found.items():
+            quota = self.quotas.get(subject) or Quota(subject, limits)
+            quota.limits = limits
+            quotas[subject] = quota
+        self._use(quotas)
+        for listener in self.on_change:
+            listener()
+
+    def match(self, kind: SubjectKind, name: str) -> Quota | None:
+        """The quota of a subject: its own, that of the smallest network around it, or that of each of its kind."""
+        own = self.quotas.get(Subject(kind, name))
+        if own is not None:
+            return own
+        if kind is SubjectKind.ADDRESS and self._widths:
+            found = self._of_network(name)
+            if found is not None:
+                return found
+        return self.quotas.get(Subject(kind, EVERY))
+
+    def _of_network(self, name: str) -> Quota | None:
+        try:
+            address = ipaddress.ip_address(name.partition("%")[0])
+        except ValueError:
+            return None
+        number = int(address)
+        for width in self._widths:
+            version, length = width
+            if version == address.version:
+                found = self._networks[width].get(number >> (address.max_prefixlen - length))
+                if found is not None:
+                    return found
+        return None
+
+    def _use(self, quotas: dict[Subject, Quota]) -> None:
+        self.quotas = quotas
+        self.kinds = frozenset(subject.kind for subject in quotas)
+        self._networks = {}
+        for subject, quota in quotas.items():
+            if subject.kind is SubjectKind.ADDRESS and "/" in subject.name:
+                network = ipaddress.ip_network(subject.name)
+                bits = int(network.network_address) >> (network.max_prefixlen - network.prefixlen)
+                self._networks.setdefault((network.version, network.prefixlen), {})[bits] = quota
+        self._widths = sorted(self._networks, reverse=True)
+        self.version += 1
+
+    def _read(self) -> dict[Subject, Limits]:
+        try:
+            if self.path.stat().st_size > MAX_QUOTA_FILE_BYTES:
+                raise AuthError(f"{self.path} is too large")
+            data = self.path.read_bytes()
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            raise AuthError(f"{self.path} cannot be read: {reason_of(error)}") from None
+        try:
+            stored = msgspec.json.decode(data, type=StoredQuotas)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            raise AuthError(
+                f"{self.path} is not a file of quotas", next_step="mend it, or delete it and set the quotas anew"
+            ) from None
+        if len(stored.quotas) > MAX_QUOTAS:
+            raise AuthError(f"{self.path} has more than {MAX_QUOTAS:,} quotas")
+        found: dict[Subject, Limits] = {}
+        for text, limits in stored.quotas.items():
+            limits.check()
+            found[Subject.parse(text)] = limits
+        return found

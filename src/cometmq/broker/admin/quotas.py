@@ -1,0 +1,114 @@
+"""Administration of quotas: codes 30050 to 30052."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+import msgspec
+
+from cometmq.auth.model import AuthError
+from cometmq.auth.quota.limiter import Limiter
+from cometmq.auth.quota.model import Limits, Subject
+from cometmq.remoting.admin_headers import DeleteQuotaRequestHeader, GetQuotasRequestHeader, PutQuotaRequestHeader
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.permissions import Action, needs_cluster
+from cometmq.remoting.processors import Request, Response, answers
+from cometmq.remoting.server_connection import ServerConnection
+
+_log = logging.getLogger(__name__)
+
+_NO_LIMIT: Final = -1
+
+
+class QuotaAdmin:
+    """Reads and changes quotas, one change at a time; the file is written by a thread."""
+
+    def __init__(self, limiter: Limiter) -> None:
+        self._limiter = limiter
+        self._table = limiter.table
+        self._lock = asyncio.Lock()
+
+    @answers(
+        RequestCode.PUT_QUOTA,
+        header=PutQuotaRequestHeader,
+        limits=("MAX_QUOTAS",),
+        permission=needs_cluster(Action.UPDATE),
+    )
+    async def put(
+        self, connection: ServerConnection, request: Request[PutQuotaRequestHeader], _body: bytes
+    ) -> Response:
+        """Make or change the quota of a subject; in the file and in force when it is answered."""
+        try:
+            subject = Subject.parse(request.header.subject)
+            async with self._lock:
+                limits = self._merged(subject, request.header)
+                await self._use(subject, limits)
+        except AuthError as error:
+            return _refused(error)
+        _log.info("%s set the quota of %s: %s", connection.remote_address, subject, limits.given())
+        return Response()
+
+    def _merged(self, subject: Subject, header: PutQuotaRequestHeader) -> Limits:
+        quota = self._table.quotas.get(subject)
+        merged = {} if quota is None else quota.limits.given()
+        given = msgspec.to_builtins(header)
+        for field in msgspec.structs.fields(Limits):
+            value = given.get(field.encode_name)
+            if value == _NO_LIMIT:
+                merged.pop(field.encode_name, None)
+            elif value is not None:
+                merged[field.encode_name] = value
+        if not merged:
+            raise AuthError("a quota has one limit at least", next_step="give one, or delete the quota")
+        limits = msgspec.convert(merged, Limits)
+        limits.check()
+        return limits
+
+    @answers(RequestCode.DELETE_QUOTA, header=DeleteQuotaRequestHeader, permission=needs_cluster(Action.UPDATE))
+    async def delete(
+        self, connection: ServerConnection, request: Request[DeleteQuotaRequestHeader], _body: bytes
+    ) -> Response:
+        """Delete the quota of a subject; code 22 if there is none."""
+        try:
+            subject = Subject.parse(request.header.subject)
+            async with self._lock:
+                if subject not in self._table.quotas:
+                    return _none(subject)
+                await self._use(subject, None)
+        except AuthError as error:
+            return _refused(error)
+        _log.info("%s deleted the quota of %s", connection.remote_address, subject)
+        return Response()
+
+    @answers(
+        RequestCode.GET_QUOTAS,
+        header=GetQuotasRequestHeader,
+        limits=("MAX_SHOWN_SUBJECTS",),
+        permission=needs_cluster(Action.GET),
+    )
+    def get(self, _connection: ServerConnection, request: Request[GetQuotasRequestHeader], _body: bytes) -> Response:
+        """Give all quotas, that of one subject, or all subjects, with their use and denials."""
+        header = request.header
+        if not header.subject:
+            return Response(body=msgspec.json.encode(self._limiter.listed(each=header.each)))
+        try:
+            subject = Subject.parse(header.subject)
+        except AuthError as error:
+            return _refused(error)
+        found = self._limiter.shown(subject)
+        return _none(subject) if found is None else Response(body=msgspec.json.encode([found]))
+
+    async def _use(self, subject: Subject, limits: Limits | None) -> None:
+        found = self._table.changed(subject, limits)
+        await asyncio.to_thread(self._table.save, found)
+        self._table.use(found)
+
+
+def _refused(error: AuthError) -> Response:
+    return Response(ResponseCode.INVALID_PARAMETER, remark=str(error))
+
+
+def _none(subject: Subject) -> Response:
+    return Response(ResponseCode.QUERY_NOT_FOUND, remark=f"{subject} has no quota")

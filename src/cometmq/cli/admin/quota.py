@@ -1,0 +1,195 @@
+"""``cometmq quota``: quotas of accounts, client addresses and groups."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import click
+
+from cometmq.auth.model import AuthError
+from cometmq.auth.quota.model import Limits, QuotaInfo, Subject
+from cometmq.cli.admin.changes import yes_option
+from cometmq.cli.connection import administer, confirm_deletion, namesrv_option
+from cometmq.cli.output import Column, output_option, show, tell
+from cometmq.client.admin import Admin
+from cometmq.remoting.admin_headers import PutQuotaRequestHeader
+
+_NO_LIMIT: Final = -1
+_UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
+_AMOUNT: Final = re.compile(r"(\d{1,18})\s*([kmg]?)b?", re.IGNORECASE)
+_TITLES: Final = {
+    "messagesIn": "Messages/s in",
+    "bytesIn": "Bytes/s in",
+    "messagesOut": "Messages/s out",
+    "bytesOut": "Bytes/s out",
+    "connections": "Connections",
+    "topics": "Topics",
+}
+_COLUMNS: Final = (
+    Column("broker", "Broker"),
+    Column("subject", "Subject"),
+    *(Column(name, title, right=True) for name, title in _TITLES.items()),
+    Column("denials", "Denials", right=True),
+    Column("subjects", "Counted", right=True),
+)
+
+server_option = click.option("--server", metavar="HOST:PORT", help="One broker; else every broker.")
+
+
+class _Amount(click.ParamType[int]):
+    """A number with a unit, or ``none``."""
+
+    name = "N"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        text = str(value).strip()
+        if text.lower() == "none":
+            return _NO_LIMIT
+        found = _AMOUNT.fullmatch(text)
+        if found is None:
+            self.fail(f"{text!r} is no number such as 500, 20k, 5M or 1G, and not none", param, ctx)
+        return int(found[1]) * _UNITS[found[2].lower()]
+
+
+class _SubjectType(click.ParamType[str]):
+    """The subject of a quota."""
+
+    name = "SUBJECT"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            return str(Subject.parse(str(value)))
+        except AuthError as error:
+            self.fail(str(error), param, ctx)
+
+
+_AMOUNT_TYPE: Final = _Amount()
+_SUBJECT: Final = _SubjectType()
+
+
+@click.group("quota")
+def command() -> None:
+    """Limit what accounts, client addresses and groups may use.
+
+    A SUBJECT is account:NAME, address:IP, address:NETWORK/BITS or group:NAME. With * as name, or with a network, each
+    account, address or group has the quota by itself. The most specific quota counts.
+    """
+
+
+@command.command("set")
+@click.argument("subject", type=_SUBJECT)
+@click.option("--messages-in", type=_AMOUNT_TYPE, help="Messages a second to send.")
+@click.option("--bytes-in", type=_AMOUNT_TYPE, help="Bytes a second to send.")
+@click.option("--messages-out", type=_AMOUNT_TYPE, help="Messages a second to get.")
+@click.option("--bytes-out", type=_AMOUNT_TYPE, help="Bytes a second to get.")
+@click.option("--connections", type=_AMOUNT_TYPE, help="Connections that send or pull.")
+@click.option("--topic-count", "topics", type=_AMOUNT_TYPE, help="Topics made by the subject.")
+@server_option
+@namesrv_option
+def set_quota(
+    subject: str,
+    messages_in: int | None,
+    bytes_in: int | None,
+    messages_out: int | None,
+    bytes_out: int | None,
+    connections: int | None,
+    topics: int | None,
+    server: str | None,
+    namesrv: str,
+) -> None:
+    """Make or change the quota of a SUBJECT.
+
+    Amounts are numbers such as 500, 20k, 5M or 1G; none takes a limit away. Limits that are not given stay.
+    """
+    quota = PutQuotaRequestHeader(subject, messages_in, bytes_in, messages_out, bytes_out, connections, topics)
+    if all(amount is None for amount in (messages_in, bytes_in, messages_out, bytes_out, connections, topics)):
+        raise click.UsageError("give a limit: --messages-in, --bytes-in, --messages-out, --bytes-out, …")
+
+    async def work(admin: Admin) -> None:
+        await admin.put_quota(quota, address=server)
+
+    administer(namesrv, work)
+    tell(f"The quota of {subject} is set.")
+
+
+@command.command("list")
+@click.option("--each", is_flag=True, help="Each subject that is counted now, those denied most often first.")
+@server_option
+@namesrv_option
+@output_option
+def list_quotas(each: bool, server: str | None, namesrv: str, output: str) -> None:
+    """List quotas, their present use and denials.
+
+    Use is an average over ten seconds, denials count since the start of the broker.
+    """
+
+    async def work(admin: Admin) -> dict[str, list[QuotaInfo]]:
+        return await admin.quotas(each=each, address=server)
+
+    _show(administer(namesrv, work), output)
+
+
+@command.command("show")
+@click.argument("subject", type=_SUBJECT)
+@server_option
+@namesrv_option
+@output_option
+def show_quota(subject: str, server: str | None, namesrv: str, output: str) -> None:
+    """Show the quota that counts for a SUBJECT, with its use."""
+
+    async def work(admin: Admin) -> dict[str, list[QuotaInfo]]:
+        return await admin.quotas(subject, address=server)
+
+    _show(administer(namesrv, work), output)
+
+
+@command.command("delete")
+@click.argument("subject", type=_SUBJECT)
+@yes_option
+@server_option
+@namesrv_option
+def delete(subject: str, yes: bool, server: str | None, namesrv: str) -> None:
+    """Delete the quota of a SUBJECT."""
+    if not yes:
+        confirm_deletion(f"the quota of {subject}", "takes its limits away")
+
+    async def work(admin: Admin) -> None:
+        await admin.delete_quota(subject, address=server)
+
+    administer(namesrv, work)
+    tell(f"The quota of {subject} is deleted.")
+
+
+def _show(found: dict[str, list[QuotaInfo]], output: str) -> None:
+    rows = [_row(broker, info, is_text=output == "table") for broker, infos in found.items() for info in infos]
+    columns = [
+        column
+        for column in _COLUMNS
+        if output != "table" or column.key not in _TITLES or any(row[column.key] is not None for row in rows)
+    ]
+    if output != "table":
+        columns.insert(2, Column("quota", "Quota"))
+        columns.append(Column("use", "Use"))
+    show(rows, columns, output, title="Quotas")
+
+
+def _row(broker: str, info: QuotaInfo, *, is_text: bool) -> dict[str, Any]:
+    given = Limits.given(info.limits)
+    limits: dict[str, Any] = {name: given.get(name) for name in _TITLES}
+    if is_text:
+        limits = {
+            name: None if most is None else f"{info.use[name]:,.0f} of {most:,}" if name in info.use else f"{most:,}"
+            for name, most in limits.items()
+        }
+    return {
+        "broker": broker,
+        "subject": info.subject,
+        "quota": info.quota,
+        **limits,
+        "denials": info.denials,
+        "subjects": info.subjects,
+        "use": info.use,
+    }

@@ -1,0 +1,46 @@
+"""Administration of quotas of CometMQ's brokers."""
+
+from __future__ import annotations
+
+import msgspec
+
+from cometmq.auth.quota.model import QuotaInfo
+from cometmq.client.admin.accounts import AccountAdmin
+from cometmq.remoting.admin_headers import DeleteQuotaRequestHeader, GetQuotasRequestHeader, PutQuotaRequestHeader
+from cometmq.remoting.bodies import BodyError
+from cometmq.remoting.codes import RequestCode
+
+
+class QuotaAdmin(AccountAdmin):
+    """Quotas. Every broker has its own, so changes go to each broker, or to the one at ``address``."""
+
+    async def put_quota(self, quota: PutQuotaRequestHeader, *, address: str | None = None) -> None:
+        """Make or change the quota of a subject: a limit that is ``None`` stays as it is, -1 takes it away."""
+        for server in await self._servers(address):
+            await self._call(server, RequestCode.PUT_QUOTA, quota, doing="setting the quota")
+
+    async def delete_quota(self, subject: str, *, address: str | None = None) -> None:
+        """Delete the quota of a subject.
+
+        :raises BrokerError: code 22; a broker has none.
+        """
+        header = DeleteQuotaRequestHeader(subject)
+        for server in await self._servers(address):
+            await self._call(server, RequestCode.DELETE_QUOTA, header, doing="deleting the quota")
+
+    async def quotas(
+        self, subject: str | None = None, *, each: bool = False, address: str | None = None
+    ) -> dict[str, list[QuotaInfo]]:
+        """The quotas by the address of their broker, or that of one subject, or ``each`` subject that is counted now.
+
+        :raises BrokerError: code 22; the subject has none.
+        """
+        header = GetQuotasRequestHeader(subject, each)
+        found: dict[str, list[QuotaInfo]] = {}
+        for server in await self._servers(address):
+            body = await self._call(server, RequestCode.GET_QUOTAS, header, doing="asking for the quotas")
+            try:
+                found[server] = msgspec.json.decode(body, type=list[QuotaInfo])
+            except msgspec.MsgspecError as error:
+                raise BodyError(f"a list of quotas: {error}") from error
+        return found
