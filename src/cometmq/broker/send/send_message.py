@@ -156,7 +156,7 @@ class SendMessageProcessor:
                     if before is not None:
                         return before
                 offsets = self._put_pieces(connection, target, queue, header, pieces, sequence)
-            self._limiter.more(connection, header.producer_group, len(offsets) - 1)
+            self._limiter.more(connection, header.producer_group, len(offsets) // OFFSET_BYTES - 1)
         except RefusedError as refused:
             return refused.response(self._answers.ext)
         if not request.flag & FLAG_ONEWAY or connection.hooked:
