@@ -111,7 +111,7 @@ def test_a_test_that_passes_only_alone_is_named_and_counted_once(project: Path, 
     assert "= 6 passed in" in done.stdout
 
 
-@pytest.mark.parametrize(("modules", "number", "runs"), [(5, 7, 2), (6, 1, 1)])
+@pytest.mark.parametrize(("modules", "number", "runs"), [(3, 7, 2), (4, 1, 1)])
 def test_what_fails_alone_too_or_in_many_modules_fails(
     project: Path, run_tests: RunTests, modules: int, number: int, runs: int
 ) -> None:
