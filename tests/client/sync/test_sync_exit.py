@@ -178,7 +178,7 @@ def test_an_async_listener_closes_its_own_consumer(cluster: SyncCluster, orderly
             closed.set()
         config = PushConfig(orderly={orderly}, consume_from_where=FIRST, handover_wait_s=0.2)
         consumer = PushConsumer(group, listener, namesrv, config=config)
-        consumer.subscribe("exits")
+        await consumer.subscribe("exits")
         await consumer.start()
         await asyncio.wait_for(closed.wait(), 20)
     asyncio.run(main())
