@@ -68,7 +68,7 @@ class Topics:
         self.broker_name = "broker-a"
         self._prefix = f"spark{time.time_ns() // 1_000_000}"
 
-    def create(self, queues: int = 4, name: str | None = None) -> str:
+    def create(self, queues: int = 4, name: str | None = None, *, permission: int = 6) -> str:
         """A topic with so many queues, known to the nameserver; asked for again with more, it grows."""
         name = name or f"{self._prefix}-{next(_numbers)}"
         header = CreateTopicRequestHeader(
@@ -76,7 +76,7 @@ class Topics:
             default_topic="TBW102",
             read_queue_nums=queues,
             write_queue_nums=queues,
-            perm=6,
+            perm=permission,
             topic_filter_type="SINGLE_TAG",
             order=False,
             topic_sys_flag=0,

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -120,6 +121,17 @@ def test_forms(ten: CommandLine) -> None:
     assert ten("consume", "ten", "--last", "2", "--format", r"{body}\t", "--delimiter", ";").out == "8\t;9\t;"
     (line,) = ten("consume", "ten", "--last", "1", "--properties").out.splitlines()
     assert line.endswith("CLUSTER=DefaultCluster\t9")
+
+
+def test_the_last_of_one_millisecond_are_in_the_order_of_storage(cometmq: CommandLine) -> None:
+    """One request for each message, to two queues in turn, as fast as the broker takes them."""
+    cometmq("topic", "create", "dense", "--queues", "2")
+    with SyncProducer("dense", cometmq.namesrv) as producer:
+        for number in range(200):
+            producer.send(Message("dense", str(number).encode()))
+    rows = cometmq("consume", "dense", "--last", "200", "-o", "jsonl").lines()
+    assert [row["body"] for row in rows] == [str(number) for number in range(200)]
+    assert any(one["stored"] == next_one["stored"] for one, next_one in pairwise(rows)), "none share a millisecond"
 
 
 def test_files_are_sent_whole_or_by_lines(cometmq: CommandLine, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from tests.spark.lake_files import AT_MS, BATCH, HOUR_MS, QUEUES, append, cover, messages, stored, written
 
 from cometmq.spark.archives.files import QueueWriter
-from cometmq.spark.archives.log import ArchiveLog
+from cometmq.spark.archives.log import ArchiveLog, read_archive
 from cometmq.spark.archives.table import FORMATS, QueueTotals, TableFormat, hour_ended_ms, part_path
 from cometmq.spark.errors import ArchiveError, OptionError
 from cometmq.spark.jobs.archive.upkeep import join_files, planned_joinings
@@ -196,6 +196,14 @@ def test_the_format_is_found_and_another_is_refused(log: ArchiveLog) -> None:
                 ArchiveLog(log.root, TableFormat(name))
     with pytest.raises(OptionError, match="no format 'orc'"):
         ArchiveLog(log.root, TableFormat("orc"))
+
+
+def test_reading_what_is_no_archive_is_an_error_that_names_the_path(tmp_path: Path) -> None:
+    no_spark: Any = None
+    for place in (tmp_path, tmp_path / "typo"):
+        with pytest.raises(OptionError, match=f"{place} holds no archive"):
+            read_archive(no_spark, place)
+    assert not (tmp_path / "typo").exists()
 
 
 @pytest.mark.parametrize(("name", "package"), [("delta", "deltalake"), ("iceberg", "pyiceberg.catalog")])

@@ -138,6 +138,16 @@ def test_recalled_messages_are_not_stuck_and_those_of_topics_made_anew_are(spark
 
 
 @pytest.mark.spark
+def test_a_topic_that_may_not_be_read_is_left_out_and_told(spark: Any, topics: Topics, delayed: Delayed) -> None:
+    closed = topics.create(1, permission=2)
+    report = delay(MessageSource(topics.namesrv), spark=spark)
+    assert f"topic {closed} is left out: it may not be read" in report.notes
+    assert delayed.topic in {of.name for of in report.topics}
+    with pytest.raises(OptionError, match=f"topic {closed} may not be read .*topic alter {closed} --permission rw"):
+        delay(MessageSource(topics.namesrv), [closed], spark=spark)
+
+
+@pytest.mark.spark
 def test_an_archive_tells_the_same_as_far_as_it_goes(
     spark: Any, topics: Topics, delayed: Delayed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

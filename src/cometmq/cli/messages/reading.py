@@ -244,7 +244,7 @@ async def _last_messages(
         parts = await asyncio.gather(*(_last_of_queue(puller, reading, count, queue) for queue in queues))
     found = sorted(
         (message for part in parts for message in part),
-        key=lambda message: (message.store_timestamp, message.broker_name, message.queue_id, message.queue_offset),
+        key=lambda message: (message.store_timestamp, message.broker_name, message.commit_log_offset),
     )
     return found[-count:]
 

@@ -380,9 +380,11 @@ def read_archive(spark: SparkSession, directory: str | Path) -> DataFrame:
 
     It shows what was committed when it was called; later commits need another call.
 
+    :raises OptionError: the directory holds no archive.
     :raises ArchiveError: the package of the archive's format is not installed.
     """
     log = ArchiveLog(directory)
+    log.demand_any()
     return read_files(spark, log.root, log.files())
 
 

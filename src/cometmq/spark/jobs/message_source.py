@@ -124,6 +124,16 @@ class MessageSource:
             names = {queue.topic for queue in self._queues_in_files()}
         return sorted(name for name in names if name.startswith(prefix))
 
+    def readable(self, topics: Sequence[str]) -> set[str]:
+        """Return those of the topics that may be read; of files all.
+
+        :raises OptionError: as :meth:`check`.
+        :raises CometMQError: servers do not answer.
+        """
+        if self.namesrv is None or not topics:
+            return set(topics)
+        return {queue.topic for queue in Cluster(parse_options(self._options(topics))).queues()}
+
     def _queues_in_files(self) -> list[Queue]:
         if self.archive is not None:
             return [of.queue for of in ArchiveLog(self.archive).queues()]

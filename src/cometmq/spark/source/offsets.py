@@ -68,16 +68,27 @@ def _times(name: str, times: Times, queues: Iterable[Queue]) -> Times:
 
 
 def demand_topics(options: SourceOptions, queues: Iterable[Queue]) -> None:
-    """Demand that every topic asked for by name has queues.
+    """Demand that every topic asked for by name has queues that may be read.
 
     :raises OptionError: naming those that have none.
     """
+    there = {queue.topic for queue in queues}
+    names: set[str] = set() if there.issuperset(options.topics) else set(Cluster(options).topics())
+    if closed := sorted(names.intersection(options.topics) - there):
+        raise closed_topic(closed[0])
     demand_present(
         options.topics,
-        (queue.topic for queue in queues),
+        there,
         f"no broker that is registered with {';'.join(options.namesrv_addr)} has topic",
         next_step="is the name right, and is its broker running?",
-        known=Cluster(options).topics,
+        known=lambda: names,
+    )
+
+
+def closed_topic(topic: str) -> OptionError:
+    """Return the error that a topic may not be read."""
+    return OptionError(
+        f"topic {topic} may not be read", next_step=f"cometmq topic alter {topic} --permission rw allows it"
     )
 
 

@@ -38,6 +38,7 @@ from cometmq.spark.jobs.options import MAX_DAYS, DelayOptions
 from cometmq.spark.jobs.report.parts import moment
 from cometmq.spark.jobs.run import job_session, persisted
 from cometmq.spark.options import demand_present
+from cometmq.spark.source.offsets import closed_topic
 from cometmq.spark.store.files import newest_store_time
 
 if TYPE_CHECKING:
@@ -59,9 +60,14 @@ def delay(options: DelayOptions) -> DelayReport:
     there = source.topics("")
     at_ms = _moment_of(source, options.clock)
     progress = progress_of(source, options.delay_levels)
-    named = tuple(dict.fromkeys(topics)) or tuple(name for name in there if name not in SYSTEM_TOPICS)
+    named = tuple(dict.fromkeys(topics))
     demand_present(named, there, f"{source} has no topic", next_step="without --topic it reads all that there are")
-    waiting_topics = [name for name in (SCHEDULE_TOPIC, TIMER_TOPIC) if name in there]
+    users = named or tuple(name for name in there if name not in SYSTEM_TOPICS)
+    readable = source.readable(users)
+    closed = [name for name in users if name not in readable]
+    if closed and named:
+        raise closed_topic(closed[0])
+    named = tuple(name for name in users if name in readable)
     with job_session(options, "cometmq delay") as session:
         on_step(f"reading {quantity(len(named), 'topic')} and what waits")
         # What waits for a topic that is not there belongs to the picture, what waits for one that is not read does not.
@@ -98,7 +104,10 @@ def delay(options: DelayOptions) -> DelayReport:
                 stuck=counts.messages(STUCK),
                 stuck_reasons=stuck_by_reason(stuck, top),
                 stuck_messages=first_stuck(stuck, top),
-                notes=tuple(_notes(counts, progress, waiting_topics, since_ms=source.begin_ms)),
+                notes=(
+                    *(f"topic {name} is left out: it may not be read" for name in closed),
+                    *_notes(counts, progress, waiting_topics, since_ms=source.begin_ms),
+                ),
                 seconds=SYSTEM_CLOCK.monotonic() - began,
             )
 
