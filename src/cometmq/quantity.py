@@ -19,3 +19,11 @@ def size_text(count: int) -> str:
         if count >= factor:
             return f"{count / factor:,.1f} {unit}"
     return quantity(count, "byte")
+
+
+def duration_text(seconds: float) -> str:
+    """Return a duration in its largest unit that gives 2 or more: ``40 s``, ``12 min``, ``5 h`` or ``3 days``."""
+    for unit, length in (("days", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from tests.cli.conftest import CommandLine
 
 from cometmq.cli.output import json_text, visible
-from cometmq.cli.servers.process import LogLine
+from cometmq.cli.servers.logs import LogLine
 from cometmq.client.sync import SyncProducer
 from cometmq.message.message import Message
 from cometmq.remoting.blocking import BlockingConnection
@@ -64,8 +64,8 @@ def test_names_from_outside_forge_no_line_of_a_log() -> None:
         raise ValueError(HOSTILE)
     except ValueError:
         record.exc_info = sys.exc_info()
-    first, *rest = LogLine("%(message)s").format(record).split("\n")
-    assert first == f"group {visible(HOSTILE)}"
+    first, *rest = LogLine().format(record).split("\n")
+    assert first.endswith(f"x: group {visible(HOSTILE)}")
     assert not ORDERS & set("".join(rest))
 
 

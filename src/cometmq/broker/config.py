@@ -20,6 +20,7 @@ from cometmq.limits import (
     MAX_TIMER_DELAY_SECONDS,
     MAX_TRANSFER_BYTES,
 )
+from cometmq.log_level import LOG_LEVEL_DOC, LOG_LEVELS
 from cometmq.message.hosts import parse_address, split_addresses
 from cometmq.message.names import MASTER_ID, TRACE_TOPIC
 from cometmq.options import ConfigError, Option, option, options_of
@@ -102,12 +103,7 @@ class BrokerConfig(TlsOptions, StoreConfig):
     )
     compressed_register: bool = option(False, "Compress registrations.")
 
-    log_level: str = option(
-        "",
-        "Least level of CometMQ's log lines; empty: that of the start (--log-level).",
-        choices=("", "DEBUG", "INFO", "WARNING", "ERROR"),
-        runtime=True,
-    )
+    log_level: str = option("", LOG_LEVEL_DOC, choices=LOG_LEVELS, runtime=True)
     hook_names: str = option("", "Hooks to use: entry points of the group cometmq.hooks, joined by commas.")
 
     # --- topics and groups ----------------------------------------------------------------------

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import platform
 import socket
-from collections.abc import Callable, Iterable
-from contextlib import AsyncExitStack
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+from cometmq import __version__
 from cometmq.auth.access import open_access, own_security
 from cometmq.auth.quota.limiter import Limiter
 from cometmq.auth.quota.owners import TopicOwners
@@ -28,6 +29,7 @@ from cometmq.broker.admin.offsets import OffsetAdmin
 from cometmq.broker.admin.quotas import QuotaAdmin
 from cometmq.broker.admin.relay import RelayAdmin
 from cometmq.broker.admin.topics import TopicAdmin
+from cometmq.broker.clients.client_lines import PERIOD_SECONDS, ClientLines
 from cometmq.broker.clients.client_manage import ClientManageProcessor
 from cometmq.broker.clients.consumer_manage import ConsumerManageProcessor, LockProcessor
 from cometmq.broker.config import SLAVE, SYNC_MASTER, BrokerConfig, LiveConfig
@@ -44,7 +46,7 @@ from cometmq.broker.pull.filters import PullFilters
 from cometmq.broker.pull.pull_message import PullMessageProcessor
 from cometmq.broker.pull.pull_request_hold import PullRequestHoldService
 from cometmq.broker.pull.query_message import QueryProcessor
-from cometmq.broker.registration import BrokerRegistration
+from cometmq.broker.registration import WARN_S, BrokerRegistration
 from cometmq.broker.replication.ha_service import HAService, HaStatusAdmin
 from cometmq.broker.replication.slave import Slave, no_messages
 from cometmq.broker.replication.store_files import StoreFileProcessor
@@ -54,6 +56,7 @@ from cometmq.broker.send.reply_message import ReplyMessageProcessor
 from cometmq.broker.send.send_back import SendBackProcessor
 from cometmq.broker.send.send_message import SendMessageProcessor
 from cometmq.broker.send.sequenced_sends import SequencedSends
+from cometmq.broker.stops import Stops
 from cometmq.broker.tables.clients import ClientRegistry
 from cometmq.broker.tables.consumer_offsets import ConsumerOffsetManager, OffsetExpiry
 from cometmq.broker.tables.groups import SubscriptionGroupManager
@@ -80,7 +83,9 @@ from cometmq.limits import (
     QUOTA_SAVE_SECONDS,
     TABLE_RETRY_SECONDS,
 )
+from cometmq.log_level import LogLevel
 from cometmq.message.hosts import encode_host, format_address, own_ip
+from cometmq.quantity import quantity
 from cometmq.remoting.client import RemotingClient
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.processors import ProcessorTable
@@ -163,7 +168,7 @@ class Broker:
         self._tls = ServerTls(config)
         self._registrar = RemotingClient(clock=clock, security=self._security)
         self._servers: list[RemotingServer] = []
-        self._stops = AsyncExitStack()
+        self._stops = Stops(clock)
 
     @property
     def config(self) -> BrokerConfig:
@@ -186,7 +191,13 @@ class Broker:
         :raises StoreError: the store cannot be opened.
         :raises OSError: the port is taken or not allowed.
         """
-        _log.info("broker %s begins; its code for plain sends is %s", self.config.broker_name, PATH)
+        config = self.config
+        _log.info(
+            "broker %s of cluster %s begins: %s with id %d, CometMQ %s, Python %s, code for plain sends: %s, store %s",
+            *(config.broker_name, config.broker_cluster_name, config.broker_role, config.broker_id),
+            *(__version__, platform.python_version(), PATH, config.store_path_root_dir),
+        )
+        began = self.clock.monotonic()
         try:
             self._open_store()
             await self._bind()
@@ -197,10 +208,23 @@ class Broker:
         except BaseException:
             await self.stop()
             raise
+        took = self.clock.monotonic() - began
+        _log.info(
+            "broker %s serves at %s, for slaves at port %d; its start took %.2f s",
+            config.broker_name,
+            self.address,
+            self.ha.port,
+            took,
+        )
 
     async def stop(self) -> None:
         """Leave the nameservers, answer the requests under way, close everything; harmless before ``start``."""
-        await self._stops.aclose()
+        if not self._stops:
+            return
+        began = self.clock.monotonic()
+        slow = await self._stops.run()
+        took = self.clock.monotonic() - began
+        _log.info("broker %s has stopped in %.2f s%s", self.config.broker_name, took, f": {slow}" if slow else "")
 
     async def cut_off(self) -> None:
         """End every connection at once and answer nobody, as if the process was killed; ``stop`` is still due.
@@ -216,26 +240,36 @@ class Broker:
 
     # --- before the parts -----------------------------------------------------------------------
     def _open_store(self) -> None:
+        began = self.clock.monotonic()
         self.store = MessageStore.open(self.config, clock=self.clock, disk=self._disk, is_slave=self.is_slave)
-        self._stops.push_async_callback(self.store.close)
-        self.live.on_change += (self.store.reconfigure, _log_level_setter(self.config))
+        self._stops.add("store", self.store.close)
+        _log.info(
+            "the store is open after %.2f s: %s, its log from %d to %d",
+            self.clock.monotonic() - began,
+            quantity(len(self.store.queues()), "topic"),
+            self.store.min_physical_offset,
+            self.store.max_physical_offset,
+        )
+        level = LogLevel()
+        level.set(self.config.log_level)
+        self.live.on_change += (self.store.reconfigure, lambda config: level.set(config.log_level))
         findings = [*self.topics.load(), *self.groups.load(), *self.offsets.load(), *self.filters.load()]
         for finding in (*findings, *recover_tables(self.topics, self.groups, self.offsets, self.store)):
             _log.warning("%s", finding)
         for finding in bring_back(self.topics, self.offsets, self.store) if not self.is_slave else ():
             _log.warning("%s", finding)
         self._lock_file.load()
-        self._stops.callback(self._save_tables)
-        self._stops.callback(self.offsets.save)
-        self._stops.callback(self._owners.save)
-        self._stops.callback(self.filters.save)
+        self._stops.add("tables", self._save_tables)
+        self._stops.add("consumer offsets", self.offsets.save)
+        self._stops.add("topics of quotas", self._owners.save)
+        self._stops.add("filters", self.filters.save)
         self.store.start()
 
     async def _bind(self) -> None:
         """Take the port: records and ids of messages have it."""
         self.server = self._new_server(self.processors)
         await self.server.bind(self.config.bind_address, self.config.listen_port)
-        self._stops.push_async_callback(self.server.stop)
+        self._stops.add("connections", self.server.stop)
 
     def _new_server(self, processors: ProcessorTable) -> RemotingServer:
         config = self.config
@@ -384,10 +418,10 @@ class Broker:
         self.server.turn_hooks += (tables.end_turn, self.turn.end, self.ha.end_turn)
         if not self.is_slave:
             self.server.turn_hooks += (self.timer.end_turn,)
-        self._stops.push_async_callback(self.ha.stop)
-        self._stops.push_async_callback(self.schedule.stop)
-        self._stops.push_async_callback(self._finish_requests)
-        self._stops.callback(self.limiter.stop)
+        self._stops.add("slaves", self.ha.stop)
+        self._stops.add("delay levels", self.schedule.stop)
+        self._stops.add("requests under way", self._finish_requests)
+        self._stops.add("quotas", self.limiter.stop)
         self.server.listen()
         await self._listen_fast()
         port = config.ha_listen_port or (config.listen_port and config.listen_port + HA_PORT_DISTANCE)
@@ -406,17 +440,17 @@ class Broker:
         except OSError as error:
             _log.warning("cannot listen on port %d for clients with vipChannelEnabled: %s", port, error)
         else:
-            self._stops.push_async_callback(server.stop)
+            self._stops.add("connections of old clients", server.stop)
 
     # --- services ------------------------------------------------------------------------------
     def _start_services(self) -> None:
         config = self.config
         if self.access is not None:
             self.access.start()
-            self._stops.push_async_callback(self.access.stop)
+            self._stops.add("accounts", self.access.stop)
         self.hold.start()
         self.stats.start()
-        self._stops.callback(self.stats.stop)
+        self._stops.add("statistics", self.stats.stop)
         expiry = OffsetExpiry(
             self.offsets,
             lambda topic: self.topics.get(topic) is not None or topic in self.store.queues(),
@@ -432,10 +466,13 @@ class Broker:
             ("expire quotas", METER_EXPIRE_SECONDS, self.limiter.expire),
             ("write topics of quotas", QUOTA_SAVE_SECONDS, self._owners.save_in_background),
             ("write tables", TABLE_RETRY_SECONDS, self._save_tables),
+            ("tell of clients", PERIOD_SECONDS, ClientLines(self.clients).tell),
         ]
+        if not config.namesrv_addr:
+            repeated.append(("warn", WARN_S, _warn_of_no_nameserver))
         if self.is_slave:
             self.slave.start()
-            self._stops.push_async_callback(self.slave.stop)
+            self._stops.add("master of this slave", self.slave.stop)
         else:
             self._start_master()
             repeated += [
@@ -445,22 +482,23 @@ class Broker:
         for name, seconds, work in repeated:
             periodic = Periodic(name, seconds, work, clock=self.clock)
             periodic.start()
-            self._stops.push_async_callback(periodic.stop)
+            self._stops.add(name, periodic.stop)
 
     def _start_master(self) -> None:
         self.producers.start()
-        self._stops.push_async_callback(self.producers.stop)
+        self._stops.add("sequences of producers", self.producers.stop)
         self.transactions.start()
-        self._stops.push_async_callback(self.transactions.stop)
+        self._stops.add("transactions", self.transactions.stop)
         self.schedule.start()
         self.timer.start()
-        self._stops.push_async_callback(self.timer.stop)
+        self._stops.add("timer", self.timer.stop)
 
     async def _register(self) -> None:
         if not self.config.namesrv_addr:
+            _warn_of_no_nameserver()
             return
-        self._stops.push_async_callback(self._registrar.close)
-        self._stops.push_async_callback(self.registration.stop)
+        self._stops.add("connections to nameservers", self._registrar.close)
+        self._stops.add("leaving the nameservers", self.registration.stop)
         await self.registration.start(format_address(self.config.broker_ip2, self.ha.port))
 
     # --- stopping -------------------------------------------------------------------------------
@@ -478,17 +516,8 @@ class Broker:
         self._lock_file.save()
 
 
-def _log_level_setter(config: BrokerConfig) -> Callable[[BrokerConfig], None]:
-    """Set the level of CometMQ's log lines, and return a function that does so after a change."""
-    logger = logging.getLogger("cometmq")
-    level_of_the_start = logger.level
-
-    def set_level(config: BrokerConfig) -> None:
-        logger.setLevel(config.log_level or level_of_the_start)
-
-    if config.log_level:
-        set_level(config)
-    return set_level
+def _warn_of_no_nameserver() -> None:
+    _log.warning("no nameserver is named (namesrvAddr): clients do not find this broker")
 
 
 def _plain(ip: str) -> str:

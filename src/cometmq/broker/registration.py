@@ -49,6 +49,8 @@ KNOWN_WAIT_S: Final = 1.0
 LOOK_S: Final = 1.0
 """Between two looks of a link at its connection; also its first pause after a failure."""
 UNREGISTER_TIMEOUT_S: Final = 2.0
+WARN_S: Final = 60.0
+"""Between two warnings of a link whose nameserver does not take this broker."""
 
 
 class BrokerRegistration:
@@ -221,6 +223,9 @@ class _Link:
         self.tried = asyncio.Event()
         self.failing = False
         """True if the last attempt failed."""
+        self._warned_at = 0.0
+        self._failing_since = 0.0
+        self._was_registered = False
         self.when_known: list[tuple[int, Callable[[], None]]] = []
         """Counters of versions and what to call once the nameserver knows them, or does not answer."""
         self._owner = owner
@@ -258,19 +263,32 @@ class _Link:
         try:
             order_config = await owner.send(self.address, owner.topics.table if whole else changed, version)
         except (RemotingError, RegistrationError, BodyError) as error:
-            if not self.failing:
-                _log.warning("cannot register at nameserver %s: %s; it will be tried again", self.address, error)
+            self._warn(error)
             self.failing = True
             self._call_waiting(owner.topics.version.counter)
             return False
-        if self.failing:
-            _log.info("registered at nameserver %s again", self.address)
+        if self.failing or not self._was_registered:
+            _log.info("registered at nameserver %s%s", self.address, " again" if self._was_registered else "")
         self.failing = False
+        self._was_registered = True
         self.known = version
         self._call_waiting(version.counter)
         if order_config is not None and self._is_first:
             owner.take_order_config(order_config.table)
         return True
+
+    def _warn(self, error: Exception) -> None:
+        """Tell a failure at once, and every minute for how long it has lasted."""
+        now = self._owner.clock.monotonic()
+        if not self.failing:
+            self._failing_since = self._warned_at = now
+            _log.warning("cannot register at nameserver %s: %s; it will be tried again", self.address, error)
+        elif now - self._warned_at >= WARN_S:
+            self._warned_at = now
+            _log.warning(
+                "not registered at nameserver %s for %.0f s: %s; clients that ask it do not find this broker",
+                *(self.address, now - self._failing_since, error),
+            )
 
     def _call_waiting(self, counter: int) -> None:
         waiting, self.when_known = self.when_known, []

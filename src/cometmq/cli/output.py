@@ -9,6 +9,7 @@ import os
 import sys
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -107,6 +108,13 @@ def show_one(row: Mapping[str, Any], output: str, *, title: str = "") -> None:
 def tell(sentence: str) -> None:
     """Write a sentence for people to stderr; stdout is for data."""
     click.echo(visible(sentence), err=True)
+
+
+def say(text: str) -> None:
+    """Write text as it is to stderr; a full disk or a closed pipe stops no server."""
+    with suppress(OSError):
+        sys.stderr.write(text)
+        sys.stderr.flush()
 
 
 def text_of(value: Any) -> str:

@@ -10,6 +10,7 @@ from typing import Any, Final
 from cometmq.apache_keys import NAMESERVER, apache_keys
 from cometmq.errors import CometMQError
 from cometmq.limits import MAX_CONFIG_UPDATE_BYTES, MAX_CONNECTIONS
+from cometmq.log_level import LOG_LEVEL_DOC, LOG_LEVELS, LogLevel
 from cometmq.options import (
     ConfigError,
     Option,
@@ -66,6 +67,7 @@ class NamesrvConfig(TlsOptions):
         "ACL 2.0: file with the key that encrypts passwords in the file of users. Empty: $COMETMQ_AUTH_KEY, else they "
         "are not encrypted.",
     )
+    log_level: str = option("", LOG_LEVEL_DOC, choices=LOG_LEVELS, runtime=True)
     order_message_enable: bool = option(
         False, "Put a topic's ORDER_TOPIC_CONFIG into its route as orderTopicConf.", runtime=True
     )
@@ -119,6 +121,8 @@ class Settings:
 
     def __init__(self, config: NamesrvConfig) -> None:
         self.config = config
+        self._log_level = LogLevel()
+        self._log_level.set(config.log_level)
         self._without_effect = keys_without_effect()
 
     def text(self) -> str:
@@ -140,4 +144,5 @@ class Settings:
             except OSError as error:
                 raise ConfigError(f"the change could not be written: {error}") from error
         self.config = change.config
+        self._log_level.set(change.config.log_level)
         return change.without_effect

@@ -16,6 +16,7 @@ from cometmq.message.names import AUTO_CREATE_TOPIC, TRACE_TOPIC
 from cometmq.message.record import body_crc
 from cometmq.message.sysflag import TOPIC_UNIT, TOPIC_UNIT_SUB
 from cometmq.namesrv.config import PathChangeError, Settings
+from cometmq.namesrv.gone import CLOSED, STOPPED, GoneBrokers
 from cometmq.namesrv.kv import ORDER_TOPIC_CONFIG, KvConfig, KvError, KvWriter
 from cometmq.namesrv.registrations import ReadRegistration, RegistrationReader, read_registration
 from cometmq.namesrv.routes import BrokerIdentity, RegistrationError, RouteTable
@@ -70,6 +71,7 @@ class NamesrvRequests:
         self._reader: Final = RegistrationReader()
         self._writer: Final = KvWriter(kv)
         self._watched: set[ServerConnection] = set()
+        self.gone: Final = GoneBrokers()
 
     # --- brokers ------------------------------------------------------------------------------
     @answers(
@@ -128,6 +130,7 @@ class NamesrvRequests:
             conn.on_close.append(self._closed)
         if outcome.is_new:
             _log.info("broker %s at %s registered", identity.name, identity.address)
+        self.gone.is_back(identity)
         if outcome.skipped_topics:
             _log.warning("broker %s has unusable topics: %s", identity.name, outcome.skipped_topics[:10])
         answer = RegisterBrokerResponseHeader(
@@ -148,12 +151,18 @@ class NamesrvRequests:
         def leave_next() -> None:
             identity = gone.pop()
             if self.routes.leave(identity, conn):
-                _log.warning("broker %s at %s is gone: its connection closed", identity.name, identity.address)
+                self.tell_gone(identity, CLOSED)
             if gone:
                 asyncio.get_running_loop().call_soon(leave_next)
 
         if gone:
             leave_next()
+
+    def tell_gone(self, identity: BrokerIdentity, reason: str) -> None:
+        """Remember a broker that is no longer in the routes, and tell the log."""
+        self.gone.note(identity, reason, self.clock.monotonic())
+        level = logging.INFO if reason == STOPPED else logging.WARNING
+        _log.log(level, "broker %s at %s is gone: %s", identity.name, identity.address, reason)
 
     async def stop(self) -> None:
         """Stop reading registrations, and write waiting changes of the KV configuration."""
@@ -168,9 +177,9 @@ class NamesrvRequests:
     ) -> Response:
         """Remove a broker that leaves."""
         header = request.header
-        self.routes.unregister(
-            BrokerIdentity(header.cluster_name, header.broker_name, header.broker_id, header.broker_addr)
-        )
+        identity = BrokerIdentity(header.cluster_name, header.broker_name, header.broker_id, header.broker_addr)
+        if self.routes.unregister(identity):
+            self.tell_gone(identity, STOPPED)
         return Response()
 
     @answers(
@@ -242,8 +251,10 @@ class NamesrvRequests:
 
     @answers(RequestCode.GET_BROKER_CLUSTER_INFO, permission=needs_cluster(Action.GET))
     def cluster_info(self, conn: ServerConnection, request: Request[NoHeader], body: bytes) -> Response:
-        """Give all clusters and brokers."""
-        return Response(body=encode_body(self.routes.cluster_info()))
+        """Give all clusters and brokers, also those that were here a short while ago (``goneBrokers``)."""
+        info = self.routes.cluster_info()
+        info.gone_brokers = self.gone.brokers(self.clock.monotonic()) or None
+        return Response(body=encode_body(info))
 
     @answers(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, permission=needs_every(Kind.TOPIC, Action.LIST))
     def all_topics(self, conn: ServerConnection, request: Request[NoHeader], body: bytes) -> Response:

@@ -238,9 +238,11 @@ class RouteTable:
             elif replace:
                 self._topics[topic][broker_name] = data
 
-    def unregister(self, identity: BrokerIdentity) -> None:
-        """Remove a broker (code 104); an unknown one is no error."""
+    def unregister(self, identity: BrokerIdentity) -> bool:
+        """Remove a broker (code 104); return False for one that was not registered."""
+        live = self._live.get(identity.address)
         self._remove(identity)
+        return live is not None and live.identity == identity
 
     def brokers_of(self, connection: Hashable) -> list[BrokerIdentity]:
         """Return the brokers whose last registration came over ``connection``."""

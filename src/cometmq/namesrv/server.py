@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
+import platform
 from pathlib import Path
 from typing import Final
 
+from cometmq import __version__
 from cometmq.auth.access import open_access
 from cometmq.auth.user_admin import UserAdmin
 from cometmq.clock import SYSTEM_CLOCK, Clock, TimerHandle
 from cometmq.message.hosts import format_address
 from cometmq.namesrv.config import NamesrvConfig, Settings
+from cometmq.namesrv.gone import SILENT
 from cometmq.namesrv.kv import KvConfig
 from cometmq.namesrv.requests import NamesrvRequests
 from cometmq.namesrv.routes import RouteTable
@@ -79,6 +82,10 @@ class NameServer:
         :raises OSError: the port is in use or not allowed.
         """
         await self._server.start(self.config.bind_address, self.config.listen_port)
+        log.info(
+            "nameserver serves at %s: CometMQ %s, Python %s, KV configuration %s",
+            *(self.address, __version__, platform.python_version(), self.config.kv_config_path),
+        )
         self._scan_timer = self._clock.call_later(_FIRST_SCAN_S, self._scan)
         if self.access is not None:
             self.access.start()
@@ -88,17 +95,19 @@ class NameServer:
         if self._scan_timer is not None:
             self._scan_timer.cancel()
             self._scan_timer = None
+        began = self._clock.monotonic()
         await self._server.stop()
         if self.access is not None:
             await self.access.stop()
         await self._requests.stop()
+        log.info("nameserver has stopped in %.2f s", self._clock.monotonic() - began)
 
     def _scan(self) -> None:
         """Remove brokers that have been silent for too long (``scanNotActiveBroker``)."""
         config = self.config
         oldest = self._clock.monotonic() - config.broker_channel_expired_time / 1000
         for live in self.routes.expire(oldest):
-            log.warning("broker %s at %s is gone: silent for too long", live.identity.name, live.identity.address)
+            self._requests.tell_gone(live.identity, SILENT)
             if isinstance(live.connection, ServerConnection):
                 live.connection.close()
         self._scan_timer = self._clock.call_later(config.scan_not_active_broker_interval / 1000, self._scan)

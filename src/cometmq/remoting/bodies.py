@@ -122,11 +122,24 @@ class TopicRouteData(Body):
     order_topic_conf: str | None = None
 
 
+class GoneBroker(Body):
+    """A broker that was registered at a nameserver and is not any more."""
+
+    cluster: str
+    broker_name: str
+    broker_id: int
+    broker_addr: str
+    gone_for_ms: int
+    reason: str
+
+
 class ClusterInfo(Body):
     """All brokers and clusters that a nameserver knows."""
 
     broker_addr_table: dict[str, BrokerData] = {}
     cluster_addr_table: dict[str, list[str]] = {}
+    gone_brokers: list[GoneBroker] | None = None
+    """CometMQ's own: brokers that were registered a short while ago. Tools of Apache's ignore the field."""
 
 
 ENUMERATIONS: Final = {

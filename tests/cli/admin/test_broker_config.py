@@ -7,7 +7,7 @@ import logging
 
 from tests.cli.conftest import CommandLine
 
-from cometmq.cli.servers.process import JsonLine
+from cometmq.cli.servers.logs import JsonLine
 from cometmq.testing import ProcessCluster
 
 
@@ -35,11 +35,29 @@ def test_the_level_of_the_log_changes_while_a_broker_runs(cometmq: CommandLine, 
         assert cometmq("topic", "create", topic, "--queues", "1").code == 0
         return any(f"topicName={topic}," in log.read_text() for log in cluster.data.glob("*.log"))
 
-    assert not made("unseen")
-    assert cometmq("broker", "config", "set", "logLevel=INFO", "--yes").code == 0
     assert made("seen")
+    assert cometmq("broker", "config", "set", "logLevel=WARNING", "--yes").code == 0
+    assert not made("unseen")
     assert cometmq("broker", "config", "set", "logLevel=", "--yes").code == 0
-    assert not made("unseen-again")
+    assert made("seen-again")
+
+
+def test_keys_of_a_nameserver_are_shown_and_changed(cometmq: CommandLine) -> None:
+    (row,) = cometmq("namesrv", "config", "get", "logLevel", "-o", "json").json()
+    assert row == {"nameserver": cometmq.namesrv, "key": "logLevel", "value": ""}
+    assert (
+        "no nameserver has a key logLevle; did you mean logLevel?"
+        in cometmq("namesrv", "config", "get", "logLevle").err
+    )
+    unconfirmed = cometmq("namesrv", "config", "set", "logLevel=ERROR")
+    assert unconfirmed.code == 2
+    assert unconfirmed.out.splitlines()[-1].split() == [cometmq.namesrv, "logLevel", "–", "ERROR"]
+    assert cometmq("namesrv", "config", "set", "logLevel=ERROR", "--yes").code == 0
+    assert cometmq("namesrv", "config", "get", "logLevel", "-o", "json").json()[0]["value"] == "ERROR"
+    assert cometmq("namesrv", "config", "set", "logLevel=", "--yes").code == 0
+    wrong = cometmq("namesrv", "config", "set", "logLevel=LOUD", "--yes")
+    assert wrong.code == 1
+    assert "DEBUG or INFO or WARNING or ERROR" in wrong.err
 
 
 def test_json_log_lines_are_whole() -> None:

@@ -18,7 +18,8 @@ import pytest
 from tests.cli.conftest import CommandLine
 from tests.helpers.waiting import wait_for
 
-from cometmq.testing import free_port
+from cometmq.cli.servers.process import Stopping
+from cometmq.testing import VirtualClock, free_port
 
 READY_SECONDS_MAX = 0.6
 BARE_STARTS_MAX = 5
@@ -95,11 +96,20 @@ def test_serve_serves_and_stops_cleanly(offline: CommandLine, tmp_path: Path) ->
         assert again("consume", "first", "--from-beginning", "--max", "1").out == "hello\n"
 
 
-def test_the_second_signal_ends_at_once(offline: CommandLine, tmp_path: Path) -> None:
-    with running(offline, *serve_arguments(tmp_path)) as (process, _):
-        process.send_signal(signal.SIGTERM)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) in (0, 130)
+async def test_the_second_signal_ends_at_once_unless_it_comes_with_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As timeout(1) sends it: to the process, and then to all of its group."""
+    ends: list[int] = []
+    monkeypatch.setattr("os._exit", ends.append)
+    clock = VirtualClock()
+    stopping = Stopping(clock=clock)
+    stopping._on_signal(signal.SIGTERM)
+    clock.advance(0.1)
+    stopping._on_signal(signal.SIGTERM)
+    assert stopping.requested
+    assert (stopping.reason, ends) == ("SIGTERM", [])
+    clock.advance(0.5)
+    stopping._on_signal(signal.SIGINT)
+    assert ends == [130]
 
 
 @pytest.mark.parametrize(
@@ -118,7 +128,8 @@ def test_port_in_use_names_port_and_option(offline: CommandLine, tmp_path: Path,
 def test_several_brokers_share_a_topic_and_come_back(offline: CommandLine, tmp_path: Path) -> None:
     base = free_port()
     arguments = ["serve", "--data", str(tmp_path), "--namesrv-port", "0", "--port", str(base), "--brokers", "2"]
-    with running(offline, *arguments) as (process, line):
+    log = tmp_path / "log"
+    with running(offline, *arguments, "--log-file", str(log)) as (process, line):
         command = CommandLine(line.split()[3].rstrip(","))
         brokers = [row["broker"] for row in command("cluster", "list", "-o", "json").json()]
         assert brokers == ["broker-0", "broker-1"]
@@ -132,6 +143,9 @@ def test_several_brokers_share_a_topic_and_come_back(offline: CommandLine, tmp_p
         wait_for(lambda: both_answer(command), "both brokers answer again")
         got = command("consume", "wide", "--from-beginning", "--until-end")
         assert len(got.out.splitlines()) == 400
+        assert "INFO broker-0 cometmq." in log.read_text(), "lines of several servers name theirs"
+        assert "INFO broker-1 cometmq." in log.read_text()
+        assert "WARNING cometmq.cli.servers.supervise: broker-" in log.read_text()
         children = children_of(process.pid)
         process.kill()
         process.wait()

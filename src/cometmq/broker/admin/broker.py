@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
+from cometmq import __version__
 from cometmq.broker.config import keys_without_effect
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.delay.schedule_message import ScheduleMessageService
@@ -84,6 +85,8 @@ class BrokerAdmin:
         return {
             "brokerVersion": str(CURRENT_VERSION),
             "brokerVersionDesc": CURRENT_VERSION_NAME,
+            "cometmqVersion": __version__,
+            "currentTimestamp": str(self._broker.clock.now_ms()),
             "commitLogDirCapacity": f"Total : {_readable(usage.total)}, Free : {_readable(usage.free)}.",
             "commitLogDiskRatio": log_ratio,
             f"commitLogDiskRatio_{config.commit_log}": log_ratio,

@@ -95,6 +95,8 @@ def contradiction_of(group: ConsumerGroup, data: ConsumerData) -> str:
 
 
 GroupChanged = Callable[[ConsumerGroup], None]
+MemberMoved = Callable[[str, ClientChannel, bool], None]
+"""Called with a group, a client, and True when it comes, False when it goes."""
 
 
 def subscription_chars(subscription: SubscriptionData) -> int:
@@ -129,6 +131,7 @@ class ConsumerManager:
         self._chars = 0
         self._members = 0
         self.on_change: list[GroupChanged] = []
+        self.on_move: list[MemberMoved] = []
 
     def get(self, group: str) -> ConsumerGroup | None:
         """The live members of a group, or ``None`` when it has none."""
@@ -182,16 +185,19 @@ class ConsumerManager:
         self._chars -= group.subscription_chars
         group.subscription_chars = sum(map(subscription_chars, group.subscriptions.values()))
         self._chars += group.subscription_chars
+        if joined:
+            _tell_move(self.on_move, data.group_name, channel, True)
         if subscribed or joined:
             self._changed(group)
 
     def unregister(self, group_name: str, connection: ServerConnection) -> None:
         """Take the member on ``connection`` out of a group."""
         group = self._groups.get(group_name)
-        if group is None or group.channels.pop(connection, None) is None:
+        if group is None or (channel := group.channels.pop(connection, None)) is None:
             return
         self._members -= 1
         self._names_of.remove(connection, group_name)
+        _tell_move(self.on_move, group_name, channel, False)
         if not group.channels:
             del self._groups[group_name]
             self._chars -= group.subscription_chars
@@ -209,6 +215,11 @@ class ConsumerManager:
     def _changed(self, group: ConsumerGroup) -> None:
         for listener in self.on_change:
             listener(group)
+
+
+def _tell_move(listeners: Iterable[MemberMoved], group: str, channel: ClientChannel, here: bool) -> None:
+    for listener in listeners:
+        listener(group, channel, here)
 
 
 def _warn_of_contradiction(group: ConsumerGroup, data: ConsumerData) -> None:
@@ -234,6 +245,7 @@ class ProducerManager:
         self._connections_of: Index[str, ServerConnection] = Index()
         """By client id, so that a reply finds its requester at once."""
         self._members = 0
+        self.on_move: list[MemberMoved] = []
 
     @property
     def groups(self) -> Mapping[str, Mapping[ServerConnection, ClientChannel]]:
@@ -252,7 +264,9 @@ class ProducerManager:
         """Enter or refresh one producer from its heartbeat."""
         connection = channel.connection
         channels = self._groups.setdefault(group, {})
-        self._members += connection not in channels
+        if connection not in channels:
+            self._members += 1
+            _tell_move(self.on_move, group, channel, True)
         channels[connection] = channel
         self._names_of.add(connection, group)
         if self._client_of.get(connection) != channel.client_id:
@@ -276,8 +290,9 @@ class ProducerManager:
     def unregister(self, group: str, connection: ServerConnection) -> None:
         """Take the producer on ``connection`` out of a group."""
         channels = self._groups.get(group)
-        if channels is not None and channels.pop(connection, None) is not None:
+        if channels is not None and (channel := channels.pop(connection, None)) is not None:
             self._members -= 1
+            _tell_move(self.on_move, group, channel, False)
             self._names_of.remove(connection, group)
             if connection not in self._names_of:
                 self._forget_client(connection)

@@ -6,14 +6,13 @@ from typing import Any, Final
 
 import click
 
-from cometmq.cli.admin.changes import Change, confirmed, yes_option
+from cometmq.cli.admin.changes import changes_of, chosen_keys, confirmed, key_and_value, yes_option
 from cometmq.cli.connection import administer, chosen_masters, gathered, namesrv_option
 from cometmq.cli.failures import WrongUseError
 from cometmq.cli.names import BROKER
 from cometmq.cli.output import Column, output_option, show, tell
 from cometmq.client.admin import Admin
 from cometmq.errors import CometMQError
-from cometmq.options import nearest
 
 _VALUES: Final = (
     Column("broker", "Broker"),
@@ -35,18 +34,7 @@ def command() -> None:
 def get(keys: tuple[str, ...], broker: str | None, namesrv: str, output: str) -> None:
     """Show all keys, or some, of each broker; without secrets."""
     tables = administer(namesrv, lambda admin: _tables(admin, broker))
-    for key in keys:
-        known = {name for table in tables.values() for name in table}
-        if key not in known:
-            near = nearest(key, known)
-            raise WrongUseError(f"no broker has a key {key}" + (f"; did you mean {near}?" if near else ""))
-    rows = [
-        {"broker": name, "key": key, "value": value}
-        for name, table in tables.items()
-        for key, value in sorted(table.items())
-        if not keys or key in keys
-    ]
-    show(rows, _VALUES, output, title="Configuration")
+    show(chosen_keys(tables, keys, "broker"), _VALUES, output, title="Configuration")
 
 
 @command.command("set")
@@ -60,17 +48,12 @@ def put(settings: tuple[str, ...], broker: str | None, yes: bool, namesrv: str) 
     Only keys that may change at run time can: docs/operations.md marks them. A broker with a configuration file writes
     them there.
     """
-    wanted = dict(_pair(setting) for setting in settings)
+    wanted = dict(map(key_and_value, settings))
 
     async def work(admin: Admin) -> None:
         masters = await chosen_masters(admin, None, broker)
         tables = await _tables(admin, broker)
-        changes = [
-            Change(name, key, table.get(key), value)
-            for name, table in tables.items()
-            for key, value in wanted.items()
-            if table.get(key) != value
-        ]
+        changes = changes_of(tables, wanted)
         if not confirmed("the configuration", changes, yes=yes):
             return
         for name in sorted({change.broker for change in changes}):
@@ -115,10 +98,3 @@ def _defaults() -> dict[str, str]:
     from cometmq.options import format_value, options_of
 
     return {found.key: format_value(found.default) for found in options_of(BrokerConfig).values()}
-
-
-def _pair(setting: str) -> tuple[str, str]:
-    key, equals, value = setting.partition("=")
-    if not equals or not key:
-        raise WrongUseError(f"{setting}: write it as KEY=VALUE")
-    return key, value

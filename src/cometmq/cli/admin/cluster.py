@@ -7,10 +7,12 @@ from typing import Any, Final
 import click
 
 from cometmq.cli.connection import administer, asked_masters, namesrv_option
-from cometmq.cli.failures import DONE, PARTLY_DONE
+from cometmq.cli.failures import DONE, FAILED, PARTLY_DONE
 from cometmq.cli.output import Column, output_option, show
 from cometmq.client.admin import Admin
 from cometmq.client.errors import BrokerError, RemotingError
+from cometmq.message.names import MASTER_ID
+from cometmq.quantity import duration_text
 
 _LIST: Final = (
     Column("cluster", "Cluster"),
@@ -23,6 +25,7 @@ _STATUS: Final = (
     Column("address", "Address"),
     Column("state", "State", prose=True, state=True),
     Column("version", "Version"),
+    Column("cometmq", "CometMQ"),
     Column("in_per_s", "In/s", right=True),
     Column("out_per_s", "Out/s", right=True),
     Column("messages_today", "Messages today", right=True),
@@ -66,13 +69,14 @@ def list_brokers(namesrv: str, output: str) -> None:
 @namesrv_option
 @output_option
 def status(namesrv: str, output: str) -> int:
-    """Show the state of every master. Exit code 3 when one does not answer."""
+    """Show the state of every master, and of brokers that were here a short while ago.
 
-    async def work(admin: Admin) -> list[dict[str, Any]]:
-        return list((await asked_masters(admin, lambda name, at: _status(admin, name, at))).values())
-
-    rows = administer(namesrv, work)
-    show(rows, _STATUS, output, title="Brokers")
+    Exit code 1 when one of those is away, 3 when a master does not answer.
+    """
+    rows, away = administer(namesrv, _statuses)
+    show([*rows, *away], _STATUS, output, title="Brokers")
+    if away:
+        return FAILED
     return DONE if all(row["state"] == "ok" for row in rows) else PARTLY_DONE
 
 
@@ -108,6 +112,20 @@ async def _slaves(admin: Admin, name: str, address: str) -> list[dict[str, Any]]
     ]
 
 
+async def _statuses(admin: Admin) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the state of every master, and the brokers that are gone, as the nameserver remembers them."""
+    rows = await asked_masters(admin, lambda name, at: _status(admin, name, at))
+    gone = (await admin.cluster_info()).gone_brokers or []
+    return list(rows.values()), [
+        {
+            "broker": broker.broker_name + (f", slave {broker.broker_id}" if broker.broker_id != MASTER_ID else ""),
+            "address": broker.broker_addr,
+            "state": f"away for {duration_text(broker.gone_for_ms / 1000)}: {broker.reason}",
+        }
+        for broker in gone
+    ]
+
+
 async def _status(admin: Admin, name: str, address: str) -> dict[str, Any]:
     row: dict[str, Any] = {"broker": name, "address": address}
     try:
@@ -120,6 +138,7 @@ async def _status(admin: Admin, name: str, address: str) -> dict[str, Any]:
     return row | {
         "state": "ok",
         "version": table.get("brokerVersionDesc"),
+        "cometmq": table.get("cometmqVersion"),
         "in_per_s": _first_average(table.get("putTps")),
         "out_per_s": _first_average(table.get("getTransferedTps") or table.get("getTransferredTps")),
         "messages_today": None if put_now is None or put_morning is None else put_now - put_morning,

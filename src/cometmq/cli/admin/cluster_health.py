@@ -1,30 +1,32 @@
-"""The checks of ``cometmq doctor --cluster``: brokers, disks, versions, slaves, subscriptions, topics."""
+"""The checks of ``cometmq doctor --cluster``: nameservers, brokers, slaves, subscriptions, topics."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
+from cometmq.cli.admin.broker_health import BrokerState, clock_of, disk_of, retention_of, versions_of
 from cometmq.cli.admin.finding import ADVICE, OK, PROBLEM, Finding
 from cometmq.cli.admin.members import contradictions, subscriptions_of
 from cometmq.cli.connection import gathered, users_topics
 from cometmq.client.admin import Admin
 from cometmq.client.errors import BrokerError, RemotingError
+from cometmq.clock import SYSTEM_CLOCK
 from cometmq.message.names import MASTER_ID, SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS
-from cometmq.quantity import quantity, size_text
+from cometmq.quantity import duration_text, quantity, size_text
 
-DISK_FULL_RATIO: Final = 0.9
-"""Brokers refuse messages above this."""
-DISK_HIGH_RATIO: Final = 0.75
-"""Brokers delete old messages early above this."""
 NAMED_TOPICS_MAX: Final = 5
 
-State = dict[str, str]
 
-
-async def examine_cluster(admin: Admin) -> AsyncIterator[Finding]:
+async def examine_cluster(admin: Admin, nameservers: Sequence[str]) -> AsyncIterator[Finding]:
     """Run every check, from this machine."""
+    for asked in await _nameservers(admin, nameservers):
+        yield asked
     info = await admin.cluster_info()
+    for gone in info.gone_brokers or []:
+        what = gone.broker_name + (f", slave {gone.broker_id}" if gone.broker_id != MASTER_ID else "")
+        found = f"away for {duration_text(gone.gone_for_ms / 1000)}: {gone.reason}"
+        yield Finding(f"{what} answers", PROBLEM, found, f"see whether it runs at {gone.broker_addr}, and its log")
     places = {
         (name, broker_id): address
         for name, data in sorted(info.broker_addr_table.items())
@@ -37,11 +39,14 @@ async def examine_cluster(admin: Admin) -> AsyncIterator[Finding]:
     for (name, broker_id), state in states.items():
         what = f"{name}" if broker_id == MASTER_ID else f"{name}, slave {broker_id}"
         yield _answer(what, places[name, broker_id], state)
-        if isinstance(state, dict):
-            yield _disk(what, state)
-    yield _versions([state for state in states.values() if isinstance(state, dict)])
+        if isinstance(state, BrokerState):
+            yield disk_of(what, state)
+            yield clock_of(what, state)
+            if broker_id == MASTER_ID:
+                yield await _retention(admin, what, places[name, broker_id], state)
+    yield versions_of([state for state in states.values() if isinstance(state, BrokerState)])
     masters = {name: address for (name, broker_id), address in places.items() if broker_id == MASTER_ID}
-    reachable = {name: address for name, address in masters.items() if isinstance(states[name, MASTER_ID], dict)}
+    reachable = {name: address for name, address in masters.items() if isinstance(states[name, MASTER_ID], BrokerState)}
     for name, address in reachable.items():
         if (finding := await _slaves(admin, name, address)) is not None:
             yield finding
@@ -50,39 +55,50 @@ async def examine_cluster(admin: Admin) -> AsyncIterator[Finding]:
         yield await _spread(admin, len(masters))
 
 
-async def _state(admin: Admin, address: str) -> State | str:
+async def _nameservers(admin: Admin, addresses: Sequence[str]) -> list[Finding]:
+    """Ask each nameserver by itself: it answers, and all know the same brokers."""
+    known: dict[str, list[str]] = {}
+    findings = []
+    for address in addresses:
+        try:
+            info = await admin.cluster_info(address)
+        except (BrokerError, RemotingError) as error:
+            todo = "see whether it runs, and whether its port can be reached from here"
+            findings.append(Finding(f"nameserver {address}", PROBLEM, error.message, todo))
+            continue
+        known[address] = sorted(one for of in info.broker_addr_table.values() for one in of.broker_addrs.values())
+        findings.append(Finding(f"nameserver {address}", OK, quantity(len(known[address]), "broker")))
+    for address, brokers in known.items():
+        if missing := sorted(set().union(*known.values()) - set(brokers)):
+            found = f"{address} does not know {', '.join(missing)}"
+            findings.append(
+                Finding("nameservers agree", PROBLEM, found, "give every broker the addresses of all nameservers")
+            )
+    return findings
+
+
+async def _state(admin: Admin, address: str) -> BrokerState | str:
     """Return the runtime information of a broker, or why there is none."""
+    began = SYSTEM_CLOCK.now_ms()
     try:
-        return await admin.runtime_info(address)
+        table = await admin.runtime_info(address)
     except (BrokerError, RemotingError) as error:
         return error.message
+    return BrokerState(table, began, SYSTEM_CLOCK.now_ms())
 
 
-def _answer(what: str, address: str, state: State | str) -> Finding:
-    if isinstance(state, dict):
-        return Finding(f"{what} answers", OK, f"at {address}, {state.get('brokerVersionDesc', 'unknown version')}")
+async def _retention(admin: Admin, what: str, address: str, state: BrokerState) -> Finding:
+    try:
+        return retention_of(what, state, await admin.broker_config(address))
+    except (BrokerError, RemotingError) as error:
+        return Finding(f"retention of {what}", ADVICE, f"not known: {error.message}", "try again")
+
+
+def _answer(what: str, address: str, state: BrokerState | str) -> Finding:
+    if isinstance(state, BrokerState):
+        return Finding(f"{what} answers", OK, f"at {address}, {state.version}")
     todo = "see whether it runs, and whether its brokerIP1 can be reached from here"
     return Finding(f"{what} answers", PROBLEM, f"not at {address}: {state}", todo)
-
-
-def _disk(what: str, state: State) -> Finding:
-    try:
-        ratio = float(state.get("commitLogDiskRatio", ""))
-    except ValueError:
-        return Finding(f"disk of {what}", ADVICE, "not known", "look at the machine itself")
-    found = f"{ratio:.0%} used"
-    if ratio >= DISK_FULL_RATIO:
-        return Finding(f"disk of {what}", PROBLEM, found, "free some room: the broker refuses messages")
-    if ratio >= DISK_HIGH_RATIO:
-        return Finding(f"disk of {what}", ADVICE, found, "free some room: old messages are deleted early")
-    return Finding(f"disk of {what}", OK, found)
-
-
-def _versions(states: list[State]) -> Finding:
-    versions = sorted({state.get("brokerVersionDesc", "unknown") for state in states})
-    if len(versions) > 1:
-        return Finding("versions", ADVICE, ", ".join(versions), "upgrade the older brokers")
-    return Finding("versions", OK, ", ".join(versions) or "none")
 
 
 async def _slaves(admin: Admin, name: str, address: str) -> Finding | None:

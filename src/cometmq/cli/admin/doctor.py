@@ -21,6 +21,7 @@ from cometmq.cli.failures import DONE, FAILED
 from cometmq.cli.output import Column, output_option, show
 from cometmq.cli.servers.process import DEFAULT_NAMESRV_PORT, DEFAULT_PORT, data_option
 from cometmq.client.admin import Admin
+from cometmq.client.route import namesrv_addresses
 from cometmq.core import CORE, PATH
 
 DISK_LOW_BYTES: Final = 2 * 1024**3
@@ -53,14 +54,15 @@ _COLUMNS: Final = (
 def command(data: Path, port: int, namesrv_port: int, cluster: bool, namesrv: str, output: str) -> int:
     """Check this machine: Python, Java, disk space, ports and limits.
 
-    With --cluster: do brokers answer at the addresses that they advertise, their disks, versions and slaves, members
-    with contradicting subscriptions, topics on too few brokers. Exit code 1 when something keeps CometMQ from working.
+    With --cluster: do nameservers and brokers answer at the addresses that they advertise, their disks, clocks,
+    versions, retention and slaves, members with contradicting subscriptions, topics on too few brokers. Exit code 1
+    when something keeps CometMQ from working.
     """
     if cluster:
         from cometmq.cli.admin.cluster_health import examine_cluster
 
         async def work(admin: Admin) -> list[Finding]:
-            return [finding async for finding in examine_cluster(admin)]
+            return [finding async for finding in examine_cluster(admin, namesrv_addresses(namesrv))]
 
         return _shown(administer(namesrv, work), f"Cluster of {namesrv}", output)
     findings = list(examine(data, {"nameserver": namesrv_port, "broker": port, "broker for slaves": port and port + 1}))

@@ -40,7 +40,7 @@ async def consume(task: Task, stopping: Stopping) -> None:
 
 def _run() -> None:
     task = msgspec.json.decode(sys.argv[1], type=Task)
-    run_server(lambda stopping: consume(task, stopping))
+    run_server(lambda stopping: consume(task, stopping), is_server=False)
 
 
 if __name__ == "__main__":

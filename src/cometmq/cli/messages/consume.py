@@ -128,7 +128,7 @@ def command(
         received = await read(namesrv, reading, stopping, write_all)
 
     try:
-        run_server(main)
+        run_server(main, is_server=False)
     except RemotingConnectError as error:
         raise explained(error, namesrv) from error
     if sys.stderr.isatty() or not received:

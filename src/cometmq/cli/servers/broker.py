@@ -11,12 +11,12 @@ from typing import Any
 import click
 
 from cometmq.cli.lazy_group import LazyGroup
+from cometmq.cli.servers.logs import log_options
 from cometmq.cli.servers.memory import settle_memory
 from cometmq.cli.servers.process import (
     NAMESRV_VARIABLE,
     Stopping,
     announce,
-    log_options,
     parse_overrides,
     run_server,
     set_option,

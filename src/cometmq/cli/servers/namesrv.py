@@ -7,11 +7,12 @@ from typing import Any
 
 import click
 
+from cometmq.cli.lazy_group import LazyGroup
+from cometmq.cli.servers.logs import log_options
 from cometmq.cli.servers.memory import settle_memory
 from cometmq.cli.servers.process import (
     Stopping,
     announce,
-    log_options,
     parse_overrides,
     run_server,
     set_option,
@@ -21,17 +22,34 @@ from cometmq.cli.servers.process import (
 )
 
 
-@click.command("namesrv")
+@click.group(
+    "namesrv",
+    cls=LazyGroup,
+    members={"config": ("admin.namesrv_config", "Show and change the configuration of running nameservers.")},
+    package="cometmq.cli",
+    invoke_without_command=True,
+)
 @click.option("-c", "--config", type=click.Path(path_type=Path), help="Apache's namesrv.conf.")
 @click.option("-p", "--port", type=click.IntRange(0, 65_535), help="Port, 0 for a free one (listenPort).")
 @click.option("--host", help="Address to listen on (bindAddress).")
 @set_option
-@log_options
 @click.option("--help-config", is_flag=True, help="Print every key with its meaning, as a namesrv.conf.")
+@log_options
+@click.pass_context
 def command(
-    config: Path | None, port: int | None, host: str | None, settings: tuple[str, ...], help_config: bool
+    ctx: click.Context,
+    config: Path | None,
+    port: int | None,
+    host: str | None,
+    settings: tuple[str, ...],
+    help_config: bool,
 ) -> None:
-    """Run a nameserver: brokers register with it, and clients ask it for the route of a topic."""
+    """Run a nameserver: brokers register with it, and clients ask it for the route of a topic.
+
+    `cometmq namesrv config` is for nameservers that run already.
+    """
+    if ctx.invoked_subcommand is not None:
+        return
     from cometmq.namesrv.config import NamesrvConfig, load_namesrv_config
     from cometmq.namesrv.server import NameServer
 

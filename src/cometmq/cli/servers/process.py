@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import functools
 import logging
 import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol
 
 import click
 
 from cometmq import descriptors
 from cometmq.apache_keys import BROKER, NAMESERVER, apache_keys
 from cometmq.cli.failures import INTERRUPTED, WrongUseError
-from cometmq.cli.output import json_text, visible
+from cometmq.cli.output import say, visible
+from cometmq.cli.servers.logs import reopen_logs, start_log
+from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.errors import CometMQError
 from cometmq.loop import fastest_loop
 from cometmq.options import ConfigError, format_value, nearest, options_of, spellings_of
 from cometmq.quantity import size_text
 
-R = TypeVar("R")
+_log = logging.getLogger(__name__)
 
 DEFAULT_NAMESRV_PORT: Final = 9876
 DEFAULT_PORT: Final = 10911
@@ -39,6 +39,8 @@ NAMESRV_VARIABLE: Final = "NAMESRV_ADDR"
 """Environment variable with the nameserver's address; Apache's clients read the same one."""
 
 _STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+_SAME_REQUEST_SECONDS: Final = 0.5
+"""Signals that come so soon after the first are the same request: timeout(1), for one, signals twice."""
 
 
 def default_data() -> Path:
@@ -70,21 +72,30 @@ data_option = click.option(
 
 
 class Stopping:
-    """The request to stop: the first SIGINT or SIGTERM makes it, the second ends the process at once."""
+    """The request to stop: the first SIGINT or SIGTERM makes it, the second ends the process at once.
 
-    def __init__(self) -> None:
+    A server goes on after SIGHUP and makes its log files anew, unless the terminal is gone from which it was started.
+    """
+
+    def __init__(self, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._clock = clock
         self._event = asyncio.Event()
+        self._has_terminal = _has_terminal()
+        self._signalled_at: float | None = None
         self.reason = ""
 
-    def install(self) -> None:
+    def install(self, *, is_server: bool = False) -> None:
         """Listen for the signals on the running loop."""
         loop = asyncio.get_running_loop()
         for number in _STOP_SIGNALS:
             loop.add_signal_handler(number, self._on_signal, number)
+        if is_server and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as nohup leaves it
+            loop.add_signal_handler(signal.SIGHUP, self._on_hangup)
 
     def request(self, reason: str) -> None:
         """Ask the process to stop, as a signal would."""
         self.reason = self.reason or reason
+        _log.info("stopping: %s", self.reason)
         self._event.set()
 
     async def wait(self) -> None:
@@ -97,85 +108,41 @@ class Stopping:
         return self._event.is_set()
 
     def _on_signal(self, number: int) -> None:
-        if self._event.is_set():
+        now = self._clock.monotonic()
+        if self._signalled_at is None:
+            self._signalled_at = now
+            self.request(signal.Signals(number).name)
+        elif now - self._signalled_at >= _SAME_REQUEST_SECONDS:
             os._exit(INTERRUPTED)
-        self.request(signal.Signals(number).name)
+
+    def _on_hangup(self) -> None:
+        if self._has_terminal and not _has_terminal():
+            self.request("the terminal is gone")
+            return
+        reopen_logs()
+        _log.info("SIGHUP: log files are made anew where they were renamed")
 
 
-def run_server(main: Callable[[Stopping], Awaitable[None]]) -> None:
-    """Run `main` on uvloop where it is installed, otherwise on asyncio's loop."""
+def _has_terminal() -> bool:
+    return any(map(os.isatty, range(3)))
+
+
+def run_server(main: Callable[[Stopping], Awaitable[None]], *, is_server: bool = True) -> None:
+    """Run `main` on uvloop where it is installed, otherwise on asyncio's loop.
+
+    :param is_server: the process goes on after SIGHUP; others end.
+    """
     if not logging.getLogger().handlers:
-        log_to_stderr()
+        start_log()
     descriptors.raise_limit()
 
     async def guarded_main() -> None:
         stopping = Stopping()
-        stopping.install()
+        stopping.install(is_server=is_server)
         await main(stopping)
 
     with asyncio.Runner(loop_factory=fastest_loop()) as runner:
         runner.run(guarded_main())
-
-
-def log_to_stderr(level: str = "WARNING", form: str = "text") -> None:
-    """Write log lines of this level and above to stderr, a line each: as text or as JSON objects."""
-    handler = logging.StreamHandler()
-    text = LogLine("%(asctime)s %(levelname)s %(name)s: %(message)s")
-    handler.setFormatter(JsonLine() if form == "json" else text)
-    logging.basicConfig(level=logging.WARNING, handlers=[handler])
-    logging.getLogger("cometmq").setLevel(level)
-
-
-def log_options(command: Callable[..., R]) -> Callable[..., R]:
-    """Add ``--log-level`` and ``--log-format``; what they name is in force when the command begins."""
-
-    @functools.wraps(command)
-    def with_logs(*, log_level: str, log_format: str, **others: Any) -> R:
-        log_to_stderr(log_level.upper(), log_format)
-        return command(**others)
-
-    for option in (
-        click.option(
-            "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Log lines."
-        ),
-        click.option(
-            "--log-level",
-            type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
-            default="warning",
-            show_default=True,
-            help="Least level of log lines.",
-        ),
-    ):
-        with_logs = option(with_logs)
-    return with_logs
-
-
-class JsonLine(logging.Formatter):
-    """A log line as a JSON object: time, level, logger, message and, after a failure, traceback."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
-        line = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-            "level": record.levelname,
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
-        return json_text(line)
-
-
-class LogLine(logging.Formatter):
-    """A log line whose parts from outside cannot forge another line."""
-
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
-        """The line itself."""
-        return visible(super().formatMessage(record))
-
-    def formatException(self, ei: Any) -> str:  # noqa: N802 - logging's name
-        """The traceback below it."""
-        return visible(super().formatException(ei), lines=True)
 
 
 def announce(line: str) -> None:
@@ -187,13 +154,6 @@ def announce(line: str) -> None:
 def warn(line: str) -> None:
     """Print a warning to stderr."""
     say(f"cometmq: warning: {visible(line)}\n")
-
-
-def say(text: str) -> None:
-    """Write to stderr; a full disk or a closed pipe stops no server."""
-    with suppress(OSError):
-        sys.stderr.write(text)
-        sys.stderr.flush()
 
 
 class Service(Protocol):

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from cometmq.cli.servers.logs import log_options
 from cometmq.cli.servers.memory import settle_memory
 from cometmq.cli.servers.process import (
     DEFAULT_NAMESRV_PORT,
@@ -17,7 +18,6 @@ from cometmq.cli.servers.process import (
     Stopping,
     announce,
     data_option,
-    log_options,
     parse_overrides,
     run_server,
     set_option,
@@ -66,7 +66,9 @@ def command(brokers: int, data: Path, host: str, port: int, namesrv_port: int, s
     if port == namesrv_port != 0:
         raise click.UsageError(f"--port and --namesrv-port are both {port}; nameserver and broker need one each")
     given = click.get_current_context().params
-    logs = ("--log-level", given["log_level"], "--log-format", given["log_format"])
+    logs: tuple[str, ...] = ("--log-level", given["log_level"], "--log-format", given["log_format"])
+    if given["log_file"] is not None:
+        logs += ("--log-file", str(given["log_file"].absolute()))
     place = Place(data.absolute(), host, port, namesrv_port, settings, logs)
 
     tell_data(place.data)
@@ -147,7 +149,9 @@ async def _in_processes(place: Place, brokers: int, stopping: Stopping) -> None:
         namesrv = await _start_nameserver(place, services)
         for number in range(brokers):
             options = [text for key in place.broker_keys(number, namesrv) for text in ("-o", key)]
-            child = Child(f"broker-{number}", ("broker", "--until-stdin-ends", *place.log_options, *options))
+            name = f"broker-{number}"
+            logs = (*place.log_options, "--log-name", name)
+            child = Child(name, ("broker", "--until-stdin-ends", *logs, *options))
             services.push_async_callback(child.stop)
             await child.start()
         settle_memory()

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
 from cometmq.cli.failures import explain_os_error
-from cometmq.cli.output import visible
-from cometmq.cli.servers.process import say, warn
+from cometmq.cli.output import say, visible
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.errors import CometMQError
+
+_log = logging.getLogger(__name__)
 
 READY_MARK: Final = " ready: "
 """Part of the line that a server prints when it is ready."""
@@ -92,9 +94,8 @@ class Child:
             started = self._clock.monotonic()
             code = await _ended(self._process)
             pause = 0.0 if self._clock.monotonic() - started > STEADY_SECONDS else pause
-            warn(
-                f"{self.name} ended with exit code {code}; starting it again" + (f" in {pause:.0f} s" if pause else "")
-            )
+            in_seconds = f" in {pause:.0f} s" if pause else ""
+            _log.warning("%s ended with exit code %d; starting it again%s", self.name, code, in_seconds)
             while True:
                 await self._clock.sleep(pause)
                 pause = min(LONGEST_PAUSE_SECONDS, pause * 2 + 1)
@@ -102,9 +103,9 @@ class Child:
                     await self._launch()
                     break
                 except ChildFailedError as error:
-                    warn(f"{error}; trying again in {pause:.0f} s")
+                    _log.warning("%s; trying again in %.0f s", error, pause)
                 except Exception as error:
-                    warn(f"{self.name} cannot be started: {_reason(error)}; trying again in {pause:.0f} s")
+                    _log.warning("%s cannot be started: %s; trying again in %.0f s", self.name, _reason(error), pause)
 
 
 def _reason(error: Exception) -> str:

@@ -66,9 +66,15 @@ class TopicAdmin:
 
     # --- clusters and brokers ---
 
-    async def cluster_info(self) -> ClusterInfo:
-        """All clusters and brokers that the nameserver knows."""
-        return await self._ask_namesrv(ClusterInfo, RequestCode.GET_BROKER_CLUSTER_INFO, "asking for the cluster")
+    async def cluster_info(self, namesrv_address: str | None = None) -> ClusterInfo:
+        """All clusters and brokers that the nameserver knows.
+
+        :param namesrv_address: ask this one; without it the one that answered last.
+        """
+        code, doing = RequestCode.GET_BROKER_CLUSTER_INFO, "asking for the cluster"
+        if namesrv_address is not None:
+            return await self._ask(ClusterInfo, namesrv_address, code, None, doing)
+        return await self._ask_namesrv(ClusterInfo, code, doing)
 
     async def masters(self, cluster: str | None = None) -> dict[str, str]:
         """brokerName → address of its master, of one cluster or of all."""
@@ -95,9 +101,24 @@ class TopicAdmin:
 
         :raises BrokerError: a key cannot be changed while the broker runs, or a value is not allowed.
         """
-        code, body = RequestCode.UPDATE_BROKER_CONFIG, format_pairs(values).encode()
-        doing = "changing the configuration"
-        answer = await self.instance.call(broker_address, code, None, body, doing=doing, timeout_s=self._timeout_s)
+        return await self._update_config(RequestCode.UPDATE_BROKER_CONFIG, broker_address, values)
+
+    async def namesrv_config(self, namesrv_address: str) -> dict[str, str]:
+        """The configuration of one nameserver, by the keys of ``namesrv.conf``."""
+        code = RequestCode.GET_NAMESRV_CONFIG
+        text = await self._call(namesrv_address, code, doing="asking for the configuration")
+        return {key: value for _, key, value in parse_properties(text.decode("utf-8", "replace"))}
+
+    async def update_namesrv_config(self, namesrv_address: str, values: Mapping[str, str]) -> str:
+        """Change keys of ``namesrv.conf`` of one running nameserver: all of them, or none; return what it remarks.
+
+        :raises BrokerError: a key cannot be changed while the nameserver runs, or a value is not allowed.
+        """
+        return await self._update_config(RequestCode.UPDATE_NAMESRV_CONFIG, namesrv_address, values)
+
+    async def _update_config(self, code: RequestCode, address: str, values: Mapping[str, str]) -> str:
+        doing, body = "changing the configuration", format_pairs(values).encode()
+        answer = await self.instance.call(address, code, None, body, doing=doing, timeout_s=self._timeout_s)
         return answer.remark or ""
 
     async def ha_status(self, broker_address: str) -> HARuntimeInfo:

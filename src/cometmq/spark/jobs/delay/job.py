@@ -68,6 +68,7 @@ def delay(options: DelayOptions) -> DelayReport:
     if closed and named:
         raise closed_topic(closed[0])
     named = tuple(name for name in users if name in readable)
+    waiting_topics = [name for name in (SCHEDULE_TOPIC, TIMER_TOPIC) if name in there]
     with job_session(options, "cometmq delay") as session:
         on_step(f"reading {quantity(len(named), 'topic')} and what waits")
         # What waits for a topic that is not there belongs to the picture, what waits for one that is not read does not.

@@ -1,0 +1,50 @@
+"""The work of a broker's stop: what its start has begun, in reverse order, with the time that each step took."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Final
+
+from cometmq.clock import Clock
+
+SLOW_SECONDS: Final = 0.05
+"""Steps that take longer are named in the log."""
+
+
+class Stops:
+    """Steps that end what was begun; false while there is none."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._steps = AsyncExitStack()
+        self._slow: list[str] = []
+        self._left = 0
+
+    def __bool__(self) -> bool:
+        return self._left > 0
+
+    def add(self, name: str, work: Callable[[], Awaitable[object] | None]) -> None:
+        """Add a step, which :meth:`run` takes before those that were added earlier."""
+
+        async def step() -> None:
+            self._left -= 1
+            began = self._clock.monotonic()
+            try:
+                if (waiting := work()) is not None:
+                    await waiting
+            finally:
+                if (took := self._clock.monotonic() - began) >= SLOW_SECONDS:
+                    self._slow.append(f"{name} {took:.2f} s")
+
+        self._left += 1
+        self._steps.push_async_callback(step)
+
+    async def run(self) -> str:
+        """Take all steps, also when one fails; return the names and times of slow ones.
+
+        The error of a step is raised after the last one.
+        """
+        await self._steps.aclose()
+        slow, self._slow = self._slow, []
+        return ", ".join(slow)

@@ -1,0 +1,62 @@
+"""``cometmq namesrv config``: show and change the configuration of running nameservers."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import click
+
+from cometmq.cli.admin.changes import changes_of, chosen_keys, confirmed, key_and_value, yes_option
+from cometmq.cli.connection import administer, gathered, namesrv_option
+from cometmq.cli.output import Column, output_option, show, tell
+from cometmq.client.admin import Admin
+from cometmq.client.route import namesrv_addresses
+
+_VALUES: Final = (
+    Column("nameserver", "Nameserver"),
+    Column("key", "Key"),
+    Column("value", "Value", prose=True),
+)
+
+
+@click.group("config")
+def command() -> None:
+    """Show and change the configuration of running nameservers: all that -n names."""
+
+
+@command.command("get")
+@click.argument("keys", nargs=-1, metavar="[KEY]…")
+@namesrv_option
+@output_option
+def get(keys: tuple[str, ...], namesrv: str, output: str) -> None:
+    """Show all keys, or some, of each nameserver; without secrets."""
+    tables = administer(namesrv, lambda admin: _tables(admin, namesrv))
+    show(chosen_keys(tables, keys, "nameserver"), _VALUES, output, title="Configuration")
+
+
+@command.command("set")
+@click.argument("settings", nargs=-1, required=True, metavar="KEY=VALUE…")
+@yes_option
+@namesrv_option
+def put(settings: tuple[str, ...], yes: bool, namesrv: str) -> None:
+    """Change keys of running nameservers; old and new are shown first.
+
+    Only keys that may change at run time can: docs/operations.md marks them. A nameserver with a configuration file
+    writes them there.
+    """
+    wanted = dict(map(key_and_value, settings))
+
+    async def work(admin: Admin) -> None:
+        changes = changes_of(await _tables(admin, namesrv), wanted)
+        if not confirmed("the configuration", changes, yes=yes, server="nameserver"):
+            return
+        for address in sorted({change.broker for change in changes}):
+            remark = await admin.update_namesrv_config(address, wanted)
+            tell(f"The configuration of {address} is changed." + (f" {remark}" if remark else ""))
+
+    administer(namesrv, work)
+
+
+async def _tables(admin: Admin, namesrv: str) -> dict[str, dict[str, str]]:
+    """Return the configuration of each nameserver."""
+    return await gathered({address: admin.namesrv_config(address) for address in namesrv_addresses(namesrv)})

@@ -1,0 +1,141 @@
+"""Log lines of the commands: their level, their form (text or JSON lines) and their destination (stderr or a file).
+
+A log file may be renamed or removed while the server runs, as logrotate does: the next line makes it anew. SIGHUP does
+the same at once.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+from logging.handlers import WatchedFileHandler
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+
+from cometmq.cli.output import json_text, say, visible
+
+R = TypeVar("R")
+
+LEVELS: Final = ("debug", "info", "warning", "error")
+
+
+class LogLine(logging.Formatter):
+    """A log line whose parts from outside cannot forge another line."""
+
+    def __init__(self, server: str = "") -> None:
+        """:param server: its name is in every line, where several servers write to one place."""
+        super().__init__("%(asctime)s %(levelname)s %(server)s%(name)s: %(message)s", defaults={"server": server})
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        """The line itself."""
+        return visible(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - logging's name
+        """The traceback below it."""
+        return visible(super().formatException(ei), lines=True)
+
+
+class JsonLine(logging.Formatter):
+    """A log line as a JSON object: time, level, logger, message and, after a failure, traceback."""
+
+    def __init__(self, server: str = "") -> None:
+        """:param server: its name is in every line, where several servers write to one place."""
+        super().__init__()
+        self._server = {"server": server} if server else {}
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        line = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            **self._server,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json_text(line)
+
+
+class LogFile(WatchedFileHandler):
+    """Appends to a file, which is made anew when it was renamed or removed.
+
+    Lines that cannot be written there, on a full disk for example, go to stderr.
+    """
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one line."""
+        try:
+            super().emit(record)
+        except OSError:  # the directory is gone, or not allowed any more
+            self.handleError(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
+        """Write the line to stderr."""
+        say(f"{self.format(record)}\n")
+
+    def reopen(self) -> None:
+        """Make the file anew if it was renamed or removed."""
+        self.acquire()
+        try:
+            with suppress(OSError):
+                self.reopenIfNeeded()
+        finally:
+            self.release()
+
+
+def start_log(level: str = "warning", form: str = "text", file: Path | None = None, server: str = "") -> None:
+    """Write log lines of this level and above, a line each.
+
+    :param form: ``text`` or ``json``.
+    :param file: where to; stderr if it is left out.
+    :param server: name in every line.
+    :raises OSError: the file cannot be opened.
+    """
+    handler = logging.StreamHandler() if file is None else LogFile(file, encoding="utf-8", errors="backslashreplace")
+    handler.setFormatter(JsonLine(server) if form == "json" else LogLine(f"{server} " if server else ""))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    logging.getLogger("cometmq").setLevel(level.upper())
+
+
+def reopen_logs() -> None:
+    """Make log files anew that were renamed or removed."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, LogFile):
+            handler.reopen()
+
+
+def log_options(command: Callable[..., R]) -> Callable[..., R]:
+    """Add ``--log-level``, ``--log-format`` and ``--log-file``; they are in force when the command begins."""
+
+    @functools.wraps(command)
+    def with_logs(*, log_level: str, log_format: str, log_file: Path | None, log_name: str, **others: Any) -> R:
+        if click.get_current_context().invoked_subcommand is None:
+            start_log(log_level, log_format, log_file, log_name)
+        return command(**others)
+
+    for option in (
+        click.option("--log-name", default="", hidden=True, help="Name of the server in each line."),
+        click.option(
+            "--log-file",
+            type=click.Path(path_type=Path, dir_okay=False),
+            help="Append log lines to this file instead of stderr.",
+        ),
+        click.option(
+            "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Log lines."
+        ),
+        click.option(
+            "--log-level",
+            type=click.Choice(LEVELS, case_sensitive=False),
+            default="info",
+            show_default=True,
+            help="Least level of log lines.",
+        ),
+    ):
+        with_logs = option(with_logs)
+    return with_logs

@@ -1,0 +1,62 @@
+"""Brokers that were registered a short while ago, for tools that tell what is missing.
+
+A broker that stopped by itself is remembered for ten minutes, as long as an update of a machine takes; one that
+vanished for a day, so that whoever comes in the morning sees it. Either is forgotten when it registers again.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from cometmq.limits import MAX_NAMESRV_BROKERS
+from cometmq.namesrv.routes import BrokerIdentity
+from cometmq.remoting.bodies import GoneBroker
+
+STOPPED_SECONDS: Final = 600.0
+VANISHED_SECONDS: Final = 86_400.0
+
+STOPPED: Final = "it stopped"
+CLOSED: Final = "its connection closed"
+SILENT: Final = "it was silent for too long"
+
+
+class _Gone(NamedTuple):
+    address: str
+    at_s: float
+    reason: str
+
+
+class GoneBrokers:
+    """Remembers up to ``MAX_NAMESRV_BROKERS`` brokers; with more the one that is gone longest is forgotten."""
+
+    def __init__(self) -> None:
+        self._gone: dict[tuple[str, str, int], _Gone] = {}
+
+    def note(self, identity: BrokerIdentity, reason: str, now_s: float) -> None:
+        """Remember a broker that has just gone."""
+        key = (identity.cluster, identity.name, identity.broker_id)
+        self._gone.pop(key, None)  # the newest stands last
+        self._gone[key] = _Gone(identity.address, now_s, reason)
+        if len(self._gone) > MAX_NAMESRV_BROKERS:
+            del self._gone[next(iter(self._gone))]
+
+    def is_back(self, identity: BrokerIdentity) -> None:
+        """Forget a broker that has registered."""
+        self._gone.pop((identity.cluster, identity.name, identity.broker_id), None)
+
+    def brokers(self, now_s: float) -> list[GoneBroker]:
+        """Return those that are still to be told, sorted by name."""
+        for key, gone in list(self._gone.items()):
+            if now_s - gone.at_s >= (STOPPED_SECONDS if gone.reason == STOPPED else VANISHED_SECONDS):
+                del self._gone[key]
+        return [
+            GoneBroker(
+                cluster=cluster,
+                broker_name=name,
+                broker_id=broker_id,
+                broker_addr=gone.address,
+                gone_for_ms=int((now_s - gone.at_s) * 1000),
+                reason=gone.reason,
+            )
+            for (cluster, name, broker_id), gone in sorted(self._gone.items())
+        ]

@@ -1,0 +1,101 @@
+"""Clusters in which something is wrong: brokers that are away, clocks, retention, nameservers that disagree."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import CommandLine, Result
+from tests.namesrv.wire import Wire
+
+from cometmq.cli.admin.broker_health import BrokerState, clock_of, retention_of
+from cometmq.cli.admin.finding import ADVICE, OK, PROBLEM
+from cometmq.namesrv.config import NamesrvConfig
+from cometmq.namesrv.server import NameServer
+from cometmq.testing import VirtualClock
+
+
+@pytest.fixture
+async def namesrv(tmp_path: Path) -> AsyncIterator[tuple[NameServer, VirtualClock]]:
+    clock = VirtualClock()
+    config = NamesrvConfig(listen_port=0, bind_address="127.0.0.1", kv_config_path=str(tmp_path / "kv.json"))
+    server = NameServer(config, clock=clock)
+    await server.start()
+    yield server, clock
+    await server.stop()
+
+
+async def run(namesrv: str, *words: str) -> Result:
+    return await asyncio.to_thread(CommandLine(namesrv), *words)
+
+
+async def test_a_broker_that_was_there_a_while_ago_is_away(namesrv: tuple[NameServer, VirtualClock]) -> None:
+    server, clock = namesrv
+    wire = Wire(*await asyncio.open_connection("127.0.0.1", server.port))
+    await wire.register(name="broker-a", broker_id=1)
+    await wire.close()
+    while server.routes.cluster_info().broker_addr_table:
+        await asyncio.sleep(0.01)
+    clock.advance(12 * 60)
+    status = await run(server.address, "cluster", "status", "-o", "json")
+    assert status.code == 1
+    (row,) = status.json()
+    assert (row["broker"], row["state"]) == ("broker-a, slave 1", "away for 12 min: its connection closed")
+    doctor = await run(server.address, "doctor", "--cluster", "-o", "json")
+    assert doctor.code == 1
+    assert {row["check"]: row["found"] for row in doctor.json()}["broker-a, slave 1 answers"] == row["state"]
+
+
+async def test_nameservers_that_are_away_or_disagree_are_found(
+    namesrv: tuple[NameServer, VirtualClock], tmp_path: Path
+) -> None:
+    server, _ = namesrv
+    config = NamesrvConfig(listen_port=0, bind_address="127.0.0.1", kv_config_path=str(tmp_path / "other.json"))
+    other = NameServer(config)
+    await other.start()
+    wire = Wire(*await asyncio.open_connection("127.0.0.1", server.port))
+    await wire.register(name="broker-a", address="127.0.0.1:1")
+    both = f"{server.address};{other.address};127.0.0.1:1"
+    checked = await run(both, "doctor", "--cluster", "--timeout", "2", "-o", "json")
+    found = {(row["check"], row["state"]): row["found"] for row in checked.json()}
+    assert found["nameservers agree", PROBLEM] == f"{other.address} does not know 127.0.0.1:1"
+    assert ("nameserver 127.0.0.1:1", PROBLEM) in found
+    assert found[f"nameserver {server.address}", OK] == "1 broker"
+    await wire.close()
+    await other.stop()
+
+
+@pytest.mark.parametrize(
+    ("table", "state", "words"),
+    [
+        ({"currentTimestamp": "100500"}, OK, "as here"),
+        ({"currentTimestamp": "220000"}, ADVICE, "119 s ahead of the one here"),
+        ({"currentTimestamp": "90000"}, ADVICE, "10 s behind the one here"),
+        ({"bootTimestamp": "10000", "runtime": "[ 0 days, 0 hours, 1 minutes, 30 seconds ]"}, OK, "as here"),
+        ({"bootTimestamp": "10000", "runtime": "[ 1 days, 0 hours, 1 minutes, 30 seconds ]"}, ADVICE, "24 h ahead"),
+        ({}, ADVICE, "not known"),
+    ],
+)
+def test_clocks_are_compared(table: dict[str, str], state: str, words: str) -> None:
+    finding = clock_of("b", BrokerState(table, asked_ms=100_000, answered_ms=101_000))
+    assert finding.state == state
+    assert finding.found.startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("config", "state"),
+    [
+        ({"fileReservedTime": "72", "messageDelayLevel": "1s 5s 2h"}, OK),
+        ({"fileReservedTime": "2", "messageDelayLevel": "1s 5s 2h"}, PROBLEM),
+        ({"fileReservedTime": "72", "messageDelayLevel": "1s 30d"}, PROBLEM),
+        ({"fileReservedTime": "24", "timerWheelEnable": "true", "timerMaxDelaySec": "259200"}, PROBLEM),
+        ({"fileReservedTime": "72", "timerWheelEnable": "true", "timerMaxDelaySec": "2592000"}, OK),
+        ({}, ADVICE),
+    ],
+)
+def test_retention_is_compared_with_the_longest_delay_of_an_apache_broker(config: dict[str, str], state: str) -> None:
+    assert retention_of("b", BrokerState({}, 0, 0), config).state == state
+    if config:
+        assert retention_of("b", BrokerState({"cometmqVersion": "1"}, 0, 0), config).state == OK
