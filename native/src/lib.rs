@@ -8,13 +8,14 @@
 
 mod account;
 mod batches;
+mod messages;
 mod plain_sends;
 mod records;
 
 use pyo3::prelude::*;
 
 /// The version of the interface between the core and the package; another one is not loaded.
-const INTERFACE: u32 = 6;
+const INTERFACE: u32 = 7;
 
 #[pymodule]
 fn cometmq_core(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -23,6 +24,7 @@ fn cometmq_core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<account::Key>()?;
     module.add_class::<plain_sends::PlainSends>()?;
     module.add_function(wrap_pyfunction!(batches::batch_records, module)?)?;
+    module.add_function(wrap_pyfunction!(messages::message_starts, module)?)?;
     module.add_function(wrap_pyfunction!(records::records, module)?)?;
     module.add_function(wrap_pyfunction!(records::record_starts, module)?)?;
     module.add_function(wrap_pyfunction!(records::record_layout, module)?)?;

@@ -38,6 +38,16 @@ pub fn starts(data: &[u8]) -> Option<Vec<i64>> {
     Some(found)
 }
 
+/// The position of each record; `None` when one has another magic, or the sizes do not lead exactly to the end.
+pub fn starts_of_records(data: &[u8]) -> Option<Vec<i64>> {
+    let found = starts(data)?;
+    let is_record = |at: &i64| {
+        let magic = usize::try_from(*at).ok().and_then(|at| int(data, at + 4));
+        magic == Some(MAGIC) || magic == Some(MAGIC_V2)
+    };
+    found.iter().all(is_record).then_some(found)
+}
+
 /// Begin and length of the body, the topic and the properties of one record; `None` when they do not add up.
 fn layout_of(data: &[u8], at: usize) -> Option<[i64; 6]> {
     let size = usize::try_from(int(data, at)?).ok()?;
@@ -89,4 +99,24 @@ pub fn layout(data: &[u8], starts: &[i64]) -> Option<Vec<i64>> {
         }
     }
     Some(rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_whole_records_have_starts() {
+        let mut one = vec![0; MIN_RECORD_BYTES];
+        one[..4].copy_from_slice(&(MIN_RECORD_BYTES as i32).to_be_bytes());
+        one[4..8].copy_from_slice(&MAGIC.to_be_bytes());
+        let two = one.repeat(2);
+        assert_eq!(starts_of_records(&two), Some(vec![0, 91]));
+        assert_eq!(starts_of_records(b""), Some(vec![]));
+        for end in 1..two.len() {
+            assert_eq!(starts_of_records(&two[..end]).is_some(), end == 91);
+        }
+        one[7] ^= 1;
+        assert_eq!(starts_of_records(&one), None);
+    }
 }

@@ -95,15 +95,11 @@ def with_body(message: Message, serializer: Serializer) -> Message:
     return msgspec.structs.replace(message, body=body, value=msgspec.UNSET)
 
 
-class DecodedMessage(MessageExt):
+class DecodedMessage(MessageExt, eq=False, gc=True, kw_only=True):
     """A message of a consumer that has a deserializer."""
 
-    __slots__ = ("_deserializer", "_value")
-
-    def __init__(self, message: MessageExt, deserializer: Deserializer | None) -> None:
-        super().__init__(*message.place, message.broker_name)
-        self._deserializer = deserializer
-        self._value: Any = _UNREAD
+    deserializer: Deserializer | None
+    _value: Any = _UNREAD
 
     @property
     def value(self) -> Any:
@@ -111,11 +107,11 @@ class DecodedMessage(MessageExt):
 
         :raises DeserializationError: the deserializer failed.
         """
-        if self._deserializer is None:
+        if self.deserializer is None:
             return super().value
         if self._value is _UNREAD:
             try:
-                self._value = self._deserializer(self.body)
+                self._value = self.deserializer(self.body)
             except Exception as error:
                 raise DeserializationError(place_of(self), f"{type(error).__name__}: {error}") from error
         return self._value

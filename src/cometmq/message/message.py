@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import datetime
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
 
+from cometmq.core import CORE
 from cometmq.errors import CometMQError
 from cometmq.limits import MAX_DECOMPRESSED_BYTES
 from cometmq.message import properties as names
@@ -21,11 +22,13 @@ from cometmq.message.sysflag import BORNHOST_V6, COMPRESSED, STOREHOST_V6
 
 _EPOCH: Final = datetime.datetime.fromtimestamp(0, datetime.UTC)
 _MILLISECOND: Final = datetime.timedelta(milliseconds=1)
-_SIZE_MAGIC_CRC: Final = struct.Struct(">iii")
+_SIZE_MAGIC: Final = struct.Struct(">ii")
 _INT: Final = struct.Struct(">i")
 _LONG: Final = struct.Struct(">q")
 _SHORT: Final = struct.Struct(">h")
 _BODY_HEAD: Final = struct.Struct(">iqi")
+_FLAGS_AND_LENGTH: Final = struct.Struct(">i44xi")
+"""SysFlag and, where both hosts are IPv4, the length of the body."""
 _UNUSUAL: Final = COMPRESSED | BORNHOST_V6 | STOREHOST_V6
 
 
@@ -98,22 +101,19 @@ class Message(msgspec.Struct):
         return stored
 
 
-class MessageExt:
+class MessageExt(msgspec.Struct, eq=False, gc=False):
     """One received message: a view of the bytes of its pull.
 
     Nothing is decoded before it is asked for, so that a consumer which looks at bodies only pays for
     bodies only. It keeps the bytes of its pull alive.
     """
 
-    __slots__ = ("_at", "_body_at", "_data", "_properties", "_tail_at", "broker_name")
-
-    def __init__(self, data: bytes, at: int, broker_name: str = "") -> None:
-        self._data = data
-        self._at = at
-        self._body_at = 0
-        self._tail_at = 0
-        self._properties: dict[str, str] | None = None
-        self.broker_name = broker_name
+    _data: bytes
+    _at: int
+    broker_name: str = ""
+    _body_at: int = 0
+    _tail_at: int = 0
+    _properties: dict[str, str] | None = None
 
     # --- fixed fields ---------------------------------------------------------------------------
 
@@ -201,10 +201,10 @@ class MessageExt:
         :raises DecompressionError: it is damaged or larger than the limit.
         """
         data, at = self._data, self._at
-        flags = _INT.unpack_from(data, at + 36)[0]
+        flags, length = _FLAGS_AND_LENGTH.unpack_from(data, at + 36)
         if not flags & _UNUSUAL:  # the layout of nearly every message, without looking further
             body_at = at + 88
-            return data[body_at : body_at + _INT.unpack_from(data, at + 84)[0]]
+            return data[body_at : body_at + length]
         return decompress(self.stored_body, flags, MAX_DECOMPRESSED_BYTES)
 
     @property
@@ -309,18 +309,26 @@ class MessageExt:
         return start, start + self._data[self._tail_at]
 
 
-def split_records(data: bytes, broker_name: str = "") -> Iterator[MessageExt]:
-    """Yield the messages of a pull's body; sizes and magics are checked now, the rest when it is read.
+def split_records(data: bytes, broker_name: str = "") -> list[MessageExt]:
+    """Return the messages of a pull's body; sizes and magics are checked now, the rest when it is read.
 
     :raises RecordError: the body is not a run of whole records.
     """
-    at = 0
-    end = len(data)
+    starts = None if CORE is None else CORE.message_starts(data)
+    if starts is None:
+        starts = _starts_of(data)
+    return [MessageExt(data, at, broker_name) for at in starts]
+
+
+def _starts_of(data: bytes) -> list[int]:
+    starts = []
+    at, end = 0, len(data)
     while at < end:
         if end - at < MIN_RECORD_BYTES:
             raise RecordError(f"{end - at} bytes are left over after the last record")
-        size, magic, _ = _SIZE_MAGIC_CRC.unpack_from(data, at)
+        size, magic = _SIZE_MAGIC.unpack_from(data, at)
         if magic not in (MESSAGE_MAGIC, MESSAGE_MAGIC_V2) or not MIN_RECORD_BYTES <= size <= end - at:
             raise RecordError(f"no record begins at byte {at} of the pull's body")
-        yield MessageExt(data, at, broker_name)
+        starts.append(at)
         at += size
+    return starts

@@ -215,7 +215,7 @@ def decoding(listener: Listener, deserializer: Deserializer) -> Listener:
     """Return a listener whose messages have a ``value``."""
 
     def decoded(messages: Sequence[MessageExt]) -> list[MessageExt]:
-        return [DecodedMessage(message, deserializer) for message in messages]
+        return [DecodedMessage(*one.place, one.broker_name, deserializer=deserializer) for one in messages]
 
     async def listen_async(messages: Sequence[MessageExt]) -> Verdict:
         return await cast("Callable[[Sequence[MessageExt]], Awaitable[Verdict]]", listener)(decoded(messages))

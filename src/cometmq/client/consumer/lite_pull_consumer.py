@@ -294,7 +294,9 @@ class LitePullConsumer(GroupClient):
                 if self._observation is not None:
                     self._given = self._observation.begin(messages)
                 if self._deserializer is not None:
-                    return [DecodedMessage(message, self._deserializer) for message in messages]
+                    return [
+                        DecodedMessage(*one.place, one.broker_name, deserializer=self._deserializer) for one in messages
+                    ]
                 return messages
             left = deadline - clock.monotonic()
             if left <= 0:

@@ -124,20 +124,16 @@ class _OfCall:
         return self.verdict.done()
 
 
-class ReceivedMessage(DecodedMessage):
+class ReceivedMessage(DecodedMessage, eq=False, kw_only=True):
     """A message that a loop over a push consumer takes; it is consumed when :meth:`ack` is called.
 
     The methods may be called in any order and from any thread; the first call counts. A message for which none is
     called comes again to the group: after ``consume_timeout_s``, or when the consumer is closed.
     """
 
-    __slots__ = ("_context", "_stream", "_taken")
-
-    def __init__(self, stream: MessageStream, taken: Taken) -> None:
-        super().__init__(taken.message, stream.deserializer)
-        self._stream = stream
-        self._taken = taken
-        self._context: ConsumeMessageContext | None = None
+    _stream: MessageStream
+    _taken: Taken
+    _context: ConsumeMessageContext | None = None
 
     def ack(self) -> None:
         """Count the message as consumed."""
@@ -262,7 +258,10 @@ class MessageStream:
             if lane:
                 lanes[name] = lane  # others come first the next time
             if taken.begin():
-                message = ReceivedMessage(self, taken)
+                found = taken.message
+                message = ReceivedMessage(
+                    *found.place, found.broker_name, deserializer=self.deserializer, _stream=self, _taken=taken
+                )
                 self._open[message] = None
                 self._begin(message)
                 if self._can_be_read(message):

@@ -17,6 +17,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+import msgspec
+
 from cometmq.client.consumer.config import PushConfig
 from cometmq.client.consumer.pulling import Budget, Chunk
 from cometmq.message.message import MessageExt
@@ -28,16 +30,13 @@ _NONE: Final[list[MessageExt]] = []
 SubmitRequests = Callable[["list[ConsumeRequest]"], None]
 
 
-class ConsumeRequest:
+class ConsumeRequest(msgspec.Struct, eq=False):
     """The messages of one call of the listener."""
 
-    __slots__ = ("done", "messages", "process_queue", "size_bytes")
-
-    def __init__(self, process_queue: ProcessQueue, messages: list[MessageExt], size_bytes: int) -> None:
-        self.process_queue = process_queue
-        self.messages = messages
-        self.size_bytes = size_bytes
-        self.done = False
+    process_queue: ProcessQueue
+    messages: list[MessageExt]
+    size_bytes: int
+    done: bool = False
 
 
 class ProcessQueue:

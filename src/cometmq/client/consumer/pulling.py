@@ -136,7 +136,7 @@ def messages_of(pull: RawPull, queue: MessageQueue, data: SubscriptionData) -> l
     """
     if not pull.body:
         return []
-    return wanted(list(split_records(pull.body, queue.broker_name)), data)
+    return wanted(split_records(pull.body, queue.broker_name), data)
 
 
 log = logging.getLogger(__name__)
