@@ -66,6 +66,18 @@ def _needs_a_plugin(_: object) -> object:
     return refuse
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
+    """Replace the cancellation of a stalled test by its reason."""
+    try:
+        return (yield)
+    except BaseException as error:
+        stalled = getattr(pyfuncitem.funcargs.get("cometmq_cluster"), "stalled", None)
+        if stalled is not None and type(error).__name__ == "CancelledError":
+            raise stalled.with_traceback(error.__traceback__) from None
+        raise
+
+
 # --- fixtures ---------------------------------------------------------------------------------
 @pytest.fixture
 def cometmq_topic(request: pytest.FixtureRequest) -> str:

@@ -13,6 +13,7 @@ from cometmq.testing.idle import NeverIdleError, settle
 from cometmq.testing.inbox import ExpectationError, Inbox
 from cometmq.testing.link import Direction, Link
 from cometmq.testing.processes import ProcessCluster, ServerProcess
+from cometmq.testing.stall import StalledClockError
 from cometmq.testing.sync import SyncCluster, SyncInbox
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "NeverIdleError",
     "ProcessCluster",
     "ServerProcess",
+    "StalledClockError",
     "SyncCluster",
     "SyncInbox",
     "VirtualClock",

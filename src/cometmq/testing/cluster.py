@@ -32,6 +32,7 @@ from cometmq.remoting.security import PLAIN
 from cometmq.testing.clock import StoppableClock, VirtualClock
 from cometmq.testing.inbox import Inbox
 from cometmq.testing.link import Link
+from cometmq.testing.stall import StalledClockError, StallWatch
 
 HOST: Final = "127.0.0.1"
 
@@ -126,6 +127,7 @@ class Cluster:
         self._namesrv: NameServer | None = None
         self._producer: Producer | None = None
         """Sends for :meth:`send`."""
+        self._watch: StallWatch | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._with_links = links
         self._links: list[Link] = []
@@ -140,8 +142,17 @@ class Cluster:
             raise
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, kind: object = None, error: BaseException | None = None, trace: object = None) -> None:
         await self.stop()
+        if isinstance(error, asyncio.CancelledError) and self.stalled is not None:
+            if (task := asyncio.current_task()) is not None:
+                task.uncancel()
+            raise self.stalled.with_traceback(error.__traceback__) from None
+
+    @property
+    def stalled(self) -> StalledClockError | None:
+        """The reason why the test was cancelled: it waited for a virtual clock that nobody moved."""
+        return None if self._watch is None else self._watch.error
 
     @property
     def namesrv(self) -> NameServer:
@@ -219,6 +230,8 @@ class Cluster:
     async def start(self) -> None:
         """Start the nameserver, then every broker and its slaves; they are registered when this returns."""
         self._loop = asyncio.get_running_loop()
+        if isinstance(self.clock, VirtualClock):
+            self._watch = StallWatch(self.clock)
         kv_path = str(self.data / "namesrv" / "kvConfig.json")
         self._namesrv = NameServer(
             NamesrvConfig(listen_port=0, bind_address=HOST, kv_config_path=kv_path), clock=self.clock
@@ -252,6 +265,8 @@ class Cluster:
                 await self._namesrv.stop()
                 self._namesrv = None
         finally:
+            if self._watch is not None:
+                self._watch.stop()
             if self._temporary is not None:
                 self._temporary.cleanup()
 

@@ -1,0 +1,120 @@
+"""Fails a test that waits for a virtual clock which nobody moves; it would wait until its time limit.
+
+A test is stalled when, for :data:`STALLED_LOOKS` looks of the real clock in a row, the event loop is idle, the virtual
+clock stands still, and the task that the loop was started for is inside a call of CometMQ's client, or sleeps on the
+clock. Then that task is cancelled, and from there on the watch moves the clock itself, so that everything ends. A test
+that waits for something else, as a process or a real timer, is never stalled.
+
+As :mod:`cometmq.testing.idle` this reads private fields of asyncio: the callbacks of a task. Where they are missing, no
+test is stalled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from types import CodeType
+from typing import Any, Final
+
+from cometmq.errors import CometMQError
+from cometmq.testing.clock import VirtualClock
+from cometmq.testing.idle import NeverIdleError, is_idle
+
+LOOK_SECONDS: Final = 0.25
+"""Real seconds between two looks."""
+STALLED_LOOKS: Final = 16
+"""Looks in a row that find nothing to do: four seconds."""
+_DRIVE_SECONDS: Final = 0.001
+
+_ROOT: Final = Path(__file__).parents[1]
+_CLIENT: Final = f"{_ROOT / 'client'}/"
+_CLOCKS: Final = (str(_ROOT / "clock.py"), str(_ROOT / "testing" / "clock.py"))
+
+
+class StalledClockError(CometMQError):
+    """A test waits for the virtual clock, and nothing moves it."""
+
+
+class StallWatch:
+    """Watches one clock on the running event loop."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._looks = 0
+        self._seen = (0.0, 0)
+        self.error: StalledClockError | None = None
+        """The failure, once the test was stalled."""
+        self._timer = self._loop.call_later(LOOK_SECONDS, self._look)
+
+    def stop(self) -> None:
+        """Watch no more."""
+        self._timer.cancel()
+
+    def _look(self) -> None:
+        try:
+            idle = is_idle()
+        except NeverIdleError:  # not a loop of asyncio's own: nobody can move this clock
+            return
+        if self.error is not None:
+            self._drive(idle)
+            return
+        seen = (self._clock.monotonic(), self._clock.now_ms())
+        self._looks = self._looks + 1 if idle and seen == self._seen else 0
+        self._seen = seen
+        if self._looks >= STALLED_LOOKS:
+            self._fail()
+        self._timer = self._loop.call_later(LOOK_SECONDS, self._look)
+
+    def _fail(self) -> None:
+        task = _main_task(self._loop)
+        waits = None if task is None else waiting_call(task)
+        if task is None or waits is None:
+            return
+        self.error = StalledClockError(
+            f"{waits} waits for time to pass, and nothing moves the virtual clock, which has stood still for "
+            f"{LOOK_SECONDS * STALLED_LOOKS:g} s of real time",
+            next_step=f"let time pass while it waits: `await clock.run_until({_as_written(waits)}(…), 60)`",
+        )
+        task.cancel(str(self.error))
+
+    def _drive(self, idle: bool) -> None:
+        """Move the clock from timer to timer, so that clients close and the test ends."""
+        step = self._clock.next_in()
+        if idle and step < float("inf"):
+            self._clock.advance(step)
+        self._timer = self._loop.call_later(_DRIVE_SECONDS, self._look)
+
+
+def _main_task(loop: asyncio.AbstractEventLoop) -> asyncio.Task[Any] | None:
+    """Return the task that ``run_until_complete`` waits for."""
+    for task in asyncio.all_tasks(loop):
+        callbacks = getattr(task, "_callbacks", None) or ()
+        if any(getattr(callback, "__name__", "") == "_run_until_complete_cb" for callback, _ in callbacks):
+            return task
+    return None
+
+
+def waiting_call(task: asyncio.Task[Any]) -> str | None:
+    """Return the name of the client's, or the clock's, function that a task is in; None if it waits for others."""
+    for code in _codes(task.get_coro()):
+        if code.co_filename.startswith(_CLIENT):
+            return code.co_qualname
+        if code.co_filename in _CLOCKS:
+            return "clock.sleep" if code.co_name == "sleep" else None
+    return None
+
+
+def _codes(awaited: object) -> Iterator[CodeType]:
+    while inspect.iscoroutine(awaited):
+        yield awaited.cr_code
+        awaited = awaited.cr_await
+
+
+def _as_written(qualified: str) -> str:
+    """Return ``producer.send`` for ``TransactionProducer.send``."""
+    owner, _, name = qualified.rpartition(".")
+    variable = next((kind for kind in ("producer", "consumer") if owner.lower().endswith(kind)), owner.lower())
+    return f"{variable}.{name}"
