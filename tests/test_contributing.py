@@ -1,14 +1,26 @@
-"""CONTRIBUTING.md: its paths exist (links: ``test_pages.py``), and each file names its classes of RocketMQ."""
+"""CONTRIBUTING.md: its code works, its paths exist (links: ``test_pages.py``), files name their classes of RocketMQ."""
 
 from __future__ import annotations
 
+import dataclasses
 import re
+import textwrap
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from cometmq.limits import MAX_TOPICS
+from cometmq.remoting.headers import Header
+from cometmq.remoting.permissions import Action, Kind, needs_every
+from cometmq.remoting.processors import Request, Response, answers, handlers
+from cometmq.remoting.server_connection import ServerConnection
+
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+CODE = [textwrap.dedent(block) for block in re.findall(r"^ *```python\n(.*?)^ *```", PAGE, re.MULTILINE | re.DOTALL)]
 ROWS = re.findall(r"^\| ([A-Za-z, ]+) \| (\[`.*) \|$", PAGE, re.MULTILINE)
 
 
@@ -31,3 +43,50 @@ def test_the_table_has_the_concepts_of_every_part() -> None:
 @pytest.mark.parametrize("page", ["README.md", "docs/README.md"])
 def test_pages_lead_there(page: str) -> None:
     assert "CONTRIBUTING.md)" in (ROOT / page).read_text(encoding="utf-8")
+
+
+def run(code: str, names: dict[str, Any]) -> SimpleNamespace:
+    """Run code of the page; what it defines."""
+    exec(compile(f"from __future__ import annotations\n{code}", "CONTRIBUTING.md", "exec"), names)
+    return SimpleNamespace(**names)
+
+
+class CountTopicsRequestHeader(Header):
+    prefix: str
+
+
+class CountTopicsResponseHeader(Header):
+    count: int
+
+
+def test_the_code_of_a_handler_answers_its_request() -> None:
+    code = next(block for block in CODE if "@answers(" in block)
+    known = (ServerConnection, Request, Response, CountTopicsRequestHeader, CountTopicsResponseHeader, Kind, Action)
+    names = {kind.__name__: kind for kind in known} | {"answers": answers, "needs_every": needs_every}
+    codes = SimpleNamespace(COUNT_TOPICS=30_999)
+    made = run("class TopicAdmin:\n" + textwrap.indent(code, "    "), {**names, "RequestCode": codes})
+    ((method, mark),) = handlers(made.TopicAdmin)
+    assert (mark.code, mark.limits, MAX_TOPICS > 0) == (30_999, ("MAX_TOPICS",), True)
+    admin = made.TopicAdmin()
+    admin._broker = SimpleNamespace(topics=SimpleNamespace(table={"T1": 1, "T2": 2, "U": 3}))
+    request = SimpleNamespace(header=CountTopicsRequestHeader(prefix="T"))
+    assert getattr(admin, method)(None, request, b"").header == CountTopicsResponseHeader(count=2)
+
+
+def test_the_code_of_a_job_makes_its_options_and_its_report(tmp_path: Path) -> None:
+    from cometmq.quantity import quantity
+    from cometmq.spark.jobs.job import SparkOptions, job, job_options, option, options_from
+    from cometmq.spark.jobs.message_source import MessageSource
+    from cometmq.spark.jobs.report.parts import Part
+    from cometmq.spark.jobs.report.report import Report
+    from cometmq.spark.jobs.run import job_session
+
+    known = (SparkOptions, MessageSource, Report, job, job_options, option, options_from, job_session, quantity)
+    names = {made.__name__: made for made in known} | {"Part": Part, "Iterator": Iterator}
+    options, report = (block for block in CODE if "Tally" in block)
+    made = run(f"from dataclasses import dataclass\n{options}\n{report}", {**names, "__name__": __name__})
+    assert [field.name for field in dataclasses.fields(made.TallyOptions)][-1] == "topic"
+    done = made.TallyReport("orders", 12_000)
+    done.write_page(tmp_path / "page.html")
+    assert done.render() == "12,000 messages of orders"
+    assert "Tally of orders" in (tmp_path / "page.html").read_text(encoding="utf-8")

@@ -302,6 +302,10 @@ OF_BROKERS: Final[dict[int, Worst]] = {
     **{code: everything(code, 2) for code in (202, 208, 222, 303, 317)},
     308: everything(308, filterGroups="," * 500_000),
     370: everything(370, recallHandle="x" * 500_000),
+    # Of accounts that nobody has: the other inputs are not to meet a quota.
+    30050: lambda salt: [frame(30050, {"subject": f"account:{salt}-{n}", "messagesIn": "1"}) for n in range(1_500)],
+    30051: everything(30051, subject="", each="true"),
+    30052: lambda salt: [frame(30052, {"subject": f"account:{salt}-{n}"}) for n in range(1_500)],
     207: everything(207, groupName="others", removeOffset="true"),
     215: everything(215, topic="Gone"),
 }
