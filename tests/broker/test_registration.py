@@ -225,3 +225,35 @@ async def test_a_nameserver_that_is_away_does_not_hold_up_administration_for_lon
     room.clock.advance(1)
     assert called == ["New"]
     await silent.stop()
+
+
+async def test_a_nameserver_that_is_away_is_told_every_minute_and_its_return_once(
+    room: Room, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "cometmq.broker.registration")
+    first = await room.nameserver()
+    await room.start(first.address)
+    address, port = first.address, first.port
+    await first.stop()
+
+    def told() -> list[str]:
+        return [record.getMessage() for record in caplog.records if record.name == "cometmq.broker.registration"]
+
+    await until(lambda: len(told()) == 4, clock=room.clock, step_s=5)
+    began, failed, *later = told()
+    assert began == f"registered at nameserver {address}"
+    assert failed.startswith(f"cannot register at nameserver {address}: ")
+    for text in later:
+        assert text.startswith(f"not registered at nameserver {address} for ")
+        assert text.endswith("; clients that ask it do not find this broker")
+    await room.nameserver(port=port)
+    await until(lambda: told()[-1] == f"registered at nameserver {address} again", clock=room.clock)
+
+
+async def test_a_broker_that_names_no_nameserver_says_so_every_minute(
+    start_broker: StartBroker, clock: VirtualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    await start_broker()
+    for minutes in range(3):
+        assert caplog.text.count("no nameserver is named (namesrvAddr)") == 1 + minutes
+        clock.advance(60)

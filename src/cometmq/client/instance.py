@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from cometmq.client.errors import (
     BrokerError,
@@ -18,6 +18,7 @@ from cometmq.client.errors import (
     RouteNotFoundError,
     refusal,
 )
+from cometmq.client.outages import BrokerOutages
 from cometmq.client.processor import CheckTransaction, ClientRemotingProcessor, GroupMember
 from cometmq.client.request_reply import Replies
 from cometmq.client.route import REFRESH_S, RouteTable, TopicRoute, namesrv_addresses
@@ -79,6 +80,7 @@ class ClientInstance:
         self.remoting = RemotingClient(processors=processors, hooks=hooks, security=security, clock=clock)
         self.routes = RouteTable(self.remoting, namesrv_addresses(namesrv), clock)
         self.replies = Replies(clock)
+        self.outages: Final = BrokerOutages(clock)
         self._processor = ClientRemotingProcessor(self.replies, self.spawn)
         self._processor.register(processors)
         self._producers: set[str] = set()
@@ -346,5 +348,10 @@ class ClientInstance:
         try:
             await self.call(address, RequestCode.HEART_BEAT, None, body, doing="heartbeat")
             self._heard.add(address)
+            self.outages.over(self._name_of(address))
         except (RemotingError, BrokerError) as error:
-            log.warning("heartbeat: %s", error)
+            log.log(self.outages.level(self._name_of(address)), "heartbeat: %s", error)
+
+    def _name_of(self, address: str) -> str:
+        """Return the name of the broker at an address; the address itself for one that is in no route."""
+        return next((name for name, broker in self.routes.brokers.items() if address in broker.values()), address)

@@ -9,6 +9,7 @@ import pytest
 
 from cometmq.client.consumer.config import ReadConfig
 from cometmq.client.consumer.pulling import Chunk, Puller, PullStatus, QueueReader, RawPull
+from cometmq.client.outages import BrokerOutages
 from cometmq.remoting.bodies import MessageQueue, SubscriptionData
 from cometmq.testing import VirtualClock
 
@@ -55,7 +56,7 @@ async def test_answers_that_lead_nowhere_are_not_asked_for_again_at_once(status:
         return 5
 
     reading = asyncio.create_task(
-        QueueReader(cast(Puller, puller), ReadConfig(), clock).read(
+        QueueReader(cast(Puller, puller), ReadConfig(), clock, BrokerOutages(clock)).read(
             MessageQueue("T", "b", 0), SubscriptionData(topic="T"), start, sink
         )
     )

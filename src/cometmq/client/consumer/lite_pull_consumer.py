@@ -143,7 +143,9 @@ class LitePullConsumer(GroupClient):
         self._observation = ConsumeObservation(group, consume_hooks, clock) if consume_hooks else None
         self._given: ConsumeMessageContext | None = None
         """The context that hooks got for the last poll."""
-        self._reader = QueueReader(Puller(self.instance, group, stream=True), self.config, clock, lite=True)
+        self._reader = QueueReader(
+            Puller(self.instance, group, stream=True), self.config, clock, self.instance.outages, lite=True
+        )
         self._subscriptions: dict[str, SubscriptionData] = {}
         self._assignments: dict[MessageQueue, Assignment] = {}
         self._by_hand: SubscriptionData | None = None

@@ -11,6 +11,7 @@ from typing import Protocol
 from cometmq import fastjson
 from cometmq.client.consumer.config import ConsumeFromWhere, ReadConfig
 from cometmq.client.offsets import Offsets
+from cometmq.client.outages import BrokerOutages
 from cometmq.durable import replace_file
 from cometmq.errors import CometMQError
 from cometmq.message.names import RETRY_PREFIX
@@ -32,8 +33,9 @@ class OffsetStore(Protocol):
 class RemoteOffsets:
     """Offsets at the brokers (``RemoteBrokerOffsetStore``)."""
 
-    def __init__(self, offsets: Offsets, group: str) -> None:
+    def __init__(self, offsets: Offsets, group: str, outages: BrokerOutages) -> None:
         self._offsets = offsets
+        self._outages = outages
         self._group = group
         self._reporting: dict[MessageQueue, asyncio.Lock] = {}
 
@@ -51,7 +53,8 @@ class RemoteOffsets:
             try:
                 await self._offsets.commit(self._group, queue, offset)
             except CometMQError as error:
-                log.warning("the offset of %s in %s is not reported: %s", self._group, queue, error)
+                level = self._outages.level(queue.broker_name)
+                log.log(level, "the offset of %s in %s is not reported: %s", self._group, queue, error)
 
 
 class LocalOffsets:

@@ -78,7 +78,7 @@ class ProcessQueueTable:
         self._subscriptions = subscriptions
         self._store = store
         self._offsets = Offsets(instance)
-        self._reader = QueueReader(Puller(instance, group, stream=False), config, instance.clock)
+        self._reader = QueueReader(Puller(instance, group, stream=False), config, instance.clock, instance.outages)
         self._budget = Budget(config.pull_threshold_bytes)
         self._leaving: dict[MessageQueue, asyncio.Task[None]] = {}
         self._is_running = False

@@ -12,8 +12,9 @@ import msgspec
 
 from cometmq.client.consumer.config import ReadConfig
 from cometmq.client.consumer.subscription import wanted
-from cometmq.client.errors import BrokerError, ClientError, refusal
+from cometmq.client.errors import BrokerError, ClientError, RemotingError, RouteNotFoundError, refusal
 from cometmq.client.instance import ClientInstance
+from cometmq.client.outages import BrokerOutages
 from cometmq.clock import Clock
 from cometmq.errors import CometMQError
 from cometmq.message.message import MessageExt, split_records
@@ -146,10 +147,14 @@ LASTING_FAILURES: Final = 3
 
 
 class Trouble:
-    """Logs once that a queue cannot be read, and once that it can be read again."""
+    """Logs once that a queue cannot be read, and once that it can be read again.
 
-    def __init__(self, queue: MessageQueue) -> None:
+    A broker that does not answer is told once for all of its queues.
+    """
+
+    def __init__(self, queue: MessageQueue, outages: BrokerOutages) -> None:
         self._queue = queue
+        self._outages = outages
         self._failures = 0
         self._warned = False
 
@@ -158,6 +163,9 @@ class Trouble:
 
         A refusal may be momentary (the broker does not know the subscription yet), so the warning waits for several.
         """
+        if isinstance(error, RemotingError | RouteNotFoundError):
+            self._outages.seen(self._queue.broker_name, error, again_in_s)
+            return
         self._failures += 1
         warn = not self._warned and (self._failures >= LASTING_FAILURES or not isinstance(error, BrokerError))
         text = "cannot read %s, trying again every %g s: %s"
@@ -166,6 +174,7 @@ class Trouble:
 
     def over(self, offset: int) -> None:
         """Record a success."""
+        self._outages.over(self._queue.broker_name)
         if self._warned:
             log.info("reading %s again, from offset %d", self._queue, offset)
         self._failures, self._warned = 0, False
@@ -229,10 +238,13 @@ class QueueReader:
     :param lite: marks pulls as those of a lite pull consumer.
     """
 
-    def __init__(self, puller: Puller, config: ReadConfig, clock: Clock, *, lite: bool = False) -> None:
+    def __init__(
+        self, puller: Puller, config: ReadConfig, clock: Clock, outages: BrokerOutages, *, lite: bool = False
+    ) -> None:
         self._puller = puller
         self._config = config
         self._clock = clock
+        self._outages = outages
         self._lite = lite
 
     async def read(
@@ -244,7 +256,7 @@ class QueueReader:
         needs no heartbeat first.
         """
         config, clock = self._config, self._clock
-        trouble = Trouble(queue)
+        trouble = Trouble(queue, self._outages)
         offset = await self._begin(start, trouble)
         log.info("reading %s from offset %d", queue, offset)
         while True:

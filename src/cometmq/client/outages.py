@@ -1,0 +1,43 @@
+"""Brokers that do not answer, told once each: for all queues and requests it is one outage and one recovery."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from cometmq.clock import Clock
+from cometmq.errors import CometMQError
+
+_log: Final = logging.getLogger(__name__)
+
+GRACE_SECONDS: Final = 2.0
+"""So long after a recovery a failure still belongs to the outage: some queues learn later that the broker is back."""
+
+
+class BrokerOutages:
+    """The outages of brokers, as one client sees them: each begins with a failure and ends with any answer."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._began: dict[str, float] = {}
+        self._ended: dict[str, float] = {}
+
+    def seen(self, broker_name: str, error: CometMQError, again_in_s: float) -> None:
+        """Record that a broker did not answer, or is in no route: a warning for the first of an outage."""
+        now = self._clock.monotonic()
+        if broker_name in self._began or now - self._ended.get(broker_name, -GRACE_SECONDS) < GRACE_SECONDS:
+            _log.debug("cannot read from %s: %s", broker_name, error)
+            return
+        self._began[broker_name] = now
+        _log.warning("cannot read from %s, trying again every %g s: %s", broker_name, again_in_s, error)
+
+    def over(self, broker_name: str) -> None:
+        """Record an answer of a broker: one line if it ends an outage."""
+        began = self._began.pop(broker_name, None)
+        if began is not None:
+            now = self._ended[broker_name] = self._clock.monotonic()
+            _log.info("%s answers again, after %.0f s", broker_name, now - began)
+
+    def level(self, broker_name: str) -> int:
+        """Return the level at which another failed request to a broker is logged: no warning where it is told."""
+        return logging.DEBUG if broker_name in self._began else logging.WARNING
