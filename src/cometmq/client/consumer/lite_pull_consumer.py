@@ -184,7 +184,7 @@ class LitePullConsumer(GroupClient):
 
     async def _join(self, topics: Iterable[str]) -> None:
         """Become a member of the group."""
-        membership = Membership(self.instance, self.group, self.config, self._assigned)
+        membership = Membership(self.instance, self.group, self.config, self._assigned, self._subscriptions)
         await membership.start(topics)
         self._membership = membership
 

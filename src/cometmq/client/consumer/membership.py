@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
+from cometmq.client.consumer.agreement import Agreement
 from cometmq.client.consumer.config import ReadConfig
 from cometmq.client.errors import BrokerError, RouteNotFoundError
 from cometmq.client.instance import ClientInstance
 from cometmq.errors import CometMQError
 from cometmq.message.names import RETRY_PREFIX
-from cometmq.remoting.bodies import ConsumerIdList, MessageQueue, decode_body
+from cometmq.remoting.bodies import ConsumerIdList, MessageQueue, SubscriptionData, decode_body
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.errors import RemotingError
 from cometmq.remoting.headers import GetConsumerListByGroupRequestHeader
@@ -31,6 +32,7 @@ Assigned = Callable[[str, set[MessageQueue], bool], Awaitable[None]]
 class Membership:
     """Rebalances for one member.
 
+    :param subscriptions: topic → subscription of the member, which changes them.
     :param broadcast: every member reads every queue; no broker is asked.
     """
 
@@ -40,6 +42,7 @@ class Membership:
         group: str,
         config: ReadConfig,
         assigned: Assigned,
+        subscriptions: Mapping[str, SubscriptionData],
         *,
         broadcast: bool = False,
     ) -> None:
@@ -51,7 +54,8 @@ class Membership:
         self._broadcast = broadcast
         self._topics: set[str] = set()
         self._again = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._agreement = Agreement(instance, group, subscriptions)
+        self._tasks: list[asyncio.Task[None]] = []
         instance.routes.on_change.append(self._route_changed)
 
     async def start(self, topics: Iterable[str]) -> None:
@@ -73,7 +77,8 @@ class Membership:
             raise missing
         await self._instance.send_heartbeats()
         await self.rebalance()
-        self._task = self._instance.spawn(self._keep())
+        agreement = self._agreement.keep(self._interval_s)
+        self._tasks = [self._instance.spawn(self._keep()), self._instance.spawn(agreement)]
 
     async def add(self, topic: str) -> None:
         """Add a topic."""
@@ -90,9 +95,9 @@ class Membership:
     async def stop(self) -> None:
         """Stop rebalancing."""
         self._instance.routes.on_change.remove(self._route_changed)
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def soon(self) -> None:
         """Rebalance at once."""

@@ -130,7 +130,9 @@ class PushConsumer(GroupClient):
         self._service = self._new_service()
         self._table.start(self._service.submit)
         assign = self._table.assign
-        self._membership = Membership(self.instance, self.group, config, assign, broadcast=self._broadcast)
+        self._membership = Membership(
+            self.instance, self.group, config, assign, self._subscriptions, broadcast=self._broadcast
+        )
         self.instance.spawn(self._report_regularly())
         try:
             await check_expressions(self.instance, self.group, self._subscriptions.values())

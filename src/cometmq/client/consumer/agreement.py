@@ -1,0 +1,99 @@
+"""Warns when another member of a consumer's group subscribes differently: RocketMQ's classic trap.
+
+A broker has one table of subscriptions for a group, that of the member whose heartbeat came last (of one topic, whose
+subscription is the newest). The members share the queues all the same, so a member gets messages that another one
+wants, filtered by its own subscription, and what that leaves out is lost for the group. A member sees the others'
+subscriptions only in that table: when it differs from the member's own, somebody else wrote it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from cometmq.client.errors import AccessDeniedError
+from cometmq.client.instance import ClientInstance
+from cometmq.errors import CometMQError
+from cometmq.message.names import RETRY_PREFIX
+from cometmq.remoting.admin_bodies import ConsumerConnection
+from cometmq.remoting.admin_headers import GetConsumerConnectionListRequestHeader
+from cometmq.remoting.bodies import SubscriptionData, decode_body
+from cometmq.remoting.codes import RequestCode
+
+log = logging.getLogger(__name__)
+
+
+class Agreement:
+    """Compares one member's subscriptions with its group's, regularly.
+
+    :param subscriptions: topic → subscription of the member, which changes them.
+    """
+
+    def __init__(self, instance: ClientInstance, group: str, subscriptions: Mapping[str, SubscriptionData]) -> None:
+        self._instance = instance
+        self._group = group
+        self._subscriptions = subscriptions
+        self._before: dict[str, SubscriptionData] = {}
+        self._warned = ""
+
+    async def keep(self, interval_s: float) -> None:
+        """Compare every ``interval_s`` seconds, until cancelled or a broker denies the look; failures are logged."""
+        while True:
+            await self._instance.clock.sleep(interval_s)
+            try:
+                await self._compare()
+            except AccessDeniedError as error:
+                log.info("subscriptions of %s are not compared: %s", self._group, error)
+                return
+            except CometMQError as error:
+                log.debug("subscriptions of %s are not compared: %s", self._group, error)
+
+    async def _compare(self) -> None:
+        own = {topic: found for topic, found in self._subscriptions.items() if not topic.startswith(RETRY_PREFIX)}
+        is_settled, self._before = own == self._before, own
+        address = self._broker(own)
+        if address is None or not is_settled:  # a new subscription may be on its way to the broker
+            return
+        header = GetConsumerConnectionListRequestHeader(self._group)
+        doing = f"asking who consumes as {self._group}"
+        code = RequestCode.GET_CONSUMER_CONNECTION_LIST
+        answer = await self._instance.call(address, code, header, doing=doing)
+        known = decode_body(ConsumerConnection, answer.body)
+        found = ""
+        if len({connection.client_id for connection in known.connection_set}) > 1:
+            found = difference(own, known.subscription_table)
+        if found and found != self._warned:
+            log.warning(
+                "members of group %s subscribe differently, so messages are lost for the group: %s "
+                "(give all members the same subscriptions; `cometmq group describe` shows them)",
+                self._group,
+                found,
+            )
+        self._warned = found or self._warned
+
+    def _broker(self, own: Mapping[str, SubscriptionData]) -> str | None:
+        """The address of a broker that this member sends heartbeats to."""
+        routes = self._instance.routes
+        for topic in sorted(own):
+            route = routes.known(topic)
+            for broker in route.data.broker_datas if route is not None else ():
+                if (address := routes.readable(broker.broker_name)) is not None:
+                    return address
+        return None
+
+
+def difference(own: Mapping[str, SubscriptionData], known: Mapping[str, SubscriptionData]) -> str:
+    """Return in words how the group's subscriptions differ from a member's own; empty if they do not."""
+    wanted = {topic: f"{found.expression_type} {found.sub_string}" for topic, found in own.items()}
+    others = {
+        topic: f"{found.expression_type} {found.sub_string}"
+        for topic, found in known.items()
+        if not topic.startswith(RETRY_PREFIX)
+    }
+    differing = sorted(topic for topic in wanted.keys() | others.keys() if wanted.get(topic) != others.get(topic))
+    if not differing:
+        return ""
+    topic = differing[0]
+    more = f", and {len(differing) - 1} more topics" if len(differing) > 1 else ""
+    mine, other = wanted.get(topic, "not at all"), others.get(topic, "not at all")
+    return f"topic {topic}: this member subscribes by {mine}, another by {other}{more}"
