@@ -30,6 +30,9 @@ pub struct Account {
     key: Option<Py<Key>>,
     /// None once the garbage collector has taken it.
     may_publish: Option<Py<PyAny>>,
+    /// None once the garbage collector has taken it.
+    accepts_stamp: Option<Py<PyAny>>,
+    requires_stamps: bool,
     decisions: HashMap<Box<str>, bool>,
 }
 
@@ -38,23 +41,35 @@ impl Account {
     /// :param access_key: what its requests name, None for nothing.
     /// :param key: what they are signed with, None if they need not be.
     /// :param may_publish: called once with each topic.
+    /// :param accepts_stamp: called with the stamp of each signed send that has one.
+    /// :param requires_stamps: called for those without a stamp, too.
     #[new]
-    fn new(access_key: Option<String>, key: Option<Py<Key>>, may_publish: Py<PyAny>) -> Self {
+    fn new(
+        access_key: Option<String>,
+        key: Option<Py<Key>>,
+        may_publish: Py<PyAny>,
+        accepts_stamp: Py<PyAny>,
+        requires_stamps: bool,
+    ) -> Self {
         Account {
             access_key,
             key,
             may_publish: Some(may_publish),
+            accepts_stamp: Some(accepts_stamp),
+            requires_stamps,
             decisions: HashMap::new(),
         }
     }
 
     /// For the garbage collector: a session and its account know each other.
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        visit.call(&self.may_publish)
+        visit.call(&self.may_publish)?;
+        visit.call(&self.accepts_stamp)
     }
 
     fn __clear__(&mut self) {
         self.may_publish = None;
+        self.accepts_stamp = None;
     }
 }
 
@@ -83,5 +98,17 @@ impl Account {
         }
         self.decisions.insert(topic.into(), decision);
         Ok(decision)
+    }
+
+    /// True when a send of this account has not come before; asked once, just before the send is put.
+    pub fn is_fresh(&self, py: Python<'_>, pairs: &signature::Pairs<'_>) -> PyResult<bool> {
+        let stamp = signature::stamp(pairs);
+        if self.key.is_none() || (stamp.is_none() && !self.requires_stamps) {
+            return Ok(true);
+        }
+        let Some(accepts_stamp) = self.accepts_stamp.as_ref() else {
+            return Ok(false);
+        };
+        accepts_stamp.call1(py, (stamp,))?.extract(py)
     }
 }

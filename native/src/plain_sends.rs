@@ -424,7 +424,7 @@ impl PlainSends {
         data: &[u8],
         connection: &Bound<'_, PyAny>,
         peer: &[u8],
-        account: Option<&mut Account>,
+        mut account: Option<&mut Account>,
         group: Option<&str>,
     ) -> PyResult<usize> {
         let Some(found) = frame(data, self.max_frame_bytes, self.max_header_bytes) else {
@@ -461,7 +461,7 @@ impl PlainSends {
         {
             return Ok(0);
         }
-        if let Some(account) = account {
+        if let Some(account) = account.as_mut() {
             if !account.may_send(py, &fields.topic, &mut pairs, found.body)? {
                 return Ok(0);
             }
@@ -501,6 +501,12 @@ impl PlainSends {
         let end = batch.next + size as i64;
         if end > batch.limit || size > i32::MAX as usize {
             return Ok(0);
+        }
+        // The last question: a send that Python handles after it would count as a repetition.
+        if let Some(account) = account {
+            if !account.is_fresh(py, &pairs)? {
+                return Ok(0);
+            }
         }
         if queue.units.is_empty() {
             queue.next_offset = queue

@@ -428,6 +428,14 @@ MAX_ACL_BODY_BYTES: Final = 262_144
 """Body of a request that changes a user or policies: a thousand entries."""
 MAX_USERS: Final = 10_000
 """Users of ACL 2.0; about 1 KB each with a few policies."""
+SIGNATURE_SECONDS: Final = 300.0
+"""A signed request with a stamp is taken for so long, by the clock of the server: Kerberos has the same bound."""
+SIGNATURE_AHEAD_SECONDS: Final = 60.0
+"""The clock of a client may be so far ahead of the server's."""
+SIGNATURE_WINDOW: Final = 1_024
+"""A request may come so many requests of its signer late; they come in order, except while it connects."""
+MAX_SIGNERS: Final = 50_000
+"""Signers whose last requests are remembered; about 500 bytes each."""
 ACL_LOOK_SECONDS: Final = 1.0
 """Pause between two looks at the files of accounts; a change counts when two looks agree, so within 3 s."""
 MAX_CACHED_DECISIONS: Final = 4_096

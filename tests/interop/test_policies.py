@@ -18,6 +18,7 @@ from tests.interop.systems import Deployment, System
 from tests.interop.verdicts import Probe
 
 from cometmq.broker.controller import Broker
+from cometmq.client import Admin, Message, Producer, PullConsumer, Security
 from cometmq.remoting.command import RemotingCommand
 
 pytestmark = pytest.mark.interop
@@ -122,6 +123,18 @@ async def test_changes_of_users_and_policies_have_the_answers_of_apache(apache: 
     ]
     assert different == []
     assert 300 < sum(answer.code != 0 for answer in theirs) < 1_500
+
+
+async def test_our_client_with_its_stamps_sends_and_reads_there(apache: Deployment) -> None:
+    security = Security(policies.ROOT)
+    async with Admin(apache.address, security=security) as admin:
+        await admin.create_topic("Stamped", queues=1)
+    async with Producer("stamped", apache.address, security=security) as producer:
+        sent = await producer.send(Message("Stamped", b"stamped"))
+        assert len(await producer.send_batch([Message("Stamped", b"in a"), Message("Stamped", b"batch")])) == 2
+    async with PullConsumer("stamped", apache.address, security=security) as consumer:
+        result = await consumer.pull(sent.queue, sent.queue_offset, max_messages=1, wait_s=10)
+    assert [message.body for message in result.messages] == [b"stamped"]
 
 
 def lines(printed: str) -> list[str]:

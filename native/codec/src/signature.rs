@@ -9,6 +9,7 @@ use std::borrow::Cow;
 pub type Pairs<'a> = Vec<(Cow<'a, str>, Cow<'a, str>)>;
 
 const ACCESS_KEY: &str = "AccessKey";
+const STAMP: &str = "AccessAt";
 const SIGNATURE: &str = "Signature";
 const SECURITY_TOKEN: &str = "SecurityToken";
 /// Bytes of a signature in base64.
@@ -68,8 +69,15 @@ pub fn is_from(
     named == access_key && key.is_none_or(|key| key.accepts(pairs, body))
 }
 
+/// The stamp of a request whose fields are sorted: it comes before all other names that are not odd.
+pub fn stamp<'a>(pairs: &'a Pairs<'_>) -> Option<&'a str> {
+    let (name, value) = pairs.first()?;
+    (name == STAMP).then_some(value.as_ref())
+}
+
 /// The fields of a signed send; of those of one letter Python and the core know the same.
-const LONG_NAMES: [&str; 16] = [
+const LONG_NAMES: [&str; 17] = [
+    STAMP,
     ACCESS_KEY,
     SIGNATURE,
     SECURITY_TOKEN,

@@ -6,10 +6,11 @@ import asyncio
 import logging
 import os
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from cometmq.auth.guard import AccessGuard
 from cometmq.auth.model import AccessModel
+from cometmq.auth.options import SecurityOptions
 from cometmq.auth.plain_files import PlainFiles
 from cometmq.auth.user_access import (
     Named,
@@ -32,58 +33,10 @@ HOME_VARIABLE: Final = "ROCKETMQ_HOME"
 TOOLS_FILE: Final = "tools.yml"
 
 
-class AccessConfig(Protocol):
-    """The keys of a broker or a nameserver that this room reads."""
-
-    @property
-    def acl_enable(self) -> bool:
-        """Check signatures and permissions as ACL 1.0."""
-
-    @property
-    def acl_path(self) -> str:
-        """Directory of ``plain_acl.yml``; empty: the one that the configuration implies."""
-
-    @property
-    def config_store_path(self) -> str:
-        """The configuration file."""
-
-    @property
-    def authentication_enabled(self) -> bool:
-        """Check signatures as ACL 2.0."""
-
-    @property
-    def authorization_enabled(self) -> bool:
-        """Ask policies as ACL 2.0."""
-
-    @property
-    def authentication_whitelist(self) -> str:
-        """Codes that need no account."""
-
-    @property
-    def authorization_whitelist(self) -> str:
-        """Codes for which policies are not asked."""
-
-    @property
-    def init_authentication_user(self) -> str:
-        """A super user that is made at the start."""
-
-    @property
-    def inner_client_authentication_credentials(self) -> str:
-        """The account with which this server signs its own requests, made at the start as a super user."""
-
-    @property
-    def migrate_auth_from_v1_enabled(self) -> bool:
-        """Make users and policies of ``plain_acl.yml`` at the start."""
-
-    @property
-    def auth_key_path(self) -> str:
-        """File of the key that encrypts passwords."""
-
-
 class AccessControl:
     """Accounts and guard; see the module's docstring."""
 
-    def __init__(self, config: AccessConfig, users: Path, cluster: str, *, clock: Clock) -> None:
+    def __init__(self, config: SecurityOptions, users: Path, cluster: str, *, clock: Clock) -> None:
         """Read the accounts.
 
         :param users: the file of users of ACL 2.0.
@@ -99,7 +52,7 @@ class AccessControl:
         else:
             self.users = _open_users(config, users)
             model = _user_access(config, self.users, cluster)
-        self.guard: Final = AccessGuard(model, clock=clock)
+        self.guard: Final = AccessGuard(model, clock=clock, requires_stamps=config.require_fresh_signatures)
         self._clock = clock
         self._timer: TimerHandle | None = None
         self._look: asyncio.Task[None] | None = None
@@ -133,7 +86,7 @@ class AccessControl:
             self.start()
 
 
-def open_access(config: AccessConfig, users: Path, cluster: str, *, clock: Clock) -> AccessControl | None:
+def open_access(config: SecurityOptions, users: Path, cluster: str, *, clock: Clock) -> AccessControl | None:
     """The access control that a configuration asks for; see :class:`AccessControl`."""
     if config.acl_enable and (config.authentication_enabled or config.authorization_enabled):
         raise ConfigError(
@@ -143,11 +96,13 @@ def open_access(config: AccessConfig, users: Path, cluster: str, *, clock: Clock
     if config.authorization_enabled and not config.authentication_enabled:
         raise ConfigError("authorizationEnabled=true asks for permissions of accounts: set authenticationEnabled, too")
     if not config.acl_enable and not config.authentication_enabled:
+        if config.require_fresh_signatures:
+            raise ConfigError("requireFreshSignatures=true asks for signatures: set aclEnable or authenticationEnabled")
         return None
     return AccessControl(config, users, cluster, clock=clock)
 
 
-def _open_users(config: AccessConfig, path: Path) -> UserTable:
+def _open_users(config: SecurityOptions, path: Path) -> UserTable:
     table = UserTable(path, read_key(config.auth_key_path))
     create_missing(table, _init_user(config), _inner_client(config))
     if config.migrate_auth_from_v1_enabled:
@@ -161,7 +116,7 @@ def _open_users(config: AccessConfig, path: Path) -> UserTable:
     return table
 
 
-def _user_access(config: AccessConfig, table: UserTable, cluster: str) -> UserAccess:
+def _user_access(config: SecurityOptions, table: UserTable, cluster: str) -> UserAccess:
     return UserAccess(
         table,
         cluster=cluster,
@@ -171,16 +126,16 @@ def _user_access(config: AccessConfig, table: UserTable, cluster: str) -> UserAc
     )
 
 
-def _init_user(config: AccessConfig) -> Named | None:
+def _init_user(config: SecurityOptions) -> Named | None:
     return parse_account("initAuthenticationUser", config.init_authentication_user, "username", "password")
 
 
-def _inner_client(config: AccessConfig) -> Named | None:
+def _inner_client(config: SecurityOptions) -> Named | None:
     text = config.inner_client_authentication_credentials
     return parse_account("innerClientAuthenticationCredentials", text, "accessKey", "secretKey")
 
 
-def own_security(config: AccessConfig) -> Security:
+def own_security(config: SecurityOptions) -> Security:
     """The account with which a server signs its requests to other servers.
 
     ``innerClientAuthenticationCredentials``, or with ACL 1.0 ``tools.yml`` beside the accounts.
@@ -197,7 +152,7 @@ def own_security(config: AccessConfig) -> Security:
     return Security(read_credentials(file)) if file.exists() else PLAIN
 
 
-def acl_directory(config: AccessConfig) -> Path:
+def acl_directory(config: SecurityOptions) -> Path:
     """``aclPath``, or ``$ROCKETMQ_HOME/conf``, or the directory of the configuration file.
 
     :raises ConfigError: none of them is given.

@@ -8,11 +8,13 @@ remembered until accounts or policies change.
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 
+from cometmq.auth.freshness import Freshness
 from cometmq.auth.model import AccessModel, Account, DeniedError
 from cometmq.clock import Clock
 from cometmq.core import CORE
@@ -22,9 +24,9 @@ from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import decode_header
 from cometmq.remoting.frame import JSON, Frame
 from cometmq.remoting.permissions import CALLER, Action, Kind, Need, on_topic
-from cometmq.remoting.processors import Processor, Request, Response, describe
+from cometmq.remoting.processors import Processor, Request, Response, RpcRejectedError, describe
 from cometmq.remoting.server_connection import ServerConnection
-from cometmq.remoting.signing import ACCESS_KEY
+from cometmq.remoting.signing import ACCESS_KEY, STAMP
 
 _log = logging.getLogger(__name__)
 
@@ -73,8 +75,9 @@ class Session:
 class AccessGuard:
     """Asks an access model for each request: a :class:`~cometmq.remoting.server.Guard`."""
 
-    def __init__(self, model: AccessModel, *, clock: Clock) -> None:
+    def __init__(self, model: AccessModel, *, clock: Clock, requires_stamps: bool = False) -> None:
         self._model = model
+        self._freshness = Freshness(required=requires_stamps, clock=clock)
         self._clock = clock
         self._logged_at = -_LOG_SECONDS
         self._unlogged = 0
@@ -123,6 +126,8 @@ class AccessGuard:
                 session.allowed.add(key)
         except DeniedError as denied:
             return self._deny(connection, code, denied)
+        except RpcRejectedError as rejected:
+            return rejected.response()
         except BodyError as error:
             return Response(ResponseCode.SYSTEM_ERROR, remark=error.message)
         return None
@@ -133,6 +138,8 @@ class AccessGuard:
             self._session(connection, code, frame)
         except DeniedError as denied:
             return self._deny(connection, code, denied)
+        except RpcRejectedError as rejected:
+            return rejected.response()
         return None
 
     def publisher(self, connection: ServerConnection) -> Any:
@@ -145,15 +152,21 @@ class AccessGuard:
             return None
         if session.publisher is None:
             signer = session.account.signer
+            accepts: Callable[[str | None], bool] = partial(self._freshness.accepts, session.account.name)
             session.publisher = CORE.Account(
-                session.access_key, None if signer is None else signer.core_key, session.may_publish
+                session.access_key,
+                None if signer is None else signer.core_key,
+                session.may_publish,
+                accepts,
+                self._freshness.required,
             )
         return session.publisher
 
     def _session(self, connection: ServerConnection, code: int, frame: Frame) -> Session:
         """The account of a request, whose signature is checked.
 
-        :raises DeniedError: it has none, or is not signed by it.
+        :raises DeniedError: it has none, or is not signed by it, or was sent before.
+        :raises RpcRejectedError: it must be signed anew.
         """
         fields = fields_of(frame)
         access_key = fields.get(ACCESS_KEY)
@@ -163,8 +176,13 @@ class AccessGuard:
             account = model.account(access_key, connection.peer_ip, code)
             session = Session(access_key, account, model.version)
         signer = session.signer
-        if signer is not None and not signer.accepts(fields, frame.body):
-            raise model.bad_signature(session.account)
+        if signer is not None:
+            if not signer.accepts(fields, frame.body):
+                raise model.bad_signature(session.account)
+            stamp = fields.get(STAMP)
+            if stamp is not None and min(fields) != STAMP:
+                stamp = ""  # it is not the beginning of what is signed
+            self._freshness.check(session.account.name, stamp)
         connection.account = session
         return session
 

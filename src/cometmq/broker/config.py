@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from cometmq.apache_keys import BROKER, apache_keys
+from cometmq.auth.options import SecurityOptions
 from cometmq.limits import (
     MAX_CONNECTIONS,
     MAX_FRAME_BYTES,
@@ -24,7 +25,7 @@ from cometmq.log_level import LOG_LEVEL_DOC, LOG_LEVELS
 from cometmq.message.hosts import parse_address, split_addresses
 from cometmq.message.names import MASTER_ID, TRACE_TOPIC
 from cometmq.options import ConfigError, Option, option, options_of
-from cometmq.remoting.tls_options import TlsOptions, load_with_tls
+from cometmq.remoting.tls_options import load_with_tls
 from cometmq.store.config import StoreConfig
 
 ASYNC_MASTER: Final = "ASYNC_MASTER"
@@ -35,7 +36,7 @@ _MILLISECONDS_OF_A_DAY: Final = 86_400_000
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class BrokerConfig(TlsOptions, StoreConfig):
+class BrokerConfig(SecurityOptions, StoreConfig):
     """The options of one broker process, those of its store included."""
 
     # --- who and where --------------------------------------------------------------------------
@@ -49,47 +50,10 @@ class BrokerConfig(TlsOptions, StoreConfig):
         "Role in replication: a SYNC_MASTER answers sends once a slave has the message, too; a SLAVE follows a master.",
         choices=(ASYNC_MASTER, SYNC_MASTER, SLAVE),
     )
-    acl_enable: bool = option(
-        False, "Ask every request for the signature of an account in plain_acl.yml, and for its permissions."
-    )
-    acl_path: str = option(
-        "",
-        "Directory of plain_acl.yml, acl/ and tools.yml. Empty: $ROCKETMQ_HOME/conf, else that of the configuration "
-        "file.",
-    )
-    authentication_enabled: bool = option(
-        False, "ACL 2.0: ask every request for the signature of a user; excludes aclEnable."
-    )
-    authorization_enabled: bool = option(
-        False, "ACL 2.0: ask the policies of users, too. Without it every user may do everything."
-    )
-    authentication_whitelist: str = option("", "ACL 2.0: request codes that need no user, joined by commas.")
-    authorization_whitelist: str = option(
-        "", "ACL 2.0: request codes for which policies are not asked, joined by commas."
-    )
-    init_authentication_user: str = option(
-        "", 'ACL 2.0: super user made at the start: {"username":"…","password":"…"}.', secret=True
-    )
-    inner_client_authentication_credentials: str = option(
-        "",
-        'Account with which this server signs its requests to other servers: {"accessKey":"…","secretKey":"…"}; with '
-        "ACL 2.0 it is made as a super user.",
-        secret=True,
-    )
-    migrate_auth_from_v1_enabled: bool = option(
-        False, "ACL 2.0: make users and policies of plain_acl.yml at the start, where they do not exist."
-    )
-    auth_config_path: str = option("", "ACL 2.0: file of users and policies. Empty: auth.json in config/ of the store.")
-    auth_key_path: str = option(
-        "",
-        "ACL 2.0: file with the key that encrypts passwords in the file of users. Empty: $COMETMQ_AUTH_KEY, else they "
-        "are not encrypted.",
-    )
     broker_ip1: str = option(
         "", "Address that clients reach this broker at; it is inside message ids. Empty: found out.", key="brokerIP1"
     )
     broker_ip2: str = option("", "Address that slaves reach this broker at. Empty: brokerIP1.", key="brokerIP2")
-    config_store_path: str = option("", "File that changes made at run time (code 25) are written back to.")
     bind_address: str = option("0.0.0.0", "Address to listen on; empty: every one, IPv4 and IPv6.")
     listen_port: int = option(10_911, "Port for clients and tools; 0 takes a free one.", maximum=65_535)
     namesrv_addr: str = option("", "Nameservers to register at, host:port joined by semicolons; empty for none.")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from cometmq.apache_keys import NAMESERVER, apache_keys
+from cometmq.auth.options import SecurityOptions
 from cometmq.errors import CometMQError
 from cometmq.limits import MAX_CONFIG_UPDATE_BYTES, MAX_CONNECTIONS
 from cometmq.log_level import LOG_LEVEL_DOC, LOG_LEVELS, LogLevel
@@ -20,52 +21,17 @@ from cometmq.options import (
     options_of,
 )
 from cometmq.properties_file import parse_properties, update_file
-from cometmq.remoting.tls_options import TlsOptions, load_with_tls
+from cometmq.remoting.tls_options import load_with_tls
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class NamesrvConfig(TlsOptions):
+class NamesrvConfig(SecurityOptions):
     """The options of one nameserver process (``NamesrvConfig`` and ``NettyServerConfig``)."""
 
     listen_port: int = option(9876, "Port for brokers, clients and tools; 0 takes a free one.", maximum=65_535)
     bind_address: str = option("0.0.0.0", "Address to listen on; empty: every one, IPv4 and IPv6.")
     kv_config_path: str = option(
         str(Path.home() / "namesrv" / "kvConfig.json"), "File of the KV configuration (codes 100 to 102)."
-    )
-    config_store_path: str = option("", "File that changes at run time (code 318) are written to.")
-    acl_enable: bool = option(
-        False, "Ask every request for the signature of an account in plain_acl.yml, and for its permissions."
-    )
-    acl_path: str = option(
-        "", "Directory of plain_acl.yml and acl/. Empty: $ROCKETMQ_HOME/conf, else that of the configuration file."
-    )
-    authentication_enabled: bool = option(
-        False, "ACL 2.0: ask every request for the signature of a user; excludes aclEnable."
-    )
-    authorization_enabled: bool = option(
-        False, "ACL 2.0: ask the policies of users, too. Without it every user may do everything."
-    )
-    authentication_whitelist: str = option("", "ACL 2.0: request codes that need no user, joined by commas.")
-    authorization_whitelist: str = option(
-        "", "ACL 2.0: request codes for which policies are not asked, joined by commas."
-    )
-    init_authentication_user: str = option(
-        "", 'ACL 2.0: super user made at the start: {"username":"…","password":"…"}.', secret=True
-    )
-    inner_client_authentication_credentials: str = option(
-        "",
-        'Account with which this server signs its requests to other servers: {"accessKey":"…","secretKey":"…"}; with '
-        "ACL 2.0 it is made as a super user.",
-        secret=True,
-    )
-    migrate_auth_from_v1_enabled: bool = option(
-        False, "ACL 2.0: make users and policies of plain_acl.yml at the start, where they do not exist."
-    )
-    auth_config_path: str = option("", "ACL 2.0: file of users and policies. Empty: auth.json beside kvConfigPath.")
-    auth_key_path: str = option(
-        "",
-        "ACL 2.0: file with the key that encrypts passwords in the file of users. Empty: $COMETMQ_AUTH_KEY, else they "
-        "are not encrypted.",
     )
     log_level: str = option("", LOG_LEVEL_DOC, choices=LOG_LEVELS, runtime=True)
     order_message_enable: bool = option(

@@ -13,6 +13,7 @@ from cometmq.remoting.command import FLAG_ONEWAY, RemotingCommand, decode_comman
 from cometmq.remoting.frame import Frame, FrameDecoder
 from cometmq.remoting.headers import Header, to_ext
 from cometmq.remoting.security import PLAIN, Security
+from cometmq.remoting.signing import Stamps
 from cometmq.remoting.tls import trouble_of
 
 _READ_BYTES = 256 * 1024
@@ -39,6 +40,7 @@ class BlockingConnection:
     def __init__(self, address: str, timeout_s: float = 5.0, security: Security = PLAIN) -> None:
         self.address = address
         self.security = security
+        self._stamps = Stamps()
         self._timeout_s = timeout_s
         self._opaques = itertools.count(1)
         self._decoder = FrameDecoder()
@@ -159,5 +161,5 @@ class BlockingConnection:
         fields.update(ext or {})
         command = RemotingCommand(code=code, opaque=opaque, flag=flag, ext_fields=fields, body=body)
         if self.security.credentials is not None:
-            self.security.credentials.sign(command)
+            self.security.credentials.sign(command, self._stamps.next())
         return command.encode()

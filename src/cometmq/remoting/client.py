@@ -25,6 +25,7 @@ from cometmq.remoting.errors import (
 from cometmq.remoting.headers import Header, to_ext
 from cometmq.remoting.processors import ProcessorTable
 from cometmq.remoting.security import PLAIN, Security
+from cometmq.remoting.signing import Stamps
 from cometmq.remoting.tls import trouble_of
 
 log = logging.getLogger(__name__)
@@ -75,6 +76,7 @@ class RemotingClient:
     ) -> None:
         self.hooks = tuple(hooks)
         self.credentials = security.credentials
+        self._stamps = Stamps(clock.now_ms)
         self._tls = None if security.tls is None else security.tls.fresh_context()
         self.clock = clock
         self.on_open: list[Callable[[str], None]] = []
@@ -169,7 +171,7 @@ class RemotingClient:
             except BaseException as error:  # SystemExit, say, which would end the event loop
                 raise RuntimeError(f"hook {hook!r} raised {error!r} on a request to {address}") from error
         if self.credentials is not None:
-            self.credentials.sign(command)
+            self.credentials.sign(command, self._stamps.next())
         return command
 
     def look_back(self, address: str, request: RemotingCommand, response: RemotingCommand) -> None:

@@ -2,20 +2,27 @@
 
 The signed text is the values of all header fields in the order of their names, joined, and after them the body. The
 fields ``AccessKey`` and, where there is one, ``SecurityToken`` are among them; ``Signature`` carries the result in
-base64. A signature proves nothing about the time: whoever overhears a request may send it again, so use TLS.
+base64.
+
+Such a signature says nothing about the time: whoever listens can send the request again. CometMQ's clients therefore
+sign a stamp too, the field ``AccessAt``, by which CometMQ's servers know each request
+(:mod:`cometmq.auth.freshness`); to others it is one more signed field.
 """
 
 from __future__ import annotations
 
 import binascii
 import hashlib
+import itertools
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hmac import compare_digest
 from operator import itemgetter
-from typing import Final
+from typing import Final, NamedTuple
 
+from cometmq.clock import SYSTEM_CLOCK
 from cometmq.core import CORE
 from cometmq.remoting.codes import LAST_VERSION_WITHOUT_SIGNED_QUERY_FLAG
 from cometmq.remoting.command import RemotingCommand
@@ -23,6 +30,12 @@ from cometmq.remoting.command import RemotingCommand
 ACCESS_KEY: Final = "AccessKey"
 SECURITY_TOKEN: Final = "SecurityToken"
 SIGNATURE: Final = "Signature"
+STAMP: Final = "AccessAt"
+"""The stamp of a request. It comes before all other names, and its length is fixed, so it is the beginning of the
+signed text, and no text that was signed has another stamp."""
+_TIME_DIGITS: Final = 13
+_SIGNER_DIGITS: Final = 16
+_NUMBER_DIGITS: Final = 12
 _BLOCK_BYTES: Final = 64
 """Block size of SHA-1; RFC 2104 pads shorter keys and hashes longer ones."""
 _UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
@@ -58,13 +71,52 @@ class Credentials:
         """Sign a text given in parts."""
         return _signer(self.secret_key).sign(b"".join(parts)).decode()
 
-    def sign(self, request: RemotingCommand) -> None:
+    def sign(self, request: RemotingCommand, stamp: str | None = None) -> None:
         """Add the account and the signature to a request, which must not change afterwards."""
         fields = request.ext_fields = {**request.ext_fields, **self.fields}
+        if stamp is not None:
+            fields[STAMP] = stamp
         fields.pop(SIGNATURE, None)
         if _UNIQUE_KEY_QUERY in fields:
             request.version = LAST_VERSION_WITHOUT_SIGNED_QUERY_FLAG
         fields[SIGNATURE] = self.signature(signed_text(fields), request.body)
+
+
+class Stamp(NamedTuple):
+    """When a request was signed, by which signer, and its number there."""
+
+    at_ms: int
+    signer: str
+    number: int
+
+    @classmethod
+    def parse(cls, text: str) -> Stamp | None:
+        """Read the stamp of a request; ``None`` if it is none."""
+        if len(text) != _TIME_DIGITS + _SIGNER_DIGITS + _NUMBER_DIGITS or not text.isascii() or not text.isalnum():
+            return None
+        signer_end = _TIME_DIGITS + _SIGNER_DIGITS
+        try:
+            return cls(int(text[:_TIME_DIGITS]), text[_TIME_DIGITS:signer_end], int(text[signer_end:], 16))
+        except ValueError:
+            return None
+
+
+class Stamps:
+    """Makes the stamps of the requests that are signed for one connection to each server, in their order.
+
+    :param now_ms: the time.
+    """
+
+    __slots__ = ("_now_ms", "_numbers", "_signer")
+
+    def __init__(self, now_ms: Callable[[], int] = SYSTEM_CLOCK.now_ms) -> None:
+        self._now_ms = now_ms
+        self._signer = os.urandom(_SIGNER_DIGITS // 2).hex()
+        self._numbers = itertools.count()
+
+    def next(self) -> str:
+        """The stamp of the next request."""
+        return f"{self._now_ms():0{_TIME_DIGITS}d}{self._signer}{next(self._numbers):0{_NUMBER_DIGITS}x}"
 
 
 class Signer:

@@ -14,7 +14,7 @@ from cometmq.core import CORE
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import RemotingCommand
 from cometmq.remoting.frame import JSON, ROCKETMQ
-from cometmq.remoting.signing import Credentials
+from cometmq.remoting.signing import Credentials, Stamps
 
 pytestmark = pytest.mark.skipif(CORE is None, reason="the compiled core is not installed (make test builds it)")
 
@@ -74,6 +74,31 @@ async def test_the_sends_of_an_account_are_the_cores(pair: SideBySide, monkeypat
             commands = [signed(at, SHOP, serialize=serialize, queueId=str(at % 4)) for at in range(8)]
             pair.receive(1, b"".join(command.encode() for command in commands))
         pair.end_turn()
+    await pair.stop()
+
+
+async def test_a_send_with_a_stamp_is_the_cores_once(pair: SideBySide, monkeypatch: pytest.MonkeyPatch) -> None:
+    for side in pair.sides:
+        await side.clock.run_for(1)
+    stamps = Stamps(pair.compiled.clock.now_ms)
+    frames = []
+    for at in range(12):
+        command = signed(at, None, serialize=(JSON, ROCKETMQ)[at % 2], queueId=str(at % 4))
+        SHOP.sign(command, stamps.next())
+        frames.append(command.encode())
+    pair.receive(1, frames[0])
+    pair.end_turn()
+
+    def refuse(*_: Any) -> Any:
+        raise AssertionError("Python puts what the core should take")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(pair.compiled.broker.turn, "put", refuse)
+        pair.receive(1, b"".join(frames[1:]))
+        pair.end_turn()
+    for connection in (1, pair.connect()):
+        pair.receive(connection, b"".join(frames))
+        pair.end_turn("all again")
     await pair.stop()
 
 

@@ -9,13 +9,14 @@ which are in order already.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
 
 from cometmq.client.errors import IllegalMessageError
 from cometmq.client.send.config import ProducerConfig
+from cometmq.clock import SYSTEM_CLOCK
 from cometmq.limits import MAX_BATCH_MESSAGES, MAX_PROPERTIES_BYTES
 from cometmq.message.batch import PIECE_OVERHEAD_BYTES, encode_piece
 from cometmq.message.compression import compress
@@ -27,7 +28,7 @@ from cometmq.remoting.bodies import MessageQueue
 from cometmq.remoting.codes import CURRENT_VERSION, RequestCode
 from cometmq.remoting.frame import JSON
 from cometmq.remoting.headers import SendMessageRequestHeaderV2
-from cometmq.remoting.signing import Credentials, signed_text
+from cometmq.remoting.signing import Credentials, Stamps, signed_text
 
 _json: Final = msgspec.json.Encoder().encode
 _WORDS: Final = struct.Struct(">iI")
@@ -43,9 +44,16 @@ class SendEncoder:
     """Encodes the send requests of one producer group.
 
     :param credentials: sign every frame.
+    :param now_ms: the time, for the stamps of signed frames.
     """
 
-    def __init__(self, group: str, config: ProducerConfig, credentials: Credentials | None = None) -> None:
+    def __init__(
+        self,
+        group: str,
+        config: ProducerConfig,
+        credentials: Credentials | None = None,
+        now_ms: Callable[[], int] = SYSTEM_CLOCK.now_ms,
+    ) -> None:
         self._group = group
         self._queue_nums = config.default_topic_queue_nums
         self._max_message_bytes = config.max_message_bytes
@@ -53,6 +61,7 @@ class SendEncoder:
         self._compression = config.compression
         self._level = config.compression_level
         self._credentials = credentials
+        self._stamps = Stamps(now_ms)
         self._heads: dict[tuple[int, MessageQueue], bytes] = {}
         self._signed_parts: dict[tuple[int, MessageQueue], tuple[bytes, bytes]] = {}
         """With credentials: the signed text before the letter f and after i."""
@@ -144,8 +153,11 @@ class SendEncoder:
         head = self._heads.get((code, queue)) or self._head(code, queue)
         if self._credentials is not None:
             first, last = self._signed_parts[code, queue]
-            fields = b"%b%d%d%d%b%b" % (first, sys_flag, born_timestamp, flag, properties_text.encode(), last)
-            head = b'%b"Signature":"%b",' % (head, self._credentials.signature(fields, body).encode())
+            stamp = self._stamps.next().encode()
+            text = properties_text.encode()
+            fields = b"%b%b%d%d%d%b%b" % (stamp, first, sys_flag, born_timestamp, flag, text, last)
+            signature = self._credentials.signature(fields, body).encode()
+            head = b'%b"AccessAt":"%b","Signature":"%b",' % (head, stamp, signature)
         header = b'%b"f":"%d","g":"%d","h":"%d","i":%b},"flag":%d,"opaque":%d,%b' % (
             head,
             sys_flag,

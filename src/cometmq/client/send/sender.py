@@ -202,7 +202,7 @@ class Sender:
         config: ProducerConfig,
         observation: SendObservation | None = None,
     ) -> None:
-        self.encoder = SendEncoder(group, config, instance.remoting.credentials)
+        self.encoder = SendEncoder(group, config, instance.remoting.credentials, instance.clock.now_ms)
         self._observation = observation
         self.config = config
         self.clock = instance.clock

@@ -1,0 +1,132 @@
+"""Requests that were sent before are recognised by their stamps, and refused.
+
+Each signer (:class:`~cometmq.remoting.signing.Stamps`) numbers its requests in the order in which they come. Of each
+signer there is the highest number, and which of those before it came, as in the anti-replay window of IPsec (RFC 4303,
+3.4.3). So memory grows with signers, not with requests. What is forgotten is refused by its time: a stamp is taken
+only for ``SIGNATURE_SECONDS``, and of an unknown signer only if it is newer than the start of this server and than all
+signers that had to be forgotten early. Clients sign such requests anew, and send them again.
+
+What is left: where a client's clock is ahead, its requests of so many seconds before a restart of the server could be
+repeated once after it. ``SIGNATURE_AHEAD_SECONDS`` bounds that.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cometmq.auth.model import DeniedError
+from cometmq.clock import Clock
+from cometmq.limits import (
+    MAX_SIGNERS,
+    SIGNATURE_AHEAD_SECONDS,
+    SIGNATURE_SECONDS,
+    SIGNATURE_WINDOW,
+)
+from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.processors import RpcRejectedError
+from cometmq.remoting.signing import STAMP, Stamp
+
+_WINDOW_BITS: Final = (1 << SIGNATURE_WINDOW) - 1
+_FORGOTTEN_SHARE: Final = 10
+"""A tenth of the signers is forgotten at a time."""
+_AGAIN: Final = "sign it anew and send it again"
+
+
+class _Seen:
+    """The requests of one signer."""
+
+    __slots__ = ("bits", "highest", "newest_ms")
+
+    def __init__(self) -> None:
+        self.highest = -1
+        self.bits = 0
+        """Bit n is set when the number ``highest - n`` has come."""
+        self.newest_ms = 0
+
+
+class Freshness:
+    """Takes each stamp once.
+
+    :param required: requests without a stamp are refused.
+    """
+
+    def __init__(self, *, required: bool, clock: Clock) -> None:
+        self.required: Final = required
+        self._clock = clock
+        self._seen: dict[tuple[str, str], _Seen] = {}
+        self._forgotten_until_ms = clock.now_ms() - 1
+        """Stamps of unknown signers up to this time may have come before."""
+
+    def accepts(self, access_key: str, text: str | None) -> bool:
+        """Take a stamp if it can be taken."""
+        try:
+            self.check(access_key, text)
+        except (DeniedError, RpcRejectedError):
+            return False
+        return True
+
+    def check(self, access_key: str, text: str | None) -> None:
+        """Take the stamp of a request that the account has signed.
+
+        :raises DeniedError: there is none and there must be one, or it came before, or its time is wrong.
+        :raises RpcRejectedError: nobody knows any longer whether it came before (SYSTEM_BUSY).
+        """
+        if text is None:
+            if self.required:
+                raise DeniedError(
+                    f"The request has no {STAMP}, so it could be a repetition.",
+                    next_step="requireFreshSignatures=true takes clients and servers of CometMQ only",
+                )
+            return
+        stamp = Stamp.parse(text)
+        if stamp is None:
+            raise DeniedError(f"The {STAMP} of the request is none.", next_step="use a client of CometMQ")
+        self._check_time(stamp)
+        seen = self._seen.get((access_key, stamp.signer))
+        if seen is None:
+            seen = self._begin(access_key, stamp)
+        ahead = stamp.number - seen.highest
+        if ahead > 0:
+            seen.bits = (seen.bits << ahead | 1) & _WINDOW_BITS if ahead < SIGNATURE_WINDOW else 1
+            seen.highest = stamp.number
+        elif ahead <= -SIGNATURE_WINDOW:
+            raise RpcRejectedError(ResponseCode.SYSTEM_BUSY, f"later requests have come before this one ({_AGAIN})")
+        else:
+            bit = 1 << -ahead
+            if seen.bits & bit:
+                raise DeniedError("The request was sent before.", next_step=_AGAIN)
+            seen.bits |= bit
+        seen.newest_ms = max(seen.newest_ms, stamp.at_ms)
+
+    def _check_time(self, stamp: Stamp) -> None:
+        behind_s = (self._clock.now_ms() - stamp.at_ms) / 1000
+        if -SIGNATURE_AHEAD_SECONDS <= behind_s <= SIGNATURE_SECONDS:
+            return
+        how = "old" if behind_s > 0 else "ahead"
+        most = SIGNATURE_SECONDS if behind_s > 0 else SIGNATURE_AHEAD_SECONDS
+        raise DeniedError(
+            f"By the clock of this server the signature is {abs(behind_s):,.0f} s {how}; at most {most:g} s are taken.",
+            next_step="set the clocks of client and server by NTP",
+        )
+
+    def _begin(self, access_key: str, stamp: Stamp) -> _Seen:
+        if stamp.at_ms <= self._forgotten_until_ms:
+            raise RpcRejectedError(
+                ResponseCode.SYSTEM_BUSY, f"the request was signed before this server remembers its client ({_AGAIN})"
+            )
+        if len(self._seen) >= MAX_SIGNERS:
+            self._forget()
+        seen = self._seen[access_key, stamp.signer] = _Seen()
+        return seen
+
+    def _forget(self) -> None:
+        """Forget those whose stamps all are too old, else the oldest tenth."""
+        oldest_ms = self._clock.now_ms() - SIGNATURE_SECONDS * 1000
+        by_age = sorted(self._seen.items(), key=lambda entry: entry[1].newest_ms)
+        fewest = MAX_SIGNERS // _FORGOTTEN_SHARE
+        for count, (key, seen) in enumerate(by_age):
+            if seen.newest_ms >= oldest_ms:
+                if count >= fewest:
+                    break
+                self._forgotten_until_ms = max(self._forgotten_until_ms, seen.newest_ms)
+            del self._seen[key]
