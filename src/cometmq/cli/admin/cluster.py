@@ -69,9 +69,9 @@ def list_brokers(namesrv: str, output: str) -> None:
 @namesrv_option
 @output_option
 def status(namesrv: str, output: str) -> int:
-    """Show the state of every master, and of brokers that were here a short while ago.
+    """Show the state of every master, and brokers that are away.
 
-    Exit code 1 when one of those is away, 3 when a master does not answer.
+    A broker that was here a short while ago is away: exit code 1. Exit code 3 when a master does not answer.
     """
     rows, away = administer(namesrv, _statuses)
     show([*rows, *away], _STATUS, output, title="Brokers")
