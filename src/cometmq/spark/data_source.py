@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader
+
+from cometmq.spark.errors import OptionError, sentence_first
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from cometmq.spark.sink.writer import RocketMQStreamWriter, RocketMQWriter
     from cometmq.spark.source.reader import RocketMQReader
-    from cometmq.spark.source.stream_reader import RocketMQStreamReader
     from cometmq.spark.store.reader import StoreReader
 
 
@@ -26,6 +27,7 @@ class RocketMQDataSource(DataSource):
         """Return the name of the format."""
         return "rocketmq"
 
+    @sentence_first()
     def schema(self) -> str:
         """Return the columns that a read has by default.
 
@@ -36,6 +38,7 @@ class RocketMQDataSource(DataSource):
 
         return default_ddl(body=parse_options(self.options).include_body)
 
+    @sentence_first()
     def reader(self, schema: StructType) -> RocketMQReader:
         """Make the reader of ``spark.read``; it takes filters where option and session allow that."""
         from cometmq.spark.records.columns import check_schema
@@ -48,21 +51,30 @@ class RocketMQDataSource(DataSource):
         kind = FilteringReader if options.push_filters and asked_for_filters() else RocketMQReader
         return kind(options, schema)
 
-    def streamReader(self, schema: StructType) -> RocketMQStreamReader:  # noqa: N802 (Spark's name)
-        """Make the reader of ``spark.readStream``."""
+    @sentence_first()
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 (Spark's name)
+        """Make the reader of ``spark.readStream``; wrong options fail at its first use.
+
+        Spark 4.3 reports an ``UnboundLocalError`` of its own for whatever fails here.
+        """
         from cometmq.spark.records.columns import check_schema
         from cometmq.spark.source.options import parse_options
-        from cometmq.spark.source.stream_reader import RocketMQStreamReader
+        from cometmq.spark.source.stream_reader import RocketMQStreamReader, WrongStreamReader
 
-        check_schema(schema)
-        return RocketMQStreamReader(parse_options(self.options), schema)
+        try:
+            check_schema(schema)
+            return RocketMQStreamReader(parse_options(self.options), schema)
+        except OptionError as error:
+            return WrongStreamReader(error)
 
+    @sentence_first()
     def writer(self, schema: StructType, overwrite: bool) -> RocketMQWriter:
         """Make the writer of ``df.write``."""
         from cometmq.spark.sink.writer import batch_writer
 
         return batch_writer(self.options, schema, overwrite)
 
+    @sentence_first()
     def streamWriter(self, schema: StructType, overwrite: bool) -> RocketMQStreamWriter:  # noqa: N802 (Spark's name)
         """Make the writer of ``df.writeStream``."""
         from cometmq.spark.sink.writer import stream_writer
@@ -78,6 +90,7 @@ class RocketMQStoreSource(DataSource):
         """Return the name of the format."""
         return "rocketmq_store"
 
+    @sentence_first()
     def schema(self) -> str:
         """Return the columns that a read has by default.
 
@@ -88,6 +101,7 @@ class RocketMQStoreSource(DataSource):
 
         return default_ddl(body=parse_store_options(self.options).include_body)
 
+    @sentence_first()
     def reader(self, schema: StructType) -> StoreReader:
         """Make the reader of ``spark.read``."""
         from cometmq.spark.records.columns import check_schema

@@ -2,7 +2,44 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Final
+
 from cometmq.errors import CometMQError
+
+_HIDES_TRACEBACK: Final = "SPARK_HIDE_TRACEBACK"
+_FORMATS: Final = "handle_worker_exception"
+
+
+@contextmanager
+def sentence_first() -> Iterator[None]:
+    """Let an error of ours that leaves the block, in a Python worker of Spark, be reported without its traceback.
+
+    Spark's exception has what the worker writes: by default the traceback, some twenty lines, and our sentence at its
+    end. PySpark's ``handle_worker_exception`` leaves the traceback out where the environment says so. The worker ends
+    right after that, so the setting changes nothing else. Errors that are not ours keep their tracebacks, and so do
+    errors in any other process.
+    """
+    try:
+        yield
+    except CometMQError:
+        if _ends_worker():
+            os.environ[_HIDES_TRACEBACK] = "1"
+        raise
+
+
+def _ends_worker() -> bool:
+    """Tell whether a function on the stack writes exceptions for Spark's JVM, and then ends the process."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if _FORMATS in frame.f_globals and frame.f_globals.get("__name__") != "pyspark.util":
+            return True
+        frame = frame.f_back
+    return False
 
 
 class SparkSourceError(CometMQError):

@@ -87,15 +87,17 @@ def parse_addresses(values: Mapping[str, str]) -> tuple[str, ...]:
     return addresses
 
 
-def parse_topics(values: Mapping[str, str]) -> tuple[tuple[str, ...], str | None]:
+def parse_topics(values: Mapping[str, str], *, also: str | None = None) -> tuple[tuple[str, ...], str | None]:
     """Parse ``topic``, ``subscribe`` or ``subscribePattern``: names of topics, or a pattern.
 
+    :param also: another option that may be given in place of these.
     :raises OptionError: none or several of these are given, or a name is not allowed.
     """
     given = [name for name in TOPIC_OPTION_NAMES if name in values]
     if len(given) != 1:
+        names = [*TOPIC_OPTION_NAMES, *([also] if also else [])]
         raise OptionError(
-            "exactly one of topic, subscribe and subscribePattern must be given"
+            f"exactly one of {', '.join(names[:-1])} and {names[-1]} must be given"
             + (f", not {' and '.join(given)}" if given else "")
         )
     text = values[given[0]]
@@ -105,13 +107,13 @@ def parse_topics(values: Mapping[str, str]) -> tuple[tuple[str, ...], str | None
         except re.error as error:
             raise OptionError(f"subscribePattern {text!r} is not a regular expression: {error}") from error
         return (), text
-    names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
-    if not names:
+    topics = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not topics:
         raise OptionError(f"option {given[0]} names no topic")
-    for name in names:
-        if fault := check_topic(name):
+    for topic in topics:
+        if fault := check_topic(topic):
             raise OptionError(f"option {given[0]}: {fault}")
-    return names, None
+    return topics, None
 
 
 def demand_present(

@@ -14,8 +14,9 @@ import pytest
 from tests.spark.topics import Topics
 
 from cometmq.cli.servers.process import NAMESRV_VARIABLE
+from cometmq.spark.errors import SparkSourceError
 from cometmq.spark.session import environment as environment_module
-from cometmq.spark.session.environment import driver_session
+from cometmq.spark.session.environment import SparkMissingError, driver_session, local_session
 
 
 @pytest.mark.spark
@@ -129,9 +130,72 @@ def test_a_master_that_is_none_is_told_in_one_sentence(topics: Topics, master: s
     assert (done.returncode, f"cometmq: Spark does not start on {master}: " in done.stderr) == (1, True), done.stderr
 
 
+def test_a_wrong_java_home_is_told_in_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(SparkMissingError, match=rf"JAVA_HOME is {tmp_path}, where there is no bin/java"):
+        local_session("local[1]")
+
+
+def test_a_java_that_does_not_start_is_named(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "java").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "bin" / "java").chmod(0o755)
+    program = "from cometmq.spark.session.environment import driver_session as of\nwith of(None, 'local', 'x'): pass"
+    environment = os.environ | {"JAVA_HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=200, check=False, env=environment
+    )
+    said = f"Spark's JVM does not start with {tmp_path}/bin/java ({tmp_path}/bin/java -version must say 17 or later"
+    assert said in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("master", "cause"),
+    [("spark://127.0.0.1:1", "connection refused"), ("spark://127.0.0.1:x", "port could not be cast")],
+)
+def test_a_standalone_master_that_is_not_there_is_told_at_once(master: str, cause: str) -> None:
+    """Spark would try for a minute, and then hang."""
+    with (
+        pytest.raises(SparkSourceError, match=f"no Spark master listens at {master}: {cause}.*start-master.sh"),
+        driver_session(None, master, "job"),
+    ):
+        pass
+
+
+_KILLED = """
+import os, signal
+from pyspark import SparkContext
+from cometmq.spark.errors import SparkSourceError
+from cometmq.spark.session.environment import SparkMissingError, driver_session, local_session
+from cometmq.spark.session.lost import SessionLostError
+
+try:
+    with driver_session(None, "local[1]", "killed") as session:
+        os.kill(SparkContext._gateway.proc.pid, signal.SIGKILL)
+        session.range(1).count()
+except SessionLostError as error:
+    print(error)
+try:
+    with driver_session(session, "", ""):
+        pass
+except SessionLostError as error:
+    print(error.message)
+"""
+
+
+@pytest.mark.spark
+def test_a_session_whose_jvm_is_killed_is_told_in_one_sentence() -> None:
+    done = subprocess.run([sys.executable, "-c", _KILLED], capture_output=True, text=True, timeout=200, check=False)
+    first, second = done.stdout.splitlines()
+    assert first.startswith("Spark's JVM was killed by SIGKILL (was memory short?")
+    assert second == "the Spark session that was given is stopped"
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+
+
 _INTERRUPTED = """
 import os, signal, threading
-from cometmq.spark.session.environment import driver_session
+from cometmq.spark.errors import SparkSourceError
+from cometmq.spark.session.environment import SparkMissingError, driver_session, local_session
 
 signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
 try:

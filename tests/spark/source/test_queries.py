@@ -13,7 +13,7 @@ pytest.importorskip("pyspark", reason="PySpark is not installed (pip install com
 
 from cometmq.spark.records.columns import COLUMNS
 from cometmq.spark.source.cluster import Cluster
-from cometmq.spark.source.lag import lag_of
+from cometmq.spark.source.lag import lag_now, lag_of
 from cometmq.spark.source.options import parse_options
 
 pytestmark = pytest.mark.spark
@@ -48,6 +48,63 @@ def test_a_batch_has_every_column_and_every_message(spark: Any, topics: Topics) 
     assert len(first.msgId) == 32
     assert first.storeHost == topics.broker
     assert first.storeTimestamp >= first.bornTimestamp
+
+
+def sentences(error: Exception) -> list[str]:
+    """What a person sees of an error, without Spark's ids and states."""
+    return str(error).split("\n SQLSTATE")[0].splitlines()
+
+
+def test_an_error_of_ours_is_one_sentence_without_a_traceback(spark: Any, topics: Topics, tmp_path: Path) -> None:
+    """As far as PySpark lets us: before it stands which of its steps has failed."""
+    topic = topics.fill(1, queues=1)
+    reader = load(spark, topics, topic)
+    with pytest.raises(Exception, match=r"Failed to create Python data source instance: .*OptionError") as typo:
+        reader.option("startingOffset", "earliest").load()
+    with pytest.raises(Exception, match=r"Failed to initialize Python data source reader: .*OptionError") as batch:
+        load(spark, topics, topic, commitGroup="g").load().collect()
+    with pytest.raises(Exception, match=r"read partitions: .*OptionError.* has topic nosuch") as absent:
+        load(spark, topics, "nosuch").load().collect()
+    sink = spark.range(1).selectExpr("'x' AS valu").write.format("rocketmq").mode("append")
+    with pytest.raises(Exception, match=r"OptionError.*did you mean value") as column:
+        sink.options(namesrvAddr=topics.namesrv, topic=topic).save()
+    ending = spark.readStream.format("rocketmq").options(namesrvAddr=topics.namesrv, topic=topic, pushFilters="true")
+    with pytest.raises(Exception, match="OptionError: pushFilters is for batches") as stream:
+        ending.load().writeStream.format("noop").trigger(availableNow=True).start().awaitTermination()
+    for error in (typo, batch, absent, column, stream):
+        [line] = sentences(error.value)
+        assert "Traceback" not in line
+    with pytest.raises(Exception, match="Traceback") as own:  # a fault that is not ours keeps its trace
+        spark.range(1).selectExpr("1 AS a").mapInPandas(lambda _: 1 / 0, "a int").collect()
+    assert "ZeroDivisionError" in str(own.value)
+
+
+def test_assigned_queues_alone_are_read_by_batch_and_stream(spark: Any, topics: Topics, tmp_path: Path) -> None:
+    topic = topics.fill(300, queues=3)
+    base = spark.read.format("rocketmq").option("namesrvAddr", topics.namesrv)
+    by_topic = base.option("assign", json.dumps({topic: [0, 2]})).load()
+    assert {row.queueId for row in by_topic.select("queueId").distinct().collect()} == {0, 2}
+    assert by_topic.count() == 200
+    of_broker = base.option("assign", json.dumps({topic: {"broker-a": [1]}})).load()
+    assert [row.queueId for row in of_broker.select("queueId").distinct().collect()] == [1]
+    with pytest.raises(Exception, match=f"option assign names {topic}/broker-a/7, which no registered broker has"):
+        base.option("assign", json.dumps({topic: {"broker-a": [7]}})).load().count()
+
+    stream = spark.readStream.format("rocketmq").options(namesrvAddr=topics.namesrv, startingOffsets="earliest")
+    assigned = stream.option("assign", json.dumps({topic: [2]})).load().select("queueId")
+
+    def run() -> Any:
+        writer = assigned.writeStream.format("parquet").option("path", str(tmp_path / "rows"))
+        query = writer.option("checkpointLocation", str(tmp_path / "check")).trigger(availableNow=True).start()
+        query.awaitTermination()
+        return query
+
+    run()
+    topics.send(topic, 0, [b"not read"], "")
+    topics.send(topic, 2, [b"read"], "")
+    source = run().lastProgress["sources"][0]
+    assert [row.queueId for row in spark.read.parquet(str(tmp_path / "rows")).collect()] == [2] * 101
+    assert (lag_of(source).messages, lag_now(source, topics.namesrv).messages) == (0, 0)
 
 
 @pytest.mark.parametrize("asked", [False, True])

@@ -97,7 +97,7 @@ def cause_of(text: str) -> str:
     That is what stands before the query's state and stack traces, without the query's ids; its last sentence often
     is what to do.
     """
-    for pattern in (r"^\s*cometmq\.[\w.]+Error: (.+)$", r"^\s*(\w[\w.]*Error: .+)$"):
+    for pattern in (r"(?:^\s*|: )cometmq\.[\w.]+Error: (.+)$", r"^\s*(\w[\w.]*Error: .+)$"):
         if found := re.findall(pattern, text, re.MULTILINE):
             return str(found[-1])
     said = re.split(r"^(?:=== |JVM stacktrace|Traceback|\s+at )", text.strip(), maxsplit=1, flags=re.MULTILINE)[0]

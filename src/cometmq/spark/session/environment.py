@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
+import re
 import shutil
 import site
 import socket
@@ -18,6 +19,7 @@ from urllib.parse import urlsplit
 from cometmq.spark.errors import SparkSourceError
 from cometmq.spark.session.interruption import ends_interrupted, interrupt_at_once, interruption_put_off
 from cometmq.spark.session.jvm_stderr import start_jvm
+from cometmq.spark.session.lost import demand_running, end_quietly, says_when_lost
 
 if TYPE_CHECKING:
     from pyspark import SparkConf
@@ -33,6 +35,10 @@ CONNECT_SCHEME: Final = "sc://"
 """Begins the address of a Spark Connect server, which is given in place of a master."""
 _CONNECT_PORT: Final = 15002
 """Port of a server whose address names none."""
+_MASTER: Final = re.compile(r"local(\[.*\])?$|local-cluster\[|spark://|k8s://|yarn$")
+_STANDALONE_SCHEME: Final = "spark://"
+_MASTER_PORT: Final = 7077
+"""Port of a standalone master whose address names none."""
 _CONNECT_SECONDS: Final = 10.0
 _LOCAL_SHUFFLE_PARTITIONS: Final = 8
 """Spark's 200 are meant for clusters: on one machine each costs milliseconds, and an audit took a minute."""
@@ -57,11 +63,23 @@ def demand_spark() -> None:
     """
     _demand_modules(_MODULES, "spark")
     home = os.environ.get("JAVA_HOME")
-    if shutil.which("java") is None and not (home and (Path(home) / "bin" / "java").exists()):
+    if home and not os.access(_java(), os.X_OK):
+        else_here = ", or unset it: there is a java on the PATH" if shutil.which("java") else ""
+        raise SparkMissingError(
+            f"JAVA_HOME is {home}, where there is no bin/java",
+            next_step=f"set it to the directory of Java 17 or later{else_here}",
+        )
+    if not home and shutil.which("java") is None:
         raise SparkMissingError(
             "Spark needs Java 17 or later, and there is no java on the PATH and no JAVA_HOME",
             next_step="install it, for example with: apt-get install openjdk-17-jre-headless",
         )
+
+
+def _java() -> str:
+    """The Java that Spark starts."""
+    home = os.environ.get("JAVA_HOME")
+    return str(Path(home) / "bin" / "java") if home else "java"
 
 
 def _demand_modules(names: Sequence[str], extra: str) -> None:
@@ -80,7 +98,9 @@ def driver_session(spark: SparkSession | None, master: str, app_name: str) -> It
     :raises SparkSourceError: there is no such server, or Spark does not start on that master.
     """
     if spark is not None:
-        yield spark
+        demand_running(spark)
+        with says_when_lost():
+            yield spark
         return
     if master.startswith(CONNECT_SCHEME):
         session = connect_session(master)
@@ -89,8 +109,9 @@ def driver_session(spark: SparkSession | None, master: str, app_name: str) -> It
         finally:
             session.stop()
         return
-    with ends_interrupted():
+    with ends_interrupted(), says_when_lost():
         with _start_errors(master):
+            _demand_master(master)
             conf = _started(master, app_name)
             from pyspark import SparkContext
 
@@ -118,10 +139,44 @@ def _start_errors(master: str) -> Iterator[None]:
     try:
         yield
     except (Py4JError, PySparkException) as error:
+        if "JAVA_GATEWAY_EXITED" in str(error):
+            raise SparkMissingError(
+                f"Spark's JVM does not start with {_java()}",
+                next_step=f"{_java()} -version must say 17 or later; set JAVA_HOME to the directory of such a Java",
+            ) from error
         cause = next((line[2:] for line in str(error).splitlines() if line.startswith(": ")), str(error))
         raise SparkSourceError(
             f"Spark does not start on {master}: {cause}", next_step="is --master right, and is that cluster there?"
         ) from error
+
+
+def _demand_master(master: str) -> None:
+    """Demand that it is a master, and that one of the masters of a standalone cluster listens.
+
+    Spark tries for a minute, then hangs; for a master that is none its launcher shows a stack trace.
+
+    :raises SparkSourceError: it is none, or none listens.
+    """
+    if not _MASTER.match(master):
+        raise SparkSourceError(
+            f"Spark does not start on {master}: that is no master",
+            next_step="masters are local[*], spark://HOST:PORT, k8s://HOST:PORT, yarn, and sc://HOST:PORT for Connect",
+        )
+    if not master.startswith(_STANDALONE_SCHEME):
+        return
+    cause: OSError | ValueError = ValueError("no address")
+    for address in master.removeprefix(_STANDALONE_SCHEME).split(","):
+        try:
+            place = urlsplit(f"//{address}")
+            with socket.create_connection((place.hostname or "", place.port or _MASTER_PORT), _CONNECT_SECONDS):
+                return
+        except (OSError, ValueError) as error:
+            cause = error
+    reason = cause.strerror or str(cause) if isinstance(cause, OSError) else str(cause)
+    raise SparkSourceError(
+        f"no Spark master listens at {master}: {reason.lower()}",
+        next_step="start one (start-master.sh of Spark), or name another --master; local[*] needs none",
+    ) from cause
 
 
 def is_connect(spark: SparkSession) -> bool:
@@ -222,4 +277,5 @@ def _session(conf: SparkConf) -> SparkSession:
 
     session = SparkSession.builder.config(conf=conf).getOrCreate()
     session.sparkContext.setLogLevel("OFF")
+    end_quietly(session.sparkContext)
     return session

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from cometmq.spark.errors import OptionError
+from cometmq.spark.errors import OptionError, sentence_first
 from cometmq.spark.sink.encoding import TaskIdentity, encode_rows, parts_of, task_attempt, task_identity
 from cometmq.spark.sink.options import Guarantee, SinkOptions, check_sink_schema, parse_sink_options
 from cometmq.spark.sink.placing import Placing, Routes, WriteRoute, look_up
@@ -37,6 +37,7 @@ class _TaskWriter:
     def __init__(self, plan: SinkPlan) -> None:
         self._plan = plan
 
+    @sentence_first()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommit:
         """Send the rows of one task.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from cometmq.client.blocking.cluster import ANSWER_SECONDS, ClusterOptions
+from cometmq.client.blocking.cluster import ANSWER_SECONDS, ClusterOptions, Queue
 from cometmq.client.blocking.offsets import OffsetClient
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.errors import CometMQError
@@ -24,6 +24,7 @@ class Cluster(OffsetClient):
     broker_step = "is it running? option pollTimeoutMs waits longer"
 
     def __init__(self, options: SourceOptions, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._options = options
         super().__init__(
             ClusterOptions(
                 options.namesrv_addr,
@@ -37,3 +38,7 @@ class Cluster(OffsetClient):
             ),
             clock=clock,
         )
+
+    def queues(self) -> list[Queue]:
+        """Look up every readable queue that is asked for, on the brokers that are registered now."""
+        return [queue for queue in super().queues() if self._options.assigns(queue)]

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
@@ -22,6 +22,9 @@ from cometmq.spark.errors import OptionError
 from cometmq.spark.records.queues import Offsets, Queue, offsets_from_json
 from cometmq.spark.source.cluster import Cluster
 from cometmq.spark.source.options import parse_options
+
+ASSIGNED: Final = "assigned"
+"""Key of an offset whose query reads the queues that its option ``assign`` names, and no others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,17 +95,25 @@ def lag_now(source: Mapping[str, Any], namesrv: str, access: Mapping[str, str] |
     topics = ",".join(sorted({queue.topic for queue in reached}))
     cluster = Cluster(parse_options({**server_options(namesrv, access), "topic": topics}))
     bounds = cluster.bounds(cluster.queues())
+    if _offset(source, "endOffset").get(ASSIGNED):
+        bounds = {queue: held for queue, held in bounds.items() if queue in reached}
     unread = {queue: held.first for queue, held in bounds.items()}
     return lag_between(unread | reached, {queue: held.end for queue, held in bounds.items()})
 
 
-def _offsets(source: Mapping[str, Any], name: str) -> Offsets:
+def _offset(source: Mapping[str, Any], name: str) -> dict[str, Any]:
     value = source.get(name)
     try:
-        offset = json.loads(value) if isinstance(value, str) else value
-        return offsets_from_json((offset or {}).get("queues", {}))
-    except (AttributeError, ValueError) as error:
-        raise OptionError(f"{name} is not an offset of format rocketmq: {value!r}") from error
+        offset = (json.loads(value) if isinstance(value, str) else value) or {}
+    except ValueError:
+        offset = None
+    if not isinstance(offset, dict):
+        raise OptionError(f"{name} is not an offset of format rocketmq: {value!r}")
+    return offset
+
+
+def _offsets(source: Mapping[str, Any], name: str) -> Offsets:
+    return offsets_from_json(_offset(source, name).get("queues", {}))
 
 
 log = logging.getLogger("cometmq.spark")

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -68,10 +69,12 @@ def _times(name: str, times: Times, queues: Iterable[Queue]) -> Times:
 
 
 def demand_topics(options: SourceOptions, queues: Iterable[Queue]) -> None:
-    """Demand that every topic asked for by name has queues that may be read.
+    """Demand that every topic asked for by name has queues that may be read, and that assigned queues are there.
 
-    :raises OptionError: naming those that have none.
+    :raises OptionError: naming those that are not.
     """
+    if options.assign is not None:
+        queues = _demand_assigned(options)
     there = {queue.topic for queue in queues}
     names: set[str] = set() if there.issuperset(options.topics) else set(Cluster(options).topics())
     if closed := sorted(names.intersection(options.topics) - there):
@@ -92,6 +95,27 @@ def closed_topic(topic: str) -> OptionError:
     )
 
 
+def _demand_assigned(options: SourceOptions) -> list[Queue]:
+    """Demand the queues that ``assign`` names, of topics that have any; return all queues of these topics."""
+    queues = Cluster(replace(options, assign=None)).queues()
+    there = {path for queue in queues for path in ((queue.topic,), (queue.topic, queue.queue_id), tuple(queue))}
+    for path in _assigned_paths(options):
+        if path not in there and path[:1] in there:
+            raise OptionError(
+                f"option assign names {'/'.join(map(str, path))}, which no registered broker has",
+                next_step=f"cometmq topic describe {path[0]} shows brokers and queues",
+            )
+    return queues
+
+
+def _assigned_paths(options: SourceOptions) -> Iterator[tuple[str | int, ...]]:
+    for topic, below in (options.assign or {}).items():
+        if isinstance(below, Mapping):
+            yield from ((topic, broker, of) for broker, ids in below.items() for of in sorted(ids))
+        else:
+            yield from ((topic, of) for of in sorted(below))
+
+
 def _demand_known(name: str, start: Start, queues: Iterable[Queue]) -> None:
     """Demand that offsets in JSON name only queues that there are."""
     if isinstance(start, str):
@@ -101,7 +125,7 @@ def _demand_known(name: str, start: Start, queues: Iterable[Queue]) -> None:
         if path not in known:
             raise OptionError(
                 f"option {name} names {'/'.join(map(str, path))}, which no registered broker has",
-                next_step="the levels are topic, broker and queue",
+                next_step="the levels are topic, broker and queue; with option assign only queues that it names count",
             )
 
 

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from cometmq.client.blocking.cluster import Queue
+from cometmq.message.names import check_topic
 from cometmq.spark.access import ACCESS_OPTION_NAMES, Access, parse_access
 from cometmq.spark.errors import OptionError
 from cometmq.spark.options import (
@@ -42,6 +44,10 @@ Start = str | dict[str, Any]
 """``earliest``, ``latest``, or offsets nested by topic, broker and queue; a level may be one word for all below it."""
 
 
+Assigned = Mapping[str, frozenset[int] | Mapping[str, frozenset[int]]]
+"""Numbers of the queues to read, by topic, or by topic and broker."""
+
+
 Times = int | dict[str, int]
 """Milliseconds since 1970, for all topics or by topic."""
 
@@ -72,6 +78,31 @@ def _check_start(name: str, value: Any, depth: int) -> None:
         )
     elif isinstance(value, int) and value >= 0 and depth < 3:
         raise OptionError(f"option {name}: offset {value} must stand below a topic, a broker and a queue")
+
+
+def _assigned(name: str, text: str) -> Assigned:
+    form = 'the form is {"topic": [0, 1]}, or {"topic": {"broker": [0, 1]}} for queues of one broker'
+    try:
+        parsed = json.loads(text)
+    except ValueError as error:
+        raise OptionError(f"option {name} is no JSON: {text!r}", next_step=form) from error
+    if not isinstance(parsed, dict) or not parsed:
+        raise OptionError(f"option {name} names no topic: {text!r}", next_step=form)
+    found: dict[str, frozenset[int] | Mapping[str, frozenset[int]]] = {}
+    for topic, below in parsed.items():
+        if fault := check_topic(topic):
+            raise OptionError(f"option {name}: {fault}")
+        if isinstance(below, dict) and below:
+            found[topic] = {broker: _queue_ids(name, of, form) for broker, of in below.items()}
+        else:
+            found[topic] = _queue_ids(name, below, form)
+    return found
+
+
+def _queue_ids(name: str, ids: Any, form: str) -> frozenset[int]:
+    if not isinstance(ids, list) or not ids or not all(type(of) is int and 0 <= of < 1 << 31 for of in ids):
+        raise OptionError(f"option {name}: {ids!r} is no list of queues", next_step=form)
+    return frozenset(ids)
 
 
 def _times(name: str, text: str) -> Times:
@@ -125,6 +156,7 @@ class SourceOptions:
     topics: tuple[str, ...]
     topic_pattern: str | None
     access: Access
+    assign: Assigned | None = option("assign", _assigned, None)
     starting_offsets: Start | None = option("startingOffsets", _start, None)
     ending_offsets: Start = option("endingOffsets", _start, LATEST)
     starting_timestamp: Times | None = option("startingTimestamp", _times, None)
@@ -148,6 +180,12 @@ class SourceOptions:
     fail_on_bad_body: bool = option("badBodies", parse_bad_bodies, True)
     bad_records_path: str | None = option("badRecordsPath", parse_path, None)
 
+    def assigns(self, queue: Queue) -> bool:
+        """Tell whether a queue of the topics is read: one that ``assign`` names, or any without that option."""
+        of_topic = None if self.assign is None else self.assign[queue.topic]
+        ids = of_topic.get(queue.broker, frozenset()) if isinstance(of_topic, Mapping) else of_topic
+        return ids is None or queue.queue_id in ids
+
     @property
     def poll_timeout_s(self) -> float:
         """Longest time without progress, in seconds."""
@@ -169,9 +207,9 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     :raises OptionError: an option is unknown (the nearest known one is named), missing, doubled or has a bad value.
     """
     values = canonical_options("the rocketmq source", given, _FOLDED)
-    options = SourceOptions(
-        parse_addresses(values), *parse_topics(values), parse_access(values), **parse_declared(SourceOptions, values)
-    )
+    declared = parse_declared(SourceOptions, values)
+    topics = _topics(values, declared.get("assign"))
+    options = SourceOptions(parse_addresses(values), *topics, parse_access(values), **declared)
     if options.starting_offsets is not None and options.starting_timestamp is not None:
         raise OptionError("startingOffsets and startingTimestamp exclude each other")
     if options.tags and options.sql_filter:
@@ -181,6 +219,14 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     if options.bad_records_path is not None and options.fail_on_bad_body:
         raise OptionError("badRecordsPath tells nothing while badBodies is fail", next_step="give badBodies=null too")
     return options
+
+
+def _topics(values: Mapping[str, str], assigned: Assigned | None) -> tuple[tuple[str, ...], str | None]:
+    if assigned is None:
+        return parse_topics(values, also="assign")
+    if given := [name for name in TOPIC_OPTION_NAMES if name in values]:
+        raise OptionError(f"assign and {given[0]} exclude each other", next_step="assign names topics and queues")
+    return tuple(assigned), None
 
 
 def demand_batch(options: SourceOptions) -> None:

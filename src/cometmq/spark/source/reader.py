@@ -10,6 +10,7 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from cometmq.spark.errors import sentence_first
 from cometmq.spark.records.queues import OffsetRange
 from cometmq.spark.records.worker_memory import in_lasting_worker
 from cometmq.spark.source.cluster import Cluster
@@ -74,6 +75,7 @@ class RocketMQReader(DataSourceReader):
         self._schema = schema
         self._window = Window()
 
+    @sentence_first()
     def partitions(self) -> Sequence[InputPartition]:
         """Ask the brokers for their bounds and divide the offsets."""
         cluster = Cluster(self._options)
@@ -89,7 +91,8 @@ class RocketMQReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Pull and decode one partition."""
         if isinstance(partition, RangePartition):  # Spark makes an empty partition of its own where there is none
-            yield from read_ranges(self._options, self._schema, partition.ranges)
+            with sentence_first():
+                yield from read_ranges(self._options, self._schema, partition.ranges)
 
 
 class FilteringReader(RocketMQReader):

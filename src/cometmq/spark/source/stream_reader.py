@@ -31,10 +31,10 @@ from cometmq.client.blocking.offsets import Bounds
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.errors import CometMQError
 from cometmq.remoting.blocking import BlockingConnectionError
-from cometmq.spark.errors import DataLossError, SparkSourceError, UnreachableError
+from cometmq.spark.errors import DataLossError, OptionError, SparkSourceError, UnreachableError, sentence_first
 from cometmq.spark.records.queues import OffsetRange, Offsets, OffsetsJson, Queue, offsets_from_json, offsets_to_json
 from cometmq.spark.source.cluster import Cluster
-from cometmq.spark.source.lag import lag_between
+from cometmq.spark.source.lag import ASSIGNED, lag_between
 from cometmq.spark.source.offsets import demand_topics, resolve_start, within_bounds
 from cometmq.spark.source.options import LATEST, SourceOptions, demand_stream
 from cometmq.spark.source.planning import limited, limited_bytes
@@ -77,6 +77,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         most = self._options.max_offsets_per_trigger
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
+    @sentence_first()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fix the end of this run at what the queues hold now."""
         queues = self._cluster.queues()
@@ -84,6 +85,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         bounds = self._cluster.bounds(queues)
         self._target = {queue: held.end for queue, held in bounds.items()}
 
+    @sentence_first()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Choose the next batch; ``start`` itself if there is nothing new.
 
@@ -148,7 +150,8 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not first and offsets_to_json(end) == start["queues"]:
             return start
         self._planned_at = self._clock.monotonic()
-        return {"v": VERSION, "from": offsets_to_json(begin), "queues": offsets_to_json(end)}
+        offset = {"v": VERSION, "from": offsets_to_json(begin), "queues": offsets_to_json(end)}
+        return offset if self._options.assign is None else offset | {ASSIGNED: True}
 
     def _is_too_little(self, begin: Offsets, end: Offsets, bounds: Mapping[Queue, Bounds]) -> bool:
         """Tell whether the next batch waits for more messages (``minOffsetsPerTrigger``, ``maxTriggerDelay``).
@@ -213,6 +216,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = offsets_from_json(end["queues"])
         return [OffsetRange(queue, begin[queue], ends[queue]) for queue in sorted(ends)]
 
+    @sentence_first()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Divide a batch into Spark partitions."""
         _is_initial(end)
@@ -221,7 +225,35 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Pull and decode one partition."""
         assert isinstance(partition, RangePartition)
-        yield from read_ranges(self._options, self._schema, partition.ranges)
+        with sentence_first():
+            yield from read_ranges(self._options, self._schema, partition.ranges)
+
+
+class WrongStreamReader(DataSourceStreamReader):
+    """A reader with wrong options: its first use says which."""
+
+    def __init__(self, error: OptionError) -> None:
+        self._error = error
+
+    @sentence_first()
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Fail."""
+        raise self._error
+
+    @sentence_first()
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Fail."""
+        raise self._error
+
+    @sentence_first()
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Fail."""
+        raise self._error
+
+    @sentence_first()
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Fail."""
+        raise self._error
 
 
 def _warn(error: CometMQError) -> None:

@@ -17,6 +17,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from cometmq.message.names import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_TOPICS
+from cometmq.spark.errors import sentence_first
 from cometmq.spark.options import demand_present
 from cometmq.spark.records.bad_messages import bad_bodies
 from cometmq.spark.records.decode import Records, decode
@@ -106,6 +107,7 @@ class StoreReader(DataSourceReader):
         self._options = options
         self._schema = schema
 
+    @sentence_first()
     def partitions(self) -> Sequence[InputPartition]:
         """Cut the log into splits."""
         found = splits(self._options)
@@ -120,6 +122,9 @@ class StoreReader(DataSourceReader):
         if isinstance(partition, LogSplit):
             arrow = to_arrow_schema(self._schema, timezone="UTC")
             options = self._options
-            with bad_bodies(fail=options.fail_on_bad_body, directory=options.bad_records_path) as on_bad_body:
+            with (
+                sentence_first(),
+                bad_bodies(fail=options.fail_on_bad_body, directory=options.bad_records_path) as on_bad_body,
+            ):
                 for records in StoreScan(options).records(partition):
                     yield from decode(records, arrow, broker_name=options.broker_name, on_bad_body=on_bad_body)
