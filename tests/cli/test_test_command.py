@@ -83,6 +83,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 RunTests = Callable[..., subprocess.CompletedProcess[str]]
 COMMAND = (sys.executable, "scripts/test", "--only-tests")
+PROCESSES = ("--part", "interop and crash")
 
 
 @pytest.fixture
@@ -117,7 +118,7 @@ def test_what_fails_alone_too_or_in_many_modules_fails(
 ) -> None:
     for module in range(modules):
         (project / "tests" / f"test_fails_{module}.py").write_text(FAILS % number)
-    done = run_tests()
+    done = run_tests(*PROCESSES)
     assert done.returncode == 1
     assert done.stdout.count("── interop and crash tests …") == runs
     assert "FAILED parts: interop and crash tests" in done.stdout
@@ -138,9 +139,9 @@ def child_of(project: Path) -> tuple[int, Path]:
 
 def test_a_part_that_hangs_ends_with_its_stacks_and_without_its_processes(project: Path, run_tests: RunTests) -> None:
     (project / "tests" / "test_hangs.py").write_text(HANGS)
-    done = run_tests("--part-minutes", "0.3")
+    done = run_tests(*PROCESSES, "--part-minutes", "0.2")
     assert done.returncode == 1
-    assert "── interop and crash tests: FAILED (not done in 0.3 minutes" in done.stdout
+    assert "── interop and crash tests: FAILED (not done in 0.2 minutes" in done.stdout
     assert "in this_is_where_it_hangs" in done.stdout
     assert "FAILED parts: interop and crash tests" in done.stdout
     process, place = child_of(project)
@@ -154,7 +155,7 @@ def test_a_run_that_is_killed_leaves_nothing(
 ) -> None:
     (project / "tests" / "test_hangs.py").write_text(HANGS)
     temporary, before = Path(environment["TMPDIR"]), set(in_memory())
-    with subprocess.Popen(COMMAND, cwd=project, env=environment, stdout=subprocess.DEVNULL) as running:
+    with subprocess.Popen((*COMMAND, *PROCESSES), cwd=project, env=environment, stdout=subprocess.DEVNULL) as running:
         wait_for((project / "child").exists, "the test hangs")
         wait_for((project / "child").read_text, "it has told its child")
         running.send_signal(number)
@@ -163,7 +164,7 @@ def test_a_run_that_is_killed_leaves_nothing(
         assert process_runs(process)
         assert place.exists()
         (project / "tests" / "test_hangs.py").unlink()
-        assert run_tests().returncode == 0, "the next run"
+        assert run_tests(*PROCESSES).returncode == 0, "the next run"
     assert not process_runs(process)
     assert list(temporary.iterdir()) == []
     assert set(in_memory()) <= before
