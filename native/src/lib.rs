@@ -10,6 +10,7 @@ mod account;
 mod batches;
 mod messages;
 mod plain_sends;
+mod property_columns;
 mod records;
 
 use pyo3::prelude::*;
@@ -25,6 +26,8 @@ fn cometmq_core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<plain_sends::PlainSends>()?;
     module.add_function(wrap_pyfunction!(batches::batch_records, module)?)?;
     module.add_function(wrap_pyfunction!(messages::message_starts, module)?)?;
+    module.add_function(wrap_pyfunction!(property_columns::property_maps, module)?)?;
+    module.add_function(wrap_pyfunction!(property_columns::property_values, module)?)?;
     module.add_function(wrap_pyfunction!(records::records, module)?)?;
     module.add_function(wrap_pyfunction!(records::record_starts, module)?)?;
     module.add_function(wrap_pyfunction!(records::record_layout, module)?)?;

@@ -10,6 +10,7 @@ pub mod hash;
 pub mod json;
 pub mod layout;
 pub mod properties;
+pub mod property_columns;
 pub mod record;
 pub mod request;
 pub mod signature;

@@ -15,10 +15,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from cometmq.core import CORE
 from cometmq.spark.records.slices import Bytes, Positions, buffers_of, slices, text, windows
 
 _NAME_END: Final = 1
 _PIECE_END: Final = 2
+_OFFSET_BYTES: Final = 4
 _BITS: Final = 62
 """Names that get a bit of an int64 each, to find names that a record has twice."""
 
@@ -70,6 +72,25 @@ class PropertyTexts:
 
     def values_of(self, name: str) -> Any:
         """Return one property of each record as strings, null where it has none."""
+        found = None if CORE is None else CORE.property_values(self._bytes, self._offsets, name)
+        if found is None:
+            return self._values_of(name)
+        texts, bits = found
+        return _strings(texts, self._count, bits)
+
+    def maps(self, kind: Any) -> Any:
+        """Return the properties of each record as an Arrow map of type ``kind``."""
+        found = None if CORE is None else CORE.property_maps(self._bytes, self._offsets)
+        if found is None:
+            return self._maps(kind)
+        offsets, names, values = found
+        firsts = pa.Array.from_buffers(pa.int32(), self._count + 1, [None, pa.py_buffer(offsets)])
+        entries = len(names[0]) // _OFFSET_BYTES - 1
+        return pa.MapArray.from_arrays(firsts, _strings(names, entries), _strings(values, entries), type=kind)
+
+    # Without the compiled core, and for texts that it leaves ----------------------------------------
+
+    def _values_of(self, name: str) -> Any:
         _, middles, ends, firsts = self._pieces
         names, numbers = self._names
         wanted = name.encode()
@@ -84,8 +105,7 @@ class PropertyTexts:
         begin[rows], length[rows] = begins, lengths  # the last of equal names stays
         return text(slices(self._bytes, begin, length, length == 0))
 
-    def maps(self, kind: Any) -> Any:
-        """Return the properties of each record as an Arrow map of type ``kind``."""
+    def _maps(self, kind: Any) -> Any:
         _, middles, ends, firsts = self._pieces
         names, numbers = self._names
         values = text(slices(self._bytes, middles + 1, ends - middles - 1))
@@ -95,6 +115,13 @@ class PropertyTexts:
             numbers, values = numbers[keep], values.filter(pa.array(keep))
         keys = text(pa.array(names, pa.binary())).take(pa.array(numbers))
         return pa.MapArray.from_arrays(pa.array(firsts.astype(np.int32)), keys, values, type=kind)
+
+
+def _strings(texts: tuple[bytes, bytes], count: int, bits: bytes | None = None) -> Any:
+    """Return strings of the core; ``bits`` marks those that are not null."""
+    offsets, data = texts
+    validity = None if bits is None else pa.py_buffer(bits)
+    return pa.Array.from_buffers(pa.string(), count, [validity, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
 def _as_in_the_first(
