@@ -28,6 +28,9 @@ const IPV6_HOST_BYTES: usize = 20;
 /// What statistics count for a record beside its body, properties and topic (`MIN_RECORD_BYTES`).
 const MIN_RECORD_BYTES: usize = 91;
 
+/// The first bound of the histogram of message sizes (`SMALL_BYTES`).
+const SMALL_BYTES: usize = 1024;
+
 /// A topic that messages may be sent to.
 struct Topic {
     target: Py<PyAny>,
@@ -36,6 +39,9 @@ struct Topic {
     queues: HashMap<i32, usize>,
     messages: usize,
     size_bytes: usize,
+    /// For metrics: sizes of FIFO messages, and of others above `SMALL_BYTES`.
+    fifo: Vec<usize>,
+    large: Vec<usize>,
 }
 
 /// A queue of such a topic.
@@ -226,6 +232,8 @@ impl PlainSends {
                     queues,
                     messages: 0,
                     size_bytes: 0,
+                fifo: Vec::new(),
+                large: Vec::new(),
                 };
                 let at = insert(&mut self.topics, &mut self.free_topics, found);
                 self.names.insert(topic.into(), at);
@@ -338,7 +346,7 @@ impl PlainSends {
     /// End the batch and return all of it, or None when there is nothing:
     ///
     /// ``(records, next log offset, size of the last record, messages, [(queue, messages, units)], [(target, messages,
-    /// bytes)], index hashes, index offsets, [(connection, answers, opaques, messages, bytes of bodies)])``
+    /// bytes, sizes of large messages, sizes of FIFO messages)], index hashes, index offsets, [(connection, answers, opaques, messages, bytes of bodies)])``
     fn settle<'py>(&mut self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyTuple>>> {
         let batch = &mut self.batch;
         batch.is_open = false;
@@ -363,7 +371,13 @@ impl PlainSends {
             let Some(topic) = self.topics[number].as_mut() else {
                 continue;
             };
-            topics.append((topic.target.clone_ref(py), topic.messages, topic.size_bytes))?;
+            topics.append((
+                topic.target.clone_ref(py),
+                topic.messages,
+                topic.size_bytes,
+                std::mem::take(&mut topic.large),
+                std::mem::take(&mut topic.fifo),
+            ))?;
             topic.messages = 0;
             topic.size_bytes = 0;
         }
@@ -540,8 +554,13 @@ impl PlainSends {
             batch.topics.push(topic_number);
         }
         topic.messages += 1;
-        topic.size_bytes +=
-            found.body.len() + properties_length + topic.name_length + MIN_RECORD_BYTES;
+        let counted = found.body.len() + properties_length + topic.name_length + MIN_RECORD_BYTES;
+        topic.size_bytes += counted;
+        if properties.is_sharded {
+            topic.fifo.push(counted);
+        } else if counted > SMALL_BYTES {
+            topic.large.push(counted);
+        }
         if !request.is_oneway {
             if batch
                 .answers

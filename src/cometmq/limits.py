@@ -35,6 +35,23 @@ MAX_REMARK_CHARS: Final = 4_096
 MAX_CONFIG_UPDATE_BYTES: Final = 64 * 1024
 """Properties text that changes a configuration (codes 25 and 318); tools send one key, Apache's whole one has 8 KB."""
 
+# --- Metrics ----------------------------------------------------------------------------------
+METRIC_SAMPLES_PER_SLICE: Final = 250
+"""Samples that one turn collects or writes: about a millisecond."""
+MAX_METRIC_SAMPLES: Final = 250_000
+"""Samples of one family in one answer; cometmq_metrics_left_out tells of more. Prometheus refuses answers that are
+larger by far, and 10,000 topics with eight groups each stay below."""
+MAX_RPC_SERIES: Final = 4_096
+"""Pairs of request and response code that are counted; others count together."""
+TIMER_COUNT_SECONDS: Final = 60.0
+"""Between two counts of messages with any delay by topic, each of which reads the whole timer log."""
+MAX_MONITOR_CONNECTIONS: Final = 32
+"""Open connections of the port for monitoring."""
+MAX_MONITOR_HEAD_BYTES: Final = 16_384
+"""Head of a request for monitoring."""
+MONITOR_SECONDS: Final = 10.0
+"""Time for a request for monitoring to arrive, and for its answer to be read; Prometheus waits as long."""
+
 # --- Server connections -----------------------------------------------------------------------
 MAX_CONNECTIONS: Final = 16_384
 """Open connections of one server; each costs a file descriptor and about 10 KB. With a low ``ulimit -n`` fewer: an

@@ -20,6 +20,8 @@ pub struct Properties<'a> {
     /// The text without WAIT, in front of it and behind it.
     stored: (&'a str, &'a str),
     pub tags_code: i64,
+    /// True for a FIFO message.
+    pub is_sharded: bool,
     unique: &'a str,
     keys: &'a str,
     /// False when the producer does not wait for the flush.
@@ -31,6 +33,7 @@ impl<'a> Properties<'a> {
     pub fn read(text: &'a str) -> Option<Self> {
         let text = text.strip_suffix(PIECE_END).unwrap_or(text);
         let (mut keys, mut unique, mut tag, mut wait) = ("", "", "", "");
+        let mut is_sharded = false;
         let mut wait_at: Option<(usize, usize)> = None;
         let mut at = 0;
         while at < text.len() {
@@ -47,6 +50,7 @@ impl<'a> Properties<'a> {
                     wait = value;
                     wait_at = Some((at, at + piece.len()));
                 }
+                "__SHARDINGKEY" => is_sharded = true,
                 "CLUSTER" | "" => return None,
                 _ if !value.is_empty() && DETOURS.contains(&name) => return None,
                 _ => (),
@@ -72,6 +76,7 @@ impl<'a> Properties<'a> {
         Some(Properties {
             stored,
             tags_code,
+            is_sharded,
             unique,
             keys,
             waits: wait != "false",

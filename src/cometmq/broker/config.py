@@ -24,6 +24,7 @@ from cometmq.limits import (
 from cometmq.log_level import LOG_LEVEL_DOC, LOG_LEVELS
 from cometmq.message.hosts import parse_address, split_addresses
 from cometmq.message.names import MASTER_ID, TRACE_TOPIC
+from cometmq.metrics.options import MetricsOptions
 from cometmq.options import ConfigError, Option, option, options_of
 from cometmq.remoting.tls_options import load_with_tls
 from cometmq.store.config import StoreConfig
@@ -36,7 +37,7 @@ _MILLISECONDS_OF_A_DAY: Final = 86_400_000
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class BrokerConfig(SecurityOptions, StoreConfig):
+class BrokerConfig(SecurityOptions, MetricsOptions, StoreConfig):
     """The options of one broker process, those of its store included."""
 
     # --- who and where --------------------------------------------------------------------------
@@ -68,6 +69,7 @@ class BrokerConfig(SecurityOptions, StoreConfig):
     compressed_register: bool = option(False, "Compress registrations.")
 
     log_level: str = option("", LOG_LEVEL_DOC, choices=LOG_LEVELS, runtime=True)
+    metrics_per_queue: bool = option(False, "Tell the lag of groups by queue, too.", runtime=True)
     hook_names: str = option("", "Hooks to use: entry points of the group cometmq.hooks, joined by commas.")
 
     # --- topics and groups ----------------------------------------------------------------------

@@ -40,6 +40,8 @@ from cometmq.broker.delay.schedule_message import ScheduleMessageService
 from cometmq.broker.delay.timer_message import TimerMessageService
 from cometmq.broker.hooks.message_hooks import BrokerHooks, load_hooks
 from cometmq.broker.metrics.stats import BrokerStats
+from cometmq.broker.metrics.traffic import Traffic
+from cometmq.broker.monitor.monitor import BrokerMonitor
 from cometmq.broker.periodic import Periodic
 from cometmq.broker.pull.consumer_filters import ConsumerFilterManager
 from cometmq.broker.pull.filters import PullFilters
@@ -86,9 +88,11 @@ from cometmq.limits import (
 from cometmq.log_level import LogLevel
 from cometmq.message.hosts import encode_host, format_address, own_ip
 from cometmq.quantity import quantity
+from cometmq.metrics.options import PROM
 from cometmq.remoting.client import RemotingClient
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.processors import ProcessorTable
+from cometmq.remoting.rpc_latency import RpcLatency
 from cometmq.remoting.server import RemotingServer
 from cometmq.remoting.tls_server import ServerTls
 from cometmq.store.disk import Disk
@@ -158,6 +162,11 @@ class Broker:
         self._lock_file = LockFile(self.locks, root / "comet" / "locks.json")
         self.processors = ProcessorTable()
         self.stats = BrokerStats(config.broker_cluster_name, clock=clock)
+        self._latency: RpcLatency | None = None
+        if config.metrics_exporter_type == PROM:
+            self.stats.traffic = Traffic()
+            self._latency = RpcLatency(clock)
+        self.monitor: BrokerMonitor | None = None
         users = Path(config.auth_config_path) if config.auth_config_path else tables / "auth.json"
         self.access = open_access(config, users, config.broker_cluster_name, clock=clock)
         self._owners = TopicOwners(tables / "quotaTopics.json", self._has_topic, clock=clock)
@@ -204,7 +213,12 @@ class Broker:
             self._build()
             await self._listen()
             self._start_services()
+            if self.monitor is not None:
+                await self.monitor.start()
+                self._stops.push_async_callback(self.monitor.stop)
             await self._register()
+            if self.monitor is not None:
+                self.monitor.not_ready = ""
         except BaseException:
             await self.stop()
             raise
@@ -283,6 +297,7 @@ class Broker:
             tls=self._tls,
         )
         server.limiter = self.limiter if self.limiter.is_active else None
+        server.latency = self._latency
         self._servers.append(server)
         return server
 
@@ -344,11 +359,18 @@ class Broker:
             self.processors.add(UserAdmin(self.access.users))
         if self.is_slave:
             self.processors.add(self.slave, replaces=True)
+        if self.stats.traffic is not None and self._latency is not None:
+            master = None if self.is_slave else self.transactions.open
+            timer = None if self.is_slave else self.timer
+            self.monitor = BrokerMonitor(
+                context, self.stats.traffic, self._latency, self._servers, self.hold, self.ha, master, timer
+            )
 
     def _build_context(self) -> BrokerContext:
         config, store, clock = self.config, self.store, self.clock
         host = encode_host(config.broker_ip1, self.server.port)
         answers = SendAnswers(host, region=config.region_id, trace_on=config.trace_on)
+        answers.latency = self._latency
         targets = SendTargets(self.live, self.topics, self.groups, store)
         transfers = GroupTransferService(
             clock=clock, timeout_s=config.slave_timeout / 1000, fall_behind_max=config.ha_slave_fallbehind_max

@@ -70,6 +70,7 @@ NOT_ALLOWED_SEND_TOPICS: Final = frozenset(
 
 TOOLS_GROUP: Final = "TOOLS_CONSUMER"
 """The group of RocketMQ's own tools; it commits nothing."""
+SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
 """The group whose offsets are the progress through half and op messages."""

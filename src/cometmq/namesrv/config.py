@@ -12,6 +12,7 @@ from cometmq.auth.options import SecurityOptions
 from cometmq.errors import CometMQError
 from cometmq.limits import MAX_CONFIG_UPDATE_BYTES, MAX_CONNECTIONS
 from cometmq.log_level import LOG_LEVEL_DOC, LOG_LEVELS, LogLevel
+from cometmq.metrics.options import MetricsOptions
 from cometmq.options import (
     ConfigError,
     Option,
@@ -25,7 +26,7 @@ from cometmq.remoting.tls_options import load_with_tls
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class NamesrvConfig(SecurityOptions):
+class NamesrvConfig(SecurityOptions, MetricsOptions):
     """The options of one nameserver process (``NamesrvConfig`` and ``NettyServerConfig``)."""
 
     listen_port: int = option(9876, "Port for brokers, clients and tools; 0 takes a free one.", maximum=65_535)

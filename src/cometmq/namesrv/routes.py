@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
 from typing import Final
 
@@ -321,6 +322,16 @@ class RouteTable:
     def _broker_data(self, name: str) -> BrokerData:
         broker = self._brokers[name]
         return BrokerData(cluster=broker.cluster, broker_name=name, broker_addrs=dict(sorted(broker.addresses.items())))
+
+    # --- counts -------------------------------------------------------------------------------
+    def broker_counts(self) -> Counter[str]:
+        """Return how many brokers are registered, by cluster."""
+        return Counter(live.identity.cluster for live in self._live.values())
+
+    @property
+    def topic_count(self) -> int:
+        """The number of topics."""
+        return len(self._topics)
 
     # --- tables for tools ---------------------------------------------------------------------
     def cluster_info(self) -> ClusterInfo:

@@ -12,9 +12,11 @@ from cometmq.auth.access import open_access
 from cometmq.auth.user_admin import UserAdmin
 from cometmq.clock import SYSTEM_CLOCK, Clock, TimerHandle
 from cometmq.message.hosts import format_address
+from cometmq.metrics.options import PROM
 from cometmq.namesrv.config import NamesrvConfig, Settings
 from cometmq.namesrv.gone import SILENT
 from cometmq.namesrv.kv import KvConfig
+from cometmq.namesrv.monitor import NamesrvMonitor
 from cometmq.namesrv.requests import NamesrvRequests
 from cometmq.namesrv.routes import RouteTable
 from cometmq.remoting.processors import ProcessorTable
@@ -59,6 +61,9 @@ class NameServer:
             tls=ServerTls(config),
         )
         self._scan_timer: TimerHandle | None = None
+        self.monitor: NamesrvMonitor | None = None
+        if config.metrics_exporter_type == PROM:
+            self.monitor = NamesrvMonitor(config, self.routes, self._server, clock=clock)
 
     @property
     def config(self) -> NamesrvConfig:
@@ -89,6 +94,8 @@ class NameServer:
         self._scan_timer = self._clock.call_later(_FIRST_SCAN_S, self._scan)
         if self.access is not None:
             self.access.start()
+        if self.monitor is not None:
+            await self.monitor.start(self.address)
 
     async def stop(self) -> None:
         """Stop the scan, close every connection and the port."""
@@ -96,6 +103,8 @@ class NameServer:
             self._scan_timer.cancel()
             self._scan_timer = None
         began = self._clock.monotonic()
+        if self.monitor is not None:
+            await self.monitor.stop()
         await self._server.stop()
         if self.access is not None:
             await self.access.stop()

@@ -11,6 +11,21 @@ CURRENT_VERSION: Final = 409
 CURRENT_VERSION_NAME: Final = "V4_9_8"
 """The name of that version (``MQVersion``)."""
 
+_FIRST_REGULAR_VERSION: Final = 392
+"""V4_9_0_SNAPSHOT. From it on each release has two ordinals and each line of releases ten of them (``MQVersion``)."""
+
+
+def version_name(ordinal: int) -> str:
+    """The name of a version as RocketMQ writes it, such as V4_9_8; UNKNOWN for versions before 4.9."""
+    if ordinal < _FIRST_REGULAR_VERSION:
+        return "UNKNOWN"
+    release, line = (ordinal - _FIRST_REGULAR_VERSION) // 2, "4_9"
+    if release >= 10:
+        line = f"5_{release // 10 - 1}"
+    snapshot = "" if ordinal % 2 else "_SNAPSHOT"
+    return f"V{line}_{release % 10}{snapshot}"
+
+
 LAST_VERSION_WITHOUT_SIGNED_QUERY_FLAG: Final = 399
 """V4_9_3: brokers of 5.x leave ``_UNIQUE_KEY_QUERY`` out when they check signatures of clients up to this version."""
 

@@ -43,6 +43,7 @@ from cometmq.remoting.processors import (
     failed,
     not_supported,
 )
+from cometmq.remoting.rpc_latency import RpcLatency
 from cometmq.remoting.server_connection import ServerConnection
 from cometmq.remoting.tls_options import TlsOptions
 from cometmq.remoting.tls_server import ServerTls
@@ -98,6 +99,8 @@ class RemotingServer:
         self.limiter: Limiter | None = None
         self.clock = clock
         self.max_frame_bytes = max_frame_bytes
+        self.latency: RpcLatency | None = None
+        """Counts how long requests take, where metrics are asked for."""
         self.new_taker: Callable[[ServerConnection], FrameTaker] | None = None
         """Gives a new connection the function that takes its plain requests from its bytes, before they are decoded."""
         self.turn_hooks: list[Callable[[], None]] = []
@@ -242,6 +245,8 @@ class RemotingServer:
         """Begin a turn if none has begun; it ends after everything that has arrived is handled."""
         if not self._turn_scheduled and self._loop is not None:
             self._turn_scheduled = True
+            if self.latency is not None:
+                self.latency.begin_turn()
             self._loop.call_soon(self._end_turn)
 
     def _end_turn(self) -> None:
@@ -260,6 +265,8 @@ class RemotingServer:
             self._resume = []
             for connection in (*waiting, first):
                 connection.resume()
+        if self.latency is not None:
+            self.latency.end_turn()
 
     def handle(self, connection: ServerConnection, frame: Frame) -> float | None:
         """Decode and answer one frame; return the time of its beginning unless it is a light request."""
@@ -299,9 +306,12 @@ class RemotingServer:
         if request.flag & FLAG_RESPONSE:
             connection.accept_response(frame)
             return
+        if self.latency is not None:
+            request.arrived = self.latency.began
         if self.guard is not None:
             denial = self.guard.check(connection, processor, request, frame)
             if denial is not None:
+                connection.count(request, denial.code)
                 if not request.flag & FLAG_ONEWAY:
                     connection.write(*encode_response(request.serialize_type, request.opaque, denial))
                 return

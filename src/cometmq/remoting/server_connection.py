@@ -29,6 +29,7 @@ from cometmq.remoting.command import FLAG_ONEWAY, RemotingCommand, decode_comman
 from cometmq.remoting.frame import Frame, FrameDecoder, FrameError, FrameTaker
 from cometmq.remoting.headers import Header
 from cometmq.remoting.processors import Buffer, Request, Response, RpcHook, encode_response
+from cometmq.remoting.rpc_latency import RpcLatency
 from cometmq.remoting.unsent import UnsentAnswers
 
 log = logging.getLogger(__name__)
@@ -51,6 +52,7 @@ class ConnectionOwner(Protocol):
     unfinished_bytes: int
     hooks: list[RpcHook]
     clock: Clock
+    latency: RpcLatency | None
     new_taker: Callable[[ServerConnection], FrameTaker] | None
 
     @property
@@ -309,8 +311,18 @@ class ServerConnection(asyncio.Protocol):
         """There are hooks, so answers must go through :meth:`respond`."""
         return bool(self._server.hooks)
 
-    def respond(self, request: Request[Any], response: Response) -> None:
-        """Answer ``request``, now or later; a oneway request gets no answer."""
+    def count(self, request: Request[Any], code: int, *, polling: bool = False) -> None:
+        """Count an answer, where metrics are asked for."""
+        latency = self._server.latency
+        if latency is not None:
+            latency.answered(request.code, code, request.arrived, polling=polling)
+
+    def respond(self, request: Request[Any], response: Response, *, polling: bool = False) -> None:
+        """Answer ``request``, now or later; a oneway request gets no answer.
+
+        :param polling: it is a pull that waited for messages.
+        """
+        self.count(request, response.code, polling=polling)
         for hook in self._server.hooks:
             if hook.after is None:
                 continue

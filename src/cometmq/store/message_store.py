@@ -13,7 +13,7 @@ everything that was not flushed. A message that was acknowledged after a flush s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -67,7 +67,7 @@ class MessageStore:
         self._log = opened.log
         self._index = opened.index
         self._queues = opened.queues
-        self._flush = FlushService(opened.log)
+        self._flush = FlushService(opened.log, opened.clock)
         self._maintenance = Maintenance(opened, self._flush)
         self._turn = turn = Turn(opened, self._maintenance)
         # The methods of the turn are these attributes, so that a message costs no further call.
@@ -150,6 +150,10 @@ class MessageStore:
         One flush covers everything written before it began. On the running loop.
         """
         self._flush.when_flushed(position, callback)
+
+    def time_flushes(self, observe: Callable[[float], None]) -> None:
+        """Call ``observe`` with the seconds that each flush takes, as the loop sees it."""
+        self._flush.on_flush = observe
 
     async def wait_flushed(self, position: int) -> None:
         """Wait until the disk has the log up to ``position``.

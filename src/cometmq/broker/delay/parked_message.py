@@ -58,6 +58,7 @@ class TimerDetour:
     def __init__(self, broker: BrokerContext) -> None:
         self._live = broker.live
         self._clock = broker.clock
+        self._traffic = broker.stats.traffic
 
     def __call__(self, message: InnerMessage, wanted: Mapping[str, str]) -> InnerMessage | None:
         """The message as it waits; see :data:`~cometmq.broker.turn.inner_message.Detour`.
@@ -91,6 +92,8 @@ class TimerDetour:
                 f"timer message illegal, the delay time should not be bigger than the max delay {max_ms}ms; "
                 "or if set del msg, the delay time should be bigger than the current time",
             )
+        if self._traffic is not None and not is_recall:
+            self._traffic.delayed(message.topic, due_ms - now_ms)
         return parked(message, due_ms)
 
 

@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
@@ -46,6 +46,7 @@ from cometmq.broker.context import BrokerContext
 from cometmq.broker.delay.due import DueMessages, Waiting, record_of
 from cometmq.broker.delay.parked_message import NotDeliverableError, delivered
 from cometmq.broker.metrics.stats import TIMER_DEQUEUE_NUMS, TIMER_ENQUEUE_NUMS
+from cometmq.broker.metrics.traffic import Event
 from cometmq.broker.periodic import Alarm
 from cometmq.broker.turn.inner_message import InnerMessage, Stored
 from cometmq.broker.turn.store_turn import Late, WhenStored
@@ -72,7 +73,15 @@ from cometmq.store.timer.log import FOREVER_MS, TimerLog
 from cometmq.store.timer.position import SetBack, TimerPosition
 from cometmq.store.timer.recovery import open_timer_log
 from cometmq.store.timer.unit import RECALL, TimerEntry, Units, entry_of, text_hash
-from cometmq.store.timer.waiting import Listed, Place, WaitingOfTopic, Wanted, count_waiting, list_waiting
+from cometmq.store.timer.waiting import (
+    DUE_WITHIN_SECONDS,
+    Listed,
+    Place,
+    WaitingOfTopic,
+    Wanted,
+    count_waiting,
+    list_waiting,
+)
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -88,6 +97,7 @@ class _Batch(NamedTuple):
     log_offset: int
     """The end of the log before them."""
     waiting: list[Waiting]
+    topics: list[str]
 
 
 class TimerMessageService:
@@ -110,6 +120,7 @@ class TimerMessageService:
         self.due: Final = DueMessages()
         self._enqueued: Final = broker.stats.item(TIMER_ENQUEUE_NUMS, cluster)
         self._dequeued: Final = broker.stats.item(TIMER_DEQUEUE_NUMS, cluster)
+        self._traffic = broker.stats.traffic
         self._waiting = 0
         """The number of waiting messages. Every recall that comes subtracts one, as in Apache."""
         self._is_counted = not self.log.exists
@@ -175,23 +186,45 @@ class TimerMessageService:
         By how many seconds the delivery is behind, how many messages were not read yet, how many wait, and how many
         come and are delivered a second, of the last minute.
         """
-        due_ms = self.due.next_due()
-        behind_ms = max(self._clock.now_ms() - due_ms, 0) if due_ms is not None else 0
         return {
-            "timerReadBehind": str(behind_ms // 1000),
-            "timerOffsetBehind": str(self._unread),
+            "timerReadBehind": str(self.behind_ms // 1000),
+            "timerOffsetBehind": str(self.unread),
             "timerCongestNum": str(max(self._waiting, 0)),
             "timerEnqueueTps": f"{self._enqueued.seen(0).tps:.2f}",
             "timerDequeueTps": f"{self._dequeued.seen(0).tps:.2f}",
         }
 
-    async def count_waiting(self) -> dict[str, WaitingOfTopic]:
+    @property
+    def behind_ms(self) -> int:
+        """Milliseconds since the first message was due that is not delivered; 0 when none is due."""
+        due_ms = self.due.next_due()
+        return max(self._clock.now_ms() - due_ms, 0) if due_ms is not None else 0
+
+    @property
+    def overdue(self) -> int:
+        """The number of messages that are due and not delivered."""
+        return len(self.due.due_until(self._clock.now_ms())) if self.behind_ms else 0
+
+    @property
+    def unread(self) -> int:
+        """The number of messages in the log that were not read yet."""
+        return self._queue.committed - self._read
+
+    @property
+    def unread_ms(self) -> int:
+        """The age of the first of them in milliseconds; 0 without any."""
+        stored_ms = self._store.store_time(TIMER_TOPIC, 0, self._read) if self.unread else -1
+        return max(self._clock.now_ms() - stored_ms, 0) if stored_ms >= 0 else 0
+
+    async def count_waiting(self, within: Sequence[int] = DUE_WITHIN_SECONDS) -> dict[str, WaitingOfTopic]:
         """Count the waiting messages by topic: those in the timer log, where a message arrives after about a second.
 
+        :param within: seconds; messages that are due in that time are counted, too.
         :raises OSError: the timer log cannot be read.
         """
         near = self.due.due_until(FOREVER_MS)
-        return await self._in_thread(partial(count_waiting, self.log, self._horizon_ms, near, self._clock.now_ms()))
+        work = partial(count_waiting, self.log, self._horizon_ms, near, self._clock.now_ms(), within)
+        return await self._in_thread(work)
 
     async def list_waiting(self, wanted: Wanted, topic: str | None) -> tuple[list[Listed], Place | None]:
         """The first wanted messages, and the place to go on from; see :meth:`count_waiting`.
@@ -207,10 +240,6 @@ class TimerMessageService:
             return found if of_topic is None else found & (units["topic"] == of_topic)
 
         return await self._in_thread(partial(list_waiting, self.log, wanted, chosen))
-
-    @property
-    def _unread(self) -> int:
-        return self._queue.committed - self._read
 
     # --- recalls --------------------------------------------------------------------------------
     def recall(
@@ -269,7 +298,7 @@ class TimerMessageService:
             self._work()
         else:
             self._save_soon()
-        if self._unread:
+        if self.unread:
             self._schedule()
 
     def _entered(self, entry: TimerEntry) -> None:
@@ -316,7 +345,7 @@ class TimerMessageService:
             message = self._message(one)
             if message is not None:
                 messages.append(message)
-        batch = _Batch(self._store.max_physical_offset, waiting)
+        batch = _Batch(self._store.max_physical_offset, waiting, [message.topic for message in messages])
         self._under_way.append(batch)
         self._idle.clear()
         try:
@@ -348,6 +377,9 @@ class TimerMessageService:
                 self._retry_alarm.after(TIMER_RETRY_SECONDS)
         else:
             self._dequeued.add(len(batch.waiting))
+            if self._traffic is not None:
+                for topic in batch.topics:
+                    self._traffic.count(Event.TIMER_OUT, topic)
             self._save_soon()
             if self._next_ms <= self._clock.now_ms() + TIMER_AHEAD_MS:  # there may be room to load more
                 self._work()
@@ -414,7 +446,7 @@ class TimerMessageService:
                 self._unwritten = batch + self._unwritten
                 self._unwritten_bytes += size
                 raise
-            if self._unread:  # there was no room for more
+            if self.unread:  # there was no room for more
                 self._schedule()
         return position
 
@@ -485,7 +517,7 @@ class TimerMessageService:
         self._pause_s = max(TIMER_SAVE_SECONDS, TIMER_SAVE_SHARE * (self._saved_at_s - began_s))
         self._pin(position.log_offset)
         self._save_at = position.log_offset + TIMER_SAVE_LOG_BYTES
-        if not self._unread:
+        if not self.unread:
             in_flight = [waiting.due_ms for batch in self._under_way for waiting in batch.waiting]
             self.due.forget_recalls(min([position.until_ms, *in_flight]))
 

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from cometmq.broker.metrics.stats_items import PERIODS_S, StatsItem, StatsItems
+from cometmq.broker.metrics.traffic import Traffic
 from cometmq.clock import SYSTEM_CLOCK, Clock, TimerHandle
 from cometmq.remoting.admin_bodies import BrokerStatsData, BrokerStatsItem
 
@@ -78,6 +79,8 @@ class BrokerStats:
         self.get_today_morning = self.get_yesterday_morning = 0
         self._day = self._today()
         self._ticks = 0
+        self.traffic: Traffic | None = None
+        """What metrics want besides, where they are asked for."""
         self._samples: deque[tuple[int, int, int, int, int]] = deque(maxlen=_TOTAL_SAMPLES)
 
     # --- counting -----------------------------------------------------------------------------
@@ -120,6 +123,11 @@ class BrokerStats:
         self._broker_get.times += 1
         self.get_found += 1
         self.get_messages += messages
+
+    def taken(self) -> Iterator[tuple[str, str, int, int]]:
+        """All messages that groups got: topic, group, messages and bytes."""
+        for (topic, group), (count, size) in list(self._group_get.items()):
+            yield topic, group, count.value, size.value
 
     def get_miss(self) -> None:
         """Count one pull that found nothing."""

@@ -154,6 +154,10 @@ class PullMessageProcessor:
         if code == ResponseCode.SUCCESS:
             self._limiter.got(connection, header.consumer_group, result.count, result.size)
             self._stats.get(header.topic, header.consumer_group, result.count, result.size)
+            if self._stats.traffic is not None:
+                self._stats.traffic.sent_to(
+                    header.topic, header.consumer_group, header.queue_id, result.next_begin_offset
+                )
         else:
             self._stats.get_miss()
         next_offset, next_broker = result.next_begin_offset, self._where_next(header.consumer_group, result)

@@ -416,7 +416,7 @@ class PullRequestHoldService:
         except Exception as error:  # one broken pull must not keep the others from being answered
             _log.exception("a held pull of %s failed", connection.remote_address)
             response = Response(1, remark=f"{type(error).__name__}: {error}")
-        connection.respond(pull.request, response)
+        connection.respond(pull.request, response, polling=True)
 
     def _connection_closed(self, connection: ServerConnection) -> None:
         """Count its pulls out at once; the next sweep takes all lost pulls from their queues together."""

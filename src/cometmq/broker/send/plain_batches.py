@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from cometmq.broker.context import BrokerContext
+from cometmq.broker.metrics.traffic import SMALL_BYTES
 from cometmq.broker.send.sequenced_sends import SequencedSends
 from cometmq.broker.turn.targets import SendHeader, SendTarget
 from cometmq.limits import MAX_BATCH_MESSAGES, MAX_PROPERTIES_BYTES
@@ -19,6 +20,7 @@ from cometmq.message.producer_sequence import ProducerSequence
 from cometmq.message.record import MIN_RECORD_BYTES
 from cometmq.message.sysflag import BORNHOST_V6, STOREHOST_V6
 from cometmq.store.message_store import ConsumeQueue
+from cometmq.store.queue.consume_queue import UNIT
 
 
 class _LeftToPythonError(Exception):
@@ -37,6 +39,7 @@ class PlainBatches:
         self._turn = broker.turn
         self._sequenced = sequenced
         self._host = broker.answers.store_host
+        self._counts = broker.stats.traffic is not None
         self._is_indexed = broker.config.message_index_enable
         self._most = (MAX_BATCH_MESSAGES, MAX_PROPERTIES_BYTES, broker.turn.max_stored_bytes)
 
@@ -101,7 +104,8 @@ class PlainBatches:
             records, place[0] + len(records), last_size, messages, ((queue, messages, units),), hashes, hashed_at
         )
         size_bytes = content_bytes + messages * (len(target.topic) + MIN_RECORD_BYTES)
-        self._turn.put_plain(((target, messages, size_bytes),), [])
+        large = [size for _, size, _ in UNIT.iter_unpack(units) if size > SMALL_BYTES] if self._counts else ()
+        self._turn.put_plain(((target, messages, size_bytes, large, ()),), [])
         if sequence is not None:
             self._sequenced.put(sequence, queue, first)
         found: bytes = offsets

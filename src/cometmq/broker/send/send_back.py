@@ -20,7 +20,7 @@ from cometmq.broker.stored_access import may_use, not_found
 from cometmq.broker.turn.answers import OneAnswer
 from cometmq.broker.turn.inner_message import InnerMessage, Stored, inner_message
 from cometmq.broker.turn.targets import DLQ_QUEUES, V3_4_9, RefusedError
-from cometmq.message.names import PERM_WRITE, dlq_topic, retry_topic
+from cometmq.message.names import DLQ_PREFIX, PERM_WRITE, dlq_topic, retry_topic
 from cometmq.message.properties import DELAY, ORIGIN_MESSAGE_ID, RETRY_TOPIC, WAIT, join_properties
 from cometmq.message.record import RecordError, StoredRecord, decode_record
 from cometmq.message.sysflag import TOPIC_UNIT_SUB
@@ -65,7 +65,7 @@ class SendBackProcessor:
         failed_topic = record.properties.get(RETRY_TOPIC, record.topic)
         message = self._message(record, topic, header, request.version)
         answer = OneAnswer(connection, request)
-        self._turn.put_inner(message, partial(self._stored, answer, request, failed_topic), late=answer.late)
+        self._turn.put_inner(message, partial(self._stored, answer, request, failed_topic, message.topic), late=answer.late)
         return None
 
     def _stored(
@@ -73,12 +73,15 @@ class SendBackProcessor:
         answer: OneAnswer,
         request: Request[Any],
         failed_topic: str,
+        topic: str,
         result: Stored | RefusedError,
     ) -> None:
         if isinstance(result, RefusedError):
             response = Response(ResponseCode.SYSTEM_ERROR, remark=result.remark)
         else:
             self._stats.send_back(failed_topic, request.header.group)
+            if self._stats.traffic is not None and topic.startswith(DLQ_PREFIX):
+                self._stats.traffic.died(failed_topic, request.header.group)
             response = Response()
         answer.give(response)
 

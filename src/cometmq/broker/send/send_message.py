@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.delay.recall_message import recall_handle
+from cometmq.broker.metrics.traffic import FIFO, NORMAL
 from cometmq.broker.send.plain_batches import PlainBatches
 from cometmq.broker.send.sequenced_sends import SequencedSends
 from cometmq.broker.turn.answers import OFFSET_BYTES, PendingSend, packed_offsets
@@ -22,7 +23,7 @@ from cometmq.message.batch import BatchError, BatchPiece, decode_batch
 from cometmq.message.compression import DecompressionError, decompress
 from cometmq.message.names import RETRY_PREFIX
 from cometmq.message.producer_sequence import ProducerSequence
-from cometmq.message.properties import CLUSTER, PROPERTY_SEPARATOR
+from cometmq.message.properties import CLUSTER, PROPERTY_SEPARATOR, RETRY_TOPIC, SHARDING_KEY, decode_properties
 from cometmq.message.sysflag import COMPRESSED, COMPRESSION_TYPE_MASK, TRANSACTION_ROLLBACK
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import FLAG_ONEWAY
@@ -34,6 +35,8 @@ from cometmq.store.message_store import ConsumeQueue
 
 _TRANSACTION_FLAGS: Final = TRANSACTION_ROLLBACK
 """Both bits of a message that belongs to a transaction."""
+_SHARDED: Final = f"{SHARDING_KEY}\x01"
+"""In the properties of a FIFO message."""
 
 BUSY: Final = "[OVERLOAD]system busy, start flow control for a while"
 
@@ -62,6 +65,7 @@ class SendMessageProcessor:
         self._sequenced = sequenced
         self._batches = batches
         self._detours = detours
+        self._traffic = broker.stats.traffic
         self._cluster = f"{CLUSTER}\x01{broker.config.broker_cluster_name}"
         self._broker_name = broker.config.broker_name
         self._max_body_bytes = broker.config.max_message_size
@@ -113,6 +117,7 @@ class SendMessageProcessor:
                     header.born_timestamp,
                     connection.peer_bytes,
                     header.reconsume_times or 0,
+                    kind=FIFO if self._traffic is not None and _SHARDED in (header.properties or "") else NORMAL,
                 )
         except RefusedError as refused:
             return refused.response(self._answers.ext)
@@ -207,6 +212,9 @@ class SendMessageProcessor:
         after = self._targets.after_retries(target, request.header, request.version)
         if after is target:
             return target, queue
+        if self._traffic is not None:
+            failed_topic = decode_properties(request.header.properties or "").get(RETRY_TOPIC, target.topic)
+            self._traffic.died(failed_topic, target.topic.removeprefix(RETRY_PREFIX))
         return after, after.queues.get(0) or after.open_queue(0, "")
 
     def _put_detoured(

@@ -34,6 +34,7 @@ from functools import partial
 from typing import Final
 
 from cometmq.broker.context import BrokerContext
+from cometmq.broker.metrics.traffic import TRANSACTION, Event
 from cometmq.broker.periodic import Alarm, Periodic
 from cometmq.broker.stored_access import may_use, not_found
 from cometmq.broker.transaction.check import ResumeCheckProcessor, TransactionalMessageCheck
@@ -45,7 +46,7 @@ from cometmq.broker.turn.store_turn import Late, WhenStored
 from cometmq.broker.turn.targets import RefusedError
 from cometmq.limits import TRANSACTION_PROGRESS_SECONDS
 from cometmq.message.names import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC, TRANSACTION_GROUP
-from cometmq.message.properties import PGROUP
+from cometmq.message.properties import PGROUP, REAL_TOPIC
 from cometmq.message.record import StoredRecord
 from cometmq.message.sysflag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from cometmq.remoting.codes import RequestCode, ResponseCode
@@ -73,6 +74,7 @@ class EndTransactionProcessor:
         self._store = broker.store
         self._turn = broker.turn
         self._clock = broker.clock
+        self._traffic = broker.stats.traffic
         self.committed = 0
         self.rolled_back = 0
 
@@ -109,7 +111,7 @@ class EndTransactionProcessor:
             if half is None:
                 return Response(ResponseCode.SYSTEM_ERROR, remark=_NOT_FOUND)
         table.begin_change(offset)
-        ended = partial(self._ended, answer, request, offset)
+        ended = partial(self._ended, answer, request, offset, half)
         try:
             self._put(half, header.commit_or_rollback == TRANSACTION_COMMIT, ended, answer.late)
         except RefusedError as refused:
@@ -134,7 +136,7 @@ class EndTransactionProcessor:
         if commits:
             message = committed(half)
             read = from_map(message.properties, half.properties)
-            self._turn.put_together(((message, read), (op, OP_READ)), ended, late)
+            self._turn.put_together(((message, read), (op, OP_READ)), ended, late, TRANSACTION)
         else:
             self._turn.put_inner(op, ended, OP_READ, late)
 
@@ -143,16 +145,22 @@ class EndTransactionProcessor:
         answer: OneAnswer,
         request: Request[EndTransactionRequestHeader],
         offset: int,
+        half: StoredRecord,
         outcome: Stored | RefusedError,
     ) -> None:
         if isinstance(outcome, RefusedError):
             answer.give(outcome.response())
             self._table.unchanged(offset)
             return
-        if request.header.commit_or_rollback == TRANSACTION_COMMIT:
-            self.committed += 1
-        else:
-            self.rolled_back += 1
+        commits = request.header.commit_or_rollback == TRANSACTION_COMMIT
+        self.committed += commits
+        self.rolled_back += not commits
+        if self._traffic is not None:
+            topic = half.properties.get(REAL_TOPIC, "")
+            if commits:
+                self._traffic.committed(topic, self._clock.now_ms() - half.born_timestamp)
+            else:
+                self._traffic.count(Event.ROLLBACK, topic)
         answer.give(_DONE)
         self._table.ended(offset)
 

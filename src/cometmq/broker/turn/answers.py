@@ -13,11 +13,12 @@ from typing import Any, Final
 
 import msgspec
 
-from cometmq.remoting.codes import CURRENT_VERSION, LanguageCode, ResponseCode
+from cometmq.remoting.codes import CURRENT_VERSION, LanguageCode, RequestCode, ResponseCode
 from cometmq.remoting.command import FLAG_RESPONSE, decode_command, encode_binary_field
 from cometmq.remoting.frame import JSON, ROCKETMQ, FrameDecoder
 from cometmq.remoting.headers import SendMessageResponseHeader
 from cometmq.remoting.processors import SERVER_LANGUAGE, Request, Response, encode_response
+from cometmq.remoting.rpc_latency import RpcLatency
 from cometmq.remoting.server_connection import ServerConnection
 
 _VARIABLE_BYTES: Final = 96
@@ -63,6 +64,8 @@ class PlainAnswers(msgspec.Struct, gc=False):
     message, a native int32 and a byte that is 1 for a binary header."""
     wait: bool = True
     """See :class:`PendingSend`; messages that do not wait while others do are not plain."""
+    arrived: float = 0.0
+    """See :class:`~cometmq.remoting.rpc_latency.RpcLatency`."""
 
     @property
     def messages(self) -> int:
@@ -83,6 +86,8 @@ class SendAnswers:
     def __init__(self, store_host: bytes, *, region: str, trace_on: bool) -> None:
         self.store_host: Final = store_host
         self._id_prefix = store_host.hex().upper().encode()
+        self.latency: RpcLatency | None = None
+        """Counts how long sends take, where metrics are asked for."""
         self.ext: Final = {"MSG_REGION": region, "TRACE_ON": "true" if trace_on else "false"}
         """Fields of every answer to a send, of errors too."""
         extra = b'"MSG_REGION":"%s","TRACE_ON":"%s"' % (_json_text(region), self.ext["TRACE_ON"].encode())
@@ -103,8 +108,10 @@ class SendAnswers:
         """Answer stored messages with code 0."""
         single = self._single
         prefixes = self._prefixes
+        latency = self.latency
         for send in sends:
             if isinstance(send, PlainAnswers):
+                self._count_plain(send, ResponseCode.SUCCESS)
                 for connection, frames, *_ in send.connections:
                     connection.write(frames)
                 continue
@@ -120,11 +127,14 @@ class SendAnswers:
             else:
                 header = single % (send.physical_offset, send.queue_id, send.queue_offset, request.opaque)
                 connection.write(prefixes[len(header)] + header)
+                if latency is not None:
+                    latency.answered(request.code, ResponseCode.SUCCESS, request.arrived)
 
     def stored_but(self, code: int, sends: Iterable[PendingSend | PlainAnswers]) -> None:
         """Answer messages that are stored, with a warning (FLUSH_DISK_TIMEOUT)."""
         for send in sends:
             if isinstance(send, PlainAnswers):
+                self._count_plain(send, code)
                 self._plain_stored_but(code, send)
                 continue
             send.connection.respond(send.request, self._response(send, code))
@@ -134,11 +144,17 @@ class SendAnswers:
         response = Response(code, remark=remark, ext=self.ext)
         for send in sends:
             if isinstance(send, PlainAnswers):
+                self._count_plain(send, code)
                 for connection, _, opaques, *_ in send.connections:
                     for opaque, is_binary in _OPAQUES.iter_unpack(opaques):
                         connection.write(*encode_response(ROCKETMQ if is_binary else JSON, opaque, response))
             else:
                 send.connection.respond(send.request, response)
+
+    def _count_plain(self, sends: PlainAnswers, code: int) -> None:
+        """Count answers to sends of the compiled core, which has no names for their codes: V2 is what clients use."""
+        if self.latency is not None:
+            self.latency.answered(RequestCode.SEND_MESSAGE_V2, code, sends.arrived, sends.messages)
 
     def _plain_stored_but(self, code: int, sends: PlainAnswers) -> None:
         for connection, frames, *_ in sends.connections:

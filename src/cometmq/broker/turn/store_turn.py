@@ -24,12 +24,13 @@ FLUSH_DISK_TIMEOUT; the record is stored all the same.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Final
 
 from cometmq.broker.metrics.stats import BrokerStats
+from cometmq.broker.metrics.traffic import DELAY, FIFO, NORMAL, SMALL_BYTES
 from cometmq.broker.turn.answers import PendingSend, PlainAnswers
 from cometmq.broker.turn.inner_message import InnerMessage, SendProperties, Stored, read_properties
 from cometmq.broker.turn.targets import RefusedError, SendTarget, SendTargets
@@ -142,11 +143,13 @@ class StoreTurn:
         born_host: bytes,
         reconsume_times: int,
         prepared_transaction_offset: int = 0,
+        kind: str = NORMAL,
     ) -> tuple[int, int]:
         """Put a record into the store's buffer; return its log offset and queue offset.
 
         The turn must be open and not refused.
 
+        :param kind: the type of the message, for metrics.
         :raises RefusedError: the message does not fit into a record; the turn is as it was.
         """
         if self.settle is not None:
@@ -176,27 +179,35 @@ class StoreTurn:
             self._touched.append(target)
         target.messages += 1
         target.size_bytes += size
+        if kind is not NORMAL:
+            target.typed.setdefault(kind, []).append(size)
+        elif size > SMALL_BYTES:
+            target.large.append(size)
         self._size_bytes += size
         return physical_offset, 0 if sys_flag & NO_QUEUE_OFFSET else queue.next_offset - 1
 
     def put_plain(
         self,
-        topics: Iterable[tuple[SendTarget, int, int]],
+        topics: Iterable[tuple[SendTarget, int, int, Sequence[int], Sequence[int]]],
         answers: list[tuple[ServerConnection, bytes, bytes, int, int]],
     ) -> None:
         """Count the plain sends that the compiled core has put into the store's buffer; answer them when stored.
 
-        :param topics: each topic with its messages and their bytes.
+        :param topics: each topic with its messages, their bytes, and the sizes of its large and of its FIFO messages.
         :param answers: as in :class:`~cometmq.broker.turn.answers.PlainAnswers`.
         """
-        for target, messages, size in topics:
+        for target, messages, size, large, fifo in topics:
             if not target.messages:
                 self._touched.append(target)
             target.messages += messages
             target.size_bytes += size
+            target.large += large
+            if fifo:
+                target.typed.setdefault(FIFO, []).extend(fifo)
             self._size_bytes += size
         if answers:
-            self._pending.append(PlainAnswers(answers))
+            latency = self._answers.latency
+            self._pending.append(PlainAnswers(answers, arrived=0.0 if latency is None else latency.began))
 
     def answer(self, send: PendingSend) -> None:
         """Answer a request once its records are stored."""
@@ -211,12 +222,13 @@ class StoreTurn:
         if self._size_bytes > MAX_TURN_BYTES:
             self.end()
 
-    def put_message(self, message: InnerMessage, read: SendProperties | None = None) -> Stored:
+    def put_message(self, message: InnerMessage, read: SendProperties | None = None, kind: str = NORMAL) -> Stored:
         """Put a message of the broker itself, without the checks of a send; the turn must be open.
 
         A queue that does not exist is made.
 
         :param read: its properties, if they were read already.
+        :param kind: as for :meth:`put`.
         :raises RefusedError: properties longer than RocketMQ's limit, more than fits into a log file, an impossible
             topic or queue, a number larger than its field, or nothing can be stored now. The turn is as it was.
         """
@@ -249,6 +261,7 @@ class StoreTurn:
             message.born_host,
             message.reconsume_times,
             message.prepared_transaction_offset,
+            kind,
         )
         return Stored(physical_offset, queue_offset)
 
@@ -268,7 +281,7 @@ class StoreTurn:
         self.put_together(((message, read),), when_stored, late)
 
     def put_all(self, messages: Iterable[InnerMessage], when_stored: WhenStored) -> int:
-        """Put messages of the broker itself in one turn and call ``when_stored`` once, with the last one's place.
+        """Put delayed messages that are due in one turn and call ``when_stored`` once, with the last one's place.
 
         Returns how many were put; messages that can never be stored are left out and logged. All are stored, or none.
 
@@ -282,7 +295,7 @@ class StoreTurn:
             with self.all_or_none():
                 for message in messages:
                     try:
-                        stored = self.put_message(message)
+                        stored = self.put_message(message, kind=DELAY)
                     except RefusedError as error:
                         if error.code != ResponseCode.MESSAGE_ILLEGAL:
                             raise
@@ -301,18 +314,20 @@ class StoreTurn:
         messages: Iterable[tuple[InnerMessage, SendProperties | None]],
         when_stored: WhenStored,
         late: Late | None = None,
+        kind: str = NORMAL,
     ) -> list[Stored]:
         """Put messages of the broker itself, each with its properties if they were read already.
 
         All are stored, or none; ``when_stored`` is called once, with the last one's place.
 
         :param late: as for :meth:`put_inner`.
+        :param kind: as for :meth:`put`.
         :raises RefusedError: one cannot be stored now; ``when_stored`` is not called then.
         """
         self._open()
         try:
             with self.all_or_none():
-                places = [self.put_message(message, read) for message, read in messages]
+                places = [self.put_message(message, read, kind) for message, read in messages]
         except Exception as error:
             raise _failed(error) from error
         self._inner.append((when_stored, places[-1]))
@@ -330,17 +345,24 @@ class StoreTurn:
         if self.settle is not None:
             self.settle()
         mark = self._store.mark()
-        counted = [(target, target.messages, target.size_bytes) for target in self._touched]
+        counted = [
+            (target, target.messages, target.size_bytes, len(target.large), _lengths(target.typed))
+            for target in self._touched
+        ]
         size_bytes, inner = self._size_bytes, len(self._inner)
         try:
             yield
         except BaseException:
             self._store.undo_to(mark)
+            before = {target for target, *_ in counted}
             for target in self._touched:
-                target.messages = target.size_bytes = 0
-            for target, messages, target_bytes in counted:
+                if target not in before:
+                    target.forget_turn()
+            for target, messages, target_bytes, large, typed in counted:
                 target.messages, target.size_bytes = messages, target_bytes
-            self._touched = [target for target, _, _ in counted]
+                del target.large[large:]
+                target.typed = {kind: target.typed[kind][:count] for kind, count in typed.items()}
+            self._touched = [target for target, *_ in counted]
             self._size_bytes = size_bytes
             del self._inner[inner:]
             raise
@@ -379,9 +401,10 @@ class StoreTurn:
         messages = 0
         for target in touched:
             stats.put(target.topic, target.messages, target.size_bytes)
+            if stats.traffic is not None:
+                stats.traffic.stored(target.topic, target.messages, target.size_bytes, target.large, target.typed)
             messages += target.messages
-            target.messages = 0
-            target.size_bytes = 0
+            target.forget_turn()
         stats.put_took(self._clock.now_ms() - self._began_ms, messages)
         if self.waits:
             self.waiters.add(position, [send for send in pending if send.wait])
@@ -401,12 +424,15 @@ class StoreTurn:
     ) -> None:
         messages = sum(target.messages for target in touched)
         for target in touched:
-            target.messages = 0
-            target.size_bytes = 0
+            target.forget_turn()
         self._stats.put_failed += messages
         _log.error("%d messages of one turn are not stored: %s", messages, refusal.remark)
         _notify(inner, refusal)
         self._answers.refused(refusal.code, refusal.remark, pending)
+
+
+def _lengths(typed: Mapping[str, Sequence[int]]) -> dict[str, int]:
+    return {kind: len(sizes) for kind, sizes in typed.items()}
 
 
 def _call(late: list[Late]) -> None:

@@ -43,9 +43,24 @@ class RefusedError(RpcRejectedError):
 
 
 class SendTarget:
-    """A topic for sends; ``messages`` and ``size_bytes`` count the records of the current turn."""
+    """A topic for sends; ``messages`` and ``size_bytes`` count the records of the current turn.
 
-    __slots__ = ("_store", "config", "is_retry", "messages", "on_queue", "queues", "size_bytes", "sys_flag", "topic")
+    ``large`` and ``typed`` are for :meth:`cometmq.broker.metrics.traffic.Traffic.stored`.
+    """
+
+    __slots__ = (
+        "_store",
+        "config",
+        "is_retry",
+        "large",
+        "messages",
+        "on_queue",
+        "queues",
+        "size_bytes",
+        "sys_flag",
+        "topic",
+        "typed",
+    )
 
     def __init__(self, config: TopicConfig, store: MessageStore) -> None:
         self.config = config
@@ -54,9 +69,17 @@ class SendTarget:
         self.sys_flag = MULTI_TAGS if config.topic_filter_type == _MULTI_TAG else 0
         self.messages = 0
         self.size_bytes = 0
+        self.large: list[int] = []
+        self.typed: dict[str, list[int]] = {}
         self._store = store
         self.queues: dict[int, ConsumeQueue] = {}
         self.on_queue: Callable[[SendTarget, ConsumeQueue], None] | None = None
+
+    def forget_turn(self) -> None:
+        """Begin to count anew."""
+        self.messages = self.size_bytes = 0
+        self.large = []
+        self.typed = {}
 
     def open_queue(self, queue_id: int, peer: str) -> ConsumeQueue:
         """The queue that a producer named, from now on in ``queues``; a negative id is any queue that may be written.

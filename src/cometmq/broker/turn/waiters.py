@@ -65,6 +65,8 @@ class SendWaiters:
         self._clock = store.clock
         self.timeout_s: Final = timeout_s
         self._total_bytes = 0
+        self.waiting = 0
+        """Turns whose answers wait."""
         self._bytes_of: dict[ServerConnection, int] = {}
         self._nothing_waits: asyncio.Event = asyncio.Event()
         self._nothing_waits.set()
@@ -82,6 +84,7 @@ class SendWaiters:
         """Answer ``sends`` once the log is safe up to ``position``, or with a warning when the time is up."""
         if not sends:
             return
+        self.waiting += 1
         self._nothing_waits.clear()
         held: dict[ServerConnection, int] = {}
         for send in sends:
@@ -130,6 +133,7 @@ class SendWaiters:
         error: StoreError | None,
     ) -> None:
         """Answer the sends of a turn and forget them."""
+        self.waiting -= 1
         for connection, size in held.items():
             self._total_bytes -= size
             left = self._bytes_of[connection] - size

@@ -12,6 +12,7 @@ import click
 from cometmq.cli.servers.logs import log_options
 from cometmq.cli.servers.memory import settle_memory
 from cometmq.cli.servers.process import (
+    DEFAULT_METRICS_PORT,
     DEFAULT_NAMESRV_PORT,
     DEFAULT_PORT,
     PORTS_PER_BROKER,
@@ -20,11 +21,13 @@ from cometmq.cli.servers.process import (
     data_option,
     parse_overrides,
     run_server,
+    say,
     set_option,
     stopped_at_the_end,
     tell_data,
 )
 from cometmq.message.hosts import format_address
+from cometmq.metrics.options import PROM
 
 _EVERYWHERE = ("0.0.0.0", "::")
 
@@ -55,9 +58,25 @@ _EVERYWHERE = ("0.0.0.0", "::")
     show_default=True,
     help="Port of the nameserver, 0 for a free one.",
 )
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65_535),
+    help=f"Port for Prometheus and health checks of the nameserver, brokers follow; 0 for free ones. "
+    f"[default: {DEFAULT_METRICS_PORT}, or 0 with --port 0]",
+)
+@click.option("--no-metrics", is_flag=True, help="Serve no metrics and no health checks.")
 @set_option
 @log_options
-def command(brokers: int, data: Path, host: str, port: int, namesrv_port: int, settings: tuple[str, ...]) -> None:
+def command(
+    brokers: int,
+    data: Path,
+    host: str,
+    port: int,
+    namesrv_port: int,
+    metrics_port: int | None,
+    no_metrics: bool,
+    settings: tuple[str, ...],
+) -> None:
     """Run a nameserver and brokers on this machine.
 
     One broker shares the process of the nameserver. With --brokers N each broker is a process with its own store,
@@ -69,7 +88,9 @@ def command(brokers: int, data: Path, host: str, port: int, namesrv_port: int, s
     logs: tuple[str, ...] = ("--log-level", given["log_level"], "--log-format", given["log_format"])
     if given["log_file"] is not None:
         logs += ("--log-file", str(given["log_file"].absolute()))
-    place = Place(data.absolute(), host, port, namesrv_port, settings, logs)
+    if metrics_port is None:
+        metrics_port = DEFAULT_METRICS_PORT if port else 0
+    place = Place(data.absolute(), host, port, namesrv_port, None if no_metrics else metrics_port, settings, logs)
 
     tell_data(place.data)
 
@@ -87,6 +108,8 @@ class Place:
     host: str
     port: int
     namesrv_port: int
+    metrics_port: int | None
+    """``None`` for no metrics."""
     settings: tuple[str, ...]
     log_options: tuple[str, ...]
 
@@ -100,8 +123,16 @@ class Place:
             f"listenPort={self.broker_port(number)}",
             f"storePathRootDir={self.data / f'broker-{number}'}",
             *advertised,
+            *self.metrics_keys(1 + number),
             *self.settings,
         )
+
+    def metrics_keys(self, number: int) -> tuple[str, ...]:
+        """Return the keys for the metrics of one server: 0 is the nameserver, brokers follow."""
+        if self.metrics_port is None:
+            return ()
+        port = self.metrics_port and self.metrics_port + number
+        return f"metricsExporterType={PROM}", f"metricsPromExporterPort={port}"
 
     def broker_port(self, number: int) -> int:
         """Return the port of one broker; 0 (a free port) stays 0."""
@@ -114,7 +145,7 @@ async def _start_nameserver(place: Place, services: AsyncExitStack) -> str:
     from cometmq.remoting.tls_options import with_tls_file
 
     shared = tuple(setting for setting in place.settings if setting.startswith("tls."))
-    values = parse_overrides(NamesrvConfig, shared)
+    values = parse_overrides(NamesrvConfig, shared + place.metrics_keys(0))
     config = NamesrvConfig(
         **with_tls_file(values),
         listen_port=place.namesrv_port,
@@ -138,6 +169,8 @@ async def _in_one_process(place: Place, stopping: Stopping) -> None:
         broker = Broker(BrokerConfig(**with_tls_file(values)))
         await services.enter_async_context(stopped_at_the_end(broker, what="broker", port=place.port, option="--port"))
         settle_memory()
+        if broker.monitor is not None and broker.monitor.url:
+            say(f"Metrics at {broker.monitor.url}\n")
         announce(f"CometMQ ready: nameserver {namesrv}, broker {broker.address}, data in {place.data}")
         await stopping.wait()
 

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+from cometmq.clock import Clock
 from cometmq.store.errors import StoreError, StoreFailedError
 from cometmq.store.log.commit_log import CommitLog
 
@@ -24,8 +25,10 @@ Flushed = Callable[[StoreError | None], None]
 class FlushService:
     """The flushed position of the log and the callbacks that wait for it to move."""
 
-    def __init__(self, log: CommitLog) -> None:
+    def __init__(self, log: CommitLog, clock: Clock) -> None:
         self._log = log
+        self._clock = clock
+        self._began = 0.0
         self._waiting: deque[tuple[int, Flushed]] = deque()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="cometmq-store-flush")
         self._running = False
@@ -33,6 +36,8 @@ class FlushService:
         self.position = log.position
         """Everything below survives a power cut."""
         self.failure: StoreFailedError | None = None
+        self.on_flush: Callable[[float], None] | None = None
+        """Called with the seconds that each flush of the running store took, as its caller sees it."""
 
     def when_flushed(self, position: int, callback: Flushed) -> None:
         """Call back once the log is flushed up to ``position`` (with ``None``), or cannot be (with the error)."""
@@ -51,6 +56,7 @@ class FlushService:
         self._running = True
         loop = asyncio.get_running_loop()
         start, end = self.position, self._log.position
+        self._began = self._clock.monotonic()
 
         def flush() -> None:
             try:
@@ -85,6 +91,8 @@ class FlushService:
         if self._closed:
             return  # flush_now has flushed all of it again, or failed
         self._running = False
+        if self.on_flush is not None:
+            self.on_flush(self._clock.monotonic() - self._began)
         if error is None:
             self.position = end
         else:

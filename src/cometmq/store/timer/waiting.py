@@ -30,9 +30,12 @@ class WaitingOfTopic(msgspec.Struct):
     """Seconds → the number of messages that are due in that time or less."""
 
 
-def count_waiting(log: TimerLog, from_ms: int, near: Sequence[int], now_ms: int) -> dict[str, WaitingOfTopic]:
+def count_waiting(
+    log: TimerLog, from_ms: int, near: Sequence[int], now_ms: int, within: Sequence[int] = DUE_WITHIN_SECONDS
+) -> dict[str, WaitingOfTopic]:
     """Count the messages that wait, by topic: those due from ``from_ms`` on, and the ``near`` ones by serial.
 
+    :param within: seconds; messages that are due in that time are counted, too.
     :raises OSError: the timer log cannot be read.
     """
     serials = np.array(near, np.int64)
@@ -41,13 +44,13 @@ def count_waiting(log: TimerLog, from_ms: int, near: Sequence[int], now_ms: int)
         for units in log.undelivered(0, FOREVER_MS, FOREVER_MS)
         if len(part := units[(units["due"] >= from_ms) | np.isin(units["serial"], serials)])
     )
-    return _by_topic(waiting, now_ms, log)
+    return _by_topic(waiting, now_ms, log, within)
 
 
-def _by_topic(parts: Iterable[Units], now_ms: int, log: TimerLog) -> dict[str, WaitingOfTopic]:
+def _by_topic(parts: Iterable[Units], now_ms: int, log: TimerLog, within: Sequence[int]) -> dict[str, WaitingOfTopic]:
     counts: dict[int, WaitingOfTopic] = {}
     names: dict[int, str] = {}
-    edges = [now_ms + seconds * 1000 for seconds in DUE_WITHIN_SECONDS]
+    edges = [now_ms + seconds * 1000 for seconds in within]
     for units in parts:
         topics, places = np.unique(units["topic"], return_inverse=True)
         for place, topic in enumerate(topics.tolist()):
@@ -56,13 +59,11 @@ def _by_topic(parts: Iterable[Units], now_ms: int, log: TimerLog) -> dict[str, W
             waiting = counts.get(topic)
             if waiting is None:
                 names[topic] = _topic_of(log, mine)
-                waiting = counts[topic] = WaitingOfTopic(
-                    first_ms=int(due[0]), due_within=dict.fromkeys(DUE_WITHIN_SECONDS, 0)
-                )
+                waiting = counts[topic] = WaitingOfTopic(first_ms=int(due[0]), due_within=dict.fromkeys(within, 0))
             waiting.count += len(due)
             waiting.first_ms = min(waiting.first_ms, int(due[0]))
             waiting.last_ms = max(waiting.last_ms, int(due[-1]))
-            for seconds, reached in zip(DUE_WITHIN_SECONDS, due.searchsorted(edges, "right").tolist(), strict=True):
+            for seconds, reached in zip(within, due.searchsorted(edges, "right").tolist(), strict=True):
                 waiting.due_within[seconds] += reached
     return {names[topic]: waiting for topic, waiting in sorted(counts.items(), key=lambda item: names[item[0]])}
 

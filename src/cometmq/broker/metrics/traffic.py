@@ -1,0 +1,166 @@
+"""Messages in and out for metrics, counted once per topic and turn, and once per pull.
+
+The size of a normal message is looked at only above the first bound of the histogram: most messages cost nothing here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from enum import Enum
+from typing import Final
+
+from cometmq.limits import MAX_CONSUMER_OFFSETS
+from cometmq.message.names import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC
+from cometmq.metrics.family import Histogram
+
+SIZE_BOUNDS: Final = (1024, 4096, 524_288, 1_048_576, 2_097_152, 4_194_304)
+"""Bytes: upper bounds of ``rocketmq_message_size``."""
+SMALL_BYTES: Final = SIZE_BOUNDS[0]
+
+NORMAL: Final = "normal"
+FIFO: Final = "fifo"
+DELAY: Final = "delay"
+TRANSACTION: Final = "transaction"
+"""Types of messages (``TopicMessageType.getMetricsValue``)."""
+_TYPE_OF: Final[Mapping[str, str]] = {
+    SCHEDULE_TOPIC: DELAY,
+    TIMER_TOPIC: DELAY,
+    TRANS_HALF_TOPIC: TRANSACTION,
+    TRANS_OP_HALF_TOPIC: TRANSACTION,
+}
+
+
+class Event(Enum):
+    """What is counted by topic besides messages in."""
+
+    COMMIT = "commit"
+    ROLLBACK = "rollback"
+    TIMER_IN = "timer in"
+    """A message with any delay came."""
+    TIMER_OUT = "timer out"
+    """It was delivered."""
+
+
+FINISH_BOUNDS_S: Final = (5, 60, 600, 3_600, 43_200, 86_400)
+DELAY_BOUNDS_S: Final = (60, 600, 3_600, 43_200, 86_400, 259_200)
+
+
+class MessagesIn:
+    """The messages of one type that a topic got."""
+
+    __slots__ = ("bytes", "count", "sizes")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.bytes = 0
+        self.sizes: Final = Histogram(SIZE_BOUNDS)
+
+
+class Traffic:
+    """What brokers of RocketMQ 5 count, beside :class:`~cometmq.broker.metrics.stats.BrokerStats`."""
+
+    def __init__(self) -> None:
+        self._in: dict[tuple[str, str], MessagesIn] = {}
+        self._dead: dict[tuple[str, str], int] = {}
+        self._events: dict[tuple[Event, str], int] = {}
+        self.finishes: Final[dict[str, Histogram]] = {}
+        """By topic: seconds from a half message to its commit."""
+        self.delays: Final[dict[str, Histogram]] = {}
+        """By topic: seconds that messages with any delay asked for."""
+        self.pulled: Final[dict[tuple[str, str], dict[int, int]]] = {}
+        """By topic and group: queue id → the offset after the last message that was sent to the group."""
+        self._pulled_queues = 0
+
+    def stored(
+        self, topic: str, messages: int, size_bytes: int, large: Sequence[int], typed: Mapping[str, Sequence[int]]
+    ) -> None:
+        """Count the messages of one topic and turn.
+
+        :param large: sizes of the normal messages above :data:`SMALL_BYTES`.
+        :param typed: sizes of all messages of other types.
+        """
+        for kind, sizes in typed.items():
+            counted = self._of(topic, kind)
+            total = sum(sizes)
+            messages -= len(sizes)
+            size_bytes -= total
+            counted.count += len(sizes)
+            counted.bytes += total
+            for size in sizes:
+                counted.sizes.observe(size)
+        if messages:
+            counted = self._of(topic, _TYPE_OF.get(topic, NORMAL))
+            counted.count += messages
+            counted.bytes += size_bytes
+            total = sum(large)
+            for size in large:
+                counted.sizes.observe(size)
+            small = messages - len(large)
+            counted.sizes.counts[0] += small
+            counted.sizes.sum += size_bytes - total
+
+    def count(self, event: Event, topic: str) -> None:
+        """Count an event."""
+        self._events[event, topic] = self._events.get((event, topic), 0) + 1
+
+    def committed(self, topic: str, after_ms: int) -> None:
+        """Count a commit, so long after its half message."""
+        self.count(Event.COMMIT, topic)
+        self.finishes.setdefault(topic, Histogram(FINISH_BOUNDS_S)).observe(after_ms // 1000)
+
+    def delayed(self, topic: str, delay_ms: int) -> None:
+        """Count a message with any delay."""
+        self.count(Event.TIMER_IN, topic)
+        self.delays.setdefault(topic, Histogram(DELAY_BOUNDS_S)).observe(delay_ms // 1000)
+
+    def died(self, topic: str, group: str) -> None:
+        """Count a dead letter of a group.
+
+        :param topic: the topic that the group failed to consume it from.
+        """
+        self._dead[topic, group] = self._dead.get((topic, group), 0) + 1
+
+    def sent_to(self, topic: str, group: str, queue_id: int, next_offset: int) -> None:
+        """Note how far a group has got the messages of a queue."""
+        queues = self.pulled.get((topic, group))
+        if queues is None:
+            if self._pulled_queues >= MAX_CONSUMER_OFFSETS:
+                return
+            queues = self.pulled[topic, group] = {}
+        if queue_id not in queues:
+            if self._pulled_queues >= MAX_CONSUMER_OFFSETS:
+                return
+            self._pulled_queues += 1
+        queues[queue_id] = next_offset
+
+    def messages_in(self) -> list[tuple[tuple[str, str], MessagesIn]]:
+        """All that came, by topic and type."""
+        return list(self._in.items())
+
+    def events(self) -> list[tuple[tuple[Event, str], int]]:
+        """All events, by topic."""
+        return list(self._events.items())
+
+    def dead_letters(self) -> list[tuple[tuple[str, str], int]]:
+        """All dead letters, by topic and group."""
+        return list(self._dead.items())
+
+    def keep(self, topics: Set[str], groups: Set[str]) -> None:
+        """Forget topics and groups that are gone."""
+        for topic, kind in [key for key in self._in if key[0] not in topics]:
+            del self._in[topic, kind]
+        for event, topic in [key for key in self._events if key[1] not in topics]:
+            del self._events[event, topic]
+        for by_topic in (self.finishes, self.delays):
+            for topic in by_topic.keys() - topics:
+                del by_topic[topic]
+        for key in [key for key in self._dead if key[1] not in groups]:
+            del self._dead[key]
+        for key in [key for key in self.pulled if key[0] not in topics or key[1] not in groups]:
+            self._pulled_queues -= len(self.pulled.pop(key))
+
+    def _of(self, topic: str, kind: str) -> MessagesIn:
+        found = self._in.get((topic, kind))
+        if found is None:
+            found = self._in[topic, kind] = MessagesIn()
+        return found

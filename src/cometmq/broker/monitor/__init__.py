@@ -1,0 +1,1 @@
+"""Metrics of a broker for Prometheus (``BrokerMetricsManager``), and its port for monitoring."""

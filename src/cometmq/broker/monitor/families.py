@@ -1,0 +1,159 @@
+"""The families of a broker's metrics: those of Apache RocketMQ 5, by its names, labels and bounds, and our own.
+
+The names with ``rocketmq_`` are those that Apache's broker 5.5.0 writes; a test compares them with a recording.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cometmq.broker.metrics.traffic import DELAY_BOUNDS_S, FINISH_BOUNDS_S, SIZE_BOUNDS
+from cometmq.metrics import process
+from cometmq.metrics.exposition import LEFT_OUT
+from cometmq.metrics.family import Family, Kind
+from cometmq.remoting.rpc_latency import RPC_LATENCY, TURNS
+
+_STORAGE: Final = ("storage_type", "storage_medium")
+STORAGE: Final = ("local", "disk")
+"""The values of these labels."""
+_IN: Final = ("topic", "message_type", "is_system")
+_OUT: Final = ("topic", "consumer_group", "is_system")
+_LAG: Final = ("topic", "consumer_group", "is_retry", "is_system")
+
+BROKER_PERMISSION: Final = Family(
+    "rocketmq_broker_permission", Kind.GAUGE, "4: clients may read, 2: they may write, 6: both."
+)
+TOPIC_NUMBER: Final = Family("rocketmq_topic_number", Kind.GAUGE, "Topics.")
+GROUP_NUMBER: Final = Family("rocketmq_consumer_group_number", Kind.GAUGE, "Consumer groups.")
+PROCESSOR_WATERMARK: Final = Family(
+    "rocketmq_processor_watermark", Kind.GAUGE, "Requests that wait for an answer.", ("processor",)
+)
+
+MESSAGES_IN: Final = Family("rocketmq_messages_in_total", Kind.COUNTER, "Messages stored.", _IN)
+THROUGHPUT_IN: Final = Family("rocketmq_throughput_in_total", Kind.COUNTER, "Bytes of messages stored.", _IN)
+MESSAGE_SIZE: Final = Family("rocketmq_message_size", Kind.HISTOGRAM, "Bytes of a stored message.", _IN, SIZE_BOUNDS)
+MESSAGES_OUT: Final = Family("rocketmq_messages_out_total", Kind.COUNTER, "Messages sent to consumers.", _OUT)
+THROUGHPUT_OUT: Final = Family("rocketmq_throughput_out_total", Kind.COUNTER, "Bytes sent to consumers.", _OUT)
+TO_DLQ: Final = Family("rocketmq_send_to_dlq_messages_total", Kind.COUNTER, "Dead letters.", _OUT)
+
+PRODUCER_CONNECTIONS: Final = Family(
+    "rocketmq_producer_connections", Kind.GAUGE, "Connected producers.", ("language", "version", "protocol_type")
+)
+CONSUMER_CONNECTIONS: Final = Family(
+    "rocketmq_consumer_connections",
+    Kind.GAUGE,
+    "Connected consumers.",
+    ("consumer_group", "language", "version", "protocol_type", "consume_mode", "is_system"),
+)
+
+LAG_MESSAGES: Final = Family(
+    "rocketmq_consumer_lag_messages", Kind.GAUGE, "Messages that a group has not consumed.", _LAG
+)
+LAG_LATENCY: Final = Family(
+    "rocketmq_consumer_lag_latency_milliseconds", Kind.GAUGE, "Age of the oldest of them; 0 without any.", _LAG
+)
+INFLIGHT: Final = Family(
+    "rocketmq_consumer_inflight_messages", Kind.GAUGE, "Messages sent to a group and not consumed.", _LAG
+)
+READY: Final = Family("rocketmq_consumer_ready_messages", Kind.GAUGE, "Messages not sent to a group yet.", _LAG)
+QUEUEING_LATENCY: Final = Family(
+    "rocketmq_consumer_queueing_latency_milliseconds", Kind.GAUGE, "Age of the oldest of them; 0 without any.", _LAG
+)
+
+HALF_MESSAGES: Final = Family("rocketmq_half_messages", Kind.GAUGE, "Open transactions.", ("topic",))
+COMMITS: Final = Family("rocketmq_commit_messages_total", Kind.COUNTER, "Committed transactions.", ("topic",))
+ROLLBACKS: Final = Family("rocketmq_rollback_messages_total", Kind.COUNTER, "Rolled back transactions.", ("topic",))
+FINISH_LATENCY: Final = Family(
+    "rocketmq_finish_message_latency_milliseconds",
+    Kind.HISTOGRAM,
+    "Time from a half message to its commit, in seconds, as Apache writes it under this name.",
+    ("topic",),
+    FINISH_BOUNDS_S,
+)
+
+STORAGE_SIZE: Final = Family("rocketmq_storage_size_bytes", Kind.GAUGE, "Bytes of the commit log.", _STORAGE)
+FLUSH_BEHIND: Final = Family(
+    "rocketmq_storage_flush_behind_bytes", Kind.GAUGE, "Bytes of the log that are not flushed.", _STORAGE
+)
+DISPATCH_BEHIND: Final = Family(
+    "rocketmq_storage_dispatch_behind_bytes", Kind.GAUGE, "Bytes of the log that consumers cannot see yet.", _STORAGE
+)
+RESERVE_TIME: Final = Family(
+    "rocketmq_storage_message_reserve_time_milliseconds", Kind.GAUGE, "Age of the oldest message.", _STORAGE
+)
+
+TIMER_ENQUEUE: Final = Family(
+    "rocketmq_timer_enqueue_total", Kind.COUNTER, "Messages with any delay that came.", ("topic", *_STORAGE)
+)
+TIMER_DEQUEUE: Final = Family(
+    "rocketmq_timer_dequeue_total", Kind.COUNTER, "Messages with any delay that were delivered.", ("topic", *_STORAGE)
+)
+TIMER_ENQUEUE_LAG: Final = Family(
+    "rocketmq_timer_enqueue_lag", Kind.GAUGE, "Messages with any delay that the timer has not read yet.", _STORAGE
+)
+TIMER_ENQUEUE_LATENCY: Final = Family(
+    "rocketmq_timer_enqueue_latency_milliseconds", Kind.GAUGE, "Age of the oldest of them; 0 without any.", _STORAGE
+)
+TIMER_DEQUEUE_LAG: Final = Family(
+    "rocketmq_timer_dequeue_lag", Kind.GAUGE, "Messages with any delay that are due and not delivered.", _STORAGE
+)
+TIMER_DEQUEUE_LATENCY: Final = Family(
+    "rocketmq_timer_dequeue_latency_milliseconds", Kind.GAUGE, "Time since the first of them was due.", _STORAGE
+)
+DELAY_LATENCY: Final = Family(
+    "rocketmq_delay_message_latency_seconds",
+    Kind.HISTOGRAM,
+    "Delay that messages with any delay ask for.",
+    ("topic", *_STORAGE),
+    DELAY_BOUNDS_S,
+)
+TIMING_MESSAGES: Final = Family(
+    "rocketmq_timing_messages", Kind.GAUGE, "Messages with any delay that wait.", ("topic", *_STORAGE)
+)
+TIMER_SNAPSHOT: Final = Family(
+    "rocketmq_timer_message_snapshot",
+    Kind.GAUGE,
+    "Messages with any delay that are due within so many seconds.",
+    ("timer_bound_s", *_STORAGE),
+)
+
+QUEUE_LAG: Final = Family(
+    "cometmq_consumer_queue_lag_messages",
+    Kind.GAUGE,
+    "Messages of one queue that a group has not consumed (metricsPerQueue).",
+    ("topic", "consumer_group", "queue_id"),
+)
+HELD_PULLS: Final = Family("cometmq_held_pulls", Kind.GAUGE, "Pulls that wait for messages.")
+LOOP_DELAY: Final = Family(
+    "cometmq_event_loop_delay_seconds",
+    Kind.HISTOGRAM,
+    "Lateness of a timer of the event loop, looked at ten times a second.",
+    (),
+    (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1),
+)
+FLUSHES: Final = Family(
+    "cometmq_flush_seconds",
+    Kind.HISTOGRAM,
+    "Time of the flushes of the commit log (fdatasync).",
+    (),
+    (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1, 5),
+)
+REFUSED_MESSAGES: Final = Family(
+    "cometmq_messages_not_stored_total", Kind.COUNTER, "Messages that the store could not write."
+)
+DISK_RATIO: Final = Family("cometmq_disk_used_ratio", Kind.GAUGE, "Used part of the disk of the commit log, 0 to 1.")
+SLAVE_BEHIND: Final = Family(
+    "cometmq_slave_behind_bytes", Kind.GAUGE, "Bytes of the log that a slave has not confirmed.", ("slave",)
+)
+SLAVES: Final = Family("cometmq_slaves", Kind.GAUGE, "Connected slaves.")
+FAMILIES: Final = tuple(
+    sorted(
+        (
+            found
+            for found in (*globals().values(), *vars(process).values(), RPC_LATENCY, TURNS, LEFT_OUT)
+            if isinstance(found, Family)
+        ),
+        key=lambda found: found.name,
+    )
+)
+"""All of them, by name."""

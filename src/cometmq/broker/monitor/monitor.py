@@ -1,0 +1,158 @@
+"""A broker's metrics and their port (``BrokerMetricsManager``).
+
+Counting happens where things happen, a few additions a turn; an answer to a scrape is collected and written over many
+turns of the loop.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack
+from itertools import chain
+from typing import Final
+
+from cometmq.broker.context import BrokerContext
+from cometmq.broker.delay.timer_message import TimerMessageService
+from cometmq.broker.metrics.traffic import Traffic
+from cometmq.broker.monitor import families as f
+from cometmq.broker.monitor import samples
+from cometmq.broker.periodic import Alarm, Periodic
+from cometmq.broker.pull.pull_request_hold import PullRequestHoldService
+from cometmq.broker.replication.ha_service import HAService
+from cometmq.broker.transaction.open_transactions import OpenTransactions
+from cometmq.limits import TIMER_COUNT_SECONDS
+from cometmq.metrics.exposition import exposition, in_slices
+from cometmq.metrics.family import Histogram, Sample, Steps
+from cometmq.metrics.http import MonitorServer
+from cometmq.metrics.process import CONNECTIONS, UNSENT_BYTES, of_process
+from cometmq.remoting.rpc_latency import RpcLatency
+from cometmq.remoting.server import RemotingServer
+from cometmq.store.timer.waiting import WaitingOfTopic
+
+_log = logging.getLogger(__name__)
+
+_LOOP_LOOK_SECONDS: Final = 0.1
+
+
+class BrokerMonitor:
+    """Collects the metrics of a broker and serves them.
+
+    :param traffic: counts messages.
+    :param latency: counts requests; the servers call it.
+    :param servers: those whose connections count.
+    :param hold: the pulls that wait.
+    :param ha: the slaves.
+    :param transactions: of a master; ``None`` at a slave …
+    :param timer: … as this.
+    """
+
+    def __init__(
+        self,
+        broker: BrokerContext,
+        traffic: Traffic,
+        latency: RpcLatency,
+        servers: Sequence[RemotingServer],
+        hold: PullRequestHoldService,
+        ha: HAService,
+        transactions: OpenTransactions | None = None,
+        timer: TimerMessageService | None = None,
+    ) -> None:
+        self._broker = broker
+        self._traffic = traffic
+        self._latency = latency
+        self._servers = servers
+        self._hold = hold
+        self._ha = ha
+        self._transactions = transactions
+        self._timer = timer
+        self._waiting: dict[str, WaitingOfTopic] = {}
+        """Messages with any delay, by topic, when they were last counted."""
+        config = broker.config
+        self._common = {
+            **dict(config.metric_labels),
+            "cluster": config.broker_cluster_name,
+            "node_type": "broker",
+            "node_id": config.broker_name,
+        }
+        self._flushes = Histogram(f.FLUSHES.bounds)
+        self._loop_delays = Histogram(f.LOOP_DELAY.bounds)
+        self._look_at = 0.0
+        self._look = Alarm(self._looked, clock=broker.clock)
+        self._stops = AsyncExitStack()
+        self.not_ready = "the broker starts"
+        """The reason why clients are not served, empty when they are."""
+        self.server: Final = MonitorServer(self.pieces, lambda: self.not_ready, clock=broker.clock)
+
+    @property
+    def url(self) -> str:
+        """The address of the metrics; empty when they are not served."""
+        return self.server.url
+
+    async def start(self) -> None:
+        """Count, and listen; a port that is taken is an error in the log and no reason not to serve messages."""
+        config = self._broker.config
+        self._broker.store.time_flushes(self._flushes.observe)
+        self._wait_for_look()
+        self._stops.callback(self._look.close)
+        if self._timer is not None:
+            counting = Periodic(
+                "count delayed messages", TIMER_COUNT_SECONDS, self._count_waiting, clock=self._broker.clock
+            )
+            counting.start()
+            self._stops.push_async_callback(counting.stop)
+        host, port = config.metrics_prom_exporter_host or config.bind_address, config.metrics_prom_exporter_port
+        try:
+            await self.server.start(host, port)
+        except OSError as error:
+            _log.error("metrics are not served: %s; set metricsPromExporterPort to a free port", error)
+        else:
+            self._stops.push_async_callback(self.server.stop)
+
+    async def stop(self) -> None:
+        """Close the port."""
+        await self._stops.aclose()
+
+    # --- the delay of the loop ------------------------------------------------------------------
+    def _wait_for_look(self) -> None:
+        self._look_at = self._broker.clock.monotonic() + _LOOP_LOOK_SECONDS
+        self._look.after(_LOOP_LOOK_SECONDS)
+
+    def _looked(self) -> None:
+        self._loop_delays.observe(max(self._broker.clock.monotonic() - self._look_at, 0.0))
+        self._wait_for_look()
+
+    async def _count_waiting(self) -> None:
+        assert self._timer is not None
+        self._waiting = await self._timer.count_waiting(samples.SNAPSHOT_SECONDS)
+
+    # --- collecting -----------------------------------------------------------------------------
+    def pieces(self) -> Iterator[bytes]:
+        """The metrics of this moment as text, in pieces of about a millisecond's work."""
+        return exposition(self._steps(), self._common)
+
+    def _steps(self) -> Steps:
+        broker = self._broker
+        self._traffic.keep(broker.topics.table.keys(), broker.groups.table.keys())
+        return chain(
+            in_slices(samples.of_tables(broker)),
+            in_slices(samples.of_messages(broker, self._traffic)),
+            in_slices(samples.of_clients(broker)),
+            samples.of_groups(broker, self._traffic, per_queue=broker.config.metrics_per_queue),
+            in_slices(samples.of_store(broker)),
+            in_slices(self._latency.samples()),
+            in_slices(samples.of_replication(self._ha)),
+            in_slices(samples.of_transactions(self._transactions)),
+            in_slices(samples.of_timer(self._timer, self._waiting)),
+            in_slices(self._of_loop()),
+            in_slices(of_process(broker.stats.boot_ms)),
+        )
+
+    def _of_loop(self) -> Iterator[Sample]:
+        yield CONNECTIONS, (), sum(len(server.connections) for server in self._servers)
+        yield UNSENT_BYTES, (), sum(server.unsent.total_bytes for server in self._servers)
+        yield f.HELD_PULLS, (), len(self._hold)
+        yield f.PROCESSOR_WATERMARK, ("send",), self._broker.turn.waiters.waiting
+        yield f.PROCESSOR_WATERMARK, ("pull",), len(self._hold)
+        yield f.LOOP_DELAY, (), self._loop_delays
+        yield f.FLUSHES, (), self._flushes

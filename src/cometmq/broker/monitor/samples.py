@@ -1,0 +1,190 @@
+"""The samples of a broker's metrics, part by part, in lists of about a millisecond's work."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from cometmq.broker.context import BrokerContext
+from cometmq.broker.delay.timer_message import TimerMessageService
+from cometmq.broker.metrics.traffic import Event, Traffic
+from cometmq.broker.monitor import families as f
+from cometmq.broker.replication.ha_service import HAService
+from cometmq.broker.transaction.open_transactions import OpenTransactions
+from cometmq.message.names import (
+    RETRY_PREFIX,
+    SYSTEM_GROUP_PREFIX,
+    SYSTEM_GROUPS,
+    SYSTEM_TOPIC_PREFIX,
+    SYSTEM_TOPICS,
+    TRANS_HALF_TOPIC,
+)
+from cometmq.metrics.family import Family, Sample, Steps
+from cometmq.remoting.codes import version_name
+from cometmq.store.timer.waiting import WaitingOfTopic
+
+SNAPSHOT_SECONDS: Final = (5, 60, 300, 900, 3_600, 14_400, 28_800, 86_400)
+"""The labels of ``rocketmq_timer_message_snapshot``."""
+_PROTOCOL: Final = "remoting"
+_MODES: Final = {"CONSUME_PASSIVELY": "push", "CONSUME_ACTIVELY": "pull", "CONSUME_POP": "pop"}
+_EVENTS: Final = {
+    Event.COMMIT: (f.COMMITS, ()),
+    Event.ROLLBACK: (f.ROLLBACKS, ()),
+    Event.TIMER_IN: (f.TIMER_ENQUEUE, f.STORAGE),
+    Event.TIMER_OUT: (f.TIMER_DEQUEUE, f.STORAGE),
+}
+
+
+def text(value: bool) -> str:
+    """A boolean as the value of a label."""
+    return "true" if value else "false"
+
+
+def is_system_topic(topic: str) -> bool:
+    """Tell whether a topic is RocketMQ's own."""
+    return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
+
+
+def is_system_group(group: str) -> bool:
+    """Tell whether a group is RocketMQ's own."""
+    return group in SYSTEM_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX)
+
+
+def of_tables(broker: BrokerContext) -> Iterator[Sample]:
+    """The permission, and how many topics and groups there are."""
+    yield f.BROKER_PERMISSION, (), broker.config.broker_permission
+    yield f.TOPIC_NUMBER, (), len(broker.topics.table)
+    yield f.GROUP_NUMBER, (), len(broker.groups.table)
+
+
+def of_messages(broker: BrokerContext, traffic: Traffic) -> Iterator[Sample]:
+    """Messages in and out."""
+    for (topic, kind), counted in traffic.messages_in():
+        labels = (topic, kind, text(is_system_topic(topic)))
+        yield f.MESSAGES_IN, labels, counted.count
+        yield f.THROUGHPUT_IN, labels, counted.bytes
+        yield f.MESSAGE_SIZE, labels, counted.sizes
+    for topic, group, messages, size_bytes in broker.stats.taken():
+        labels = (topic, group, text(is_system_topic(topic) or is_system_group(group)))
+        yield f.MESSAGES_OUT, labels, messages
+        yield f.THROUGHPUT_OUT, labels, size_bytes
+    for (topic, group), count in traffic.dead_letters():
+        yield f.TO_DLQ, (topic, group, text(is_system_topic(topic))), count
+    for (event, topic), count in traffic.events():
+        family, more = _EVENTS[event]
+        yield family, (topic, *more), count
+    for topic, histogram in list(traffic.finishes.items()):
+        yield f.FINISH_LATENCY, (topic,), histogram
+    for topic, histogram in list(traffic.delays.items()):
+        yield f.DELAY_LATENCY, (topic, *f.STORAGE), histogram
+
+
+def of_clients(broker: BrokerContext) -> Iterator[Sample]:
+    """Connected producers and consumers, by language and version."""
+    clients = broker.clients
+    producers = Counter((channel.language, channel.version) for channel in clients.producers.channels())
+    for (language, version), count in producers.items():
+        yield f.PRODUCER_CONNECTIONS, (*_client(language, version), _PROTOCOL), count
+    for group in list(clients.consumers.groups.values()):
+        mode = _MODES.get(group.consume_type, "unknown")
+        members = Counter((channel.language, channel.version) for channel in group.channels.values())
+        for (language, version), count in members.items():
+            labels = (group.name, *_client(language, version), _PROTOCOL, mode, text(is_system_group(group.name)))
+            yield f.CONSUMER_CONNECTIONS, labels, count
+
+
+def _client(language: str, version: int) -> tuple[str, str]:
+    return language.lower()[:_MAX_LANGUAGE_CHARS], version_name(version).lower()
+
+
+_MAX_LANGUAGE_CHARS: Final = 16
+"""A client may write any text as its language."""
+
+
+def of_store(broker: BrokerContext) -> Iterator[Sample]:
+    """Size of the log, and how far flush and queues are behind it."""
+    store = broker.store
+    earliest_ms = store.earliest_store_time()
+    yield f.STORAGE_SIZE, f.STORAGE, store.max_physical_offset - store.min_physical_offset
+    yield f.FLUSH_BEHIND, f.STORAGE, max(store.max_physical_offset - store.flushed_position, 0)
+    yield f.DISPATCH_BEHIND, f.STORAGE, store.dispatch_behind_bytes
+    yield f.RESERVE_TIME, f.STORAGE, broker.clock.now_ms() - earliest_ms if earliest_ms >= 0 else 0
+    yield f.DISK_RATIO, (), store.disk_usage()
+    yield f.REFUSED_MESSAGES, (), broker.stats.put_failed
+
+
+def of_replication(ha: HAService) -> Iterator[Sample]:
+    """How far slaves are behind."""
+    slaves = [slave for slave in ha.slaves if slave.has_begun]
+    yield f.SLAVES, (), len(slaves)
+    for slave in slaves:
+        yield f.SLAVE_BEHIND, (slave.address,), slave.behind
+
+
+def of_transactions(transactions: OpenTransactions | None) -> Iterator[Sample]:
+    """Open transactions; their topics would have to be read from the log."""
+    if transactions is not None:
+        yield f.HALF_MESSAGES, (TRANS_HALF_TOPIC,), transactions.count
+
+
+def of_timer(timer: TimerMessageService | None, waiting: Mapping[str, WaitingOfTopic]) -> Iterator[Sample]:
+    """Messages with any delay.
+
+    :param waiting: by topic, as they were counted last.
+    """
+    if timer is None:
+        return
+    yield f.TIMER_ENQUEUE_LAG, f.STORAGE, timer.unread
+    yield f.TIMER_ENQUEUE_LATENCY, f.STORAGE, timer.unread_ms
+    yield f.TIMER_DEQUEUE_LAG, f.STORAGE, timer.overdue
+    yield f.TIMER_DEQUEUE_LATENCY, f.STORAGE, timer.behind_ms
+    for topic, counted in waiting.items():
+        yield f.TIMING_MESSAGES, (topic, *f.STORAGE), counted.count
+    for seconds in SNAPSHOT_SECONDS:
+        due = sum(counted.due_within[seconds] for counted in waiting.values())
+        yield f.TIMER_SNAPSHOT, (str(seconds), *f.STORAGE), due
+
+
+def of_groups(broker: BrokerContext, traffic: Traffic, *, per_queue: bool) -> Steps:
+    """How far each group is behind in each topic that it has offsets of."""
+    for key in list(broker.offsets.table):
+        topic, _, group = key.partition("@")
+        offsets = broker.offsets.of_queues(group, topic)
+        queues = broker.store.queues().get(topic)
+        if not offsets or not queues or is_system_group(group):
+            continue
+        pulled = traffic.pulled.get((topic, group), {})
+        lag = ready = 0
+        oldest = oldest_ready = 0
+        samples: list[Sample] = []
+        for queue_id, offset in offsets.items():
+            queue = queues.get(queue_id)
+            if queue is None:
+                continue
+            end = queue.max_offset()
+            offset = min(max(offset, queue.min_offset()), end)
+            sent = min(max(pulled.get(queue_id, offset), offset), end)
+            lag += end - offset
+            ready += end - sent
+            oldest = _older(oldest, broker, topic, queue_id, offset, end)
+            oldest_ready = _older(oldest_ready, broker, topic, queue_id, sent, end)
+            if per_queue:
+                samples.append((f.QUEUE_LAG, (topic, group, str(queue_id)), end - offset))
+        labels = (topic, group, text(topic.startswith(RETRY_PREFIX)), text(is_system_topic(topic)))
+        values: tuple[tuple[Family, int], ...] = (
+            (f.LAG_MESSAGES, lag),
+            (f.LAG_LATENCY, oldest),
+            (f.INFLIGHT, lag - ready),
+            (f.READY, ready),
+            (f.QUEUEING_LATENCY, oldest_ready),
+        )
+        yield [*samples, *((family, labels, value) for family, value in values)]
+
+
+def _older(age_ms: int, broker: BrokerContext, topic: str, queue_id: int, offset: int, end: int) -> int:
+    """The greater of an age and that of the message at an offset, in milliseconds."""
+    if offset >= end:
+        return age_ms
+    stored_ms = broker.store.store_time(topic, queue_id, offset)
+    return age_ms if stored_ms < 0 else max(age_ms, broker.clock.now_ms() - stored_ms)

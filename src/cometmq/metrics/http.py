@@ -1,0 +1,178 @@
+"""The port for monitoring: ``/metrics``, ``/healthz`` and ``/readyz`` by HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from http import HTTPStatus
+from typing import Final
+
+import h11
+
+from cometmq.clock import SYSTEM_CLOCK, Clock, wait_for
+from cometmq.limits import MAX_MONITOR_CONNECTIONS, MAX_MONITOR_HEAD_BYTES, MONITOR_SECONDS
+from cometmq.loop import TaskSet
+from cometmq.message.hosts import format_address
+from cometmq.metrics.exposition import CONTENT_TYPE
+
+_TEXT: Final = "text/plain; charset=utf-8"
+_READ_BYTES: Final = 16 * 1024
+_INDEX: Final = b"/metrics  for Prometheus\n/healthz  the process answers\n/readyz   it serves clients\n"
+
+
+class MonitorServer:
+    """Answers GET and HEAD; anything else is refused.
+
+    :param metrics: writes the metrics of this moment, in pieces; between two of them others are answered.
+    :param not_ready: the reason why clients are not served now, empty if they are.
+    """
+
+    def __init__(
+        self, metrics: Callable[[], Iterator[bytes]], not_ready: Callable[[], str], *, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
+        self._metrics = metrics
+        self._not_ready = not_ready
+        self._clock = clock
+        self._server: asyncio.Server | None = None
+        self._open: set[asyncio.StreamWriter] = set()
+        self._running = TaskSet()
+        self._one_scrape = asyncio.Lock()
+        """Scrapes follow one another: many at once would take all of the loop's time."""
+
+    @property
+    def port(self) -> int:
+        """The port of the server."""
+        assert self._server is not None
+        return int(self._server.sockets[0].getsockname()[1])
+
+    @property
+    def url(self) -> str:
+        """The address of the metrics; empty when nothing listens."""
+        if self._server is None:
+            return ""
+        host, port = self._server.sockets[0].getsockname()[:2]
+        return f"http://{format_address({'0.0.0.0': '127.0.0.1', '::': '::1'}.get(host, host), port)}/metrics"
+
+    async def start(self, host: str, port: int) -> None:
+        """Listen; port 0 takes a free one, an empty host is every address.
+
+        :raises OSError: the port is taken or not allowed.
+        """
+        self._server = await asyncio.start_server(self._accept, host or None, port, limit=MAX_MONITOR_HEAD_BYTES)
+
+    async def stop(self) -> None:
+        """Stop listening and close all connections."""
+        if self._server is None:
+            return
+        self._server.close()
+        for writer in list(self._open):
+            writer.transport.abort()
+        await self._running.stop()
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._open) >= MAX_MONITOR_CONNECTIONS:
+            writer.transport.abort()
+            return
+        self._open.add(writer)
+        self._running.start(self._serve(reader, writer), "answer a monitor")
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_MONITOR_HEAD_BYTES)
+        try:
+            while connection.states[h11.SERVER] is h11.IDLE:
+                request = await self._request(connection, reader)
+                if request is None:
+                    break
+                await self._answer(connection, writer, request)
+                if connection.our_state is h11.DONE and connection.their_state is h11.DONE:
+                    connection.start_next_cycle()
+                else:
+                    break
+        except h11.RemoteProtocolError as error:
+            await self._refuse(connection, writer, str(error), error.error_status_hint)
+        except (OSError, TimeoutError):
+            pass  # the monitor is gone, or too slow
+        finally:
+            self._open.discard(writer)
+            writer.close()
+
+    async def _request(self, connection: h11.Connection, reader: asyncio.StreamReader) -> h11.Request | None:
+        """Read a request whole; ``None`` when the monitor has closed its side.
+
+        :raises TimeoutError: it does not come in time.
+        """
+        deadline = self._clock.monotonic() + MONITOR_SECONDS
+        request: h11.Request | None = None
+        while True:
+            event = connection.next_event()
+            if event is h11.NEED_DATA:
+                left = deadline - self._clock.monotonic()
+                connection.receive_data(await wait_for(self._clock, left, reader.read(_READ_BYTES)))
+            elif isinstance(event, h11.Request):
+                request = event
+            elif isinstance(event, h11.Data):
+                raise h11.RemoteProtocolError("a request for monitoring has no body", error_status_hint=413)
+            elif isinstance(event, h11.EndOfMessage):
+                return request
+            else:  # closed
+                return None
+
+    async def _answer(self, connection: h11.Connection, writer: asyncio.StreamWriter, request: h11.Request) -> None:
+        path = request.target.partition(b"?")[0]
+        if request.method not in (b"GET", b"HEAD"):
+            await self._text(connection, writer, HTTPStatus.METHOD_NOT_ALLOWED, b"use GET\n", (("Allow", "GET, HEAD"),))
+        elif path == b"/metrics":
+            await self._scrape(connection, writer, with_body=request.method == b"GET")
+        elif path == b"/healthz":
+            await self._text(connection, writer, HTTPStatus.OK, b"ok\n")
+        elif path == b"/readyz":
+            reason = self._not_ready()
+            status = HTTPStatus.SERVICE_UNAVAILABLE if reason else HTTPStatus.OK
+            await self._text(connection, writer, status, f"{reason or 'ready'}\n".encode())
+        elif path == b"/":
+            await self._text(connection, writer, HTTPStatus.OK, _INDEX)
+        else:
+            await self._text(connection, writer, HTTPStatus.NOT_FOUND, b"there is /metrics, /healthz and /readyz\n")
+
+    async def _scrape(self, connection: h11.Connection, writer: asyncio.StreamWriter, *, with_body: bool) -> None:
+        head = h11.Response(status_code=200, headers=[("Content-Type", CONTENT_TYPE)], reason=b"OK")
+        writer.write(connection.send(head) or b"")
+        if with_body:
+            async with self._one_scrape:
+                await wait_for(self._clock, MONITOR_SECONDS, self._write_metrics(connection, writer))
+        await self._finish(connection, writer)
+
+    async def _write_metrics(self, connection: h11.Connection, writer: asyncio.StreamWriter) -> None:
+        for piece in self._metrics():
+            if piece:
+                writer.write(connection.send(h11.Data(data=piece)) or b"")
+                await writer.drain()
+            await asyncio.sleep(0)
+
+    async def _text(
+        self,
+        connection: h11.Connection,
+        writer: asyncio.StreamWriter,
+        status: int,
+        body: bytes,
+        more: tuple[tuple[str, str], ...] = (),
+    ) -> None:
+        headers = [("Content-Type", _TEXT), ("Content-Length", str(len(body))), *more]
+        writer.write(
+            connection.send(
+                h11.Response(status_code=status, headers=headers, reason=HTTPStatus(status).phrase.encode())
+            )
+            or b""
+        )
+        writer.write(connection.send(h11.Data(data=body)) or b"")
+        await self._finish(connection, writer)
+
+    async def _finish(self, connection: h11.Connection, writer: asyncio.StreamWriter) -> None:
+        writer.write(connection.send(h11.EndOfMessage()) or b"")
+        await wait_for(self._clock, MONITOR_SECONDS, writer.drain())
+
+    async def _refuse(self, connection: h11.Connection, writer: asyncio.StreamWriter, why: str, status: int) -> None:
+        if connection.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            with suppress(OSError, TimeoutError):
+                await self._text(connection, writer, status, f"{why}\n".encode(), (("Connection", "close"),))

@@ -1,0 +1,76 @@
+"""Metrics of a nameserver, and its port for monitoring; Apache's nameserver has none."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from itertools import chain
+from typing import Final
+
+from cometmq.clock import Clock
+from cometmq.metrics.exposition import exposition, in_slices
+from cometmq.metrics.family import Family, Kind, Sample
+from cometmq.metrics.http import MonitorServer
+from cometmq.metrics.process import CONNECTIONS, UNSENT_BYTES, of_process
+from cometmq.namesrv.config import NamesrvConfig
+from cometmq.namesrv.routes import RouteTable
+from cometmq.remoting.rpc_latency import RpcLatency
+from cometmq.remoting.server import RemotingServer
+
+_log = logging.getLogger(__name__)
+
+BROKERS: Final = Family("cometmq_registered_brokers", Kind.GAUGE, "Registered brokers.", ("broker_cluster",))
+ROUTED_TOPICS: Final = Family("cometmq_routed_topics", Kind.GAUGE, "Topics that clients get a route of.")
+
+
+class NamesrvMonitor:
+    """Collects the metrics of a nameserver and serves them.
+
+    :param server: its requests and connections are counted.
+    """
+
+    def __init__(self, config: NamesrvConfig, routes: RouteTable, server: RemotingServer, *, clock: Clock) -> None:
+        self._config = config
+        self._routes = routes
+        self._server = server
+        self._boot_ms = clock.now_ms()
+        self._latency = server.latency = RpcLatency(clock)
+        self._port = MonitorServer(self._pieces, lambda: "", clock=clock)
+
+    async def start(self, node_id: str) -> None:
+        """Listen; a port that is taken is an error in the log and no reason not to serve routes.
+
+        :param node_id: the address of the nameserver.
+        """
+        config = self._config
+        self._common = {**config.metric_labels, "node_type": "nameserver", "node_id": node_id}
+        try:
+            await self._port.start(
+                config.metrics_prom_exporter_host or config.bind_address, config.metrics_prom_exporter_port
+            )
+        except OSError as error:
+            _log.error("metrics are not served: %s; set metricsPromExporterPort to a free port", error)
+
+    @property
+    def url(self) -> str:
+        """The address of the metrics; empty when they are not served."""
+        return self._port.url
+
+    async def stop(self) -> None:
+        """Close the port."""
+        await self._port.stop()
+
+    def _pieces(self) -> Iterator[bytes]:
+        return exposition(
+            chain(
+                in_slices(self._of_routes()), in_slices(self._latency.samples()), in_slices(of_process(self._boot_ms))
+            ),
+            self._common,
+        )
+
+    def _of_routes(self) -> Iterator[Sample]:
+        for cluster, count in self._routes.broker_counts().items():
+            yield BROKERS, (cluster,), count
+        yield ROUTED_TOPICS, (), self._routes.topic_count
+        yield CONNECTIONS, (), len(self._server.connections)
+        yield UNSENT_BYTES, (), self._server.unsent.total_bytes

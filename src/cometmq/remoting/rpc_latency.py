@@ -1,0 +1,105 @@
+"""Latency of requests by request code and answer (``rocketmq_rpc_latency``), counted once per turn of the loop.
+
+Answers leave at the end of a turn, so requests that are answered in the turn of their arrival took as long as it. Only
+for an answer that waited, for a message, a flush or a slave, the clock is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from cometmq.clock import Clock
+from cometmq.limits import MAX_RPC_SERIES
+from cometmq.metrics.family import Family, Histogram, Kind, Sample
+from cometmq.remoting.codes import RequestCode, ResponseCode
+
+RPC_LATENCY: Final = Family(
+    "rocketmq_rpc_latency_milliseconds",
+    Kind.HISTOGRAM,
+    "Time from the arrival of a request to its answer.",
+    ("protocol_type", "request_code", "response_code", "is_long_polling", "result"),
+    (1, 3, 5, 7, 10, 100, 1000, 2000, 3000),
+)
+TURNS: Final = Family(
+    "cometmq_turn_seconds",
+    Kind.HISTOGRAM,
+    "Length of the turns of the event loop in which requests were handled.",
+    (),
+    (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1),
+)
+_OTHER: Final = -1
+"""For codes that are not RocketMQ's: clients choose the answers to relayed requests."""
+_SUCCESSES: Final = frozenset(
+    {
+        ResponseCode.SUCCESS,
+        ResponseCode.PULL_NOT_FOUND,
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        ResponseCode.PULL_OFFSET_MOVED,
+        ResponseCode.QUERY_NOT_FOUND,
+    }
+)
+
+
+class RpcLatency:
+    """The latencies of one server."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._turn: dict[tuple[int, int], int] = {}
+        self._seen: dict[tuple[int, int, bool], Histogram] = {}
+        self._turns: Final = Histogram(TURNS.bounds)
+        self.began = clock.monotonic()
+        """Monotonic seconds at which the current turn, or the last one, began."""
+
+    def begin_turn(self) -> None:
+        """Note the time."""
+        self.began = self._clock.monotonic()
+
+    def answered(
+        self, request_code: int, response_code: int, arrived: float, times: int = 1, *, polling: bool = False
+    ) -> None:
+        """Count answers.
+
+        :param arrived: ``began`` of the turn in which the requests arrived.
+        """
+        if arrived == self.began and not polling:
+            key = (request_code, response_code)
+            self._turn[key] = self._turn.get(key, 0) + times
+        else:
+            waited_ms = (self._clock.monotonic() - arrived) * 1000
+            self._histogram(request_code, response_code, polling).observe(waited_ms, times)
+
+    def end_turn(self) -> None:
+        """Count the turn and its answers."""
+        seconds = self._clock.monotonic() - self.began
+        self._turns.observe(seconds)
+        if self._turn:
+            turn, self._turn = self._turn, {}
+            for (request_code, response_code), times in turn.items():
+                self._histogram(request_code, response_code, False).observe(seconds * 1000, times)
+
+    def _histogram(self, request_code: int, response_code: int, polling: bool) -> Histogram:
+        key = (request_code, response_code, polling)
+        found = self._seen.get(key)
+        if found is None:
+            if len(self._seen) >= MAX_RPC_SERIES:
+                key = (_OTHER, _OTHER, polling)
+            found = self._seen.setdefault(key, Histogram(RPC_LATENCY.bounds))
+        return found
+
+    def samples(self) -> Iterator[Sample]:
+        """All that was counted."""
+        yield TURNS, (), self._turns
+        for (request_code, response_code, polling), found in self._seen.items():
+            result = "success" if response_code in _SUCCESSES else "process_request_failed"
+            names = (_name(RequestCode, request_code), _name(ResponseCode, response_code))
+            yield RPC_LATENCY, ("remoting", *names, str(polling).lower(), result), found
+
+
+def _name(codes: type[RequestCode] | type[ResponseCode], code: int) -> str:
+    """The name of a code in Apache's form: lower case."""
+    try:
+        return codes(code).name.lower()
+    except ValueError:
+        return "unknown"
