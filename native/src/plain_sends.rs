@@ -232,8 +232,8 @@ impl PlainSends {
                     queues,
                     messages: 0,
                     size_bytes: 0,
-                fifo: Vec::new(),
-                large: Vec::new(),
+                    fifo: Vec::new(),
+                    large: Vec::new(),
                 };
                 let at = insert(&mut self.topics, &mut self.free_topics, found);
                 self.names.insert(topic.into(), at);

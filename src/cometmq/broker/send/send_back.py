@@ -65,7 +65,9 @@ class SendBackProcessor:
         failed_topic = record.properties.get(RETRY_TOPIC, record.topic)
         message = self._message(record, topic, header, request.version)
         answer = OneAnswer(connection, request)
-        self._turn.put_inner(message, partial(self._stored, answer, request, failed_topic, message.topic), late=answer.late)
+        self._turn.put_inner(
+            message, partial(self._stored, answer, request, failed_topic, message.topic), late=answer.late
+        )
         return None
 
     def _stored(
