@@ -87,8 +87,8 @@ from cometmq.limits import (
 )
 from cometmq.log_level import LogLevel
 from cometmq.message.hosts import encode_host, format_address, own_ip
-from cometmq.quantity import quantity
 from cometmq.metrics.options import PROM
+from cometmq.quantity import quantity
 from cometmq.remoting.client import RemotingClient
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.processors import ProcessorTable
@@ -215,7 +215,7 @@ class Broker:
             self._start_services()
             if self.monitor is not None:
                 await self.monitor.start()
-                self._stops.push_async_callback(self.monitor.stop)
+                self._stops.add("metrics", self.monitor.stop)
             await self._register()
             if self.monitor is not None:
                 self.monitor.not_ready = ""

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from cometmq.cli.output import say
 from cometmq.cli.servers.logs import log_options
 from cometmq.cli.servers.memory import settle_memory
 from cometmq.cli.servers.process import (
@@ -21,7 +22,6 @@ from cometmq.cli.servers.process import (
     data_option,
     parse_overrides,
     run_server,
-    say,
     set_option,
     stopped_at_the_end,
     tell_data,
