@@ -16,7 +16,7 @@ mod records;
 use pyo3::prelude::*;
 
 /// The version of the interface between the core and the package; another one is not loaded.
-const INTERFACE: u32 = 8;
+const INTERFACE: u32 = 9;
 
 #[pymodule]
 fn cometmq_core(module: &Bound<'_, PyModule>) -> PyResult<()> {
