@@ -26,6 +26,8 @@ from cometmq.client.errors import (
     RemotingConnectError,
     RouteNotFoundError,
 )
+from cometmq.client.route import RouteTable, TopicRoute
+from cometmq.client.send.sender import Delivery, Sender
 from cometmq.message.sysflag import CompressionType
 from cometmq.remoting.command import RemotingCommand
 
@@ -103,6 +105,32 @@ async def test_many_messages_in_flight_are_all_stored_once(server: Deployment, t
     assert sorted(int(message.body) for message in messages) == list(range(2000))
     by_id = {message.msg_id: int(message.body) for message in messages}
     assert [by_id[result.msg_id] for result in results] == list(range(2000))
+
+
+async def test_the_time_of_many_messages_begins_when_their_route_is_known(
+    server: Deployment, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known_at: list[float] = []
+    ask = RouteTable.get_for_send
+
+    async def asked(routes: RouteTable, topic: str, queue_nums: int) -> TopicRoute:
+        route = await ask(routes, topic, queue_nums)
+        known_at.append(routes._clock.monotonic())
+        return route
+
+    monkeypatch.setattr(RouteTable, "get_for_send", asked)
+    begun: list[float] = []
+    start = Sender.start
+
+    def started(sender: Sender, delivery: Delivery) -> None:
+        begun.append(delivery.begun_at)
+        start(sender, delivery)
+
+    monkeypatch.setattr(Sender, "start", started)
+    async with Producer("p", server.address) as producer:
+        await producer.send_many([Message(topic, b"%d" % number) for number in range(50)])
+    assert (len(known_at), len(begun)) == (1, 50)
+    assert known_at[0] <= min(begun)
 
 
 async def test_a_batch_stands_in_one_queue_in_order(server: Deployment, topic: str) -> None:

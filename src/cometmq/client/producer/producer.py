@@ -258,11 +258,17 @@ class Producer(GroupClient):
         todo = messages if isinstance(messages, Sequence) else list(messages)
         limit = max_in_flight or self.config.max_in_flight
         outcomes = Many(None, len(todo))
+        looked_up: set[str] = set()
         try:
             for index, message in enumerate(todo):
                 if outcomes.in_flight >= limit:
                     await outcomes.until(limit // 2)
                 message = with_body(message, self._serializer)
+                if message.topic not in looked_up:
+                    self._demand_running()
+                    self._encoder.check(message)
+                    looked_up.add(message.topic)
+                    await self._sender.look_up(message.topic)
                 large = len(message.body) >= PACK_IN_THREAD_BYTES
                 delivery = await self._prepare_large(message) if large else self._prepare(message)
                 delivery.retries = self.config.retry_times_when_send_async_failed

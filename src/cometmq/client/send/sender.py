@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final
 
 from cometmq.client.errors import (
@@ -220,6 +221,17 @@ class Sender:
         self._attempt_s = config.send_msg_max_timeout_per_request_s
         self.in_flight = 0
         self._idle: asyncio.Future[None] | None = None
+
+    async def look_up(self, topic: str) -> None:
+        """Ask once for the route of a topic that is not known yet; a failure is left to the topic's deliveries.
+
+        Many messages that begin before the route is known would each wait for it in a task of its own, while the time
+        of all of them runs.
+        """
+        if self._routes.known(topic) is None:
+            with suppress(CometMQError, TimeoutError):
+                asking = self._routes.get_for_send(topic, self.config.default_topic_queue_nums)
+                await wait_for(self.clock, self.config.send_timeout_s, asking)
 
     def start(self, delivery: Delivery) -> None:
         """Begin a delivery; ``done`` is called also for one that fails at once."""
