@@ -25,4 +25,6 @@ class CometMQError(Exception):
 
     def __str__(self) -> str:
         """Return message and next step."""
-        return self.message if self.next_step is None else f"{self.message} ({self.next_step})"
+        if self.next_step is None or self.next_step in self.message:  # a server may have told it already
+            return self.message
+        return f"{self.message} ({self.next_step})"

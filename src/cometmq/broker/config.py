@@ -52,7 +52,9 @@ class BrokerConfig(SecurityOptions, MetricsOptions, StoreConfig):
         choices=(ASYNC_MASTER, SYNC_MASTER, SLAVE),
     )
     broker_ip1: str = option(
-        "", "Address that clients reach this broker at; it is inside message ids. Empty: found out.", key="brokerIP1"
+        "",
+        "Address or name that clients reach this broker at; the address is inside message ids. Empty: found out.",
+        key="brokerIP1",
     )
     broker_ip2: str = option("", "Address that slaves reach this broker at. Empty: brokerIP1.", key="brokerIP2")
     bind_address: str = option("0.0.0.0", "Address to listen on; empty: every one, IPv4 and IPv6.")

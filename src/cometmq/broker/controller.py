@@ -7,6 +7,7 @@ tables, close the store.
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import logging
 import platform
@@ -76,6 +77,7 @@ from cometmq.broker.turn.targets import SendTargets
 from cometmq.broker.turn.waiters import SendWaiters
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.core import CORE, PATH
+from cometmq.errors import reason_of
 from cometmq.limits import (
     CLIENT_SCAN_SECONDS,
     FILTER_SAVE_SECONDS,
@@ -86,8 +88,9 @@ from cometmq.limits import (
     TABLE_RETRY_SECONDS,
 )
 from cometmq.log_level import LogLevel
-from cometmq.message.hosts import encode_host, format_address, own_ip
+from cometmq.message.hosts import encode_host, format_address, ip_of, own_ip
 from cometmq.metrics.options import PROM
+from cometmq.options import ConfigError
 from cometmq.quantity import quantity
 from cometmq.remoting.client import RemotingClient
 from cometmq.remoting.codes import RequestCode
@@ -151,6 +154,7 @@ class Broker:
         )
         self.clock = clock
         self._disk = disk
+        self._ip = ip
         root = Path(config.store_path_root_dir)
         tables = root / "config"
         self.topics = TopicConfigManager(self.live, tables / "topics.json", clock=clock)
@@ -197,6 +201,7 @@ class Broker:
     async def start(self) -> None:
         """Open the store, listen, register; when it returns the broker serves.
 
+        :raises ConfigError: ``brokerIP1`` is a name without an address.
         :raises StoreError: the store cannot be opened.
         :raises OSError: the port is taken or not allowed.
         """
@@ -208,6 +213,7 @@ class Broker:
         )
         began = self.clock.monotonic()
         try:
+            self._ip = await asyncio.to_thread(_ip_of, config.broker_ip1)
             self._open_store()
             await self._bind()
             self._build()
@@ -368,7 +374,7 @@ class Broker:
 
     def _build_context(self) -> BrokerContext:
         config, store, clock = self.config, self.store, self.clock
-        host = encode_host(config.broker_ip1, self.server.port)
+        host = encode_host(self._ip, self.server.port)
         answers = SendAnswers(host, region=config.region_id, trace_on=config.trace_on)
         answers.latency = self._latency
         targets = SendTargets(self.live, self.topics, self.groups, store)
@@ -540,6 +546,16 @@ class Broker:
 
 def _warn_of_no_nameserver() -> None:
     _log.warning("no nameserver is named (namesrvAddr): clients do not find this broker")
+
+
+def _ip_of(host: str) -> str:
+    """The address that records and message ids have for this broker, whose clients know it by a name."""
+    try:
+        return ip_of(host)
+    except OSError as error:
+        raise ConfigError(
+            f"brokerIP1={host} has no address: {reason_of(error)}", next_step="give an address, or a name that resolves"
+        ) from None
 
 
 def _plain(ip: str) -> str:

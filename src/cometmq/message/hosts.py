@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import socket
 import struct
+from contextlib import suppress
 from typing import Final
 
 IPV4_HOST_BYTES: Final = 8
@@ -26,6 +27,18 @@ def own_ip() -> str:
         except OSError:
             continue
     return "127.0.0.1"
+
+
+def ip_of(host: str) -> str:
+    """Return the address of a host, IPv4 if it has one; blocks while a name is looked up.
+
+    :raises OSError: the name has no address.
+    """
+    with suppress(ValueError):
+        encode_host(host, 0)
+        return host
+    found = {family: str(address[0]) for family, _, _, _, address in socket.getaddrinfo(host, None)}
+    return found.get(socket.AF_INET) or found[socket.AF_INET6]
 
 
 def encode_host(ip: str, port: int) -> bytes:

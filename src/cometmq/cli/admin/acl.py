@@ -22,7 +22,7 @@ from cometmq.auth.policies import (
     read_policies,
 )
 from cometmq.cli.admin.changes import yes_option
-from cometmq.cli.admin.user import server_option
+from cometmq.cli.admin.user import change, server_option
 from cometmq.cli.connection import administer, confirm_deletion, namesrv_option
 from cometmq.cli.output import Column, output_option, show, show_one, tell
 from cometmq.client.admin import Admin
@@ -85,7 +85,7 @@ def create(
     async def work(admin: Admin) -> None:
         await admin.put_policies(user, policies, address=server)
 
-    administer(namesrv, work)
+    change(namesrv, work)
     tell(f"{decision} {', '.join(actions)} on {', '.join(resources)} for {user}.")
 
 
@@ -134,7 +134,7 @@ def delete(user: str, resource: str | None, is_default: bool, yes: bool, server:
     async def work(admin: Admin) -> None:
         await admin.delete_policies(user, resource, "Default" if is_default else "Custom", address=server)
 
-    administer(namesrv, work)
+    change(namesrv, work)
     tell(f"{resource or 'All policies'} of {user}: deleted.")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,18 +11,33 @@ import click
 from cometmq.auth.user_admin import UserInfo
 from cometmq.cli.admin.changes import yes_option
 from cometmq.cli.connection import administer, confirm_deletion, namesrv_option
+from cometmq.cli.failures import PartlyDoneError
 from cometmq.cli.output import Column, output_option, show, show_one, tell
 from cometmq.client.admin import Admin
+from cometmq.client.admin.accounts import PartlyChangedError
 from cometmq.errors import CometMQError, reason_of
 
 _COLUMNS: Final = (Column("name", "User"), Column("type", "Type"), Column("status", "Status"))
 
 server_option = click.option(
-    "--server", metavar="HOST:PORT", help="One server, also a nameserver; else every broker has the change."
+    "--server",
+    metavar="HOST:PORT",
+    help="One broker or nameserver. Without it changes go to all that have users, questions to one broker.",
 )
 password_option = click.option(
     "--password-file", type=click.Path(path_type=Path), help="File with the password; else it is asked for."
 )
+
+
+def change(namesrv: str, work: Callable[[Admin], Awaitable[None]]) -> None:
+    """Change users or policies.
+
+    :raises PartlyDoneError: not all servers have the change.
+    """
+    try:
+        administer(namesrv, work)
+    except PartlyChangedError as error:
+        raise PartlyDoneError(error.message, next_step=error.next_step) from error
 
 
 @click.group("user")
@@ -45,7 +61,7 @@ def create(name: str, is_super: bool, password_file: Path | None, server: str | 
     async def work(admin: Admin) -> None:
         await admin.create_user(user, address=server)
 
-    administer(namesrv, work)
+    change(namesrv, work)
     tell(f"User {name} is created.")
 
 
@@ -75,7 +91,7 @@ def update(
     async def work(admin: Admin) -> None:
         await admin.update_user(user, address=server)
 
-    administer(namesrv, work)
+    change(namesrv, work)
     tell(f"User {name} is changed.")
 
 
@@ -120,7 +136,7 @@ def delete(name: str, yes: bool, server: str | None, namesrv: str) -> None:
     async def work(admin: Admin) -> None:
         await admin.delete_user(name, address=server)
 
-    administer(namesrv, work)
+    change(namesrv, work)
     tell(f"User {name} is deleted.")
 
 

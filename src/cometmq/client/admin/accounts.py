@@ -10,7 +10,8 @@ import msgspec
 from cometmq.auth.policies import AclInfo, PolicyInfo
 from cometmq.auth.user_admin import UserInfo
 from cometmq.client.admin.topics import TopicAdmin
-from cometmq.client.errors import ClientError
+from cometmq.client.errors import BrokerError, ClientError, RemotingError
+from cometmq.errors import CometMQError
 from cometmq.remoting.admin_headers import (
     CreateAclRequestHeader,
     CreateUserRequestHeader,
@@ -23,33 +24,38 @@ from cometmq.remoting.admin_headers import (
     UpdateUserRequestHeader,
 )
 from cometmq.remoting.bodies import BodyError
-from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.headers import Header
 
 T = TypeVar("T")
 
 
+class PartlyChangedError(ClientError):
+    """A change of users or policies is done at some servers, and not at others."""
+
+
 class AccountAdmin(TopicAdmin):
-    """Users and policies. Every server has its own, so changes go to each broker, or to the server at ``address``."""
+    """Users and policies. Every server has its own: changes go to each broker and nameserver that has users.
+
+    With ``address`` they go to that server alone.
+
+    :raises PartlyChangedError: some have the change, and others do not; it names these.
+    """
 
     async def create_user(self, user: UserInfo, *, address: str | None = None) -> None:
         """Make a user."""
-        header = CreateUserRequestHeader(user.username or "")
-        for server in await self._servers(address):
-            body = msgspec.json.encode(user)
-            await self._call(server, RequestCode.AUTH_CREATE_USER, header, body, doing="creating the user")
+        header, body = CreateUserRequestHeader(user.username or ""), msgspec.json.encode(user)
+        await self._change(address, RequestCode.AUTH_CREATE_USER, header, body, doing="creating the user")
 
     async def update_user(self, user: UserInfo, *, address: str | None = None) -> None:
         """Change what is given of a user: the password, type or status."""
-        header = UpdateUserRequestHeader(user.username or "")
-        for server in await self._servers(address):
-            body = msgspec.json.encode(user)
-            await self._call(server, RequestCode.AUTH_UPDATE_USER, header, body, doing="changing the user")
+        header, body = UpdateUserRequestHeader(user.username or ""), msgspec.json.encode(user)
+        await self._change(address, RequestCode.AUTH_UPDATE_USER, header, body, doing="changing the user")
 
     async def delete_user(self, name: str, *, address: str | None = None) -> None:
         """Delete a user with their policies."""
-        for server in await self._servers(address):
-            header = DeleteUserRequestHeader(name)
-            await self._call(server, RequestCode.AUTH_DELETE_USER, header, doing="deleting the user")
+        header = DeleteUserRequestHeader(name)
+        await self._change(address, RequestCode.AUTH_DELETE_USER, header, doing="deleting the user")
 
     async def users(self, wanted: str = "", *, address: str | None = None) -> list[UserInfo]:
         """The users of one server whose names contain a text."""
@@ -75,17 +81,15 @@ class AccountAdmin(TopicAdmin):
     async def put_policies(self, name: str, policies: list[PolicyInfo], *, address: str | None = None) -> None:
         """Add entries to the policies of a user; an entry replaces the one with its resource."""
         subject = f"User:{name}"
-        for server in await self._servers(address):
-            header, body = CreateAclRequestHeader(subject), msgspec.json.encode(AclInfo(subject, policies))
-            await self._call(server, RequestCode.AUTH_CREATE_ACL, header, body, doing="creating the policy")
+        header, body = CreateAclRequestHeader(subject), msgspec.json.encode(AclInfo(subject, policies))
+        await self._change(address, RequestCode.AUTH_CREATE_ACL, header, body, doing="creating the policy")
 
     async def delete_policies(
         self, name: str, resource: str | None = None, policy_type: str | None = None, *, address: str | None = None
     ) -> None:
         """Delete the entry of a resource, or all policies of a user."""
         header = DeleteAclRequestHeader(f"User:{name}", policy_type, resource)
-        for server in await self._servers(address):
-            await self._call(server, RequestCode.AUTH_DELETE_ACL, header, doing="deleting the policy")
+        await self._change(address, RequestCode.AUTH_DELETE_ACL, header, doing="deleting the policy")
 
     async def policies(self, user: str = "", resource: str = "", *, address: str | None = None) -> list[AclInfo]:
         """The policies of one server, of users and on resources that contain a text."""
@@ -100,6 +104,33 @@ class AccountAdmin(TopicAdmin):
         header = GetAclRequestHeader(f"User:{name}")
         body = await self._call(server, RequestCode.AUTH_GET_ACL, header, doing="asking for the policies")
         return _decoded(body, AclInfo) or AclInfo(f"User:{name}", [])
+
+    async def _change(
+        self, address: str | None, code: RequestCode, header: Header, body: bytes = b"", *, doing: str
+    ) -> None:
+        """Change something at one server, or at all that have users; one that does not answer stops no other."""
+        if address is not None:
+            await self._call(address, code, header, body, doing=doing)
+            return
+        done = 0
+        failures: list[CometMQError] = []
+        brokers = await self._servers(None)
+        for server in (*brokers, *self.instance.routes.namesrv):
+            try:
+                await self._call(server, code, header, body, doing=doing)
+                done += 1
+            except BrokerError as error:
+                if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED or server in brokers:
+                    failures.append(error)
+            except RemotingError as error:
+                failures.append(error)
+        if failures and not done:
+            raise failures[0]
+        if failures:
+            raise PartlyChangedError(
+                f"done at {done} of {done + len(failures)} servers, not at the others: {'; '.join(map(str, failures))}",
+                next_step="do it there with --server",
+            )
 
     async def _servers(self, address: str | None) -> Collection[str]:
         if address is not None:
