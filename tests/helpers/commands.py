@@ -52,22 +52,31 @@ class CommandServer:
 
         :raises subprocess.TimeoutExpired: it is killed, with this server.
         """
-        request = json.dumps([list(arguments), dict(environment), os.getcwd()]).encode()
         reader, writer = os.pipe()
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             with open(writer, "wb") as pipe:
                 pipe.write(stdin)
-            socket.send_fds(self._socket, [request], [reader, out.fileno(), err.fileno()])
-            os.close(reader)
-            self._socket.settimeout(timeout_s)
-            try:
-                code = int(self._socket.recv(100))
-            except TimeoutError:
-                self.close()
-                raise subprocess.TimeoutExpired(list(arguments), timeout_s) from None
+            code = self.run_with(arguments, environment, (reader, out.fileno(), err.fileno()), timeout_s)
             out.seek(0)
             err.seek(0)
             return code, out.read(), err.read()
+
+    def run_with(
+        self, arguments: Sequence[str], environment: Mapping[str, str], streams: tuple[int, int, int], timeout_s: float
+    ) -> int:
+        """Run a command that it takes on these descriptors, of which the first is closed; the exit code.
+
+        :raises subprocess.TimeoutExpired: it is killed, with this server.
+        """
+        request = json.dumps([list(arguments), dict(environment), os.getcwd()]).encode()
+        socket.send_fds(self._socket, [request], streams)
+        os.close(streams[0])
+        self._socket.settimeout(timeout_s)
+        try:
+            return int(self._socket.recv(100))
+        except TimeoutError:
+            self.close()
+            raise subprocess.TimeoutExpired(list(arguments), timeout_s) from None
 
     def close(self) -> None:
         """End it with the command that still runs."""
