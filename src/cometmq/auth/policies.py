@@ -30,7 +30,7 @@ CUSTOM: Final = "Custom"
 DEFAULT: Final = "Default"
 ALL_ACTIONS: Final = "All"
 _ANY_ACTION: Final = "any"
-"""What requests may need, but no entry may give."""
+"""Permissions that requests may need, but no entry may give."""
 USER: Final = "User:"
 
 _KINDS: Final = {kind.value.lower(): kind for kind in Kind}

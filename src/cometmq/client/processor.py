@@ -103,7 +103,7 @@ class ClientRemotingProcessor:
         else:
             check(connection.address, request.header, message)
 
-    def members_changed(self, _: object, request: Request[NotifyConsumerIdsChangedRequestHeader], body: bytes) -> None:
+    def members_changed(self, _: object, request: Request[NotifyConsumerIdsChangedRequestHeader], _body: bytes) -> None:
         """NOTIFY_CONSUMER_IDS_CHANGED (40)."""
         member = self.consumers.get(request.header.consumer_group)
         if member is not None:
@@ -115,13 +115,13 @@ class ClientRemotingProcessor:
         if member is not None:
             member.reset_offsets(request.header.topic, decode_body(ResetOffsetBody, body).offset_table)
 
-    def positions(self, _: object, request: Request[GetConsumerStatusRequestHeader], body: bytes) -> Response:
+    def positions(self, _: object, request: Request[GetConsumerStatusRequestHeader], _body: bytes) -> Response:
         """GET_CONSUMER_STATUS_FROM_CLIENT (221)."""
         member = self.consumers.get(request.header.group)
         table = {} if member is None else member.positions(request.header.topic)
         return Response(body=encode_body(GetConsumerStatusBody(message_queue_table=table)))
 
-    def running_info(self, _: object, request: Request[GetConsumerRunningInfoRequestHeader], body: bytes) -> Response:
+    def running_info(self, _: object, request: Request[GetConsumerRunningInfoRequestHeader], _body: bytes) -> Response:
         """GET_CONSUMER_RUNNING_INFO (307)."""
         member = self.consumers.get(request.header.consumer_group)
         if member is None:

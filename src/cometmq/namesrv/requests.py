@@ -81,7 +81,7 @@ class NamesrvRequests:
         permission=needs_cluster(Action.UPDATE),
     )
     def register_broker(
-        self, conn: ServerConnection, request: Request[RegisterBrokerRequestHeader], body: bytes
+        self, connection: ServerConnection, request: Request[RegisterBrokerRequestHeader], body: bytes
     ) -> Response | None:
         """Register a broker with its topics; a long body is read in a thread."""
         header = request.header
@@ -92,23 +92,23 @@ class NamesrvRequests:
             try:
                 read = read_registration(identity, body, compressed=header.compressed)
             except BodyError as error:
-                return self._refuse(conn, identity, error)
-            return self._enter(conn, request, identity, read)
+                return self._refuse(connection, identity, error)
+            return self._enter(connection, request, identity, read)
         if not self._reader.has_room(body):
             return Response(ResponseCode.SYSTEM_BUSY, remark="too many registrations wait already, try again")
 
         def done(outcome: ReadRegistration | BodyError) -> None:
             if isinstance(outcome, BodyError):
-                conn.respond(request, self._refuse(conn, identity, outcome))
+                connection.respond(request, self._refuse(connection, identity, outcome))
             else:
-                conn.respond(request, self._enter(conn, request, identity, outcome))
+                connection.respond(request, self._enter(connection, request, identity, outcome))
 
-        self._reader.read(conn, identity, body, compressed=header.compressed, then=done)
+        self._reader.read(connection, identity, body, compressed=header.compressed, then=done)
         return None
 
     def _enter(
         self,
-        conn: ServerConnection,
+        connection: ServerConnection,
         request: Request[RegisterBrokerRequestHeader],
         identity: BrokerIdentity,
         read: ReadRegistration,
@@ -120,14 +120,14 @@ class NamesrvRequests:
                 ha_address=request.header.ha_server_addr,
                 data_version=read.data_version,
                 filter_servers=read.filter_servers,
-                connection=conn,
+                connection=connection,
                 now_s=self.clock.monotonic(),
             )
         except RegistrationError as error:
-            return self._refuse(conn, identity, error)
-        if conn not in self._watched:
-            self._watched.add(conn)
-            conn.on_close.append(self._closed)
+            return self._refuse(connection, identity, error)
+        if connection not in self._watched:
+            self._watched.add(connection)
+            connection.on_close.append(self._closed)
         if outcome.is_new:
             _log.info("broker %s at %s registered", identity.name, identity.address)
         self.gone.is_back(identity)
@@ -139,18 +139,18 @@ class NamesrvRequests:
         orders = self.kv.namespace(ORDER_TOPIC_CONFIG)
         return Response(header=answer, body=b"" if orders is None else msgspec.json.encode({"table": orders}))
 
-    def _refuse(self, conn: ServerConnection, identity: BrokerIdentity, error: CometMQError) -> Response:
-        _log.warning("registration of %s by %s refused: %s", identity.name[:150], conn.remote_address, error)
+    def _refuse(self, connection: ServerConnection, identity: BrokerIdentity, error: CometMQError) -> Response:
+        _log.warning("registration of %s by %s refused: %s", identity.name[:150], connection.remote_address, error)
         return Response(ResponseCode.SYSTEM_ERROR, remark=str(error))
 
-    def _closed(self, conn: ServerConnection) -> None:
+    def _closed(self, connection: ServerConnection) -> None:
         """Remove the brokers of a connection, one in each turn of the loop: each may have many topics."""
-        self._watched.discard(conn)
-        gone = self.routes.brokers_of(conn)
+        self._watched.discard(connection)
+        gone = self.routes.brokers_of(connection)
 
         def leave_next() -> None:
             identity = gone.pop()
-            if self.routes.leave(identity, conn):
+            if self.routes.leave(identity, connection):
                 self.tell_gone(identity, CLOSED)
             if gone:
                 asyncio.get_running_loop().call_soon(leave_next)
@@ -173,7 +173,7 @@ class NamesrvRequests:
         RequestCode.UNREGISTER_BROKER, header=UnRegisterBrokerRequestHeader, permission=needs_cluster(Action.UPDATE)
     )
     def unregister_broker(
-        self, conn: ServerConnection, request: Request[UnRegisterBrokerRequestHeader], body: bytes
+        self, _connection: ServerConnection, request: Request[UnRegisterBrokerRequestHeader], _body: bytes
     ) -> Response:
         """Remove a broker that leaves."""
         header = request.header
@@ -189,7 +189,7 @@ class NamesrvRequests:
         permission=needs_cluster(Action.UPDATE),
     )
     def query_data_version(
-        self, conn: ServerConnection, request: Request[QueryDataVersionRequestHeader], body: bytes
+        self, _connection: ServerConnection, request: Request[QueryDataVersionRequestHeader], body: bytes
     ) -> Response:
         """Answer whether a broker's topics have changed since it registered."""
         header = request.header
@@ -210,7 +210,7 @@ class NamesrvRequests:
         permission=needs_cluster(Action.UPDATE),
     )
     def wipe_write_perm(
-        self, conn: ServerConnection, request: Request[WipeWritePermOfBrokerRequestHeader], body: bytes
+        self, _connection: ServerConnection, request: Request[WipeWritePermOfBrokerRequestHeader], _body: bytes
     ) -> Response:
         """Take the permission to write from all topics of a broker."""
         count = self.routes.wipe_write_perm(request.header.broker_name)
@@ -222,7 +222,7 @@ class NamesrvRequests:
         permission=needs_cluster(Action.UPDATE),
     )
     def add_write_perm(
-        self, conn: ServerConnection, request: Request[AddWritePermOfBrokerRequestHeader], body: bytes
+        self, _connection: ServerConnection, request: Request[AddWritePermOfBrokerRequestHeader], _body: bytes
     ) -> Response:
         """Give the permission to write back to all topics of a broker."""
         count = self.routes.add_write_perm(request.header.broker_name)
@@ -234,7 +234,9 @@ class NamesrvRequests:
         header=GetRouteInfoRequestHeader,
         permission=needs_topic(Action.PUB, Action.SUB, Action.GET, free=_OPEN_ROUTES),
     )
-    def get_route(self, conn: ServerConnection, request: Request[GetRouteInfoRequestHeader], body: bytes) -> Response:
+    def get_route(
+        self, _connection: ServerConnection, request: Request[GetRouteInfoRequestHeader], _body: bytes
+    ) -> Response:
         """Give the route of a topic: its brokers and queues."""
         topic = request.header.topic
         route = self.routes.route(topic)
@@ -250,14 +252,14 @@ class NamesrvRequests:
         return Response(body=encode_json(route) if standard else encode_body(route))
 
     @answers(RequestCode.GET_BROKER_CLUSTER_INFO, permission=needs_cluster(Action.GET))
-    def cluster_info(self, conn: ServerConnection, request: Request[NoHeader], body: bytes) -> Response:
+    def cluster_info(self, _connection: ServerConnection, _request: Request[NoHeader], _body: bytes) -> Response:
         """Give all clusters and brokers, also those that were here a short while ago (``goneBrokers``)."""
         info = self.routes.cluster_info()
         info.gone_brokers = self.gone.brokers(self.clock.monotonic()) or None
         return Response(body=encode_body(info))
 
     @answers(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, permission=needs_every(Kind.TOPIC, Action.LIST))
-    def all_topics(self, conn: ServerConnection, request: Request[NoHeader], body: bytes) -> Response:
+    def all_topics(self, _connection: ServerConnection, _request: Request[NoHeader], _body: bytes) -> Response:
         """List all topics."""
         return _topic_list(self.routes.topics())
 
@@ -267,29 +269,31 @@ class NamesrvRequests:
         permission=needs_every(Kind.TOPIC, Action.LIST),
     )
     def topics_by_cluster(
-        self, conn: ServerConnection, request: Request[GetTopicsByClusterRequestHeader], body: bytes
+        self, _connection: ServerConnection, request: Request[GetTopicsByClusterRequestHeader], _body: bytes
     ) -> Response:
         """List the topics of a cluster."""
         return _topic_list(self.routes.topics_of_cluster(request.header.cluster))
 
     @answers(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS, permission=needs_every(Kind.TOPIC, Action.LIST))
-    def system_topics(self, conn: ServerConnection, request: Request[NoHeader], body: bytes) -> Response:
+    def system_topics(self, _connection: ServerConnection, _request: Request[NoHeader], _body: bytes) -> Response:
         """List the names of clusters and brokers, which are topics too."""
         names, address = self.routes.system_topics()
         return Response(body=encode_body(TopicList(topic_list=names, broker_addr=address or None)))
 
     @answers(RequestCode.GET_UNIT_TOPIC_LIST, permission=needs_every(Kind.TOPIC, Action.LIST))
-    def unit_topics(self, conn: ServerConnection, request: Request[NoHeader], body: bytes) -> Response:
+    def unit_topics(self, _connection: ServerConnection, _request: Request[NoHeader], _body: bytes) -> Response:
         """List the topics of units."""
         return _topic_list(self.routes.topics_with_flag(TOPIC_UNIT))
 
     @answers(RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST, permission=needs_every(Kind.TOPIC, Action.LIST))
-    def unit_sub_topics(self, conn: ServerConnection, request: Request[NoHeader], body: bytes) -> Response:
+    def unit_sub_topics(self, _connection: ServerConnection, _request: Request[NoHeader], _body: bytes) -> Response:
         """List the topics that groups of units subscribe to."""
         return _topic_list(self.routes.topics_with_flag(TOPIC_UNIT_SUB))
 
     @answers(RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, permission=needs_every(Kind.TOPIC, Action.LIST))
-    def unit_sub_ununit_topics(self, conn: ServerConnection, request: Request[NoHeader], body: bytes) -> Response:
+    def unit_sub_ununit_topics(
+        self, _connection: ServerConnection, _request: Request[NoHeader], _body: bytes
+    ) -> Response:
         """List the topics, not of units, that groups of units subscribe to."""
         return _topic_list(self.routes.topics_with_flag(TOPIC_UNIT_SUB, TOPIC_UNIT))
 
@@ -299,7 +303,7 @@ class NamesrvRequests:
         permission=needs_cluster(Action.UPDATE),
     )
     def delete_topic(
-        self, conn: ServerConnection, request: Request[DeleteTopicFromNamesrvRequestHeader], body: bytes
+        self, _connection: ServerConnection, request: Request[DeleteTopicFromNamesrvRequestHeader], _body: bytes
     ) -> Response:
         """Remove the routes of a topic."""
         self.routes.delete_topic(request.header.topic, request.header.cluster_name or "")
@@ -312,7 +316,9 @@ class NamesrvRequests:
         limits=("MAX_KV_ENTRIES", "MAX_KV_VALUE_CHARS", "MAX_WAITING_KV_CHANGES"),
         permission=needs_cluster(Action.UPDATE),
     )
-    async def put_kv(self, conn: ServerConnection, request: Request[PutKVConfigRequestHeader], body: bytes) -> Response:
+    async def put_kv(
+        self, _connection: ServerConnection, request: Request[PutKVConfigRequestHeader], _body: bytes
+    ) -> Response:
         """Set a value; answered once it is on disk."""
         header = request.header
         return await self._change(lambda: self.kv.put(header.namespace, header.key, header.value))
@@ -328,7 +334,9 @@ class NamesrvRequests:
         return Response()
 
     @answers(RequestCode.GET_KV_CONFIG, header=GetKVConfigRequestHeader, permission=needs_cluster(Action.GET))
-    def get_kv(self, conn: ServerConnection, request: Request[GetKVConfigRequestHeader], body: bytes) -> Response:
+    def get_kv(
+        self, _connection: ServerConnection, request: Request[GetKVConfigRequestHeader], _body: bytes
+    ) -> Response:
         """Give a value."""
         header = request.header
         value = self.kv.get(header.namespace, header.key)
@@ -346,7 +354,7 @@ class NamesrvRequests:
         permission=needs_cluster(Action.UPDATE),
     )
     async def delete_kv(
-        self, conn: ServerConnection, request: Request[DeleteKVConfigRequestHeader], body: bytes
+        self, _connection: ServerConnection, request: Request[DeleteKVConfigRequestHeader], _body: bytes
     ) -> Response:
         """Remove a value; answered once it is off the disk."""
         header = request.header
@@ -358,7 +366,7 @@ class NamesrvRequests:
         permission=needs_cluster(Action.GET),
     )
     def kv_namespace(
-        self, conn: ServerConnection, request: Request[GetKVListByNamespaceRequestHeader], body: bytes
+        self, _connection: ServerConnection, request: Request[GetKVListByNamespaceRequestHeader], _body: bytes
     ) -> Response:
         """Give the keys and values of a namespace."""
         table = self.kv.namespace(request.header.namespace)
@@ -372,7 +380,7 @@ class NamesrvRequests:
     @answers(
         RequestCode.UPDATE_NAMESRV_CONFIG, limits=("MAX_CONFIG_UPDATE_BYTES",), permission=needs_cluster(Action.UPDATE)
     )
-    def update_config(self, conn: ServerConnection, request: Request[NoHeader], body: bytes) -> Response:
+    def update_config(self, connection: ServerConnection, _request: Request[NoHeader], body: bytes) -> Response:
         """Change the nameserver's configuration, given as properties text."""
         try:
             without_effect = self.settings.update(body.decode("utf-8"))
@@ -384,11 +392,11 @@ class NamesrvRequests:
             return Response(ResponseCode.SYSTEM_ERROR, remark=str(error))
         if not without_effect:
             return Response()
-        _log.warning("%s sets %s", conn.remote_address, no_effect(without_effect))
+        _log.warning("%s sets %s", connection.remote_address, no_effect(without_effect))
         return Response(remark=no_effect(without_effect))
 
     @answers(RequestCode.GET_NAMESRV_CONFIG, permission=needs_cluster(Action.GET))
-    def get_config(self, conn: ServerConnection, request: Request[NoHeader], body: bytes) -> Response:
+    def get_config(self, _connection: ServerConnection, _request: Request[NoHeader], _body: bytes) -> Response:
         """Give the nameserver's configuration as properties text."""
         return Response(body=self.settings.text().encode())
 

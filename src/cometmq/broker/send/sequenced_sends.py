@@ -132,7 +132,7 @@ class SequencedSends:
 
     @staticmethod
     def mark(sequence: ProducerSequence) -> bytes:
-        """What is added to the properties of the first message of a sequence."""
+        """Text that is added to the properties of the first message of a sequence."""
         return _SEPARATOR + f"{PRODUCER_SEQUENCE}\x01{sequence.text()}".encode()
 
     def is_next(self, sequence: ProducerSequence, queue: ConsumeQueue, messages: int) -> bool:

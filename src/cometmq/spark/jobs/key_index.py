@@ -83,7 +83,7 @@ class KeyIndexReport(Report):
 
     @property
     def verdict(self) -> str:
-        """Whether the index is complete now."""
+        """The state of the index after the run."""
         if not self.topics:
             return "Nothing new in the archive"
         return "Counted, nothing is written" if self.dry_run else "The index has every message of the archive"

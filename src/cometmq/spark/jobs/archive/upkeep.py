@@ -102,7 +102,7 @@ class UpkeepReport(Report):
 
     @property
     def verdict(self) -> str:
-        """Whether the run came to its end."""
+        """The run came to its end, or stopped before."""
         return "The run is complete" if self.finished else "The run was stopped before its end"
 
     def _figures(self) -> list[tuple[str, str]]:

@@ -93,7 +93,7 @@ class AuditReport(Report):
 
     @property
     def verdict(self) -> str:
-        """Whether everything agrees."""
+        """The agreement of everything that was counted."""
         return quantity(len(self.disagreements), "disagreement") if self.disagreements else "Everything agrees"
 
     def _figures(self) -> list[tuple[str, str]]:

@@ -187,7 +187,7 @@ class DelayReport(Report):
 
     @property
     def verdict(self) -> str:
-        """Whether messages or timers are stuck."""
+        """The state of messages and timers: some are stuck, or none."""
         found = [f"{quantity(self.stuck, 'message')} {are(self.stuck)} stuck"] if self.stuck else []
         late = len(self.timers_behind)
         found += [f"{quantity(late, 'timer')} {are(late)} behind"] if late else []

@@ -110,7 +110,7 @@ class MaskReport(RunReport):
 
     @property
     def verdict(self) -> str:
-        """Whether everything was copied."""
+        """The copy is complete, or what is not in it."""
         if self.apart:
             return f"{quantity(sum(self.apart.values()), 'message')} {are(sum(self.apart.values()))} not in the copy"
         if self.replayed is not None and not self.replayed.complete:

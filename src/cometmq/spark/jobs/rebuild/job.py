@@ -106,7 +106,7 @@ class RebuildReport(Report):
 
     @property
     def verdict(self) -> str:
-        """Whether queues differ from the log."""
+        """The agreement of queues and log."""
         if self.differ:
             return f"{quantity(self.differ, 'unit')} of queues differ{'s' * (self.differ == 1)} from the log"
         return "All queues agree with the log" if self.dry_run else "Queues and index are rebuilt"

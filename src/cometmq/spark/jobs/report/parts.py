@@ -61,7 +61,7 @@ class Notes:
     items: Sequence[str]
     title: str = ""
     next_steps: Sequence[str] = ()
-    """What to do about each of the items, or nothing."""
+    """The next step for each of the items, or nothing."""
     urgent: bool = False
     """True for what stands beside the verdict, at the top of the page."""
 

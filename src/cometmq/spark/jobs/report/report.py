@@ -130,7 +130,7 @@ class RunReport(Report):
 
     @property
     def verdict(self) -> str:
-        """Whether the run came to its end, and whether there are warnings."""
+        """The end of the run, complete or not, and the number of warnings."""
         ended = "The run is complete" if self.finished else "The run was stopped before its end"
         return f"{ended}, with {quantity(len(self.warnings), 'warning')}" if self.warnings else ended
 
