@@ -458,6 +458,18 @@ ACL_LOOK_SECONDS: Final = 1.0
 MAX_CACHED_DECISIONS: Final = 4_096
 """Remembered permissions of one connection's account; beyond it, each request is decided anew."""
 
+# --- audit log ----------------------------------------------------------------------------------
+MAX_AUDIT_QUEUE_BYTES: Final = 8_388_608
+"""Entries that wait to be written: some 25,000; the last quarter is for administration."""
+MAX_AUDIT_TEXT_CHARS: Final = 512
+"""One text of an entry: a name, a reason, a body; longer ones are cut."""
+MAX_AUDIT_ENTRY_CHARS: Final = 16_384
+"""One entry; a longer one is written without its details."""
+MAX_AUDIT_RESOURCES: Final = 20
+"""Resources in one entry."""
+MAX_AUDIT_KINDS: Final = 200
+"""Different denials and logins in one second that get an entry of their own; further ones are only counted."""
+
 # --- quotas -------------------------------------------------------------------------------------
 MAX_QUOTAS: Final = 10_000
 """Quotas of one broker; all of a kind, or of a network, share one."""

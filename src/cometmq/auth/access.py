@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -53,6 +54,9 @@ class AccessControl:
             self.users = _open_users(config, users)
             model = _user_access(config, self.users, cluster)
         self.guard: Final = AccessGuard(model, clock=clock, requires_stamps=config.require_fresh_signatures)
+        self.on_change: Callable[[], None] | None = None
+        """Called when accounts or policies were changed in their files."""
+        self._model = model
         self._clock = clock
         self._timer: TimerHandle | None = None
         self._look: asyncio.Task[None] | None = None
@@ -73,6 +77,7 @@ class AccessControl:
         self._look = asyncio.get_running_loop().create_task(self._looked(), name="look at the accounts")
 
     async def _looked(self) -> None:
+        version = self._model.version
         try:
             if self.files is not None:
                 await self.files.look()
@@ -80,6 +85,9 @@ class AccessControl:
                 await asyncio.to_thread(self.users.look)
         except Exception:
             _log.exception("a look at the accounts failed")
+        else:
+            if self.on_change is not None and self._model.version != version:
+                self.on_change()
         finally:
             self._look = None
         if self._timer is not None:

@@ -1,4 +1,4 @@
-"""The keys of TLS and of accounts, which brokers and nameservers share."""
+"""The keys of TLS, of accounts and of the audit log, which brokers and nameservers share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cometmq.remoting.tls_options import TlsOptions
 
 @dataclass(frozen=True)
 class SecurityOptions(TlsOptions):
-    """TLS and accounts of a server; without slots, like its base."""
+    """TLS, accounts and audit log of a server; without slots, like its base."""
 
     config_store_path: str = option(
         "",
@@ -60,4 +60,24 @@ class SecurityOptions(TlsOptions):
         False,
         "Take only signed requests that carry their time and number, so that nobody can send one again: clients and "
         "servers of CometMQ do, others do not.",
+    )
+
+    # --- audit log ------------------------------------------------------------------------------
+    audit_log_enable: bool = option(
+        False, "Write administration, logins, denials and changes of accounts to the audit log."
+    )
+    audit_log_path: str = option(
+        "", "File of the audit log. Empty: audit/audit.log in the store, of a nameserver audit.log beside kvConfigPath."
+    )
+    audit_log_file_size: int = option(
+        100 * 1024 * 1024,
+        "Bytes after which the audit log goes on in a new file.",
+        minimum=65_536,
+        maximum=2**40,
+    )
+    audit_log_file_count: int = option(
+        10, "Files of the audit log, the one being written included.", minimum=2, maximum=1_000
+    )
+    audit_log_sampling: int = option(
+        0, "Write one of so many sends and pulls to the audit log, too; 0: none.", maximum=2**31 - 1
     )

@@ -18,6 +18,8 @@ from typing import Final
 
 from cometmq import __version__
 from cometmq.auth.access import open_access, own_security
+from cometmq.auth.audit.access import open_audit
+from cometmq.auth.audit.guard import AuditedGuard
 from cometmq.auth.quota.limiter import Limiter
 from cometmq.auth.quota.owners import TopicOwners
 from cometmq.auth.quota.table import QuotaTable
@@ -96,7 +98,7 @@ from cometmq.remoting.client import RemotingClient
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.processors import ProcessorTable
 from cometmq.remoting.rpc_latency import RpcLatency
-from cometmq.remoting.server import RemotingServer
+from cometmq.remoting.server import Guard, RemotingServer
 from cometmq.remoting.tls_server import ServerTls
 from cometmq.store.disk import Disk
 from cometmq.store.message_store import ConsumeQueue, MessageStore
@@ -173,10 +175,17 @@ class Broker:
         self.monitor: BrokerMonitor | None = None
         users = Path(config.auth_config_path) if config.auth_config_path else tables / "auth.json"
         self.access = open_access(config, users, config.broker_cluster_name, clock=clock)
+        self.audit = open_audit(config, root / "audit" / "audit.log", self.config.broker_name, clock=clock)
         self._owners = TopicOwners(tables / "quotaTopics.json", self._has_topic, clock=clock)
         quotas = QuotaTable(tables / "quotas.json")
         self.limiter = Limiter(quotas, self._owners, self._has_topic, clock=clock)
         quotas.on_change.append(self._apply_quotas)
+        self._guard: Guard | None = None if self.access is None else self.access.guard
+        if self.audit is not None:
+            self._guard = AuditedGuard(None if self.access is None else self.access.guard, self.audit)
+            self.limiter.on_denial = self.audit.denied_by_quota
+            if self.access is not None:
+                self.access.on_change = self.audit.accounts_changed
         self._security = dataclasses.replace(own_security(config), tls=config.outgoing_tls)
         self._tls = ServerTls(config)
         self._registrar = RemotingClient(clock=clock, security=self._security)
@@ -215,6 +224,7 @@ class Broker:
         try:
             self._ip = await asyncio.to_thread(_ip_of, config.broker_ip1)
             self._open_store()
+            self._open_audit()
             await self._bind()
             self._build()
             await self._listen()
@@ -285,6 +295,11 @@ class Broker:
         self._stops.add("filters", self.filters.save)
         self.store.start()
 
+    def _open_audit(self) -> None:
+        if self.audit is not None:
+            self.audit.start()
+            self._stops.push_async_callback(self.audit.stop)
+
     async def _bind(self) -> None:
         """Take the port: records and ids of messages have it."""
         self.server = self._new_server(self.processors)
@@ -296,12 +311,13 @@ class Broker:
         server = RemotingServer(
             processors,
             hooks=self._hooks.for_server(lambda: self.address, config.region_id),
-            guard=None if self.access is None else self.access.guard,
+            guard=self._guard,
             clock=self.clock,
             idle_timeout_s=config.server_channel_max_idle_time_seconds,
             max_connections=config.server_max_connections,
             tls=self._tls,
         )
+        server.on_answer = None if self.audit is None else self.audit.answered
         server.limiter = self.limiter if self.limiter.is_active else None
         server.latency = self._latency
         self._servers.append(server)
@@ -392,7 +408,10 @@ class Broker:
         self.turn = StoreTurn(targets, waiters, self.stats, self.server.schedule_turn)
         if CORE is not None and not self.is_slave:
             guard = None if self.access is None else self.access.guard
-            self.server.new_taker = PlainSends(CORE, store, self.turn, targets, answers, guard, self.limiter).taker
+            sampler = None if self.audit is None else self.audit.sampler
+            self.server.new_taker = PlainSends(
+                CORE, store, self.turn, targets, answers, guard, self.limiter, sampler
+            ).taker
         return BrokerContext(
             live=self.live,
             clock=clock,

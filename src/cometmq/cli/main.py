@@ -27,6 +27,7 @@ COMMANDS: Final = {
     "user": ("admin.user", "Create, change, list and delete users."),
     "acl": ("admin.acl", "Create, list and delete policies, and test what an account may do."),
     "quota": ("admin.quota", "Limit what accounts, client addresses and groups may use."),
+    "audit": ("admin.audit", "Read the audit log of a server: who did what, and what was denied."),
     "cluster": ("admin.cluster", "Show clusters and their brokers."),
     "message": ("messages.message", "Find stored messages by id, key or offset, and trace them."),
     "delay": ("messages.delay", "Show messages that wait for their time."),

@@ -9,6 +9,8 @@ from typing import Final
 
 from cometmq import __version__
 from cometmq.auth.access import open_access
+from cometmq.auth.audit.access import open_audit
+from cometmq.auth.audit.guard import AuditedGuard
 from cometmq.auth.user_admin import UserAdmin
 from cometmq.clock import SYSTEM_CLOCK, Clock, TimerHandle
 from cometmq.message.hosts import format_address
@@ -20,7 +22,7 @@ from cometmq.namesrv.monitor import NamesrvMonitor
 from cometmq.namesrv.requests import NamesrvRequests
 from cometmq.namesrv.routes import RouteTable
 from cometmq.remoting.processors import ProcessorTable
-from cometmq.remoting.server import RemotingServer
+from cometmq.remoting.server import Guard, RemotingServer
 from cometmq.remoting.server_connection import ServerConnection
 from cometmq.remoting.tls_server import ServerTls
 
@@ -52,14 +54,22 @@ class NameServer:
         self.access = open_access(config, users, "", clock=clock)
         if self.access is not None and self.access.users is not None:
             self.processors.add(UserAdmin(self.access.users))
+        audit_file = Path(config.kv_config_path).with_name("audit.log")
+        self.audit = open_audit(config, audit_file, "nameserver", clock=clock)
+        guard: Guard | None = None if self.access is None else self.access.guard
+        if self.audit is not None:
+            guard = AuditedGuard(None if self.access is None else self.access.guard, self.audit)
+            if self.access is not None:
+                self.access.on_change = self.audit.accounts_changed
         self._server = RemotingServer(
             self.processors,
-            guard=None if self.access is None else self.access.guard,
+            guard=guard,
             clock=clock,
             idle_timeout_s=config.server_channel_max_idle_time_seconds,
             max_connections=config.server_max_connections,
             tls=ServerTls(config),
         )
+        self._server.on_answer = None if self.audit is None else self.audit.answered
         self._scan_timer: TimerHandle | None = None
         self.monitor: NamesrvMonitor | None = None
         if config.metrics_exporter_type == PROM:
@@ -86,6 +96,8 @@ class NameServer:
 
         :raises OSError: the port is in use or not allowed.
         """
+        if self.audit is not None:
+            self.audit.start()
         await self._server.start(self.config.bind_address, self.config.listen_port)
         log.info(
             "nameserver serves at %s: CometMQ %s, Python %s, KV configuration %s",
@@ -109,6 +121,8 @@ class NameServer:
         if self.access is not None:
             await self.access.stop()
         await self._requests.stop()
+        if self.audit is not None:
+            await self.audit.stop()
         log.info("nameserver has stopped in %.2f s", self._clock.monotonic() - began)
 
     def _scan(self) -> None:

@@ -97,6 +97,8 @@ class RemotingServer:
         self.hooks = list(hooks)
         self.guard = guard
         self.limiter: Limiter | None = None
+        self.on_answer: Callable[[ServerConnection, Request[Any], Response], None] | None = None
+        """Called with answers whose code is not 0, for the audit log."""
         self.clock = clock
         self.max_frame_bytes = max_frame_bytes
         self.latency: RpcLatency | None = None

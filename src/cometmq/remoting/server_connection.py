@@ -51,6 +51,7 @@ class ConnectionOwner(Protocol):
     max_frame_bytes: int
     unfinished_bytes: int
     hooks: list[RpcHook]
+    on_answer: Callable[[ServerConnection, Request[Any], Response], None] | None
     clock: Clock
     latency: RpcLatency | None
     new_taker: Callable[[ServerConnection], FrameTaker] | None
@@ -323,6 +324,8 @@ class ServerConnection(asyncio.Protocol):
         :param polling: it is a pull that waited for messages.
         """
         self.count(request, response.code, polling=polling)
+        if response.code and self._server.on_answer is not None:
+            self._server.on_answer(self, request, response)
         for hook in self._server.hooks:
             if hook.after is None:
                 continue

@@ -62,4 +62,5 @@ class DelayedDenials:
 
 
 def _write(connection: ServerConnection, request: Request[Any], response: Response) -> None:
+    connection.count(request, response.code)
     connection.write(*encode_response(request.serialize_type, request.opaque, response))

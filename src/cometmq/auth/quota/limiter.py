@@ -72,6 +72,9 @@ _MOST_BYTES: Final = 2**31
 Room = tuple[str | None, int, int]
 """What the compiled core may take: only sends of this producer group, messages, bytes."""
 
+NO_BOUNDS: Final[Room] = (None, _MOST_MESSAGES, _MOST_BYTES)
+"""Everything."""
+
 OnDenial = Callable[[ServerConnection, Request[Any], str], None]
 
 

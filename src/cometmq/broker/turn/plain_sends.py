@@ -27,8 +27,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
+from cometmq.auth.audit.recorder import Sampler
 from cometmq.auth.guard import AccessGuard
-from cometmq.auth.quota.limiter import Limiter
+from cometmq.auth.quota.limiter import NO_BOUNDS, Limiter, Room
 from cometmq.broker.turn.answers import SendAnswers
 from cometmq.broker.turn.store_turn import StoreTurn
 from cometmq.broker.turn.targets import SendTarget, SendTargets
@@ -47,6 +48,7 @@ class PlainSends:
 
     :param core: the module ``cometmq_core``.
     :param guard: checks who sends, where permissions are checked.
+    :param sampler: chooses sends for the audit log, which Python handles.
     :param limiter: the quotas; when the first is set, and when the last is gone, connections need another taker.
     """
 
@@ -59,12 +61,14 @@ class PlainSends:
         answers: SendAnswers,
         guard: AccessGuard | None = None,
         limiter: Limiter | None = None,
+        sampler: Sampler | None = None,
     ) -> None:
         config = targets.config
         self._store = store
         self._turn = turn
         self._guard = guard
         self._limiter = limiter
+        self._sampler = sampler
         limits = (
             MAX_FRAME_BYTES,
             MAX_HEADER_BYTES,
@@ -88,8 +92,9 @@ class PlainSends:
     def taker(self, connection: ServerConnection) -> FrameTaker:
         """The function that takes the plain sends of a connection."""
         take: Callable[..., int] = partial(self._core.take, connection, connection.peer_bytes)
-        if self._limiter is not None and self._limiter.is_active:
-            take = partial(self._take_within_quotas, connection, self._limiter, take)
+        limiter = None if self._limiter is None or not self._limiter.is_active else self._limiter
+        if limiter is not None or self._sampler is not None:
+            take = partial(self._take_some, connection, limiter, take)
         if self._guard is not None:
             take = partial(self._take_allowed, connection, take)
         if not self._turn.waits:
@@ -110,22 +115,30 @@ class PlainSends:
         account = self._guard.publisher(connection)
         return at if account is None else take(data, at, account)
 
-    def _take_within_quotas(
+    def _take_some(
         self,
         connection: ServerConnection,
-        limiter: Limiter,
+        limiter: Limiter | None,
         take: Callable[..., int],
         data: bytes,
         at: int,
         account: Any = None,
     ) -> int:
-        """Take what the quotas of the connection leave; Python denies the rest."""
-        room = limiter.room(connection)
+        """Take what the quotas of the connection leave, up to the next sample; Python denies or samples the rest."""
+        room: Room | None = NO_BOUNDS if limiter is None else limiter.room(connection)
+        sampler = self._sampler
+        if room is not None and sampler is not None:
+            group, messages, size = room
+            room = (group, min(messages, sampler.left), size) if sampler.left else None
         if room is None:
             return at
         end = take(data, at, account, room)
         if end != at:
-            limiter.took(connection, room[0], self._core.taken, end - at)
+            messages = self._core.taken
+            if sampler is not None:
+                sampler.skip(messages)
+            if limiter is not None:
+                limiter.took(connection, room[0], messages, end - at)
         return end
 
     def _open(self) -> tuple[int, int, int] | None:

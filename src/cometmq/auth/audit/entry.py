@@ -1,0 +1,98 @@
+"""Entries of the audit log: one line of JSON each, in ASCII, without secrets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+
+from cometmq.limits import MAX_AUDIT_ENTRY_CHARS, MAX_AUDIT_RESOURCES, MAX_AUDIT_TEXT_CHARS, MAX_CONFIG_UPDATE_BYTES
+from cometmq.properties_file import parse_properties
+from cometmq.remoting.bodies import BodyError
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.permissions import Permission
+from cometmq.remoting.processors import Request
+
+Entry = dict[str, Any]
+
+_SECRETS: Final = ("secret", "password", "token", "signature", "credential")
+"""Parts of the names of header fields that are never written."""
+_HIDDEN: Final = frozenset({"value", "properties", "i"})
+"""Fields that may hold secrets of users: values of the KV configuration, properties of messages."""
+_SHOWN_BODIES: Final = frozenset(
+    {
+        RequestCode.AUTH_CREATE_ACL,
+        RequestCode.AUTH_UPDATE_ACL,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+    }
+)
+"""Requests whose body says what changes, and has no secret."""
+_CONFIGURATIONS: Final = frozenset({RequestCode.UPDATE_BROKER_CONFIG, RequestCode.UPDATE_NAMESRV_CONFIG})
+"""Requests whose body is properties; the entry has their keys."""
+
+
+def time_text(now_ms: int) -> str:
+    """A time as entries have it: UTC, in milliseconds."""
+    return datetime.fromtimestamp(now_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{now_ms % 1000:03}Z"
+
+
+def short(text: str) -> str:
+    """A text, cut to the limit of one."""
+    return text if len(text) <= MAX_AUDIT_TEXT_CHARS else text[: MAX_AUDIT_TEXT_CHARS - 1] + "…"
+
+
+def encoded(entry: Entry) -> bytes:
+    """An entry as a line.
+
+    ASCII only: nothing in a name or a reason can end the line, or control the terminal that shows the file.
+    """
+    line = json.dumps(entry, ensure_ascii=True, separators=(",", ":")).replace("\x7f", "\\u007f")
+    if len(line) > MAX_AUDIT_ENTRY_CHARS:
+        kept = {key: entry[key] for key in entry.keys() - {"fields", "body", "resources", "keys"}}
+        line = json.dumps({**kept, "cut": True}, ensure_ascii=True, separators=(",", ":")).replace("\x7f", "\\u007f")
+    return line.encode("ascii") + b"\n"
+
+
+def resources_of(permission: Permission | None, header: Any, body: bytes) -> list[str]:
+    """What a request is about, with the actions that it needs: ``Topic:Orders Delete``."""
+    if permission is None:
+        return []
+    found: list[str] = []
+    try:
+        for need in permission.needs(header, body):
+            actions = "|".join(action.value for action in need.actions)
+            found.append(short(f"{need.resource} {actions}"))
+            if len(found) == MAX_AUDIT_RESOURCES:
+                break
+    except BodyError:
+        pass  # its handler says what is wrong
+    return found
+
+
+def details_of(request: Request[Any], body: bytes) -> Entry:
+    """The fields of an administration request, and what its body says, without secrets."""
+    fields = {name: _shown(value) for name, value in _fields(request.header) if not _is_secret(name)}
+    found: Entry = {"fields": fields} if fields else {}
+    if request.code in _SHOWN_BODIES:
+        found["body"] = short(body.decode(errors="replace"))
+    elif request.code in _CONFIGURATIONS and len(body) <= MAX_CONFIG_UPDATE_BYTES:
+        keys = dict.fromkeys(key for _, key, _ in parse_properties(body.decode(errors="replace")))
+        found["keys"] = [short(key) for key in list(keys)[:MAX_AUDIT_RESOURCES]]
+    return found
+
+
+def _fields(header: Any) -> Iterable[tuple[str, Any]]:
+    fields: dict[str, Any] = msgspec.to_builtins(header)
+    return ((name, value) for name, value in fields.items() if value is not None)
+
+
+def _is_secret(name: str) -> bool:
+    lower = name.lower()
+    return name in _HIDDEN or any(part in lower for part in _SECRETS)
+
+
+def _shown(value: Any) -> Any:
+    return value if isinstance(value, (bool, int)) else short(str(value))

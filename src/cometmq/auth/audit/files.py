@@ -1,0 +1,114 @@
+"""The files of the audit log: the one being written, and those before it with numbers (``audit.log.1`` is the newest).
+
+A line is in a file whole, or not at all: what a failed write has left is cut off, and what a crash has left is ended
+by a line feed when the file is opened again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Final
+
+
+class RotatedFile:
+    """Appends lines; for one thread. Only the user of the process may read the files.
+
+    :param size: bytes after which a new file begins.
+    :param count: files, the one being written included.
+    """
+
+    def __init__(self, path: Path, size: int, count: int) -> None:
+        self.path: Final = path
+        self._max_bytes = size
+        self._count = count
+        self._fd = -1
+        self._size = 0
+        self._inode = 0
+
+    def open(self) -> None:
+        """Open the file, and make it if needed.
+
+        :raises OSError: it cannot be opened.
+        """
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            status = os.fstat(fd)
+            size = status.st_size
+            if size and os.pread(fd, 1, size - 1) != b"\n":
+                size += os.write(fd, b"\n")
+        except OSError:
+            os.close(fd)
+            raise
+        self._fd, self._size, self._inode = fd, size, status.st_ino
+
+    def write(self, lines: list[bytes]) -> int:
+        """Append lines; return how many are written.
+
+        :raises OSError: not even the first can be written.
+        """
+        done = 0
+        while done < len(lines):
+            try:
+                done += self._write_some(lines[done:])
+            except OSError:
+                if not done:
+                    raise
+                break
+        return done
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _write_some(self, lines: list[bytes]) -> int:
+        """Append the lines that fit into the file, one at least."""
+        self._follow()
+        if self._size and self._size + len(lines[0]) > self._max_bytes:
+            self._rotate()
+        fitting = [lines[0]]
+        total = self._size + len(lines[0])
+        for line in lines[1:]:
+            total += len(line)
+            if total > self._max_bytes:
+                break
+            fitting.append(line)
+        data = memoryview(b"".join(fitting))
+        written = 0
+        try:
+            while written < len(data):
+                written += os.write(self._fd, data[written:])
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._fd, self._size)
+            raise
+        self._size += written
+        return len(fitting)
+
+    def _follow(self) -> None:
+        """Open the file anew when somebody has moved or deleted it."""
+        if self._fd >= 0:
+            try:
+                if self.path.stat().st_ino == self._inode:
+                    return
+            except FileNotFoundError:
+                pass
+            self.close()
+        self.open()
+
+    def _rotate(self) -> None:
+        self.close()
+        for number in range(self._count - 1, 0, -1):
+            newer = numbered(self.path, number - 1)
+            with contextlib.suppress(FileNotFoundError):
+                newer.replace(numbered(self.path, number))
+        self.open()
+
+
+def numbered(path: Path, number: int) -> Path:
+    """The name of a file by its age; 0 is the one being written."""
+    return path.with_name(f"{path.name}.{number}") if number else path

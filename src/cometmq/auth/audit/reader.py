@@ -1,0 +1,131 @@
+"""Reads audit logs: the files of one log in their order, and what is written to it from now on."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any, Final, Self
+
+from cometmq.auth.audit.entry import Entry
+from cometmq.auth.audit.files import numbered
+from cometmq.errors import CometMQError, reason_of
+from cometmq.limits import MAX_AUDIT_ENTRY_CHARS
+
+_LOOK_SECONDS: Final = 0.25
+_MAX_FILES: Final = 1_000
+_LINE_BYTES: Final = 4 * MAX_AUDIT_ENTRY_CHARS
+"""Longer lines are no entries."""
+_PIECE_BYTES: Final = 65_536
+
+
+class AuditReadError(CometMQError):
+    """An audit log cannot be read."""
+
+
+class AuditReader:
+    """Reads one log: what it has, then what is written to it."""
+
+    def __init__(self, path: Path, on_damage: Callable[[Path, int], None]) -> None:
+        """Prepare; nothing is opened yet.
+
+        :param on_damage: called with a file and the number of its lines that are no entries.
+        """
+        self._path = path
+        self._on_damage = on_damage
+        self._file: IO[bytes] | None = None
+        self._file_path = path
+        self._rest = b""
+        """The beginning of a line whose end is not written yet."""
+
+    def read(self) -> Iterator[Entry]:
+        """The entries of all files, the oldest first.
+
+        :raises AuditReadError: there is no file, or one cannot be read.
+        """
+        files = [file for file in (numbered(self._path, at) for at in range(_MAX_FILES, -1, -1)) if file.exists()]
+        if not files:
+            raise AuditReadError(
+                f"there is no audit log {self._path}", next_step="set auditLogEnable=true, or name its file"
+            )
+        for path in files:
+            self._open(path)
+            yield from self._read_on()
+
+    def follow(self, *, is_over: Callable[[], bool] = lambda: False) -> Iterator[Entry]:
+        """The entries after those of :meth:`read`, over changes of the file, until ``is_over``.
+
+        :raises AuditReadError: the file cannot be read.
+        """
+        while True:
+            # First look whether there is a new file: what the old one got before that is still read.
+            is_old = self._file is None or _is_replaced(self._path, self._file)
+            yield from self._read_on()
+            if is_old:
+                self._open(self._path)
+            elif is_over():
+                return
+            else:
+                time.sleep(_LOOK_SECONDS)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._rest.strip():
+            self._on_damage(self._file_path, 1)
+        self._rest = b""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def __enter__(self) -> Self:
+        """Close the file at the end of the block."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _open(self, path: Path) -> None:
+        self.close()
+        try:
+            self._file, self._file_path = path.open("rb"), path
+        except OSError as error:
+            raise AuditReadError(f"{path} cannot be read: {reason_of(error)}") from None
+
+    def _read_on(self) -> Iterator[Entry]:
+        damaged = 0
+        while self._file is not None and (piece := self._file.read(_PIECE_BYTES)):
+            *lines, self._rest = (self._rest + piece).split(b"\n")
+            if len(self._rest) > _LINE_BYTES:
+                self._rest = self._rest[:_LINE_BYTES]
+            for line in lines:
+                entry = parse(line)
+                if entry is not None:
+                    yield entry
+                elif line.strip():
+                    damaged += 1
+        if damaged:
+            self._on_damage(self._file_path, damaged)
+
+
+def read_entries(path: Path, on_damage: Callable[[Path, int], None]) -> Iterator[Entry]:
+    """The entries of all files of a log, as :meth:`AuditReader.read` gives them."""
+    with AuditReader(path, on_damage) as reader:
+        yield from reader.read()
+
+
+def parse(line: bytes) -> Entry | None:
+    """An entry; ``None`` if the line is none."""
+    try:
+        entry: Any = json.loads(line) if len(line) <= _LINE_BYTES else None
+    except (ValueError, RecursionError):
+        return None
+    return entry if isinstance(entry, dict) and isinstance(entry.get("time"), str) else None
+
+
+def _is_replaced(path: Path, file: IO[bytes]) -> bool:
+    try:
+        return path.stat().st_ino != os.fstat(file.fileno()).st_ino
+    except FileNotFoundError:
+        return False

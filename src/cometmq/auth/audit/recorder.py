@@ -1,0 +1,257 @@
+"""What is written to the audit log of a server, and what is summed up.
+
+Every administration request is an entry before it is handled, and another one if it fails. A denial, and the first
+request of an account on a connection, is an entry at once; the same again within a second is counted, and one entry
+says how often. So an attacker who is denied a thousand times a second neither hides the trail nor fills the files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any, Final
+
+from cometmq.auth.audit.entry import Entry, details_of, resources_of, short
+from cometmq.auth.audit.log import AuditLog
+from cometmq.clock import Clock, TimerHandle
+from cometmq.limits import MAX_AUDIT_KINDS
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.permissions import CALLER
+from cometmq.remoting.processors import Processor, Request, Response
+from cometmq.remoting.server_connection import ServerConnection
+
+_SUM_SECONDS: Final = 1.0
+
+BY_THEMSELVES: Final = frozenset(
+    {
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE_V2,
+        RequestCode.OPEN_PRODUCER,
+        RequestCode.RECALL_MESSAGE,
+        RequestCode.PULL_MESSAGE,
+        RequestCode.LITE_PULL_MESSAGE,
+        RequestCode.QUERY_CONSUMER_OFFSET,
+        RequestCode.UPDATE_CONSUMER_OFFSET,
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+        RequestCode.GET_MAX_OFFSET,
+        RequestCode.GET_MIN_OFFSET,
+        RequestCode.GET_EARLIEST_MSG_STORETIME,
+        RequestCode.HEART_BEAT,
+        RequestCode.UNREGISTER_CLIENT,
+        RequestCode.CONSUMER_SEND_MSG_BACK,
+        RequestCode.END_TRANSACTION,
+        RequestCode.GET_CONSUMER_LIST_BY_GROUP,
+        RequestCode.LOCK_BATCH_MQ,
+        RequestCode.UNLOCK_BATCH_MQ,
+        RequestCode.CHECK_CLIENT_CONFIG,
+        RequestCode.GET_ROUTEINFO_BY_TOPIC,
+        RequestCode.GET_KV_CONFIG,
+        # brokers and slaves
+        RequestCode.REGISTER_BROKER,
+        RequestCode.QUERY_DATA_VERSION,
+        RequestCode.GET_ALL_TOPIC_CONFIG,
+        RequestCode.GET_ALL_CONSUMER_OFFSET,
+        RequestCode.GET_ALL_DELAY_OFFSET,
+        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+        RequestCode.GET_STORE_FILE,
+        RequestCode.GET_TIMER_CHECK_POINT,
+        RequestCode.GET_TIMER_METRICS,
+    }
+)
+"""Requests that clients, brokers and slaves send by themselves; every other one is administration."""
+
+_SAMPLED: Final = frozenset(
+    {
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.PULL_MESSAGE,
+        RequestCode.LITE_PULL_MESSAGE,
+    }
+)
+
+
+class Sampler:
+    """Chooses one of so many sends and pulls."""
+
+    __slots__ = ("_each", "left")
+
+    def __init__(self, each: int) -> None:
+        self._each = each
+        self.left = each - 1
+        """Requests until the next one that is chosen."""
+
+    def chooses(self) -> bool:
+        """Count one request; tell whether it is chosen."""
+        if self.left > 0:
+            self.left -= 1
+            return False
+        self.left = self._each - 1
+        return True
+
+    def skip(self, requests: int) -> None:
+        """Count requests, ``left`` at most, of which none is chosen."""
+        self.left -= requests
+
+
+class AuditRecorder:
+    """Makes entries of what happens at a server."""
+
+    def __init__(self, log: AuditLog, sampling: int, *, clock: Clock) -> None:
+        self._log = log
+        self._clock = clock
+        self.sampler: Final = Sampler(sampling) if sampling else None
+        self._repeated: dict[Hashable, tuple[Entry, int]] = {}
+        """Entries of the present second by what they have in common, and how often they came again."""
+        self._uncounted = 0
+        self._timer: TimerHandle | None = None
+
+    def start(self) -> None:
+        """Begin to write.
+
+        :raises AuthError: the file cannot be opened.
+        """
+        self._log.start()
+
+    async def stop(self) -> None:
+        """Write what is summed up and what waits."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._sum_up()
+        await self._log.stop()
+
+    def allowed(
+        self,
+        connection: ServerConnection,
+        processor: Processor,
+        request: Request[Any],
+        body: bytes,
+        account: str | None,
+    ) -> None:
+        """Note a request that may be handled: administration, or one that is sampled."""
+        if request.code not in BY_THEMSELVES:
+            found = resources_of(processor.permission, request.header, body)
+            entry = self._entry("request", connection, request.code, account, allowed=True)
+            entry |= {"opaque": request.opaque, "resources": found, **details_of(request, body)}
+            self._log.put(entry, must=True)
+        elif self.sampler is not None and request.code in _SAMPLED and self.sampler.chooses():
+            found = resources_of(processor.permission, request.header, body)
+            entry = self._entry("sample", connection, request.code, account, allowed=True)
+            self._log.put(entry | {"resources": found, "bytes": len(body)})
+
+    def denied(
+        self,
+        connection: ServerConnection,
+        code: int,
+        why: str,
+        *,
+        account: str | None,
+        claimed: str | None = None,
+        resources: list[str],
+        details: Entry | None = None,
+    ) -> None:
+        """Note a denied request.
+
+        :param claimed: the access key of a request that is not known to be this account's.
+        """
+        entry = self._entry("denied", connection, code, account, allowed=False)
+        if claimed is not None:
+            entry["claimed"] = short(claimed)
+        entry |= {"resources": resources, "why": short(why), **(details or {})}
+        who = claimed if account is None else account
+        self._count(("denied", who, connection.peer_ip, code, tuple(resources)), entry)
+
+    def denied_by_quota(self, connection: ServerConnection, request: Request[Any], why: str) -> None:
+        """Note a request over a quota."""
+        header = request.header
+        resources = [
+            f"{kind}:{short(name)}"
+            for kind, name in (
+                ("Topic", getattr(header, "topic", None)),
+                ("Group", getattr(header, "consumer_group", None) or getattr(header, "producer_group", None)),
+            )
+            if name
+        ]
+        account = account_of(connection)
+        self.denied(connection, request.code, why, account=account, resources=resources)
+
+    def unknown(self, connection: ServerConnection, code: int, account: str | None) -> None:
+        """Note a request of a code that nobody handles."""
+        entry = self._entry("request", connection, code, account, allowed=True) | {"why": "the code is not supported"}
+        self._count(("unknown", account, connection.peer_ip, code), entry)
+
+    def logged_in(self, connection: ServerConnection, account: str) -> None:
+        """Note the first request of an account on a connection."""
+        entry: Entry = {"event": "login", "account": short(account), "address": connection.remote_address}
+        self._count(("login", account, connection.peer_ip), entry, is_login=True)
+
+    def answered(self, connection: ServerConnection, request: Request[Any], response: Response) -> None:
+        """Note an administration request that fails; its ``opaque`` tells which one."""
+        if response.code and request.code not in BY_THEMSELVES:
+            entry = self._entry("failed", connection, request.code, None, allowed=True)
+            del entry["account"]
+            entry |= {"opaque": request.opaque, "answer": response.code, "why": short(response.remark or "")}
+            self._log.put(entry, must=True)
+
+    def accounts_changed(self) -> None:
+        """Note a change of the files of accounts by somebody else than an administration request."""
+        self._log.put({"event": "accounts", "why": "accounts or policies were changed in their files"}, must=True)
+
+    def _entry(
+        self, event: str, connection: ServerConnection, code: int, account: str | None, *, allowed: bool
+    ) -> Entry:
+        return {
+            "event": event,
+            "account": None if account is None else short(account),
+            "address": connection.remote_address,
+            "request": _name(code),
+            "code": code,
+            "allowed": allowed,
+        }
+
+    # --- summing up ---------------------------------------------------------------------------
+    def _count(self, key: Hashable, entry: Entry, *, is_login: bool = False) -> None:
+        found = self._repeated.get(key)
+        if found is not None:
+            self._repeated[key] = found[0], found[1] + 1
+            return
+        # Denials, which strangers can cause, leave room for logins.
+        if len(self._repeated) >= MAX_AUDIT_KINDS * (1 + is_login):
+            self._uncounted += 1
+            return
+        self._repeated[key] = entry, 0
+        self._log.put(entry, must=is_login)
+        if self._timer is None:
+            self._timer = self._clock.call_later(_SUM_SECONDS, self._sum_up)
+
+    def _sum_up(self) -> None:
+        self._timer = None
+        repeated, self._repeated = self._repeated, {}
+        for entry, times in repeated.values():
+            if times:
+                self._log.put({**entry, "times": times})
+        if self._uncounted:
+            why = f"more than {MAX_AUDIT_KINDS} different denials and logins in a second: the others are only counted"
+            self._log.put({"event": "denied", "allowed": False, "times": self._uncounted, "why": why}, must=True)
+            self._uncounted = 0
+
+
+def account_of(connection: ServerConnection) -> str | None:
+    """The account of the last request of a connection whose signature was checked."""
+    session = connection.account
+    return None if session is None else session.account.name or None
+
+
+def caller() -> str | None:
+    """The account of the request that is being checked, once its signature was accepted."""
+    session: Any = CALLER.get()
+    return None if session is None else session.account.name or None
+
+
+def _name(code: int) -> str:
+    try:
+        return RequestCode(code).name
+    except ValueError:
+        return str(code)
