@@ -298,7 +298,7 @@ class Broker:
     def _open_audit(self) -> None:
         if self.audit is not None:
             self.audit.start()
-            self._stops.push_async_callback(self.audit.stop)
+            self._stops.add("audit log", self.audit.stop)
 
     async def _bind(self) -> None:
         """Take the port: records and ids of messages have it."""
