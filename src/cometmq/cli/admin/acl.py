@@ -21,9 +21,10 @@ from cometmq.auth.policies import (
     UserAccount,
     read_policies,
 )
+from cometmq.cli.admin.accounts import administer_accounts
 from cometmq.cli.admin.changes import yes_option
 from cometmq.cli.admin.user import change, server_option
-from cometmq.cli.connection import administer, confirm_deletion, namesrv_option
+from cometmq.cli.connection import confirm_deletion, namesrv_option
 from cometmq.cli.output import Column, output_option, show, show_one, tell
 from cometmq.client.admin import Admin
 from cometmq.remoting.permissions import EVERY, Action, Kind, Need, on_group, on_topic
@@ -101,7 +102,7 @@ def list_policies(user: str, resource: str, server: str | None, namesrv: str, ou
     async def work(admin: Admin) -> list[AclInfo]:
         return await admin.policies(user, resource, address=server)
 
-    rows = [row for info in administer(namesrv, work) for row in _rows(info)]
+    rows = [row for info in administer_accounts(namesrv, work) for row in _rows(info)]
     show(rows, _COLUMNS, output, title="Policies")
 
 
@@ -116,7 +117,7 @@ def show_policies(user: str, server: str | None, namesrv: str, output: str) -> N
     async def work(admin: Admin) -> AclInfo:
         return await admin.policies_of(user, address=server)
 
-    show(_rows(administer(namesrv, work)), _COLUMNS, output, title=f"Policies of {user}")
+    show(_rows(administer_accounts(namesrv, work)), _COLUMNS, output, title=f"Policies of {user}")
 
 
 @command.command("delete")
@@ -182,7 +183,7 @@ def test(
             read = read_policies(policies) if policies else {}
             return User(user, "", info.user_type or "", info.user_status or "", read)
 
-        found = administer(namesrv, work)
+        found = administer_accounts(namesrv, work)
         is_super = found.kind.lower() == SUPER.lower()
         denied = UserAccount(found, None, cluster, source, is_super).refusal(need, 0)
         entry = found.decide(need, cluster, ipaddress.ip_address(source))

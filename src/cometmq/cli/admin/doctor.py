@@ -71,7 +71,9 @@ def command(data: Path, port: int, namesrv_port: int, cluster: bool, namesrv: st
 
 def _shown(findings: Sequence[Finding], title: str, output: str) -> int:
     """Show findings and return the exit code."""
-    show([finding._asdict() for finding in findings], _COLUMNS, output, title=title)
+    nothing_to_do = output == "table" and not any(finding.todo for finding in findings)
+    columns = _COLUMNS[:-1] if nothing_to_do else _COLUMNS
+    show([finding._asdict() for finding in findings], columns, output, title=title)
     return FAILED if any(finding.state == PROBLEM for finding in findings) else DONE
 
 

@@ -9,8 +9,9 @@ from typing import Any, Final
 import click
 
 from cometmq.auth.user_admin import UserInfo
+from cometmq.cli.admin.accounts import administer_accounts
 from cometmq.cli.admin.changes import yes_option
-from cometmq.cli.connection import administer, confirm_deletion, namesrv_option
+from cometmq.cli.connection import confirm_deletion, namesrv_option
 from cometmq.cli.failures import PartlyDoneError
 from cometmq.cli.output import Column, output_option, show, show_one, tell
 from cometmq.client.admin import Admin
@@ -35,7 +36,7 @@ def change(namesrv: str, work: Callable[[Admin], Awaitable[None]]) -> None:
     :raises PartlyDoneError: not all servers have the change.
     """
     try:
-        administer(namesrv, work)
+        administer_accounts(namesrv, work)
     except PartlyChangedError as error:
         raise PartlyDoneError(error.message, next_step=error.next_step) from error
 
@@ -106,7 +107,7 @@ def list_users(text: str, server: str | None, namesrv: str, output: str) -> None
     async def work(admin: Admin) -> list[UserInfo]:
         return await admin.users(text, address=server)
 
-    show([_row(user) for user in administer(namesrv, work)], _COLUMNS, output, title="Users")
+    show([_row(user) for user in administer_accounts(namesrv, work)], _COLUMNS, output, title="Users")
 
 
 @command.command("show")
@@ -120,7 +121,7 @@ def show_user(name: str, server: str | None, namesrv: str, output: str) -> None:
     async def work(admin: Admin) -> UserInfo:
         return await admin.user(name, address=server)
 
-    show_one(_row(administer(namesrv, work)), output)
+    show_one(_row(administer_accounts(namesrv, work)), output)
 
 
 @command.command("delete")

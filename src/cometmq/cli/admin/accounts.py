@@ -1,0 +1,30 @@
+"""Connect the commands about users and policies to a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from cometmq.cli.connection import administer
+from cometmq.client.admin import Admin
+from cometmq.client.errors import BrokerError
+from cometmq.errors import CometMQError
+from cometmq.remoting.codes import ResponseCode
+
+T = TypeVar("T")
+
+
+def administer_accounts(namesrv: str, work: Callable[[Admin], Awaitable[T]]) -> T:
+    """As :func:`~cometmq.cli.connection.administer`, with a clearer error where servers have no users.
+
+    :raises CometMQError: no nameserver can be reached, the work fails, or a server has no users.
+    """
+    try:
+        return administer(namesrv, work)
+    except BrokerError as error:
+        if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            raise
+        raise CometMQError(
+            f"{error.address} has no users and policies",
+            next_step="servers have them with authenticationEnabled=true; Apache's have them from RocketMQ 5.3 on",
+        ) from error
