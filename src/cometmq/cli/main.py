@@ -35,6 +35,7 @@ COMMANDS: Final = {
     "dlq": ("messages.dlq", "List, read, export and resend dead letters."),
     "pipeline": ("jobs.pipeline", "Run Spark jobs over topics, archives and stores."),
     "demo": ("demo", "Run orders from producer to archive and back, with a crash in the middle."),
+    "metrics": ("admin.metrics", "Write a dashboard for Grafana and alert rules for Prometheus."),
     "watch": ("watch", "Show what a command shows, again and again."),
     "completion": ("completion", "Print the completion script of bash, zsh or fish."),
     "doctor": ("admin.doctor", "Check this machine and say what to do."),

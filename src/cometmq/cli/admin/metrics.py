@@ -1,0 +1,42 @@
+"""``cometmq metrics``: what monitoring needs of this package."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from cometmq.cli.failures import WrongUseError
+
+
+@click.group("metrics")
+def command() -> None:
+    """Write a dashboard for Grafana and alert rules for Prometheus."""
+
+
+@command.command("export")
+@click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
+@click.option("--replace", is_flag=True, help="Replace files that are there.")
+def export(directory: Path, replace: bool) -> None:
+    """Write a dashboard for Grafana and rules for Prometheus to DIRECTORY.
+
+    Grafana imports cometmq-dashboard.json; prometheus.yml names cometmq-alerts.yml under rule_files, and has the
+    servers under a job with the name cometmq.
+    """
+    import yaml
+
+    from cometmq.metrics.alerts import rules
+    from cometmq.metrics.dashboards import dashboard
+
+    files = {
+        "cometmq-dashboard.json": json.dumps(dashboard(), indent=2) + "\n",
+        "cometmq-alerts.yml": yaml.safe_dump(rules(), sort_keys=False, width=1_000),
+    }
+    there = [name for name in files if (directory / name).exists()]
+    if there and not replace:
+        raise WrongUseError(f"{directory} has {' and '.join(there)} already; add --replace to replace them")
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (directory / name).write_text(text, encoding="utf-8")
+        click.echo(str(directory / name))

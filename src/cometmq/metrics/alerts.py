@@ -1,0 +1,162 @@
+"""Alert rules for Prometheus. Each names a heading of docs/alerts.md, which says what to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+RUNBOOK: Final = "docs/alerts.md"
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """A rule: it fires when ``expression`` has been true for ``minutes``."""
+
+    name: str
+    expression: str
+    minutes: int
+    severity: str
+    summary: str
+
+
+ALERTS: Final = (
+    Alert(
+        "CometMQServerDown",
+        'up{job="cometmq"} == 0',
+        1,
+        "critical",
+        "{{ $labels.instance }} does not answer",
+    ),
+    Alert(
+        "CometMQBrokerNotWritable",
+        "rocketmq_broker_permission < 6",
+        5,
+        "warning",
+        "broker {{ $labels.node_id }} may not be read or written",
+    ),
+    Alert(
+        "CometMQMessagesNotStored",
+        "increase(cometmq_messages_not_stored_total[5m]) > 0",
+        0,
+        "critical",
+        "broker {{ $labels.node_id }} cannot store messages",
+    ),
+    Alert(
+        "CometMQDiskFull",
+        "cometmq_disk_used_ratio > 0.85",
+        5,
+        "critical",
+        "the disk of broker {{ $labels.node_id }} is nearly full",
+    ),
+    Alert(
+        "CometMQDiskFullSoon",
+        "predict_linear(cometmq_disk_used_ratio[6h], 86400) > 0.9 and cometmq_disk_used_ratio > 0.5",
+        60,
+        "warning",
+        "the disk of broker {{ $labels.node_id }} is full within a day",
+    ),
+    Alert(
+        "CometMQSlowFlushes",
+        "histogram_quantile(0.99, sum by (node_id, le) (rate(cometmq_flush_seconds_bucket[5m]))) > 0.5",
+        10,
+        "warning",
+        "flushes of broker {{ $labels.node_id }} are slow",
+    ),
+    Alert(
+        "CometMQSlowEventLoop",
+        "histogram_quantile(0.99, sum by (node_id, le) (rate(cometmq_event_loop_delay_seconds_bucket[5m]))) > 0.1",
+        10,
+        "warning",
+        "broker {{ $labels.node_id }} answers late",
+    ),
+    Alert(
+        "CometMQNoSlave",
+        "min_over_time(cometmq_slaves[10m]) < max_over_time(cometmq_slaves[1d])",
+        10,
+        "warning",
+        "broker {{ $labels.node_id }} has lost a slave",
+    ),
+    Alert(
+        "CometMQSlaveBehind",
+        "cometmq_slave_behind_bytes > 268435456",
+        5,
+        "warning",
+        "slave {{ $labels.slave }} of {{ $labels.node_id }} is far behind",
+    ),
+    Alert(
+        "CometMQGroupBehind",
+        'rocketmq_consumer_lag_latency_milliseconds{is_system="false"} > 600000',
+        10,
+        "warning",
+        "group {{ $labels.consumer_group }} is more than ten minutes behind in {{ $labels.topic }}",
+    ),
+    Alert(
+        "CometMQGroupWithoutConsumers",
+        'sum by (node_id, consumer_group) (rocketmq_consumer_lag_messages{is_system="false"}) > 0 '
+        "unless on (node_id, consumer_group) "
+        "sum by (node_id, consumer_group) (rocketmq_consumer_connections) > 0",
+        15,
+        "warning",
+        "nobody consumes for group {{ $labels.consumer_group }}",
+    ),
+    Alert(
+        "CometMQDeadLetters",
+        "increase(rocketmq_send_to_dlq_messages_total[10m]) > 0",
+        0,
+        "warning",
+        "group {{ $labels.consumer_group }} gives up messages of {{ $labels.topic }}",
+    ),
+    Alert(
+        "CometMQTransactionsOpen",
+        "rocketmq_half_messages > 1000",
+        15,
+        "warning",
+        "producers do not end their transactions at {{ $labels.node_id }}",
+    ),
+    Alert(
+        "CometMQTimerLate",
+        "rocketmq_timer_dequeue_latency_milliseconds > 10000",
+        5,
+        "warning",
+        "delayed messages of {{ $labels.node_id }} are late",
+    ),
+    Alert(
+        "CometMQRequestsFail",
+        "sum by (node_id, request_code, response_code) "
+        '(rate(rocketmq_rpc_latency_milliseconds_count{result!="success"}[5m])) > 1',
+        10,
+        "warning",
+        "{{ $labels.request_code }} at {{ $labels.node_id }} is answered {{ $labels.response_code }}",
+    ),
+    Alert(
+        "CometMQConnectionsUnread",
+        "cometmq_unsent_bytes > 134217728",
+        5,
+        "warning",
+        "clients of {{ $labels.node_id }} do not read their answers",
+    ),
+)
+
+
+def rules() -> dict[str, Any]:
+    """The rules as Prometheus' file of rules has them."""
+    return {
+        "groups": [
+            {
+                "name": "cometmq",
+                "rules": [
+                    {
+                        "alert": alert.name,
+                        "expr": alert.expression,
+                        "for": f"{alert.minutes}m",
+                        "labels": {"severity": alert.severity},
+                        "annotations": {
+                            "summary": alert.summary,
+                            "runbook": f"{RUNBOOK}#{alert.name.lower()}",
+                        },
+                    }
+                    for alert in ALERTS
+                ],
+            }
+        ]
+    }
