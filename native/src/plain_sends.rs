@@ -6,12 +6,13 @@
 //! of the batch, so that each queue's next offset is read once.
 
 use crate::account::Account;
+use crate::open_batch::{Batch, Message, Queue, Slot, Topic};
+use crate::transactions::{InnerQueue, Transactions, TRANSACTION};
 use cometmq_codec::answer::Answers;
-use cometmq_codec::frame::frame;
-use cometmq_codec::hash::java_hash;
+use cometmq_codec::fields::END_TRANSACTION;
+use cometmq_codec::frame::{frame, Frame};
 use cometmq_codec::properties::Properties;
-use cometmq_codec::record::Record;
-use cometmq_codec::request::SendRequest;
+use cometmq_codec::request::{code, SendRequest};
 use pyo3::exceptions::PyValueError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
@@ -20,67 +21,6 @@ use std::collections::HashMap;
 
 /// Frames of one call, between which Python looks at the clock.
 const FRAMES: usize = 32;
-/// Bits of a sysFlag: a record of a transaction, and IPv6 addresses.
-const TRANSACTION: i32 = 0xC;
-const BORN_HOST_V6: i32 = 0x10;
-const STORE_HOST_V6: i32 = 0x20;
-const IPV6_HOST_BYTES: usize = 20;
-/// What statistics count for a record beside its body, properties and topic (`MIN_RECORD_BYTES`).
-const MIN_RECORD_BYTES: usize = 91;
-
-/// The first bound of the histogram of message sizes (`SMALL_BYTES`).
-const SMALL_BYTES: usize = 1024;
-
-/// A topic that messages may be sent to.
-struct Topic {
-    target: Py<PyAny>,
-    name_length: usize,
-    sys_flag: i32,
-    queues: HashMap<i32, usize>,
-    messages: usize,
-    size_bytes: usize,
-    /// For metrics: sizes of FIFO messages, and of others above `SMALL_BYTES`.
-    fifo: Vec<usize>,
-    large: Vec<usize>,
-}
-
-/// A queue of such a topic.
-struct Queue {
-    queue: Py<PyAny>,
-    /// The length and bytes of the topic, as in a record.
-    middle: Vec<u8>,
-    /// The hash of `topic#`.
-    seed: i32,
-    next_offset: i64,
-    units: Vec<u8>,
-}
-
-/// The answers to consecutive sends of one connection.
-struct Answered {
-    connection: Py<PyAny>,
-    frames: Vec<u8>,
-    /// For each send its opaque and whether its header is binary, for refusals.
-    opaques: Vec<u8>,
-    body_bytes: usize,
-    messages: usize,
-}
-
-#[derive(Default)]
-struct Batch {
-    is_open: bool,
-    next: i64,
-    limit: i64,
-    timestamp: i64,
-    last_size: usize,
-    messages: usize,
-    records: Vec<u8>,
-    queues: Vec<usize>,
-    topics: Vec<usize>,
-    index_hashes: Vec<i32>,
-    index_offsets: Vec<i64>,
-    answers: Vec<Answered>,
-}
-
 /// The plain sends of a broker.
 #[pyclass(module = "cometmq_core")]
 pub struct PlainSends {
@@ -88,21 +28,22 @@ pub struct PlainSends {
     open: Option<Py<PyAny>>,
     answers: Answers,
     tail: Vec<u8>,
-    store_host: Vec<u8>,
+    pub(crate) store_host: Vec<u8>,
     max_frame_bytes: usize,
     max_header_bytes: usize,
     max_body_bytes: usize,
-    max_properties_bytes: usize,
-    max_stored_bytes: usize,
-    max_batch_bytes: usize,
-    is_indexed: bool,
-    needs_flush: bool,
-    names: HashMap<Box<str>, usize>,
-    topics: Vec<Option<Topic>>,
-    queues: Vec<Option<Queue>>,
+    pub(crate) max_properties_bytes: usize,
+    pub(crate) max_stored_bytes: usize,
+    pub(crate) max_batch_bytes: usize,
+    pub(crate) is_indexed: bool,
+    pub(crate) needs_flush: bool,
+    pub(crate) names: HashMap<Box<str>, usize>,
+    pub(crate) topics: Vec<Option<Topic>>,
+    pub(crate) queues: Vec<Option<Queue>>,
     free_topics: Vec<usize>,
     free_queues: Vec<usize>,
-    batch: Batch,
+    pub(crate) batch: Batch,
+    pub(crate) transactions: Option<Transactions>,
     taken: usize,
 }
 
@@ -110,9 +51,14 @@ pub struct PlainSends {
 struct Room<'a> {
     /// Only sends of this producer group, if there is one.
     group: Option<&'a str>,
+    /// Ends of transactions may be taken: neither accounts nor quotas are checked.
+    takes_ends: bool,
     messages: usize,
     bytes: usize,
 }
+
+/// Name of a topic of the broker itself, its target and its queue.
+type Inner = (String, Py<PyAny>, Py<PyAny>);
 
 fn insert<T>(slots: &mut Vec<Option<T>>, free: &mut Vec<usize>, value: T) -> usize {
     match free.pop() {
@@ -129,8 +75,8 @@ fn insert<T>(slots: &mut Vec<Option<T>>, free: &mut Vec<usize>, value: T) -> usi
 
 #[pymethods]
 impl PlainSends {
-    /// :param open: called at the beginning of a batch; returns the next log offset, the offset that no record may pass
-    ///     and the store timestamp, or None when nothing can be stored.
+    /// :param open: called at the beginning of a batch; returns the next log offset, the offset that no record may pass,
+    ///     the store timestamp and how many half messages may be stored, or None when nothing can be stored.
     /// :param answers: the five parts of a JSON answer, the message id up to its offset, the head and the constant
     ///     fields of a binary answer.
     /// :param limits: bytes of a frame, a header, a body, properties, both together, and a batch.
@@ -180,6 +126,7 @@ impl PlainSends {
             free_topics: Vec::new(),
             free_queues: Vec::new(),
             batch: Batch::default(),
+            transactions: None,
             taken: 0,
         })
     }
@@ -196,7 +143,12 @@ impl PlainSends {
         for answered in &self.batch.answers {
             visit.call(&answered.connection)?;
         }
-        Ok(())
+        for ended in &self.batch.ends {
+            visit.call(&ended.connection)?;
+        }
+        self.transactions
+            .as_ref()
+            .map_or(Ok(()), |found| found.traverse(&visit))
     }
 
     fn __clear__(&mut self) {
@@ -204,6 +156,7 @@ impl PlainSends {
         self.names.clear();
         self.topics.clear();
         self.queues.clear();
+        self.transactions = None;
         self.batch = Batch::default();
     }
 
@@ -216,37 +169,15 @@ impl PlainSends {
         queue_id: i32,
         queue: Py<PyAny>,
     ) -> PyResult<()> {
-        let length = u8::try_from(topic.len())
-            .map_err(|_| PyValueError::new_err("a topic of more than 255 bytes"))?;
-        let mut middle = vec![length];
-        middle.extend_from_slice(topic.as_bytes());
+        let slot = Queue::new(queue, topic)?;
         let at = match self.names.get(topic) {
             Some(at) => *at,
             None => {
-                let name_length = topic.chars().count();
-                let queues = HashMap::new();
-                let found = Topic {
-                    target,
-                    name_length,
-                    sys_flag,
-                    queues,
-                    messages: 0,
-                    size_bytes: 0,
-                    fifo: Vec::new(),
-                    large: Vec::new(),
-                };
+                let found = Topic::new(target, topic, sys_flag);
                 let at = insert(&mut self.topics, &mut self.free_topics, found);
                 self.names.insert(topic.into(), at);
                 at
             }
-        };
-        let seed = java_hash(java_hash(0, topic), "#");
-        let slot = Queue {
-            queue,
-            middle,
-            seed,
-            next_offset: 0,
-            units: Vec::new(),
         };
         let number = insert(&mut self.queues, &mut self.free_queues, slot);
         if let Some(old) = self.topics[at]
@@ -256,6 +187,35 @@ impl PlainSends {
             self.queues[old] = None;
             self.free_queues.push(old);
         }
+        Ok(())
+    }
+
+    /// Take half messages and ends of transactions from now on, until `clear`.
+    ///
+    /// :param halves: name of the topic of half messages, its target and its queue; ``ops`` the same for op messages.
+    /// :param op: the properties of an op message and their tags code.
+    /// :param max_half_bytes: the most bytes of the properties of a half message.
+    /// :param find: called with queue offset and log offset of a half message; returns its record and the time of now,
+    ///     or None when Python must end it.
+    /// :param begin: called with the queue offset of a half message whose end is put.
+    fn take_transactions(
+        &mut self,
+        halves: Inner,
+        ops: Inner,
+        op: (Vec<u8>, i64),
+        max_half_bytes: usize,
+        find: Py<PyAny>,
+        begin: Py<PyAny>,
+    ) -> PyResult<()> {
+        self.transactions = Some(Transactions {
+            halves: self.add_inner(halves)?,
+            ops: self.add_inner(ops)?,
+            max_half_bytes: max_half_bytes.min(self.max_properties_bytes),
+            op_properties: op.0,
+            op_tags_code: op.1,
+            find,
+            begin,
+        });
         Ok(())
     }
 
@@ -277,6 +237,7 @@ impl PlainSends {
     /// Leave the messages of all topics to Python. No batch may be open.
     fn clear(&mut self) -> PyResult<()> {
         self.check_settled()?;
+        self.transactions = None;
         self.names.clear();
         self.topics.clear();
         self.queues.clear();
@@ -303,9 +264,11 @@ impl PlainSends {
         room: Option<(Option<String>, usize, usize)>,
     ) -> PyResult<usize> {
         let mut account = account;
+        let takes_ends = account.is_none() && room.is_none();
         let (group, messages, bytes) = room.unwrap_or((None, FRAMES, usize::MAX));
         let room = Room {
             group: group.as_deref(),
+            takes_ends,
             messages,
             bytes,
         };
@@ -315,14 +278,7 @@ impl PlainSends {
         self.taken = 0;
         while self.taken < room.messages.min(FRAMES) && at - begin < room.bytes {
             let Some(rest) = data.get(at..) else { break };
-            match self.put(
-                py,
-                rest,
-                connection,
-                peer,
-                account.as_deref_mut(),
-                room.group,
-            )? {
+            match self.put(py, rest, connection, peer, account.as_deref_mut(), &room)? {
                 0 => break,
                 size => at += size,
             }
@@ -346,7 +302,9 @@ impl PlainSends {
     /// End the batch and return all of it, or None when there is nothing:
     ///
     /// ``(records, next log offset, size of the last record, messages, [(queue, messages, units)], [(target, messages,
-    /// bytes, sizes of large messages, sizes of FIFO messages)], index hashes, index offsets, [(connection, answers, opaques, messages, bytes of bodies)])``
+    /// bytes, sizes of large messages, sizes of FIFO messages)], index hashes, index offsets, [(connection, answers, opaques,
+    /// messages, bytes of bodies)], [(connection, opaque, is binary, is oneway, queue offset of the half message, is
+    /// committed)])``
     fn settle<'py>(&mut self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyTuple>>> {
         let batch = &mut self.batch;
         batch.is_open = false;
@@ -391,6 +349,17 @@ impl PlainSends {
                 answered.body_bytes,
             ))?;
         }
+        let ends = PyList::empty(py);
+        for ended in batch.ends.drain(..) {
+            ends.append((
+                ended.connection,
+                ended.opaque,
+                ended.is_binary,
+                ended.is_oneway,
+                ended.half_offset,
+                ended.is_commit,
+            ))?;
+        }
         let hashes: Vec<u8> = batch
             .index_hashes
             .drain(..)
@@ -411,6 +380,7 @@ impl PlainSends {
             PyBytes::new(py, &hashes),
             PyBytes::new(py, &offsets),
             answers,
+            ends,
         );
         batch.records.clear();
         batch.records.shrink_to(KEPT_BYTES);
@@ -431,19 +401,48 @@ impl PlainSends {
         Ok(())
     }
 
-    /// Put one message; return the size of its frame, or 0 when it is left to Python, with nothing changed.
+    fn add_inner(&mut self, (name, target, queue): Inner) -> PyResult<InnerQueue> {
+        let queue = Queue::new(queue, &name)?;
+        Ok(InnerQueue {
+            topic: insert(
+                &mut self.topics,
+                &mut self.free_topics,
+                Topic::new(target, &name, 0),
+            ),
+            queue: insert(&mut self.queues, &mut self.free_queues, queue),
+        })
+    }
+
+    /// Put one request; return the size of its frame, or 0 when it is left to Python, with nothing changed.
     fn put(
         &mut self,
         py: Python<'_>,
         data: &[u8],
         connection: &Bound<'_, PyAny>,
         peer: &[u8],
-        mut account: Option<&mut Account>,
-        group: Option<&str>,
+        account: Option<&mut Account>,
+        room: &Room<'_>,
     ) -> PyResult<usize> {
         let Some(found) = frame(data, self.max_frame_bytes, self.max_header_bytes) else {
             return Ok(0);
         };
+        match code(found.is_binary, found.header) {
+            None => Ok(0),
+            Some(END_TRANSACTION) if !room.takes_ends => Ok(0),
+            Some(END_TRANSACTION) => self.put_end(py, &found, connection),
+            Some(_) => self.put_send(py, &found, connection, peer, account, room.group),
+        }
+    }
+
+    fn put_send(
+        &mut self,
+        py: Python<'_>,
+        found: &Frame<'_>,
+        connection: &Bound<'_, PyAny>,
+        peer: &[u8],
+        mut account: Option<&mut Account>,
+        group: Option<&str>,
+    ) -> PyResult<usize> {
         let mut pairs = Vec::new();
         let wanted = account.is_some().then_some(&mut pairs);
         let Some(request) = SendRequest::read(found.is_binary, found.header, wanted) else {
@@ -465,16 +464,41 @@ impl PlainSends {
         let Some(properties) = Properties::read(&fields.properties) else {
             return Ok(0);
         };
-        let properties_length = properties.stored_length(&self.tail);
+        let half = match (properties.is_half, self.transactions.as_ref()) {
+            (false, _) => None,
+            (true, None) => return Ok(0),
+            (true, Some(known)) => Some((
+                known,
+                properties.half_tail(&self.tail, &fields.topic, fields.queue_id),
+            )),
+        };
+        let tail = half.as_ref().map_or(&self.tail, |(_, tail)| tail);
+        let properties_length = properties.stored_length(tail);
+        let most = half
+            .as_ref()
+            .map_or(self.max_properties_bytes, |(known, _)| known.max_half_bytes);
         if found.body.len() > self.max_body_bytes
-            || properties_length > self.max_properties_bytes
+            || properties_length > most
             || found.body.len() + properties_length > self.max_stored_bytes
-            || fields.sys_flag & TRANSACTION != 0
+            || (half.is_none() && fields.sys_flag & TRANSACTION != 0)
             || (self.needs_flush && !properties.waits)
             || self.batch.records.len() > self.max_batch_bytes
         {
             return Ok(0);
         }
+        let mut sys_flag = fields.sys_flag | topic.sys_flag;
+        let (mut place, mut queue_id) = (
+            InnerQueue {
+                topic: topic_number,
+                queue: queue_number,
+            },
+            fields.queue_id,
+        );
+        if let Some((known, _)) = &half {
+            sys_flag &= !TRANSACTION;
+            (place, queue_id) = (known.halves, 0);
+        }
+        let tail = half.map(|(_, tail)| tail);
         if let Some(account) = account.as_mut() {
             if !account.may_send(py, &fields.topic, &mut pairs, found.body)? {
                 return Ok(0);
@@ -485,35 +509,27 @@ impl PlainSends {
         }
         let batch = &mut self.batch;
         let (Some(topic), Some(queue)) = (
-            self.topics[topic_number].as_mut(),
-            self.queues[queue_number].as_mut(),
+            self.topics[place.topic].as_mut(),
+            self.queues[place.queue].as_mut(),
         ) else {
             return Ok(0);
         };
-        let mut sys_flag = (fields.sys_flag | topic.sys_flag) & !(BORN_HOST_V6 | STORE_HOST_V6);
-        for (host, bit) in [
-            (peer, BORN_HOST_V6),
-            (self.store_host.as_slice(), STORE_HOST_V6),
-        ] {
-            if host.len() == IPV6_HOST_BYTES {
-                sys_flag |= bit;
-            }
-        }
-        let record = Record {
+        let message = Message {
             body: found.body,
-            queue_id: fields.queue_id,
+            queue_id,
             flag: fields.flag,
             sys_flag,
             born_timestamp: fields.born_timestamp,
             born_host: peer,
-            store_timestamp: batch.timestamp,
-            store_host: &self.store_host,
             reconsume_times: fields.reconsume_times,
-            topic: &queue.middle,
+            prepared_transaction_offset: 0,
+            properties_length,
+            tags_code: properties.tags_code,
+            is_sharded: properties.is_sharded && !properties.is_half,
         };
-        let size = record.size(properties_length);
-        let end = batch.next + size as i64;
-        if end > batch.limit || size > i32::MAX as usize {
+        if !batch.has_room(message.size(queue, batch, &self.store_host))
+            || (properties.is_half && batch.half_room == 0)
+        {
             return Ok(0);
         }
         // The last question: a send that Python handles after it would count as a repetition.
@@ -522,60 +538,27 @@ impl PlainSends {
                 return Ok(0);
             }
         }
-        if queue.units.is_empty() {
-            queue.next_offset = queue
-                .queue
-                .bind(py)
-                .getattr(pyo3::intern!(py, "next_offset"))?
-                .extract()?;
-            batch.queues.push(queue_number);
-        }
+        let queue_offset = queue.offset(py)?;
         // Nothing below this line fails.
-        record.write(
-            size as i32,
-            queue.next_offset,
-            batch.next,
-            properties_length as i16,
-            &mut batch.records,
+        let log_offset = batch.next;
+        batch.half_room -= usize::from(properties.is_half);
+        let slot = Slot {
+            topic_number: place.topic,
+            topic,
+            queue_number: place.queue,
+            queue,
+            queue_offset,
+        };
+        batch.append(
+            slot,
+            &message,
+            &self.store_host,
+            |out| properties.store(tail.as_ref().unwrap_or(&self.tail), out),
+            self.is_indexed
+                .then_some(|seed, out: &mut _| properties.index_hashes(seed, out)),
         );
-        properties.store(&self.tail, &mut batch.records);
-        queue.units.extend_from_slice(&batch.next.to_be_bytes());
-        queue.units.extend_from_slice(&(size as i32).to_be_bytes());
-        queue
-            .units
-            .extend_from_slice(&properties.tags_code.to_be_bytes());
-        if self.is_indexed {
-            properties.index_hashes(queue.seed, &mut batch.index_hashes);
-            batch
-                .index_offsets
-                .resize(batch.index_hashes.len(), batch.next);
-        }
-        if topic.messages == 0 {
-            batch.topics.push(topic_number);
-        }
-        topic.messages += 1;
-        let counted = found.body.len() + properties_length + topic.name_length + MIN_RECORD_BYTES;
-        topic.size_bytes += counted;
-        if properties.is_sharded {
-            topic.fifo.push(counted);
-        } else if counted > SMALL_BYTES {
-            topic.large.push(counted);
-        }
         if !request.is_oneway {
-            if batch
-                .answers
-                .last()
-                .is_none_or(|last| !last.connection.is(connection))
-            {
-                batch.answers.push(Answered {
-                    connection: connection.clone().unbind(),
-                    frames: Vec::new(),
-                    opaques: Vec::new(),
-                    body_bytes: 0,
-                    messages: 0,
-                });
-            }
-            if let Some(last) = batch.answers.last_mut() {
+            if let Some(last) = batch.answers_of(connection) {
                 last.messages += 1;
                 last.body_bytes += found.body.len();
                 last.opaques
@@ -584,30 +567,27 @@ impl PlainSends {
                 self.answers.write(
                     found.is_binary,
                     request.opaque,
-                    batch.next,
+                    log_offset,
                     fields.queue_id,
-                    queue.next_offset,
+                    queue_offset,
                     &mut last.frames,
                 );
             }
         }
-        queue.next_offset += 1;
-        batch.next = end;
-        batch.last_size = size;
-        batch.messages += 1;
         Ok(found.size)
     }
 
     /// Ask Python for the place of the next record; false when nothing can be stored.
-    fn open_batch(&mut self, py: Python<'_>) -> PyResult<bool> {
+    pub(crate) fn open_batch(&mut self, py: Python<'_>) -> PyResult<bool> {
         let Some(open) = self.open.as_ref() else {
             return Ok(false);
         };
-        let place: Option<(i64, i64, i64)> = open.call0(py)?.extract(py)?;
-        if let Some((next, limit, timestamp)) = place {
+        let place: Option<(i64, i64, i64, usize)> = open.call0(py)?.extract(py)?;
+        if let Some((next, limit, timestamp, half_room)) = place {
             self.batch.next = next;
             self.batch.limit = limit;
             self.batch.timestamp = timestamp;
+            self.batch.half_room = half_room;
             self.batch.is_open = true;
         }
         Ok(place.is_some())

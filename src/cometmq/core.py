@@ -9,7 +9,7 @@ import importlib
 import os
 from typing import Any, Final
 
-INTERFACE: Final = 9
+INTERFACE: Final = 10
 """The version of the core's interface that this package knows."""
 
 

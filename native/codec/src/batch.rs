@@ -115,6 +115,9 @@ pub fn encode(body: &[u8], common: &Common<'_>, place: &Place, most: &Most) -> O
         let piece = Piece::read(rest)?;
         rest = &rest[piece.size..];
         let properties = Properties::read(piece.properties)?;
+        if properties.is_half {
+            return None;
+        }
         let tail = if made.offsets.is_empty() {
             common.first_tail
         } else {
@@ -138,6 +141,7 @@ pub fn encode(body: &[u8], common: &Common<'_>, place: &Place, most: &Most) -> O
             store_timestamp: common.store_timestamp,
             store_host: common.store_host,
             reconsume_times: common.reconsume_times,
+            prepared_transaction_offset: 0,
             topic: common.topic,
         };
         let size = record.size(properties_length);

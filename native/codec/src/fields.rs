@@ -1,10 +1,11 @@
-//! The fields of SEND_MESSAGE and SEND_MESSAGE_V2, given one by one as text.
+//! The fields of SEND_MESSAGE, SEND_MESSAGE_V2 and END_TRANSACTION, given one by one as text.
 
 use super::json::integer;
 use std::borrow::Cow;
 
 pub const SEND_MESSAGE: i64 = 10;
 pub const SEND_MESSAGE_V2: i64 = 310;
+pub const END_TRANSACTION: i64 = 37;
 
 /// Bits of the fields that every send has: the producer group, the topic, the default topic and its queues, queue id,
 /// sysFlag, born timestamp and flag.
@@ -94,5 +95,54 @@ impl<'a> Fields<'a> {
     /// True when no field is missing.
     pub fn is_whole(&self) -> bool {
         self.seen & REQUIRED == REQUIRED
+    }
+}
+
+/// The fields that every END_TRANSACTION has: all but the last two.
+const REQUIRED_OF_END: u32 = 0x1F;
+
+/// What an END_TRANSACTION says.
+#[derive(Default)]
+pub struct EndFields<'a> {
+    pub producer_group: Cow<'a, str>,
+    /// The offset of the half message in its queue.
+    pub queue_offset: i64,
+    pub log_offset: i64,
+    pub commit_or_rollback: i32,
+    seen: u32,
+}
+
+impl<'a> EndFields<'a> {
+    /// Take one field. `None` when it comes twice, or is not in its usual form.
+    pub fn set(&mut self, name: &str, value: Cow<'a, str>) -> Option<()> {
+        let number_of_field = match name {
+            "producerGroup" => 0,
+            "tranStateTableOffset" => 1,
+            "commitLogOffset" => 2,
+            "commitOrRollback" => 3,
+            "msgId" => 4,
+            "fromTransactionCheck" => 5,
+            "transactionId" => 6,
+            _ => return Some(()),
+        };
+        let bit = 1 << number_of_field;
+        if self.seen & bit != 0 {
+            return None;
+        }
+        self.seen |= bit;
+        match number_of_field {
+            0 => self.producer_group = value,
+            1 => self.queue_offset = integer(&value)?,
+            2 => self.log_offset = integer(&value)?,
+            3 => self.commit_or_rollback = number(&value)?,
+            5 => is_bool(&value)?,
+            _ => (),
+        }
+        Some(())
+    }
+
+    /// True when no field is missing.
+    pub fn is_whole(&self) -> bool {
+        self.seen & REQUIRED_OF_END == REQUIRED_OF_END
     }
 }

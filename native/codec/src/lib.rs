@@ -14,4 +14,5 @@ pub mod property_columns;
 pub mod record;
 pub mod request;
 pub mod signature;
+pub mod stored;
 pub mod units;

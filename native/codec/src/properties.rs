@@ -1,16 +1,24 @@
 //! The properties of a message: `name \x01 value \x02 …`, read in one pass for storing them.
 
 use super::hash::{index_hash, java_hash};
+use super::json::integer;
+use std::io::Write;
 
 const NAME_END: char = '\u{1}';
 const PIECE_END: char = '\u{2}';
 /// Properties that ask to park a message before its delivery.
-const DETOURS: [&str; 5] = [
+const DETOURS: [&str; 4] = [
     "DELAY",
     "TIMER_DELAY_SEC",
     "TIMER_DELAY_MS",
     "TIMER_DELIVER_MS",
-    "TRAN_MSG",
+];
+/// Properties that a half message must not have, beside those.
+const NOT_OF_A_HALF: [&str; 4] = [
+    "REAL_TOPIC",
+    "REAL_QID",
+    "TRANSACTION_CHECK_TIMES",
+    "TRAN_PREPARED_QUEUE_OFFSET",
 ];
 /// A message with more keys is left to Python, which counts them.
 const MOST_KEYS: usize = 16;
@@ -24,17 +32,23 @@ pub struct Properties<'a> {
     pub is_sharded: bool,
     unique: &'a str,
     keys: &'a str,
+    /// The value of WAIT.
+    wait: &'a str,
     /// False when the producer does not wait for the flush.
     pub waits: bool,
+    /// TRAN_MSG asks for a half message.
+    pub is_half: bool,
 }
 
 impl<'a> Properties<'a> {
-    /// Read them; `None` when they ask for a detour, or are not in the order in which they are stored.
+    /// Read them; `None` when they ask for a detour but that of a half message, or are not in the order in which they
+    /// are stored.
     pub fn read(text: &'a str) -> Option<Self> {
         let text = text.strip_suffix(PIECE_END).unwrap_or(text);
         let (mut keys, mut unique, mut tag, mut wait) = ("", "", "", "");
         let mut is_sharded = false;
         let mut wait_at: Option<(usize, usize)> = None;
+        let (mut is_half, mut is_odd_half) = (false, false);
         let mut at = 0;
         while at < text.len() {
             let piece = text[at..].split(PIECE_END).next()?;
@@ -52,7 +66,19 @@ impl<'a> Properties<'a> {
                 }
                 "__SHARDINGKEY" => is_sharded = true,
                 "CLUSTER" | "" => return None,
-                _ if !value.is_empty() && DETOURS.contains(&name) => return None,
+                "TRAN_MSG" if !value.is_empty() => {
+                    if is_half || !value.eq_ignore_ascii_case("true") {
+                        return None;
+                    }
+                    is_half = true;
+                }
+                _ if DETOURS.contains(&name) => {
+                    if !value.is_empty() {
+                        return None;
+                    }
+                    is_odd_half = true;
+                }
+                _ if NOT_OF_A_HALF.contains(&name) => is_odd_half = true,
                 _ => (),
             }
             at += piece.len() + 1;
@@ -68,19 +94,33 @@ impl<'a> Properties<'a> {
         if keys.split(' ').count() >= MOST_KEYS {
             return None;
         }
-        let tags_code = if tag.is_empty() {
-            0
-        } else {
-            i64::from(java_hash(0, tag))
-        };
+        if is_half && (is_odd_half || !matches!(wait, "" | "true" | "false")) {
+            return None;
+        }
         Some(Properties {
             stored,
-            tags_code,
+            tags_code: tags_code(tag),
             is_sharded,
             unique,
             keys,
+            wait,
             waits: wait != "false",
+            is_half,
         })
+    }
+
+    /// What is stored behind the properties of a half message, which is for that queue, instead of `tail`.
+    pub fn half_tail(&self, tail: &[u8], topic: &str, queue_id: i32) -> Vec<u8> {
+        let mut out = Vec::with_capacity(tail.len() + topic.len() + 48);
+        out.extend_from_slice(tail);
+        let _ = write!(
+            out,
+            "\u{2}REAL_TOPIC\u{1}{topic}\u{2}REAL_QID\u{1}{queue_id}"
+        ); // a Vec takes every byte
+        if !self.wait.is_empty() {
+            let _ = write!(out, "\u{2}WAIT\u{1}{}", self.wait);
+        }
+        out
     }
 
     /// Bytes of the text to store, with `tail` behind it.
@@ -108,10 +148,74 @@ impl<'a> Properties<'a> {
 
     /// Append the index hashes of the unique key and of each key, with `seed` the hash of `topic#`.
     pub fn index_hashes(&self, seed: i32, out: &mut Vec<i32>) {
-        for key in std::iter::once(self.unique).chain(self.keys.split(' ')) {
-            if !key.is_empty() {
-                out.push(index_hash(java_hash(seed, key)));
+        index_hashes(self.unique, self.keys, seed, out);
+    }
+}
+
+/// What the end of a transaction reads of the properties of its half message.
+pub struct HalfProperties<'a> {
+    pub producer_group: &'a str,
+    /// The topic and queue that the message was sent to.
+    pub topic: &'a str,
+    pub queue_id: i32,
+    pub tags_code: i64,
+    unique: &'a str,
+    keys: &'a str,
+}
+
+impl<'a> HalfProperties<'a> {
+    /// Read them; `None` when one comes twice or is missing, and for the properties of a copy.
+    pub fn read(text: &'a str) -> Option<Self> {
+        const NAMES: [&str; 6] = [
+            "PGROUP",
+            "REAL_TOPIC",
+            "REAL_QID",
+            "UNIQ_KEY",
+            "KEYS",
+            "TAGS",
+        ];
+        if text.contains("TRAN_PREPARED_QUEUE_OFFSET") || text.ends_with('\0') {
+            return None;
+        }
+        let mut values = [""; 6];
+        for piece in text.split(PIECE_END) {
+            let (name, value) = piece.split_once(NAME_END).unwrap_or((piece, ""));
+            if let Some(at) = NAMES.iter().position(|known| *known == name) {
+                if !values[at].is_empty() || value.is_empty() {
+                    return None;
+                }
+                values[at] = value;
             }
+        }
+        let [producer_group, topic, queue_id, unique, keys, tag] = values;
+        if producer_group.is_empty() || keys.split(' ').count() >= MOST_KEYS {
+            return None;
+        }
+        Some(HalfProperties {
+            producer_group,
+            topic,
+            queue_id: i32::try_from(integer(queue_id)?).ok()?,
+            tags_code: tags_code(tag),
+            unique,
+            keys,
+        })
+    }
+
+    /// As [`Properties::index_hashes`].
+    pub fn index_hashes(&self, seed: i32, out: &mut Vec<i32>) {
+        index_hashes(self.unique, self.keys, seed, out);
+    }
+}
+
+/// The tags code of a tag; 0 for none.
+pub fn tags_code(tag: &str) -> i64 {
+    i64::from(java_hash(0, tag))
+}
+
+fn index_hashes(unique: &str, keys: &str, seed: i32, out: &mut Vec<i32>) {
+    for key in std::iter::once(unique).chain(keys.split(' ')) {
+        if !key.is_empty() {
+            out.push(index_hash(java_hash(seed, key)));
         }
     }
 }
@@ -152,7 +256,11 @@ mod tests {
     fn what_is_not_plain_is_left_to_python() {
         for text in [
             "DELAY\u{1}3",
-            "TRAN_MSG\u{1}true",
+            "TRAN_MSG\u{1}false",
+            "TRAN_MSG\u{1}true\u{2}TRAN_MSG\u{1}true",
+            "TRAN_MSG\u{1}true\u{2}DELAY\u{1}",
+            "TRAN_MSG\u{1}true\u{2}REAL_TOPIC\u{1}T",
+            "TRAN_MSG\u{1}true\u{2}WAIT\u{1}perhaps",
             "CLUSTER\u{1}c",
             "\u{2}a\u{1}b",
             "a\u{1}b\u{2}\u{2}",
@@ -161,6 +269,42 @@ mod tests {
             "KEYS\u{1}1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17",
         ] {
             assert_eq!(stored(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_half_message_names_its_queue_behind_all() {
+        let read = Properties::read("WAIT\u{1}true\u{2}TRAN_MSG\u{1}True").unwrap();
+        assert!(read.is_half);
+        let tail = read.half_tail(b"CLUSTER\x01c", "T", 3);
+        let mut out = Vec::new();
+        read.store(&tail, &mut out);
+        assert_eq!(
+            String::from_utf8(out).unwrap(),
+            "TRAN_MSG\u{1}True\u{2}CLUSTER\u{1}c\u{2}REAL_TOPIC\u{1}T\u{2}REAL_QID\u{1}3\u{2}WAIT\u{1}true"
+        );
+        assert!(!Properties::read("TRAN_MSG\u{1}").unwrap().is_half);
+    }
+
+    #[test]
+    fn the_end_of_a_transaction_reads_whole_half_messages() {
+        let text = "PGROUP\u{1}g\u{2}KEYS\u{1}a b\u{2}REAL_TOPIC\u{1}T\u{2}REAL_QID\u{1}3";
+        let read = HalfProperties::read(text).unwrap();
+        assert_eq!(
+            (read.producer_group, read.topic, read.queue_id),
+            ("g", "T", 3)
+        );
+        for odd in [
+            "",
+            "PGROUP\u{1}g\u{2}REAL_TOPIC\u{1}T",
+            "PGROUP\u{1}g\u{2}REAL_TOPIC\u{1}T\u{2}REAL_QID\u{1}03",
+            "REAL_TOPIC\u{1}T\u{2}REAL_QID\u{1}3",
+            &format!("{text}\u{2}KEYS\u{1}c"),
+            &format!("{text}\u{2}TAGS\u{1}"),
+            &format!("{text}\u{2}TRAN_PREPARED_QUEUE_OFFSET\u{1}7"),
+            &format!("{text}\u{2}a\u{1}\0"),
+        ] {
+            assert!(HalfProperties::read(odd).is_none(), "{odd:?}");
         }
     }
 }

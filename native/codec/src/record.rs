@@ -16,6 +16,8 @@ pub struct Record<'a> {
     pub store_timestamp: i64,
     pub store_host: &'a [u8],
     pub reconsume_times: i32,
+    /// The log offset of the half message that this one was, otherwise 0.
+    pub prepared_transaction_offset: i64,
     /// The length and the bytes of the topic.
     pub topic: &'a [u8],
 }
@@ -55,7 +57,7 @@ impl Record<'_> {
         out.extend_from_slice(&self.store_timestamp.to_be_bytes());
         out.extend_from_slice(self.store_host);
         out.extend_from_slice(&self.reconsume_times.to_be_bytes());
-        out.extend_from_slice(&0i64.to_be_bytes());
+        out.extend_from_slice(&self.prepared_transaction_offset.to_be_bytes());
         out.extend_from_slice(&(self.body.len() as i32).to_be_bytes());
         out.extend_from_slice(self.body);
         out.extend_from_slice(self.topic);

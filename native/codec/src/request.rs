@@ -1,6 +1,6 @@
-//! The header of a plain send, in JSON or in RocketMQ's binary form.
+//! The headers of plain sends and of END_TRANSACTION, in JSON or in RocketMQ's binary form.
 
-use super::fields::{Fields, SEND_MESSAGE, SEND_MESSAGE_V2};
+use super::fields::{EndFields, Fields, END_TRANSACTION, SEND_MESSAGE, SEND_MESSAGE_V2};
 use super::json::Reader;
 use super::signature::Pairs;
 use std::borrow::Cow;
@@ -9,6 +9,27 @@ const FLAG_RESPONSE: i32 = 1;
 const FLAG_ONEWAY: i32 = 2;
 /// Fields of one header at most (`MAX_EXT_FIELDS`); Python refuses more.
 const MAX_FIELDS: usize = 64;
+/// The beginning of a JSON header, as clients write it, and its code.
+const JSON_BEGINS: [(&[u8], i64); 3] = [
+    (b"{\"code\":310,", SEND_MESSAGE_V2),
+    (b"{\"code\":10,", SEND_MESSAGE),
+    (b"{\"code\":37,", END_TRANSACTION),
+];
+
+/// The code of a header; `None` when no request of that code is taken.
+pub fn code(is_binary: bool, header: &[u8]) -> Option<i64> {
+    if is_binary {
+        let code = i64::from(Cursor(header).short()?);
+        return JSON_BEGINS
+            .iter()
+            .find(|(_, taken)| *taken == code)
+            .map(|_| code);
+    }
+    JSON_BEGINS
+        .iter()
+        .find(|(begin, _)| header.starts_with(begin))
+        .map(|(_, code)| *code)
+}
 
 /// The header of a plain send.
 pub struct SendRequest<'a> {
@@ -21,12 +42,22 @@ impl<'a> SendRequest<'a> {
     /// Read a header; `None` when it is no plain send, or not in the form that RocketMQ's clients write.
     ///
     /// All of its fields are added to `pairs`, if that is given.
-    pub fn read(is_binary: bool, header: &'a [u8], pairs: Option<&mut Pairs<'a>>) -> Option<Self> {
-        let (fields, opaque, flag) = if is_binary {
-            read_binary(header, pairs)?
-        } else {
-            read_json(header, pairs)?
-        };
+    pub fn read(
+        is_binary: bool,
+        header: &'a [u8],
+        mut pairs: Option<&mut Pairs<'a>>,
+    ) -> Option<Self> {
+        let code = code(is_binary, header)?;
+        if code == END_TRANSACTION {
+            return None;
+        }
+        let mut fields = Fields::default();
+        let (opaque, flag) = read(is_binary, header, |name, value| {
+            if let Some(pairs) = pairs.as_deref_mut() {
+                pairs.push((name.clone(), value.clone()));
+            }
+            fields.set(code, &name, value)
+        })?;
         if flag & FLAG_RESPONSE != 0 || !fields.is_whole() {
             return None;
         }
@@ -38,19 +69,53 @@ impl<'a> SendRequest<'a> {
     }
 }
 
+/// The header of an END_TRANSACTION.
+pub struct EndRequest<'a> {
+    pub fields: EndFields<'a>,
+    pub opaque: i32,
+    pub is_oneway: bool,
+}
+
+impl<'a> EndRequest<'a> {
+    /// Read a header; `None` when it is another one, or not in the form that RocketMQ's clients write.
+    pub fn read(is_binary: bool, header: &'a [u8]) -> Option<Self> {
+        if code(is_binary, header)? != END_TRANSACTION {
+            return None;
+        }
+        let mut fields = EndFields::default();
+        let (opaque, flag) = read(is_binary, header, |name, value| fields.set(&name, value))?;
+        if flag & FLAG_RESPONSE != 0 || !fields.is_whole() {
+            return None;
+        }
+        Some(EndRequest {
+            fields,
+            opaque,
+            is_oneway: flag & FLAG_ONEWAY != 0,
+        })
+    }
+}
+
+/// Give each field of a header to `set`; return its opaque and its flag.
+fn read<'a>(
+    is_binary: bool,
+    header: &'a [u8],
+    set: impl FnMut(Cow<'a, str>, Cow<'a, str>) -> Option<()>,
+) -> Option<(i32, i32)> {
+    if is_binary {
+        read_binary(header, set)
+    } else {
+        read_json(header, set)
+    }
+}
+
 fn read_json<'a>(
     header: &'a [u8],
-    mut pairs: Option<&mut Pairs<'a>>,
-) -> Option<(Fields<'a>, i32, i32)> {
-    let (code, begin) = if header.starts_with(b"{\"code\":310,") {
-        (SEND_MESSAGE_V2, 12)
-    } else if header.starts_with(b"{\"code\":10,") {
-        (SEND_MESSAGE, 11)
-    } else {
-        return None;
-    };
-    let mut reader = Reader::new(std::str::from_utf8(&header[begin..]).ok()?);
-    let mut fields = Fields::default();
+    mut set: impl FnMut(Cow<'a, str>, Cow<'a, str>) -> Option<()>,
+) -> Option<(i32, i32)> {
+    let (begin, _) = JSON_BEGINS
+        .iter()
+        .find(|(begin, _)| header.starts_with(begin))?;
+    let mut reader = Reader::new(std::str::from_utf8(&header[begin.len()..]).ok()?);
     let (mut opaque, mut flag) = (0, 0);
     let mut seen = 0u32;
     loop {
@@ -58,7 +123,7 @@ fn read_json<'a>(
         reader.take(b':')?;
         let bit = match name.as_ref() {
             "extFields" => {
-                read_fields(&mut reader, code, &mut fields, pairs.as_deref_mut())?;
+                read_fields(&mut reader, &mut set)?;
                 1
             }
             "flag" => {
@@ -90,26 +155,21 @@ fn read_json<'a>(
         }
         seen |= bit;
         if !reader.has_more()? {
-            return reader.is_at_end().then_some((fields, opaque, flag));
+            return reader.is_at_end().then_some((opaque, flag));
         }
     }
 }
 
 fn read_fields<'a>(
     reader: &mut Reader<'a>,
-    code: i64,
-    fields: &mut Fields<'a>,
-    mut pairs: Option<&mut Pairs<'a>>,
+    set: &mut impl FnMut(Cow<'a, str>, Cow<'a, str>) -> Option<()>,
 ) -> Option<()> {
     reader.take(b'{')?;
     loop {
         let name = reader.string()?;
         reader.take(b':')?;
         let value = reader.string()?;
-        if let Some(pairs) = pairs.as_deref_mut() {
-            pairs.push((name.clone(), value.clone()));
-        }
-        fields.set(code, &name, value)?;
+        set(name, value)?;
         if !reader.has_more()? {
             return Some(());
         }
@@ -150,14 +210,10 @@ impl<'a> Cursor<'a> {
 
 fn read_binary<'a>(
     header: &'a [u8],
-    mut pairs: Option<&mut Pairs<'a>>,
-) -> Option<(Fields<'a>, i32, i32)> {
+    mut set: impl FnMut(Cow<'a, str>, Cow<'a, str>) -> Option<()>,
+) -> Option<(i32, i32)> {
     let mut cursor = Cursor(header);
-    let code = i64::from(cursor.short()?);
-    if code != SEND_MESSAGE && code != SEND_MESSAGE_V2 {
-        return None;
-    }
-    cursor.take(3)?; // language and version
+    cursor.take(5)?; // code, language and version
     let opaque = cursor.int()?;
     let flag = cursor.int()?;
     cursor.long_text()?; // the remark
@@ -165,7 +221,6 @@ fn read_binary<'a>(
     if length != cursor.0.len() {
         return None;
     }
-    let mut fields = Fields::default();
     let mut count = 0;
     while !cursor.0.is_empty() {
         count += 1;
@@ -174,10 +229,7 @@ fn read_binary<'a>(
         }
         let name = cursor.short_text()?;
         let value = cursor.long_text()?;
-        if let Some(pairs) = pairs.as_deref_mut() {
-            pairs.push((Cow::Borrowed(name), Cow::Borrowed(value)));
-        }
-        fields.set(code, name, Cow::Borrowed(value))?;
+        set(Cow::Borrowed(name), Cow::Borrowed(value))?;
     }
-    Some((fields, opaque, flag))
+    Some((opaque, flag))
 }

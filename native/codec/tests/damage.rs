@@ -2,9 +2,10 @@
 
 use cometmq_codec::batch::{encode, Common, Place};
 use cometmq_codec::frame::frame;
-use cometmq_codec::properties::Properties;
+use cometmq_codec::properties::{HalfProperties, Properties};
 use cometmq_codec::record::Record;
-use cometmq_codec::request::SendRequest;
+use cometmq_codec::request::{EndRequest, SendRequest};
+use cometmq_codec::stored::Stored;
 use cometmq_codec::units::{find, Most, Segment};
 
 const ROUNDS: usize = 300_000;
@@ -111,6 +112,7 @@ fn take(data: &[u8]) -> bool {
         store_timestamp: 0,
         store_host: &[0; 20],
         reconsume_times: request.fields.reconsume_times,
+        prepared_transaction_offset: 0,
         topic: b"\x01T",
     };
     let size = record.size(stored.len());
@@ -242,4 +244,52 @@ fn damaged_batches_are_whole_records_or_nothing() {
         }
     }
     assert!(taken > 0 && taken < ROUNDS / 10);
+}
+
+#[test]
+fn damaged_ends_of_transactions_are_read_or_left() {
+    let header = b"{\"code\":37,\"extFields\":{\"producerGroup\":\"g\",\"tranStateTableOffset\":\"7\",\
+        \"commitLogOffset\":\"4096\",\"commitOrRollback\":\"8\",\"msgId\":\"A\"},\"flag\":0,\"opaque\":7}";
+    let properties = "PGROUP\u{1}g\u{2}KEYS\u{1}k\u{2}REAL_TOPIC\u{1}T\u{2}REAL_QID\u{1}3";
+    let record = Record {
+        body: b"hello",
+        queue_id: 0,
+        flag: 0,
+        sys_flag: 0,
+        born_timestamp: 1,
+        born_host: &[7; 8],
+        store_timestamp: 2,
+        store_host: &[8; 8],
+        reconsume_times: 0,
+        prepared_transaction_offset: 0,
+        topic: b"\x01H",
+    };
+    let mut stored = Vec::new();
+    let length = properties.len();
+    record.write(
+        record.size(length) as i32,
+        7,
+        4096,
+        length as i16,
+        &mut stored,
+    );
+    stored.extend_from_slice(properties.as_bytes());
+    let mut chance = Chance(0x0DDB_1A5E_5BAD_5EED);
+    let mut taken = [0; 2];
+    for round in 0..ROUNDS / 10 {
+        let (mut data, mut half) = (header.to_vec(), stored.clone());
+        for bytes in [&mut data, &mut half] {
+            for _ in 0..round % 3 {
+                let at = chance.below(bytes.len());
+                bytes[at] = chance.below(256) as u8;
+            }
+            bytes.truncate(bytes.len() - chance.below(2) * chance.below(40));
+        }
+        taken[0] += usize::from(EndRequest::read(false, &data).is_some());
+        if let Some(found) = Stored::read(&half) {
+            assert!(found.body.len() + found.properties.len() < half.len());
+            taken[1] += usize::from(HalfProperties::read(found.properties).is_some());
+        }
+    }
+    assert!(taken.iter().all(|count| *count > 0 && *count < ROUNDS / 10));
 }

@@ -157,6 +157,7 @@ class Broker:
         self.clock = clock
         self._disk = disk
         self._ip = ip
+        self._plain_sends: PlainSends | None = None
         root = Path(config.store_path_root_dir)
         tables = root / "config"
         self.topics = TopicConfigManager(self.live, tables / "topics.json", clock=clock)
@@ -409,9 +410,8 @@ class Broker:
         if CORE is not None and not self.is_slave:
             guard = None if self.access is None else self.access.guard
             sampler = None if self.audit is None else self.audit.sampler
-            self.server.new_taker = PlainSends(
-                CORE, store, self.turn, targets, answers, guard, self.limiter, sampler
-            ).taker
+            self._plain_sends = PlainSends(CORE, store, self.turn, targets, answers, guard, self.limiter, sampler)
+            self.server.new_taker = self._plain_sends.taker
         return BrokerContext(
             live=self.live,
             clock=clock,
@@ -434,6 +434,8 @@ class Broker:
     def _build_master(self, context: BrokerContext) -> tuple[list[Detour], list[object]]:
         """Build the parts of a master; return its detours, in their order, and the parts that answer requests."""
         self.transactions = TransactionalMessageService(context)
+        if self._plain_sends is not None:
+            self._plain_sends.take_transactions(self.transactions.plain)
         self.timer = TimerMessageService(context)
         self.store.on_arrival = self.hold.arrived
         return [self.transactions.detour, TimerDetour(context), self.schedule.detour], [

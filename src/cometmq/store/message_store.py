@@ -209,6 +209,11 @@ class MessageStore:
         record = read_log_record(view, 0, physical_offset, check_crc=False)
         return bytes(view) if record is not None and record.size == len(view) else None
 
+    def bytes_at(self, physical_offset: int) -> bytes | None:
+        """The bytes at a log offset that a size in front of them ends, unchecked; ``None`` where none can be."""
+        view = self._log.record(physical_offset) if physical_offset >= 0 else None
+        return None if view is None else bytes(view)
+
     def decoded_at(self, physical_offset: int) -> StoredRecord | None:
         """The record that begins at a log offset, decoded; ``None`` when none does, or a damaged one."""
         view = self._log.record(physical_offset) if physical_offset >= 0 else None

@@ -64,10 +64,15 @@ _NUMBER_CHARS: Final = 19
 """No broker writes a number of this many digits."""
 _MAX_IMMUNITY_SECONDS: Final = 10**9
 
-_OP_PROPERTIES: Final = f"TAGS{NAME_VALUE_SEPARATOR}d{PROPERTY_SEPARATOR}{WAIT}{NAME_VALUE_SEPARATOR}true"
+OP_PROPERTIES: Final = f"TAGS{NAME_VALUE_SEPARATOR}d{PROPERTY_SEPARATOR}{WAIT}{NAME_VALUE_SEPARATOR}true"
 
-OP_READ: Final = read_properties(_OP_PROPERTIES, "")
+OP_READ: Final = read_properties(OP_PROPERTIES, "")
 """The tag of op messages, read once."""
+
+
+def room_for_halves(open_now: int) -> int:
+    """The number of half messages that may be stored while so many transactions are open."""
+    return max(MAX_OPEN_TRANSACTIONS - open_now, 0)
 
 
 def half_detour(live: LiveConfig, open_now: Callable[[], int]) -> Detour:
@@ -85,7 +90,7 @@ def half_detour(live: LiveConfig, open_now: Callable[[], int]) -> Detour:
                 ResponseCode.NO_PERMISSION,
                 f"the broker[{config.broker_ip1}] sending transaction message is forbidden",
             )
-        if open_now() >= MAX_OPEN_TRANSACTIONS:
+        if not room_for_halves(open_now()):
             raise RefusedError(
                 ResponseCode.SYSTEM_BUSY,
                 f"{MAX_OPEN_TRANSACTIONS} transactions are open already; find the producers that end none",
@@ -138,7 +143,7 @@ def committed(half: StoredRecord) -> InnerMessage:
 
 def op_message(half_offset: int, store_host: bytes, now_ms: int) -> InnerMessage:
     """The op message that ends the half message at ``half_offset`` of the half queue."""
-    return InnerMessage(TRANS_OP_HALF_TOPIC, HALF_QUEUE, b"%d" % half_offset, _OP_PROPERTIES, 0, 0, now_ms, store_host)
+    return InnerMessage(TRANS_OP_HALF_TOPIC, HALF_QUEUE, b"%d" % half_offset, OP_PROPERTIES, 0, 0, now_ms, store_host)
 
 
 def op_offsets(body: bytes | memoryview) -> Iterator[int]:

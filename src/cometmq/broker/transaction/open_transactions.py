@@ -106,6 +106,8 @@ class OpenTransactions:
     @property
     def count(self) -> int:
         """The number of open transactions, with those whose turn is not stored yet."""
+        if self._turn.settle is not None:
+            self._turn.settle()
         return len(self._open) + self._halves.next_offset - self._taken_to
 
     def offsets(self, at: int = 0) -> list[int]:
@@ -142,6 +144,17 @@ class OpenTransactions:
     def record(self, offset: int) -> StoredRecord | None:
         """The half message at an offset; None when it cannot be read."""
         return _record(self._store, self._halves, offset)
+
+    def record_of_open(self, offset: int, physical_offset: int) -> tuple[bytes, int] | None:
+        """The record, unchecked, of the half message at an offset of the queue and of the log; and the time (ms).
+
+        None when its transaction is not open, or a change of it is under way.
+        """
+        self._take()
+        if offset not in self._open or offset in self._changing or not self.is_at(offset, physical_offset):
+            return None
+        data = self._store.bytes_at(physical_offset)
+        return None if data is None else (data, self._store.clock.now_ms())
 
     def is_open(self, offset: int) -> bool:
         """True when the half message at an offset belongs to an open transaction."""

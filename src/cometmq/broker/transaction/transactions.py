@@ -40,6 +40,7 @@ from cometmq.broker.stored_access import may_use, not_found
 from cometmq.broker.transaction.check import ResumeCheckProcessor, TransactionalMessageCheck
 from cometmq.broker.transaction.half_message import HALF_QUEUE, OP_READ, committed, first_offset, half_detour
 from cometmq.broker.transaction.open_transactions import OpenTransactions
+from cometmq.broker.transaction.plain_transactions import PlainTransactions
 from cometmq.broker.turn.answers import OneAnswer
 from cometmq.broker.turn.inner_message import Stored, from_map
 from cometmq.broker.turn.store_turn import Late, WhenStored
@@ -140,6 +141,13 @@ class EndTransactionProcessor:
         else:
             self._turn.put_inner(op, ended, OP_READ, late)
 
+    def count(self, is_commit: bool) -> None:
+        """Count a transaction that is over."""
+        if is_commit:
+            self.committed += 1
+        else:
+            self.rolled_back += 1
+
     def _ended(
         self,
         answer: OneAnswer,
@@ -153,8 +161,7 @@ class EndTransactionProcessor:
             self._table.unchanged(offset)
             return
         commits = request.header.commit_or_rollback == TRANSACTION_COMMIT
-        self.committed += commits
-        self.rolled_back += not commits
+        self.count(commits)
         if self._traffic is not None:
             topic = half.properties.get(REAL_TOPIC, "")
             if commits:
@@ -192,6 +199,15 @@ class TransactionalMessageService:
         self.ends = EndTransactionProcessor(broker, self.open)
         self.checks = TransactionalMessageCheck(broker, self.open)
         self.resumes = ResumeCheckProcessor(broker, self.open)
+        self.plain: Final = PlainTransactions(
+            broker.live,
+            broker.store,
+            broker.targets,
+            self.open,
+            self.ends.count,
+            takes_ends=broker.stats.traffic is None,
+        )
+        """For the compiled core."""
         self.detour: Final = half_detour(broker.live, lambda: self.open.count)
         """Parks half messages."""
         broker.topics.create_retry(TRANS_HALF_TOPIC)

@@ -2,9 +2,10 @@
 
 Theory of operation. A connection gives the core the bytes that it has received. The core takes the frames at their
 beginning that are plain sends: SEND_MESSAGE and SEND_MESSAGE_V2 in the form that clients write, for a topic and queue
-that :class:`~cometmq.broker.turn.targets.SendTargets` has checked, without a detour, within all limits. The first other
-frame is left to Python with all that follows, so that requests keep their order. What the core takes it puts into its
-batch; :meth:`PlainSends.settle` moves the batch into the store's turn.
+that :class:`~cometmq.broker.turn.targets.SendTargets` has checked, without a detour, within all limits. It takes
+transactions, too (:mod:`cometmq.broker.transaction.plain_transactions`). The first other frame is left to Python with
+all that follows, so that requests keep their order. What the core takes it puts into its batch;
+:meth:`PlainSends.settle` moves the batch into the store's turn.
 
 Invariants.
 
@@ -25,14 +26,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from cometmq.auth.audit.recorder import Sampler
 from cometmq.auth.guard import AccessGuard
 from cometmq.auth.quota.limiter import NO_BOUNDS, Limiter, Room
 from cometmq.broker.turn.answers import SendAnswers
+from cometmq.broker.turn.inner_message import Stored
 from cometmq.broker.turn.store_turn import StoreTurn
-from cometmq.broker.turn.targets import SendTarget, SendTargets
+from cometmq.broker.turn.targets import RefusedError, SendTarget, SendTargets
 from cometmq.limits import MAX_FRAME_BYTES, MAX_HEADER_BYTES, MAX_PROPERTIES_BYTES, MAX_TURN_BYTES
 from cometmq.message.properties import CLUSTER
 from cometmq.remoting.frame import FrameTaker
@@ -41,6 +43,26 @@ from cometmq.store.message_store import ConsumeQueue, MessageStore
 
 BATCH_BYTES: Final = 1024 * 1024
 """Records of a batch from which on the next message is Python's, which settles the batch: so no large buffer stays."""
+
+
+_NO_PLACE: Final = Stored(0, 0)
+
+End = tuple[ServerConnection, int, bool, bool, int, bool]
+"""The end of a transaction: connection, opaque, whether its header is binary, whether it is oneway, the queue offset of
+the half message, whether it is committed."""
+
+
+class CoreTransactions(Protocol):
+    """The transactions of the broker, as the core needs them."""
+
+    def register(self, core: Any) -> None:
+        """Let the core take half messages and ends."""
+
+    def room(self) -> int:
+        """The number of half messages that may be stored now."""
+
+    def ended(self, ends: list[End], outcome: Stored | RefusedError) -> None:
+        """Answer ends that are stored, or refused."""
 
 
 class PlainSends:
@@ -86,8 +108,14 @@ class PlainSends:
             config.message_index_enable,
             turn.waits,
         )
+        self._transactions: CoreTransactions | None = None
         targets.on_queue = self._add
         targets.on_forget = self._forget
+
+    def take_transactions(self, transactions: CoreTransactions) -> None:
+        """Let the core take half messages and the ends of transactions, too."""
+        self._transactions = transactions
+        transactions.register(self._core)
 
     def taker(self, connection: ServerConnection) -> FrameTaker:
         """The function that takes the plain sends of a connection."""
@@ -141,26 +169,31 @@ class PlainSends:
                 limiter.took(connection, room[0], messages, end - at)
         return end
 
-    def _open(self) -> tuple[int, int, int] | None:
-        """Begin a batch: its place in the log, or ``None`` when Python must refuse the message."""
+    def _open(self) -> tuple[int, int, int, int] | None:
+        """Begin a batch: its place in the log and the room for half messages; ``None`` when Python must refuse."""
         turn = self._turn
         if not turn.is_open:
             turn.begin()
         if turn.refusal is not None:
             return None
         place = self._store.next_place()
-        if place is not None:
-            turn.settle = self._settle
-        return place
+        if place is None:
+            return None
+        room = 0 if self._transactions is None else self._transactions.room()
+        turn.settle = self._settle
+        return *place, room
 
     def _settle(self) -> None:
         self._turn.settle = None
         batch = self._core.settle()
         if batch is None:
             return
-        records, end, last_size, messages, queues, topics, hashes, offsets, answers = batch
+        records, end, last_size, messages, queues, topics, hashes, offsets, answers, ends = batch
         self._store.put_encoded(records, end, last_size, messages, queues, hashes, offsets)
         self._turn.put_plain(topics, answers)
+        if ends:
+            assert self._transactions is not None
+            self._turn.notify(partial(self._transactions.ended, ends), _NO_PLACE)
 
     def _add(self, target: SendTarget, queue: ConsumeQueue) -> None:
         if queue.record_middle:
@@ -171,5 +204,7 @@ class PlainSends:
             self._turn.settle()
         if topic is None:
             self._core.clear()
+            if self._transactions is not None:
+                self._transactions.register(self._core)
         else:
             self._core.forget(topic)

@@ -1,0 +1,93 @@
+"""Transactions by the compiled core: half messages and their ends (hot path).
+
+The core (see :mod:`cometmq.broker.turn.plain_sends`) takes a half message that Python would park, and an
+END_TRANSACTION that commits or rolls back a half message as it was sent. It leaves to Python: copies, transactions with
+a change under way, SYNC_FLUSH and SYNC_MASTER, where answers may be late, and ends where accounts or quotas are checked
+or metrics are counted.
+
+An end is noted in the table of open transactions when the core puts its records, before any other code can run. It is
+answered, and leaves the table, once they are stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from cometmq.broker.config import LiveConfig
+from cometmq.broker.transaction.half_message import HALF_QUEUE, OP_PROPERTIES, OP_READ, room_for_halves
+from cometmq.broker.transaction.open_transactions import OpenTransactions
+from cometmq.broker.turn.inner_message import Stored
+from cometmq.broker.turn.plain_sends import End
+from cometmq.broker.turn.targets import RefusedError, SendTargets
+from cometmq.limits import HALF_PROPERTIES_RESERVE_BYTES, MAX_PROPERTIES_BYTES
+from cometmq.message.names import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC
+from cometmq.remoting.frame import JSON, ROCKETMQ
+from cometmq.remoting.processors import Response, encode_response
+from cometmq.store.message_store import MessageStore
+
+_DONE: Final = Response()
+
+
+def _left_to_python(_offset: int, _physical_offset: int) -> None:
+    """Used where the core takes no end."""
+
+
+class PlainTransactions:
+    """The table of open transactions, as the core uses it.
+
+    :param counted: called with True for each transaction that is committed, with False for one that is rolled back.
+    :param takes_ends: False where each end is counted with more than that, for metrics.
+    """
+
+    def __init__(
+        self,
+        live: LiveConfig,
+        store: MessageStore,
+        targets: SendTargets,
+        table: OpenTransactions,
+        counted: Callable[[bool], None],
+        *,
+        takes_ends: bool,
+    ) -> None:
+        self._live = live
+        self._store = store
+        self._targets = targets
+        self._table = table
+        self._counted = counted
+        self._takes_ends = takes_ends
+
+    def register(self, core: Any) -> None:
+        """Let the core take half messages and ends."""
+        halves, ops = (
+            (topic, self._targets.inner(topic), self._store.queue(topic, HALF_QUEUE))
+            for topic in (TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC)
+        )
+        core.take_transactions(
+            halves,
+            ops,
+            (OP_PROPERTIES.encode(), OP_READ.tags_code),
+            MAX_PROPERTIES_BYTES - HALF_PROPERTIES_RESERVE_BYTES,
+            self._table.record_of_open if self._takes_ends else _left_to_python,
+            self._table.begin_change,
+        )
+
+    def room(self) -> int:
+        """The number of half messages that may be stored now."""
+        if self._live.current.reject_transaction_message:
+            return 0
+        return room_for_halves(self._table.count)
+
+    def ended(self, ends: list[End], outcome: Stored | RefusedError) -> None:
+        """Answer ends that are stored, or refused."""
+        is_refused = isinstance(outcome, RefusedError)
+        answer = outcome.response() if isinstance(outcome, RefusedError) else _DONE
+        for connection, opaque, is_binary, is_oneway, half_offset, is_commit in ends:
+            if not is_refused:
+                self._counted(is_commit)
+            if not is_oneway:
+                connection.write(*encode_response(ROCKETMQ if is_binary else JSON, opaque, answer))
+            if is_refused:
+                self._table.unchanged(half_offset)
+            else:
+                self._table.ended(half_offset)
