@@ -63,13 +63,13 @@ import pathlib, subprocess, sys, tempfile, time, pytest
 
 @pytest.mark.interop
 def test_hangs():
+    this_is_where_it_hangs()
+
+def this_is_where_it_hangs():
     command = [sys.executable, "-c", "import time; time.sleep(600)"]
     child = subprocess.Popen(command, start_new_session=True)
     place = tempfile.mkdtemp()
     pathlib.Path("child").write_text(f"{child.pid} {place}")
-    this_is_where_it_hangs()
-
-def this_is_where_it_hangs():
     time.sleep(600)
 """
 
@@ -139,9 +139,14 @@ def child_of(project: Path) -> tuple[int, Path]:
 
 def test_a_part_that_hangs_ends_with_its_stacks_and_without_its_processes(project: Path, run_tests: RunTests) -> None:
     (project / "tests" / "test_hangs.py").write_text(HANGS)
-    done = run_tests(*PROCESSES, "--part-minutes", "0.2")
+    minutes = 0.1
+    done = run_tests(*PROCESSES, "--part-minutes", str(minutes))
+    while not (project / "child").exists():  # pytest itself took longer to start than the part had
+        assert (done.returncode, minutes < 2) == (1, True), done.stdout
+        minutes *= 2
+        done = run_tests(*PROCESSES, "--part-minutes", str(minutes))
     assert done.returncode == 1
-    assert "── interop and crash tests: FAILED (not done in 0.2 minutes" in done.stdout
+    assert f"── interop and crash tests: FAILED (not done in {minutes:g} minutes" in done.stdout
     assert "in this_is_where_it_hangs" in done.stdout
     assert "FAILED parts: interop and crash tests" in done.stdout
     process, place = child_of(project)
