@@ -215,6 +215,11 @@ def test_a_stream_goes_on_after_a_restart(spark: Any, topics: Topics, tmp_path: 
     sources = [progress["sources"][0] for progress in query.recentProgress]
     assert lag_of(sources[0]).messages == 600
     metrics = json.loads(sources[0]["latestOffset"])["metrics"]
+    assert metrics.pop("messages") == 400
+    assert metrics.pop("bytes") > 400 * 90, "more than the fixed part of each record"
+    [(broker, latency_ms)] = metrics.pop("brokerLatencyMs").items()
+    assert broker == "broker-a"
+    assert 0 < latency_ms < 60_000
     assert (
         metrics
         == lag_of(sources[0]).metrics
@@ -225,6 +230,12 @@ def test_a_stream_goes_on_after_a_restart(spark: Any, topics: Topics, tmp_path: 
             "offsetsBehindLatest": 600,
         }
     )
+    # What the page says of PySpark 4.3; when these fail, its metrics and its real-time trigger can be used.
+    assert sources[0]["metrics"] == {}
+    assert not query.lastProgress["sink"].get("metrics")
+    live = spark.readStream.format("rocketmq").options(namesrvAddr=topics.namesrv, topic=topic).load()
+    with pytest.raises(Exception, match=r"REAL_TIME_MODE\.INPUT_STREAM_NOT_SUPPORTED|RealTime|REAL_TIME"):
+        live.writeStream.format("console").outputMode("update").trigger(realTime="5 minutes").start().awaitTermination()
     assert shown(topics, topic, group) == {0: 500, 1: 500}
     topics.create(queues=3, name=topic)
     topics.send(topic, 0, [b"x"] * 7)

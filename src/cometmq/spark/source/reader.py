@@ -20,7 +20,7 @@ from cometmq.spark.source.options import (
     SourceOptions,
     demand_batch,
 )
-from cometmq.spark.source.planning import dealt, partition_count, sized
+from cometmq.spark.source.planning import SizedRange, dealt, partition_count, sized
 from cometmq.spark.source.pushdown import Window, window_of
 
 log = logging.getLogger("cometmq.spark")
@@ -56,9 +56,13 @@ def partitions_of(options: SourceOptions, cluster: Cluster, ranges: Sequence[Off
 
     :raises UnreachableError: a broker does not tell how large their messages are.
     """
-    pieces = sized(cluster, ranges)
-    size = sum(piece.size for piece in pieces)
-    count = partition_count(sum(map(len, ranges)), size, options.min_partitions, options.max_partition_bytes)
+    return divided(options, sized(cluster, ranges))
+
+
+def divided(options: SourceOptions, pieces: Sequence[SizedRange]) -> list[RangePartition]:
+    """Divide ranges whose sizes are known into Spark partitions."""
+    messages, size = sum(len(piece.part) for piece in pieces), sum(piece.size for piece in pieces)
+    count = partition_count(messages, size, options.min_partitions, options.max_partition_bytes)
     return [RangePartition(tuple(part)) for part in dealt(pieces, count)]
 
 

@@ -37,8 +37,8 @@ from cometmq.spark.source.cluster import Cluster
 from cometmq.spark.source.lag import ASSIGNED, lag_between
 from cometmq.spark.source.offsets import demand_topics, resolve_start, within_bounds
 from cometmq.spark.source.options import LATEST, SourceOptions, demand_stream
-from cometmq.spark.source.planning import limited, limited_bytes
-from cometmq.spark.source.reader import RangePartition, partitions_of, read_ranges
+from cometmq.spark.source.planning import SizedRange, limited, limited_bytes, sized
+from cometmq.spark.source.reader import RangePartition, divided, partitions_of, read_ranges
 
 VERSION: Final = 1
 INITIAL: Final = {"v": VERSION, "initial": "options"}
@@ -61,6 +61,10 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Offsets | None = None
         self._latest: Offsets = {}
         self._reached: Offsets = {}
+        self._planned: dict[str, Any] | None = None
+        """The end offset that was chosen at the last look, None if there was nothing new …"""
+        self._pieces: list[SizedRange] = []
+        """… and the ranges of its micro-batch with their sizes."""
         self._shown: OffsetsJson = {}
         """The offsets that were last committed to ``commitGroup``."""
         self._clock = clock
@@ -96,6 +100,8 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._show(start)
         try:
             chosen = self._next(start, limit)
+            self._planned = None if chosen is start else chosen
+            self._pieces = [] if chosen is start else sized(self._cluster, self.ranges(chosen))
         except UnreachableError as error:
             if self._target is not None or not self._latest:
                 raise
@@ -196,13 +202,18 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         log.warning("%s; they are waited for", what)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Return what the queues held at the last look, and how far the batch chosen then is behind.
+        """Return what the queues held at the last look, and figures of the micro-batch that was chosen then.
 
         A source in Python has no other way to add to the query's progress.
         """
         if not self._latest:
             return None
-        metrics = lag_between(self._reached, self._latest).metrics
+        metrics = {
+            **lag_between(self._reached, self._latest).metrics,
+            "messages": sum(len(piece.part) for piece in self._pieces),
+            "bytes": round(sum(piece.size for piece in self._pieces)),
+            "brokerLatencyMs": dict(sorted(self._cluster.latency_ms.items())),
+        }
         return {"v": VERSION, "queues": offsets_to_json(self._latest), "metrics": metrics}
 
     def stop(self) -> None:
@@ -220,7 +231,9 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Divide a batch into Spark partitions."""
         _is_initial(end)
-        return partitions_of(self._options, self._cluster, self.ranges(end))
+        if end != self._planned:  # a batch of the checkpoint, which is repeated
+            return partitions_of(self._options, self._cluster, self.ranges(end))
+        return divided(self._options, self._pieces)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Pull and decode one partition."""
