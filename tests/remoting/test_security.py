@@ -6,7 +6,7 @@ import pytest
 
 from cometmq.remoting.security import PLAIN, Security, SecurityConfigError, read_credentials
 from cometmq.remoting.signing import Credentials
-from cometmq.remoting.tls import Tls
+from cometmq.remoting.tls.contexts import Tls
 
 
 def test_an_environment_without_our_variables_means_nobody_in_plain_text() -> None:

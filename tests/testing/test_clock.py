@@ -210,7 +210,7 @@ REAL_TIME = {
     "clock.py": "is the clock",
     "client/instance.py": "makes names unique by it",
     "testing/idle.py": "gives up, in real seconds, on a loop that does not come to rest",
-    "remoting/certificates.py": "dates certificates, which other programs compare with the real date",
+    "remoting/tls/certificates.py": "dates certificates, which other programs compare with the real date",
     "remoting/listener.py": "gives the system's sockets a moment to close when a server stops",
     "testing/processes.py": "waits for processes, whose time cannot be moved",
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cometmq.options import option
-from cometmq.remoting.tls_options import TlsOptions
+from cometmq.remoting.tls.options import TlsOptions
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from cometmq.message.hosts import parse_address, split_addresses
 from cometmq.message.names import MASTER_ID, TRACE_TOPIC
 from cometmq.metrics.options import MetricsOptions
 from cometmq.options import ConfigError, Option, option, options_of
-from cometmq.remoting.tls_options import load_with_tls
+from cometmq.remoting.tls.options import load_with_tls
 from cometmq.store.config import StoreConfig
 
 ASYNC_MASTER: Final = "ASYNC_MASTER"

@@ -99,7 +99,7 @@ from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.processors import ProcessorTable
 from cometmq.remoting.rpc_latency import RpcLatency
 from cometmq.remoting.server import Guard, RemotingServer
-from cometmq.remoting.tls_server import ServerTls
+from cometmq.remoting.tls.server import ServerTls
 from cometmq.store.disk import Disk
 from cometmq.store.message_store import ConsumeQueue, MessageStore
 

@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from cometmq.remoting.client import ClientRpcHook
     from cometmq.remoting.security import Security, SecurityConfigError
     from cometmq.remoting.signing import Credentials
-    from cometmq.remoting.tls import Tls, TlsError
+    from cometmq.remoting.tls.contexts import Tls, TlsError
 
 __all__ = [
     "AccessDeniedError",
@@ -170,7 +170,7 @@ _MODULES: Final = (
     "cometmq.remoting.client",
     "cometmq.remoting.security",
     "cometmq.remoting.signing",
-    "cometmq.remoting.tls",
+    "cometmq.remoting.tls.contexts",
 )
 
 

@@ -22,7 +22,7 @@ from cometmq.options import (
     options_of,
 )
 from cometmq.properties_file import parse_properties, update_file
-from cometmq.remoting.tls_options import load_with_tls
+from cometmq.remoting.tls.options import load_with_tls
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from cometmq.namesrv.routes import RouteTable
 from cometmq.remoting.processors import ProcessorTable
 from cometmq.remoting.server import Guard, RemotingServer
 from cometmq.remoting.server_connection import ServerConnection
-from cometmq.remoting.tls_server import ServerTls
+from cometmq.remoting.tls.server import ServerTls
 
 log = logging.getLogger(__name__)
 

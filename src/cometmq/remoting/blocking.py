@@ -14,7 +14,7 @@ from cometmq.remoting.frame import Frame, FrameDecoder
 from cometmq.remoting.headers import Header, to_ext
 from cometmq.remoting.security import PLAIN, Security
 from cometmq.remoting.signing import Stamps
-from cometmq.remoting.tls import trouble_of
+from cometmq.remoting.tls.contexts import trouble_of
 
 _READ_BYTES = 256 * 1024
 _BEGIN_BYTES = 64 * 1024

@@ -26,7 +26,7 @@ from cometmq.remoting.headers import Header, to_ext
 from cometmq.remoting.processors import ProcessorTable
 from cometmq.remoting.security import PLAIN, Security
 from cometmq.remoting.signing import Stamps
-from cometmq.remoting.tls import trouble_of
+from cometmq.remoting.tls.contexts import trouble_of
 
 log = logging.getLogger(__name__)
 

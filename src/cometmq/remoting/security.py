@@ -10,7 +10,7 @@ from typing import Final
 
 from cometmq.errors import CometMQError, reason_of
 from cometmq.remoting.signing import Credentials
-from cometmq.remoting.tls import Tls
+from cometmq.remoting.tls.contexts import Tls
 
 ACCESS_KEY_VARIABLE: Final = "ROCKETMQ_ACCESS_KEY"
 SECRET_KEY_VARIABLE: Final = "ROCKETMQ_SECRET_KEY"

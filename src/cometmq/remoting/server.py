@@ -30,7 +30,6 @@ from cometmq.remoting.command import (
 )
 from cometmq.remoting.frame import Frame, FrameTaker
 from cometmq.remoting.listener import Listener, close_all
-from cometmq.remoting.opening import Openings
 from cometmq.remoting.processors import (
     Processor,
     ProcessorTable,
@@ -45,8 +44,9 @@ from cometmq.remoting.processors import (
 )
 from cometmq.remoting.rpc_latency import RpcLatency
 from cometmq.remoting.server_connection import ServerConnection
-from cometmq.remoting.tls_options import TlsOptions
-from cometmq.remoting.tls_server import ServerTls
+from cometmq.remoting.tls.opening import Openings
+from cometmq.remoting.tls.options import TlsOptions
+from cometmq.remoting.tls.server import ServerTls
 from cometmq.remoting.unsent import UnsentAnswers
 
 log = logging.getLogger(__name__)

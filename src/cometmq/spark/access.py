@@ -16,7 +16,7 @@ from typing import Final
 from cometmq.errors import reason_of
 from cometmq.remoting.security import Security, read_credentials
 from cometmq.remoting.signing import Credentials
-from cometmq.remoting.tls import Tls
+from cometmq.remoting.tls.contexts import Tls
 from cometmq.spark.errors import OptionError
 from cometmq.spark.options import canonical_options, parse_flag
 

@@ -13,7 +13,7 @@ import pytest
 from tests.cli.conftest import CommandLine
 from tests.cli.servers.test_servers import running, serve_arguments
 
-from cometmq.remoting.tls import Tls
+from cometmq.remoting.tls.contexts import Tls
 
 
 def make(offline: CommandLine, directory: Path, *options: str) -> str:

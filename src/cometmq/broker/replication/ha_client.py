@@ -30,7 +30,7 @@ from cometmq.remoting.bodies import BodyError, KVTable, decode_body
 from cometmq.remoting.client import RemotingClient
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import ViewMessageRequestHeader
-from cometmq.remoting.tls import trouble_of
+from cometmq.remoting.tls.contexts import trouble_of
 from cometmq.store.errors import StoreError
 from cometmq.store.message_store import MessageStore
 

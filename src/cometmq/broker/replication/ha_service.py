@@ -54,11 +54,11 @@ from cometmq.remoting.bodies import encode_body
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.headers import NoHeader
 from cometmq.remoting.listener import Listener, close_all
-from cometmq.remoting.opening import Openings
 from cometmq.remoting.permissions import Action, needs_cluster
 from cometmq.remoting.processors import Request, Response, answers
 from cometmq.remoting.server_connection import ServerConnection
-from cometmq.remoting.tls_server import ServerTls
+from cometmq.remoting.tls.opening import Openings
+from cometmq.remoting.tls.server import ServerTls
 from cometmq.store.message_store import MessageStore
 
 _log = logging.getLogger(__name__)

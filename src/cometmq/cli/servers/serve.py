@@ -142,7 +142,7 @@ class Place:
 async def _start_nameserver(place: Place, services: AsyncExitStack) -> str:
     from cometmq.namesrv.config import NamesrvConfig
     from cometmq.namesrv.server import NameServer
-    from cometmq.remoting.tls_options import with_tls_file
+    from cometmq.remoting.tls.options import with_tls_file
 
     shared = tuple(setting for setting in place.settings if setting.startswith("tls."))
     values = parse_overrides(NamesrvConfig, shared + place.metrics_keys(0))
@@ -161,7 +161,7 @@ async def _start_nameserver(place: Place, services: AsyncExitStack) -> str:
 async def _in_one_process(place: Place, stopping: Stopping) -> None:
     from cometmq.broker.config import BrokerConfig
     from cometmq.broker.controller import Broker
-    from cometmq.remoting.tls_options import with_tls_file
+    from cometmq.remoting.tls.options import with_tls_file
 
     async with AsyncExitStack() as services:
         namesrv = await _start_nameserver(place, services)

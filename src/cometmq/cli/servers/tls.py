@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 
 from cometmq.message.hosts import own_ip
-from cometmq.remoting.certificates import Authority, Issued
-from cometmq.remoting.tls import TlsError
+from cometmq.remoting.tls.certificates import Authority, Issued
+from cometmq.remoting.tls.contexts import TlsError
 
 
 @click.group("tls")

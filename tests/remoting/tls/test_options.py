@@ -9,8 +9,8 @@ import pytest
 from cometmq.broker.config import BrokerConfig, load_broker_config
 from cometmq.namesrv.config import load_namesrv_config
 from cometmq.options import ConfigError, format_properties, options_of
-from cometmq.remoting.tls import Tls
-from cometmq.remoting.tls_options import TlsOptions
+from cometmq.remoting.tls.contexts import Tls
+from cometmq.remoting.tls.options import TlsOptions
 
 
 @pytest.fixture

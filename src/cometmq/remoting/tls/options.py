@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 from cometmq.errors import reason_of
 from cometmq.options import ConfigError, Option, load_file, load_options, option, options_of
-from cometmq.remoting.tls import Tls
+from cometmq.remoting.tls.contexts import Tls
 
 log = logging.getLogger(__name__)
 

@@ -19,9 +19,9 @@ from cometmq.remoting.headers import NoHeader
 from cometmq.remoting.processors import ProcessorTable, Response
 from cometmq.remoting.security import Security
 from cometmq.remoting.server import RemotingServer
-from cometmq.remoting.tls import Tls, TlsError
-from cometmq.remoting.tls_options import DISABLED, ENFORCING, REQUIRE, TlsOptions
-from cometmq.remoting.tls_server import ServerTls
+from cometmq.remoting.tls.contexts import Tls, TlsError
+from cometmq.remoting.tls.options import DISABLED, ENFORCING, REQUIRE, TlsOptions
+from cometmq.remoting.tls.server import ServerTls
 
 ECHO = 30
 Ask = Callable[[str, Tls | None], Awaitable[bytes]]

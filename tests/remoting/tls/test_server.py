@@ -16,7 +16,7 @@ import pytest
 import trustme
 from tests.helpers.waiting import until
 
-import cometmq.remoting.tls_server
+import cometmq.remoting.tls.server
 from cometmq.limits import HANDSHAKE_SECONDS
 from cometmq.remoting.client import RemotingClient
 from cometmq.remoting.command import RemotingCommand
@@ -24,9 +24,9 @@ from cometmq.remoting.headers import NoHeader
 from cometmq.remoting.processors import ProcessorTable, Response
 from cometmq.remoting.security import Security
 from cometmq.remoting.server import RemotingServer
-from cometmq.remoting.tls import Tls, TlsError
-from cometmq.remoting.tls_options import DISABLED, ENFORCING, OPTIONAL, PERMISSIVE, REQUIRE, TlsOptions
-from cometmq.remoting.tls_server import ServerTls
+from cometmq.remoting.tls.contexts import Tls, TlsError
+from cometmq.remoting.tls.options import DISABLED, ENFORCING, OPTIONAL, PERMISSIVE, REQUIRE, TlsOptions
+from cometmq.remoting.tls.server import ServerTls
 from cometmq.testing import VirtualClock
 
 ECHO = 30
@@ -473,7 +473,7 @@ async def test_updates_of_keys_are_followed(room: Room) -> None:
 
 
 async def test_when_too_many_handshakes_wait_the_oldest_ends(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cometmq.remoting.tls_server, "MAX_HANDSHAKES", 5)
+    monkeypatch.setattr(cometmq.remoting.tls.server, "MAX_HANDSHAKES", 5)
     held = []
     for number in range(5):
         held.append(await room.connect())
@@ -515,7 +515,7 @@ async def hello_and_leave(room: Room) -> None:
 
 
 async def test_the_thread_of_handshakes_does_those_that_have_begun_first() -> None:
-    thread = cometmq.remoting.tls_server.HandshakeThread()
+    thread = cometmq.remoting.tls.server.HandshakeThread()
     done: list[str] = []
     go = asyncio.Event()
     loop = asyncio.get_running_loop()

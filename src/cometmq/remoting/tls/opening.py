@@ -16,8 +16,8 @@ from typing import Final, cast
 from cometmq.clock import Clock, TimerHandle
 from cometmq.limits import HANDSHAKE_SECONDS
 from cometmq.remoting.listener import close_all
-from cometmq.remoting.tls_server import ServerTls
-from cometmq.remoting.tls_transport import TlsTransport
+from cometmq.remoting.tls.server import ServerTls
+from cometmq.remoting.tls.transport import TlsTransport
 
 log = logging.getLogger(__name__)
 

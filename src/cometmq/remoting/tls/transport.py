@@ -5,7 +5,7 @@ works on two buffers in memory: what one read of the socket brought is decrypted
 answers of a turn are encrypted by one call and leave in one write.
 
 States: *handshake*, until both sides have a key; *open*; *ended*. In the handshake each piece of work is done by the
-thread of :class:`~cometmq.remoting.tls_server.HandshakeThread`, one at a time for each connection, and nothing is read
+thread of :class:`~cometmq.remoting.tls.server.HandshakeThread`, one at a time for each connection, and nothing is read
 meanwhile. The protocol hears nothing before the connection is open, except that it was lost.
 
 A read that holds many records is decrypted in pieces; when the time of a connection in a turn is over the rest waits
@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from cometmq.clock import Clock
 from cometmq.limits import MAX_CLIENT_HELLO_BYTES, TLS_PIECE_BYTES, TURN_SECONDS
-from cometmq.remoting.tls_server import ServerTls
+from cometmq.remoting.tls.server import ServerTls
 
 log = logging.getLogger(__name__)
 

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from cometmq.limits import MAX_HANDSHAKES
-from cometmq.remoting.certificates import self_signed
-from cometmq.remoting.tls import FreshContext, TlsError, load_authorities, load_certificate
-from cometmq.remoting.tls_options import (
+from cometmq.remoting.tls.certificates import self_signed
+from cometmq.remoting.tls.contexts import FreshContext, TlsError, load_authorities, load_certificate
+from cometmq.remoting.tls.options import (
     DISABLED,
     ENFORCING,
     NO_CERTIFICATE,

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from cometmq.remoting.tls import TlsError
+from cometmq.remoting.tls.contexts import TlsError
 
 if TYPE_CHECKING:
     from cryptography import x509
