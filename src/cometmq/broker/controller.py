@@ -188,7 +188,7 @@ class Broker:
             if self.access is not None:
                 self.access.on_change = self.audit.accounts_changed
         self._security = dataclasses.replace(own_security(config), tls=config.outgoing_tls)
-        self._tls = ServerTls(config)
+        self._tls = ServerTls(config, clock=clock)
         self._registrar = RemotingClient(clock=clock, security=self._security)
         self._servers: list[RemotingServer] = []
         self._stops = Stops(clock)

@@ -67,7 +67,7 @@ class NameServer:
             clock=clock,
             idle_timeout_s=config.server_channel_max_idle_time_seconds,
             max_connections=config.server_max_connections,
-            tls=ServerTls(config),
+            tls=ServerTls(config, clock=clock),
         )
         self._server.on_answer = None if self.audit is None else self.audit.answered
         self._scan_timer: TimerHandle | None = None

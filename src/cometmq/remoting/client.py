@@ -174,6 +174,11 @@ class RemotingClient:
             self.credentials.sign(command, self._stamps.next())
         return command
 
+    def certificate(self, address: str) -> bytes | None:
+        """The certificate of a server that was asked lately, in DER; ``None`` without TLS."""
+        connection = self._connections.get(address)
+        return None if connection is None else connection.certificate
+
     def look_back(self, address: str, request: RemotingCommand, response: RemotingCommand) -> None:
         """Call the hooks with an answer; log their errors."""
         for hook in self.hooks:

@@ -264,6 +264,12 @@ class ClientConnection(asyncio.Protocol):
         elif self._room_waiters:
             self._wake_waiters()
 
+    @property
+    def certificate(self) -> bytes | None:
+        """The server's certificate, in DER; ``None`` without TLS."""
+        tls = None if self._transport is None else self._transport.get_extra_info("ssl_object")
+        return None if tls is None else tls.getpeercert(binary_form=True)
+
     def close(self) -> None:
         """End the connection after everything is sent."""
         self._flush()

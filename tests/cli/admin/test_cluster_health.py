@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import trustme
 from tests.cli.conftest import CommandLine, Result
 from tests.namesrv.wire import Wire
 
@@ -99,3 +101,27 @@ def test_retention_is_compared_with_the_longest_delay_of_an_apache_broker(config
     assert retention_of("b", BrokerState({}, 0, 0), config).state == state
     if config:
         assert retention_of("b", BrokerState({"cometmqVersion": "1"}, 0, 0), config).state == OK
+
+
+@pytest.mark.parametrize(("days", "state"), [(90, OK), (20, ADVICE)])
+async def test_certificates_that_end_soon_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, days: int, state: str
+) -> None:
+    authority, now = trustme.CA(), datetime.datetime.now(datetime.UTC)
+    issued = authority.issue_cert("127.0.0.1", not_before=now, not_after=now + datetime.timedelta(days=days, hours=1))
+    (tmp_path / "server.pem").write_bytes(issued.private_key_and_cert_chain_pem.bytes())
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    config = NamesrvConfig(
+        listen_port=0,
+        bind_address="127.0.0.1",
+        kv_config_path=str(tmp_path / "kv.json"),
+        tls_server_cert_path=str(tmp_path / "server.pem"),
+    )
+    server = NameServer(config)
+    await server.start()
+    monkeypatch.setenv("ROCKETMQ_TLS_ENABLE", "true")
+    monkeypatch.setenv("ROCKETMQ_TLS_TRUST_CERT_PATH", str(tmp_path / "ca.pem"))
+    rows = (await run(server.address, "doctor", "--cluster", "-o", "json")).json()
+    await server.stop()
+    [row] = [row for row in rows if row["check"].startswith("certificate of nameserver")]
+    assert (row["state"], row["found"]) == (state, f"ends in {days} days")

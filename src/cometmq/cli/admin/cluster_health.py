@@ -14,6 +14,7 @@ from cometmq.client.errors import BrokerError, RemotingError
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.message.names import MASTER_ID, SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS
 from cometmq.quantity import duration_text, quantity, size_text
+from cometmq.remoting.tls.expiry import WARNING_DAYS, days_left, ends_at
 
 NAMED_TOPICS_MAX: Final = 5
 
@@ -22,6 +23,9 @@ async def examine_cluster(admin: Admin, nameservers: Sequence[str]) -> AsyncIter
     """Run every check, from this machine."""
     for asked in await _nameservers(admin, nameservers):
         yield asked
+    for address in nameservers:
+        if (finding := _certificate(admin, f"nameserver {address}", address)) is not None:
+            yield finding
     info = await admin.cluster_info()
     for gone in info.gone_brokers or []:
         what = gone.broker_name + (f", slave {gone.broker_id}" if gone.broker_id != MASTER_ID else "")
@@ -42,6 +46,8 @@ async def examine_cluster(admin: Admin, nameservers: Sequence[str]) -> AsyncIter
         if isinstance(state, BrokerState):
             yield disk_of(what, state)
             yield clock_of(what, state)
+            if (finding := _certificate(admin, what, places[name, broker_id])) is not None:
+                yield finding
             if broker_id == MASTER_ID:
                 yield await _retention(admin, what, places[name, broker_id], state)
     yield versions_of([state for state in states.values() if isinstance(state, BrokerState)])
@@ -75,6 +81,23 @@ async def _nameservers(admin: Admin, addresses: Sequence[str]) -> list[Finding]:
                 Finding("nameservers agree", PROBLEM, found, "give every broker the addresses of all nameservers")
             )
     return findings
+
+
+def _certificate(admin: Admin, what: str, address: str) -> Finding | None:
+    """Tell when the certificate of a server that was asked ends; ``None`` without TLS."""
+    certificate = admin.instance.remoting.certificate(address)
+    if certificate is None:
+        return None
+    check = f"certificate of {what}"
+    try:
+        left = days_left(ends_at(certificate), SYSTEM_CLOCK.now_ms() / 1000)
+    except ValueError:
+        return Finding(check, ADVICE, "its end is not known", f"openssl s_client -connect {address} shows it")
+    todo = "replace the server's files of TLS; it need not restart"
+    if left < 0:
+        return Finding(check, PROBLEM, f"ended {quantity(-left, 'day')} ago", todo)
+    found = f"ends in {quantity(left, 'day')}"
+    return Finding(check, ADVICE, found, todo) if left < WARNING_DAYS else Finding(check, OK, found)
 
 
 async def _state(admin: Admin, address: str) -> BrokerState | str:

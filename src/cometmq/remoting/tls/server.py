@@ -7,6 +7,7 @@ go before new ones, so that a flood delays them and does not let all of them end
 
 from __future__ import annotations
 
+import datetime
 import logging
 import ssl
 import tempfile
@@ -16,9 +17,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Protocol
 
+from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.limits import MAX_HANDSHAKES
+from cometmq.quantity import quantity
 from cometmq.remoting.tls.certificates import self_signed
 from cometmq.remoting.tls.contexts import FreshContext, TlsError, load_authorities, load_certificate
+from cometmq.remoting.tls.expiry import SECONDS_OF_A_DAY, WARNING_DAYS, days_left, first_ends_at
 from cometmq.remoting.tls.options import (
     DISABLED,
     ENFORCING,
@@ -76,8 +80,9 @@ class ServerTls:
     :raises TlsError: a file cannot be used, or clients need a certificate that nothing checks.
     """
 
-    def __init__(self, options: TlsOptions) -> None:
+    def __init__(self, options: TlsOptions, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._options = options
+        self._clock = clock
         self.takes_tls: Final = options.tls_server_mode != DISABLED
         self.takes_plain_text: Final = options.tls_server_mode != ENFORCING
         self.thread: Final = HandshakeThread()
@@ -88,15 +93,31 @@ class ServerTls:
         self._handshakes: dict[Ending, None] = {}
         """Those under way, in the order in which they began."""
         self._last_failure = ""
+        self._ends: datetime.datetime | None = None
+        self._warn_next_s = 0.0
         if self.takes_tls and (options.tls_server_cert_path or not self.takes_plain_text):
-            self._fresh.current()
+            self.context()
 
     def context(self) -> ssl.SSLContext:
         """Return the context for a new handshake, of the files as they are now; the handshakes' thread calls it.
 
         :raises TlsError: there is no certificate.
         """
-        return self._fresh.current()
+        context = self._fresh.current()
+        self._warn_of_the_end()
+        return context
+
+    def _warn_of_the_end(self) -> None:
+        """Log once a day that the certificate ends soon, or has ended."""
+        now_s = self._clock.now_ms() / 1000
+        if self._ends is None or now_s < self._warn_next_s:
+            return
+        self._warn_next_s = now_s + SECONDS_OF_A_DAY
+        left = days_left(self._ends, now_s)
+        if left >= WARNING_DAYS:
+            return
+        when = f"ends in {quantity(left, 'day')}" if left >= 0 else "has ended, and clients that check it are refused"
+        log.warning("the certificate %s %s: replace the files", self._options.tls_server_cert_path, when)
 
     # --- called by transports, on the event loop --------------------------------------------------
     def began(self, handshake: Ending) -> None:
@@ -130,6 +151,8 @@ class ServerTls:
                 options.tls_server_key_path or None,
                 options.tls_server_key_password,
             )
+            self._ends = first_ends_at(Path(options.tls_server_cert_path).read_text("ascii", "replace"))
+            self._warn_next_s = 0.0
         elif options.tls_test_mode_enable:
             _load_self_signed(context)
         else:

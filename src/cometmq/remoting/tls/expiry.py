@@ -1,0 +1,73 @@
+"""The time at which a certificate ends, read from its bytes: no package is needed for it (RFC 5280, 4.1; X.690).
+
+A certificate is a SEQUENCE whose first part, the one that is signed, has a version, a number, an algorithm, the
+issuer, and then the validity: two times.
+"""
+
+from __future__ import annotations
+
+import datetime
+import ssl
+from typing import Final
+
+WARNING_DAYS: Final = 30
+"""Operators hear of a certificate that ends within so many days: authorities that renew by themselves do it by then."""
+
+_SEQUENCE: Final = 0x30
+_VERSION: Final = 0xA0
+_FORMS: Final = {0x17: "%y%m%d%H%M%SZ", 0x18: "%Y%m%d%H%M%SZ"}
+"""UTCTime and GeneralizedTime."""
+SECONDS_OF_A_DAY: Final = 86_400
+_BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
+
+
+def ends_at(certificate: bytes) -> datetime.datetime:
+    """The time at which a certificate ends.
+
+    :param certificate: in DER.
+    :raises ValueError: these bytes are none.
+    """
+    signed = _content(_content(certificate, _SEQUENCE)[0], _SEQUENCE)[0]
+    if signed[:1] == bytes([_VERSION]):
+        signed = _content(signed, _VERSION)[1]
+    for _ in range(3):  # number, algorithm, issuer
+        signed = _content(signed, signed[0] if signed else -1)[1]
+    validity = _content(signed, _SEQUENCE)[0]
+    validity = _content(validity, validity[0] if validity else -1)[1]
+    form = _FORMS.get(validity[0] if validity else -1)
+    if form is None:
+        raise ValueError("no time of validity")
+    text = _content(validity, validity[0])[0].decode("ascii")
+    return datetime.datetime.strptime(text, form).replace(tzinfo=datetime.UTC)
+
+
+def first_ends_at(pem: str) -> datetime.datetime | None:
+    """The time at which the first certificate of a file ends; ``None`` if it has none."""
+    begin = pem.find(_BEGIN)
+    end = pem.find(_END, begin)
+    if begin < 0 or end < 0:
+        return None
+    try:
+        return ends_at(ssl.PEM_cert_to_DER_cert(pem[begin : end + len(_END)]))
+    except ValueError:
+        return None
+
+
+def days_left(ends: datetime.datetime, now_s: float) -> int:
+    """Whole days until then; negative afterwards."""
+    return int((ends.timestamp() - now_s) // SECONDS_OF_A_DAY)
+
+
+def _content(data: bytes, tag: int) -> tuple[bytes, bytes]:
+    """The content of the element that the data begin with, and what follows it."""
+    if len(data) < 2 or data[0] != tag:
+        raise ValueError("another element was expected")
+    length, at = data[1], 2
+    if length & 0x80:
+        digits = length & 0x7F
+        if not 1 <= digits <= 4:
+            raise ValueError("a length of another form")
+        length, at = int.from_bytes(data[2 : 2 + digits], "big"), 2 + digits
+    if at + length > len(data):
+        raise ValueError("an element is cut off")
+    return data[at : at + length], data[at + length :]
