@@ -37,7 +37,8 @@ def port_open(address: str) -> bool:
 def broker_registered(namesrv: str, broker_address: str) -> bool:
     """Tell whether the nameserver lists a broker at that address."""
     try:
-        return f'"{broker_address}"'.encode() in invoke(namesrv, GET_BROKER_CLUSTER_INFO)
+        here = invoke(namesrv, GET_BROKER_CLUSTER_INFO).partition(b'"goneBrokers"')[0]
+        return f'"{broker_address}"'.encode() in here
     except OSError:
         return False
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.cli.conftest import CommandLine
 from tests.helpers.waiting import wait_for
 from tests.interop import builds, probe, systems
 from tests.interop.clients import PATIENCE_S, Client, MqAdminFailedError, Series, seen
@@ -53,6 +54,21 @@ def test_cluster_and_topics_are_listed_across_systems(mixed: Deployment, java: C
     assert re.search(r"broker-a +\{0=.*\} +3 +3 +6", java.mqadmin(mixed.address, "topicRoute", "-l", "-t", "Listed"))
 
 
+def test_our_status_and_doctor_look_at_clusters_of_either_system(mixed: Deployment) -> None:
+    cometmq = CommandLine(mixed.address)
+    # Apache's broker fails to tell its state in the first second, when it has no sample yet.
+    wait_for(lambda: cometmq("cluster", "status").code == 0, "the broker tells its state", PATIENCE_S)
+    (row,) = cometmq("cluster", "status", "-o", "json").json()
+    assert (row["state"], row["address"]) == ("ok", mixed.broker.address)
+    checked = cometmq("doctor", "--cluster", "-o", "json")
+    assert checked.code == 0, checked.out
+    states = {found["check"]: found["state"] for found in checked.json()}
+    of_broker = ("broker-a answers", "clock of broker-a", "retention of broker-a", f"nameserver {mixed.address}")
+    assert [states[check] for check in of_broker] == ["ok"] * 4
+    (shown,) = cometmq("namesrv", "config", "get", "orderMessageEnable", "-o", "json").json()
+    assert shown["value"] == "false"
+
+
 @pytest.mark.parametrize("namesrv", BOTH, ids=lambda system: f"{system.value}-namesrv")
 def test_a_broker_that_leaves_is_forgotten_and_comes_back(
     deploy: Callable[..., Deployment], java: Client, namesrv: System
@@ -66,6 +82,12 @@ def test_a_broker_that_leaves_is_forgotten_and_comes_back(
     assert java.admin(deployment.address, "route", topic="Comes")
     deployment.broker.kill()
     wait_forgotten(deployment)
+    # Our nameserver tells of it in a field that mqadmin does not know.
+    assert "broker-a" not in java.mqadmin(deployment.address, "clusterList")
+    away = CommandLine(deployment.address)("cluster", "status", "-o", "json")
+    assert (away.code, [row["state"].partition(" ")[0] for row in away.json()]) == (
+        (1, ["away"]) if namesrv is System.COMETMQ else (0, [])
+    )
 
 
 def wait_forgotten(deployment: Deployment) -> None:
