@@ -483,8 +483,10 @@ MAX_GROUPS_OF_CONNECTION: Final = 1_000
 """Groups that one connection counts for; as many as one heartbeat has (MAX_HEARTBEAT_GROUPS)."""
 MAX_METERED_GROUPS: Final = 200_000
 """Pairs of a connection and a group that it counts for, as MAX_GROUP_MEMBERS."""
-MAX_DELAYED_DENIALS: Final = 10_000
-"""Denials by quotas whose answers wait, 300 bytes each; further ones are answered at once."""
+MAX_DELAYED_REQUESTS: Final = 10_000
+"""Requests that wait for room in a quota, for a second at most; further ones are denied at once."""
+MAX_DELAYED_BYTES: Final = 67_108_864
+"""The same in bytes of their frames."""
 MAX_SHOWN_SUBJECTS: Final = 1_000
 """Subjects in one list of those that are counted."""
 METER_EXPIRE_SECONDS: Final = 60.0

@@ -59,7 +59,7 @@ async def later(clock: VirtualClock, answer: Awaitable[RemotingCommand], seconds
     return await clock.run_until(answer, seconds)
 
 
-async def test_a_producer_over_its_quota_is_told_the_wait_and_its_retry_passes(
+async def test_a_producer_over_its_quota_waits_its_turn_and_is_told_when_that_takes_long(
     connect: Connect, clock: VirtualClock
 ) -> None:
     wire = await connect()
@@ -67,14 +67,21 @@ async def test_a_producer_over_its_quota_is_told_the_wait_and_its_retry_passes(
     for _ in range(4):
         assert (await wire.send("T")).code == 0
     before = clock.monotonic()
-    denied = await later(clock, wire.send("T"))
+    commands = [wire.command(RequestCode.SEND_MESSAGE_V2, send_header("T"), b"%d" % at) for at in range(5)]
+    for command in commands:
+        wire.post(command)
+    for at, command in enumerate(commands[:4]):
+        assert (await later(clock, wire.answer(command.opaque))).code == 0
+        assert clock.monotonic() - before == pytest.approx(0.25 * (at + 1)), "it waits its turn"
+    denied = await later(clock, wire.answer(commands[4].opaque))
     assert denied.code == ResponseCode.SYSTEM_BUSY
-    assert denied.remark == "[QUOTA]address:127.0.0.1 is at its limit of 4 messages a second to send: wait 250 ms"
-    assert clock.monotonic() - before == pytest.approx(0.25), "the answer comes when there is room again"
-    assert (await wire.send("T")).code == 0
+    assert denied.remark == "[QUOTA]address:127.0.0.1 is at its limit of 4 messages a second to send: wait 1,250 ms"
+    assert clock.monotonic() - before == pytest.approx(1), "clients that ask again at once cost little"
+    assert (await later(clock, wire.send("T"))).code == 0
     found = await quota_of(wire, HERE)
-    assert (found["denials"], found["quota"], found["limits"]) == (1, HERE, {"messagesIn": 4})
-    assert found["use"] == {"messagesIn": 0.5}
+    assert (found["denials"], found["delayed"], found["quota"]) == (1, 5, HERE)
+    assert found["limits"] == {"messagesIn": 4}
+    assert [record.body for record in records(await wire.pull("T"))][4:8] == [b"0", b"1", b"2", b"3"]
 
 
 async def test_bytes_are_owed_so_a_large_message_passes_and_those_after_it_wait(
@@ -83,12 +90,12 @@ async def test_bytes_are_owed_so_a_large_message_passes_and_those_after_it_wait(
     wire = await connect()
     await put(wire, HERE, bytes_in=1_000)
     assert (await wire.send("T", b"x" * 5_000)).code == 0
-    for _ in range(4):
+    for _ in range(3):
         denied = await later(clock, wire.send("T"))
         assert denied.code == ResponseCode.SYSTEM_BUSY
         assert "1,000 bytes a second to send: wait" in (denied.remark or "")
     clock.advance(1)
-    assert (await wire.send("T")).code == 0
+    assert (await later(clock, wire.send("T"))).code == 0
 
 
 async def test_consumers_get_their_rate_and_held_pulls_count(connect: Connect, clock: VirtualClock) -> None:
@@ -97,13 +104,17 @@ async def test_consumers_get_their_rate_and_held_pulls_count(connect: Connect, c
         await wire.send("T")
     await put(wire, "group:consumers", messages_out=10)
     assert len(records(await wire.pull("T", max_msg_nums=10))) == 10
-    denied = await later(clock, wire.pull("T", queue_offset=10))
+    before = clock.monotonic()
+    waited = await later(clock, wire.pull("T", queue_offset=10, max_msg_nums=20))
+    assert len(records(waited)) == 20
+    assert clock.monotonic() - before == pytest.approx(0.1)
+    denied = await later(clock, wire.pull("T", queue_offset=30))
     assert denied.code == ResponseCode.SYSTEM_BUSY
-    assert "group:consumers is at its limit of 10 messages a second to get" in (denied.remark or "")
+    assert "group:consumers is at its limit of 10 messages a second to get: wait" in (denied.remark or "")
     other = await wire.pull("T", consumer_group="others")
     assert len(records(other)) == 32, "another group is not limited"
     clock.advance(3)  # Java's consumers wait so long after a denial
-    assert len(records(await wire.pull("T", queue_offset=10, max_msg_nums=30))) == 30
+    assert len(records(await wire.pull("T", queue_offset=30, max_msg_nums=10))) == 10
     clock.advance(1)
     held = asyncio.ensure_future(wire.pull("T", queue_offset=40, wait_ms=15_000))
     sender = await connect()
@@ -117,10 +128,13 @@ async def test_messages_found_by_id_or_key_count(connect: Connect, clock: Virtua
     sent = await wire.send("T")
     await put(wire, HERE, messages_out=1)
     offset = int((sent.ext_fields or {})["msgId"][16:], 16)
-    assert (await wire.call(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageRequestHeader(offset))).code == 0
-    query = QueryMessageRequestHeader("T", "k1", 32, 0, 2**62)
-    denied = await later(clock, wire.call(RequestCode.QUERY_MESSAGE, query))
-    assert denied.code == ResponseCode.SYSTEM_BUSY
+    view, query = ViewMessageRequestHeader(offset), QueryMessageRequestHeader("T", "k1", 32, 0, 2**62)
+    assert (await wire.call(RequestCode.VIEW_MESSAGE_BY_ID, view)).code == 0
+    commands = [wire.command(RequestCode.QUERY_MESSAGE, query), wire.command(RequestCode.VIEW_MESSAGE_BY_ID, view)]
+    for command in commands:
+        wire.post(command)
+    answers = [await later(clock, wire.answer(command.opaque)) for command in commands]
+    assert [answer.code for answer in answers] == [0, ResponseCode.SYSTEM_BUSY], "after a wait there was room for one"
 
 
 async def test_a_batch_counts_each_of_its_messages(connect: Connect, clock: VirtualClock) -> None:
@@ -203,7 +217,13 @@ async def test_quotas_of_accounts_follow_the_account_over_connections(
     assert (await ask(wire, ROOT, send, send_header("T"))).code == 0
     assert (await ask(wire, ALICE, send, send_header("T"))).code == 0
     assert (await ask(second, ALICE, send, send_header("T"))).code == 0
-    denied = await later(clock, ask(second, ALICE, send, send_header("T")))
+    commands = [second.command(send, send_header("T")) for _ in range(3)]
+    for command in commands:
+        ALICE.sign(command)
+        second.post(command)
+    for command in commands[:2]:
+        assert (await later(clock, second.answer(command.opaque))).code == 0
+    denied = await later(clock, second.answer(commands[2].opaque))
     assert "account:alice is at its limit of 2" in (denied.remark or "")
     assert (await ask(second, ROOT, send, send_header("T"))).code == 0, "the same connection, another account"
 
@@ -235,13 +255,15 @@ async def test_a_quota_of_0_allows_nothing_and_huge_numbers_are_refused_or_harml
     assert (await wire.send("T")).code == 0
 
 
-async def test_oneway_sends_over_the_quota_are_dropped_and_counted(connect: Connect) -> None:
+async def test_oneway_sends_over_the_quota_are_dropped_and_counted(connect: Connect, clock: VirtualClock) -> None:
     wire = await connect()
     await put(wire, HERE, messages_in=1)
-    for _ in range(3):
+    for _ in range(4):
         wire.post(wire.command(RequestCode.SEND_MESSAGE_V2, send_header("T"), b"oneway", flag=FLAG_ONEWAY))
     assert (await quota_of(wire, HERE))["denials"] == 2
-    assert len(records(await wire.pull("T"))) == 1
+    clock.advance(1)
+    while len(records(await wire.pull("T"))) < 2:
+        await asyncio.sleep(0)
 
 
 async def test_a_quota_changes_under_load_and_no_request_of_others_fails(
@@ -272,6 +294,21 @@ async def test_a_quota_changes_under_load_and_no_request_of_others_fails(
         assert set(codes) == {0}
 
 
+async def test_requests_that_wait_are_bounded_and_handled_when_the_broker_stops(
+    broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cometmq.auth.quota.delayed.MAX_DELAYED_REQUESTS", 3)
+    wire = await connect()
+    await put(wire, HERE, messages_in=5)
+    commands = [wire.command(RequestCode.SEND_MESSAGE_V2, send_header("T"), b"hello") for _ in range(10)]
+    for command in commands:
+        wire.post(command)
+    codes = [(await wire.answer(command.opaque)).code for command in commands[:5] + commands[8:]]
+    assert codes == [0] * 5 + [ResponseCode.SYSTEM_BUSY] * 2, "no room: answered at once"
+    broker.limiter.stop()
+    assert [(await wire.answer(command.opaque)).code for command in commands[5:8]] == [0, 0, 0]
+
+
 async def test_quotas_are_kept_and_a_damaged_file_ends_the_start(
     start_broker: StartBroker, connect_to: ConnectTo, clock: VirtualClock, tmp_path: Path
 ) -> None:
@@ -284,7 +321,9 @@ async def test_quotas_are_kept_and_a_damaged_file_ends_the_start(
     again = await start_broker()
     wire = await connect_to(again)
     assert (await wire.send("T")).code == 0
-    assert (await later(clock, wire.send("T"))).code == ResponseCode.SYSTEM_BUSY
+    before = clock.monotonic()
+    assert (await later(clock, wire.send("T"))).code == 0
+    assert clock.monotonic() - before == pytest.approx(1)
     assert (await quota_of(wire, "group:*"))["limits"] == {"messagesIn": 1}
     await again.stop()
     path = tmp_path / "store" / "config" / "quotas.json"
@@ -389,10 +428,10 @@ async def test_the_list_of_all_subjects_has_the_most_denied_first(tmp_path: Path
     for at in range(3):
         peer: Any = Peer(f"10.0.0.{at}")
         for _ in range(at):
-            with pytest.raises(limiter_module._DeniedByQuotaError) as denied:
+            with pytest.raises(limiter_module._OverQuotaError) as denied:
                 limiter._pull(peer, None)
             denied.value.meter.deny()
     found = limiter.listed(each=True)
     assert [(info.subject, info.denials) for info in found] == [("address:10.0.0.2", 2), ("address:10.0.0.1", 1)]
     (of_all,) = limiter.listed(each=False)
-    assert of_all == QuotaInfo("address:*", Limits(messages_out=0, connections=3), "address:*", {}, 3, 2)
+    assert of_all == QuotaInfo("address:*", Limits(messages_out=0, connections=3), "address:*", {}, 3, 0, 2)

@@ -73,8 +73,15 @@ class Guard(Protocol):
 class Limiter(Protocol):
     """Decides whether a request that is allowed is handled now; see :mod:`cometmq.auth.quota.limiter`."""
 
-    def refuses(self, connection: ServerConnection, processor: Processor, request: Request[Any], frame: Frame) -> bool:
-        """Tell whether a request is refused, and answer it then."""
+    def holds(
+        self,
+        connection: ServerConnection,
+        processor: Processor,
+        request: Request[Any],
+        frame: Frame,
+        handle: Callable[[ServerConnection, Processor, Request[Any], bytes], None],
+    ) -> bool:
+        """Tell whether a request may not be handled now: it is answered then, or given to ``handle`` later."""
 
 
 class RemotingServer:
@@ -317,13 +324,22 @@ class RemotingServer:
                 if not request.flag & FLAG_ONEWAY:
                     connection.write(*encode_response(request.serialize_type, request.opaque, denial))
                 return
-        if self.limiter is not None and self.limiter.refuses(connection, processor, request, frame):
-            return
+        if self.limiter is None or not self.limiter.holds(connection, processor, request, frame, self._handle_late):
+            self._answer(connection, processor, request, frame.body)
+
+    def _handle_late(
+        self, connection: ServerConnection, processor: Processor, request: Request[Any], body: bytes
+    ) -> None:
+        """Handle a request that has waited, in the turn of this moment."""
+        self.schedule_turn()
+        self._answer(connection, processor, request, body)
+
+    def _answer(self, connection: ServerConnection, processor: Processor, request: Request[Any], body: bytes) -> None:
         try:
             for hook in self.hooks:
                 if hook.before is not None:
-                    hook.before(connection.remote_address, request, frame.body)
-            response = processor.handler(connection, request, frame.body)
+                    hook.before(connection.remote_address, request, body)
+            response = processor.handler(connection, request, body)
         except RpcRejectedError as rejected:
             response = rejected.response()
         except Exception as error:

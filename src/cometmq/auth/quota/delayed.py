@@ -1,49 +1,44 @@
-"""Denials that are answered later.
-
-Clients send again at once when a broker is busy. An answer that comes when there is room again lets the next attempt
-pass, and keeps clients from asking thousands of times a second.
-"""
+"""Work that waits until there is room in a quota: requests to handle, and denials to answer."""
 
 from __future__ import annotations
 
 import heapq
 import itertools
-from typing import Any
+from collections.abc import Callable
 
 from cometmq.clock import Clock, TimerHandle
-from cometmq.limits import MAX_DELAYED_DENIALS
-from cometmq.remoting.processors import Request, Response, encode_response
-from cometmq.remoting.server_connection import ServerConnection
-
-_Waiting = tuple[float, int, ServerConnection, Request[Any], Response]
+from cometmq.limits import MAX_DELAYED_BYTES, MAX_DELAYED_REQUESTS
 
 
-class DelayedDenials:
-    """Denials by the time of their answers, with one timer; above a limit they are answered at once."""
+class Delayed:
+    """Work by its time, with one timer; bounded in number and bytes."""
 
     def __init__(self, *, clock: Clock) -> None:
         self._clock = clock
-        self._waiting: list[_Waiting] = []
+        self._waiting: list[tuple[float, int, int, Callable[[], None]]] = []
+        self._bytes = 0
         self._numbers = itertools.count()
         self._timer: TimerHandle | None = None
 
-    def answer(self, connection: ServerConnection, request: Request[Any], response: Response, delay_s: float) -> None:
-        """Answer a request after a time."""
-        if delay_s <= 0 or len(self._waiting) >= MAX_DELAYED_DENIALS:
-            _write(connection, request, response)
-            return
+    def has_room(self, size: int) -> bool:
+        """Tell whether work of so many bytes may wait."""
+        return len(self._waiting) < MAX_DELAYED_REQUESTS and self._bytes + size <= MAX_DELAYED_BYTES
+
+    def after(self, delay_s: float, size: int, work: Callable[[], None]) -> None:
+        """Do work after a time; work of equal times keeps its order."""
         due = self._clock.monotonic() + delay_s
-        heapq.heappush(self._waiting, (due, next(self._numbers), connection, request, response))
+        heapq.heappush(self._waiting, (due, next(self._numbers), size, work))
+        self._bytes += size
         if self._waiting[0][0] == due:
             self._wait()
 
     def stop(self) -> None:
-        """Answer all at once."""
+        """Do everything now."""
         if self._timer is not None:
             self._timer.cancel()
-        waiting, self._waiting = self._waiting, []
-        for _, _, connection, request, response in waiting:
-            _write(connection, request, response)
+            self._timer = None
+        while self._waiting:
+            self._do_first()
 
     def _wait(self) -> None:
         if self._timer is not None:
@@ -54,13 +49,14 @@ class DelayedDenials:
     def _ring(self) -> None:
         self._timer = None
         now = self._clock.monotonic()
-        while self._waiting and self._waiting[0][0] <= now:
-            _, _, connection, request, response = heapq.heappop(self._waiting)
-            _write(connection, request, response)
+        for _ in range(len(self._waiting)):
+            if self._waiting[0][0] > now:
+                break
+            self._do_first()
         if self._waiting:
             self._wait()
 
-
-def _write(connection: ServerConnection, request: Request[Any], response: Response) -> None:
-    connection.count(request, response.code)
-    connection.write(*encode_response(request.serialize_type, request.opaque, response))
+    def _do_first(self) -> None:
+        _, _, size, work = heapq.heappop(self._waiting)
+        self._bytes -= size
+        work()

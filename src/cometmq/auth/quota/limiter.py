@@ -7,7 +7,9 @@ only if none refuses. Sends that the compiled core takes are counted for a whole
 :meth:`Limiter.room` before, :meth:`Limiter.took` after. What a pull gets is counted by its handler, since a pull may
 wait for messages.
 
-A denial is answered SYSTEM_BUSY when the wait is over, or after :data:`MAX_DELAY_SECONDS`.
+A request over a quota waits if there is room within :data:`MAX_DELAY_SECONDS`: a send has taken its tokens by then, so
+that those after it wait longer, and order is kept. Otherwise it is answered SYSTEM_BUSY, after that time: clients that
+send again at once cost little.
 
 Memory is bounded: meters of idle subjects expire, the oldest goes when there are too many, and so do groups of one
 connection. A subject that was forgotten begins with full buckets, as one that was idle has them.
@@ -20,7 +22,7 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from cometmq.auth.quota.delayed import DelayedDenials
+from cometmq.auth.quota.delayed import Delayed
 from cometmq.auth.quota.meter import Meter
 from cometmq.auth.quota.model import Limits, QuotaInfo, Subject, SubjectKind
 from cometmq.auth.quota.owners import TopicOwners
@@ -37,12 +39,12 @@ from cometmq.message.names import RETRY_PREFIX
 from cometmq.remoting.bodies import BodyError
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.frame import Frame
-from cometmq.remoting.permissions import Kind
-from cometmq.remoting.processors import Processor, Request, Response
+from cometmq.remoting.permissions import CALLER, Kind
+from cometmq.remoting.processors import Processor, Request, Response, encode_response
 from cometmq.remoting.server_connection import ServerConnection
 
 MAX_DELAY_SECONDS: Final = 1.0
-"""The longest time until a denial is answered; clients wait 3 s for all attempts together."""
+"""The longest time that a request waits; clients wait 3 s for an answer, some for all attempts together."""
 
 _IN: Final = ("messagesIn", "bytesIn")
 _OUT: Final = ("messagesOut", "bytesOut")
@@ -75,10 +77,12 @@ Room = tuple[str | None, int, int]
 NO_BOUNDS: Final[Room] = (None, _MOST_MESSAGES, _MOST_BYTES)
 """Everything."""
 
+Handle = Callable[[ServerConnection, Processor, Request[Any], bytes], None]
+
 OnDenial = Callable[[ServerConnection, Request[Any], str], None]
 
 
-class _DeniedByQuotaError(Exception):
+class _OverQuotaError(Exception):
     def __init__(self, meter: Meter, limit: str, wait_s: float) -> None:
         self.meter = meter
         self.limit = limit
@@ -125,7 +129,7 @@ class Limiter:
         self._owners = owners
         self._exists = exists
         self._clock = clock
-        self._delayed = DelayedDenials(clock=clock)
+        self._delayed = Delayed(clock=clock)
         self._meters: dict[Subject, Meter] = {}
         self._metered_groups = 0
         self.on_denial: OnDenial | None = None
@@ -137,51 +141,94 @@ class Limiter:
         return bool(self.table.quotas)
 
     def stop(self) -> None:
-        """Answer the denials that wait."""
+        """Handle and answer the requests that wait."""
         self._delayed.stop()
 
     # --- requests -----------------------------------------------------------------------------
-    def refuses(self, connection: ServerConnection, processor: Processor, request: Request[Any], frame: Frame) -> bool:
-        """Tell whether a request is over a quota; it is answered here then."""
+    def holds(
+        self,
+        connection: ServerConnection,
+        processor: Processor,
+        request: Request[Any],
+        frame: Frame,
+        handle: Handle,
+    ) -> bool:
+        """Tell whether a request is over a quota; it is answered here then, or handled later."""
         code = processor.code
+        over: _OverQuotaError | None = None
         try:
             if code in _SENDS:
-                self._send(connection, request, frame)
-            elif code in _PULLS:
-                self._pull(connection, request.header.consumer_group)
-            elif code in _QUERIES:
-                self._pull(connection, None)
+                over = self._send(connection, request, frame)
+            elif code in _PULLS or code in _QUERIES:
+                over = self._pull(connection, getattr(request.header, "consumer_group", None))
             elif code == RequestCode.HEART_BEAT:
                 self._heartbeat(connection, processor, request, frame)
             elif code == RequestCode.UPDATE_AND_CREATE_TOPIC:
                 self._make_topic(connection, request.header.topic)
-        except _DeniedByQuotaError as denied:
-            denied.meter.deny()
-            if self.on_denial is not None:
-                self.on_denial(connection, request, denied.remark)
-            if not request.oneway:
-                delay_s = 0.0 if denied.limit == "topics" else min(denied.wait_s, MAX_DELAY_SECONDS)
-                response = Response(ResponseCode.SYSTEM_BUSY, remark=denied.remark)
-                self._delayed.answer(connection, request, response, delay_s)
+        except _OverQuotaError as denied:
+            self._deny(connection, request, denied)
             return True
-        return False
+        if over is None:
+            return False
+        over.meter.hold()
+        caller = CALLER.get()
 
-    def _send(self, connection: ServerConnection, request: Request[Any], frame: Frame) -> None:
+        def proceed() -> None:
+            if connection.closed:
+                return
+            again = None if code in _SENDS else self._pull_again(connection, request)
+            if again is not None:
+                self._deny(connection, request, again, is_late=True)
+                return
+            CALLER.set(caller)
+            handle(connection, processor, request, frame.body)
+
+        self._delayed.after(over.wait_s, _size(frame), proceed)
+        return True
+
+    def _deny(
+        self, connection: ServerConnection, request: Request[Any], denied: _OverQuotaError, *, is_late: bool = False
+    ) -> None:
+        """Answer a request, after a time unless it has waited already."""
+        denied.meter.deny()
+        if self.on_denial is not None:
+            self.on_denial(connection, request, denied.remark)
+        response = Response(ResponseCode.SYSTEM_BUSY, remark=denied.remark)
+
+        def answer() -> None:
+            connection.count(request, response.code)
+            if not request.oneway:
+                connection.write(*encode_response(request.serialize_type, request.opaque, response))
+
+        if is_late or request.oneway or denied.limit == "topics" or not self._delayed.has_room(0):
+            answer()
+        else:
+            self._delayed.after(min(denied.wait_s, MAX_DELAY_SECONDS), 0, answer)
+
+    def _send(self, connection: ServerConnection, request: Request[Any], frame: Frame) -> _OverQuotaError | None:
         now = self._clock.monotonic()
         header = request.header
         uses = self._uses(connection, now)
         meters = self._with_group(uses, header.producer_group, now)
-        self._check(meters, _IN, now)
+        size = _size(frame)
+        over = self._check(meters, _IN, now, size)
         if not self._exists(header.topic) and not header.topic.startswith(RETRY_PREFIX):
             self._count_topic(meters, header.topic)
-        size = len(frame.header) + len(frame.body) + _FRAME_WORDS_BYTES
         for meter in meters:
             meter.take(_IN, 1, size, now)
         uses.producer_group = header.producer_group
+        return over
 
-    def _pull(self, connection: ServerConnection, group: str | None) -> None:
+    def _pull(self, connection: ServerConnection, group: str | None) -> _OverQuotaError | None:
         now = self._clock.monotonic()
-        self._check(self._with_group(self._uses(connection, now), group, now), _OUT, now)
+        return self._check(self._with_group(self._uses(connection, now), group, now), _OUT, now, 0)
+
+    def _pull_again(self, connection: ServerConnection, request: Request[Any]) -> _OverQuotaError | None:
+        """The quota that a pull is over, though it has waited: others were before it."""
+        try:
+            return self._pull(connection, getattr(request.header, "consumer_group", None))
+        except _OverQuotaError as over:
+            return over
 
     def _heartbeat(
         self, connection: ServerConnection, processor: Processor, request: Request[Any], frame: Frame
@@ -249,18 +296,29 @@ class Limiter:
             meter.take(_IN, messages, size, now)
 
     # --- meters -------------------------------------------------------------------------------
-    def _check(self, meters: tuple[Meter, ...], names: tuple[str, str], now: float) -> None:
+    def _check(
+        self, meters: tuple[Meter, ...], names: tuple[str, str], now: float, size: int
+    ) -> _OverQuotaError | None:
+        """The quota for which a request must wait longest, if there is one.
+
+        :param size: bytes that are kept while it waits.
+        :raises _OverQuotaError: the wait is too long.
+        """
+        longest: _OverQuotaError | None = None
         for meter in meters:
             over = meter.refuses(names, now)
-            if over is not None:
-                raise _DeniedByQuotaError(meter, *over)
+            if over is not None and (longest is None or over[1] > longest.wait_s):
+                longest = _OverQuotaError(meter, *over)
+        if longest is not None and (longest.wait_s > MAX_DELAY_SECONDS or not self._delayed.has_room(size)):
+            raise longest
+        return longest
 
     def _count_topic(self, meters: tuple[Meter, ...], topic: str) -> None:
         limited = [meter for meter in meters if meter.limits.topics is not None]
         for meter in limited:
             most = meter.limits.topics or 0
             if self._owners.count(str(meter.subject), most) >= most:
-                raise _DeniedByQuotaError(meter, "topics", math.inf)
+                raise _OverQuotaError(meter, "topics", math.inf)
         for meter in limited:
             self._owners.add(str(meter.subject), topic)
 
@@ -294,7 +352,7 @@ class Limiter:
     def _check_connections(self, meter: Meter) -> None:
         most = meter.limits.connections
         if most is not None and meter.connections >= most:
-            raise _DeniedByQuotaError(meter, "connections", math.inf)
+            raise _OverQuotaError(meter, "connections", math.inf)
 
     def _with_group(self, uses: _Uses, group: str | None, now: float) -> tuple[Meter, ...]:
         if group is None or SubjectKind.GROUP not in self.table.kinds:
@@ -387,7 +445,7 @@ class Limiter:
         for subject, quota in self.table.quotas.items():
             meter = self._meter(*subject, now) if subject in self._meters else None
             info = self._info(meter) if meter is not None else QuotaInfo(str(subject), quota.limits, str(subject))
-            info.denials = quota.denials
+            info.denials, info.delayed = quota.denials, quota.delayed
             if not subject.is_one:
                 info.subjects = quota.subjects
             found.append(info)
@@ -400,7 +458,7 @@ class Limiter:
             if quota is None:
                 return None
             text = str(subject)
-            return QuotaInfo(text, quota.limits, text, denials=quota.denials, subjects=quota.subjects)
+            return QuotaInfo(text, quota.limits, text, {}, quota.denials, quota.delayed, quota.subjects)
         meter = self._meter(*subject, self._clock.monotonic())
         return None if meter is None else self._info(meter)
 
@@ -412,4 +470,8 @@ class Limiter:
             use["connections"] = meter.connections
         if limits.topics is not None:
             use["topics"] = self._owners.existing(str(meter.subject))
-        return QuotaInfo(str(meter.subject), limits, str(meter.quota.subject), use, meter.denials)
+        return QuotaInfo(str(meter.subject), limits, str(meter.quota.subject), use, meter.denials, meter.delayed)
+
+
+def _size(frame: Frame) -> int:
+    return len(frame.header) + len(frame.body) + _FRAME_WORDS_BYTES

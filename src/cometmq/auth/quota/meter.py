@@ -82,12 +82,12 @@ class Bucket:
 class Quota:
     """The limits of a subject of the table, and the denials by them."""
 
-    __slots__ = ("denials", "limits", "subject", "subjects")
+    __slots__ = ("delayed", "denials", "limits", "subject", "subjects")
 
     def __init__(self, subject: Subject, limits: Limits) -> None:
         self.subject = subject
         self.limits = limits
-        self.denials = 0
+        self.denials = self.delayed = 0
         self.subjects = 0
         """Meters that count by this quota."""
 
@@ -95,13 +95,13 @@ class Quota:
 class Meter:
     """What one account, address or group uses."""
 
-    __slots__ = ("buckets", "connections", "denials", "limits", "quota", "subject", "used_at", "version")
+    __slots__ = ("buckets", "connections", "delayed", "denials", "limits", "quota", "subject", "used_at", "version")
 
     def __init__(self, subject: Subject, quota: Quota, version: int, now: float) -> None:
         self.subject = subject
         self.buckets: dict[str, Bucket] = {}
         self.connections = 0
-        self.denials = 0
+        self.denials = self.delayed = 0
         self.used_at = now
         self.quota = quota
         quota.subjects += 1
@@ -160,6 +160,11 @@ class Meter:
             bucket = self.buckets.get(name)
             if bucket is not None:
                 bucket.take(amount, now)
+
+    def hold(self) -> None:
+        """Count a request that waits."""
+        self.delayed += 1
+        self.quota.delayed += 1
 
     def deny(self) -> None:
         """Count a denied request."""

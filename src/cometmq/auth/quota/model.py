@@ -114,5 +114,7 @@ class QuotaInfo(msgspec.Struct, rename="camel"):
     """For each limit: messages or bytes a second over about ten seconds, connections, topics."""
     denials: int = 0
     """Denied requests since the start of the broker; of a network or ``*``, those of all its subjects."""
+    delayed: int = 0
+    """Requests that waited for room, since the start of the broker."""
     subjects: int | None = None
     """Subjects that are counted now, of a network or ``*``."""

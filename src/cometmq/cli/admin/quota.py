@@ -30,6 +30,7 @@ _COLUMNS: Final = (
     Column("broker", "Broker"),
     Column("subject", "Subject"),
     *(Column(name, title, right=True) for name, title in _TITLES.items()),
+    Column("delayed", "Delayed", right=True),
     Column("denials", "Denials", right=True),
     Column("subjects", "Counted", right=True),
 )
@@ -189,6 +190,7 @@ def _row(broker: str, info: QuotaInfo, *, is_text: bool) -> dict[str, Any]:
         "subject": info.subject,
         "quota": info.quota,
         **limits,
+        "delayed": info.delayed,
         "denials": info.denials,
         "subjects": info.subjects,
         "use": info.use,
