@@ -208,6 +208,17 @@ class Client:
                 return []
             raise
 
+    def indexed(self, namesrv: str, topic: str, key: str) -> list[Event]:
+        """The messages with a key once there is one: Apache's index follows its log (Java)."""
+        found: list[Event] = []
+
+        def is_found() -> bool:
+            found[:] = self.found(namesrv, topic, key)
+            return bool(found)
+
+        wait_for(is_found, f"{key} of {topic} is found", PATIENCE_S)
+        return found
+
     def progress(self, namesrv: str, group: str, topic: str) -> list[tuple[int, int]]:
         """For each queue of a topic: its end and where the group is (Java); empty before the first commit."""
         try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from tests.helpers.waiting import wait_for
 from tests.interop.clients import PATIENCE_S, Client, Series, queue_positions, seen
 from tests.interop.commands import Event
 from tests.interop.stored import contents
@@ -73,12 +72,7 @@ def check(java: Client, deployment: Deployment, sent: list[Series]) -> None:
         for index in (series.first, series.first + series.count - 1):
             wanted = series.expected_at(index).body_sha256
             key = series.keys.split()[0].replace("{i}", str(index))
-            wait_for(
-                lambda key=key, topic=series.topic: bool(java.found(deployment.address, topic, key)),  # type: ignore[misc]
-                f"{key} of {series.topic} is in the index",
-                PATIENCE_S,
-            )
-            found, *again = java.found(deployment.address, series.topic, key)
+            found, *again = java.indexed(deployment.address, series.topic, key)
             assert found["bodySha256"] == wanted
             # Apache's recovery after a crash enters messages into the index that are in it already.
             assert {entry["commitLogOffset"] for entry in again} <= {found["commitLogOffset"]}
