@@ -152,7 +152,7 @@ async def test_what_is_no_exception_is_a_failure_all_the_same(
     worker = Worker(fail)
     with caplog.at_level(logging.ERROR, "cometmq.client"):
         await consume_beside_failures(cluster, worker, orderly=orderly, is_async=is_async)
-    logged = [record for record in caplog.records if "the listener failed on 1 messages" in record.getMessage()]
+    logged = [record for record in caplog.records if "the listener failed on message" in record.getMessage()]
     assert len(logged) == worker.failures
     assert logged[0].exc_info is not None
     assert logged[0].exc_info[0] is kind
@@ -206,7 +206,7 @@ async def test_what_is_no_verdict_is_an_error_that_names_what_may_be_returned(
     logged = [record.getMessage() for record in caplog.records if "the listener returned" in record.getMessage()]
     assert len(logged) == worker.failures
     assert "ConsumeResult.SUCCESS, ConsumeResult.RECONSUME_LATER, Retry(" in logged[0]
-    assert "count as failed" in logged[0]
+    assert "of topic orders, queue broker-0/0, offset 0, key none, attempt 1 failed" in logged[0]
 
 
 async def test_a_plain_listener_that_returns_an_awaitable_is_told_to_be_async(
