@@ -4,7 +4,6 @@ python examples/consumer.py [NAMESRV [COUNT]]
 """
 
 import asyncio
-import contextlib
 import sys
 from collections.abc import Sequence
 
@@ -14,7 +13,6 @@ from cometmq.client import ConsumeFromWhere, MessageExt, PushConfig, PushConsume
 async def main(namesrv: str, count: int) -> None:
     """Print every message."""
     seen = 0
-    enough = asyncio.Event()
 
     async def listener(messages: Sequence[MessageExt]) -> None:
         nonlocal seen
@@ -22,7 +20,7 @@ async def main(namesrv: str, count: int) -> None:
             print(f"{message.topic}/{message.queue_id}@{message.queue_offset}: {message.body.decode()}")
         seen += len(messages)
         if seen >= count:
-            enough.set()
+            consumer.stop()
 
     config = PushConfig(
         consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
@@ -30,11 +28,9 @@ async def main(namesrv: str, count: int) -> None:
     )
     consumer = PushConsumer("order-printer", listener, namesrv, config=config)
     await consumer.subscribe("orders")
-    async with consumer:
-        await enough.wait()
+    await consumer.run()
 
 
 if __name__ == "__main__":
     address = sys.argv[1] if len(sys.argv) > 1 else "localhost:9876"
-    with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(main(address, int(sys.argv[2]) if len(sys.argv) > 2 else sys.maxsize))
+    asyncio.run(main(address, int(sys.argv[2]) if len(sys.argv) > 2 else sys.maxsize))

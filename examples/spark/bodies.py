@@ -1,4 +1,4 @@
-"""Sends Avro bodies, reads them back, and separates other bodies: python examples/spark/bodies.py NAMESRV TOPIC."""
+"""Sends Avro bodies, reads them back, and separates other bodies: python examples/spark/bodies.py [NAMESRV [TOPIC]]."""
 
 import os
 import sys
@@ -6,9 +6,10 @@ import sys
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
+from cometmq.client.sync import SyncAdmin
 from cometmq.spark.bodies import from_avro, to_avro
 
-NAMESRV, TOPIC = sys.argv[1:]
+NAMESRV, TOPIC = (*sys.argv[1:], *("127.0.0.1:9876", "avro-orders")[len(sys.argv) - 1 :])
 ORDER = """
 {"type": "record", "name": "Order", "fields": [
   {"name": "id", "type": "long"},
@@ -17,6 +18,9 @@ ORDER = """
 ]}
 """
 
+with SyncAdmin(NAMESRV) as admin:
+    if TOPIC not in admin.topics():
+        admin.create_topic(TOPIC)
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
 spark.sparkContext.setLogLevel("ERROR")

@@ -1,10 +1,14 @@
-"""Tests of the shop against a real broker, with a clock that the tests move: ``pytest examples/testing``."""
+"""Tests of the shop against a real broker, with a clock that the tests move.
+
+pip install pytest pytest-asyncio
+pytest examples/testing
+"""
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
 
 import pytest
-from examples.testing.shop import Shop
+from shop import Shop
 
 from cometmq.client import Message, Producer
 from cometmq.client.sync import SyncProducer

@@ -19,12 +19,13 @@ import inspect
 import io
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -87,11 +88,18 @@ def blocks_of(page: str) -> list[Block]:
 
 
 class Runner:
-    """Runs the blocks of one page after each other, in one directory and with one set of names."""
+    """Runs the blocks of one page after each other, in one directory and with one set of names.
 
-    def __init__(self, directory: Path, namesrv: str, **names: Any) -> None:
+    :param command: runs a command of ``cometmq`` with its arguments and its input, and returns what it prints; by
+        default a process does.
+    """
+
+    def __init__(
+        self, directory: Path, namesrv: str, command: Callable[[list[str], bytes], str] | None = None, **names: Any
+    ) -> None:
         self.directory = directory
         self._namesrv = namesrv
+        self._command = command
         self._names: dict[str, Any] = {"__name__": "__main__", **names}
 
     def run(self, block: Block) -> None:
@@ -112,9 +120,24 @@ class Runner:
         return _ABSOLUTE.sub(f"{self.directory}/", code)
 
     def _console(self, given: str, code: str, block: Block) -> str:
-        commands = re.findall(r"^\$ (.*(?:\\\n.*)*)$", code, re.MULTILINE)
+        commands = re.findall(r"^\$ ((?:.*\\\n)*.*)$", code, re.MULTILINE)
         assert commands, f"{block} has no command"
-        script = "\n".join([given, *commands])
+        if self._command is None:
+            return self._shell("\n".join([given, *commands]), block)
+        printed = []
+        with contextlib.chdir(self.directory), self._environment():
+            for line in [*given.splitlines(), *commands]:
+                words = shlex.split(line.replace("\\\n", " "), comments=True)
+                if words[0] != "cometmq":
+                    printed.append(self._shell(line, block))
+                    continue
+                source = b""
+                if words[-2:-1] == ["<"]:
+                    source, words = Path(words[-1]).read_bytes(), words[:-2]
+                printed.append(self._command(words[1:], source))
+        return "".join(printed)
+
+    def _shell(self, script: str, block: Block) -> str:
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         environment = {**os.environ, "PATH": path, "NAMESRV_ADDR": self._namesrv, "HOME": str(self.directory)}
         done = subprocess.run(

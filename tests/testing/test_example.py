@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,18 +17,12 @@ PAGE = ROOT / "docs" / "testing.md"
 
 
 def test_the_tests_of_the_example_pass(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    shutil.copytree(ROOT / "examples/testing", project, ignore=shutil.ignore_patterns("__pycache__"))
+    without = ("-p", "no:cacheprovider", "-p", "no:timeout", "-p", "no:xdist")
     done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            f"--basetemp={tmp_path / 't'}",
-            "examples/testing",
-        ],
-        cwd=ROOT,
+        [sys.executable, "-m", "pytest", "-q", *without, f"--basetemp={tmp_path / 't'}"],
+        cwd=project,
         capture_output=True,
         text=True,
         timeout=240,
