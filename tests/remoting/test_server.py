@@ -152,6 +152,30 @@ async def test_an_answer_has_the_opaque_a_version_and_the_form_of_its_request(
     await raw.close()
 
 
+async def test_a_panic_of_the_compiled_core_ends_its_connection_and_nothing_else(service: Service) -> None:
+    """PyO3 raises a panic as an exception that no ``except Exception`` catches."""
+
+    class Panic(BaseException):
+        pass
+
+    def panic(data: bytes, at: int) -> int:
+        raise Panic
+
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda *_: None)
+    other = await Raw.connect(service)
+    assert (await other.ask(max_offset(1))).code == 0
+    service.server.new_taker = lambda connection: panic
+    for data in (max_offset(1).encode(), max_offset(1).encode()[:5]):
+        raw = await Raw.connect(service)
+        raw.writer.write(data)
+        assert await raw.next() is None
+        await raw.close()
+    assert (await other.ask(max_offset(2))).code == 0
+    await other.close()
+    loop.set_exception_handler(None)
+
+
 async def test_a_connection_that_ends_leaves_memory_at_once_with_what_it_had_sent(service: Service) -> None:
     """Without a search for garbage, which is rare in a server and may find megabytes of unread bytes otherwise."""
 
