@@ -6,6 +6,7 @@ Own code, since it writes a few hundred samples at a time: a server with 10,000 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from itertools import islice
 from typing import Final
 
@@ -22,20 +23,6 @@ LEFT_OUT: Final = Family(
 )
 
 
-def limited(steps: Steps) -> Steps:
-    """The samples without those of a family that has more than :data:`~cometmq.limits.MAX_METRIC_SAMPLES`."""
-    counts: dict[Family, int] = {}
-    for step in steps:
-        kept = []
-        for sample in step:
-            count = counts[sample[0]] = counts.get(sample[0], 0) + 1
-            if count <= MAX_METRIC_SAMPLES:
-                kept.append(sample)
-        yield kept
-    over = {family.name: count - MAX_METRIC_SAMPLES for family, count in counts.items() if count > MAX_METRIC_SAMPLES}
-    yield [(LEFT_OUT, (name,), count) for name, count in over.items()]
-
-
 def in_slices(samples: Iterable[Sample]) -> Steps:
     """The samples in lists of as many as one turn makes."""
     rest = iter(samples)
@@ -46,38 +33,70 @@ def in_slices(samples: Iterable[Sample]) -> Steps:
 def exposition(steps: Steps, common: Mapping[str, str]) -> Iterator[bytes]:
     """Write samples, in pieces of about a millisecond: family by family in the order of names.
 
-    Pieces are empty while samples are collected.
+    Pieces are empty while samples are collected. A family has at most
+    :data:`~cometmq.limits.MAX_METRIC_SAMPLES`; another one tells of the rest.
 
     :param common: labels that every sample has.
     """
     families: dict[Family, list[tuple[tuple[str, ...], Value]]] = {}
-    for samples in limited(steps):
+    left_out: dict[Family, int] = {}
+    for samples in steps:
         for family, labels, value in samples:
-            families.setdefault(family, []).append((labels, value))
+            found = families.get(family)
+            if found is None:
+                found = families[family] = []
+            if len(found) < MAX_METRIC_SAMPLES:
+                found.append((labels, value))
+            else:
+                left_out[family] = left_out.get(family, 0) + 1
         yield b""
+    if left_out:
+        families[LEFT_OUT] = [((family.name,), count) for family, count in left_out.items()]
     for family in sorted(families, key=lambda found: found.name):
         head = f"# HELP {family.name} {family.help}\n# TYPE {family.name} {family.kind.value}\n"
-        found = iter(families[family])
-        while some := list(islice(found, METRIC_SAMPLES_PER_SLICE)):
-            lines = [_lines(family, _labels(family, values, common), value) for values, value in some]
-            yield (head + "".join(lines)).encode()
+        lines = _histogram_lines if family.kind is Kind.HISTOGRAM else _line
+        template, order = _template(family, common)
+        rest = iter(families[family])
+        while some := list(islice(rest, METRIC_SAMPLES_PER_SLICE)):
+            parts = [
+                lines(family, template % tuple([_escaped(labels[at]) for at in order]), value) for labels, value in some
+            ]
+            yield (head + "".join(parts)).encode()
             head = ""
 
 
-def _labels(family: Family, values: tuple[str, ...], common: Mapping[str, str]) -> str:
-    """``name="value",…`` of a sample, in the order of the names."""
-    pairs = sorted((*common.items(), *zip(family.labels, values, strict=True)))
-    return ",".join([f'{name}="{value.translate(_ESCAPES)}"' for name, value in pairs])
+def _template(family: Family, common: Mapping[str, str]) -> tuple[str, tuple[int, ...]]:
+    """The labels of a family's samples, in the order of their names, with ``%s`` for the values that differ.
+
+    Returns with it the places of these values among the sample's.
+    """
+    fixed = {name: _escaped(value).replace("%", "%%") for name, value in common.items()}
+    names = sorted({*fixed, *family.labels})
+    text = ",".join([f'{name}="{"%s" if name in family.labels else fixed[name]}"' for name in names])
+    return text, tuple(family.labels.index(name) for name in names if name in family.labels)
 
 
-def _lines(family: Family, labels: str, value: Value) -> str:
-    if not isinstance(value, Histogram):
-        return f"{family.name}{{{labels}}} {float(value)}\n"
+def _escaped(value: str) -> str:
+    return value.translate(_ESCAPES) if '"' in value or "\\" in value or "\n" in value else value
+
+
+def _line(family: Family, labels: str, value: Value) -> str:
+    return f"{family.name}{{{labels}}} {value}\n"
+
+
+def _histogram_lines(family: Family, labels: str, value: Value) -> str:
+    assert isinstance(value, Histogram)
+    name = family.name
     lines = []
     below = 0
-    for bound, count in zip((*family.bounds, float("inf")), value.counts, strict=True):
+    for bound, count in zip(_bounds(family), value.counts, strict=True):
         below += count
-        text = "+Inf" if bound == float("inf") else str(float(bound))
-        lines.append(f'{family.name}_bucket{{{labels},le="{text}"}} {below}\n')
-    lines.append(f"{family.name}_count{{{labels}}} {below}\n{family.name}_sum{{{labels}}} {float(value.sum)}\n")
+        lines.append(f'{name}_bucket{{{labels},le="{bound}"}} {below}\n')
+    lines.append(f"{name}_count{{{labels}}} {below}\n{name}_sum{{{labels}}} {value.sum}\n")
     return "".join(lines)
+
+
+@cache
+def _bounds(family: Family) -> tuple[str, ...]:
+    """The bounds of a histogram as text."""
+    return (*(str(float(bound)) for bound in family.bounds), "+Inf")

@@ -20,7 +20,7 @@ class Kind(Enum):
     HISTOGRAM = "histogram"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Family:
     """One metric. The name of a counter ends with ``_total``, that of a time or size with its unit."""
 

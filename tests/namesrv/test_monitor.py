@@ -1,0 +1,45 @@
+"""A nameserver tells Prometheus of its brokers, topics and requests."""
+
+from __future__ import annotations
+
+import asyncio
+import urllib.request
+from pathlib import Path
+
+from tests.broker.conftest import small_config
+
+from cometmq.broker.controller import Broker
+from cometmq.namesrv.config import NamesrvConfig
+from cometmq.namesrv.server import NameServer
+from cometmq.testing import VirtualClock
+
+
+def read(url: str) -> str:
+    with urllib.request.urlopen(url) as answer:
+        text: str = answer.read().decode()
+        return text
+
+
+async def test_brokers_topics_and_requests_are_told(tmp_path: Path, clock: VirtualClock) -> None:
+    config = NamesrvConfig(
+        listen_port=0,
+        bind_address="127.0.0.1",
+        kv_config_path=str(tmp_path / "kv.json"),
+        metrics_exporter_type="PROM",
+        metrics_prom_exporter_port=0,
+    )
+    server = NameServer(config, clock=clock)
+    await server.start()
+    broker = Broker(small_config(tmp_path, namesrv_addr=server.address), clock=clock)
+    await broker.start()
+    assert server.monitor is not None
+    text = await asyncio.to_thread(read, server.monitor.url)
+    await broker.stop()
+    await server.stop()
+    assert 'cometmq_registered_brokers{broker_cluster="DefaultCluster",' in text
+    assert 'request_code="register_broker",response_code="success"' in text
+    assert f'node_id="{server.address}",node_type="nameserver"' in text
+
+
+def test_without_the_key_there_is_no_port(tmp_path: Path) -> None:
+    assert NameServer(NamesrvConfig(listen_port=0, kv_config_path=str(tmp_path / "kv.json"))).monitor is None
