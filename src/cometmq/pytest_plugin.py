@@ -24,9 +24,12 @@ if TYPE_CHECKING:
     from cometmq.testing import Cluster, SyncCluster
 
 _MARKER_LINE: Final = (
-    "cometmq(brokers=1, slaves=0, queues=4, broker_keys={}, real_time=None, links=False): the cluster of a test"
+    "cometmq(brokers=1, slaves=0, queues=4, broker_keys={}, real_time=None, links=False, tls=False, accounts=None): "
+    "the cluster of a test"
 )
-_OPTIONS: Final = frozenset({"brokers", "queues", "broker_keys", "real_time", "links", "slaves"})
+_OPTIONS: Final = frozenset({"brokers", "queues", "broker_keys", "real_time", "links", "slaves", "tls", "accounts"})
+_OF_CLUSTER: Final = ("slaves", "broker_keys", "links", "tls", "accounts")
+"""Those that the cluster takes under the same name."""
 _NAME_CHARS: Final = 60
 _numbers = itertools.count(1)
 
@@ -103,7 +106,7 @@ async def _cluster(request: pytest.FixtureRequest, cometmq_clock: Clock, cometmq
     from cometmq.testing import Cluster
 
     options = _options(request)
-    kind = {"slaves": options["slaves"], "broker_keys": options["broker_keys"], "links": options["links"]}
+    kind = {name: options[name] for name in _OF_CLUSTER}
     async with Cluster(options["brokers"], clock=cometmq_clock, **kind) as cluster:
         await cluster.create_topic(cometmq_topic, options["queues"])
         yield cluster
@@ -123,7 +126,7 @@ def cometmq_sync_cluster(
     from cometmq.testing import SyncCluster
 
     options = _options(request)
-    kind = {"slaves": options["slaves"], "broker_keys": options["broker_keys"], "links": options["links"]}
+    kind = {name: options[name] for name in _OF_CLUSTER}
     with SyncCluster(options["brokers"], clock=cometmq_clock, **kind) as cluster:
         cluster.create_topic(cometmq_topic, options["queues"])
         yield cluster
@@ -138,6 +141,8 @@ def _options(request: pytest.FixtureRequest) -> dict[str, Any]:
         "broker_keys": {},
         "real_time": None,
         "links": False,
+        "tls": False,
+        "accounts": None,
     }
     for marker in reversed(list(request.node.iter_markers("cometmq"))):
         unknown = sorted(marker.kwargs.keys() - _OPTIONS)

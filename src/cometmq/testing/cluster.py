@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence, Set
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 from cometmq.broker.config import BrokerConfig
 from cometmq.broker.controller import FAST_PORT_DISTANCE, HA_PORT_DISTANCE, Broker
@@ -28,11 +28,14 @@ from cometmq.message.message import Message
 from cometmq.namesrv.config import NamesrvConfig
 from cometmq.namesrv.server import NameServer
 from cometmq.options import ConfigError, spellings_of
-from cometmq.remoting.security import PLAIN
+from cometmq.remoting.security import Security
 from cometmq.testing.clock import StoppableClock, VirtualClock
 from cometmq.testing.inbox import Inbox
 from cometmq.testing.link import Link
+from cometmq.testing.secured import secured
 from cometmq.testing.stall import StalledClockError, StallWatch
+
+T = TypeVar("T")
 
 HOST: Final = "127.0.0.1"
 
@@ -96,6 +99,9 @@ class Cluster:
     :param broker_keys: keys of ``broker.conf`` for every broker.
     :param links: True puts links between brokers, clients and nameserver that a test can disturb (:meth:`link`,
         :meth:`pause_broker`); messages then take about twice as long.
+    :param tls: all servers take TLS only, with certificates that are made for them.
+    :param accounts: all servers check signatures and permissions (ACL 1.0); entries of ``plain_acl.yml``, besides which
+        there is an account for :attr:`security`.
     """
 
     def __init__(
@@ -107,15 +113,18 @@ class Cluster:
         data: Path | None = None,
         broker_keys: Mapping[str, str] | None = None,
         links: bool = False,
+        tls: bool = False,
+        accounts: Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
         if brokers < 1:
             raise ValueError(f"a cluster has at least one broker, not {brokers}")
         if slaves and links:
             raise ValueError("a cluster has either slaves or links")
         self.clock = clock
-        self._keys = {**SMALL_STORE, **(broker_keys or {})}
         self._temporary = TemporaryDirectory(prefix="cometmq-") if data is None else None
         self.data = Path(self._temporary.name) if self._temporary is not None else data or Path()
+        self._secured = secured(self.data, (HOST, LINK_HOST), tls=tls, accounts=accounts)
+        self._keys = {**SMALL_STORE, **self._secured.keys, **(broker_keys or {})}
         self._ports = [free_port(HOST) for _ in range(brokers)]
         self._roots = [self.data / f"broker-{index}" for index in range(brokers)]
         self._running: dict[int, Broker] = {}
@@ -166,6 +175,11 @@ class Cluster:
         return self.namesrv.address
 
     @property
+    def security(self) -> Security:
+        """The credentials and TLS of a client that may do everything; for others ``replace(security, …)``."""
+        return self._secured.security
+
+    @property
     def brokers(self) -> Sequence[Broker]:
         """The running brokers, in order."""
         return [self._running[index] for index in sorted(self._running)]
@@ -190,7 +204,7 @@ class Cluster:
         :raises OtherLoopError: on another event loop than the cluster's.
         """
         self._demand_own_loop()
-        return ClientInstance(self.namesrv_address, security=PLAIN, clock=self.clock)
+        return ClientInstance(self.namesrv_address, security=self.security, clock=self.clock)
 
     def has_topic(self, topic: str) -> bool:
         """Return True when the nameserver knows the topic."""
@@ -233,9 +247,10 @@ class Cluster:
         if isinstance(self.clock, VirtualClock):
             self._watch = StallWatch(self.clock)
         kv_path = str(self.data / "namesrv" / "kvConfig.json")
-        self._namesrv = NameServer(
-            NamesrvConfig(listen_port=0, bind_address=HOST, kv_config_path=kv_path), clock=self.clock
+        config = _parsed(
+            NamesrvConfig, {"listenPort": "0", "bindAddress": HOST, "kvConfigPath": kv_path, **self._secured.keys}
         )
+        self._namesrv = NameServer(config, clock=self.clock)
         await self._namesrv.start()
         if self._with_links:
             await self._start_links()
@@ -441,12 +456,15 @@ class Cluster:
 
     def _configured(self, index: int, port: int, root: Path, further: Mapping[str, str]) -> BrokerConfig:
         keys = {**own_keys(index, port, root, self.namesrv_address), **self._keys, **further}
-        known = spellings_of(BrokerConfig)
-        unknown = sorted(keys.keys() - known.keys())
+        unknown = sorted(keys.keys() - spellings_of(BrokerConfig).keys())
         if unknown:
             raise ConfigError(f"a broker has no key {', '.join(unknown)}")
-        values: dict[str, Any] = {known[key].name: known[key].parse(text) for key, text in keys.items()}
-        return BrokerConfig(**values)
+        return _parsed(BrokerConfig, keys)
+
+
+def _parsed(kind: type[T], keys: Mapping[str, str]) -> T:
+    known = spellings_of(kind)
+    return kind(**{known[key].name: known[key].parse(text) for key, text in keys.items()})
 
 
 class _Slave:

@@ -13,10 +13,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from cometmq.errors import CometMQError
 from cometmq.testing.cluster import HOST, SMALL_STORE, free_port, own_keys
+from cometmq.testing.secured import secured
 
 READY_MARK: Final = b" ready: "
 """Part of the line that a server prints when it is ready."""
@@ -136,6 +137,8 @@ class ProcessCluster:
     :param slaves: number of slaves of each broker.
     :param data: directory for stores and logs, which stays; a temporary one by default.
     :param broker_keys: keys of ``broker.conf`` for every broker.
+    :param tls: all servers take TLS only.
+    :param accounts: all servers check accounts; as for :class:`~cometmq.testing.cluster.Cluster`.
     """
 
     def __init__(
@@ -145,6 +148,8 @@ class ProcessCluster:
         slaves: int = 0,
         data: Path | None = None,
         broker_keys: Mapping[str, str] | None = None,
+        tls: bool = False,
+        accounts: Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
         self._temporary = TemporaryDirectory(prefix="cometmq-") if data is None else None
         self.data = Path(self._temporary.name) if self._temporary is not None else data or Path()
@@ -157,11 +162,15 @@ class ProcessCluster:
         self._slave_roots = {
             (index, number): self.data / f"broker-{index}-slave-{number}" for index, number in self._slave_ports
         }
-        self._keys = {**SMALL_STORE, **(broker_keys or {})}
+        made = secured(self.data, (HOST,), tls=tls, accounts=accounts)
+        self.security: Final = made.security
+        """The credentials and TLS of a client that may do everything."""
+        self._keys = {**SMALL_STORE, **made.keys, **(broker_keys or {})}
+        further = [word for key, value in made.keys.items() for word in ("-o", f"{key}={value}")]
         kv_path = self.data / "namesrv" / "kvConfig.json"
         self.namesrv: Final = ServerProcess(
             "nameserver",
-            ("namesrv", "-p", str(self._namesrv_port), "--host", HOST, "-o", f"kvConfigPath={kv_path}"),
+            ("namesrv", "-p", str(self._namesrv_port), "--host", HOST, "-o", f"kvConfigPath={kv_path}", *further),
             self.data / "namesrv.log",
         )
         self.brokers: Final = [self._broker(index) for index in range(brokers)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
@@ -55,10 +55,19 @@ class SyncCluster:
         data: Path | None = None,
         broker_keys: Mapping[str, str] | None = None,
         links: bool = False,
+        tls: bool = False,
+        accounts: Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
         self.clock = clock
         self.cluster: Final = Cluster(
-            brokers, slaves=slaves, clock=clock, data=data, broker_keys=broker_keys, links=links
+            brokers,
+            slaves=slaves,
+            clock=clock,
+            data=data,
+            broker_keys=broker_keys,
+            links=links,
+            tls=tls,
+            accounts=accounts,
         )
         """The cluster itself; use it only on its own loop, by :meth:`call` or :meth:`run`."""
         self._loop = asyncio.new_event_loop()  # not uvloop's, which does not tell when it is idle

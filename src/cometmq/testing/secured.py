@@ -1,0 +1,64 @@
+"""TLS and accounts of a test cluster: its files, the keys of its servers, and what its clients need."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from cometmq.auth.yaml_file import dump_yaml
+from cometmq.remoting.security import Security
+from cometmq.remoting.signing import Credentials
+from cometmq.remoting.tls.certificates import Authority
+from cometmq.remoting.tls.contexts import Tls
+
+OPERATOR: Final = "cometmq-testing"
+"""The account of the cluster's servers and of its own clients."""
+_DAYS: Final = 3_650
+"""Tests move the clock, but not that of the certificates."""
+
+
+@dataclass(frozen=True)
+class Secured:
+    """The keys of every server, and the security of a client that may do everything."""
+
+    keys: Mapping[str, str]
+    security: Security
+
+
+def secured(
+    directory: Path, hosts: Sequence[str], *, tls: bool, accounts: Sequence[Mapping[str, Any]] | None
+) -> Secured:
+    """Write the files of a cluster; ``accounts`` are entries of ``plain_acl.yml``, ``None`` for no access control."""
+    keys: dict[str, str] = {}
+    credentials: Credentials | None = None
+    trusted: Tls | None = None
+    directory = directory.absolute() / "security"
+    if tls or accounts is not None:
+        directory.mkdir(parents=True, exist_ok=True)
+    if tls:
+        authority = Authority.new("CometMQ test authority", _DAYS)
+        server = authority.issue("CometMQ test server", hosts, _DAYS)
+        ca, pair = str(directory / "ca.pem"), str(directory / "server.pem")
+        Path(ca).write_bytes(authority.issued.certificate)
+        _write_private(Path(pair), server.certificate + server.key)
+        keys |= {"tls.server.mode": "enforcing", "tls.server.certPath": pair, "tls.test.mode.enable": "false"}
+        keys |= {"tls.enable": "true", "tls.client.trustCertPath": ca}
+        trusted = Tls(trust_cert_path=ca)
+    if accounts is not None:
+        credentials = Credentials(OPERATOR, secrets.token_hex(16))
+        operator = {"accessKey": OPERATOR, "secretKey": credentials.secret_key}
+        _write_private(
+            directory / "plain_acl.yml", dump_yaml({"accounts": [operator | {"admin": True}, *map(dict, accounts)]})
+        )
+        _write_private(directory / "tools.yml", dump_yaml(operator))
+        keys |= {"aclEnable": "true", "aclPath": str(directory)}
+    return Secured(keys, Security(credentials, trusted))
+
+
+def _write_private(path: Path, content: bytes) -> None:
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(content)
