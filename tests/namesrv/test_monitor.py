@@ -33,12 +33,13 @@ async def test_brokers_topics_and_requests_are_told(tmp_path: Path, clock: Virtu
     broker = Broker(small_config(tmp_path, namesrv_addr=server.address), clock=clock)
     await broker.start()
     assert server.monitor is not None
+    node = f'node_id="{server.address}",node_type="nameserver"'
     text = await asyncio.to_thread(read, server.monitor.url)
     await broker.stop()
     await server.stop()
     assert 'cometmq_registered_brokers{broker_cluster="DefaultCluster",' in text
     assert 'request_code="register_broker",response_code="success"' in text
-    assert f'node_id="{server.address}",node_type="nameserver"' in text
+    assert node in text
 
 
 def test_without_the_key_there_is_no_port(tmp_path: Path) -> None:
