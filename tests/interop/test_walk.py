@@ -38,6 +38,8 @@ STATISTICS = "statistics (315)"
 KEYS = "keys in the answer about the configuration (26, 319)"
 NO_EFFECT = "Apache's keys (4.9.0 to 5.5.0) without effect here, in a file and at run time"
 NEW_FIELDS = {"timerCongestNum", "timerDequeueTps", "timerEnqueueTps", "timerOffsetBehind", "timerReadBehind"} | {
+    "cometmqVersion",
+    "currentTimestamp",
     "getTransferredTps",
     "oldestOpenTransactionAgeMs",
     "oldestOpenTransactionChecks",
@@ -98,7 +100,7 @@ NAMESRV: Listed = {
     "update without effect": (NO_EFFECT, {"remark"}),
     "update unknown": ("configuration at run time (318)", {"code 1 != 0", "remark"}),
 }
-OURS_ALONE = {"bindAddress", "serverMaxConnections"}
+OURS_ALONE = {"bindAddress", "logLevel", "serverMaxConnections"}
 NEWER = {  # keys of 5.x that mean something here
     "authenticationEnabled",
     "authorizationEnabled",
@@ -113,11 +115,17 @@ NEWER = {  # keys of 5.x that mean something here
 }
 SECURITY = {  # system properties of Apache's, and our own; passwords are not shown
     "aclPath",
+    "auditLogEnable",
+    "auditLogFileCount",
+    "auditLogFileSize",
+    "auditLogPath",
+    "auditLogSampling",
     "authConfigPath",
     "authKeyPath",
     "authenticationWhitelist",
     "authorizationWhitelist",
     "migrateAuthFromV1Enabled",
+    "requireFreshSignatures",
     "tls.client.authServer",
     "tls.client.certPath",
     "tls.client.checkHost",
@@ -133,6 +141,7 @@ SECURITY = {  # system properties of Apache's, and our own; passwords are not sh
     "tls.server.trustCertPath",
     "tls.test.mode.enable",
 }
+METRICS = {"metricsExporterType", "metricsLabel", "metricsPromExporterHost", "metricsPromExporterPort"}
 NEWER_SECURITY = {"aclEnable", "authenticationEnabled", "authorizationEnabled"}  # at a nameserver
 NEWER_NAMESRV = {"brokerChannelExpiredTime", "scanNotActiveBrokerInterval"}
 
@@ -168,12 +177,12 @@ def test_every_answer_is_apaches_but_for_what_is_listed(both: tuple[Deployment, 
     ours, theirs = both
     found = walk(ours.broker.address, theirs.broker.address, list(broker_cases()))
     shown = found.pop("configuration")
-    assert keys_of(shown, "+") == OURS_ALONE | NEWER | SECURITY | {"logLevel"}
+    assert sorted(keys_of(shown, "+") ^ (OURS_ALONE | NEWER | SECURITY | METRICS | {"metricsPerQueue"})) == []
     assert keys_of(shown, "-") <= broker_keys_without_effect().keys()
     assert found == {name: words for name, (_, words) in BROKER.items()}
     found = walk(ours.address, theirs.address, list(namesrv_cases()))
     shown = found.pop("configuration")
-    assert keys_of(shown, "+") == OURS_ALONE | NEWER_NAMESRV | SECURITY | NEWER_SECURITY
+    assert sorted(keys_of(shown, "+") ^ (OURS_ALONE | NEWER_NAMESRV | SECURITY | NEWER_SECURITY | METRICS)) == []
     assert keys_of(shown, "-") <= namesrv_keys_without_effect().keys()
     assert found == {name: words for name, (_, words) in NAMESRV.items()}
 
