@@ -116,7 +116,7 @@ def test_wrong_use_says_what_to_do(pytester: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(
         [
             "*install pytest-asyncio, or use cometmq_sync_cluster*",
-            "*the marker cometmq has no option broker; it has broker_keys, brokers, links, queues, real_time*",
+            "*the marker cometmq has no option broker; it has accounts, broker_keys, brokers, links, queues*",
             "*ConfigError: a broker has no key noSuchKey*",
         ]
     )
