@@ -67,7 +67,7 @@ class Credentials:
             return {ACCESS_KEY: self.access_key}
         return {ACCESS_KEY: self.access_key, SECURITY_TOKEN: self.security_token}
 
-    def signature(self, *parts: bytes) -> str:
+    def signature(self, *parts: bytes | memoryview) -> str:
         """Sign a text given in parts."""
         return _signer(self.secret_key).sign(b"".join(parts)).decode()
 

@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 
+import pyarrow as pa
 import pytest
 from tests.spark.sinking import rows_of
 
@@ -174,3 +175,29 @@ def test_what_tasks_did_is_told_in_one_line() -> None:
         "15 messages, 1500 bytes in 3 requests of 2 tasks, 3 requests sent again, 7 messages were stored already"
     )
     assert summary(commits[:1]) == "10 messages, 1000 bytes in 2 requests of 1 tasks"
+
+
+@pytest.mark.parametrize(
+    ("body_bytes", "firsts"),
+    [
+        (8, [0, 512, 1024]),  # brought together: one request for each queue
+        (1024, [0, 512, 1024, 1536, 2048, 2560]),  # as they stand: 512 rows of more than half a megabyte each
+    ],
+)
+def test_small_rows_of_a_queue_are_brought_together_and_large_ones_are_not_copied(
+    body_bytes: int, firsts: list[int]
+) -> None:
+    options = parse_sink_options({"namesrvAddr": "127.0.0.1:9", "topic": "T"})
+    route = WriteRoute(tuple(Queue("T", "b", number) for number in range(3)), {"b": "127.0.0.1:9"})
+    rows = rows_of([{"body": b"%d" % number * body_bytes} for number in range(9)]).take(
+        pa.array([number % 9 for number in range(6 * 512)])
+    )
+    encoded = encode_rows(rows, 0, TaskIdentity("q", 0, 0), options)
+    chunks = list(Placing(options, Routes(options, {"T": route}), 0).chunks(encoded))
+    assert [int(chunk.rows[0]) for chunk in chunks] == firsts
+    of_queue = {
+        queue: [row for chunk in chunks if chunk.queue == queue for row in chunk.rows] for queue in route.queues
+    }
+    assert all(found == sorted(found) for found in of_queue.values())
+    assert sorted(row for found in of_queue.values() for row in found) == list(range(6 * 512))
+    assert all(row // 512 % 3 == queue.queue_id for queue, found in of_queue.items() for row in found)

@@ -142,7 +142,7 @@ class SendEncoder:
         code: int,
         queue: MessageQueue,
         opaque: int,
-        body: bytes,
+        body: bytes | memoryview,
         properties_text: str,
         sys_flag: int,
         flag: int,
@@ -169,7 +169,7 @@ class SendEncoder:
             _TAIL,
         )
         size = len(header)
-        return b"%b%b%b" % (_WORDS.pack(4 + size + len(body), JSON << 24 | size), header, body)
+        return b"".join((_WORDS.pack(4 + size + len(body), JSON << 24 | size), header, body))
 
     def _head(self, code: int, queue: MessageQueue) -> bytes:
         batch = "true" if code == RequestCode.SEND_BATCH_MESSAGE else "false"

@@ -103,7 +103,7 @@ class Delivery(Sender):
         queue, now_ms = MessageQueue(*chunk.queue), self._now_ms()
         if not chunk.alone:
             code = RequestCode.SEND_BATCH_MESSAGE
-            return self._encoder.frame(code, queue, opaque, bytes(chunk.pieces), properties, 0, 0, now_ms)
+            return self._encoder.frame(code, queue, opaque, chunk.pieces, properties, 0, 0, now_ms)
         flag, body, own_properties = decode_piece(bytes(chunk.pieces))
         sys_flag = 0
         if self._compression is not None and len(body) > self._compress_over:

@@ -116,6 +116,8 @@ class Routes:
 
 BLOCK_ROWS: Final = 512
 """Rows without a key that go to one queue together: half a megabyte of common messages, 3 ms of a broker."""
+RUN_BYTES: Final = 256 * 1024
+"""Bytes of neighbouring rows for one queue from which on they are sent as they stand."""
 MAX_CHUNK_ROWS: Final = 4096
 """Most messages of a request, so that small ones do not block a broker's loop for long (brokers take 10,000)."""
 
@@ -168,7 +170,7 @@ class Placing:
         targets = self._targets(encoded)
         rows = np.arange(encoded.where.first_row, encoded.where.first_row + count)
         pieces, alone = encoded.pieces, encoded.alone
-        if np.any(targets[1:] < targets[:-1]):
+        if self._is_mixed(targets, encoded):
             order = np.argsort(targets, kind="stable")
             pieces, alone, rows, targets = pieces.take(pa.array(order)), alone[order], rows[order], targets[order]
         offsets = np.frombuffer(pieces.buffers()[1], np.int32)[pieces.offset :][: count + 1].astype(np.int64)
@@ -181,6 +183,17 @@ class Placing:
                 queue = self._queues[targets[first]]
                 yield Chunk(queue, data, offsets[first : end + 1], rows[first:end], bool(alone[first]))
                 first = end
+
+    def _is_mixed(self, targets: npt.NDArray[np.int64], encoded: EncodedRows) -> bool:
+        """Tell whether rows are brought together by their queues: where neighbours for one queue are few bytes.
+
+        A copy of large rows costs more than it saves requests.
+        """
+        if not np.any(targets[1:] < targets[:-1]):
+            return False
+        runs = int(np.count_nonzero(targets[1:] != targets[:-1])) + 1
+        size_bytes: int = encoded.pieces.nbytes
+        return size_bytes < runs * min(RUN_BYTES, self._options.max_batch_bytes // 2)
 
     def _end_of_chunk(self, offsets: npt.NDArray[np.int64], first: int, last: int) -> int:
         most = offsets[first] + self._options.max_batch_bytes
