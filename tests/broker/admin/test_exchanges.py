@@ -56,6 +56,8 @@ STATE_DEPENDENT = {
 }
 
 MORE_RUNTIME_INFORMATION = {
+    "cometmqVersion",
+    "currentTimestamp",
     "getTransferredTps",
     "openTransactions",
     "timerCongestNum",
