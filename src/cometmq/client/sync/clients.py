@@ -376,6 +376,8 @@ class SyncAdmin(SyncClient[Admin]):
     ha_status = blocking(Admin.ha_status)
     broker_config = blocking(Admin.broker_config)
     update_broker_config = blocking(Admin.update_broker_config)
+    namesrv_config = blocking(Admin.namesrv_config)
+    update_namesrv_config = blocking(Admin.update_namesrv_config)
     open_transactions = blocking(Admin.open_transactions)
     resume_transaction = blocking(Admin.resume_transaction)
     waiting = blocking(Admin.waiting)
