@@ -64,8 +64,22 @@ def test_a_block_that_is_not_run_says_why() -> None:
     assert all(len(block.said.split()) >= 3 for block in skipped), [str(block) for block in skipped]
 
 
-def test_the_chinese_page_has_the_same_blocks() -> None:
+TRANSLATED = {
+    "README.zh-CN.md": "README.md",
+    **{f"docs/zh-CN/{path.name}": f"docs/{path.name}" for path in sorted((ROOT / "docs/zh-CN").glob("*.md"))},
+}
+
+
+@pytest.mark.parametrize("chinese", TRANSLATED)
+def test_a_chinese_page_has_the_blocks_of_the_english_one(chinese: str) -> None:
     def code(block: Block) -> Any:
         return block.language, block.marker, [line.partition("  #")[0] for line in block.code.splitlines()]
 
-    assert list(map(code, blocks_of("README.zh-CN.md"))) == list(map(code, blocks_of("README.md")))
+    def indented(page: str) -> list[str]:
+        return [line for line in (ROOT / page).read_text(encoding="utf-8").splitlines() if line.startswith("    ")]
+
+    english = TRANSLATED[chinese]
+    assert list(map(code, blocks_of(chinese))) == list(map(code, blocks_of(english)))
+    assert [line.partition("  #")[0] for line in indented(chinese)] == [
+        line.partition("  #")[0] for line in indented(english)
+    ]

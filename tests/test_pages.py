@@ -44,6 +44,13 @@ def test_links_lead_to_pages_and_headings_that_exist(page: Path) -> None:
             assert anchor in anchors(place), f"{target}#{anchor}"
 
 
+@pytest.mark.parametrize("chinese", sorted((DOCS / "zh-CN").glob("*.md")), ids=name_of)
+def test_a_chinese_page_and_its_english_one_begin_with_links_to_each_other(chinese: Path) -> None:
+    english = DOCS / chinese.name
+    assert chinese.read_text(encoding="utf-8").startswith(f"[English](../{chinese.name})\n\n# ")
+    assert english.read_text(encoding="utf-8").startswith(f"[简体中文](zh-CN/{chinese.name})\n\n# ")
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_tests_that_a_page_names_exist(page: Path) -> None:
     """``folder/test_x.py::test_y``: the name of the folder may be left out."""
