@@ -133,3 +133,21 @@ def test_the_index_explains_every_extra() -> None:
     for page in PAGES:
         for extras in re.findall(r"(?:cometmq|'\.)\[([\w,]+)\]", page.read_text(encoding="utf-8")):
             assert set(extras.split(",")) <= set(explained), name_of(page)
+
+
+MOST_WORDS = 35
+"""Of a sentence: a reader with school English understands it at the first reading."""
+
+
+def sentences(page: Path) -> Iterator[str]:
+    """The sentences of a page's prose, without tables and code."""
+    text = re.sub(r"^```.*?^```|<!--.*?-->|^ {4}.*?$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    text = re.sub(r"`[^`]*`", "code", text)
+    for block in re.split(r"\n\s*\n|\n(?=[*\-|#\d])", text):
+        if not block.startswith("|") and " · " not in block:
+            yield from (" ".join(found.split()) for found in re.split(r"(?<=[.!?])\s+|: ", block))
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if "zh-CN" not in str(page)], ids=name_of)
+def test_no_sentence_is_long(page: Path) -> None:
+    assert [found for found in sentences(page) if len(found.split()) > MOST_WORDS] == []
