@@ -3,6 +3,8 @@
     python benchmarks/broker.py load   [--rounds 5] [--seconds 6]   the cases of docs/performance.md, both systems
     python benchmarks/broker.py slaves [--rounds 5] [--seconds 6]   the same with a slave
     python benchmarks/broker.py tls    [--rounds 5] [--seconds 6]   plain text and TLS on one port
+    python benchmarks/broker.py acl    [--rounds 5] [--seconds 6]   with ACL 1.0 and 200 accounts, and without
+    python benchmarks/broker.py metrics [--rounds 5] [--seconds 6]  with metrics, and without; CometMQ alone
     python benchmarks/broker.py memory [--messages 5000000]         anonymous memory after so many messages
     python benchmarks/broker.py start  [--messages 10000000]        time to be ready: empty, after a stop, after SIGKILL
 
@@ -23,11 +25,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -63,6 +65,10 @@ class Case:
     """brokerRole of a master with one slave of its own system."""
     tls: bool = False
     """Over TLS, with the certificate that a broker without one makes."""
+    accounts: bool = False
+    """The broker asks for the signature of one of 200 accounts."""
+    metrics: bool = False
+    """The broker serves metrics (CometMQ's)."""
 
 
 CASES = (
@@ -92,6 +98,20 @@ TLS_CASES = (
     Case("TLS, 16 connections x 32 in flight", ("-c", "16", "-w", "32", "-t", "D"), tls=True),
     Case("TLS, drain by pulls of 32", ("-t", "D", "-s", "120"), pull=True, tls=True),
 )
+ACL_CASES = (
+    Case("64 connections", ("-c", "64", "-t", "A")),
+    Case("16 connections x 32 in flight", ("-c", "16", "-w", "32", "-t", "D")),
+    Case("accounts, 64 connections", ("-c", "64", "-t", "A"), accounts=True),
+    Case("accounts, 16 connections x 32 in flight", ("-c", "16", "-w", "32", "-t", "D"), accounts=True),
+)
+METRICS_CASES = (
+    Case("64 connections", ("-c", "64", "-t", "A")),
+    Case("16 connections x 32 in flight", ("-c", "16", "-w", "32", "-t", "D")),
+    Case("metrics, 64 connections", ("-c", "64", "-t", "A"), metrics=True),
+    Case("metrics, 16 connections x 32 in flight", ("-c", "16", "-w", "32", "-t", "D"), metrics=True),
+)
+ACCOUNTS = 200
+LOAD_ACCOUNT = ("account-100", "secret-of-account-100")
 
 
 @dataclass(frozen=True)
@@ -113,21 +133,25 @@ class Measured:
         return self.user_us + self.system_us
 
 
-def generator(*, tls: bool = False) -> Path:
+def generator(*, tls: bool = False, signs: bool = False) -> Path:
     """The load generator, compiled now if it is older than its source."""
     source = Path(__file__).with_name("mqload.c")
-    target = Path(tempfile.gettempdir()) / f"cometmq-mqload{'-tls' * tls}-{os.getuid()}"
+    target = Path(tempfile.gettempdir()) / f"cometmq-mqload{'-tls' * tls}{'-sign' * signs}-{os.getuid()}"
     if not target.exists() or target.stat().st_mtime < source.stat().st_mtime:
-        more = ("-DTLS", "-lssl", "-lcrypto") if tls else ()
+        more = ("-DTLS", "-lssl", "-lcrypto") if tls else ("-DSIGN", "-lcrypto") if signs else ()
         subprocess.run(["cc", "-O2", "-o", str(target), str(source), "-lm", *more], check=True)
     return target
 
 
-def mqload(mode: str, port: int, *options: str, tls: bool = False) -> dict[str, Any]:
-    """Run the generator once; a failed send is an error."""
-    done = subprocess.run(
-        [str(generator(tls=tls)), mode, "-p", str(port), *options], capture_output=True, text=True, check=False
-    )
+def mqload(mode: str, port: int, *options: str, tls: bool = False, signs: bool = False) -> dict[str, Any]:
+    """Run the generator once; a failed send is an error.
+
+    :param signs: sign sends for one of the accounts.
+    """
+    command = [str(generator(tls=tls, signs=signs)), mode, "-p", str(port), *options]
+    if signs:
+        command += ["-A", ":".join(LOAD_ACCOUNT)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if not done.stdout:
         raise RuntimeError(f"mqload {mode} {options}: {done.stderr}")
     result: dict[str, Any] = json.loads(done.stdout)
@@ -137,8 +161,13 @@ def mqload(mode: str, port: int, *options: str, tls: bool = False) -> dict[str, 
 
 
 @contextmanager
-def running(system: System, flush: str, directory: Path, role: str = NO_SLAVE) -> Iterator[Server]:
-    """A nameserver and a broker of one system, on a fresh store; with a role also a slave that follows."""
+def running(
+    system: System, flush: str, directory: Path, role: str = NO_SLAVE, more: Mapping[str, str] | None = None
+) -> Iterator[Server]:
+    """A nameserver and a broker of one system, on a fresh store; with a role also a slave that follows.
+
+    :param more: keys of the broker's configuration.
+    """
 
     def started(name: str, keys: dict[str, str]) -> Server:
         return systems.start_broker(system, directory / name, names.address, keys, java_options=JAVA_MEASURED_OPTIONS)
@@ -146,7 +175,7 @@ def running(system: System, flush: str, directory: Path, role: str = NO_SLAVE) -
     with ExitStack() as servers:
         names = servers.enter_context(systems.start_namesrv(system, directory / "namesrv"))
         broker = servers.enter_context(
-            started("broker", {"flushDiskType": flush, "brokerRole": role or "ASYNC_MASTER"})
+            started("broker", {"flushDiskType": flush, "brokerRole": role or "ASYNC_MASTER", **(more or {})})
         )
         if role:
             slave = servers.enter_context(started("slave", {"brokerRole": "SLAVE", "brokerId": "1"}))
@@ -173,7 +202,7 @@ def measured(case: Case, broker: Server, seconds: float) -> Measured:
     """Run one case and read what it cost the broker."""
     options = case.options if case.pull else (*case.options, "-s", str(seconds))
     clocks, before, generated = CpuTimes.now(), cpu_seconds(broker.pid), _generator_seconds()
-    result = mqload("pull" if case.pull else "send", broker.port, *options, tls=case.tls)
+    result = mqload("pull" if case.pull else "send", broker.port, *options, tls=case.tls, signs=case.accounts)
     time.sleep(SETTLE_SECONDS)
     user, system = (after - begin for after, begin in zip(cpu_seconds(broker.pid), before, strict=True))
     # What the kernel does for the broker's sockets and files counts as the broker's, not as that of others.
@@ -192,21 +221,43 @@ def _generator_seconds() -> float:
 
 
 def measure_round(chosen: Sequence[Case], system: System, seconds: float) -> Iterator[tuple[Case, Measured]]:
-    """Some cases of one system, those of a kind of flush and a role on one broker."""
-    for flush, role in dict.fromkeys((case.flush, case.role) for case in chosen):
-        cases = [case for case in chosen if (case.flush, case.role) == (flush, role)]
+    """Some cases of one system, those of one kind of broker on one broker."""
+    for kind in dict.fromkeys(map(_broker_of, chosen)):
+        cases = [case for case in chosen if _broker_of(case) == kind]
+        flush, role, accounts, metrics = kind
         directory = Path(tempfile.mkdtemp(prefix="cometmq-bench-"))
+        more = {**(_accounts(directory) if accounts else {}), **(METRICS_KEYS if metrics else {})}
         try:
-            with running(system, flush, directory, role) as broker:
+            with running(system, flush, directory, role, more) as broker:
                 if system is System.APACHE:
                     for tls in sorted({case.tls for case in cases}):
-                        mqload("send", broker.port, "-c", "64", "-t", "Warm", "-s", str(JAVA_WARM_SECONDS), tls=tls)
+                        warm = ("-c", "64", "-t", "Warm", "-s", str(JAVA_WARM_SECONDS))
+                        mqload("send", broker.port, *warm, tls=tls, signs=accounts)
                 for case in cases:
                     if case.pull and cases[0].pull:
                         mqload("send", broker.port, "-c", "16", "-w", "32", "-t", "D", "-s", str(seconds))
                     yield case, measured(case, broker, seconds)
         finally:
             shutil.rmtree(directory, ignore_errors=True)
+
+
+def _broker_of(case: Case) -> tuple[str, str, bool, bool]:
+    return case.flush, case.role, case.accounts, case.metrics
+
+
+METRICS_KEYS: Final = {"metricsExporterType": "PROM", "metricsPromExporterPort": "0"}
+
+
+def _accounts(directory: Path) -> dict[str, str]:
+    """The keys of a broker with 200 accounts, which may send to every topic."""
+    conf = directory / "broker" / "home" / "conf"
+    conf.mkdir(parents=True)
+    rows = [
+        f"- accessKey: account-{number}\n  secretKey: secret-of-account-{number}\n  defaultTopicPerm: PUB|SUB\n"
+        for number in range(ACCOUNTS)
+    ]
+    (conf / "plain_acl.yml").write_text("accounts:\n" + "".join(rows))
+    return {"aclEnable": "true", "aclPath": str(conf)}
 
 
 def load(cases: Sequence[Case], rounds: int, seconds: float) -> None:
@@ -314,13 +365,13 @@ def _serve_seconds(data: Path) -> float:
 def main() -> None:
     """Run one of the measurements."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["load", "slaves", "tls", "memory", "start"])
+    parser.add_argument("what", choices=["load", "slaves", "tls", "acl", "metrics", "memory", "start"])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=6.0, help="of each case")
     parser.add_argument("--only", default="", help="cases whose name contains this")
     parser.add_argument("--messages", type=int)
     options = parser.parse_args()
-    tables = {"load": CASES, "slaves": SLAVE_CASES, "tls": TLS_CASES}
+    tables = {"load": CASES, "slaves": SLAVE_CASES, "tls": TLS_CASES, "acl": ACL_CASES, "metrics": METRICS_CASES}
     if (cases := tables.get(options.what)) is not None:
         load([case for case in cases if options.only in case.name], options.rounds, options.seconds)
     elif options.what == "memory":
