@@ -212,6 +212,7 @@ REAL_TIME = {
     "testing/idle.py": "gives up, in real seconds, on a loop that does not come to rest",
     "remoting/tls/certificates.py": "dates certificates, which other programs compare with the real date",
     "remoting/listener.py": "gives the system's sockets a moment to close when a server stops",
+    "testing/stall.py": "notices, in real seconds, that nobody moves the clock",
     "testing/processes.py": "waits for processes, whose time cannot be moved",
 }
 YIELDS = "asyncio.sleep(0)"
