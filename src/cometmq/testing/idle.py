@@ -1,8 +1,8 @@
 """Tell when an event loop is idle, so that a virtual clock may be moved.
 
-A loop is idle when no callback is ready, no socket or pipe has an event, and no thread of a pool works
-(a flush, ``asyncio.to_thread``, a consumer's plain listener). Timers of the loop itself (``asyncio.sleep``) go by
-real time and do not count.
+A loop is idle when no callback is ready, no socket or pipe has an event, and neither a thread of a pool works
+(a flush, ``asyncio.to_thread``, a consumer's plain listener) nor that of TLS handshakes. Timers of the loop itself
+(``asyncio.sleep``) go by real time and do not count.
 
 asyncio and ``concurrent.futures`` have no public way to ask for this. This file reads three private fields of
 CPython 3.11 to 3.13, for tests only: ``_ready`` and ``_selector`` of asyncio's loops (unchanged since Python 3.4) and
@@ -24,6 +24,7 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from cometmq.errors import CometMQError
+from cometmq.remoting.tls.server import HandshakeThread
 
 SETTLE_SECONDS: Final = 10.0
 """Real seconds after which a busy loop counts as never idle: many times a flush or a listener."""
@@ -70,15 +71,19 @@ async def _settle(loop: asyncio.AbstractEventLoop, limit_s: float) -> None:
             return
         if time.monotonic() > give_up_at:
             raise _never_idle(limit_s)
-        if not ready and busy_threads():
+        if not ready and _threads_work():
             await asyncio.sleep(_THREAD_LOOK_SECONDS)
 
 
 def _is_quiet(ready: deque[Any], selector: BaseSelector) -> bool:
-    if ready or busy_threads() or selector.select(0):
+    if ready or _threads_work() or selector.select(0):
         return False
     # select() let other threads run: a thread that had just taken its work is visible now, and so are its results.
-    return not ready and not busy_threads()
+    return not ready and not _threads_work()
+
+
+def _threads_work() -> bool:
+    return HandshakeThread.left > 0 or bool(busy_threads())
 
 
 def busy_threads() -> list[Thread]:

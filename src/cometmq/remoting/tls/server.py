@@ -15,7 +15,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Protocol
+from typing import ClassVar, Final, Protocol
 
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.limits import MAX_HANDSHAKES
@@ -47,6 +47,10 @@ class Ending(Protocol):
 class HandshakeThread:
     """A thread that does one piece of work at a time; it runs only while there is some."""
 
+    left: ClassVar[int] = 0
+    """Pieces of work of all these threads that are not done."""
+    _counting: ClassVar = threading.Lock()
+
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._begun: deque[Callable[[], None]] = deque()
@@ -55,6 +59,7 @@ class HandshakeThread:
 
     def submit(self, work: Callable[[], None], *, is_new: bool) -> None:
         """Do ``work``, which raises nothing, soon; that of handshakes that have begun goes before that of new ones."""
+        self._count(1)
         with self._changed:
             (self._new if is_new else self._begun).append(work)
             if self._is_running:
@@ -71,7 +76,15 @@ class HandshakeThread:
                     return
                 waiting = self._begun or self._new
                 work = waiting.popleft()
-            work()
+            try:
+                work()
+            finally:
+                self._count(-1)
+
+    @classmethod
+    def _count(cls, pieces: int) -> None:
+        with cls._counting:
+            cls.left += pieces
 
 
 class ServerTls:
