@@ -82,3 +82,8 @@ def split_addresses(text: str) -> tuple[str, ...]:
 def format_address(host: str, port: int) -> str:
     """Format ``host:port``, with brackets around an IPv6 address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def address_here(host: str, port: int) -> str:
+    """The ``host:port`` at which a program on this machine reaches a server that listens on ``host``."""
+    return format_address({"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from http import HTTPStatus
@@ -13,8 +14,10 @@ import h11
 from cometmq.clock import SYSTEM_CLOCK, Clock, wait_for
 from cometmq.limits import MAX_MONITOR_CONNECTIONS, MAX_MONITOR_HEAD_BYTES, MONITOR_SECONDS
 from cometmq.loop import TaskSet
-from cometmq.message.hosts import format_address
+from cometmq.message.hosts import address_here
 from cometmq.metrics.exposition import CONTENT_TYPE
+
+_log = logging.getLogger(__name__)
 
 _TEXT: Final = "text/plain; charset=utf-8"
 _READ_BYTES: Final = 16 * 1024
@@ -52,14 +55,17 @@ class MonitorServer:
         if self._server is None:
             return ""
         host, port = self._server.sockets[0].getsockname()[:2]
-        return f"http://{format_address({'0.0.0.0': '127.0.0.1', '::': '::1'}.get(host, host), port)}/metrics"
+        return f"http://{address_here(host, port)}/metrics"
 
     async def start(self, host: str, port: int) -> None:
         """Listen; port 0 takes a free one, an empty host is every address.
 
-        :raises OSError: the port is taken or not allowed.
+        A port that is taken is an error in the log, and no reason not to serve clients.
         """
-        self._server = await asyncio.start_server(self._accept, host or None, port, limit=MAX_MONITOR_HEAD_BYTES)
+        try:
+            self._server = await asyncio.start_server(self._accept, host or None, port, limit=MAX_MONITOR_HEAD_BYTES)
+        except OSError as error:
+            _log.error("metrics are not served: %s; set metricsPromExporterPort to a free port", error)
 
     async def stop(self) -> None:
         """Stop listening and close all connections."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from itertools import chain
 from typing import Final
@@ -16,8 +15,6 @@ from cometmq.namesrv.config import NamesrvConfig
 from cometmq.namesrv.routes import RouteTable
 from cometmq.remoting.rpc_latency import RpcLatency
 from cometmq.remoting.server import RemotingServer
-
-_log = logging.getLogger(__name__)
 
 BROKERS: Final = Family("cometmq_registered_brokers", Kind.GAUGE, "Registered brokers.", ("broker_cluster",))
 ROUTED_TOPICS: Final = Family("cometmq_routed_topics", Kind.GAUGE, "Topics that clients get a route of.")
@@ -38,18 +35,15 @@ class NamesrvMonitor:
         self._port = MonitorServer(self._pieces, lambda: "", clock=clock)
 
     async def start(self, node_id: str) -> None:
-        """Listen; a port that is taken is an error in the log and no reason not to serve routes.
+        """Listen.
 
         :param node_id: the address of the nameserver.
         """
         config = self._config
         self._common = {**config.metric_labels, "node_type": "nameserver", "node_id": node_id}
-        try:
-            await self._port.start(
-                config.metrics_prom_exporter_host or config.bind_address, config.metrics_prom_exporter_port
-            )
-        except OSError as error:
-            _log.error("metrics are not served: %s; set metricsPromExporterPort to a free port", error)
+        await self._port.start(
+            config.metrics_prom_exporter_host or config.bind_address, config.metrics_prom_exporter_port
+        )
 
     @property
     def url(self) -> str:

@@ -13,7 +13,7 @@ from cometmq.auth.audit.access import open_audit
 from cometmq.auth.audit.guard import AuditedGuard
 from cometmq.auth.user_admin import UserAdmin
 from cometmq.clock import SYSTEM_CLOCK, Clock, TimerHandle
-from cometmq.message.hosts import format_address
+from cometmq.message.hosts import address_here
 from cometmq.metrics.options import PROM
 from cometmq.namesrv.config import NamesrvConfig, Settings
 from cometmq.namesrv.gone import SILENT
@@ -88,8 +88,7 @@ class NameServer:
     @property
     def address(self) -> str:
         """``host:port`` for clients on this machine."""
-        host = self.config.bind_address
-        return format_address({"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), self.port)
+        return address_here(self.config.bind_address, self.port)
 
     async def start(self) -> None:
         """Listen, and start the scan for silent brokers.

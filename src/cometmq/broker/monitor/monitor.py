@@ -6,7 +6,6 @@ turns of the loop.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
 from itertools import chain
@@ -29,8 +28,6 @@ from cometmq.metrics.process import CONNECTIONS, UNSENT_BYTES, of_process
 from cometmq.remoting.rpc_latency import RpcLatency
 from cometmq.remoting.server import RemotingServer
 from cometmq.store.timer.waiting import WaitingOfTopic
-
-_log = logging.getLogger(__name__)
 
 _LOOP_LOOK_SECONDS: Final = 0.1
 
@@ -90,7 +87,7 @@ class BrokerMonitor:
         return self.server.url
 
     async def start(self) -> None:
-        """Count, and listen; a port that is taken is an error in the log and no reason not to serve messages."""
+        """Count, and listen."""
         config = self._broker.config
         self._broker.store.time_flushes(self._flushes.observe)
         self._wait_for_look()
@@ -102,12 +99,8 @@ class BrokerMonitor:
             counting.start()
             self._stops.push_async_callback(counting.stop)
         host, port = config.metrics_prom_exporter_host or config.bind_address, config.metrics_prom_exporter_port
-        try:
-            await self.server.start(host, port)
-        except OSError as error:
-            _log.error("metrics are not served: %s; set metricsPromExporterPort to a free port", error)
-        else:
-            self._stops.push_async_callback(self.server.stop)
+        await self.server.start(host, port)
+        self._stops.push_async_callback(self.server.stop)
 
     async def stop(self) -> None:
         """Close the port."""

@@ -78,8 +78,10 @@ class SendTarget:
     def forget_turn(self) -> None:
         """Begin to count anew."""
         self.messages = self.size_bytes = 0
-        self.large = []
-        self.typed = {}
+        if self.large:
+            self.large = []
+        if self.typed:
+            self.typed = {}
 
     def open_queue(self, queue_id: int, peer: str) -> ConsumeQueue:
         """The queue that a producer named, from now on in ``queues``; a negative id is any queue that may be written.
