@@ -1,4 +1,4 @@
-"""Credentials and TLS of the client's classes; what real servers make of them is in tests/interop/test_security.py."""
+"""Credentials and TLS of the client's classes; for real servers see tests/interop/access/test_security.py."""
 
 from __future__ import annotations
 

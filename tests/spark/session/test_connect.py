@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.spark.connecting import connect_server, connected
+from tests.spark.session.connecting import connect_server, connected
 from tests.spark.sinking import stored
 from tests.spark.store_files import write_store
 from tests.spark.topics import Topics

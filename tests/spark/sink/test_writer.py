@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.spark.dying import DieOnce, run_stream
+from tests.spark.sink.dying import DieOnce, run_stream
 from tests.spark.sinking import stored
 from tests.spark.topics import Topics
 
@@ -162,7 +162,7 @@ def test_a_killed_driver_leaves_every_row_once(topics: Topics, place: Path, guar
     topic = topics.create(queues=2)
     add(place, 0, 500)
     add(place, 500, 2000)
-    command = [sys.executable, "-m", "tests.spark.dying", topics.namesrv, topic, guarantee, str(place), str(after)]
+    command = [sys.executable, "-m", "tests.spark.sink.dying", topics.namesrv, topic, guarantee, str(place), str(after)]
     killed = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert killed.returncode != 0
     assert (place / "died").exists()

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from tests.spark.archiving import MOST, driver
 from tests.spark.drivers import PATIENCE_S, await_kill
+from tests.spark.jobs.archive.archiving import MOST, driver
+from tests.spark.jobs.replay.replaying import said_by
 from tests.spark.lake_files import demand_exactly
-from tests.spark.replaying import said_by
 from tests.spark.sinking import stored
 from tests.spark.store_files import write_store
 from tests.spark.topics import Topics

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from tests.interop.systems import Deployment
-from tests.spark.archiving import MOST, driver
 from tests.spark.drivers import PATIENCE_S, await_kill, end_group
+from tests.spark.jobs.archive.archiving import MOST, driver
 from tests.spark.lake_files import demand_exactly
 from tests.spark.topics import Topics
 

@@ -16,7 +16,7 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner, Result
-from tests.spark.masking import RULES
+from tests.spark.jobs.mask.masking import RULES
 from tests.spark.sinking import stored
 from tests.spark.topics import Topics
 
@@ -249,7 +249,15 @@ def test_a_killed_copy_goes_on_and_sends_each_message_once(
     topic, copy = topics.create(2), topics.create(2)
     for queue_id in range(2):
         topics.send(topic, queue_id, [body(number) for number in range(queue_id, 600, 2)])
-    script = [sys.executable, "-m", "tests.spark.masking", topics.namesrv, topic, str(tmp_path / "work"), copy]
+    script = [
+        sys.executable,
+        "-m",
+        "tests.spark.jobs.mask.masking",
+        topics.namesrv,
+        topic,
+        str(tmp_path / "work"),
+        copy,
+    ]
     died = subprocess.run([*script, str(master_key), point], capture_output=True, timeout=PATIENCE_S, check=False)
     assert died.returncode == -signal.SIGKILL, died.stderr.decode()
     report = mask_to_topic(

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from tests.spark.drivers import await_kill, end_group, start_driver
+from tests.spark.jobs.replay.replaying import said_by
 from tests.spark.lake_files import AT_MS, append
-from tests.spark.replaying import said_by
 from tests.spark.sinking import stored
 from tests.spark.topics import Topics
 
@@ -270,7 +270,7 @@ def test_groups_stay_where_they_are_until_a_replay_is_at_its_end(
 def driver(topics: Topics, to: Path, ledger: Path, copy: str, point: str, rate: int) -> subprocess.Popen[bytes]:
     """Start a driver in a process group of its own."""
     named = [topics.namesrv, str(to), str(ledger), copy, point, str(rate)]
-    return start_driver("tests.spark.replaying", *named)
+    return start_driver("tests.spark.jobs.replay.replaying", *named)
 
 
 @pytest.mark.crash

@@ -1,7 +1,7 @@
 """The work of one Spark task in a process of its own, which tells its peak memory.
 
-``python -m tests.spark.task_memory KIND NAMESRV TOPIC ROWS PLACE``: ``read`` and ``archive`` take ROWS messages from
-each queue, ``sink`` writes as many; ``store`` archives the whole log beside PLACE. Prints bytes.
+``python -m tests.spark.records.task_memory KIND NAMESRV TOPIC ROWS PLACE``: ``read`` and ``archive`` take ROWS
+messages from each queue, ``sink`` writes as many; ``store`` archives the whole log beside PLACE. Prints bytes.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from tests.helpers.waiting import wait_for
 from tests.interop import builds, systems
 from tests.interop.clients import PATIENCE_S, Client, Series, seen
 from tests.interop.conftest import unavailable
-from tests.interop.replicas import (
+from tests.interop.replication.replicas import (
     OF_A_SLAVE,
     log_files,
     send_one,

@@ -140,7 +140,7 @@ class Standalone:
 
 
 class Driver:
-    """A driver program on a cluster: calls functions of :mod:`tests.spark.on_cluster` one after the other.
+    """A driver program on a cluster: calls functions of :mod:`tests.spark.cluster.on_cluster` one after the other.
 
     Spark's settings come from ``spark-defaults.conf``, as on any cluster; the session is the one that the jobs make.
     """
@@ -199,7 +199,7 @@ class Driver:
 @contextlib.contextmanager
 def driving(cluster: Standalone, directory: Path) -> Iterator[Driver]:
     """A driver for the length of the block, a Python program as people start it."""
-    command = [sys.executable, "-m", "tests.spark.on_cluster", cluster.address]
+    command = [sys.executable, "-m", "tests.spark.cluster.on_cluster", cluster.address]
     with Driver(command, directory, {"PYSPARK_PYTHON": sys.executable}) as driver:
         yield driver
 
@@ -208,7 +208,7 @@ def driving(cluster: Standalone, directory: Path) -> Iterator[Driver]:
 def with_py_files(cluster: Standalone, directory: Path, package: str) -> Iterator[Driver]:
     """The same with ``--py-files``; all Pythons have what is installed here but CometMQ, which comes as a zip."""
     import pyspark
-    from tests.spark import on_cluster
+    from tests.spark.cluster import on_cluster
 
     directory.mkdir()
     python = directory / "python"

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 from tests.broker.wire import pull_header, send_header
-from tests.interop.verdicts import Probe
+from tests.interop.access.verdicts import Probe
 
 from cometmq.remoting.admin_headers import (
     CreateAclRequestHeader,

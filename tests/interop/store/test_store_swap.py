@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from tests.interop.clients import PATIENCE_S, Client, Series, queue_positions, seen
 from tests.interop.commands import Event
-from tests.interop.stored import contents
+from tests.interop.store.stored import contents
 from tests.interop.systems import BOTH, Deployment, System
 
 from cometmq.client.sync import SyncPullConsumer

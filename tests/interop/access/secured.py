@@ -8,7 +8,8 @@ from pathlib import Path
 
 import trustme
 from cryptography.hazmat.primitives import serialization
-from tests.interop import systems, verdicts
+from tests.interop import systems
+from tests.interop.access import verdicts
 from tests.interop.systems import SMALL_JAVA, Deployment, System
 
 from cometmq.client import Credentials, Tls

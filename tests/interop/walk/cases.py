@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from tests.interop.walk import Case
-from tests.interop.walk_requests import (
+from tests.interop.walk.peer import Case
+from tests.interop.walk.requests import (
     CLIENT,
     FAR_FUTURE,
     GROUP,

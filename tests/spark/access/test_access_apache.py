@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.interop import secured
+from tests.interop.access import secured
+from tests.interop.access.secured import BILLING, OPERATORS, Secured
 from tests.interop.builds import ToolMissingError
 from tests.interop.conftest import unavailable
-from tests.interop.secured import BILLING, OPERATORS, Secured
 from tests.interop.systems import System
 
 pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")

@@ -1,8 +1,8 @@
 """A driver of the mask job in a process of its own, which can kill itself at a named point.
 
-``python -m tests.spark.masking NAMESRV TOPIC WORK TO MASTER_KEY_FILE POINT``; POINT is ``before-commit`` (the files
-of the second step are written, it is not committed), ``before-sent`` (the messages of the first step of the replay
-are sent, the step is not done) or ``never``.
+``python -m tests.spark.jobs.mask.masking NAMESRV TOPIC WORK TO MASTER_KEY_FILE POINT``; POINT is ``before-commit``
+(the files of the second step are written, it is not committed), ``before-sent`` (the messages of the first step of the
+replay are sent, the step is not done) or ``never``.
 """
 
 from __future__ import annotations

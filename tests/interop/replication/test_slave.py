@@ -9,7 +9,7 @@ from tests.crash.reading import read_queue
 from tests.helpers.waiting import wait_for
 from tests.interop import systems
 from tests.interop.clients import PATIENCE_S, Client, Series, seen
-from tests.interop.replicas import (
+from tests.interop.replication.replicas import (
     FILES,
     OF_A_SLAVE,
     send_one,

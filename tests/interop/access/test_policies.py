@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 from tests.broker.conftest import small_config
 from tests.broker.wire import Wire
-from tests.interop import builds, policies, systems
+from tests.interop import builds, systems
+from tests.interop.access import policies
+from tests.interop.access.policies import Shown
+from tests.interop.access.verdicts import Probe
 from tests.interop.clients import Client
 from tests.interop.conftest import unavailable
-from tests.interop.policies import Shown
 from tests.interop.systems import Deployment, System
-from tests.interop.verdicts import Probe
 
 from cometmq.broker.controller import Broker
 from cometmq.client import Admin, Message, Producer, PullConsumer, Security

@@ -1,7 +1,8 @@
 """A driver of the archive job in a process of its own, which can kill itself at a named point.
 
-``python -m tests.spark.archiving NAMESRV TOPIC TO CHECKPOINT POINT BATCH FORMAT``; POINT is ``before-commit`` (files
-are written, the commit is not), ``after-commit`` (the commit is, Spark's own is not) or ``never``.
+``python -m tests.spark.jobs.archive.archiving NAMESRV TOPIC TO CHECKPOINT POINT BATCH FORMAT``; POINT is
+``before-commit`` (files are written, the commit is not), ``after-commit`` (the commit is, Spark's own is not) or
+``never``.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def driver(
 ) -> subprocess.Popen[bytes]:
     """Start a driver that archives a topic into places: archive and checkpoint."""
     words = [topics.namesrv, topic, *map(str, places), point, str(batch), table_format]
-    return start_driver("tests.spark.archiving", *words)
+    return start_driver("tests.spark.jobs.archive.archiving", *words)
 
 
 def main(namesrv: str, topic: str, to: str, checkpoint: str, point: str, batch: str, table_format: str) -> None:

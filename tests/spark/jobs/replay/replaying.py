@@ -1,7 +1,7 @@
 """A driver of the replay job in a process of its own, which can kill itself at a named point.
 
-``python -m tests.spark.replaying NAMESRV ARCHIVE LEDGER TO POINT RATE``; POINT is ``before-commit`` (the messages of
-step 1 are sent, the step is not done) or ``never``.
+``python -m tests.spark.jobs.replay.replaying NAMESRV ARCHIVE LEDGER TO POINT RATE``; POINT is ``before-commit``
+(the messages of step 1 are sent, the step is not done) or ``never``.
 """
 
 from __future__ import annotations

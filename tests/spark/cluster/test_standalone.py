@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.helpers.waiting import wait_for
-from tests.spark.standalone import PATIENCE_S, Driver, Standalone, driving, with_py_files
+from tests.spark.cluster.standalone import PATIENCE_S, Driver, Standalone, driving, with_py_files
 from tests.spark.topics import Topics
 
 pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")

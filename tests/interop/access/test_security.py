@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 from tests.broker.conftest import small_config
 from tests.broker.wire import Wire
-from tests.interop import builds, secured, verdicts
+from tests.interop import builds
+from tests.interop.access import secured, verdicts
+from tests.interop.access.secured import BILLING, OPERATORS, Secured
 from tests.interop.conftest import unavailable
-from tests.interop.secured import BILLING, OPERATORS, Secured
 from tests.interop.systems import System
 
 from cometmq.broker.controller import Broker

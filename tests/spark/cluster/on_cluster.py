@@ -1,4 +1,4 @@
-"""A driver program on a standalone cluster; ``python -m tests.spark.on_cluster MASTER`` answers calls.
+"""A driver program on a standalone cluster; ``python -m tests.spark.cluster.on_cluster MASTER`` answers calls.
 
 A call is a line of JSON on stdin, ``[function, arguments]``, its answer one on stdout: ``{"result": …}``.
 Nothing here knows that there is a cluster: the session comes from :func:`cometmq.spark.local_session`,

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.spark.task_memory import BODY_BYTES
+from tests.spark.records.task_memory import BODY_BYTES
 from tests.spark.topics import Topics
 
 pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
@@ -40,7 +40,7 @@ def large_topic(topics: Topics) -> str:
 def peak(kind: str, topics: Topics | None, topic: str, rows: int, place: Path) -> int:
     """Peak memory of a task, bytes."""
     namesrv = "" if topics is None else topics.namesrv
-    command = [sys.executable, "-m", "tests.spark.task_memory", kind, namesrv, topic, str(rows), str(place)]
+    command = [sys.executable, "-m", "tests.spark.records.task_memory", kind, namesrv, topic, str(rows), str(place)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     return int(done.stdout)

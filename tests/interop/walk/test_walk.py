@@ -13,9 +13,9 @@ import pytest
 from tests.helpers.waiting import wait_for
 from tests.interop.clients import Client, Series
 from tests.interop.systems import Deployment, System
-from tests.interop.walk import Case, Peer, differences
-from tests.interop.walk_cases import broker_cases
-from tests.interop.walk_namesrv_cases import namesrv_cases
+from tests.interop.walk.cases import broker_cases
+from tests.interop.walk.namesrv_cases import namesrv_cases
+from tests.interop.walk.peer import Case, Peer, differences
 
 from cometmq.broker.config import keys_without_effect as broker_keys_without_effect
 from cometmq.namesrv.config import keys_without_effect as namesrv_keys_without_effect
@@ -23,7 +23,7 @@ from cometmq.remoting.codes import ResponseCode
 
 pytestmark = pytest.mark.interop
 
-PAGE = Path(__file__).parents[2] / "docs" / "differences.md"
+PAGE = Path(__file__).parents[3] / "docs" / "differences.md"
 Listed = dict[str, tuple[str, set[str]]]
 
 FIELDS = "required header field missing, or a number out of range"

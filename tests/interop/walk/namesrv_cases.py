@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from tests.interop.walk import Case
+from tests.interop.walk.peer import Case
 
 from cometmq.remoting.frame import JSON, ROCKETMQ
 

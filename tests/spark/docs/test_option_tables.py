@@ -16,7 +16,7 @@ from cometmq.spark.sink.options import SINK_COLUMNS, SINK_OPTION_NAMES, Guarante
 from cometmq.spark.source.options import OPTION_NAMES, demand_batch, demand_stream, parse_options
 from cometmq.spark.store.options import STORE_OPTION_NAMES, parse_store_options
 
-DOCS: Final = Path(__file__).parents[2] / "docs"
+DOCS: Final = Path(__file__).parents[3] / "docs"
 SOURCE: Final = (DOCS / "spark.md").read_text(encoding="utf-8")
 SINK: Final = (DOCS / "spark-sink.md").read_text(encoding="utf-8")
 

@@ -15,7 +15,7 @@ from tests.interop.conftest import unavailable
 
 pytestmark = pytest.mark.interop
 
-SOURCE = Path(__file__).parent / "filter" / "Evaluate.java"
+SOURCE = Path(__file__).with_name("Evaluate.java")
 
 
 def apache_answers(asked: list[tuple[str, dict[str, str]]]) -> list[str]:

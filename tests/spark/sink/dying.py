@@ -1,7 +1,7 @@
 """Processes of Spark that die in a micro-batch, once; and a driver program for those that die as a whole.
 
-python -m tests.spark.dying NAMESRV TOPIC GUARANTEE PLACE AFTER   runs the stream of files in PLACE/in into the topic,
-and dies when AFTER rows of a batch were handed on.
+python -m tests.spark.sink.dying NAMESRV TOPIC GUARANTEE PLACE AFTER   runs the stream of files in PLACE/in into the
+topic, and dies when AFTER rows of a batch were handed on.
 """
 
 from __future__ import annotations
