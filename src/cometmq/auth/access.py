@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from cometmq.auth.audit.guard import AuditedGuard
+from cometmq.auth.audit.recorder import AuditRecorder
 from cometmq.auth.guard import AccessGuard
 from cometmq.auth.model import AccessModel
 from cometmq.auth.options import SecurityOptions
@@ -27,6 +29,7 @@ from cometmq.clock import Clock, TimerHandle
 from cometmq.limits import ACL_LOOK_SECONDS
 from cometmq.options import ConfigError
 from cometmq.remoting.security import PLAIN, Security, read_credentials
+from cometmq.remoting.server import Guard
 
 _log = logging.getLogger(__name__)
 
@@ -108,6 +111,16 @@ def open_access(config: SecurityOptions, users: Path, cluster: str, *, clock: Cl
             raise ConfigError("requireFreshSignatures=true asks for signatures: set aclEnable or authenticationEnabled")
         return None
     return AccessControl(config, users, cluster, clock=clock)
+
+
+def guard_of(access: AccessControl | None, audit: AuditRecorder | None) -> Guard | None:
+    """The guard of a server's ports; ``audit`` records what it denies, and changes of the accounts."""
+    guard = None if access is None else access.guard
+    if audit is None:
+        return guard
+    if access is not None:
+        access.on_change = audit.accounts_changed
+    return AuditedGuard(guard, audit)
 
 
 def _open_users(config: SecurityOptions, path: Path) -> UserTable:

@@ -7,12 +7,14 @@ One flat dataclass, since Apache's file is flat: ``BrokerConfig`` and ``NettySer
 from __future__ import annotations
 
 import dataclasses
+import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from cometmq.apache_keys import BROKER, apache_keys
 from cometmq.auth.options import SecurityOptions
+from cometmq.errors import reason_of
 from cometmq.limits import (
     MAX_CONNECTIONS,
     MAX_FRAME_BYTES,
@@ -22,7 +24,7 @@ from cometmq.limits import (
     MAX_TRANSFER_BYTES,
 )
 from cometmq.log_level import LOG_LEVEL_DOC, LOG_LEVELS
-from cometmq.message.hosts import parse_address, split_addresses
+from cometmq.message.hosts import ip_of, own_ip, parse_address, split_addresses
 from cometmq.message.names import MASTER_ID, TRACE_TOPIC
 from cometmq.metrics.options import MetricsOptions
 from cometmq.options import ConfigError, Option, option, options_of
@@ -262,6 +264,36 @@ class LiveConfig:
         self.current = config
         for listener in self.on_change:
             listener(config)
+
+
+def with_host(config: BrokerConfig) -> BrokerConfig:
+    """Put the name and the address of this host where the configuration leaves them out."""
+    ip = _without_brackets(config.broker_ip1) or own_ip()
+    return dataclasses.replace(
+        config,
+        broker_ip1=ip,
+        broker_ip2=_without_brackets(config.broker_ip2) or ip,
+        broker_name=config.broker_name or socket.gethostname(),
+    )
+
+
+def ip_of_clients(config: BrokerConfig) -> str:
+    """The address in records and message ids of a broker; ``brokerIP1`` may be a name, which is looked up.
+
+    :raises ConfigError: the name has no address.
+    """
+    try:
+        return ip_of(config.broker_ip1)
+    except OSError as error:
+        raise ConfigError(
+            f"brokerIP1={config.broker_ip1} has no address: {reason_of(error)}",
+            next_step="give an address, or a name that resolves",
+        ) from None
+
+
+def _without_brackets(ip: str) -> str:
+    """An address without the brackets of IPv6."""
+    return ip.removeprefix("[").removesuffix("]")
 
 
 def keys_without_effect() -> Mapping[str, Option]:

@@ -8,22 +8,15 @@ tables, close the store.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 import platform
-import socket
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
 from cometmq import __version__
-from cometmq.auth.access import open_access, own_security
-from cometmq.auth.audit.access import open_audit
-from cometmq.auth.audit.guard import AuditedGuard
-from cometmq.auth.quota.limiter import Limiter
-from cometmq.auth.quota.owners import TopicOwners
-from cometmq.auth.quota.table import QuotaTable
 from cometmq.auth.user_admin import UserAdmin
+from cometmq.broker.access import BrokerAccess
 from cometmq.broker.admin.accounts import PlainAccountAdmin
 from cometmq.broker.admin.broker import BrokerAdmin
 from cometmq.broker.admin.groups import GroupAdmin
@@ -35,7 +28,7 @@ from cometmq.broker.admin.topics import TopicAdmin
 from cometmq.broker.clients.client_lines import PERIOD_SECONDS, ClientLines
 from cometmq.broker.clients.client_manage import ClientManageProcessor
 from cometmq.broker.clients.consumer_manage import ConsumerManageProcessor, LockProcessor
-from cometmq.broker.config import SLAVE, SYNC_MASTER, BrokerConfig, LiveConfig
+from cometmq.broker.config import SLAVE, SYNC_MASTER, BrokerConfig, LiveConfig, ip_of_clients, with_host
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.delay.parked_message import TimerDetour
 from cometmq.broker.delay.recall_message import RecallMessageProcessor
@@ -46,6 +39,7 @@ from cometmq.broker.metrics.stats import BrokerStats
 from cometmq.broker.metrics.traffic import Traffic
 from cometmq.broker.monitor.monitor import BrokerMonitor
 from cometmq.broker.periodic import Periodic
+from cometmq.broker.ports import ClientPorts
 from cometmq.broker.pull.consumer_filters import ConsumerFilterManager
 from cometmq.broker.pull.filters import PullFilters
 from cometmq.broker.pull.pull_message import PullMessageProcessor
@@ -79,7 +73,6 @@ from cometmq.broker.turn.targets import SendTargets
 from cometmq.broker.turn.waiters import SendWaiters
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.core import CORE, PATH
-from cometmq.errors import reason_of
 from cometmq.limits import (
     CLIENT_SCAN_SECONDS,
     FILTER_SAVE_SECONDS,
@@ -90,16 +83,12 @@ from cometmq.limits import (
     TABLE_RETRY_SECONDS,
 )
 from cometmq.log_level import LogLevel
-from cometmq.message.hosts import encode_host, format_address, ip_of, own_ip
+from cometmq.message.hosts import encode_host, format_address
 from cometmq.metrics.options import PROM
-from cometmq.options import ConfigError
 from cometmq.quantity import quantity
 from cometmq.remoting.client import RemotingClient
-from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.processors import ProcessorTable
 from cometmq.remoting.rpc_latency import RpcLatency
-from cometmq.remoting.server import Guard, RemotingServer
-from cometmq.remoting.tls.server import ServerTls
 from cometmq.store.disk import Disk
 from cometmq.store.message_store import ConsumeQueue, MessageStore
 
@@ -108,15 +97,12 @@ _log = logging.getLogger(__name__)
 HA_PORT_DISTANCE: Final = 1
 """Slaves replicate from the port after the one for clients."""
 
-FAST_PORT_DISTANCE: Final = 2
-"""Clients with ``vipChannelEnabled`` send everything but pulls to the port so far before the one for clients."""
-
 
 class Broker:
     """One broker in this process.
 
     The test kit and tests look at its parts: ``live``, ``topics``, ``groups``, ``offsets``, ``filters``, ``clients``,
-    ``locks``, ``processors`` and ``stats`` are there at once, the others from ``start`` on; a master has
+    ``locks``, ``processors``, ``server`` and ``stats`` are there at once, the others from ``start`` on; a master has
     ``transactions`` and ``timer``, a slave has ``slave``.
 
     :param hooks: used before those that the configuration names (``hookNames``).
@@ -125,7 +111,6 @@ class Broker:
     """
 
     store: MessageStore
-    server: RemotingServer
     turn: StoreTurn
     ha: HAService
     schedule: ScheduleMessageService
@@ -145,18 +130,9 @@ class Broker:
         disk: Disk | None = None,
     ) -> None:
         self._hooks = (hooks or BrokerHooks()) + load_hooks(config)
-        ip = _plain(config.broker_ip1) or own_ip()
-        self.live = LiveConfig(
-            dataclasses.replace(
-                config,
-                broker_ip1=ip,
-                broker_ip2=_plain(config.broker_ip2) or ip,
-                broker_name=config.broker_name or socket.gethostname(),
-            )
-        )
+        self.live = LiveConfig(with_host(config))
         self.clock = clock
         self._disk = disk
-        self._ip = ip
         self._plain_sends: PlainSends | None = None
         root = Path(config.store_path_root_dir)
         tables = root / "config"
@@ -174,23 +150,11 @@ class Broker:
             self.stats.traffic = Traffic()
             self._latency = RpcLatency(clock)
         self.monitor: BrokerMonitor | None = None
-        users = Path(config.auth_config_path) if config.auth_config_path else tables / "auth.json"
-        self.access = open_access(config, users, config.broker_cluster_name, clock=clock)
-        self.audit = open_audit(config, root / "audit" / "audit.log", self.config.broker_name, clock=clock)
-        self._owners = TopicOwners(tables / "quotaTopics.json", self._has_topic, clock=clock)
-        quotas = QuotaTable(tables / "quotas.json")
-        self.limiter = Limiter(quotas, self._owners, self._has_topic, clock=clock)
-        quotas.on_change.append(self._apply_quotas)
-        self._guard: Guard | None = None if self.access is None else self.access.guard
-        if self.audit is not None:
-            self._guard = AuditedGuard(None if self.access is None else self.access.guard, self.audit)
-            self.limiter.on_denial = self.audit.denied_by_quota
-            if self.access is not None:
-                self.access.on_change = self.audit.accounts_changed
-        self._security = dataclasses.replace(own_security(config), tls=config.outgoing_tls)
-        self._tls = ServerTls(config, clock=clock)
-        self._registrar = RemotingClient(clock=clock, security=self._security)
-        self._servers: list[RemotingServer] = []
+        access = self._access = BrokerAccess(self.config, lambda name: self.topics.get(name) is not None, clock=clock)
+        self.access, self.audit, self.limiter = access.accounts, access.audit, access.limiter
+        self._ports = ClientPorts(self.live, self.processors, access, self._hooks, self._latency, clock=clock)
+        self.server = self._ports.main
+        self._registrar = RemotingClient(clock=clock, security=access.own)
         self._stops = Stops(clock)
 
     @property
@@ -206,7 +170,7 @@ class Broker:
     @property
     def address(self) -> str:
         """The ``host:port`` of this broker for clients."""
-        return format_address(self.config.broker_ip1, self.server.port)
+        return self._ports.address
 
     async def start(self) -> None:
         """Open the store, listen, register; when it returns the broker serves.
@@ -223,11 +187,11 @@ class Broker:
         )
         began = self.clock.monotonic()
         try:
-            self._ip = await asyncio.to_thread(_ip_of, config.broker_ip1)
+            ip = await asyncio.to_thread(ip_of_clients, config)
             self._open_store()
             self._open_audit()
-            await self._bind()
-            self._build()
+            await self._ports.bind(self._stops)
+            self._build(encode_host(ip, self.server.port))
             await self._listen()
             self._start_services()
             if self.monitor is not None:
@@ -262,8 +226,7 @@ class Broker:
 
         For the test kit.
         """
-        for server in self._servers:
-            server.cut_off()
+        self._ports.cut_off()
         self.ha.cut_off()
         if self.is_slave:
             await self.slave.cut_off()
@@ -292,7 +255,7 @@ class Broker:
         self._lock_file.load()
         self._stops.add("tables", self._save_tables)
         self._stops.add("consumer offsets", self.offsets.save)
-        self._stops.add("topics of quotas", self._owners.save)
+        self._stops.add("topics of quotas", self._access.topic_owners.save)
         self._stops.add("filters", self.filters.save)
         self.store.start()
 
@@ -301,43 +264,13 @@ class Broker:
             self.audit.start()
             self._stops.add("audit log", self.audit.stop)
 
-    async def _bind(self) -> None:
-        """Take the port: records and ids of messages have it."""
-        self.server = self._new_server(self.processors)
-        await self.server.bind(self.config.bind_address, self.config.listen_port)
-        self._stops.add("connections", self.server.stop)
-
-    def _new_server(self, processors: ProcessorTable) -> RemotingServer:
-        config = self.config
-        server = RemotingServer(
-            processors,
-            hooks=self._hooks.for_server(lambda: self.address, config.region_id),
-            guard=self._guard,
-            clock=self.clock,
-            idle_timeout_s=config.server_channel_max_idle_time_seconds,
-            max_connections=config.server_max_connections,
-            tls=self._tls,
-        )
-        server.on_answer = None if self.audit is None else self.audit.answered
-        server.limiter = self.limiter if self.limiter.is_active else None
-        server.latency = self._latency
-        self._servers.append(server)
-        return server
-
-    def _has_topic(self, name: str) -> bool:
-        return self.topics.get(name) is not None
-
-    def _apply_quotas(self) -> None:
-        """Ask for quotas only while there are some."""
-        limiter = self.limiter if self.limiter.is_active else None
-        for server in self._servers:
-            if server.limiter is not limiter:
-                server.limiter = limiter
-                server.renew_takers()
-
     # --- the parts ------------------------------------------------------------------------------
-    def _build(self) -> None:
-        context = self._build_context()
+    def _build(self, host: bytes) -> None:
+        """Build everything that answers requests or works by itself.
+
+        :param host: as :attr:`BrokerContext.host`.
+        """
+        context = self._build_context(host)
         self.schedule = ScheduleMessageService(context)
         self.producers = ProducerSequenceLog(self.store)
         self.hold = PullRequestHoldService(self.store)
@@ -386,12 +319,11 @@ class Broker:
             master = None if self.is_slave else self.transactions.open
             timer = None if self.is_slave else self.timer
             self.monitor = BrokerMonitor(
-                context, self.stats.traffic, self._latency, self._servers, self.hold, self.ha, master, timer
+                context, self.stats.traffic, self._latency, self._ports.servers, self.hold, self.ha, master, timer
             )
 
-    def _build_context(self) -> BrokerContext:
+    def _build_context(self, host: bytes) -> BrokerContext:
         config, store, clock = self.config, self.store, self.clock
-        host = encode_host(self._ip, self.server.port)
         answers = SendAnswers(host, region=config.region_id, trace_on=config.trace_on)
         answers.latency = self._latency
         targets = SendTargets(self.live, self.topics, self.groups, store)
@@ -399,7 +331,7 @@ class Broker:
             clock=clock, timeout_s=config.slave_timeout / 1000, fall_behind_max=config.ha_slave_fallbehind_max
         )
         is_server = None if self.access is None else self.access.guard.is_server
-        self.ha = HAService(config, store, transfers, self._tls, is_server)
+        self.ha = HAService(config, store, transfers, self._access.tls, is_server)
         waiters = SendWaiters(
             store,
             transfers if config.broker_role == SYNC_MASTER else None,
@@ -449,7 +381,7 @@ class Broker:
 
     def _build_slave(self, context: BrokerContext) -> None:
         self.turn.forbid(no_messages())
-        self.slave = Slave(context, self._security)
+        self.slave = Slave(context, self._access.own)
         self.registration.on_answer = self.slave.master.registered
         self.store.on_arrival = self._replicated
 
@@ -471,25 +403,9 @@ class Broker:
         self._stops.add("delay levels", self.schedule.stop)
         self._stops.add("requests under way", self._finish_requests)
         self._stops.add("quotas", self.limiter.stop)
-        self.server.listen()
-        await self._listen_fast()
+        await self._ports.listen(self._stops)
         port = config.ha_listen_port or (config.listen_port and config.listen_port + HA_PORT_DISTANCE)
         await self.ha.start(config.bind_address, port)
-
-    async def _listen_fast(self) -> None:
-        """Listen on the port of clients that send their pulls elsewhere (``vipChannelEnabled``)."""
-        port = self.config.listen_port - FAST_PORT_DISTANCE
-        if port <= 0:
-            return
-        server = self._new_server(self.processors.without(RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE))
-        server.turn_hooks += self.server.turn_hooks
-        server.new_taker = self.server.new_taker
-        try:
-            await server.start(self.config.bind_address, port)
-        except OSError as error:
-            _log.warning("cannot listen on port %d for clients with vipChannelEnabled: %s", port, error)
-        else:
-            self._stops.add("connections of old clients", server.stop)
 
     # --- services ------------------------------------------------------------------------------
     def _start_services(self) -> None:
@@ -513,7 +429,7 @@ class Broker:
             ("write consumer offsets", config.flush_consumer_offset_interval / 1000, self.offsets.save_in_background),
             ("write filters", FILTER_SAVE_SECONDS, self.filters.save_in_background),
             ("expire quotas", METER_EXPIRE_SECONDS, self.limiter.expire),
-            ("write topics of quotas", QUOTA_SAVE_SECONDS, self._owners.save_in_background),
+            ("write topics of quotas", QUOTA_SAVE_SECONDS, self._access.topic_owners.save_in_background),
             ("write tables", TABLE_RETRY_SECONDS, self._save_tables),
             ("tell of clients", PERIOD_SECONDS, ClientLines(self.clients).tell),
         ]
@@ -567,18 +483,3 @@ class Broker:
 
 def _warn_of_no_nameserver() -> None:
     _log.warning("no nameserver is named (namesrvAddr): clients do not find this broker")
-
-
-def _ip_of(host: str) -> str:
-    """The address that records and message ids have for this broker, whose clients know it by a name."""
-    try:
-        return ip_of(host)
-    except OSError as error:
-        raise ConfigError(
-            f"brokerIP1={host} has no address: {reason_of(error)}", next_step="give an address, or a name that resolves"
-        ) from None
-
-
-def _plain(ip: str) -> str:
-    """An address without the brackets of IPv6."""
-    return ip.removeprefix("[").removesuffix("]")

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from cometmq import __version__
-from cometmq.auth.access import open_access
+from cometmq.auth.access import guard_of, open_access
 from cometmq.auth.audit.access import open_audit
-from cometmq.auth.audit.guard import AuditedGuard
 from cometmq.auth.user_admin import UserAdmin
 from cometmq.clock import SYSTEM_CLOCK, Clock, TimerHandle
 from cometmq.message.hosts import address_here
@@ -22,7 +21,7 @@ from cometmq.namesrv.monitor import NamesrvMonitor
 from cometmq.namesrv.requests import NamesrvRequests
 from cometmq.namesrv.routes import RouteTable
 from cometmq.remoting.processors import ProcessorTable
-from cometmq.remoting.server import Guard, RemotingServer
+from cometmq.remoting.server import RemotingServer
 from cometmq.remoting.server_connection import ServerConnection
 from cometmq.remoting.tls.server import ServerTls
 
@@ -56,14 +55,9 @@ class NameServer:
             self.processors.add(UserAdmin(self.access.users))
         audit_file = Path(config.kv_config_path).with_name("audit.log")
         self.audit = open_audit(config, audit_file, "nameserver", clock=clock)
-        guard: Guard | None = None if self.access is None else self.access.guard
-        if self.audit is not None:
-            guard = AuditedGuard(None if self.access is None else self.access.guard, self.audit)
-            if self.access is not None:
-                self.access.on_change = self.audit.accounts_changed
         self._server = RemotingServer(
             self.processors,
-            guard=guard,
+            guard=guard_of(self.access, self.audit),
             clock=clock,
             idle_timeout_s=config.server_channel_max_idle_time_seconds,
             max_connections=config.server_max_connections,

@@ -14,7 +14,8 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final, Self, TypeVar
 
 from cometmq.broker.config import BrokerConfig
-from cometmq.broker.controller import FAST_PORT_DISTANCE, HA_PORT_DISTANCE, Broker
+from cometmq.broker.controller import HA_PORT_DISTANCE, Broker
+from cometmq.broker.ports import FAST_PORT_DISTANCE
 from cometmq.client.admin import Admin
 from cometmq.client.consumer.listener import Verdict
 from cometmq.client.consumer.subscription import ALL, TAG

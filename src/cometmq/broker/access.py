@@ -1,0 +1,41 @@
+"""The protection of a broker's ports: accounts, audit log, quotas and TLS."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from cometmq.auth.access import guard_of, open_access, own_security
+from cometmq.auth.audit.access import open_audit
+from cometmq.auth.quota.limiter import Limiter
+from cometmq.auth.quota.owners import TopicOwners
+from cometmq.auth.quota.table import QuotaTable
+from cometmq.broker.config import BrokerConfig
+from cometmq.clock import Clock
+from cometmq.remoting.tls.server import ServerTls
+
+
+class BrokerAccess:
+    """The parts that the configuration asks for; the others are ``None``.
+
+    :param has_topic: tells whether a topic exists.
+    :raises AuthError: the accounts cannot be read.
+    :raises TlsError: a file of TLS cannot be used.
+    """
+
+    def __init__(self, config: BrokerConfig, has_topic: Callable[[str], bool], *, clock: Clock) -> None:
+        root = Path(config.store_path_root_dir)
+        users = Path(config.auth_config_path) if config.auth_config_path else root / "config" / "auth.json"
+        self.accounts: Final = open_access(config, users, config.broker_cluster_name, clock=clock)
+        self.audit: Final = open_audit(config, root / "audit" / "audit.log", config.broker_name, clock=clock)
+        self.guard: Final = guard_of(self.accounts, self.audit)
+        self.topic_owners: Final = TopicOwners(root / "config" / "quotaTopics.json", has_topic, clock=clock)
+        quotas = QuotaTable(root / "config" / "quotas.json")
+        self.limiter: Final = Limiter(quotas, self.topic_owners, has_topic, clock=clock)
+        if self.audit is not None:
+            self.limiter.on_denial = self.audit.denied_by_quota
+        self.tls: Final = ServerTls(config, clock=clock)
+        self.own: Final = dataclasses.replace(own_security(config), tls=config.outgoing_tls)
+        """The account and TLS of the broker's requests to other servers."""
