@@ -20,13 +20,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.cli.conftest import CommandLine
 
-from cometmq.cli.output import json_text, visible
 from cometmq.cli.servers.logs import LogLine
 from cometmq.client.sync import SyncProducer
 from cometmq.message.message import Message
 from cometmq.remoting.blocking import BlockingConnection
 from cometmq.remoting.codes import RequestCode
 from cometmq.testing import ProcessCluster
+from cometmq.visible import json_text, visible
 
 ESC = "\x1b]0;owned\x07\x1b[2J\x1b[31m"
 HOSTILE = f"{ESC}\x9b31m\x7f\u202egnp.exe\u2066\u2028\r\nforged line\tend"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 import click
@@ -13,18 +13,15 @@ from cometmq.cli.failures import PARTLY, WrongUseError
 from cometmq.cli.output import tell
 from cometmq.cli.servers.process import DEFAULT_NAMESRV, NAMESRV_VARIABLE
 from cometmq.client.admin import TIMEOUT_S, Admin
-from cometmq.client.errors import BrokerError, ClientError, RemotingConnectError, RemotingError
+from cometmq.client.errors import BrokerError, RemotingConnectError, RemotingError
 from cometmq.client.route import namesrv_addresses
 from cometmq.errors import CometMQError
-from cometmq.message.names import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_TOPICS, check_group, check_topic, reply_topic
+from cometmq.message.names import check_group, check_topic
 from cometmq.remoting.codes import ResponseCode
 
 T = TypeVar("T")
-K = TypeVar("K")
 
 _TIMEOUT: Final = "cometmq.timeout"
-ASKED_AT_ONCE: Final = 64
-"""Requests in flight of one command; spares brokers with thousands of topics."""
 
 
 def _checked_addresses(ctx: click.Context, parameter: click.Parameter, value: str) -> str:
@@ -124,22 +121,6 @@ def explained(error: RemotingConnectError, namesrv: str) -> CometMQError:
     return error
 
 
-async def gathered(work: Mapping[K, Awaitable[T]]) -> dict[K, T]:
-    """Await many answers, at most :data:`ASKED_AT_ONCE` at a time, and return them by their keys."""
-    room = asyncio.Semaphore(ASKED_AT_ONCE)
-
-    async def one(waiting: Awaitable[T]) -> T:
-        async with room:
-            return await waiting
-
-    return dict(zip(work, await asyncio.gather(*(one(waiting) for waiting in work.values())), strict=True))
-
-
-async def asked_masters(admin: Admin, ask: Callable[[str, str], Awaitable[T]]) -> dict[str, T]:
-    """Call ``ask(name, address)`` for every master and return the answers by name."""
-    return await gathered({name: ask(name, address) for name, address in (await admin.masters()).items()})
-
-
 async def only_of_cometmq(name: str, asking: Awaitable[T], what: str, next_step: str) -> T:
     """Await a request that only brokers of CometMQ answer.
 
@@ -152,15 +133,6 @@ async def only_of_cometmq(name: str, asking: Awaitable[T], what: str, next_step:
         if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             raise CometMQError(f"broker {name} cannot {what}", next_step=next_step) from error
         raise
-
-
-async def users_topics(admin: Admin) -> list[str]:
-    """Return all topics except system topics (also those named like brokers and clusters), retries and dead letters."""
-    info = await admin.cluster_info()
-    hidden = SYSTEM_TOPICS | info.broker_addr_table.keys() | info.cluster_addr_table.keys()
-    hidden |= {reply_topic(cluster) for cluster in info.cluster_addr_table}
-    inner = (RETRY_PREFIX, DLQ_PREFIX, "rmq_sys_", "RMQ_SYS_")
-    return [name for name in await admin.topics() if name not in hidden and not name.startswith(inner)]
 
 
 def demand_topic_name(topic: str) -> None:
@@ -206,17 +178,3 @@ def _confirm(sentence: str, otherwise: str) -> None:
         raise WrongUseError(f"{sentence}; {otherwise}", next_step="add --yes to confirm")
     if not click.confirm(f"{sentence[0].upper()}{sentence[1:]}. Go on?", err=True):
         raise CometMQError(otherwise)
-
-
-async def chosen_masters(admin: Admin, cluster: str | None, broker: str | None) -> dict[str, str]:
-    """Return names and addresses of the masters of one cluster or of all, of one broker or of all.
-
-    :raises ClientError: there is none.
-    """
-    masters = await admin.masters(cluster)
-    chosen = {name: address for name, address in masters.items() if broker in (None, name)}
-    if not chosen:
-        what = f"broker {broker}" if broker else f"cluster {cluster}" if cluster else "broker"
-        known = f"it knows {', '.join(masters)}" if masters else "start one with cometmq broker -n ADDRESS"
-        raise ClientError(f"the nameserver knows no {what}", next_step=known)
-    return chosen

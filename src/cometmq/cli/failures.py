@@ -11,8 +11,8 @@ from typing import Final
 
 import click
 
-from cometmq.cli.output import visible
 from cometmq.errors import CometMQError
+from cometmq.visible import visible
 
 DONE: Final = 0
 FAILED: Final = 1

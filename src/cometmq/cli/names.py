@@ -9,9 +9,9 @@ from typing import Any, Final
 import click
 from click.shell_completion import CompletionItem
 
-from cometmq.cli.connection import users_topics
 from cometmq.cli.servers.process import DEFAULT_NAMESRV
 from cometmq.client.admin import Admin
+from cometmq.client.admin.several import users_topics
 from cometmq.message.names import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS
 
 COMPLETION_SECONDS: Final = 2.0

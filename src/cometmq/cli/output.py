@@ -7,7 +7,6 @@ import io
 import json
 import os
 import sys
-import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,33 +15,11 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import click
 
+from cometmq.visible import json_text, visible
+
 if TYPE_CHECKING:
     import rich.progress
     from rich.console import Console
-
-
-# --- text of others -----------------------------------------------------------------------------
-def visible(text: str, *, lines: bool = False) -> str:
-    """Escape what a terminal would obey: text of others (bodies, names) must not control it.
-
-    Everything unprintable (C0, DEL, C1 and so every escape sequence, direction overrides, invisible signs, halves of
-    surrogate pairs) is written as Python escapes it; blanks of any width stay. Line feeds stay only with ``lines``.
-    """
-    if text.isprintable():
-        return text
-    return "".join(char if _harmless(char) or (lines and char == "\n") else ascii(char)[1:-1] for char in text)
-
-
-def json_text(value: Any, *, indent: int | None = None) -> str:
-    """Return a value as JSON without loss, with what a terminal would obey escaped as JSON does."""
-    text = json.dumps(value, ensure_ascii=False, indent=indent)
-    if text.isprintable():
-        return text
-    return "".join(char if _harmless(char) or char == "\n" else json.dumps(char)[1:-1] for char in text)
-
-
-def _harmless(char: str) -> bool:
-    return char.isprintable() or unicodedata.category(char) == "Zs"
 
 
 # --- results -------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ import click
 
 from cometmq.cli.failures import DONE, INTERRUPTED, WrongUseError, guarded
 from cometmq.cli.moments import Duration
-from cometmq.cli.output import json_text
+from cometmq.visible import json_text
 
 LOOKING: Final = {
     "cluster": ("list", "status", "slaves"),

@@ -14,9 +14,10 @@ import click
 from cometmq.auth.audit.entry import Entry
 from cometmq.auth.audit.reader import AuditReader
 from cometmq.cli.moments import PAST, local_time
-from cometmq.cli.output import Column, json_text, output_option, show, tell, visible
+from cometmq.cli.output import Column, output_option, show, tell
 from cometmq.quantity import quantity
 from cometmq.store.config import StoreConfig
+from cometmq.visible import json_text, visible
 
 _COLUMNS: Final = (
     Column("time", "Time", time=True),

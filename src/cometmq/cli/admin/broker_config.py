@@ -6,12 +6,14 @@ from typing import Any, Final
 
 import click
 
-from cometmq.cli.admin.changes import changes_of, chosen_keys, confirmed, key_and_value, yes_option
-from cometmq.cli.connection import administer, chosen_masters, gathered, namesrv_option
+from cometmq.cli.admin.changes import chosen_keys, confirmed, key_and_value, yes_option
+from cometmq.cli.connection import administer, namesrv_option
 from cometmq.cli.failures import WrongUseError
 from cometmq.cli.names import BROKER
 from cometmq.cli.output import Column, output_option, show, tell
 from cometmq.client.admin import Admin
+from cometmq.client.admin.changes import changes_of
+from cometmq.client.admin.several import chosen_masters, gathered
 from cometmq.errors import CometMQError
 
 _VALUES: Final = (

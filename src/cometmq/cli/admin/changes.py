@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Final
 
 import click
 
 from cometmq.cli.connection import confirm_change
-from cometmq.cli.failures import WrongUseError
+from cometmq.cli.failures import PartlyDoneError, WrongUseError
 from cometmq.cli.output import Column, show, tell
+from cometmq.client.admin.accounts import PartlyChangedError
+from cometmq.client.admin.changes import Change, Tables
 from cometmq.options import nearest
 
 _CHANGES: Final = (
@@ -20,16 +23,6 @@ _CHANGES: Final = (
 )
 
 yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A setting of one broker, before and after."""
-
-    broker: str
-    setting: str
-    old: Any
-    new: Any
 
 
 def confirmed(what: str, changes: Sequence[Change], *, yes: bool, server: str = "broker") -> bool:
@@ -47,10 +40,6 @@ def confirmed(what: str, changes: Sequence[Change], *, yes: bool, server: str = 
     if not yes:
         confirm_change(what)
     return True
-
-
-Tables = Mapping[str, Mapping[str, str]]
-"""The configuration of each server by its name."""
 
 
 def key_and_value(setting: str) -> tuple[str, str]:
@@ -83,11 +72,13 @@ def chosen_keys(tables: Tables, keys: Sequence[str], server: str) -> list[dict[s
     ]
 
 
-def changes_of(tables: Tables, wanted: Mapping[str, str]) -> list[Change]:
-    """Return the keys that the servers have with other values than the wanted ones."""
-    return [
-        Change(name, key, table.get(key), value)
-        for name, table in tables.items()
-        for key, value in wanted.items()
-        if table.get(key) != value
-    ]
+@contextmanager
+def partly_done() -> Iterator[None]:
+    """Turn a change that not all servers have into exit code 3.
+
+    :raises PartlyDoneError: some servers have the change of the block, and others do not.
+    """
+    try:
+        yield
+    except PartlyChangedError as error:
+        raise PartlyDoneError(error.message, next_step=error.next_step) from error

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any, Final
 
 import click
 
-from cometmq.cli.connection import administer, asked_masters, namesrv_option
+from cometmq.cli.connection import administer, namesrv_option
 from cometmq.cli.failures import DONE, FAILED, PARTLY_DONE
 from cometmq.cli.output import Column, output_option, show
 from cometmq.client.admin import Admin
+from cometmq.client.admin.broker_status import BrokerStatus
+from cometmq.client.admin.several import asked_masters
 from cometmq.client.errors import BrokerError, RemotingError
 from cometmq.message.names import MASTER_ID
 from cometmq.quantity import duration_text
@@ -132,31 +135,4 @@ async def _status(admin: Admin, name: str, address: str) -> dict[str, Any]:
         table = await admin.runtime_info(address)
     except (BrokerError, RemotingError) as error:
         return row | {"state": error.message}
-    put_now, put_morning = _whole(table, "msgPutTotalTodayNow"), _whole(table, "msgPutTotalTodayMorning")
-    low, high = _whole(table, "commitLogMinOffset"), _whole(table, "commitLogMaxOffset")
-    ratio = table.get("commitLogDiskRatio")
-    return row | {
-        "state": "ok",
-        "version": table.get("brokerVersionDesc"),
-        "cometmq": table.get("cometmqVersion"),
-        "in_per_s": _first_average(table.get("putTps")),
-        "out_per_s": _first_average(table.get("getTransferedTps") or table.get("getTransferredTps")),
-        "messages_today": None if put_now is None or put_morning is None else put_now - put_morning,
-        "log_bytes": None if low is None or high is None else high - low,
-        "disk_used_percent": None if ratio is None else round(float(ratio) * 100, 1),
-        "dispatch_behind_bytes": _whole(table, "dispatchBehindBytes"),
-    }
-
-
-def _whole(table: dict[str, str], key: str) -> int | None:
-    text = table.get(key, "")
-    return int(text) if text.lstrip("-").isdigit() else None
-
-
-def _first_average(text: str | None) -> float | None:
-    """Return the first of the averages over 10, 60 and 600 s; None while the broker has none."""
-    first = (text or "").split(" ")[0]
-    try:
-        return round(float(first), 1)
-    except ValueError:
-        return None
+    return row | {"state": "ok"} | asdict(BrokerStatus.of(table))

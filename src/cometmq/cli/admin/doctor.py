@@ -15,12 +15,12 @@ from typing import Final
 
 import click
 
-from cometmq.cli.admin.finding import ADVICE, OK, PROBLEM, Finding
 from cometmq.cli.connection import administer, namesrv_option
 from cometmq.cli.failures import DONE, FAILED
 from cometmq.cli.output import Column, output_option, show
 from cometmq.cli.servers.process import DEFAULT_NAMESRV_PORT, DEFAULT_PORT, data_option
 from cometmq.client.admin import Admin
+from cometmq.client.admin.finding import ADVICE, OK, PROBLEM, Finding
 from cometmq.client.route import namesrv_addresses
 from cometmq.core import CORE, PATH
 
@@ -59,7 +59,7 @@ def command(data: Path, port: int, namesrv_port: int, cluster: bool, namesrv: st
     when something keeps CometMQ from working.
     """
     if cluster:
-        from cometmq.cli.admin.cluster_health import examine_cluster
+        from cometmq.client.admin.cluster_health import examine_cluster
 
         async def work(admin: Admin) -> list[Finding]:
             return [finding async for finding in examine_cluster(admin, namesrv_addresses(namesrv))]

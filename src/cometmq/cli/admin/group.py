@@ -9,12 +9,20 @@ import click
 from cometmq.cli.admin.changes import yes_option
 from cometmq.cli.admin.group_config import alter, create
 from cometmq.cli.admin.group_reset import reset
-from cometmq.cli.admin.members import Member, connection_of, contradictions, demand_group, members_of, subscriptions_of
-from cometmq.cli.connection import administer, confirm_deletion, demand_group_name, gathered, namesrv_option, survey
+from cometmq.cli.connection import administer, confirm_deletion, demand_group_name, namesrv_option, survey
 from cometmq.cli.moments import local_time
 from cometmq.cli.names import GROUP, TOPIC
 from cometmq.cli.output import Column, output_option, show, tell
 from cometmq.client.admin import Admin, ConsumeProgress
+from cometmq.client.admin.members import (
+    Member,
+    connection_of,
+    contradictions,
+    demand_group,
+    members_of,
+    subscriptions_of,
+)
+from cometmq.client.admin.several import gathered
 from cometmq.client.errors import BrokerError, RouteNotFoundError
 from cometmq.errors import CometMQError
 from cometmq.message.names import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS, dlq_topic, retry_topic

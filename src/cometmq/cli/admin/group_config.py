@@ -7,12 +7,14 @@ from typing import Final
 import click
 import msgspec
 
-from cometmq.cli.admin.changes import Change, confirmed, yes_option
-from cometmq.cli.connection import administer, chosen_masters, demand_group_name, gathered, namesrv_option
+from cometmq.cli.admin.changes import confirmed, yes_option
+from cometmq.cli.connection import administer, demand_group_name, namesrv_option
 from cometmq.cli.failures import WrongUseError
 from cometmq.cli.names import GROUP
 from cometmq.cli.output import tell
 from cometmq.client.admin import Admin
+from cometmq.client.admin.group_settings import differences, groups_of_brokers
+from cometmq.client.admin.several import chosen_masters
 from cometmq.errors import CometMQError
 from cometmq.quantity import quantity
 from cometmq.remoting.bodies import SubscriptionGroupConfig
@@ -44,9 +46,9 @@ def create(group: str, max_retries: int, retry_queues: int, cluster: str | None,
 
     async def work(admin: Admin) -> None:
         masters = await chosen_masters(admin, cluster, None)
-        existing = await _existing(admin, group, masters)
+        existing = await groups_of_brokers(admin, group, masters)
         for name, config in existing.items():
-            if _differences(name, config, wanted):
+            if differences(name, config, wanted):
                 raise GroupExistsError(
                     f"group {group} exists on {name} with max retries {config.retry_max_times} and "
                     f"{quantity(config.retry_queue_nums, 'retry queue')}; nothing was created",
@@ -92,11 +94,11 @@ def alter(
 
     async def work(admin: Admin) -> None:
         masters = await chosen_masters(admin, cluster, None)
-        existing = await _existing(admin, group, masters)
+        existing = await groups_of_brokers(admin, group, masters)
         if not existing:
             raise CometMQError(f"there is no group {group}", next_step=f"cometmq group create {group} creates it")
         wanted = {name: msgspec.structs.replace(config, **settings) for name, config in existing.items()}
-        changes = [change for name in existing for change in _differences(name, existing[name], wanted[name])]
+        changes = [change for name in existing for change in differences(name, existing[name], wanted[name])]
         if confirmed(f"group {group}", changes, yes=yes):
             changed = sorted({change.broker for change in changes})
             for name in changed:
@@ -104,18 +106,3 @@ def alter(
             tell(f"Group {group} is changed on {', '.join(changed)}.")
 
     administer(namesrv, work)
-
-
-async def _existing(admin: Admin, group: str, masters: dict[str, str]) -> dict[str, SubscriptionGroupConfig]:
-    """Return the configuration of a group on each of the brokers that have it."""
-    tables = await gathered({name: admin.groups(address) for name, address in masters.items()})
-    return {name: table[group] for name, table in tables.items() if group in table}
-
-
-def _differences(broker: str, old: SubscriptionGroupConfig, new: SubscriptionGroupConfig) -> list[Change]:
-    pairs = (
-        ("max retries", old.retry_max_times, new.retry_max_times),
-        ("retry queues", old.retry_queue_nums, new.retry_queue_nums),
-        ("consume", old.consume_enable, new.consume_enable),
-    )
-    return [Change(broker, setting, before, after) for setting, before, after in pairs if before != after]

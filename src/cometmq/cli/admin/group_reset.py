@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 import click
 
-from cometmq.cli.admin.members import demand_group, members_of
-from cometmq.cli.connection import administer, demand_group_name, demand_topic_name, gathered, namesrv_option
+from cometmq.cli.connection import administer, demand_group_name, demand_topic_name, namesrv_option
 from cometmq.cli.failures import WrongUseError
 from cometmq.cli.moments import PAST
 from cometmq.cli.names import BROKER, GROUP, TOPIC
 from cometmq.cli.output import Column, output_option, show, tell
 from cometmq.client.admin import Admin
-from cometmq.errors import CometMQError
+from cometmq.client.admin.reset import EARLIEST, LATEST, Move, NoSuchQueueError, Target, execute_moves, planned_moves
 from cometmq.quantity import quantity
-from cometmq.remoting.bodies import MessageQueue
-
-EARLIEST: Final = 0
-LATEST: Final = -1
-"""Timestamps that mean the ends of a queue, as in RocketMQ's tools."""
 
 _MOVES: Final = (
     Column("broker", "Broker"),
@@ -30,37 +23,6 @@ _MOVES: Final = (
     Column("skipped", "Skipped", right=True),
     Column("again", "Again", right=True),
 )
-
-
-@dataclass(frozen=True)
-class Target:
-    """The place to which offsets move; exactly one attribute is set."""
-
-    timestamp_ms: int | None = None
-    """EARLIEST, LATEST or a time."""
-    offset: int | None = None
-    by: int | None = None
-
-
-@dataclass(frozen=True)
-class Move:
-    """The offset of one queue, before and after; ``before`` is None when the group has none."""
-
-    queue: MessageQueue
-    before: int | None
-    after: int
-
-    def row(self) -> dict[str, Any]:
-        """Return the row of output; messages are skipped, or come again."""
-        before = self.before
-        return {
-            "broker": self.queue.broker_name,
-            "queue_id": self.queue.queue_id,
-            "from": before,
-            "to": self.after,
-            "skipped": None if before is None else max(0, self.after - before),
-            "again": None if before is None else max(0, before - self.after),
-        }
 
 
 @click.command("reset")
@@ -106,54 +68,30 @@ def reset(
     is_partial = queue is not None or broker is not None
 
     async def work(admin: Admin) -> list[Move]:
-        await demand_group(admin, group)
-        chosen = [
-            found
-            for found in await admin.queues(topic)
-            if queue in (None, found.queue_id) and broker in (None, found.broker_name)
-        ]
-        if not chosen:
-            raise WrongUseError(f"topic {topic} has no such queue", next_step=f"cometmq topic stats {topic} shows them")
-        moves = await gathered({found: _move(admin, group, found, target) for found in chosen})
+        try:
+            moves = await planned_moves(admin, group, topic, target, queue_id=queue, broker=broker)
+        except NoSuchQueueError as error:
+            raise WrongUseError(error.message, next_step=error.next_step) from error
         if execute:
-            members = await members_of(admin, group)
-            if members and not force:
-                raise CometMQError(
-                    f"{quantity(len(members), 'member')} of group {group} consume now ({', '.join(members)}); "
-                    "nothing was changed",
-                    next_step="stop the members and repeat the command, or add --force",
-                )
-            if members and timestamp is not None and not is_partial:
-                await admin.reset_offset(group, topic, timestamp)
-            else:
-                for move in moves.values():
-                    await admin.offsets.commit(group, move.queue, move.after)
-        return list(moves.values())
+            told_ms = None if is_partial else timestamp
+            await execute_moves(admin, group, topic, moves, force_to_ms=told_ms, force=force)
+        return moves
 
     moves = administer(namesrv, work)
-    show([move.row() for move in moves], _MOVES, output, title=f"Offsets of group {group} in topic {topic}")
+    show([_row(move) for move in moves], _MOVES, output, title=f"Offsets of group {group} in topic {topic}")
     if execute:
         tell(f"Group {group} is reset in {quantity(len(moves), 'queue')} of topic {topic}.")
     else:
         tell("Nothing was changed; --execute moves the offsets.")
 
 
-async def _move(admin: Admin, group: str, queue: MessageQueue, target: Target) -> Move:
-    """Return the move of one queue; its target is always between the ends of the queue."""
-    before = await admin.offsets.committed(group, queue)
-    low, high = await admin.offsets.min(queue), await admin.offsets.max(queue)
-    if target.by is not None:
-        if before is None:
-            raise CometMQError(
-                f"group {group} has no offset in queue {queue.queue_id} on {queue.broker_name}, so --by has no start",
-                next_step="take --earliest, --latest, --to-time or --to-offset",
-            )
-        wanted = before + target.by
-    elif target.offset is not None:
-        wanted = target.offset
-    elif target.timestamp_ms in (EARLIEST, LATEST):
-        wanted = low if target.timestamp_ms == EARLIEST else high
-    else:
-        assert target.timestamp_ms is not None
-        wanted = await admin.offsets.at_time(queue, target.timestamp_ms)
-    return Move(queue, before, min(max(wanted, low), high))
+def _row(move: Move) -> dict[str, Any]:
+    """Return the row of output; messages are skipped, or come again."""
+    return {
+        "broker": move.queue.broker_name,
+        "queue_id": move.queue.queue_id,
+        "from": move.before,
+        "to": move.after,
+        "skipped": move.skipped,
+        "again": move.again,
+    }

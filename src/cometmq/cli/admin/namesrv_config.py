@@ -6,10 +6,12 @@ from typing import Final
 
 import click
 
-from cometmq.cli.admin.changes import changes_of, chosen_keys, confirmed, key_and_value, yes_option
-from cometmq.cli.connection import administer, gathered, namesrv_option
+from cometmq.cli.admin.changes import chosen_keys, confirmed, key_and_value, yes_option
+from cometmq.cli.connection import administer, namesrv_option
 from cometmq.cli.output import Column, output_option, show, tell
 from cometmq.client.admin import Admin
+from cometmq.client.admin.changes import changes_of
+from cometmq.client.admin.several import gathered
 from cometmq.client.route import namesrv_addresses
 
 _VALUES: Final = (

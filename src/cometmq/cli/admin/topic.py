@@ -7,20 +7,14 @@ from typing import Any, Final
 import click
 
 from cometmq.cli.admin.changes import yes_option
-from cometmq.cli.admin.topic_config import alter, create, permission_text
-from cometmq.cli.connection import (
-    administer,
-    confirm_deletion,
-    demand_topic_name,
-    gathered,
-    namesrv_option,
-    survey,
-    users_topics,
-)
+from cometmq.cli.admin.topic_config import alter, create
+from cometmq.cli.connection import administer, confirm_deletion, demand_topic_name, namesrv_option, survey
 from cometmq.cli.moments import local_time
 from cometmq.cli.names import TOPIC
 from cometmq.cli.output import Column, output_option, show, tell
 from cometmq.client.admin import Admin
+from cometmq.client.admin.several import gathered, users_topics
+from cometmq.client.admin.topic_settings import permission_text
 from cometmq.client.errors import RouteNotFoundError
 from cometmq.remoting.bodies import TopicRouteData
 

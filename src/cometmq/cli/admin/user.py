@@ -10,12 +10,10 @@ import click
 
 from cometmq.auth.user_admin import UserInfo
 from cometmq.cli.admin.accounts import administer_accounts
-from cometmq.cli.admin.changes import yes_option
+from cometmq.cli.admin.changes import partly_done, yes_option
 from cometmq.cli.connection import confirm_deletion, namesrv_option
-from cometmq.cli.failures import PartlyDoneError
 from cometmq.cli.output import Column, output_option, show, show_one, tell
 from cometmq.client.admin import Admin
-from cometmq.client.admin.accounts import PartlyChangedError
 from cometmq.errors import CometMQError, reason_of
 
 _COLUMNS: Final = (Column("name", "User"), Column("type", "Type"), Column("status", "Status"))
@@ -35,10 +33,8 @@ def change(namesrv: str, work: Callable[[Admin], Awaitable[None]]) -> None:
 
     :raises PartlyDoneError: not all servers have the change.
     """
-    try:
+    with partly_done():
         administer_accounts(namesrv, work)
-    except PartlyChangedError as error:
-        raise PartlyDoneError(error.message, next_step=error.next_step) from error
 
 
 @click.group("user")

@@ -19,9 +19,9 @@ from click.core import ParameterSource
 
 from cometmq.cli.connection import namesrv_alone
 from cometmq.cli.moments import Duration, Moment
-from cometmq.cli.output import visible
 from cometmq.spark.errors import OptionError
 from cometmq.spark.jobs.job import Kind, Option, fields_of, flags_of
+from cometmq.visible import visible
 
 if TYPE_CHECKING:
     from cometmq.spark.jobs.report.report import Report

@@ -21,9 +21,9 @@ from cometmq.cli.jobs.command import (
     params_of,
     wrong_use,
 )
-from cometmq.cli.output import json_text, visible
 from cometmq.quantity import quantity
 from cometmq.spark.jobs.options import MaskOptions, MaskToTopicOptions
+from cometmq.visible import json_text, visible
 
 if TYPE_CHECKING:
     from cometmq.spark.jobs.mask.keys import KeyStore

@@ -7,12 +7,13 @@ from typing import Any, Final
 
 import click
 
-from cometmq.cli.connection import administer, asked_masters, demand_topic_name, namesrv_option, only_of_cometmq
+from cometmq.cli.connection import administer, demand_topic_name, namesrv_option, only_of_cometmq
 from cometmq.cli.failures import DONE, PARTLY_DONE, WrongUseError
 from cometmq.cli.moments import Moment, local_time
 from cometmq.cli.names import TOPIC
 from cometmq.cli.output import Column, output_option, show
 from cometmq.client.admin import END_OF_TIME_MS, Admin
+from cometmq.client.admin.several import asked_masters
 from cometmq.client.errors import BrokerError, RemotingError
 from cometmq.remoting.admin_bodies import WaitingMessage
 from cometmq.remoting.codes import ResponseCode

@@ -19,7 +19,7 @@ from cometmq.cli.failures import PartlyDoneError, WrongUseError
 from cometmq.cli.messages.message import message_row
 from cometmq.cli.moments import PAST, local_time
 from cometmq.cli.names import GROUP
-from cometmq.cli.output import Column, Progress, json_text, output_option, show, tell
+from cometmq.cli.output import Column, Progress, output_option, show, tell
 from cometmq.client.admin import END_OF_TIME_MS, Admin
 from cometmq.client.dead_letters import (
     Ledger,
@@ -33,6 +33,7 @@ from cometmq.client.dead_letters import (
 from cometmq.errors import CometMQError
 from cometmq.message.message import MessageExt
 from cometmq.message.properties import ORIGIN_MESSAGE_ID
+from cometmq.visible import json_text
 
 _GROUPS: Final = (
     Column("group", "Group"),

@@ -12,9 +12,9 @@ import click
 
 from cometmq.cli.failures import WrongUseError
 from cometmq.cli.messages.message import MESSAGE_FIELDS, message_row
-from cometmq.cli.output import json_text, visible
 from cometmq.message.message import MessageExt
 from cometmq.options import nearest
+from cometmq.visible import json_text, visible
 
 _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\"}
 _ESCAPE: Final = re.compile(r"\\(x[0-9a-fA-F]{2}|.)", re.DOTALL)

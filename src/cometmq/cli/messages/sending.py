@@ -9,10 +9,11 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from cometmq.cli.connection import explained, users_topics
+from cometmq.cli.connection import explained
 from cometmq.cli.failures import PartlyDoneError
 from cometmq.cli.output import Progress, tell
 from cometmq.client.admin import Admin
+from cometmq.client.admin.several import users_topics
 from cometmq.client.errors import RemotingConnectError, RouteNotFoundError
 from cometmq.client.producer.producer import Producer
 from cometmq.client.send_result import PartlySentError, SendResult

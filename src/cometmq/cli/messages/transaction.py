@@ -7,11 +7,12 @@ from typing import Any, Final
 
 import click
 
-from cometmq.cli.connection import administer, asked_masters, demand_group_name, namesrv_option, only_of_cometmq
+from cometmq.cli.connection import administer, demand_group_name, namesrv_option, only_of_cometmq
 from cometmq.cli.failures import DONE, PARTLY_DONE
 from cometmq.cli.moments import local_time
 from cometmq.cli.output import Column, output_option, show, tell
 from cometmq.client.admin import Admin
+from cometmq.client.admin.several import asked_masters
 from cometmq.client.errors import BrokerError, RouteNotFoundError
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.errors import CometMQError

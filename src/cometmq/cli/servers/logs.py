@@ -17,7 +17,8 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from cometmq.cli.output import json_text, say, visible
+from cometmq.cli.output import say
+from cometmq.visible import json_text, visible
 
 R = TypeVar("R")
 

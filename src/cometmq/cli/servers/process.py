@@ -18,13 +18,14 @@ import click
 from cometmq import descriptors
 from cometmq.apache_keys import BROKER, NAMESERVER, apache_keys
 from cometmq.cli.failures import INTERRUPTED, WrongUseError
-from cometmq.cli.output import say, visible
+from cometmq.cli.output import say
 from cometmq.cli.servers.logs import reopen_logs, start_log
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.errors import CometMQError
 from cometmq.loop import fastest_loop
 from cometmq.options import ConfigError, format_value, nearest, options_of, spellings_of
 from cometmq.quantity import size_text
+from cometmq.visible import visible
 
 _log = logging.getLogger(__name__)
 

@@ -10,9 +10,10 @@ from contextlib import suppress
 from typing import Final
 
 from cometmq.cli.failures import explain_os_error
-from cometmq.cli.output import say, visible
+from cometmq.cli.output import say
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.errors import CometMQError
+from cometmq.visible import visible
 
 _log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from cometmq.cli.admin.finding import ADVICE, OK, PROBLEM, Finding
+from cometmq.client.admin.finding import ADVICE, OK, PROBLEM, Finding
 from cometmq.quantity import duration_text
 
 DISK_FULL_RATIO: Final = 0.9

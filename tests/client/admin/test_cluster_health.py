@@ -12,8 +12,8 @@ import trustme
 from tests.cli.conftest import CommandLine, Result
 from tests.namesrv.wire import Wire
 
-from cometmq.cli.admin.broker_health import BrokerState, clock_of, retention_of
-from cometmq.cli.admin.finding import ADVICE, OK, PROBLEM
+from cometmq.client.admin.broker_health import BrokerState, clock_of, retention_of
+from cometmq.client.admin.finding import ADVICE, OK, PROBLEM
 from cometmq.namesrv.config import NamesrvConfig
 from cometmq.namesrv.server import NameServer
 from cometmq.testing import VirtualClock

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from cometmq.cli.connection import gathered
 from cometmq.client.admin import Admin
+from cometmq.client.admin.several import gathered
 from cometmq.client.errors import BrokerError, RemotingError
 from cometmq.errors import CometMQError
 from cometmq.message.names import retry_topic

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
-from cometmq.cli.admin.broker_health import BrokerState, clock_of, disk_of, retention_of, versions_of
-from cometmq.cli.admin.finding import ADVICE, OK, PROBLEM, Finding
-from cometmq.cli.admin.members import contradictions, subscriptions_of
-from cometmq.cli.connection import gathered, users_topics
 from cometmq.client.admin import Admin
+from cometmq.client.admin.broker_health import BrokerState, clock_of, disk_of, retention_of, versions_of
+from cometmq.client.admin.finding import ADVICE, OK, PROBLEM, Finding
+from cometmq.client.admin.members import contradictions, subscriptions_of
+from cometmq.client.admin.several import gathered, users_topics
 from cometmq.client.errors import BrokerError, RemotingError
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.message.names import MASTER_ID, SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS

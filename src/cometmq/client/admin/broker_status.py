@@ -1,0 +1,60 @@
+"""The state of a broker in figures, from its runtime information: CometMQ's and Apache's tell it in other words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class BrokerStatus:
+    """Figures of one broker; ``None`` where it does not tell."""
+
+    version: str | None
+    cometmq: str | None
+    """The version of CometMQ."""
+    in_per_s: float | None
+    """Messages stored each second, over the last ten."""
+    out_per_s: float | None
+    """Messages read each second, over the last ten."""
+    messages_today: int | None
+    log_bytes: int | None
+    disk_used_percent: float | None
+    """Of the disk of the log."""
+    dispatch_behind_bytes: int | None
+    """Bytes of the log that have no queue entries yet."""
+
+    @classmethod
+    def of(cls, table: Mapping[str, str]) -> BrokerStatus:
+        """Read the keys of GET_BROKER_RUNTIME_INFO."""
+        put_now, put_morning = _whole(table, "msgPutTotalTodayNow"), _whole(table, "msgPutTotalTodayMorning")
+        low, high = _whole(table, "commitLogMinOffset"), _whole(table, "commitLogMaxOffset")
+        ratio = _number(table.get("commitLogDiskRatio"))
+        return cls(
+            version=table.get("brokerVersionDesc"),
+            cometmq=table.get("cometmqVersion"),
+            in_per_s=_first_average(table.get("putTps")),
+            out_per_s=_first_average(table.get("getTransferedTps") or table.get("getTransferredTps")),
+            messages_today=None if put_now is None or put_morning is None else put_now - put_morning,
+            log_bytes=None if low is None or high is None else high - low,
+            disk_used_percent=None if ratio is None else round(ratio * 100, 1),
+            dispatch_behind_bytes=_whole(table, "dispatchBehindBytes"),
+        )
+
+
+def _whole(table: Mapping[str, str], key: str) -> int | None:
+    text = table.get(key, "")
+    return int(text) if text.lstrip("-").isdecimal() else None
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        return float(text or "")
+    except ValueError:
+        return None
+
+
+def _first_average(text: str | None) -> float | None:
+    """Return the first of the averages over 10, 60 and 600 s; None while the broker has none."""
+    first = _number((text or "").split(" ")[0])
+    return None if first is None else round(first, 1)

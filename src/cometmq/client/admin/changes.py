@@ -1,0 +1,30 @@
+"""Changes of settings at several servers, so that they can be shown before they are made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Tables = Mapping[str, Mapping[str, str]]
+"""The configuration of each server by its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A setting of one broker, before and after."""
+
+    broker: str
+    setting: str
+    old: Any
+    new: Any
+
+
+def changes_of(tables: Tables, wanted: Mapping[str, str]) -> list[Change]:
+    """Return the keys that the servers have with other values than the wanted ones."""
+    return [
+        Change(name, key, table.get(key), value)
+        for name, table in tables.items()
+        for key, value in wanted.items()
+        if table.get(key) != value
+    ]

@@ -1,0 +1,119 @@
+"""Resets of consumer groups: where the offsets of a group would move, and the move."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from cometmq.client.admin import Admin
+from cometmq.client.admin.members import demand_group, members_of
+from cometmq.client.admin.several import gathered
+from cometmq.client.errors import ClientError
+from cometmq.quantity import quantity
+from cometmq.remoting.bodies import MessageQueue
+
+EARLIEST: Final = 0
+LATEST: Final = -1
+"""Timestamps that mean the ends of a queue, as in RocketMQ's tools."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """The place to which offsets move; exactly one attribute is set."""
+
+    timestamp_ms: int | None = None
+    """EARLIEST, LATEST or a time."""
+    offset: int | None = None
+    by: int | None = None
+
+
+@dataclass(frozen=True)
+class Move:
+    """The offset of one queue, before and after; ``before`` is None when the group has none."""
+
+    queue: MessageQueue
+    before: int | None
+    after: int
+
+    @property
+    def skipped(self) -> int | None:
+        """Messages that the group will not get; None when it has no offset."""
+        return None if self.before is None else max(0, self.after - self.before)
+
+    @property
+    def again(self) -> int | None:
+        """Messages that the group gets again; None when it has no offset."""
+        return None if self.before is None else max(0, self.before - self.after)
+
+
+class NoSuchQueueError(ClientError):
+    """A topic has none of the queues that were chosen."""
+
+
+class GroupConsumesError(ClientError):
+    """Members of the group consume, so its offsets are not moved."""
+
+
+async def planned_moves(
+    admin: Admin, group: str, topic: str, target: Target, *, queue_id: int | None = None, broker: str | None = None
+) -> list[Move]:
+    """Return the move of each queue of a topic, or of one queue or broker, without moving anything.
+
+    :raises ClientError: there is no such group, or ``by`` is asked where the group has no offset.
+    :raises NoSuchQueueError: no queue fits.
+    """
+    await demand_group(admin, group)
+    chosen = [
+        found
+        for found in await admin.queues(topic)
+        if queue_id in (None, found.queue_id) and broker in (None, found.broker_name)
+    ]
+    if not chosen:
+        raise NoSuchQueueError(f"topic {topic} has no such queue", next_step=f"cometmq topic stats {topic} shows them")
+    return list((await gathered({found: _move(admin, group, found, target) for found in chosen})).values())
+
+
+async def execute_moves(
+    admin: Admin, group: str, topic: str, moves: Sequence[Move], *, force_to_ms: int | None = None, force: bool = False
+) -> None:
+    """Move the offsets of a group.
+
+    :param force: also while members consume.
+    :param force_to_ms: running members are told to move to this time; without it the moves are committed, and a running
+        member may commit its own place after that.
+    :raises GroupConsumesError: members consume, and ``force`` is not given.
+    """
+    members = await members_of(admin, group)
+    if members and not force:
+        raise GroupConsumesError(
+            f"{quantity(len(members), 'member')} of group {group} consume now ({', '.join(members)}); "
+            "nothing was changed",
+            next_step="stop the members and repeat the command, or add --force",
+        )
+    if members and force_to_ms is not None:
+        await admin.reset_offset(group, topic, force_to_ms)
+        return
+    for move in moves:
+        await admin.offsets.commit(group, move.queue, move.after)
+
+
+async def _move(admin: Admin, group: str, queue: MessageQueue, target: Target) -> Move:
+    """Return the move of one queue; its target is always between the ends of the queue."""
+    before = await admin.offsets.committed(group, queue)
+    low, high = await admin.offsets.min(queue), await admin.offsets.max(queue)
+    if target.by is not None:
+        if before is None:
+            raise ClientError(
+                f"group {group} has no offset in queue {queue.queue_id} on {queue.broker_name}, so --by has no start",
+                next_step="take --earliest, --latest, --to-time or --to-offset",
+            )
+        wanted = before + target.by
+    elif target.offset is not None:
+        wanted = target.offset
+    elif target.timestamp_ms in (EARLIEST, LATEST):
+        wanted = low if target.timestamp_ms == EARLIEST else high
+    else:
+        assert target.timestamp_ms is not None
+        wanted = await admin.offsets.at_time(queue, target.timestamp_ms)
+    return Move(queue, before, min(max(wanted, low), high))

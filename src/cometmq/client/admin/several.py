@@ -1,0 +1,56 @@
+"""Questions to several brokers, topics or groups at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, TypeVar
+
+from cometmq.client.admin import Admin
+from cometmq.client.errors import ClientError
+from cometmq.message.names import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_TOPICS, reply_topic
+
+T = TypeVar("T")
+K = TypeVar("K")
+
+ASKED_AT_ONCE: Final = 64
+"""Requests in flight of one command or page; spares brokers with thousands of topics."""
+
+
+async def gathered(work: Mapping[K, Awaitable[T]]) -> dict[K, T]:
+    """Await many answers, at most :data:`ASKED_AT_ONCE` at a time, and return them by their keys."""
+    room = asyncio.Semaphore(ASKED_AT_ONCE)
+
+    async def one(waiting: Awaitable[T]) -> T:
+        async with room:
+            return await waiting
+
+    return dict(zip(work, await asyncio.gather(*(one(waiting) for waiting in work.values())), strict=True))
+
+
+async def asked_masters(admin: Admin, ask: Callable[[str, str], Awaitable[T]]) -> dict[str, T]:
+    """Call ``ask(name, address)`` for every master and return the answers by name."""
+    return await gathered({name: ask(name, address) for name, address in (await admin.masters()).items()})
+
+
+async def users_topics(admin: Admin) -> list[str]:
+    """Return all topics except system topics (also those named like brokers and clusters), retries and dead letters."""
+    info = await admin.cluster_info()
+    hidden = SYSTEM_TOPICS | info.broker_addr_table.keys() | info.cluster_addr_table.keys()
+    hidden |= {reply_topic(cluster) for cluster in info.cluster_addr_table}
+    inner = (RETRY_PREFIX, DLQ_PREFIX, "rmq_sys_", "RMQ_SYS_")
+    return [name for name in await admin.topics() if name not in hidden and not name.startswith(inner)]
+
+
+async def chosen_masters(admin: Admin, cluster: str | None, broker: str | None) -> dict[str, str]:
+    """Return names and addresses of the masters of one cluster or of all, of one broker or of all.
+
+    :raises ClientError: there is none.
+    """
+    masters = await admin.masters(cluster)
+    chosen = {name: address for name, address in masters.items() if broker in (None, name)}
+    if not chosen:
+        what = f"broker {broker}" if broker else f"cluster {cluster}" if cluster else "broker"
+        known = f"it knows {', '.join(masters)}" if masters else "start one with cometmq broker -n ADDRESS"
+        raise ClientError(f"the nameserver knows no {what}", next_step=known)
+    return chosen

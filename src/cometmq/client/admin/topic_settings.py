@@ -1,0 +1,116 @@
+"""Settings of topics: what exists on which broker, what a change would do, and the change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from cometmq.client.admin import Admin
+from cometmq.client.admin.accounts import PartlyChangedError
+from cometmq.client.admin.changes import Change
+from cometmq.client.admin.several import gathered
+from cometmq.client.errors import BrokerError, RemotingError
+from cometmq.message.names import PERM_INHERIT, PERM_READ, PERM_WRITE
+from cometmq.quantity import quantity
+from cometmq.remoting.bodies import TopicConfig
+
+PERMISSIONS: Final = {"rw": PERM_READ | PERM_WRITE, "r": PERM_READ, "w": PERM_WRITE}
+MAX_QUEUES: Final = 65_535
+DEFAULT_QUEUES: Final = 8
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings that ``topic alter`` changes; None keeps one."""
+
+    read_queues: int | None
+    write_queues: int | None
+    permission: str | None
+    order: bool | None
+
+    def changed(self, config: TopicConfig) -> TopicConfig:
+        """Return a configuration with these settings."""
+        perm = config.perm
+        if self.permission is not None:
+            perm = perm & ~PERMISSIONS["rw"] | PERMISSIONS[self.permission]
+        return msgspec.structs.replace(
+            config,
+            read_queue_nums=config.read_queue_nums if self.read_queues is None else self.read_queues,
+            write_queue_nums=config.write_queue_nums if self.write_queues is None else self.write_queues,
+            perm=perm,
+            order=config.order if self.order is None else self.order,
+        )
+
+
+async def topics_of_brokers(admin: Admin, topic: str, masters: dict[str, str]) -> dict[str, TopicConfig]:
+    """Return the configuration of a topic on each of the brokers that have it."""
+    tables = await gathered({name: admin.topic_configs(address) for name, address in masters.items()})
+    return {name: table[topic] for name, table in tables.items() if topic in table}
+
+
+async def put_topic_on(admin: Admin, configs: dict[str, TopicConfig], masters: dict[str, str], done_word: str) -> None:
+    """Give each broker its configuration of the topic.
+
+    :raises PartlyChangedError: some brokers have it, and one failed.
+    """
+    done: list[str] = []
+    for name, config in configs.items():
+        try:
+            await admin.put_topic(config, masters[name])
+        except (BrokerError, RemotingError) as error:
+            if not done:
+                raise
+            raise PartlyChangedError(
+                f"topic {config.topic_name} was {done_word} on {', '.join(done)}, not on {name}: {error.message}",
+                next_step="repeat it once that broker is well; what exists stays as it is",
+            ) from error
+        done.append(name)
+
+
+async def hidden_messages(
+    admin: Admin, existing: Mapping[str, TopicConfig], wanted: Mapping[str, TopicConfig]
+) -> dict[str, int]:
+    """Return the queues whose messages could not be read any more, as ``broker/queue``, and their messages."""
+    fewer = {name for name in existing if wanted[name].read_queue_nums < existing[name].read_queue_nums}
+    if not fewer:
+        return {}
+    topic = next(iter(existing.values())).topic_name
+    table = (await admin.topic_stats(topic)).offset_table
+    return {
+        f"{queue.broker_name}/{queue.queue_id}": offsets.max_offset - offsets.min_offset
+        for queue, offsets in sorted(table.items())
+        if queue.broker_name in fewer
+        and queue.queue_id >= wanted[queue.broker_name].read_queue_nums
+        and offsets.max_offset > offsets.min_offset
+    }
+
+
+def differences(broker: str, old: TopicConfig, new: TopicConfig) -> list[Change]:
+    """Return the settings of a topic that two configurations have with different values."""
+    pairs = (
+        ("read queues", old.read_queue_nums, new.read_queue_nums),
+        ("write queues", old.write_queue_nums, new.write_queue_nums),
+        ("permission", permission_text(old.perm), permission_text(new.perm)),
+        ("order", old.order, new.order),
+    )
+    return [Change(broker, setting, before, after) for setting, before, after in pairs if before != after]
+
+
+def settings_text(config: TopicConfig) -> str:
+    """Describe the settings of a topic, for a sentence."""
+    queues = quantity(config.read_queue_nums, "queue")
+    if config.write_queue_nums != config.read_queue_nums:
+        queues = (
+            f"{quantity(config.read_queue_nums, 'read queue')} and {quantity(config.write_queue_nums, 'write queue')}"
+        )
+    ordered = ", ordered" if config.order else ""
+    return f"{queues}, permission {permission_text(config.perm)}{ordered}"
+
+
+def permission_text(bits: int) -> str:
+    """Return the permission of a topic as letters: r, w, and i for one that others are made from."""
+    letters = ((PERM_READ, "r"), (PERM_WRITE, "w"), (PERM_INHERIT, "i"))
+    return "".join(letter for bit, letter in letters if bits & bit)
