@@ -8,10 +8,12 @@ from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
+from cometmq.cli.contexts import CONTEXT_VARIABLE, NAMESRV_VARIABLE, adopt, context_names
 from cometmq.cli.failures import PARTLY, WrongUseError
-from cometmq.cli.output import tell
-from cometmq.cli.servers.process import DEFAULT_NAMESRV, NAMESRV_VARIABLE
+from cometmq.cli.output import DEFAULT_FORM, tell
+from cometmq.cli.servers.process import DEFAULT_NAMESRV
 from cometmq.client.admin import TIMEOUT_S, Admin
 from cometmq.client.errors import BrokerError, RemotingConnectError, RemotingError
 from cometmq.client.route import namesrv_addresses
@@ -32,7 +34,32 @@ def _checked_addresses(ctx: click.Context, parameter: click.Parameter, value: st
     return value
 
 
-namesrv_alone = click.option(
+class _ContextName(click.ParamType[str]):
+    """The name of a context, which shells complete."""
+
+    name = "text"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return [CompletionItem(name) for name in context_names() if name.startswith(incomplete)]
+
+
+def _use_context(ctx: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    connection = adopt(value or ctx.find_root().params.get("context"))
+    if connection is not None:
+        ctx.meta[DEFAULT_FORM] = connection.output
+
+
+CONTEXT: Final = _ContextName()
+context_option = click.option(
+    "--context",
+    type=CONTEXT,
+    is_eager=True,
+    expose_value=False,
+    callback=_use_context,
+    help=f"Connect as this context says (cometmq context); also from ${CONTEXT_VARIABLE}.",
+)
+"""The ``--context`` of every command that connects; the options behind it read the environment that it made."""
+_namesrv = click.option(
     "-n",
     "--namesrv",
     envvar=NAMESRV_VARIABLE,
@@ -40,9 +67,13 @@ namesrv_alone = click.option(
     show_default=True,
     metavar="HOST:PORT[;…]",
     callback=_checked_addresses,
-    help=f"Nameservers; also from ${NAMESRV_VARIABLE}.",
+    help=f"Nameservers; also from ${NAMESRV_VARIABLE} and from a context.",
 )
-"""The ``-n`` of every command that talks to a running CometMQ or RocketMQ."""
+
+
+def namesrv_alone(command: Callable[..., T]) -> Callable[..., T]:
+    """Add ``-n`` and ``--context``, which every command has that talks to a running CometMQ or RocketMQ."""
+    return context_option(_namesrv(command))
 
 
 def namesrv_option(command: Callable[..., T]) -> Callable[..., T]:

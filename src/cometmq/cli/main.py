@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final, NoReturn
 
 import click
 
 from cometmq import __version__
+from cometmq.cli.contexts import CONTEXT_VARIABLE, tools_file
 from cometmq.cli.failures import guarded
 from cometmq.cli.lazy_group import LazyGroup
 from cometmq.remoting.security import ACCESS_KEY_VARIABLE, CREDENTIALS_FILE_VARIABLE, SECRET_KEY_VARIABLE
@@ -36,6 +36,7 @@ COMMANDS: Final = {
     "pipeline": ("jobs.pipeline", "Run Spark jobs over topics, archives and stores."),
     "demo": ("demo", "Run orders from producer to archive and back, with a crash in the middle."),
     "metrics": ("admin.metrics", "Write a dashboard for Grafana and alert rules for Prometheus."),
+    "context": ("context", "Keep connections to clusters under names, and choose one."),
     "watch": ("watch", "Show what a command shows, again and again."),
     "completion": ("completion", "Print the completion script of bash, zsh or fish."),
     "doctor": ("admin.doctor", "Check this machine and say what to do."),
@@ -50,7 +51,8 @@ COMMANDS: Final = {
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 @click.version_option(__version__, "-V", "--version", message="CometMQ %(version)s")
-def root() -> None:
+@click.option("--context", help=f"Context of the command; also from ${CONTEXT_VARIABLE}.")
+def root(context: str | None) -> None:
     """CometMQ is Apache RocketMQ in Python: nameserver, broker, client and Spark pipeline.
 
     Start with `cometmq serve`, then `cometmq produce` and `cometmq consume` in another terminal.
@@ -64,8 +66,7 @@ def adopt_tools_file() -> None:
     Spark workers that this command starts see them too.
     """
     given = (CREDENTIALS_FILE_VARIABLE, ACCESS_KEY_VARIABLE, SECRET_KEY_VARIABLE)
-    home = os.environ.get("ROCKETMQ_HOME")
-    if home and not any(map(os.environ.get, given)) and (file := Path(home, "conf", "tools.yml")).is_file():
+    if not any(map(os.environ.get, given)) and (file := tools_file()) is not None:
         os.environ[CREDENTIALS_FILE_VARIABLE] = str(file)
 
 

@@ -31,8 +31,22 @@ _LEAST_PROSE: Final = 16
 """Least width of a column of wrapped text, in columns."""
 _GAP: Final = 2
 
+DEFAULT_FORM: Final = "cometmq.output"
+"""In the ``meta`` of click's context: the form of results without ``-o``."""
+
+
+def _default_form() -> str:
+    ctx = click.get_current_context(silent=True)
+    return (ctx.meta.get(DEFAULT_FORM) if ctx is not None else None) or "table"
+
+
 output_option = click.option(
-    "-o", "--output", type=click.Choice(FORMATS), default="table", show_default=True, help="Form of the result."
+    "-o",
+    "--output",
+    type=click.Choice(FORMATS),
+    default=_default_form,
+    show_default="table, or that of the context",
+    help="Form of the result.",
 )
 """The ``-o`` of every command that shows a result."""
 

@@ -17,14 +17,18 @@ SECRET_KEY_VARIABLE: Final = "ROCKETMQ_SECRET_KEY"
 SECURITY_TOKEN_VARIABLE: Final = "ROCKETMQ_SECURITY_TOKEN"
 CREDENTIALS_FILE_VARIABLE: Final = "ROCKETMQ_CREDENTIALS_FILE"
 TLS_VARIABLE: Final = "ROCKETMQ_TLS_ENABLE"
+TRUST_CERT_VARIABLE: Final = "ROCKETMQ_TLS_TRUST_CERT_PATH"
+CERT_VARIABLE: Final = "ROCKETMQ_TLS_CERT_PATH"
+KEY_VARIABLE: Final = "ROCKETMQ_TLS_KEY_PATH"
+KEY_PASSWORD_VARIABLE: Final = "ROCKETMQ_TLS_KEY_PASSWORD"
+AUTH_SERVER_VARIABLE: Final = "ROCKETMQ_TLS_AUTH_SERVER"
+CHECK_HOST_VARIABLE: Final = "ROCKETMQ_TLS_CHECK_HOST"
 _TLS_PATHS: Final = {
-    "trust_cert_path": "ROCKETMQ_TLS_TRUST_CERT_PATH",
-    "cert_path": "ROCKETMQ_TLS_CERT_PATH",
-    "key_path": "ROCKETMQ_TLS_KEY_PATH",
-    "key_password": "ROCKETMQ_TLS_KEY_PASSWORD",
+    "trust_cert_path": TRUST_CERT_VARIABLE,
+    "cert_path": CERT_VARIABLE,
+    "key_path": KEY_VARIABLE,
+    "key_password": KEY_PASSWORD_VARIABLE,
 }
-_AUTH_SERVER_VARIABLE: Final = "ROCKETMQ_TLS_AUTH_SERVER"
-_CHECK_HOST_VARIABLE: Final = "ROCKETMQ_TLS_CHECK_HOST"
 VARIABLES: Final = (
     ACCESS_KEY_VARIABLE,
     SECRET_KEY_VARIABLE,
@@ -32,8 +36,8 @@ VARIABLES: Final = (
     CREDENTIALS_FILE_VARIABLE,
     TLS_VARIABLE,
     *_TLS_PATHS.values(),
-    _AUTH_SERVER_VARIABLE,
-    _CHECK_HOST_VARIABLE,
+    AUTH_SERVER_VARIABLE,
+    CHECK_HOST_VARIABLE,
 )
 """The variables that :meth:`Security.from_environment` reads."""
 _FLAGS: Final = {"true": True, "false": False}
@@ -124,8 +128,8 @@ def _tls(given: Mapping[str, str]) -> Tls | None:
     paths = {name: given.get(variable) or None for name, variable in _TLS_PATHS.items()}
     return Tls(
         **paths,
-        auth_server=_flag(given, _AUTH_SERVER_VARIABLE, default=True),
-        check_host=_flag(given, _CHECK_HOST_VARIABLE, default=True),
+        auth_server=_flag(given, AUTH_SERVER_VARIABLE, default=True),
+        check_host=_flag(given, CHECK_HOST_VARIABLE, default=True),
     )
 
 

@@ -10,8 +10,8 @@ from click.testing import CliRunner
 from tests.spark.store_files import write_store
 from tests.spark.topics import Topics
 
+from cometmq.cli.contexts import NAMESRV_VARIABLE
 from cometmq.cli.jobs.pipeline import command
-from cometmq.cli.servers.process import NAMESRV_VARIABLE
 from cometmq.spark.jobs.archive.from_store import archive_store
 
 MISSING_TOPIC = [

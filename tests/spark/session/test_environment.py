@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tests.spark.topics import Topics
 
-from cometmq.cli.servers.process import NAMESRV_VARIABLE
+from cometmq.cli.contexts import NAMESRV_VARIABLE
 from cometmq.spark.errors import SparkSourceError
 from cometmq.spark.session import environment as environment_module
 from cometmq.spark.session.environment import SparkMissingError, driver_session, local_session

@@ -128,6 +128,8 @@ def params_of(options: type, *, only: Iterable[str] | None = None, inside: str =
         if isinstance(said, tuple):
             found += params_of(said[0], inside=f"{name}.")
         elif isinstance(said, Option):
+            if said.kind is Kind.NAMESRV:
+                found.append(_context())
             found.append(_param(inside + name, said, None if inside else defaults[name]))
     return sorted(found, key=lambda param: param.name == "master")
 
@@ -182,12 +184,21 @@ def _callback(of: Option) -> Callable[[click.Context, click.Parameter, Any], Any
     return None if convert is None else lambda _, __, value: None if value is None else convert(value)
 
 
-def _namesrv() -> JobOption:
-    """The ``-n`` of all commands."""
+def _of_all_commands() -> dict[str, click.Option]:
+    """The ``-n`` and the ``--context`` of all commands."""
 
     def command() -> None: ...
 
-    [of] = namesrv_alone(command).__click_params__  # type: ignore[attr-defined]
+    params: list[click.Option] = namesrv_alone(command).__click_params__  # type: ignore[attr-defined]
+    return {param.name or "": param for param in params}
+
+
+def _context() -> click.Option:
+    return _of_all_commands()["context"]
+
+
+def _namesrv() -> JobOption:
+    of = _of_all_commands()["namesrv"]
     return JobOption(
         of.opts,
         envvar=of.envvar,

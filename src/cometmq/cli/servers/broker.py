@@ -10,11 +10,11 @@ from typing import Any
 
 import click
 
+from cometmq.cli.contexts import NAMESRV_VARIABLE
 from cometmq.cli.lazy_group import LazyGroup
 from cometmq.cli.servers.logs import log_options
 from cometmq.cli.servers.memory import settle_memory
 from cometmq.cli.servers.process import (
-    NAMESRV_VARIABLE,
     Stopping,
     announce,
     parse_overrides,

@@ -38,8 +38,6 @@ OLD_DATA: Final = Path("cometmq-data")
 DEFAULT_NAMESRV: Final = f"127.0.0.1:{DEFAULT_NAMESRV_PORT}"
 PORTS_PER_BROKER: Final = 10
 """Distance between the ports of two brokers of one `serve`; each broker also uses port - 2 and port + 1."""
-NAMESRV_VARIABLE: Final = "NAMESRV_ADDR"
-"""Environment variable with the nameserver's address; Apache's clients read the same one."""
 
 _STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 _SAME_REQUEST_SECONDS: Final = 0.5

@@ -1,0 +1,180 @@
+"""``cometmq context``: make, choose, list, show and delete named connections to clusters."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import msgspec
+
+from cometmq.cli.connection import CONTEXT, confirm_deletion
+from cometmq.cli.contexts import (
+    CONTEXT_VARIABLE,
+    NAMESRV_VARIABLE,
+    NO_CONTEXT,
+    Connection,
+    Contexts,
+    change_contexts,
+    chosen_name,
+    contexts_file,
+    read_contexts,
+)
+from cometmq.cli.failures import WrongUseError
+from cometmq.cli.output import FORMATS, Column, output_option, show, show_one, tell
+from cometmq.client.route import namesrv_addresses
+
+_COLUMNS: Final = (
+    Column("current", ""),
+    Column("name", "Context"),
+    Column("nameservers", "Nameservers", prose=True),
+    Column("credentials", "Credentials from", prose=True),
+    Column("tls", "TLS"),
+    Column("output", "Output"),
+    Column("description", "Description", prose=True),
+)
+_file: Final = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.group("context")
+def command() -> None:
+    """Keep connections to clusters under names: addresses, where credentials are, TLS.
+
+    An option has precedence over the environment, and the environment over the context in use. A context names the
+    file or the variable that has a secret; it never holds one.
+    """
+
+
+@command.command("create")
+@click.argument("name")
+@click.option("-n", "--namesrv", required=True, metavar="HOST:PORT[;…]", help="Nameservers.")
+@click.option("--description", default="", help="A line for people.")
+@click.option("-o", "--output", type=click.Choice(FORMATS), help="Form of results without -o.")
+@click.option("--credentials-file", type=_file, help="File with accessKey and secretKey, like tools.yml.")
+@click.option("--access-key-env", metavar="VARIABLE", help="Variable that has the access key.")
+@click.option("--secret-key-env", metavar="VARIABLE", help="Variable that has the secret key.")
+@click.option("--security-token-env", metavar="VARIABLE", help="Variable that has the token of a temporary key.")
+@click.option("--tls", is_flag=True, help="Connect with TLS.")
+@click.option("--tls-trust-cert", type=_file, help="Authorities that servers are trusted by, PEM.")
+@click.option("--tls-cert", type=_file, help="Certificate of this client, PEM.")
+@click.option("--tls-key", type=_file, help="Key of that certificate, PEM.")
+@click.option("--tls-key-password-env", metavar="VARIABLE", help="Variable that has the password of the key.")
+@click.option("--no-tls-auth-server", is_flag=True, help="Trust any server.")
+@click.option("--no-tls-check-host", is_flag=True, help="Trust a certificate of another host.")
+@click.option("--replace", is_flag=True, help="Replace the context that has this name.")
+@click.option("--use", "use_it", is_flag=True, help="Use the context from now on.")
+def create(name: str, replace: bool, use_it: bool, **settings: Any) -> None:
+    """Make a context."""
+    connection = _connection(settings)
+
+    def change(contexts: Contexts) -> Contexts:
+        more = contexts.with_context(name, connection, replace=replace)
+        return msgspec.structs.replace(more, current=name) if use_it else more
+
+    change_contexts(change)
+    tell(f"Context {name} is in {contexts_file()}.")
+    if use_it:
+        _tell_use(name)
+    else:
+        tell(f"cometmq context use {name} chooses it; --context {name} takes it for one command.")
+
+
+@command.command("use")
+@click.argument("name", type=CONTEXT)
+def use(name: str) -> None:
+    """Use a context from now on; none ends that."""
+    if name == NO_CONTEXT:
+        change_contexts(lambda contexts: msgspec.structs.replace(contexts, current=""))
+        tell("No context is in use.")
+        return
+
+    def change(contexts: Contexts) -> Contexts:
+        contexts.named(name)
+        return msgspec.structs.replace(contexts, current=name)
+
+    change_contexts(change)
+    _tell_use(name)
+
+
+@command.command("list")
+@output_option
+def list_contexts(output: str) -> None:
+    """List the contexts; * marks the one in use."""
+    contexts = read_contexts()
+    name = chosen_name(None, contexts)
+    rows = [_row(known, found, current=known == name) for known, found in contexts.contexts.items()]
+    show(rows, _COLUMNS, output, title="Contexts")
+
+
+@command.command("show")
+@click.argument("name", type=CONTEXT, required=False)
+@output_option
+def show_context(name: str | None, output: str) -> None:
+    """Show a context, or the one in use."""
+    contexts = read_contexts()
+    name = name or chosen_name(None, contexts)
+    if name is None:
+        raise WrongUseError("no context is in use", next_step="name one, or choose one with cometmq context use")
+    connection = contexts.named(name)
+    show_one({"name": name, **msgspec.to_builtins(connection)}, output, title=f"Context {name}")
+
+
+@command.command("delete")
+@click.argument("name", type=CONTEXT)
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+def delete(name: str, yes: bool) -> None:
+    """Delete a context."""
+    contexts = read_contexts()
+    contexts.named(name)
+    if not yes:
+        was_used = contexts.current == name
+        confirm_deletion(f"context {name}", "leaves none in use" if was_used else "keeps all other contexts")
+    change_contexts(lambda now: now.without(name))
+    tell(f"Context {name} is deleted.")
+
+
+def _connection(settings: dict[str, Any]) -> Connection:
+    """Return the connection that the options of ``create`` describe.
+
+    :raises WrongUseError: the options do not fit together, or a file does not exist.
+    """
+    namesrv = settings.pop("namesrv")
+    try:
+        namesrv_addresses(namesrv)
+    except ValueError as error:
+        raise WrongUseError(f"-n {namesrv}: {error}") from None
+    auth_server, check_host = not settings.pop("no_tls_auth_server"), not settings.pop("no_tls_check_host")
+    values = {name: value for name, value in settings.items() if value}
+    for name, value in values.items():
+        if isinstance(value, Path):
+            if not value.is_file():
+                raise WrongUseError(f"--{name.replace('_', '-')} {value}: there is no such file")
+            values[name] = str(value.absolute())
+    if ("access_key_env" in values) != ("secret_key_env" in values):
+        raise WrongUseError("--access-key-env and --secret-key-env go together")
+    if "credentials_file" in values and "access_key_env" in values:
+        raise WrongUseError("--credentials-file and --access-key-env exclude each other")
+    if not settings["tls"] and (any(name.startswith("tls_") for name in values) or not (auth_server and check_host)):
+        raise WrongUseError("options of TLS go with --tls")
+    return Connection(namesrv, tls_auth_server=auth_server, tls_check_host=check_host, **values)
+
+
+def _tell_use(name: str) -> None:
+    tell(f"Context {name} is in use.")
+    for variable in (CONTEXT_VARIABLE, NAMESRV_VARIABLE):
+        if os.environ.get(variable):
+            tell(f"${variable} is set here and has precedence: unset {variable}")
+
+
+def _row(name: str, connection: Connection, *, current: bool) -> dict[str, Any]:
+    variables = f"${connection.access_key_env}, ${connection.secret_key_env}"
+    return {
+        "current": "*" if current else "",
+        "name": name,
+        "nameservers": connection.nameservers,
+        "credentials": connection.credentials_file or (variables if connection.access_key_env else ""),
+        "tls": connection.tls,
+        "output": connection.output or "table",
+        "description": connection.description,
+    }

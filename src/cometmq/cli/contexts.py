@@ -1,0 +1,268 @@
+"""Contexts: named connections to clusters, in one file of the user; a context names secrets, and never holds them."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from cometmq.durable import replace_file
+from cometmq.errors import CometMQError, reason_of
+from cometmq.options import nearest
+from cometmq.remoting.security import (
+    ACCESS_KEY_VARIABLE,
+    AUTH_SERVER_VARIABLE,
+    CERT_VARIABLE,
+    CHECK_HOST_VARIABLE,
+    CREDENTIALS_FILE_VARIABLE,
+    KEY_PASSWORD_VARIABLE,
+    KEY_VARIABLE,
+    SECRET_KEY_VARIABLE,
+    SECURITY_TOKEN_VARIABLE,
+    TLS_VARIABLE,
+    TRUST_CERT_VARIABLE,
+    VARIABLES,
+)
+
+CONTEXT_VARIABLE: Final = "COMETMQ_CONTEXT"
+"""Environment variable with the name of a context."""
+NAMESRV_VARIABLE: Final = "NAMESRV_ADDR"
+"""Environment variable with the nameserver's address; Apache's clients read the same one."""
+NO_CONTEXT: Final = "none"
+"""The name that stands for no context."""
+MAX_CONTEXTS: Final = 1_000
+MAX_FILE_BYTES: Final = 1 << 20
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_CREDENTIALS: Final = (
+    CREDENTIALS_FILE_VARIABLE,
+    ACCESS_KEY_VARIABLE,
+    SECRET_KEY_VARIABLE,
+    SECURITY_TOKEN_VARIABLE,
+)
+_TLS: Final = tuple(name for name in VARIABLES if name not in _CREDENTIALS)
+
+
+class ContextError(CometMQError):
+    """A context does not exist, or cannot be used or stored."""
+
+
+class Connection(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """The connection to a cluster, and how commands show results there. Paths are absolute."""
+
+    nameservers: str
+    description: str = ""
+    output: str = ""
+    """Form of results; empty for a table."""
+    credentials_file: str = ""
+    """A file like ``tools.yml``."""
+    access_key_env: str = ""
+    """The environment variable that has the access key, beside the one with the secret key."""
+    secret_key_env: str = ""
+    security_token_env: str = ""
+    tls: bool = False
+    tls_trust_cert: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
+    tls_key_password_env: str = ""
+    tls_auth_server: bool = True
+    tls_check_host: bool = True
+
+    def credentials(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """Return the variables by which clients get these credentials.
+
+        :raises ContextError: a variable that should have a secret is not set.
+        """
+        found = {
+            CREDENTIALS_FILE_VARIABLE: self.credentials_file,
+            ACCESS_KEY_VARIABLE: _secret(environment, self.access_key_env),
+            SECRET_KEY_VARIABLE: _secret(environment, self.secret_key_env),
+            SECURITY_TOKEN_VARIABLE: _secret(environment, self.security_token_env),
+        }
+        return {name: value for name, value in found.items() if value}
+
+    def tls_settings(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """Return the variables by which clients get this TLS; none without TLS.
+
+        :raises ContextError: a variable that should have a secret is not set.
+        """
+        if not self.tls:
+            return {}
+        found = {
+            TLS_VARIABLE: "true",
+            TRUST_CERT_VARIABLE: self.tls_trust_cert,
+            CERT_VARIABLE: self.tls_cert,
+            KEY_VARIABLE: self.tls_key,
+            KEY_PASSWORD_VARIABLE: _secret(environment, self.tls_key_password_env),
+            AUTH_SERVER_VARIABLE: str(self.tls_auth_server).lower(),
+            CHECK_HOST_VARIABLE: str(self.tls_check_host).lower(),
+        }
+        return {name: value for name, value in found.items() if value}
+
+
+class Contexts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All contexts of a user, and the one in use."""
+
+    current: str = ""
+    contexts: dict[str, Connection] = {}
+
+    def named(self, name: str) -> Connection:
+        """Return one context.
+
+        :raises ContextError: there is none of that name.
+        """
+        try:
+            return self.contexts[name]
+        except KeyError:
+            near = nearest(name, self.contexts)
+            known = ", ".join(sorted(self.contexts)[:10])
+            step = f"did you mean {near}?" if near else f"there are {known}" if known else "cometmq context create"
+            raise ContextError(f"there is no context {name}", next_step=step) from None
+
+    def with_context(self, name: str, connection: Connection, *, replace: bool) -> Contexts:
+        """Return these contexts and one more.
+
+        :param replace: it may take the place of one with its name.
+        :raises ContextError: the name is not allowed or taken, or there are too many.
+        """
+        if not _NAME.fullmatch(name) or name == NO_CONTEXT:
+            raise ContextError(
+                f"{name!r} is no name of a context",
+                next_step=f"take at most 64 letters, digits, dots, dashes and underscores; not {NO_CONTEXT}",
+            )
+        if name in self.contexts and not replace:
+            raise ContextError(f"there is a context {name}", next_step="add --replace to replace it")
+        if len(self.contexts) >= MAX_CONTEXTS and name not in self.contexts:
+            raise ContextError(f"there are {MAX_CONTEXTS} contexts already", next_step="delete one")
+        return msgspec.structs.replace(self, contexts=dict(sorted({**self.contexts, name: connection}.items())))
+
+    def without(self, name: str) -> Contexts:
+        """Return these contexts without one; if it was in use, none is.
+
+        :raises ContextError: there is none of that name.
+        """
+        self.named(name)
+        left = {other: found for other, found in self.contexts.items() if other != name}
+        return Contexts("" if self.current == name else self.current, left)
+
+
+def contexts_file() -> Path:
+    """Return the file of the contexts, in the user's configuration directory."""
+    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "cometmq" / "contexts.json"
+
+
+def read_contexts() -> Contexts:
+    """Read the contexts; none where there is no file.
+
+    :raises ContextError: the file cannot be read, or others may write it.
+    """
+    path = contexts_file()
+    try:
+        with path.open("rb") as file:
+            writers = os.fstat(file.fileno()).st_mode & 0o022
+            text = file.read(MAX_FILE_BYTES + 1)
+    except FileNotFoundError:
+        return Contexts()
+    except OSError as error:
+        raise ContextError(f"{path}: {reason_of(error)}", next_step="check its permissions") from None
+    if writers:
+        raise ContextError(
+            f"others may write {path}, and so send commands to other servers", next_step=f"chmod 600 {path}"
+        )
+    if len(text) > MAX_FILE_BYTES:
+        raise ContextError(f"{path} has more than {MAX_FILE_BYTES:,} bytes", next_step="move it away")
+    try:
+        return msgspec.json.decode(text, type=Contexts)
+    except msgspec.MsgspecError as error:
+        raise ContextError(f"{path}: {error}", next_step="correct it, or move it away") from None
+
+
+def context_names() -> list[str]:
+    """Return the names of all contexts; none when they cannot be read."""
+    try:
+        return sorted(read_contexts().contexts)
+    except ContextError:
+        return []
+
+
+def change_contexts(change: Callable[[Contexts], Contexts]) -> Contexts:
+    """Read the contexts, store what ``change`` makes of them, and return that.
+
+    Another process that changes them meanwhile waits.
+
+    :raises ContextError: the file cannot be read or written.
+    """
+    path = contexts_file()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with open(path.with_name(f".{path.name}.lock"), "ab", opener=_private) as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            changed = change(read_contexts())
+            replace_file(path, msgspec.json.format(msgspec.json.encode(changed), indent=2) + b"\n", private=True)
+            return changed
+    except OSError as error:
+        raise ContextError(f"{path}: {reason_of(error)}", next_step="check its permissions") from None
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def chosen_name(option: str | None, contexts: Contexts) -> str | None:
+    """Return the name of the context for a command: of its option, of the environment, or the one in use."""
+    name = option or os.environ.get(CONTEXT_VARIABLE) or contexts.current
+    return None if not name or name == NO_CONTEXT else name
+
+
+def adopt(option: str | None) -> Connection | None:
+    """Let this process, and processes that it starts, connect as a context says; return the context.
+
+    Nameservers, credentials and TLS each are taken whole from one place: from the context if the option names it, else
+    from the environment if that gives any, else from the context. ``tools.yml`` comes last.
+
+    :param option: the ``--context`` of the command.
+    :raises ContextError: there is no such context, or a secret of it is missing.
+    """
+    contexts = read_contexts()
+    name = chosen_name(option, contexts)
+    if name is None:
+        return None
+    connection = contexts.named(name)
+    parts: tuple[tuple[Sequence[str], Callable[[Mapping[str, str]], dict[str, str]]], ...] = (
+        ((NAMESRV_VARIABLE,), lambda _: {NAMESRV_VARIABLE: connection.nameservers}),
+        (_CREDENTIALS, connection.credentials),
+        (_TLS, connection.tls_settings),
+    )
+    for variables, settings in parts:
+        given = {variable: os.environ[variable] for variable in variables if os.environ.get(variable)}
+        if given and not option and given != {CREDENTIALS_FILE_VARIABLE: str(tools_file())}:
+            continue
+        try:
+            wanted = settings(os.environ)
+        except ContextError as error:
+            raise ContextError(f"context {name}: {error.message}", next_step=error.next_step) from None
+        if wanted:
+            for variable in given:
+                del os.environ[variable]
+            os.environ.update(wanted)
+    return connection
+
+
+def tools_file() -> Path | None:
+    """Return ``$ROCKETMQ_HOME/conf/tools.yml``, where mqadmin has its credentials; None if there is none."""
+    home = os.environ.get("ROCKETMQ_HOME")
+    path = Path(home, "conf", "tools.yml") if home else None
+    return path if path is not None and path.is_file() else None
+
+
+def _secret(environment: Mapping[str, str], variable: str) -> str:
+    if not variable:
+        return ""
+    value = environment.get(variable)
+    if not value:
+        raise ContextError(f"${variable} is not set", next_step="set it; the context takes a secret from there")
+    return value
