@@ -8,10 +8,11 @@
 """
 
 from cometmq.testing.clock import VirtualClock, wait_until
-from cometmq.testing.cluster import Cluster, free_port
+from cometmq.testing.cluster import Cluster
 from cometmq.testing.idle import NeverIdleError, settle
 from cometmq.testing.inbox import ExpectationError, Inbox
 from cometmq.testing.link import Direction, Link
+from cometmq.testing.ports import free_port
 from cometmq.testing.processes import ProcessCluster, ServerProcess
 from cometmq.testing.stall import StalledClockError
 from cometmq.testing.sync import SyncCluster, SyncInbox

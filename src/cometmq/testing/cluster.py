@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import shutil
-import socket
-from collections import deque
 from collections.abc import Mapping, Sequence, Set
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -14,8 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final, Self, TypeVar
 
 from cometmq.broker.config import BrokerConfig
-from cometmq.broker.controller import HA_PORT_DISTANCE, Broker
-from cometmq.broker.ports import FAST_PORT_DISTANCE
+from cometmq.broker.controller import Broker
 from cometmq.client.admin import Admin
 from cometmq.client.consumer.listener import Verdict
 from cometmq.client.consumer.subscription import ALL, TAG
@@ -33,6 +29,7 @@ from cometmq.remoting.security import Security
 from cometmq.testing.clock import StoppableClock, VirtualClock
 from cometmq.testing.inbox import Inbox
 from cometmq.testing.link import Link
+from cometmq.testing.ports import free_port
 from cometmq.testing.secured import secured
 from cometmq.testing.stall import StalledClockError, StallWatch
 
@@ -59,16 +56,6 @@ Messages are refused only when a write finds no room.
 
 SEND_SECONDS: Final = 60.0
 """Longer than all attempts of a send; so far a virtual clock is moved for one that is refused."""
-
-_FIRST: Final = 20_000
-_LAST: Final = 31_999
-"""Below the ports that Linux gives to outgoing connections, which could take a port before its server does."""
-_ATTEMPTS: Final = 1_000
-_BESIDE: Final = (-FAST_PORT_DISTANCE, 0, HA_PORT_DISTANCE)
-"""A broker uses two more ports next to its own."""
-
-_given: deque[int] = deque(maxlen=100)
-"""Ports returned lately, whose servers may not listen yet."""
 
 
 def own_keys(index: int, port: int, root: Path, namesrv_address: str) -> dict[str, str]:
@@ -494,27 +481,3 @@ def _copy_if_there(source: str, target: str) -> None:
     """Copy a file, unless a worker thread removes it meanwhile."""
     with suppress(FileNotFoundError):
         shutil.copy2(source, target)
-
-
-def free_port(host: str = "127.0.0.1") -> int:
-    """Return a port that is free, as are those that a broker uses beside it.
-
-    :raises OSError: there is none.
-    """
-    for _ in range(_ATTEMPTS):
-        port = random.randint(_FIRST, _LAST)
-        wanted = [port + step for step in _BESIDE]
-        if not any(near in _given for near in wanted) and all(_is_free(host, near) for near in wanted):
-            _given.extend(wanted)
-            return port
-    raise OSError(f"no three free ports next to each other between {_FIRST} and {_LAST}")
-
-
-def _is_free(host: str, port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError:
-            return False
-    return True

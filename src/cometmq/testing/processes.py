@@ -16,7 +16,8 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final, Self
 
 from cometmq.errors import CometMQError
-from cometmq.testing.cluster import HOST, SMALL_STORE, free_port, own_keys
+from cometmq.testing.cluster import HOST, SMALL_STORE, own_keys
+from cometmq.testing.ports import free_port
 from cometmq.testing.secured import secured
 
 READY_MARK: Final = b" ready: "

@@ -9,18 +9,13 @@ them, so that a burst in one moment does not hold up all that come after.
 from __future__ import annotations
 
 import heapq
-import logging
 from bisect import bisect_left
 from collections import deque
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from cometmq.message.record import RecordError
-from cometmq.store.message_store import ConsumeQueue, MessageStore
-from cometmq.store.timer.log import FOREVER_MS, TimerLog
+from cometmq.store.timer.log import FOREVER_MS
 from cometmq.store.timer.unit import RECALL, TimerEntry, Units
-
-_log = logging.getLogger(__name__)
 
 LATE_MS: Final = 20
 """From so late on a message belongs to the backlog."""
@@ -44,26 +39,6 @@ class Waiting(NamedTuple):
 
 _DUE: Final = attrgetter("due_ms")
 _SERIAL: Final = attrgetter("serial")
-
-
-def record_of(waiting: Waiting, timer_log: TimerLog, queue: ConsumeQueue, store: MessageStore) -> bytes | memoryview:
-    """The record of a waiting message, from the timer log or, if that lost it, from the log.
-
-    :param queue: the queue of ``rmq_sys_wheel_timer``.
-    :raises RecordError: it is damaged or gone.
-    """
-    record: bytes | memoryview | None
-    if waiting.crc == IN_LOG:
-        record = store.view(waiting.place, waiting.size)
-    else:
-        record = timer_log.record(waiting.due_ms, waiting.place, waiting.size, waiting.crc)
-        if record is None:
-            _log.error("waiting message %d is damaged in the timer log; looking into the log", waiting.serial)
-            unit = queue.unit(waiting.serial)
-            record = store.record_at(unit[0], unit[1]) if unit is not None else None
-    if record is None:
-        raise RecordError("its record is damaged or gone, and the log no longer has it")
-    return record
 
 
 class DueMessages:

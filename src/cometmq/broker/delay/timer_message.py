@@ -38,15 +38,13 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from cometmq.broker.context import BrokerContext
-from cometmq.broker.delay.due import DueMessages, Waiting, record_of
-from cometmq.broker.delay.parked_message import NotDeliverableError, delivered
-from cometmq.broker.metrics.stats import TIMER_DEQUEUE_NUMS, TIMER_ENQUEUE_NUMS
-from cometmq.broker.metrics.traffic import Event
+from cometmq.broker.delay.due import DueMessages, Waiting
+from cometmq.broker.delay.timer_counts import TimerCounts
+from cometmq.broker.delay.timer_record import message_of
 from cometmq.broker.periodic import Alarm
 from cometmq.broker.turn.inner_message import InnerMessage, Stored
 from cometmq.broker.turn.store_turn import Late, WhenStored
@@ -65,14 +63,12 @@ from cometmq.limits import (
     TIMER_WRITE_BYTES,
 )
 from cometmq.message.names import TIMER_TOPIC
-from cometmq.message.record import RecordError, decode_record
-from cometmq.message.sysflag import TRANSACTION_ROLLBACK
 from cometmq.store.errors import StoreError
 from cometmq.store.queue.consume_queue import UNIT
 from cometmq.store.timer.log import FOREVER_MS, TimerLog
 from cometmq.store.timer.position import SetBack, TimerPosition
 from cometmq.store.timer.recovery import open_timer_log
-from cometmq.store.timer.unit import RECALL, TimerEntry, Units, entry_of, text_hash
+from cometmq.store.timer.unit import TimerEntry, Units, entry_of, text_hash
 from cometmq.store.timer.waiting import (
     DUE_WITHIN_SECONDS,
     Listed,
@@ -108,7 +104,6 @@ class TimerMessageService:
 
     def __init__(self, broker: BrokerContext) -> None:
         store, clock = broker.store, broker.clock
-        cluster = broker.config.broker_cluster_name
         self._store = store
         self._turn = broker.turn
         self._schedule = broker.schedule_turn
@@ -118,11 +113,7 @@ class TimerMessageService:
         self._stopped = False
         self.log: Final[TimerLog] = open_timer_log(store)
         self.due: Final = DueMessages()
-        self._enqueued: Final = broker.stats.item(TIMER_ENQUEUE_NUMS, cluster)
-        self._dequeued: Final = broker.stats.item(TIMER_DEQUEUE_NUMS, cluster)
-        self._traffic = broker.stats.traffic
-        self._waiting = 0
-        """The number of waiting messages. Every recall that comes subtracts one, as in Apache."""
+        self._counts: Final = TimerCounts(broker)
         self._is_counted = not self.log.exists
         """True once the messages are counted that were in the timer log at the start."""
         position = self.log.position
@@ -181,17 +172,11 @@ class TimerMessageService:
 
     # --- questions ------------------------------------------------------------------------------
     def runtime_info(self) -> dict[str, str]:
-        """The keys of Apache 5's runtime information (28) about waiting messages.
-
-        By how many seconds the delivery is behind, how many messages were not read yet, how many wait, and how many
-        come and are delivered a second, of the last minute.
-        """
+        """The keys of Apache 5's runtime information (28) about waiting messages; the first is in seconds."""
         return {
             "timerReadBehind": str(self.behind_ms // 1000),
             "timerOffsetBehind": str(self.unread),
-            "timerCongestNum": str(max(self._waiting, 0)),
-            "timerEnqueueTps": f"{self._enqueued.seen(0).tps:.2f}",
-            "timerDequeueTps": f"{self._dequeued.seen(0).tps:.2f}",
+            **self._counts.runtime_info(),
         }
 
     @property
@@ -302,8 +287,7 @@ class TimerMessageService:
             self._schedule()
 
     def _entered(self, entry: TimerEntry) -> None:
-        self._enqueued.add(1)
-        self._waiting += -1 if entry.kind == RECALL else 1
+        self._counts.came(entry)
         self._unwritten.append(entry)
         self._unwritten_bytes += len(entry.record)
         if entry.due_ms < self._horizon_ms:
@@ -329,7 +313,7 @@ class TimerMessageService:
     def _deliver(self) -> None:
         waiting = self.due.take(self._clock.now_ms(), TIMER_BATCH_MESSAGES)
         if waiting:
-            self._waiting -= len(waiting)
+            self._counts.waiting -= len(waiting)
             self._put(waiting)
         self._set_due_alarm()
 
@@ -342,7 +326,7 @@ class TimerMessageService:
                 del waiting[count:]
                 break
             size_bytes += one.size
-            message = self._message(one)
+            message = message_of(one, self.log, self._queue, self._store)
             if message is not None:
                 messages.append(message)
         batch = _Batch(self._store.max_physical_offset, waiting, [message.topic for message in messages])
@@ -356,18 +340,6 @@ class TimerMessageService:
             if not put:
                 self._stored(batch, None)
 
-    def _message(self, waiting: Waiting) -> InnerMessage | None:
-        """The message as it is stored in its topic; ``None`` (and an error in the log) when it cannot be."""
-        try:
-            message = delivered(decode_record(record_of(waiting, self.log, self._queue, self._store), check_crc=False))
-        except (RecordError, NotDeliverableError) as error:
-            _log.error("waiting message %d cannot be delivered and is lost: %s", waiting.serial, error)
-            return None
-        if message is None:
-            return None
-        sys_flag = message.sys_flag & ~TRANSACTION_ROLLBACK
-        return msgspec.structs.replace(message, sys_flag=sys_flag, prepared_transaction_offset=waiting.serial + 1)
-
     def _stored(self, batch: _Batch, result: Stored | RefusedError | None) -> None:
         self._under_way.remove(batch)
         if isinstance(result, RefusedError):
@@ -376,10 +348,7 @@ class TimerMessageService:
                 _log.warning("%d messages that are due wait for the store: %s", len(batch.waiting), result.remark)
                 self._retry_alarm.after(TIMER_RETRY_SECONDS)
         else:
-            self._dequeued.add(len(batch.waiting))
-            if self._traffic is not None:
-                for topic in batch.topics:
-                    self._traffic.count(Event.TIMER_OUT, topic)
+            self._counts.delivered(len(batch.waiting), batch.topics)
             self._save_soon()
             if self._next_ms <= self._clock.now_ms() + TIMER_AHEAD_MS:  # there may be room to load more
                 self._work()
@@ -387,7 +356,7 @@ class TimerMessageService:
             self._idle.set()
 
     def _put_back(self, waiting: list[Waiting]) -> None:
-        self._waiting += len(waiting)
+        self._counts.waiting += len(waiting)
         self.due.put_back(waiting)
 
     # --- rounds: write, load, save --------------------------------------------------------------
@@ -425,7 +394,7 @@ class TimerMessageService:
 
     async def _round(self) -> None:
         if not self._is_counted:
-            self._waiting += await self._in_thread(self.log.count_at_start)
+            self._counts.waiting += await self._in_thread(self.log.count_at_start)
             self._is_counted = True
         position = await self._write()
         await self._load()

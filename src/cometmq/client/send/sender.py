@@ -38,6 +38,7 @@ from cometmq.client.route import queue_or_fail
 from cometmq.client.send.config import ProducerConfig
 from cometmq.client.send.encoding import SendEncoder
 from cometmq.client.send.selection import LatencyFault, QueueSelector, ReachabilityDetector, RoundRobin, by_sharding_key
+from cometmq.client.send.timer_brokers import TimerBrokers, has_any_delay
 from cometmq.client.send_result import STATUS_BY_CODE, SendResult, SendStatus
 from cometmq.clock import wait_for
 from cometmq.errors import CometMQError
@@ -47,42 +48,6 @@ from cometmq.remoting.client_connection import Answer, ClientConnection
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import FLAG_ONEWAY, RemotingCommand
 from cometmq.remoting.errors import RemotingTimeoutError
-
-
-def has_any_delay(message: Message) -> bool:
-    """Tell whether a message is delayed by ``delay`` or ``deliver_at``."""
-    return message.delay is not None or message.deliver_at is not None
-
-
-class TimerBrokers:
-    """The brokers that are known to support any delay.
-
-    A broker before RocketMQ 5 stores the properties and delivers the message at once. Such a broker does not know
-    GET_TIMER_CHECK_POINT (60), so each broker is asked for it once before it gets a delayed message.
-    """
-
-    def __init__(self, instance: ClientInstance) -> None:
-        self._instance = instance
-        self._able: set[str] = set()
-
-    def __contains__(self, address: str | None) -> bool:
-        return address in self._able
-
-    async def demand(self, address: str, timeout_s: float) -> None:
-        """Ask a broker, unless it is known to support any delay.
-
-        :raises DelayNotSupportedError: it does not.
-        :raises RemotingError: it did not answer.
-        """
-        if address in self._able:
-            return
-        answer = await self._instance.remoting.invoke(
-            address, RequestCode.GET_TIMER_CHECK_POINT, None, timeout_s=timeout_s
-        )
-        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            raise DelayNotSupportedError(address)
-        self._able.add(address)
-
 
 Done = Callable[[int, list[SendResult] | BaseException], None]
 

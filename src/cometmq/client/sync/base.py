@@ -107,14 +107,11 @@ class SyncClient(Generic[A]):
 
     _inner: A
 
-    def _bind(self, make: Callable[[], A]) -> None:
+    def _bind(self, kind: Callable[P, A], *args: P.args, **options: P.kwargs) -> None:
+        """Make the asynchronous client on its loop."""
         self._loop = _BACKGROUND.loop()
         self._pid = os.getpid()
-
-        async def build() -> A:
-            return make()
-
-        self._inner = self._run(build())
+        self._inner = self._call(lambda: kind(*args, **options))
 
     def __enter__(self) -> Self:
         self._run(cast(Any, self._inner).__aenter__())

@@ -93,15 +93,14 @@ class SyncProducer(SyncClient[Producer]):
     ) -> None:
         self._trace_context = trace_context
         self._bind(
-            lambda: Producer(
-                group,
-                namesrv,
-                config=config,
-                send_hooks=send_hooks,
-                check_forbidden_hooks=check_forbidden_hooks,
-                security=security,
-                serializer=serializer,
-            )
+            Producer,
+            group,
+            namesrv,
+            config=config,
+            send_hooks=send_hooks,
+            check_forbidden_hooks=check_forbidden_hooks,
+            security=security,
+            serializer=serializer,
         )
 
     start = blocking(Producer.start)
@@ -187,19 +186,18 @@ class SyncTransactionProducer(SyncProducer):
     ) -> None:
         self._trace_context = trace_context
         self._bind(
-            lambda: TransactionProducer(
-                group,
-                execute,
-                check,
-                namesrv,
-                config=config,
-                topics=topics,
-                send_hooks=send_hooks,
-                check_forbidden_hooks=check_forbidden_hooks,
-                end_transaction_hooks=end_transaction_hooks,
-                security=security,
-                serializer=serializer,
-            )
+            TransactionProducer,
+            group,
+            execute,
+            check,
+            namesrv,
+            config=config,
+            topics=topics,
+            send_hooks=send_hooks,
+            check_forbidden_hooks=check_forbidden_hooks,
+            end_transaction_hooks=end_transaction_hooks,
+            security=security,
+            serializer=serializer,
         )
 
     send_in_transaction = spanned(TransactionProducer.send_in_transaction)
@@ -209,7 +207,7 @@ class SyncPullConsumer(SyncClient[PullConsumer]):
     """:class:`~cometmq.client.consumer.pull_consumer.PullConsumer` for code without an event loop."""
 
     def __init__(self, group: str, namesrv: str | None = None, *, security: Security | None = None) -> None:
-        self._bind(lambda: PullConsumer(group, namesrv, security=security))
+        self._bind(PullConsumer, group, namesrv, security=security)
 
     start = blocking(PullConsumer.start)
     close = blocking(PullConsumer.close)
@@ -246,14 +244,13 @@ class SyncLitePullConsumer(SyncClient[LitePullConsumer]):
         deserializer: Any = None,
     ) -> None:
         self._bind(
-            lambda: LitePullConsumer(
-                group,
-                namesrv,
-                config=config,
-                consume_hooks=consume_hooks,
-                security=security,
-                deserializer=deserializer,
-            )
+            LitePullConsumer,
+            group,
+            namesrv,
+            config=config,
+            consume_hooks=consume_hooks,
+            security=security,
+            deserializer=deserializer,
         )
 
     start = blocking(LitePullConsumer.start)
@@ -319,15 +316,14 @@ class SyncPushConsumer(SyncClient[PushConsumer]):
         deserializer: Any = None,
     ) -> None:
         self._bind(
-            lambda: PushConsumer(
-                group,
-                listener,
-                namesrv,
-                config=config,
-                consume_hooks=consume_hooks,
-                security=security,
-                deserializer=deserializer,
-            )
+            PushConsumer,
+            group,
+            listener,
+            namesrv,
+            config=config,
+            consume_hooks=consume_hooks,
+            security=security,
+            deserializer=deserializer,
         )
 
     start = blocking(PushConsumer.start)
@@ -368,7 +364,7 @@ class SyncAdmin(SyncClient[Admin]):
     """:class:`~cometmq.client.admin.Admin` for code without an event loop."""
 
     def __init__(self, namesrv: str | None = None, *, security: Security | None = None) -> None:
-        self._bind(lambda: Admin(namesrv, security=security))
+        self._bind(Admin, namesrv, security=security)
 
     cluster_info = blocking(Admin.cluster_info)
     masters = blocking(Admin.masters)

@@ -1,0 +1,42 @@
+"""The number of messages with any delay that come, wait and are delivered (``TimerMetrics``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from cometmq.broker.context import BrokerContext
+from cometmq.broker.metrics.stats import TIMER_DEQUEUE_NUMS, TIMER_ENQUEUE_NUMS
+from cometmq.broker.metrics.traffic import Event
+from cometmq.store.timer.unit import RECALL, TimerEntry
+
+
+class TimerCounts:
+    """``waiting`` is the number of waiting messages; every recall that comes subtracts one, as in Apache."""
+
+    def __init__(self, broker: BrokerContext) -> None:
+        cluster = broker.config.broker_cluster_name
+        self._enqueued: Final = broker.stats.item(TIMER_ENQUEUE_NUMS, cluster)
+        self._dequeued: Final = broker.stats.item(TIMER_DEQUEUE_NUMS, cluster)
+        self._traffic = broker.stats.traffic
+        self.waiting = 0
+
+    def came(self, entry: TimerEntry) -> None:
+        """Count a message, or a recall, that has come."""
+        self._enqueued.add(1)
+        self.waiting += -1 if entry.kind == RECALL else 1
+
+    def delivered(self, messages: int, topics: Iterable[str]) -> None:
+        """Count messages that are stored in their topics; they were subtracted from ``waiting`` before."""
+        self._dequeued.add(messages)
+        if self._traffic is not None:
+            for topic in topics:
+                self._traffic.count(Event.TIMER_OUT, topic)
+
+    def runtime_info(self) -> dict[str, str]:
+        """Waiting messages, and those that come and are delivered a second, of the last minute (code 28)."""
+        return {
+            "timerCongestNum": str(max(self.waiting, 0)),
+            "timerEnqueueTps": f"{self._enqueued.seen(0).tps:.2f}",
+            "timerDequeueTps": f"{self._dequeued.seen(0).tps:.2f}",
+        }
