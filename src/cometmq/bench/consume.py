@@ -1,0 +1,150 @@
+"""Reads a topic without a group, so that nothing is committed and nobody's messages are taken."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from typing import Final
+
+from cometmq.bench.plan import STAMP, BenchError, Plan, Progress
+from cometmq.client.consumer.pull_consumer import PullConsumer
+from cometmq.client.errors import BrokerError
+from cometmq.clock import SYSTEM_CLOCK
+from cometmq.message.message import MessageExt
+from cometmq.message.names import TOOLS_GROUP
+from cometmq.remoting.bodies import MessageQueue
+
+PULLED_AT_ONCE: Final = 1024
+"""Messages asked for in one pull; Apache's brokers give 32 by default."""
+WAIT_SECONDS: Final = 5.0
+
+Take = Callable[[Sequence[MessageExt]], None]
+
+
+class Readers:
+    """Reads every queue of a topic over a number of connections.
+
+    :param stack: closes the connections.
+    """
+
+    def __init__(self, plan: Plan, namesrv: str, stack: AsyncExitStack) -> None:
+        self._plan = plan
+        self._namesrv = namesrv
+        self._stack = stack
+        self._places: list[tuple[PullConsumer, MessageQueue]] = []
+
+    async def start(self) -> None:
+        """Connect, and share the queues among the connections.
+
+        :raises RouteNotFoundError: there is no such topic.
+        """
+        consumers = [
+            await self._stack.enter_async_context(PullConsumer(TOOLS_GROUP, self._namesrv))
+            for _ in range(self._plan.connections)
+        ]
+        queues = await consumers[0].queues(self._plan.topic)
+        self._places = [(consumers[index % len(consumers)], queue) for index, queue in enumerate(queues)]
+
+    async def ends(self) -> dict[MessageQueue, tuple[int, int]]:
+        """Return the offsets of the first and behind the last message of each queue."""
+        return {
+            queue: (await consumer.offsets.min(queue), await consumer.offsets.max(queue))
+            for consumer, queue in self._places
+        }
+
+    async def read(self, ranges: dict[MessageQueue, tuple[int, int]], take: Take, *, wait_s: float = 0.0) -> None:
+        """Read every queue from an offset up to another one; ``take`` gets what comes."""
+        await asyncio.gather(
+            *(self._queue(consumer, queue, *ranges[queue], take, wait_s) for consumer, queue in self._places)
+        )
+
+    async def _queue(
+        self, consumer: PullConsumer, queue: MessageQueue, offset: int, end: int, take: Take, wait_s: float
+    ) -> None:
+        while offset < end:
+            pulled = await consumer.pull(queue, offset, PULLED_AT_ONCE, wait_s=wait_s)
+            wanted = [message for message in pulled.messages if message.queue_offset < end]
+            take(wanted)
+            if pulled.next_offset <= offset and not wait_s:
+                raise BenchError(f"queue {queue.queue_id} on {queue.broker_name} ends at {offset}, not at {end}")
+            offset = pulled.next_offset
+
+
+async def consume(plan: Plan, namesrv: str, progress: Progress) -> int:
+    """Read what a topic has now, at most ``plan.count`` messages or for ``plan.seconds``; return how many these are.
+
+    :raises BenchError: the topic is empty.
+    """
+    async with AsyncExitStack() as stack:
+        readers = Readers(plan, namesrv, stack)
+        await readers.start()
+        ranges = await readers.ends()
+        there = sum(end - begin for begin, end in ranges.values())
+        if not there:
+            raise BenchError(
+                f"topic {plan.topic} has no messages", next_step="name no topic, then one is made and filled"
+            )
+        wanted = there if plan.count is None else min(plan.count, there)
+        enough = asyncio.Event()
+
+        def take(messages: Sequence[MessageExt]) -> None:
+            progress.received += len(messages)
+            progress.body_bytes += sum(len(message.body) for message in messages)
+            if progress.received >= wanted:
+                enough.set()
+
+        progress.begin = SYSTEM_CLOCK.monotonic()
+        reading = asyncio.create_task(readers.read(ranges, take))
+        ending = asyncio.create_task(enough.wait())
+        try:
+            await asyncio.wait((reading, ending), timeout=plan.seconds, return_when=asyncio.FIRST_COMPLETED)
+            progress.end = SYSTEM_CLOCK.monotonic()
+            if reading.done():
+                reading.result()
+        finally:
+            for task in (reading, ending):
+                task.cancel()
+            await asyncio.gather(reading, ending, return_exceptions=True)
+        return wanted
+
+
+class Arrivals:
+    """The messages of a round trip that have come, each with the time since it was due."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._seen = bytearray()
+        self.duplicates = 0
+        self.foreign = 0
+        """Messages that are not of the load: others write to the topic."""
+        self.arrived = asyncio.Event()
+
+    def take(self, messages: Sequence[MessageExt]) -> None:
+        """Note messages of one pull."""
+        now = SYSTEM_CLOCK.monotonic()
+        for message in messages:
+            body = message.body
+            if len(body) < STAMP.size:
+                self.foreign += 1
+                continue
+            number, due = STAMP.unpack_from(body)
+            place, bit = number >> 3, 1 << (number & 7)
+            if place >= len(self._seen):
+                self._seen.extend(bytes(max(place + 1 - len(self._seen), 1 << 16)))
+            if self._seen[place] & bit:
+                self.duplicates += 1
+                continue
+            self._seen[place] |= bit
+            self._progress.received += 1
+            self._progress.took(now - due)
+        self.arrived.set()
+
+
+async def follow(readers: Readers, arrivals: Arrivals, starts: dict[MessageQueue, tuple[int, int]]) -> None:
+    """Read what comes from now on, until it is cancelled."""
+    endless = {queue: (end, 1 << 62) for queue, (_, end) in starts.items()}
+    try:
+        await readers.read(endless, arrivals.take, wait_s=WAIT_SECONDS)
+    except BrokerError:
+        raise BenchError("a broker refused a pull", next_step="see its log") from None
