@@ -104,7 +104,7 @@ class Option:
 
 
 NO_OPTIONS: Final[Mapping[str, Option]] = types.MappingProxyType({})
-"""For configurations without keys of Apache's."""
+"""The spellings of configurations without keys of Apache's."""
 
 
 def option(

@@ -33,7 +33,7 @@ def canonical(address: str) -> str:
 
 
 def never(_address: str) -> bool:
-    """No address."""
+    """Match no address."""
     return False
 
 

@@ -4,7 +4,7 @@ Each signer (:class:`~cometmq.remoting.signing.Stamps`) numbers its requests in 
 signer there is the highest number, and which of those before it came, as in the anti-replay window of IPsec (RFC 4303,
 3.4.3). So memory grows with signers, not with requests. What is forgotten is refused by its time: a stamp is taken
 only for ``SIGNATURE_SECONDS``, and of an unknown signer only if it is newer than the start of this server and than all
-signers that had to be forgotten early. Clients sign such requests anew, and send them again.
+signers that had to be forgotten early. Clients sign such requests again, and repeat them.
 
 What is left: where a client's clock is ahead, its requests of so many seconds before a restart of the server could be
 repeated once after it. ``SIGNATURE_AHEAD_SECONDS`` bounds that.

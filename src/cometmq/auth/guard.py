@@ -166,7 +166,7 @@ class AccessGuard:
         """The account of a request, whose signature is checked.
 
         :raises DeniedError: it has none, or is not signed by it, or was sent before.
-        :raises RpcRejectedError: it must be signed anew.
+        :raises RpcRejectedError: it must be signed again.
         """
         fields = fields_of(frame)
         access_key = fields.get(ACCESS_KEY)

@@ -43,7 +43,7 @@ class PlainAccount:
     default_topic: int = DENY
     default_group: int = DENY
     permissions: Mapping[str, int] | None = None
-    """By topic, groups by their retry topic; ``None`` if the account lists none."""
+    """Permissions by topic, those of groups by their retry topic; ``None`` if the account lists none."""
     white: AddressMatch = never
 
     @property

@@ -12,7 +12,7 @@ _log = logging.getLogger(__name__)
 
 
 class Alarm:
-    """Calls a function once at a time, which may be set anew; never again after ``close``."""
+    """Calls a function once at a time, which may be set again; never after ``close``."""
 
     def __init__(self, work: Callable[[], None], *, clock: Clock) -> None:
         self._work = work
@@ -38,7 +38,7 @@ class Alarm:
             self._timer = self._clock.call_later(seconds, self._ring)
 
     def cancel(self) -> None:
-        """Do not call, unless it is set anew."""
+        """Do not call, unless it is set again."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -56,7 +56,7 @@ class Alarm:
 class Periodic:
     """Calls a function every ``seconds``; one that returns an awaitable is waited for before the next pause.
 
-    A failure is logged, and the next call comes all the same.
+    A failure is logged, and the next call comes anyway.
     """
 
     def __init__(self, name: str, seconds: float, work: Callable[[], Awaitable[None] | None], *, clock: Clock) -> None:

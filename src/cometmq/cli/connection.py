@@ -109,7 +109,7 @@ def administer(namesrv: str, work: Callable[[Admin], Awaitable[T]]) -> T:
 
 
 def survey(namesrv: str, work: Callable[[Admin], Awaitable[T]]) -> T:
-    """As :func:`administer`, for work that only looks: brokers that do not answer are told and left out.
+    """As :func:`administer`, for work that only looks: brokers that do not answer are named and left out.
 
     The command then ends with 3.
 

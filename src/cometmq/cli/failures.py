@@ -40,7 +40,7 @@ class ReaderGoneError(Exception):
 
 
 class PartlyDoneError(CometMQError):
-    """Only part of the work is done; the message says how much."""
+    """A part of the work is done; the message says how much."""
 
 
 class WrongUseError(CometMQError):

@@ -42,7 +42,7 @@ COMMANDS: Final = {
     "completion": ("completion", "Print the completion script of bash, zsh or fish."),
     "doctor": ("admin.doctor", "Check this machine and say what to do."),
 }
-"""For each command its module in ``cometmq.cli``, which defines ``command``, and its line in the help."""
+"""The module of each command in ``cometmq.cli``, which defines ``command``, and its line in the help."""
 
 
 @click.command(

@@ -32,7 +32,7 @@ _LEAST_PROSE: Final = 16
 _GAP: Final = 2
 
 DEFAULT_FORM: Final = "cometmq.output"
-"""In the ``meta`` of click's context: the form of results without ``-o``."""
+"""The key, in the ``meta`` of click's context, of the form of results without ``-o``."""
 
 
 def _default_form() -> str:

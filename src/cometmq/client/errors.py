@@ -186,7 +186,7 @@ class DelayNotSupportedError(ClientError):
 class SendFailedError(ClientError):
     """Every attempt to send failed. ``attempts`` has the broker and failure of each; the last one is the ``cause``.
 
-    An attempt that timed out or lost its connection may have stored the message all the same.
+    An attempt that timed out or lost its connection may have stored the message anyway.
     """
 
     def __init__(self, topic: str, attempts: tuple[tuple[str, CometMQError], ...], elapsed_s: float) -> None:

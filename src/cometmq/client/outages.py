@@ -1,4 +1,4 @@
-"""Brokers that do not answer, told once each: for all queues and requests it is one outage and one recovery."""
+"""Brokers that do not answer, logged once each: for all queues and requests it is one outage and one recovery."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cometmq.errors import CometMQError
 _log: Final = logging.getLogger(__name__)
 
 GRACE_SECONDS: Final = 2.0
-"""So long after a recovery a failure still belongs to the outage: some queues learn later that the broker is back."""
+"""A failure so soon after a recovery belongs to the outage: some queues learn later that the broker is back."""
 
 
 class BrokerOutages:
@@ -39,5 +39,5 @@ class BrokerOutages:
             _log.info("%s answers again, after %.0f s", broker_name, now - began)
 
     def level(self, broker_name: str) -> int:
-        """Return the level at which another failed request to a broker is logged: no warning where it is told."""
+        """Return the level at which another failed request to a broker is logged: no warning where there was one."""
         return logging.DEBUG if broker_name in self._began else logging.WARNING

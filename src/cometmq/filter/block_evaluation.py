@@ -248,7 +248,7 @@ class Looked(NamedTuple):
     """The result of an evaluation."""
 
     wanted: Bools
-    """For each of the first records, at least one: it matches."""
+    """One value for each of the first records, at least one: True if it matches."""
     work: int
     """Its cost, in the unit of ``MAX_FILTER_WORK``."""
 

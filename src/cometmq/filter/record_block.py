@@ -73,7 +73,7 @@ class RecordBlock:
             lengths, rows = lengths[agreed], rows[agreed]
             data = rows.reshape(-1)
         self.regular = regular
-        """For each record that there was room for: it is a row."""
+        """One value for each record that there was room for: True if it is a row."""
         self.rows = _text_rows(data, rows, before, lengths)
 
 

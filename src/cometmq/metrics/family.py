@@ -30,7 +30,7 @@ class Family:
     labels: tuple[str, ...] = ()
     """Names of the labels that differ from sample to sample; those of the whole server come in addition."""
     bounds: tuple[float, ...] = ()
-    """Of a histogram: the upper bounds of its buckets, in the unit of its name."""
+    """The upper bounds of a histogram's buckets, in the unit of its name."""
 
 
 class Histogram:

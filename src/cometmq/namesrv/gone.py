@@ -45,7 +45,7 @@ class GoneBrokers:
         self._gone.pop((identity.cluster, identity.name, identity.broker_id), None)
 
     def brokers(self, now_s: float) -> list[GoneBroker]:
-        """Return those that are still to be told, sorted by name."""
+        """Return the brokers that went lately, sorted by name."""
         for key, gone in list(self._gone.items()):
             if now_s - gone.at_s >= (STOPPED_SECONDS if gone.reason == STOPPED else VANISHED_SECONDS):
                 del self._gone[key]

@@ -43,7 +43,7 @@ class HARuntimeInfo(Body):
     in_sync_slave_nums: int
     ha_connection_info: list[HAConnectionRuntimeInfo] = []
     ha_client_runtime_info: HAClientRuntimeInfo | None = None
-    """Of a slave."""
+    """Set by a slave only."""
 
 
 class TopicTimerMetrics(Body):
@@ -109,7 +109,7 @@ class OpenTransactions(Body):
     """Answer to GET_OPEN_TRANSACTIONS (30037)."""
 
     count: int = 0
-    """Of all groups."""
+    """Open transactions of all groups."""
     transactions: list[OpenTransaction] = []
     next_offset: int | None = None
     """Offset of the next page; missing at the end."""
@@ -137,7 +137,7 @@ class WaitingMessages(Body):
 
     messages: list[WaitingMessage] = []
     next_due: int | None = None
-    """With the next field the place of the next page; missing at the end."""
+    """The place of the next page, with the next field; missing at the end."""
     next_position: int | None = None
 
 

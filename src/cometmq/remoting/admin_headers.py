@@ -122,7 +122,7 @@ class GetWaitingMessagesRequestHeader(Header):
     begin_time: Int64 = 0
     position: Int64 = 0
     end_time: Int64 = 2**63 - 1
-    """Only what is due before this."""
+    """Messages are listed that are due before this."""
     topic: str | None = None
     max_num: Int32 = 100
 

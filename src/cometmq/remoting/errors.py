@@ -22,7 +22,7 @@ class RemotingError(CometMQError):
 
 
 class RemotingConnectError(RemotingError):
-    """No connection could be opened; nothing was sent."""
+    """A connection could not be opened; nothing was sent."""
 
 
 class RemotingSendError(RemotingError):
@@ -30,7 +30,7 @@ class RemotingSendError(RemotingError):
 
 
 class RemotingTimeoutError(RemotingError):
-    """No answer before the time-out; the peer may have acted on the request."""
+    """The answer did not come in time; the peer may have acted on the request."""
 
 
 class RemotingTooMuchRequestError(RemotingError):

@@ -25,7 +25,7 @@ ROCKETMQ: Final = 1
 _WORDS: Final = struct.Struct(">iI")
 _HEADER_LENGTH_MASK: Final = 0xFFFFFF
 _LARGE_FRAME_BYTES: Final = 64 * 1024
-"""From this size on the pieces of a frame are stored as they arrive, and its body is joined by one copy."""
+"""The pieces of a frame of this size or more are stored as they arrive, and its body is joined by one copy."""
 _SMALL_PIECE_BYTES: Final = 16 * 1024
 """Smaller pieces are joined at once, so that a frame in tiny pieces takes no more memory than its bytes."""
 

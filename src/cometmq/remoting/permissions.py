@@ -135,7 +135,7 @@ BodyNeeds = Callable[[bytes], Iterable[Need]]
 
 @dataclass(frozen=True, eq=False)
 class Permission:
-    """All that requests of one code need; two are joined by ``&``."""
+    """The permissions that requests of one code need; two are joined by ``&``."""
 
     named: tuple[_Named, ...] = ()
     fixed: tuple[Need, ...] = ()

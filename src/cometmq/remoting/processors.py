@@ -65,7 +65,7 @@ class Request(msgspec.Struct, Generic[H], rename={"header": "extFields"}):
     version: Int32 = 0
     serializeTypeCurrentRPC: str | None = None  # noqa: N815 - the wire's name; decides nothing, see serialize_type
     arrived: float = 0.0
-    """For :class:`~cometmq.remoting.rpc_latency.RpcLatency`; the server sets it, whatever the client wrote."""
+    """Used by :class:`~cometmq.remoting.rpc_latency.RpcLatency`; the server sets it, whatever the client wrote."""
 
     @property
     def oneway(self) -> bool:

@@ -29,7 +29,7 @@ TURNS: Final = Family(
     (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1),
 )
 _OTHER: Final = -1
-"""For codes that are not RocketMQ's: clients choose the answers to relayed requests."""
+"""The label of codes that are not RocketMQ's: clients choose the answers to relayed requests."""
 _SUCCESSES: Final = frozenset(
     {
         ResponseCode.SUCCESS,
@@ -89,7 +89,7 @@ class RpcLatency:
         return found
 
     def samples(self) -> Iterator[Sample]:
-        """All that was counted."""
+        """Everything that was counted."""
         yield TURNS, (), self._turns
         for (request_code, response_code, polling), found in self._seen.items():
             result = "success" if response_code in _SUCCESSES else "process_request_failed"

@@ -69,7 +69,7 @@ class Security:
 
 
 PLAIN: Final = Security()
-"""No credentials, no TLS."""
+"""Neither credentials nor TLS."""
 
 
 def read_credentials(path: Path) -> Credentials:

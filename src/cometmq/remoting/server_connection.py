@@ -135,9 +135,9 @@ class ServerConnection(asyncio.Protocol):
         self.peer_bytes = b""
         self.remote_address = ""
         self.account: Any = None
-        """For the guard of the server: the account of the last request."""
+        """The account of the last request; the guard of the server sets it."""
         self.quota: Any = None
-        """For the limiter of the server: the quotas that the connection counts for."""
+        """The quotas that the connection counts for; the limiter of the server sets them."""
 
     # --- asyncio.Protocol ---------------------------------------------------------------------
 

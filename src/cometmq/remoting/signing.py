@@ -39,7 +39,7 @@ _NUMBER_DIGITS: Final = 12
 _BLOCK_BYTES: Final = 64
 """Block size of SHA-1; RFC 2104 pads shorter keys and hashes longer ones."""
 _UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
-"""Not signed: 4.9 leaves it out when it checks, and 5.x does so for clients up to 4.9.3."""
+"""A field that is not signed: 4.9 leaves it out when it checks, and 5.x does so for clients up to 4.9.3."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Credentials:
 
 
 class Stamp(NamedTuple):
-    """When a request was signed, by which signer, and its number there."""
+    """The time of a signature, its signer, and its number there."""
 
     at_ms: int
     signer: str

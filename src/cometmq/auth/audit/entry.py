@@ -57,7 +57,7 @@ def encoded(entry: Entry) -> bytes:
 
 
 def resources_of(permission: Permission | None, header: Any, body: bytes) -> list[str]:
-    """What a request is about, with the actions that it needs: ``Topic:Orders Delete``."""
+    """The resources of a request, with the actions that it needs: ``Topic:Orders Delete``."""
     if permission is None:
         return []
     found: list[str] = []

@@ -90,7 +90,7 @@ class RotatedFile:
         return len(fitting)
 
     def _follow(self) -> None:
-        """Open the file anew when somebody has moved or deleted it."""
+        """Open the file again when somebody has moved or deleted it."""
         if self._fd >= 0:
             try:
                 if self.path.stat().st_ino == self._inode:

@@ -1,4 +1,4 @@
-"""What is written to the audit log of a server, and what is summed up.
+"""Chooses the requests that the audit log of a server has one by one, and sums up the others.
 
 Every administration request is an entry before it is handled, and another one if it fails. A denial, and the first
 request of an account on a connection, is an entry at once; the same again within a second is counted, and one entry

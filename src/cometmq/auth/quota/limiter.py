@@ -72,7 +72,7 @@ _MOST_MESSAGES: Final = 2**31
 _MOST_BYTES: Final = 2**31
 
 Room = tuple[str | None, int, int]
-"""What the compiled core may take: only sends of this producer group, messages, bytes."""
+"""The sends that the compiled core may take: only those of this producer group, messages, bytes."""
 
 NO_BOUNDS: Final[Room] = (None, _MOST_MESSAGES, _MOST_BYTES)
 """Everything."""
@@ -271,7 +271,7 @@ class Limiter:
 
     # --- plain sends --------------------------------------------------------------------------
     def room(self, connection: ServerConnection) -> Room | None:
-        """What the compiled core may take from a connection now; ``None`` when Python must see its next request."""
+        """The sends that the core may take now; ``None`` when Python must see the connection's next request."""
         uses: _Uses | None = connection.quota
         if uses is None or uses.version != self.table.version or uses.session is not connection.account:
             return None

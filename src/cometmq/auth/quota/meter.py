@@ -93,7 +93,7 @@ class Quota:
 
 
 class Meter:
-    """What one account, address or group uses."""
+    """The use of one account, address or group."""
 
     __slots__ = ("buckets", "connections", "delayed", "denials", "limits", "quota", "subject", "used_at", "version")
 

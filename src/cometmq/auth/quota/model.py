@@ -111,7 +111,7 @@ class QuotaInfo(msgspec.Struct, rename="camel"):
     quota: str
     """The quota that counts: the subject itself, a network, or ``*``."""
     use: dict[str, float] = {}
-    """For each limit: messages or bytes a second over about ten seconds, connections, topics."""
+    """The use of each limit: messages or bytes a second over about ten seconds, connections, topics."""
     denials: int = 0
     """Denied requests since the start of the broker; of a network or ``*``, those of all its subjects."""
     delayed: int = 0

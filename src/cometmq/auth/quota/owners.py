@@ -23,11 +23,11 @@ _log = logging.getLogger(__name__)
 _LOOK_SECONDS: Final = 1.0
 """Pause between two looks for topics of one subject that were deleted."""
 _LOOK_TOPICS: Final = 1_000
-"""From so many topics on, those that were asked for and not made are looked for, too."""
+"""A subject with so many topics is looked at: those that were asked for and not made do not count."""
 
 
 class TopicOwners:
-    """For each subject the topics that it made."""
+    """The topics that each subject made."""
 
     def __init__(self, path: Path, exists: Callable[[str], bool], *, clock: Clock) -> None:
         """Read the file; one that cannot be read counts nothing.

@@ -49,7 +49,7 @@ _log = logging.getLogger(__name__)
 
 _CHECK_POINT: Final = struct.Struct(">qqqqqqq")
 _NO_FILTER_DATA: Final = "null"
-"""For a group without SQL filter data."""
+"""The text for a group without SQL filter data."""
 
 
 class QueueAdmin:

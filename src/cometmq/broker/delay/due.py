@@ -18,7 +18,7 @@ from cometmq.store.timer.log import FOREVER_MS
 from cometmq.store.timer.unit import RECALL, TimerEntry, Units
 
 LATE_MS: Final = 20
-"""From so late on a message belongs to the backlog."""
+"""A message that is so late belongs to the backlog."""
 
 IN_LOG: Final = -1
 """``Waiting.crc`` of a message whose record is read from the log."""

@@ -142,7 +142,7 @@ class TimerMessageService:
         """Save when the log has grown beyond this, also when no message waits."""
         self._saved_at_s = clock.monotonic() - TIMER_SAVE_SECONDS
         self._pause_s = TIMER_SAVE_SECONDS
-        """From one save to the next; longer where the disk is slow and the days are many."""
+        """Seconds from one save to the next; more where the disk is slow and the days are many."""
         self._pinned = False
         if self.log.exists:
             self._pin(position.log_offset)

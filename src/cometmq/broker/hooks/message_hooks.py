@@ -62,7 +62,7 @@ class SendMessageContext(msgspec.Struct, frozen=True, kw_only=True):
     """The queue asked for; -1 lets the broker choose."""
     body_bytes: int
     properties: Mapping[str, str]
-    """Of the message; of a batch those of the batch as a whole."""
+    """The properties of the message, or of the batch as a whole."""
     unique_key: str | None
     batch: bool
     msg_type: MessageType
@@ -72,7 +72,7 @@ class SendMessageContext(msgspec.Struct, frozen=True, kw_only=True):
     broker_address: str
     region_id: str
     props: dict[str, object]
-    """For hooks: ``before`` may put values here for ``after``."""
+    """Values that ``before`` of a hook leaves for its ``after``."""
     success: bool = False
     """After: whether it is stored."""
     code: int = 0
@@ -176,7 +176,7 @@ class MessageHooks:
         self._broker_address = broker_address
         self._region_id = region_id
         self._under_way: dict[int, SendMessageContext] = {}
-        """By the identity of the request. Every send is answered, at the latest when the broker stops."""
+        """The key is the identity of the request. Every send is answered, at the latest when the broker stops."""
 
     def before(self, peer: str, request: Request[Any], body: bytes) -> None:
         """Show a message that comes in."""

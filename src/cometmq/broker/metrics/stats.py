@@ -80,7 +80,7 @@ class BrokerStats:
         self._day = self._today()
         self._ticks = 0
         self.traffic: Traffic | None = None
-        """What metrics want besides, where they are asked for."""
+        """Further counts, where metrics are asked for."""
         self._samples: deque[tuple[int, int, int, int, int]] = deque(maxlen=_TOTAL_SAMPLES)
 
     # --- counting -----------------------------------------------------------------------------

@@ -31,7 +31,7 @@ _TYPE_OF: Final[Mapping[str, str]] = {
 
 
 class Event(Enum):
-    """What is counted by topic besides messages in."""
+    """Events that are counted by topic, besides messages that come in."""
 
     COMMIT = "commit"
     ROLLBACK = "rollback"
@@ -57,18 +57,18 @@ class MessagesIn:
 
 
 class Traffic:
-    """What brokers of RocketMQ 5 count, beside :class:`~cometmq.broker.metrics.stats.BrokerStats`."""
+    """The counts that RocketMQ 5 has besides those of :class:`~cometmq.broker.metrics.stats.BrokerStats`."""
 
     def __init__(self) -> None:
         self._in: dict[tuple[str, str], MessagesIn] = {}
         self._dead: dict[tuple[str, str], int] = {}
         self._events: dict[tuple[Event, str], int] = {}
         self.finishes: Final[dict[str, Histogram]] = {}
-        """By topic: seconds from a half message to its commit."""
+        """Seconds from a half message to its commit, by topic."""
         self.delays: Final[dict[str, Histogram]] = {}
-        """By topic: seconds that messages with any delay asked for."""
+        """Seconds that messages with any delay asked for, by topic."""
         self.pulled: Final[dict[tuple[str, str], dict[int, int]]] = {}
-        """By topic and group: queue id → the offset after the last message that was sent to the group."""
+        """Queue id → the offset after the last message that was sent to a group, by topic and group."""
         self._pulled_queues = 0
 
     def stored(
@@ -134,7 +134,7 @@ class Traffic:
         queues[queue_id] = next_offset
 
     def messages_in(self) -> list[tuple[tuple[str, str], MessagesIn]]:
-        """All that came, by topic and type."""
+        """The messages that came, by topic and type."""
         return list(self._in.items())
 
     def events(self) -> list[tuple[tuple[Event, str], int]]:

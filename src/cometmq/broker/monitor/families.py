@@ -156,4 +156,4 @@ FAMILIES: Final = tuple(
         key=lambda found: found.name,
     )
 )
-"""All of them, by name."""
+"""All families, by name."""

@@ -115,7 +115,7 @@ def of_store(broker: BrokerContext) -> Iterator[Sample]:
 
 
 def of_replication(ha: HAService) -> Iterator[Sample]:
-    """How far slaves are behind."""
+    """Bytes that slaves are behind."""
     slaves = [slave for slave in ha.slaves if slave.has_begun]
     yield f.SLAVES, (), len(slaves)
     for slave in slaves:
@@ -147,7 +147,7 @@ def of_timer(timer: TimerMessageService | None, waiting: Mapping[str, WaitingOfT
 
 
 def of_groups(broker: BrokerContext, traffic: Traffic, *, per_queue: bool) -> Steps:
-    """How far each group is behind in each topic that it has offsets of."""
+    """Messages that each group is behind, in each topic that it has offsets of."""
     for key in list(broker.offsets.table):
         topic, _, group = key.partition("@")
         offsets = broker.offsets.of_queues(group, topic)

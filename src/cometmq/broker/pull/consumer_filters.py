@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 _TAG: Final = "TAG"
 
 _DEAD_SINCE_MS: Final = 30_000
-"""When the file is read, filters that were alive count as dead for this time already."""
+"""Filters that were alive when the file was written count as dead for this time when it is read."""
 
 
 def is_tag_type(expression_type: str | None) -> bool:

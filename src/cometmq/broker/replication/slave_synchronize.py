@@ -97,7 +97,7 @@ class QueueEnds:
         self._client = client
         self._ends: dict[tuple[str, int], int] | None = None
         self._true_at = 0
-        """From this log offset on, an empty queue here is one whose messages are older than the log here."""
+        """Once the log here has come to this offset, the messages of an empty queue are older than the log."""
 
     async def copy(self, master: str, topics: Iterable[TopicConfig]) -> None:
         """Ask the master if that was not done, and begin the queues as soon as possible.

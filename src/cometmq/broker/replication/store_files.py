@@ -44,7 +44,7 @@ _FILES: Final = re.compile(
     r"delayOffset\.json|locks\.json|producers\.json|timer/position\.json|timer/\d{4}-\d\d-\d\d\.(?:index|data)",
     re.ASCII,
 )
-"""Only files with these names are ever opened."""
+"""Names of files that may be asked for; no other file is ever opened."""
 
 
 class StoreFileProcessor:

@@ -278,7 +278,7 @@ class _Snapshot(msgspec.Struct):
     """All messages below this log offset are in the table."""
     producers: dict[str, ProducerState]
     end: int = 0
-    """No message from this log offset on is in the table."""
+    """The table has only messages before this log offset."""
     version: int = _VERSION
 
 

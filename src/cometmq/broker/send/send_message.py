@@ -36,7 +36,7 @@ from cometmq.store.message_store import ConsumeQueue
 _TRANSACTION_FLAGS: Final = TRANSACTION_ROLLBACK
 """Both bits of a message that belongs to a transaction."""
 _SHARDED: Final = f"{SHARDING_KEY}\x01"
-"""In the properties of a FIFO message."""
+"""Stands in the properties of a FIFO message."""
 
 BUSY: Final = "[OVERLOAD]system busy, start flow control for a while"
 

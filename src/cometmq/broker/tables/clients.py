@@ -243,7 +243,7 @@ class ProducerManager:
         self._names_of: Index[ServerConnection, str] = Index()
         self._client_of: dict[ServerConnection, str] = {}
         self._connections_of: Index[str, ServerConnection] = Index()
-        """By client id, so that a reply finds its requester at once."""
+        """The connections by client id, so that a reply finds its requester at once."""
         self._members = 0
         self.on_move: list[MemberMoved] = []
 

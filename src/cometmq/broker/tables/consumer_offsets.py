@@ -211,10 +211,10 @@ class ConsumerOffsetManager:
 
 
 class OffsetExpiry:
-    """Forgets offsets of topics that do not exist, so that names chosen by chance do not fill the table for good.
+    """Forgets offsets of topics that do not exist, so that names chosen by chance do not fill the table for ever.
 
     A pair of topic and group goes when, for :data:`~cometmq.limits.OFFSET_EXPIRY_SECONDS` on end, the broker had
-    neither that topic nor a queue of it and the group had no live member. The time counts anew after a restart. The
+    neither that topic nor a queue of it and the group had no live member. The time begins again after a restart. The
     table is looked through in slices. (``scanUnsubscribedTopic``, which nothing calls in Apache 4.9.7.)
 
     :param has_topic: whether a topic, or a queue of it, is there.

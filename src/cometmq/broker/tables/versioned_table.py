@@ -1,7 +1,7 @@
 """A table of named rows with a version and a file (``ConfigManager``): topics and groups are two of them.
 
 The file is written after each change, before the change is answered. Its text is kept row by row, so that a change
-costs its own row and one join: to write a table anew took 14 µs a row, 140 ms with 10,000 topics, for each topic that
+costs its own row and one join: to write a whole table took 14 µs a row, 140 ms with 10,000 topics, for each topic that
 came into being.
 """
 
@@ -72,7 +72,7 @@ class VersionedTable(Generic[R]):
     kind: type[R]
     """The form of a row."""
     noun: str
-    """For messages: a row is a topic, or a group."""
+    """The word for a row in messages: topic, or group."""
     field: str
     """The name of the table in its file."""
     is_never_empty = False
@@ -183,7 +183,7 @@ class VersionedTable(Generic[R]):
         return True
 
     def new_version(self) -> None:
-        """Let nameservers and slaves take the whole table anew (after something changed for all rows)."""
+        """Let nameservers and slaves take the whole table again (after something changed for all rows)."""
         self.version = DataVersion(timestamp=self._clock.now_ms(), counter=self.version.counter + 1)
         self._file.changed()
         self.on_due()

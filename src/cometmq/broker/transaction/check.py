@@ -129,7 +129,7 @@ class TransactionalMessageCheck:
                 return
             noted = table.note(half)
         now = self._clock.now_ms()
-        noted.begun_ms = min(noted.begun_ms, now)  # after the clock moved backwards its time begins anew
+        noted.begun_ms = min(noted.begun_ms, now)  # after the clock moved backwards its time begins again
         immunity = config.transaction_time_out if noted.immunity_ms is None else noted.immunity_ms
         is_expired = now - noted.stored_ms > config.file_reserved_time * _HOUR_MS
         is_young = now - noted.begun_ms < immunity and not is_expired

@@ -61,7 +61,7 @@ _NOT_OF_A_HALF: Final = frozenset(
 """Properties of a producer that mean nothing for a half message, and would mislead its checks."""
 
 _NUMBER_CHARS: Final = 19
-"""No broker writes a number of this many digits."""
+"""A number with this many digits is no broker's."""
 _MAX_IMMUNITY_SECONDS: Final = 10**9
 
 OP_PROPERTIES: Final = f"TAGS{NAME_VALUE_SEPARATOR}d{PROPERTY_SEPARATOR}{WAIT}{NAME_VALUE_SEPARATOR}true"

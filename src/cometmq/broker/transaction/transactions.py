@@ -207,7 +207,7 @@ class TransactionalMessageService:
             self.ends.count,
             takes_ends=broker.stats.traffic is None,
         )
-        """For the compiled core."""
+        """Half messages and ends of transactions that the compiled core takes."""
         self.detour: Final = half_detour(broker.live, lambda: self.open.count)
         """Parks half messages."""
         broker.topics.create_retry(TRANS_HALF_TOPIC)

@@ -40,12 +40,12 @@ class InnerMessage(msgspec.Struct, frozen=True, gc=False):
     topic: str
     queue_id: int
     body: bytes
-    """As stored: compressed where ``sys_flag`` says so."""
+    """The body as it is stored: compressed where ``sys_flag`` says so."""
     properties: str
     """The properties' text, stored exactly as it is."""
     flag: int
     sys_flag: int
-    """Without the bits of the hosts, which are set when it is stored."""
+    """The bits of the hosts are not among them: they are set when the message is stored."""
     born_timestamp: int
     """Milliseconds since 1970, by the producer's clock."""
     born_host: bytes

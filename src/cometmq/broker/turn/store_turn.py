@@ -18,7 +18,7 @@ Fault model. A write that fails (full disk, I/O error) stores nothing of the tur
 given again, and every request and service of the turn is refused. A crash loses the turns that were not answered, or
 stores some of their records: clients send these again, services find them in the log. After a flush that failed the
 store takes no message, and waiting answers are refused. A flush that takes longer than ``syncFlushTimeout`` is answered
-FLUSH_DISK_TIMEOUT; the record is stored all the same.
+FLUSH_DISK_TIMEOUT; the record is stored anyway.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ WhenStored = Callable[[Stored | RefusedError], None]
 time for that is up), or with the reason why it is not."""
 
 Late = Callable[[], None]
-"""Called when a flush takes longer than ``syncFlushTimeout``; ``WhenStored`` is called later all the same."""
+"""Called when a flush takes longer than ``syncFlushTimeout``; ``WhenStored`` is called later anyway."""
 
 
 class StoreTurn:

@@ -32,7 +32,7 @@ SendHeader = SendMessageRequestHeader | SendMessageRequestHeaderV2
 
 TOPIC_HELP: Final = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
 V3_4_9: Final = 121
-"""From this version on a consumer sends the maximum of its retries."""
+"""The first version whose consumers send the maximum of their retries."""
 DLQ_QUEUES: Final = 1
 """Queues of a dead-letter topic."""
 _MULTI_TAG: Final = "MULTI_TAG"
@@ -76,7 +76,7 @@ class SendTarget:
         self.on_queue: Callable[[SendTarget, ConsumeQueue], None] | None = None
 
     def forget_turn(self) -> None:
-        """Begin to count anew."""
+        """Begin to count again."""
         self.messages = self.size_bytes = 0
         if self.large:
             self.large = []

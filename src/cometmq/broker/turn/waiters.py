@@ -102,7 +102,7 @@ class SendWaiters:
     ) -> None:
         """Call a service of the broker once the log is safe up to ``position``, or with the error of a failed flush.
 
-        When no slave has it in time that counts as safe: the messages of a service are stored all the same.
+        When no slave has it in time that counts as safe: the messages of a service are stored anyway.
 
         :param late: called before when the flush takes longer than ``timeout_s``.
         """

@@ -25,7 +25,7 @@ from cometmq.client.route import namesrv_addresses
 from cometmq.core import CORE, PATH
 
 DISK_LOW_BYTES: Final = 2 * 1024**3
-"""With less a broker soon refuses messages: a CommitLog segment takes 1 GiB when the first one is half full."""
+"""A broker with less soon refuses messages: a CommitLog segment takes 1 GiB when the first one is half full."""
 OPEN_FILES_WANTED: Final = 4096
 """A thousand clients and a few hundred queues of three files each."""
 JAVA_WANTED: Final = 17

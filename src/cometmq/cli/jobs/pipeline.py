@@ -47,7 +47,7 @@ JOBS: Final = {
     "delay": ("", "Show how exact delayed messages were, what waits until when, and what is stuck."),
     "skew": ("", "Show hot keys, uneven queues, and how many queues topics should have."),
     "dlq": ("", "Show why messages die: count dead letters, and send them again."),
-    "rebuild": ("", "Make a store's consume queues and index anew from its log."),
+    "rebuild": ("", "Make a store's consume queues and index again from its log."),
 }
 """The module of a job that is loaded when it is called, and the line of each in the help."""
 

@@ -54,9 +54,9 @@ class Reading:
     expression: str = "*"
     expression_type: str = "TAG"
     queues: tuple[int, ...] = ()
-    """Without a group: only the queues with these numbers; empty for all."""
+    """Numbers of the queues that are read without a group; empty for all."""
     offset: int | str = LATEST
-    """Without a group: the start in every queue. A group begins here if it is new: at one of the ends."""
+    """The start in every queue without a group. A new group begins here, too: at one of the ends."""
     since_ms: int | None = None
     until_ms: int | None = None
     key: str | None = None

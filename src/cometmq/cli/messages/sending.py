@@ -86,7 +86,7 @@ async def send_all(
 ) -> None:
     """Send every list of the source, several calls at once, with results in order.
 
-    A topic that the messages made is told: a mistyped name is seen at once.
+    A topic that the messages made is named, so that a mistyped name is seen at once.
     """
     calls: deque[tuple[list[Message], asyncio.Task[Outcomes]]] = deque()
 

@@ -17,7 +17,7 @@ READ_BYTES: Final = 256 * 1024
 MAX_LINE_BYTES: Final = 8 * 1024 * 1024
 """Longer than any message, even one written as JSON."""
 STEPS_PER_SECOND: Final = 20
-"""With --rate, messages leave in so many steps a second."""
+"""Steps a second in which messages leave with --rate."""
 _FILLING: Final = b"CometMQ carries this load. "
 
 

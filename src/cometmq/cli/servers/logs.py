@@ -1,6 +1,6 @@
 """Log lines of the commands: their level, their form (text or JSON lines) and their destination (stderr or a file).
 
-A log file may be renamed or removed while the server runs, as logrotate does: the next line makes it anew. SIGHUP does
+A log file may be renamed or removed while the server runs, as logrotate does: the next line makes one. SIGHUP does
 the same at once.
 """
 
@@ -64,7 +64,7 @@ class JsonLine(logging.Formatter):
 
 
 class LogFile(WatchedFileHandler):
-    """Appends to a file, which is made anew when it was renamed or removed.
+    """Appends to a file, which is made again when it was renamed or removed.
 
     Lines that cannot be written there, on a full disk for example, go to stderr.
     """
@@ -81,7 +81,7 @@ class LogFile(WatchedFileHandler):
         say(f"{self.format(record)}\n")
 
     def reopen(self) -> None:
-        """Make the file anew if it was renamed or removed."""
+        """Make the file again if it was renamed or removed."""
         self.acquire()
         try:
             with suppress(OSError):
@@ -105,7 +105,7 @@ def start_log(level: str = "warning", form: str = "text", file: Path | None = No
 
 
 def reopen_logs() -> None:
-    """Make log files anew that were renamed or removed."""
+    """Make log files again that were renamed or removed."""
     for handler in logging.getLogger().handlers:
         if isinstance(handler, LogFile):
             handler.reopen()

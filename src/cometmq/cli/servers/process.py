@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 DEFAULT_NAMESRV_PORT: Final = 9876
 DEFAULT_PORT: Final = 10911
 DEFAULT_METRICS_PORT: Final = 5556
-"""Of the nameserver of `serve`; its first broker has 5557, as Apache's brokers."""
+"""The port of the nameserver of `serve`; its first broker has 5557, as Apache's brokers."""
 OLD_DATA: Final = Path("cometmq-data")
 """Directory of stores of earlier versions, in the current directory; used on where it exists."""
 DEFAULT_NAMESRV: Final = f"127.0.0.1:{DEFAULT_NAMESRV_PORT}"
@@ -75,7 +75,7 @@ data_option = click.option(
 class Stopping:
     """The request to stop: the first SIGINT or SIGTERM makes it, the second ends the process at once.
 
-    A server goes on after SIGHUP and makes its log files anew, unless the terminal is gone from which it was started.
+    A server goes on after SIGHUP and makes its log files again, unless the terminal is gone from which it was started.
     """
 
     def __init__(self, *, clock: Clock = SYSTEM_CLOCK) -> None:

@@ -17,7 +17,7 @@ DISK_HIGH_RATIO: Final = 0.75
 SKEW_SECONDS: Final = 2.0
 """Brokers of Apache's tell their time in whole seconds."""
 ROLL_SECONDS: Final = 2 * 86_400
-"""RocketMQ 5 stores a message with any delay anew after so long (``timerRollWindowSlot``)."""
+"""RocketMQ 5 stores a message with any delay again after so long (``timerRollWindowSlot``)."""
 
 _UPTIME: Final = re.compile(r"(\d+) days, (\d+) hours, (\d+) minutes, (\d+) seconds")
 _UNIT_SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}

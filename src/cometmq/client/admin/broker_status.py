@@ -20,7 +20,7 @@ class BrokerStatus:
     messages_today: int | None
     log_bytes: int | None
     disk_used_percent: float | None
-    """Of the disk of the log."""
+    """Per cent of the disk with the log."""
     dispatch_behind_bytes: int | None
     """Bytes of the log that have no queue entries yet."""
 

@@ -155,11 +155,11 @@ class MessageAdmin(TopicAdmin):
         return found
 
     async def resume_transaction(self, offset_msg_id: str) -> None:
-        """Let the broker check a transaction anew that it has given up, or that is open.
+        """Let the broker check a transaction again that it has given up, or that is open.
 
         :param offset_msg_id: of its message in ``TRANS_CHECK_MAX_TIME_TOPIC``, or of a half message.
         :raises ValueError: it is not an offset id.
-        :raises BrokerError: there is no such message, or its transaction has ended (Apache's broker begins it anew).
+        :raises BrokerError: there is no such message, or its transaction has ended (Apache's broker begins it again).
         """
         ip, port, _ = decode_offset_msg_id(offset_msg_id)
         header = ResumeCheckHalfMessageRequestHeader(offset_msg_id)

@@ -57,9 +57,9 @@ class ClusterOptions:
     security: Callable[[], Security] = lambda: PLAIN
     """Credentials and TLS; asked for whenever a connection is opened."""
     timeout_s: float = ANSWER_SECONDS
-    """For one answer."""
+    """Seconds for one answer."""
     patience_s: float = ANSWER_SECONDS
-    """For a broker that does not answer: it is asked again until then."""
+    """Seconds in which a broker that does not answer is asked again."""
     topics: tuple[str, ...] = ()
     topic_pattern: str | None = None
     """A regular expression for names of topics, where ``topics`` names none."""

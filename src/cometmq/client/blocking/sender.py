@@ -12,7 +12,7 @@ Faults: a broker that answers "not now" (:data:`UNSURE`), says nothing in time o
 whether the messages are stored. All requests on a broken connection go into a pause of their own; each pause is twice
 the last one, and pauses of several queues pass at the same time. After it the request itself says, by
 :meth:`Request.left`, which messages are sent again: all, those that the broker does not find, or none. When the
-connection broke, the nameserver is asked anew for the broker's address.
+connection broke, the nameserver is asked again for the broker's address.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ UNSURE: Final = frozenset(
         ResponseCode.SLAVE_NOT_AVAILABLE,
     }
 )
-"""Not stored, or not as safely as the broker is set to store: worth another try."""
+"""Codes that are worth another try: the message is not stored, or not as safely as the broker is set to store."""
 _ADVICE: Final[dict[int, str]] = {
     ResponseCode.NO_PERMISSION: "the topic or its broker does not allow writing: see cometmq topic list",
     ResponseCode.TOPIC_NOT_EXIST: "create the topic on this broker: cometmq topic create",
@@ -105,7 +105,7 @@ class _Sending:
     request: Request
     deadline: float
     opaque: int | None = None
-    """Of the frame on its way; None in a pause."""
+    """The number (opaque) of the frame on its way; None in a pause."""
     pause_s: float = 0.0
     """The current pause, or the last one."""
     due_at: float = 0.0

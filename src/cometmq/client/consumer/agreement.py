@@ -1,7 +1,7 @@
 """Warns when another member of a consumer's group subscribes differently: RocketMQ's classic trap.
 
 A broker has one table of subscriptions for a group, that of the member whose heartbeat came last (of one topic, whose
-subscription is the newest). The members share the queues all the same, so a member gets messages that another one
+subscription is the newest). The members share the queues anyway, so a member gets messages that another one
 wants, filtered by its own subscription, and what that leaves out is lost for the group. A member sees the others'
 subscriptions only in that table: when it differs from the member's own, somebody else wrote it.
 """

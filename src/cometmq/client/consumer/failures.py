@@ -58,7 +58,7 @@ class Failures:
         self._activity = activity
         self._broadcast = config.message_model is MessageModel.BROADCASTING
         self._room = asyncio.Semaphore(config.consume_concurrency)
-        """As in Java, where the consuming thread sends the message back: no more at a time than are consumed."""
+        """As many are sent back at a time as are consumed: in Java the consuming thread sends them back."""
         self._under_way: set[ConsumeRequest] = set()
         """Requests whose messages are being sent back now."""
 

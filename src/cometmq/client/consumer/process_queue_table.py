@@ -10,7 +10,7 @@ A queue at one member is in one of these states:
   until the broker grants the lock, else ``handover_delay_s`` if others are in the group, so that the last reader can
   report its offset. Then it asks for the committed offset.
 * *reading*: pulled messages are in a :class:`~cometmq.client.consumer.process_queue.ProcessQueue` and at the listener.
-* *leaving*: the queue goes to another member or is read anew (rebalance, lost lock, reset, new subscription, close).
+* *leaving*: the queue goes to another member or is read again (rebalance, lost lock, reset, new subscription, close).
 
 Leaving has a fixed order: mark the queue as dropped, so that no call of the listener begins; stop the reader; report
 the offset if calls run; wait for running calls; report the offset again; free the memory; unlock.
@@ -20,7 +20,7 @@ Invariants:
 * The reported offset has only consumed messages before it, so a message is never lost, only consumed again.
 * One member has at most one reader of a queue: ``_leaving`` holds the task of a hand-over until it has ended.
 * An orderly member calls the listener and reports an offset only while it trusts its lock. What it read under a lost
-  lock is dropped and read anew under a new one.
+  lock is dropped and read again under a new one.
 * An orderly member unlocks a queue only after the running call has ended. A close waits at most ``handover_wait_s``;
   if a call runs longer, the lock is released after the call (:meth:`ProcessQueueTable.release_held`).
 
@@ -134,7 +134,7 @@ class ProcessQueueTable:
                 self._read(queue, shared=False)
 
     def lock_lost(self, queue: MessageQueue) -> None:
-        """Read a queue anew under a new lock: others may have consumed what was read under the lost one."""
+        """Read a queue again under a new lock: others may have consumed what was read under the lost one."""
         if self._is_running and queue in self.queues:
             log.warning("%s has lost its lock of %s; it will be locked and read anew", self._group, queue)
             self._leave(queue)

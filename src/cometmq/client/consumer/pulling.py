@@ -149,7 +149,7 @@ LASTING_FAILURES: Final = 3
 class Trouble:
     """Logs once that a queue cannot be read, and once that it can be read again.
 
-    A broker that does not answer is told once for all of its queues.
+    A broker that does not answer is logged once for all of its queues.
     """
 
     def __init__(self, queue: MessageQueue, outages: BrokerOutages) -> None:

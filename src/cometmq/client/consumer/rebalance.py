@@ -61,7 +61,7 @@ class ByConfig:
 
 @dataclass(frozen=True)
 class ByMachineRoom:
-    """Only queues of brokers named ``room@name`` whose room is allowed (``AllocateMessageQueueByMachineRoom``)."""
+    """Shares queues of brokers named ``room@name`` whose room is allowed (``AllocateMessageQueueByMachineRoom``)."""
 
     rooms: frozenset[str]
 

@@ -54,7 +54,7 @@ class TransactionState(IntEnum):
     ROLLBACK = TRANSACTION_ROLLBACK
     """The work is not done and never will be: drop the message."""
     UNKNOWN = TRANSACTION_NOT
-    """Not decided yet: the broker checks later."""
+    """The outcome is not decided yet: the broker checks later."""
 
 
 LocalTransaction = (

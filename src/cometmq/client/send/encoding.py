@@ -64,7 +64,7 @@ class SendEncoder:
         self._stamps = Stamps(now_ms)
         self._heads: dict[tuple[int, MessageQueue], bytes] = {}
         self._signed_parts: dict[tuple[int, MessageQueue], tuple[bytes, bytes]] = {}
-        """With credentials: the signed text before the letter f and after i."""
+        """The signed text before the letter f and after i, with credentials."""
         self._topics: set[str] = set()
 
     # --- one message ---

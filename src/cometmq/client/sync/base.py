@@ -19,7 +19,7 @@ P = ParamSpec("P")
 
 
 STOP_TIMEOUT_S: Final = 5.0
-"""For the loop to end when Python exits; only an async listener that blocks it takes longer."""
+"""Time for the loop to end when Python exits; only an async listener that blocks it takes longer."""
 
 
 class _Background:
@@ -35,7 +35,7 @@ class _Background:
         os.register_at_fork(after_in_child=self._forget)
 
     def _forget(self) -> None:
-        """Start anew: a forked child has neither the thread nor the owner of the lock."""
+        """Start again: a forked child has neither the thread nor the owner of the lock."""
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_over = False

@@ -26,7 +26,7 @@ _TLS_HANDSHAKE: Final = 0x16
 
 
 class Openings:
-    """The connections of one server that have not told what they are.
+    """The connections of one server whose protocol is not known yet.
 
     :param protocol: makes the protocol of a connection.
     :param silence_s: seconds that a client has for its first byte, and after a handshake for the next one.
@@ -126,7 +126,7 @@ class _Opening(asyncio.Protocol):
             self._refuse("it speaks plain text (tls.server.mode=enforcing)")
 
     def _hand_over(self, data: bytes) -> None:
-        """Give the connection its protocol. Whoever speaks another protocol on this port is told apart here."""
+        """Give the connection its protocol. Other protocols on this port are recognised here."""
         transport = self._transport
         assert transport is not None
         self._forget()

@@ -112,7 +112,7 @@ class QueueTotals(_OfQueue, frozen=True):
     next: int
     rows: int
     expired_to: int = 0
-    """If hours interleave, retention takes out messages behind ``first`` too: those before this offset …"""
+    """Retention takes out messages behind ``first`` too where hours interleave: those before this offset …"""
     expired_before_ms: int = 0
     """… that were stored before this time, ms since 1970. Both are 0 if there are none."""
 
@@ -259,9 +259,9 @@ class TableFormat:
 
     name: str = PARQUET
     catalog: str | None = None
-    """With Iceberg: a catalog that pyiceberg is configured for; without one the table has its own, in the directory."""
+    """A catalog of Iceberg that pyiceberg is configured for; without one the table has its own, in the directory."""
     table: str | None = None
-    """With Iceberg: namespace and name of the table."""
+    """Namespace and name of the table in Iceberg."""
 
     def check(self) -> None:
         """Demand that there is such a format.

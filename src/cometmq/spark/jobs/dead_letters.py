@@ -64,7 +64,7 @@ class Resent:
 
     group: str
     sent: int
-    """In a dry run: messages that would be sent."""
+    """Messages that would be sent, in a dry run."""
     sent_before: int
     failed: int
     first_failure: str
@@ -81,11 +81,11 @@ class DeadLetterReport(Report):
     source: str
     groups: tuple[GroupLetters, ...]
     topics: tuple[Counted, ...]
-    """By the topic that they were sent to."""
+    """Dead letters by the topic that they were sent to."""
     tags: tuple[Counted, ...]
     keys: tuple[Counted, ...]
     reasons: tuple[Counted, ...]
-    """By the property with the reason; empty if none was named."""
+    """Dead letters by the property with the reason; empty if none was named."""
     over_time: tuple[tuple[int, int], ...]
     """(begin of an interval in ms since 1970, dead letters); empty intervals are left out."""
     stretch_ms: int

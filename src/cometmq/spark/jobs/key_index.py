@@ -68,7 +68,7 @@ class KeyIndexReport(Report):
     index: str
     dry_run: bool
     topics: tuple[IndexedTopic, ...]
-    """By name; topics without new messages since the last run are left out."""
+    """Topics by name; those without new messages since the last run are left out."""
     seconds: float
 
     @property

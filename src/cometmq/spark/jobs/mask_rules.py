@@ -141,11 +141,11 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     field: str
     action: str
     keep_first: int = 0
-    """For ``mask``: characters that stay at the beginning …"""
+    """Characters that ``mask`` leaves at the beginning …"""
     keep_last: int = 0
     """… and at the end, of text longer than both."""
     subject: str | None = None
-    """For ``encrypt``: path to the subject whose key is used; by default that of all rules."""
+    """Path to the subject whose key ``encrypt`` uses; by default that of all rules."""
 
 
 class _Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -162,7 +162,7 @@ class MaskRules:
     not_json: str = APART
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
+        """The rules as plain values."""
         return {"rules": [msgspec.to_builtins(rule) for rule in self.rules], "not_json": self.not_json}
 
     @property

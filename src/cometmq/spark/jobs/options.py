@@ -125,7 +125,7 @@ class ArchiveStoreOptions(_IntoArchive):
 
 @job_options
 class _UpkeepOptions:
-    """All that keeps an archive in order."""
+    """The upkeep of an archive."""
 
     archive: str | Path = option("Directory of the archive.", "archive", kind=Kind.OLD_DIRECTORY)
     _: KW_ONLY

@@ -82,9 +82,9 @@ class TraceReport(Report):
     unconsumed: int
     """Messages sent that have no consumption in the trace."""
     latencies: tuple[Latency, ...]
-    """By messages, most first."""
+    """Topics and groups by their messages, most first."""
     slow: tuple[SlowConsumer, ...]
-    """By p99, slowest first."""
+    """Consumers by p99, slowest first."""
     histogram: tuple[tuple[int, int], ...]
     """End to end: (least ms of a bucket that ends before twice that, messages)."""
     written_to: str | None

@@ -209,7 +209,7 @@ class Records:
 
     @property
     def whole(self) -> npt.NDArray[np.bool_]:
-        """For each record, whether its magic and lengths are right, so that no gather leaves the record."""
+        """True for each record whose magic and lengths are right, so that no gather leaves the record."""
         found: npt.NDArray[np.bool_] = self._layout[6].astype(np.bool_)
         return found
 
@@ -375,7 +375,7 @@ def _moments(milliseconds: Any, kind: Any) -> Any:
 
 
 _TRANSACTION_TYPES: Final = pa.array([None, "PREPARED", "COMMIT", "ROLLBACK"], pa.string())
-"""By the two bits of the sysFlag."""
+"""The index is the two bits of the sysFlag."""
 
 _COLUMNS: Final[dict[str, Callable[[Records, Any], Any]]] = {
     "topic": lambda records, _: records.topics(),

@@ -155,7 +155,7 @@ def contiguous(pieces: Sequence[Piece]) -> memoryview:
 CHUNK_BYTES: Final = 8 * 1024 * 1024
 """Bytes yielded at a time: the fixed cost of a chunk is a tenth of it then, and larger chunks are no faster."""
 _SEPARATE_BYTES: Final = CHUNK_BYTES // 2
-"""From this size on a chunk is yielded as it is; smaller ones are copied together with bytes from elsewhere."""
+"""A chunk of this size or more is yielded as it is; smaller ones are copied together with bytes from elsewhere."""
 _AHEAD_BYTES: Final = 32 * 1024 * 1024
 """Bytes of answers for later segments while the first is not done; frames in flight come on top."""
 _ANSWER_SECONDS: Final = 30.0

@@ -129,7 +129,7 @@ class QueryLag:
     input_rows_per_second: float
     processed_rows_per_second: float
     lag: Lag
-    """Of all its sources of format ``rocketmq``."""
+    """The sum of all its sources of format ``rocketmq``."""
 
 
 class LagListener(StreamingQueryListener):

@@ -36,9 +36,9 @@ _CODES: Final = {-2: EARLIEST, -1: LATEST}
 """The numbers that stand for earliest and latest in Kafka's JSON."""
 
 MAX_PARTITION_BYTES: Final = 128 * 1024 * 1024
-"""As Spark cuts files (``spark.sql.files.maxPartitionBytes``)."""
+"""The size in which Spark cuts files (``spark.sql.files.maxPartitionBytes``)."""
 MAX_TRIGGER_DELAY_SECONDS: Final = 900.0
-"""As in Spark's Kafka connector."""
+"""The default of Spark's Kafka connector."""
 
 Start = str | dict[str, Any]
 """``earliest``, ``latest``, or offsets nested by topic, broker and queue; a level may be one word for all below it."""

@@ -34,7 +34,7 @@ from cometmq.store.log.record_scan import IDENTITY, LogRecord, is_stored_topic, 
 _INT32: Final = struct.Struct(">i")
 _INT16: Final = struct.Struct(">h")
 _LATEST_MS: Final = 1 << 48
-"""No store timestamp: a damaged one must not become the time of all that is stored later."""
+"""A store timestamp is earlier: a damaged one must not become the time of all that is stored later."""
 _ANY_MAGIC: Final = b"\xda\xa3\x20"
 """Both magics of records begin so."""
 
@@ -53,7 +53,7 @@ class Outline(NamedTuple):
     queue_id: int
     queue_offset: int
     size: int
-    """By its lengths, whatever its first field says."""
+    """The size by its lengths, whatever its first field says."""
 
 
 class Knowledge(NamedTuple):

@@ -45,7 +45,7 @@ class MappedFile:
             raise
 
     def close(self) -> None:
-        """Give the descriptor back; the mapping lives until the last slice of it is gone."""
+        """Give the descriptor back; the mapping stays until the last slice of it is gone."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1

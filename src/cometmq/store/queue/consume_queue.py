@@ -96,7 +96,7 @@ class ConsumeQueue:
         long for a record that can be put."""
         self.index_prefix = topic + "#"
         self.delay_ms = delay_ms
-        """In the schedule topic: the tags code of a unit is the store timestamp plus this."""
+        """The tags code of a unit in the schedule topic is the store timestamp plus this."""
         self.next_offset = 0
         self.committed = 0
         self.min_logical = 0

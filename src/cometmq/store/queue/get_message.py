@@ -24,13 +24,13 @@ from cometmq.store.queue.consume_queue import BLANK_SIZE, UNIT, UNIT_DTYPE, Cons
 from cometmq.store.queue.units import leads_to_record, matches_unit, restore_units
 
 CHOOSE_UNITS_MIN: Final = 64
-"""From this number of units on a ``Chooser`` is asked; below, looking at each one is faster."""
+"""A ``Chooser`` is asked about this number of units or more; looking at each one of fewer is faster."""
 CHOOSE_UNITS_MAX: Final = 8_192
 """Units that a ``Chooser`` is offered at once."""
 FILTER_SCAN_UNITS_MIN: Final = 16_000 // CQ_UNIT_BYTES
 """Units that one filtered read looks at, at least (Apache: max(16000 bytes, 20 per message asked))."""
 _VECTOR_UNITS_MIN: Final = 24
-"""From this number of units on numpy finds the matching tags faster than a loop."""
+"""Numpy finds the matching tags of this number of units or more faster than a loop."""
 DEFAULT_MAX_BYTES: Final = 256 * 1024
 COPIED_BYTES_MAX: Final = 64 * 1024
 """Up to so many bytes of records are copied, where Python would send slices of the log: an answer of this size is sent

@@ -12,7 +12,7 @@ from cometmq.store.recovery.load import Findings
 from cometmq.store.recovery.position import Position
 
 NEVER = 1 << 62
-"""No record is indexed."""
+"""A log offset from which no record is indexed."""
 
 
 def index_from(

@@ -39,7 +39,7 @@ class Position(msgspec.Struct, frozen=True):
     """The mark (:func:`marks_of`) of some of the log's files, by the offset of their first byte."""
     version: int = _VERSION
     crc: int = 0
-    """Of this file, as it is with 0 here; 0 in those of older versions."""
+    """The checksum of this file with 0 here; 0 in files of older versions."""
 
     def belongs_to(self, log: CommitLog) -> bool:
         """True when the log holds the record that this position ends with."""

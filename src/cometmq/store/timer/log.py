@@ -295,7 +295,7 @@ def _is_over(number: int, position: TimerPosition) -> bool:
 
 
 def _sorted(units: Units) -> Units:
-    """In the order of due times, each once: after a loss of the position messages are written again."""
+    """Sort units by their due times, each once: after a loss of the position messages are written again."""
     ordered: Units = units[np.lexsort((units["serial"], units["due"]))]
     again = (np.diff(ordered["serial"]) == 0) & (np.diff(ordered["due"]) == 0)
     once: Units = np.concatenate((ordered[:1], ordered[1:][~again]))

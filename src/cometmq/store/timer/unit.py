@@ -29,7 +29,7 @@ MESSAGE: Final = 1
 RECALL: Final = 2
 
 END_OF_TIME_MS: Final = 1 << 43
-"""In the year 2248: nothing is due later."""
+"""A time in the year 2248: nothing is due later."""
 
 
 UNIT_DTYPE: Final = np.dtype(
@@ -50,7 +50,7 @@ _UNIT: Final = struct.Struct("<qqQQqiiI")
 _CHECK: Final = struct.Struct("<I")
 
 Units = npt.NDArray[Any]
-"""Of shape ``(n,)`` and ``UNIT_DTYPE``."""
+"""An array of shape ``(n,)`` and ``UNIT_DTYPE``."""
 
 Chosen = Callable[[Units], npt.NDArray[np.bool_]]
 """Returns a mask of the units that are meant."""

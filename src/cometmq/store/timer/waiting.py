@@ -87,7 +87,7 @@ class Wanted(msgspec.Struct, frozen=True):
 
     begin: Place
     end_ms: int
-    """Only what is due before this."""
+    """Messages are wanted that are due before this."""
     most: int
 
 

@@ -59,7 +59,7 @@ class Span:
     stored: int
     archived: int
     consumed: int
-    """By the group that is furthest behind; 0 without groups."""
+    """Messages that the slowest group has consumed; 0 without groups."""
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ class BrokerProgress:
     delays_ms: tuple[int, ...]
     """The delay of each level, level 1 first."""
     reached: dict[int, int] = field(default_factory=dict)
-    """By level: the offset of the next message to be delivered."""
+    """The offset of the next message to be delivered, by level."""
     has_timer: bool | None = None
     """False if it delivers no messages with any delay."""
     timer_until_ms: int | None = None

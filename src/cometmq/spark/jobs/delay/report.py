@@ -151,13 +151,13 @@ class DelayReport(Report):
     topics: tuple[Lateness, ...]
     levels: tuple[Lateness, ...]
     hours: tuple[Lateness, ...]
-    """By when they were due, oldest first."""
+    """Lateness by the hour in which messages were due, oldest first."""
     slowest: tuple[LateMessage, ...]
     waiting: int
     waiting_topics: tuple[WaitingTopic, ...]
-    """By messages, most first."""
+    """Topics with waiting messages, most first."""
     due: tuple[DueInterval, ...]
-    """By time; within it topics in the order of ``waiting_topics``."""
+    """Waiting messages by time; the topics of one time are in the order of ``waiting_topics``."""
     timer_counts: tuple[TimerCount, ...]
     timers_behind: tuple[TimerBehind, ...]
     stuck: int

@@ -57,7 +57,7 @@ _COLUMNS: Final = (
     *("bornTimestamp", "storeTimestamp", "reconsumeTimes", "bodyCrc"),
 )
 _IDENTITY: Final = ("broker", "topic", "uniqKey", "queueId", "anyDelay", "bornMs", "bodyCrc", "reconsumeTimes")
-"""Columns that a waiting record and its delivery have in common; a repeated send has the same, hence ``nth``."""
+"""Columns that a waiting record and its delivery have in common; repeated sends have the same: ``nth`` counts them."""
 _WAITS, _DELIVERED = "waits", "delivered"
 
 

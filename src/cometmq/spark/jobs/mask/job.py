@@ -90,7 +90,7 @@ class MaskReport(RunReport):
     seconds: float
     topics: tuple[str, ...] = ()
     samples: tuple[MaskedSample, ...] = ()
-    """Only in a dry run."""
+    """Shown in a dry run only."""
 
     @property
     def complete(self) -> bool:

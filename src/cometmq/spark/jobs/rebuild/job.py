@@ -201,7 +201,7 @@ class _Generation:
 
 
 class _Plan(msgspec.Struct, frozen=True):
-    """All that decides the units and the index; a workshop belongs to one plan."""
+    """Everything that decides the units and the index; a workshop belongs to one plan."""
 
     layout: Layout
     live_from: list[tuple[str, int, int]]

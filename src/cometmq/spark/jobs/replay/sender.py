@@ -90,7 +90,7 @@ class Resent(NamedTuple):
     born_ms: int
     flag: int
     sys_flag: int
-    """Only the flags of the body's compression."""
+    """The flags of the body's compression; others are not copied."""
     body: bytes
     properties: bytes
 

@@ -147,7 +147,7 @@ def body(
     parts: Sequence[Part],
     plots: Sequence[str] | None,
 ) -> str:
-    """What stands on the page of a report, as HTML: the verdict, the figures, the plots, and the other parts.
+    """The content of a report's page as HTML: the verdict, the figures, the plots, and the other parts.
 
     :param header: a line below the title; empty for none.
     :param figures: numbers that are shown large, with their captions.
