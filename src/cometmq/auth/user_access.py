@@ -1,4 +1,4 @@
-"""ACL 2.0 as a model of accounts: users sign, policies decide (``AuthenticationEvaluator``)."""
+"""ACL 2.0 as a model of accounts: users sign, policies decide (``AuthenticationEvaluator``, ``AuthorizationEvaluator``)."""
 
 from __future__ import annotations
 

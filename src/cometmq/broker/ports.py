@@ -1,7 +1,7 @@
 """The ports of a broker for clients. Both have the same handlers, guard, quotas and end of a turn.
 
-The main port is the broker's address. Clients with ``vipChannelEnabled`` send everything but pulls to the port
-:data:`FAST_PORT_DISTANCE` before it.
+The main port (``remotingServer``) is the broker's address. Clients with ``vipChannelEnabled`` send everything but pulls
+to the port :data:`FAST_PORT_DISTANCE` before it (``fastRemotingServer``).
 """
 
 from __future__ import annotations

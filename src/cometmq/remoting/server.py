@@ -1,4 +1,4 @@
-"""The server's transport: asyncio connections around the sans-IO protocol.
+"""The server's transport: asyncio connections around the sans-IO protocol (``NettyRemotingServer``).
 
 A *turn* is one run of the event loop: the requests that arrived together are handled, then the hooks in
 ``turn_hooks`` run once (a broker appends and commits everything of the turn there), then every
