@@ -1,5 +1,7 @@
 //! Account: who signs the sends of a connection, and the topics it may publish to.
 
+use cometmq_codec::fields::STAMP;
+use cometmq_codec::request::SendRequest;
 use cometmq_codec::signature;
 use pyo3::exceptions::PyValueError;
 use pyo3::gc::{PyTraverseError, PyVisit};
@@ -78,14 +80,14 @@ impl Account {
     pub fn may_send(
         &mut self,
         py: Python<'_>,
-        topic: &str,
-        pairs: &mut signature::Pairs<'_>,
+        request: &SendRequest<'_>,
         body: &[u8],
     ) -> PyResult<bool> {
         let key = self.key.as_ref().map(|key| &key.get().0);
-        if !signature::is_from(self.access_key.as_deref(), key, pairs, body) {
+        if !signature::is_from(self.access_key.as_deref(), key, request, body) {
             return Ok(false);
         }
+        let topic = request.fields.topic();
         if let Some(decision) = self.decisions.get(topic) {
             return Ok(*decision);
         }
@@ -101,8 +103,8 @@ impl Account {
     }
 
     /// True when a send of this account has not come before; asked once, just before the send is put.
-    pub fn is_fresh(&self, py: Python<'_>, pairs: &signature::Pairs<'_>) -> PyResult<bool> {
-        let stamp = signature::stamp(pairs);
+    pub fn is_fresh(&self, py: Python<'_>, request: &SendRequest<'_>) -> PyResult<bool> {
+        let stamp = request.fields.get(STAMP);
         if self.key.is_none() || (stamp.is_none() && !self.requires_stamps) {
             return Ok(true);
         }

@@ -443,16 +443,14 @@ impl PlainSends {
         mut account: Option<&mut Account>,
         group: Option<&str>,
     ) -> PyResult<usize> {
-        let mut pairs = Vec::new();
-        let wanted = account.is_some().then_some(&mut pairs);
-        let Some(request) = SendRequest::read(found.is_binary, found.header, wanted) else {
+        let Some(request) = SendRequest::read(found.is_binary, found.header) else {
             return Ok(0);
         };
         let fields = &request.fields;
-        if group.is_some_and(|group| group != fields.producer_group) {
+        if group.is_some_and(|group| group != fields.producer_group()) {
             return Ok(0);
         }
-        let Some(&topic_number) = self.names.get(fields.topic.as_ref()) else {
+        let Some(&topic_number) = self.names.get(fields.topic()) else {
             return Ok(0);
         };
         let Some(topic) = self.topics[topic_number].as_ref() else {
@@ -461,7 +459,7 @@ impl PlainSends {
         let Some(&queue_number) = topic.queues.get(&fields.queue_id) else {
             return Ok(0);
         };
-        let Some(properties) = Properties::read(&fields.properties) else {
+        let Some(properties) = Properties::read(fields.properties()) else {
             return Ok(0);
         };
         let half = match (properties.is_half, self.transactions.as_ref()) {
@@ -469,7 +467,7 @@ impl PlainSends {
             (true, None) => return Ok(0),
             (true, Some(known)) => Some((
                 known,
-                properties.half_tail(&self.tail, &fields.topic, fields.queue_id),
+                properties.half_tail(&self.tail, fields.topic(), fields.queue_id),
             )),
         };
         let tail = half.as_ref().map_or(&self.tail, |(_, tail)| tail);
@@ -500,7 +498,7 @@ impl PlainSends {
         }
         let tail = half.map(|(_, tail)| tail);
         if let Some(account) = account.as_mut() {
-            if !account.may_send(py, &fields.topic, &mut pairs, found.body)? {
+            if !account.may_send(py, &request, found.body)? {
                 return Ok(0);
             }
         }
@@ -534,7 +532,7 @@ impl PlainSends {
         }
         // The last question: a send that Python handles after it would count as a repetition.
         if let Some(account) = account {
-            if !account.is_fresh(py, &pairs)? {
+            if !account.is_fresh(py, &request)? {
                 return Ok(0);
             }
         }

@@ -7,21 +7,30 @@ pub const SEND_MESSAGE: i64 = 10;
 pub const SEND_MESSAGE_V2: i64 = 310;
 pub const END_TRANSACTION: i64 = 37;
 
+/// The numbers of the fields of a send: those of its message, then those of its account.
+pub const PRODUCER_GROUP: usize = 0;
+pub const TOPIC: usize = 1;
+pub const PROPERTIES: usize = 8;
+pub const STAMP: usize = 14;
+pub const ACCESS_KEY: usize = 15;
+pub const SECURITY_TOKEN: usize = 16;
+pub const SIGNATURE: usize = 17;
+const VALUES: usize = 18;
+
 /// Bits of the fields that every send has: the producer group, the topic, the default topic and its queues, queue id,
 /// sysFlag, born timestamp and flag.
 const REQUIRED: u32 = 0xFF;
 
-/// What a send says of its message.
-#[derive(Default)]
+/// What a send says of its message, and of its account.
 pub struct Fields<'a> {
-    pub producer_group: Cow<'a, str>,
-    pub topic: Cow<'a, str>,
     pub queue_id: i32,
     pub sys_flag: i32,
     pub born_timestamp: i64,
     pub flag: i32,
-    pub properties: Cow<'a, str>,
     pub reconsume_times: i32,
+    /// A field has a name that sends do not have.
+    pub is_odd: bool,
+    values: [Cow<'a, str>; VALUES],
     seen: u32,
 }
 
@@ -39,23 +48,28 @@ fn is_bool(text: &str) -> Option<()> {
 }
 
 /// The number of a field, by its name in a request of `code`; `None` for one that means nothing.
-fn number_of(code: i64, name: &str) -> Option<u32> {
-    if code == SEND_MESSAGE_V2 {
-        return match name.as_bytes() {
-            [letter @ b'a'..=b'n'] => Some(u32::from(letter - b'a')),
-            _ => None,
-        };
+fn number_of(code: i64, name: &str) -> Option<usize> {
+    if let [letter @ b'a'..=b'n'] = name.as_bytes() {
+        return (code == SEND_MESSAGE_V2).then_some(usize::from(letter - b'a'));
+    }
+    match name {
+        "AccessAt" => return Some(STAMP),
+        "AccessKey" => return Some(ACCESS_KEY),
+        "SecurityToken" => return Some(SECURITY_TOKEN),
+        "Signature" => return Some(SIGNATURE),
+        _ if code == SEND_MESSAGE_V2 => return None,
+        _ => (),
     }
     Some(match name {
-        "producerGroup" => 0,
-        "topic" => 1,
+        "producerGroup" => PRODUCER_GROUP,
+        "topic" => TOPIC,
         "defaultTopic" => 2,
         "defaultTopicQueueNums" => 3,
         "queueId" => 4,
         "sysFlag" => 5,
         "bornTimestamp" => 6,
         "flag" => 7,
-        "properties" => 8,
+        "properties" => PROPERTIES,
         "reconsumeTimes" => 9,
         "unitMode" => 10,
         "maxReconsumeTimes" => 11,
@@ -64,10 +78,65 @@ fn number_of(code: i64, name: &str) -> Option<u32> {
     })
 }
 
+/// The numbers of signed fields in the order of their names.
+const SIGNED_V2: [usize; VALUES - 1] = [
+    STAMP,
+    ACCESS_KEY,
+    SECURITY_TOKEN,
+    0,
+    1,
+    2,
+    3,
+    4,
+    5,
+    6,
+    7,
+    8,
+    9,
+    10,
+    11,
+    12,
+    13,
+];
+const SIGNED: [usize; VALUES - 2] = [
+    STAMP,
+    ACCESS_KEY,
+    SECURITY_TOKEN,
+    12,
+    6,
+    2,
+    3,
+    7,
+    11,
+    0,
+    8,
+    4,
+    9,
+    5,
+    1,
+    10,
+];
+
+impl Default for Fields<'_> {
+    fn default() -> Self {
+        Fields {
+            queue_id: 0,
+            sys_flag: 0,
+            born_timestamp: 0,
+            flag: 0,
+            reconsume_times: 0,
+            is_odd: false,
+            values: [const { Cow::Borrowed("") }; VALUES],
+            seen: 0,
+        }
+    }
+}
+
 impl<'a> Fields<'a> {
     /// Take one field. `None` when the request is not plain: a field comes twice, or is not in its usual form.
     pub fn set(&mut self, code: i64, name: &str, value: Cow<'a, str>) -> Option<()> {
         let Some(number_of_field) = number_of(code, name) else {
+            self.is_odd = true;
             return Some(());
         };
         let bit = 1 << number_of_field;
@@ -76,20 +145,45 @@ impl<'a> Fields<'a> {
         }
         self.seen |= bit;
         match number_of_field {
-            0 => self.producer_group = value,
-            1 => self.topic = value,
             3 | 11 => drop(number(&value)?),
             4 => self.queue_id = number(&value)?,
             5 => self.sys_flag = number(&value)?,
             6 => self.born_timestamp = integer(&value)?,
             7 => self.flag = number(&value)?,
-            8 => self.properties = value,
             9 => self.reconsume_times = number(&value)?,
             10 => is_bool(&value)?,
             12 => is_false(&value)?,
             _ => (),
         }
+        self.values[number_of_field] = value;
         Some(())
+    }
+
+    /// The text of a field, if it has one.
+    pub fn get(&self, number_of_field: usize) -> Option<&str> {
+        (self.seen & 1 << number_of_field != 0).then(|| self.values[number_of_field].as_ref())
+    }
+
+    pub fn producer_group(&self) -> &str {
+        &self.values[PRODUCER_GROUP]
+    }
+
+    pub fn topic(&self) -> &str {
+        &self.values[TOPIC]
+    }
+
+    pub fn properties(&self) -> &str {
+        &self.values[PROPERTIES]
+    }
+
+    /// The values that a request of `code` signs, in the order of their names.
+    pub fn signed(&self, code: i64) -> impl Iterator<Item = &str> {
+        let order = if code == SEND_MESSAGE_V2 {
+            &SIGNED_V2[..]
+        } else {
+            &SIGNED[..]
+        };
+        order.iter().map(|number| self.values[*number].as_ref())
     }
 
     /// True when no field is missing.

@@ -5,6 +5,9 @@
 
 use std::borrow::Cow;
 
+/// Bytes of memory for a text with escapes, if the header has so many; few are longer.
+const ROOM: usize = 512;
+
 /// A place in the text of a header, which is valid UTF-8.
 pub struct Reader<'a> {
     text: &'a str,
@@ -73,25 +76,20 @@ impl<'a> Reader<'a> {
         self.at += 1;
         let begin = self.at;
         let bytes = self.text.as_bytes();
-        let mut end = begin;
-        loop {
-            match *bytes.get(end)? {
-                b'"' => {
-                    self.at = end + 1;
-                    return Some(Cow::Borrowed(&self.text[begin..end]));
-                }
-                b'\\' => break,
-                0..=0x1F => return None,
-                _ => end += 1,
+        let mut end = begin + plain_length(&bytes[begin..])?;
+        match bytes[end] {
+            b'"' => {
+                self.at = end + 1;
+                return Some(Cow::Borrowed(&self.text[begin..end]));
             }
+            b'\\' => (),
+            _ => return None,
         }
-        let mut text = String::with_capacity(end - begin + 64);
+        let mut text = String::with_capacity((bytes.len() - begin).min(ROOM));
         text.push_str(&self.text[begin..end]);
         loop {
             let plain = end;
-            while !matches!(*bytes.get(end)?, b'"' | b'\\' | 0..=0x1F) {
-                end += 1;
-            }
+            end += plain_length(&bytes[end..])?;
             text.push_str(&self.text[plain..end]);
             match bytes[end] {
                 b'"' => {
@@ -109,15 +107,32 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// Bytes up to the first one that means something in a string; `None` when there is none.
+fn plain_length(bytes: &[u8]) -> Option<usize> {
+    bytes.iter().position(|byte| IS_SPECIAL[usize::from(*byte)])
+}
+
+/// Quotes, backslashes and control characters.
+const IS_SPECIAL: [bool; 256] = {
+    let mut special = [false; 256];
+    let mut byte = 0;
+    while byte < 0x20 {
+        special[byte] = true;
+        byte += 1;
+    }
+    special[b'"' as usize] = true;
+    special[b'\\' as usize] = true;
+    special
+};
+
 /// The character of an escape and its length. Surrogates are left to Python.
 fn escape(bytes: &[u8]) -> Option<(char, usize)> {
     Some(match *bytes.get(1)? {
         b'u' => {
-            let digits = bytes.get(2..6)?;
-            if !digits.iter().all(u8::is_ascii_hexdigit) {
-                return None;
+            let mut code = 0;
+            for digit in bytes.get(2..6)? {
+                code = code << 4 | char::from(*digit).to_digit(16)?;
             }
-            let code = u32::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
             (char::from_u32(code)?, 6)
         }
         b'n' => ('\n', 2),
@@ -133,15 +148,26 @@ fn escape(bytes: &[u8]) -> Option<(char, usize)> {
 /// A whole number in the one form that every reader understands: no plus, no leading zeros, no space.
 pub fn integer(text: &str) -> Option<i64> {
     let digits = text.strip_prefix('-').unwrap_or(text);
-    let is_plain = match digits.as_bytes() {
-        [b'0'] => digits.len() == text.len(),
-        [b'1'..=b'9', rest @ ..] => rest.iter().all(u8::is_ascii_digit),
-        _ => false,
-    };
-    if is_plain {
-        text.parse().ok()
-    } else {
-        None
+    let is_negative = digits.len() < text.len();
+    match digits.as_bytes() {
+        [b'0'] if !is_negative => Some(0),
+        [b'1'..=b'9', ..] => {
+            let mut number = 0i64;
+            for digit in digits.bytes() {
+                let value = i64::from(digit.wrapping_sub(b'0'));
+                if value > 9 {
+                    return None;
+                }
+                // Counted downwards, where there is room for one more.
+                number = number.checked_mul(10)?.checked_sub(value)?;
+            }
+            if is_negative {
+                Some(number)
+            } else {
+                number.checked_neg()
+            }
+        }
+        _ => None,
     }
 }
 
@@ -170,7 +196,12 @@ mod tests {
 
     #[test]
     fn numbers_have_one_form() {
-        for (text, number) in [("0", 0), ("-5", -5), ("9223372036854775807", i64::MAX)] {
+        for (text, number) in [
+            ("0", 0),
+            ("-5", -5),
+            ("9223372036854775807", i64::MAX),
+            ("-9223372036854775808", i64::MIN),
+        ] {
             assert_eq!(integer(text), Some(number));
         }
         for odd in [
@@ -185,6 +216,8 @@ mod tests {
             "1e3",
             "0x1",
             "9223372036854775808",
+            "-9223372036854775809",
+            "99999999999999999999999",
             "١",
         ] {
             assert_eq!(integer(odd), None, "{odd}");

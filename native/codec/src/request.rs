@@ -2,7 +2,6 @@
 
 use super::fields::{EndFields, Fields, END_TRANSACTION, SEND_MESSAGE, SEND_MESSAGE_V2};
 use super::json::Reader;
-use super::signature::Pairs;
 use std::borrow::Cow;
 
 const FLAG_RESPONSE: i32 = 1;
@@ -33,6 +32,7 @@ pub fn code(is_binary: bool, header: &[u8]) -> Option<i64> {
 
 /// The header of a plain send.
 pub struct SendRequest<'a> {
+    pub code: i64,
     pub fields: Fields<'a>,
     pub opaque: i32,
     pub is_oneway: bool,
@@ -40,28 +40,20 @@ pub struct SendRequest<'a> {
 
 impl<'a> SendRequest<'a> {
     /// Read a header; `None` when it is no plain send, or not in the form that RocketMQ's clients write.
-    ///
-    /// All of its fields are added to `pairs`, if that is given.
-    pub fn read(
-        is_binary: bool,
-        header: &'a [u8],
-        mut pairs: Option<&mut Pairs<'a>>,
-    ) -> Option<Self> {
+    pub fn read(is_binary: bool, header: &'a [u8]) -> Option<Self> {
         let code = code(is_binary, header)?;
         if code == END_TRANSACTION {
             return None;
         }
         let mut fields = Fields::default();
         let (opaque, flag) = read(is_binary, header, |name, value| {
-            if let Some(pairs) = pairs.as_deref_mut() {
-                pairs.push((name.clone(), value.clone()));
-            }
             fields.set(code, &name, value)
         })?;
         if flag & FLAG_RESPONSE != 0 || !fields.is_whole() {
             return None;
         }
         Some(SendRequest {
+            code,
             fields,
             opaque,
             is_oneway: flag & FLAG_ONEWAY != 0,

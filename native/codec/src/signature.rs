@@ -1,17 +1,11 @@
 //! Signatures of requests: HMAC-SHA1 over the values of all fields in the order of their names, and the body.
 
+use super::fields::{ACCESS_KEY, SIGNATURE};
+use super::request::SendRequest;
 use base64::prelude::{Engine, BASE64_STANDARD};
 use hmac::{Hmac, Mac};
 use sha1::Sha1;
-use std::borrow::Cow;
 
-/// The fields of a request.
-pub type Pairs<'a> = Vec<(Cow<'a, str>, Cow<'a, str>)>;
-
-const ACCESS_KEY: &str = "AccessKey";
-const STAMP: &str = "AccessAt";
-const SIGNATURE: &str = "Signature";
-const SECURITY_TOKEN: &str = "SecurityToken";
 /// Bytes of a signature in base64.
 const SIGNATURE_BYTES: usize = 28;
 
@@ -25,15 +19,11 @@ impl Key {
     }
 
     /// True when the request carries this key's signature; the time does not tell how much of it is right.
-    fn accepts(&self, pairs: &Pairs<'_>, body: &[u8]) -> bool {
+    fn accepts(&self, request: &SendRequest<'_>, body: &[u8]) -> bool {
+        let given = request.fields.get(SIGNATURE).unwrap_or("");
         let mut mac = self.0.clone();
-        let mut given = "";
-        for (name, value) in pairs {
-            if name == SIGNATURE {
-                given = value;
-            } else {
-                mac.update(value.as_bytes());
-            }
+        for value in request.fields.signed(request.code) {
+            mac.update(value.as_bytes());
         }
         mac.update(body);
         // Compared as bytes; the only text of these bytes is the one that encoding gives.
@@ -46,92 +36,139 @@ impl Key {
     }
 }
 
-/// True when a request comes from the account: it names it, and is signed with its key if there is one.
+/// True when a send comes from the account: it names it, and is signed with its key if there is one.
 ///
-/// Sorts the fields. A request with a field that sends do not have, or with a field twice, is left to Python.
+/// One with a field that sends do not have is left to Python.
 pub fn is_from(
     access_key: Option<&str>,
     key: Option<&Key>,
-    pairs: &mut Pairs<'_>,
+    request: &SendRequest<'_>,
     body: &[u8],
 ) -> bool {
-    pairs.sort_unstable_by(|one, other| one.0.cmp(&other.0));
-    let is_odd = |name: &str| name.len() > 1 && !LONG_NAMES.contains(&name);
-    if pairs.windows(2).any(|two| two[0].0 == two[1].0)
-        || pairs.iter().any(|(name, _)| is_odd(name))
-    {
-        return false;
-    }
-    let named = pairs
-        .iter()
-        .find(|(name, _)| name == ACCESS_KEY)
-        .map(|(_, value)| value.as_ref());
-    named == access_key && key.is_none_or(|key| key.accepts(pairs, body))
+    !request.fields.is_odd
+        && request.fields.get(ACCESS_KEY) == access_key
+        && key.is_none_or(|key| key.accepts(request, body))
 }
-
-/// The stamp of a request whose fields are sorted: it comes before all other names that are not odd.
-pub fn stamp<'a>(pairs: &'a Pairs<'_>) -> Option<&'a str> {
-    let (name, value) = pairs.first()?;
-    (name == STAMP).then_some(value.as_ref())
-}
-
-/// The fields of a signed send; of those of one letter Python and the core know the same.
-const LONG_NAMES: [&str; 17] = [
-    STAMP,
-    ACCESS_KEY,
-    SIGNATURE,
-    SECURITY_TOKEN,
-    "producerGroup",
-    "topic",
-    "defaultTopic",
-    "defaultTopicQueueNums",
-    "queueId",
-    "sysFlag",
-    "bornTimestamp",
-    "flag",
-    "properties",
-    "reconsumeTimes",
-    "unitMode",
-    "maxReconsumeTimes",
-    "batch",
-];
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// A send of the form that signs `fields`, as JSON.
+    fn header(code: i64, fields: &[(&str, &str)]) -> String {
+        let fields: Vec<String> = fields
+            .iter()
+            .map(|(name, value)| format!("\"{name}\":\"{value}\""))
+            .collect();
+        format!(
+            "{{\"code\":{code},\"extFields\":{{{}}},\"flag\":0,\"opaque\":7}}",
+            fields.join(",")
+        )
+    }
+
+    const SHORT: [(&str, &str); 8] = [
+        ("h", "8"),
+        ("g", "7"),
+        ("f", "6"),
+        ("e", "5"),
+        ("d", "4"),
+        ("c", "D"),
+        ("b", "T"),
+        ("a", "g"),
+    ];
+    const LONG: [(&str, &str); 8] = [
+        ("producerGroup", "g"),
+        ("topic", "T"),
+        ("defaultTopic", "D"),
+        ("defaultTopicQueueNums", "4"),
+        ("queueId", "5"),
+        ("sysFlag", "6"),
+        ("bornTimestamp", "7"),
+        ("flag", "8"),
+    ];
+
+    fn accepts(
+        code: i64,
+        fields: &[(&str, &str)],
+        more: &[(&str, &str)],
+        access_key: Option<&str>,
+        key: Option<&Key>,
+        body: &[u8],
+    ) -> bool {
+        let header = header(code, &[fields, more].concat());
+        let request = SendRequest::read(false, header.as_bytes()).unwrap();
+        is_from(access_key, key, &request, body)
+    }
+
     #[test]
     fn only_the_accounts_own_signature_is_accepted() {
         let key = Key::new(b"secret").unwrap();
-        let pairs = |signature: &'static str| -> Pairs<'static> {
-            [
-                ("b", "T"),
-                ("AccessKey", "me"),
-                ("Signature", signature),
-                ("a", "g"),
-            ]
-            .map(|(name, value)| (name.into(), value.into()))
-            .to_vec()
+        let signed = |signature| [("Signature", signature), ("AccessKey", "me")];
+        let short = |signature, access_key, key, body| {
+            accepts(310, &SHORT, &signed(signature), access_key, key, body)
         };
-        // HMAC-SHA1 of "me" + "g" + "T" + "body"
-        let good = "qOfz7esXWCKLFpaIK2xYzHz9GVc=";
-        assert!(!is_from(
-            Some("me"),
-            Some(&key),
-            &mut pairs("AOfz7esXWCKLFpaIK2xYzHz9GVc="),
-            b"body"
+        let (me, key) = (Some("me"), Some(&key));
+        // HMAC-SHA1 of "me" + "gTD45678" + "body"
+        let good = "jM5DkrHuAaehfSRheYumBZWK4aI=";
+        assert!(short(good, me, key, b"body"));
+        assert!(!short(good, me, key, b"bodY"));
+        let wrong = format!("A{}", &good[1..]);
+        assert!(!short(&wrong, me, key, b"body"));
+        assert!(!short("", me, key, b"body"));
+        assert!(!short(good, Some("you"), key, b"body"));
+        assert!(!short(good, None, None, b"body"));
+        assert!(short("", me, None, b"body"));
+        let odd = [("nonce", "1"), ("AccessKey", "me")];
+        assert!(!accepts(310, &SHORT, &odd, me, None, b"body"));
+        // HMAC-SHA1 of "me" + "7D48g56T" + "body": SEND_MESSAGE has other names, so another order
+        let long = |signature| accepts(10, &LONG, &signed(signature), me, key, b"body");
+        assert!(long("l60DnbbEPs1JX+1Wuj6NEvJ9mn8="));
+        assert!(!long(good));
+    }
+
+    #[test]
+    fn all_signed_fields_are_signed_in_the_order_of_their_names() {
+        let key = Key::new(b"secret").unwrap();
+        let (me, key) = (Some("me"), Some(&key));
+        let rest = [
+            ("SecurityToken", "K"),
+            ("AccessKey", "me"),
+            ("AccessAt", "A"),
+        ];
+        let short = [
+            ("n", "N"),
+            ("m", "false"),
+            ("l", "9"),
+            ("k", "true"),
+            ("j", "3"),
+            ("i", "P"),
+            // "A" + "me" + "K" + "gTD45678P3true9falseN"
+            ("Signature", "VGNUatA5HP3AzRM9rY/dmPYWWMw="),
+        ];
+        assert!(accepts(
+            310,
+            &SHORT,
+            &[&short[..], &rest].concat(),
+            me,
+            key,
+            b""
         ));
-        assert!(!is_from(Some("me"), Some(&key), &mut pairs(""), b"body"));
-        assert!(!is_from(Some("you"), Some(&key), &mut pairs(good), b"body"));
-        assert!(!is_from(None, None, &mut pairs(good), b"body"));
-        assert!(is_from(Some("me"), None, &mut pairs(""), b"body"));
-        let mut twice = pairs(good);
-        twice.push(("a".into(), "g".into()));
-        assert!(!is_from(Some("me"), None, &mut twice, b"body"));
-        let mut odd = pairs(good);
-        odd.push(("nonce".into(), "1".into()));
-        assert!(!is_from(Some("me"), None, &mut odd, b"body"));
-        assert!(is_from(Some("me"), Some(&key), &mut pairs(good), b"body"));
-        assert!(!is_from(Some("me"), Some(&key), &mut pairs(good), b"bodY"));
+        let long = [
+            ("batch", "false"),
+            ("maxReconsumeTimes", "9"),
+            ("unitMode", "true"),
+            ("reconsumeTimes", "3"),
+            ("properties", "P"),
+            // "A" + "me" + "K" + "false7D489gP536Ttrue"
+            ("Signature", "jxHyxUZKQiDFZsuMuhcoM2rS4dQ="),
+        ];
+        assert!(accepts(
+            10,
+            &LONG,
+            &[&long[..], &rest].concat(),
+            me,
+            key,
+            b""
+        ));
     }
 }

@@ -90,12 +90,12 @@ fn take(data: &[u8]) -> bool {
         return false;
     };
     assert!(found.size <= data.len());
-    let mut pairs = Vec::new();
-    let Some(request) = SendRequest::read(found.is_binary, found.header, Some(&mut pairs)) else {
+    let Some(request) = SendRequest::read(found.is_binary, found.header) else {
         return false;
     };
-    cometmq_codec::signature::is_from(Some("me"), None, &mut pairs, found.body);
-    let Some(properties) = Properties::read(&request.fields.properties) else {
+    let key = cometmq_codec::signature::Key::new(b"secret");
+    cometmq_codec::signature::is_from(Some("me"), key.as_ref(), &request, found.body);
+    let Some(properties) = Properties::read(request.fields.properties()) else {
         return false;
     };
     let mut stored = Vec::new();
