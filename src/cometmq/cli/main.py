@@ -19,6 +19,7 @@ COMMANDS: Final = {
     "serve": ("servers.serve", "Run a nameserver and brokers on this machine."),
     "namesrv": ("servers.namesrv", "Run a nameserver."),
     "broker": ("servers.broker", "Run a broker."),
+    "console": ("admin.console", "Run the web console of a cluster."),
     "tls": ("servers.tls", "Make certificates for a first try of TLS."),
     "produce": ("messages.produce", "Send messages from a file, from stdin or as a load."),
     "consume": ("messages.consume", "Receive messages, to a terminal or a pipe."),

@@ -59,6 +59,7 @@ _STEPS_OF_5: Final = (
     ("check signature failed", "the secret key is not the password of this user"),
     ("has no permission to access", "ask an administrator for a policy: cometmq acl create"),
 )
+_UNKNOWN_CALLER: Final = (*(mark for mark, _ in _STEPS[:3]), *(mark for mark, _ in _STEPS_OF_5[:4]))
 _NOT_ALLOWED: Final = "the account has no permission for this: see its topicPerms and groupPerms at the server"
 
 
@@ -72,3 +73,8 @@ def denial_step(code: int, remark: str | None) -> str | None:
     if code != ResponseCode.SYSTEM_ERROR or not remark or _MARK not in remark:
         return None
     return next((step for mark, step in _STEPS if mark in remark), _NOT_ALLOWED)
+
+
+def is_unknown_caller(remark: str | None) -> bool:
+    """Tell whether a denial says that the caller has not proved who it is, rather than that it may not do this."""
+    return any(mark in (remark or "") for mark in _UNKNOWN_CALLER)

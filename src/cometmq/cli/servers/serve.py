@@ -25,7 +25,10 @@ from cometmq.cli.servers.process import (
     set_option,
     stopped_at_the_end,
     tell_data,
+    warn,
 )
+from cometmq.console.options import DEFAULT_CONSOLE_PORT
+from cometmq.errors import CometMQError
 from cometmq.message.hosts import format_address
 from cometmq.metrics.options import PROM
 
@@ -64,6 +67,14 @@ _EVERYWHERE = ("0.0.0.0", "::")
     help=f"Port for Prometheus and health checks of the nameserver, brokers follow; 0 for free ones. "
     f"[default: {DEFAULT_METRICS_PORT}, or 0 with --port 0]",
 )
+@click.option(
+    "--console-port",
+    type=click.IntRange(0, 65_535),
+    help=f"Port of the web console on this machine, 0 for a free one. "
+    f"[default: {DEFAULT_CONSOLE_PORT}, or 0 with --port 0]",
+)
+@click.option("--no-console", is_flag=True, help="Serve no web console.")
+@click.option("--allow-changes", is_flag=True, help="Visitors of the console may change things, too.")
 @click.option("--no-metrics", is_flag=True, help="Serve no metrics and no health checks.")
 @set_option
 @log_options
@@ -73,6 +84,9 @@ def command(
     host: str,
     port: int,
     namesrv_port: int,
+    console_port: int | None,
+    no_console: bool,
+    allow_changes: bool,
     metrics_port: int | None,
     no_metrics: bool,
     settings: tuple[str, ...],
@@ -90,7 +104,19 @@ def command(
         logs += ("--log-file", str(given["log_file"].absolute()))
     if metrics_port is None:
         metrics_port = DEFAULT_METRICS_PORT if port else 0
-    place = Place(data.absolute(), host, port, namesrv_port, None if no_metrics else metrics_port, settings, logs)
+    if console_port is None:
+        console_port = DEFAULT_CONSOLE_PORT if port else 0
+    place = Place(
+        data=data.absolute(),
+        host=host,
+        port=port,
+        namesrv_port=namesrv_port,
+        metrics_port=None if no_metrics else metrics_port,
+        console_port=None if no_console else console_port,
+        allow_changes=allow_changes,
+        settings=settings,
+        log_options=logs,
+    )
 
     tell_data(place.data)
 
@@ -110,6 +136,9 @@ class Place:
     namesrv_port: int
     metrics_port: int | None
     """``None`` for no metrics."""
+    console_port: int | None
+    """``None`` for no console."""
+    allow_changes: bool
     settings: tuple[str, ...]
     log_options: tuple[str, ...]
 
@@ -158,6 +187,31 @@ async def _start_nameserver(place: Place, services: AsyncExitStack) -> str:
     return server.address
 
 
+async def _start_console(place: Place, namesrv: str, services: AsyncExitStack) -> None:
+    """Serve the console, on this machine alone; a failure is told and stops nothing else."""
+    if place.console_port is None:
+        return
+    from cometmq.console.options import ConsoleOptions
+    from cometmq.console.server import ConsoleServer
+    from cometmq.remoting.security import Security
+
+    options = ConsoleOptions(
+        namesrv=namesrv,
+        data=place.data / "console",
+        port=place.console_port,
+        allow_changes=place.allow_changes,
+        security=Security.from_environment(),
+    )
+    server = ConsoleServer(options)
+    try:
+        await server.start()
+    except CometMQError as error:
+        warn(f"no console: {error}")
+        return
+    services.push_async_callback(server.stop)
+    say(f"Console at {server.url}\n")
+
+
 async def _in_one_process(place: Place, stopping: Stopping) -> None:
     from cometmq.broker.config import BrokerConfig
     from cometmq.broker.controller import Broker
@@ -171,6 +225,7 @@ async def _in_one_process(place: Place, stopping: Stopping) -> None:
         settle_memory()
         if broker.monitor is not None and broker.monitor.url:
             say(f"Metrics at {broker.monitor.url}\n")
+        await _start_console(place, namesrv, services)
         announce(f"CometMQ ready: nameserver {namesrv}, broker {broker.address}, data in {place.data}")
         await stopping.wait()
 
@@ -188,6 +243,7 @@ async def _in_processes(place: Place, brokers: int, stopping: Stopping) -> None:
             services.push_async_callback(child.stop)
             await child.start()
         settle_memory()
+        await _start_console(place, namesrv, services)
         addresses = f"{brokers} brokers from {format_address(place.host, place.port)} on"
         announce(f"CometMQ ready: nameserver {namesrv}, {addresses}, data in {place.data}")
         await stopping.wait()

@@ -1,0 +1,151 @@
+"""``cometmq console``: the web console, and its own users."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from cometmq.cli.connection import namesrv_alone
+from cometmq.cli.failures import WrongUseError
+from cometmq.cli.output import Column, output_option, show, tell
+from cometmq.cli.servers.logs import log_options
+from cometmq.cli.servers.process import Stopping, announce, default_data, run_server
+from cometmq.console.options import DEFAULT_CONSOLE_PORT, ConsoleOptions
+from cometmq.errors import CometMQError, reason_of
+
+_USERS: Final = (Column("name", "User"), Column("role", "Role"))
+
+console_data_option = click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    default=lambda: default_data() / "console",
+    show_default="console in the directory of the user's data",
+    help="Directory for the console's users and its audit log.",
+)
+
+
+@click.group("console", invoke_without_command=True)
+@namesrv_alone
+@click.option("--port", type=click.IntRange(0, 65_535), default=DEFAULT_CONSOLE_PORT, show_default=True, help="Port.")
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address to listen on; 0.0.0.0 needs accounts.",
+)
+@click.option("--allow-changes", is_flag=True, help="Visitors without an account may change things, too.")
+@click.option("--name", "names", multiple=True, help="Another name in the address of the console, as behind a proxy.")
+@click.option("--certificate", type=click.Path(path_type=Path), help="PEM file with a certificate, for HTTPS.")
+@click.option("--key", type=click.Path(path_type=Path), help="PEM file with the certificate's key.")
+@console_data_option
+@log_options
+@click.pass_context
+def command(
+    ctx: click.Context,
+    namesrv: str,
+    port: int,
+    host: str,
+    allow_changes: bool,
+    names: tuple[str, ...],
+    certificate: Path | None,
+    key: Path | None,
+    data: Path,
+) -> None:
+    """Run the web console of a cluster of CometMQ or Apache RocketMQ.
+
+    Without --allow-changes it is read-only, but for accounts that may more. Its own account at a cluster with access
+    control comes from the environment, as that of all commands.
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    if (certificate is None) != (key is None):
+        raise WrongUseError("--certificate and --key belong together")
+
+    async def main(stopping: Stopping) -> None:
+        from cometmq.console.server import ConsoleServer
+        from cometmq.remoting.security import Security
+
+        server = ConsoleServer(
+            ConsoleOptions(
+                namesrv=namesrv,
+                data=data,
+                host=host,
+                port=port,
+                allow_changes=allow_changes,
+                security=Security.from_environment(),
+                names=names,
+                certificate=certificate,
+                key=key,
+            )
+        )
+        await server.start()
+        try:
+            announce(f"CometMQ console ready: {server.url}, nameserver {namesrv}")
+            await stopping.wait()
+        finally:
+            await server.stop()
+
+    run_server(main)
+
+
+@command.group("user")
+def user() -> None:
+    """Make, list and remove the console's own users."""
+
+
+@user.command("add")
+@click.argument("name")
+@click.option(
+    "--role",
+    type=click.Choice(["viewer", "operator"]),
+    default="viewer",
+    show_default=True,
+    help="viewer: looks; operator: changes, too.",
+)
+@click.option("--password-file", type=click.Path(path_type=Path), help="File with the password; else it is asked for.")
+@console_data_option
+def add(name: str, role: str, password_file: Path | None, data: Path) -> None:
+    """Make a user of the console, or give one a new password and role."""
+    from cometmq.console.security.passwords import ConsoleUsers, Role
+
+    _users(data, ConsoleUsers).put(name, Role(role), _password(password_file))
+    tell(f"User {name} of the console is a{'n' if role == 'operator' else ''} {role}.")
+
+
+@user.command("list")
+@console_data_option
+@output_option
+def list_users(data: Path, output: str) -> None:
+    """List the users of the console."""
+    from cometmq.console.security.passwords import ConsoleUsers
+
+    users = _users(data, ConsoleUsers).all()
+    show([{"name": name, "role": str(users[name].role)} for name in sorted(users)], _USERS, output, title="Users")
+
+
+@user.command("remove")
+@click.argument("name")
+@console_data_option
+def remove(name: str, data: Path) -> None:
+    """Remove a user of the console."""
+    from cometmq.console.security.passwords import ConsoleUsers
+
+    _users(data, ConsoleUsers).remove(name)
+    tell(f"User {name} of the console is removed.")
+
+
+def _users(data: Path, kind: Any) -> Any:
+    return kind(ConsoleOptions(namesrv="", data=data).users_file)
+
+
+def _password(file: Path | None) -> str:
+    if file is None:
+        text: str = click.prompt("Password", hide_input=True, confirmation_prompt=True)
+        return text
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        why = reason_of(error) if isinstance(error, OSError) else "it is not UTF-8"
+        raise CometMQError(f"the password in {file} cannot be read: {why}") from None

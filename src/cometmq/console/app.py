@@ -1,0 +1,48 @@
+"""The application: the gate, the pages of all families, and the static files."""
+
+from __future__ import annotations
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
+
+from cometmq import __version__
+from cometmq.console.console import Console
+from cometmq.console.pages import cluster, people
+from cometmq.console.rendering import STATIC
+from cometmq.console.security.gate import Gate
+
+FAMILIES = (cluster, people)
+"""The modules of pages."""
+
+
+class _Files(StaticFiles):
+    """Static files, which browsers keep: their addresses have the version."""
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        answer = await super().get_response(path, scope)
+        answer.headers["Cache-Control"] = "public, max-age=86400"
+        return answer
+
+
+async def _healthy(_: Request) -> Response:
+    return PlainTextResponse("ok\n")
+
+
+def build(console: Console) -> Starlette:
+    """Return the application of a console."""
+    routes = [route for family in FAMILIES for route in family.ROUTES]
+    app = Starlette(
+        routes=[
+            *routes,
+            Route("/healthz", _healthy),
+            Mount(f"/static/{__version__}", _Files(directory=STATIC)),
+        ],
+        middleware=[Middleware(Gate, options=console.options)],
+    )
+    app.state.console = console
+    return app

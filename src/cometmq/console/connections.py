@@ -1,0 +1,49 @@
+"""The connections of the console to its cluster, as one account."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from cometmq.client.admin import Admin
+from cometmq.client.instance import ClientInstance
+from cometmq.clock import SYSTEM_CLOCK, Clock
+from cometmq.console.limits import ASK_SECONDS
+from cometmq.remoting.errors import RemotingError
+from cometmq.remoting.security import Security
+
+
+class Connections:
+    """Connections that requests of many pages share; they open when they are needed.
+
+    :param security: the account whose permissions count for all of them.
+    """
+
+    def __init__(self, namesrv: str, security: Security, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.security = security
+        self._namesrv = namesrv
+        self._clock = clock
+        self._instance: ClientInstance | None = None
+
+    @property
+    def instance(self) -> ClientInstance:
+        """The instance for producers and consumers of the console; it belongs to this object."""
+        if self._instance is None:
+            self._instance = ClientInstance(self._namesrv, security=self.security, clock=self._clock)
+            self._instance.acquire()
+        return self._instance
+
+    @asynccontextmanager
+    async def admin(self) -> AsyncIterator[Admin]:
+        """Administration for one page: brokers that do not answer are left out and noted in ``unanswered``."""
+        admin = Admin(instance=self.instance, timeout_s=ASK_SECONDS)
+        silent: dict[str, RemotingError] = {}
+        admin.unanswered = silent
+        async with admin:
+            yield admin
+
+    async def close(self) -> None:
+        """Close all connections."""
+        instance, self._instance = self._instance, None
+        if instance is not None:
+            await instance.release()

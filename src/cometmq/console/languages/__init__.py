@@ -1,0 +1,40 @@
+"""The languages of the console: the texts are English, and each other language has a catalogue for each page family."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Final
+
+ENGLISH: Final = "en"
+LANGUAGES: Final = {ENGLISH: "English", "zh": "中文"}
+"""Code → name in the language itself."""
+
+
+@cache
+def catalogue(language: str) -> Mapping[str, str]:
+    """English text → text of a language; empty for English."""
+    if language == ENGLISH:
+        return {}
+    found: dict[str, str] = {}
+    for file in sorted(files(__name__).joinpath(language).iterdir(), key=lambda file: file.name):
+        if file.name.endswith(".json"):
+            found.update(json.loads(file.read_text(encoding="utf-8")))
+    return found
+
+
+def translated(language: str, text: str, /, **values: object) -> str:
+    """Return a text in a language, with its values; in English if the catalogue lacks it."""
+    found = catalogue(language).get(text, text)
+    return found.format(**values) if values else found
+
+
+def preferred(accepted: str) -> str:
+    """Return the first known language of an ``Accept-Language`` header; English for none."""
+    for part in accepted[:200].split(","):
+        code = part.partition(";")[0].strip().lower().partition("-")[0]
+        if code in LANGUAGES:
+            return code
+    return ENGLISH

@@ -1,0 +1,46 @@
+"""The limits of the console, each with its reason; those of messages and names are in :mod:`cometmq.limits`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+MAX_REQUEST_BYTES: Final = 6 * 1024 * 1024
+"""Body of one request: a test message of 4 MiB, with room for what a form adds to it."""
+MAX_FIELDS: Final = 2_000
+"""Fields of one form: a page of dead letters that are all selected, and more."""
+MAX_URL_CHARS: Final = 8_192
+"""Longest address: names and search texts are far shorter."""
+MAX_CONNECTIONS: Final = 600
+"""Connections and requests that the console serves at once; more get 503."""
+MAX_STREAMS: Final = 100
+"""Live pages at once, each a request that stays open."""
+MAX_STREAMS_OF_ONE: Final = 24
+"""Live pages of one visitor's address."""
+MAX_TAILS: Final = 20
+"""Live tails at once: each asks brokers for messages all the time."""
+MAX_SESSIONS: Final = 200
+"""People who are logged in at once; the one who was idle longest is logged out for another."""
+SESSION_IDLE_SECONDS: Final = 30 * 60
+SESSION_SECONDS: Final = 12 * 3_600
+"""Longest session, busy or not."""
+LOGINS_PER_MINUTE: Final = 10
+"""Attempts from one address, and for one name."""
+ALL_LOGINS_PER_MINUTE: Final = 120
+"""Attempts from everywhere: each costs 30 ms of processor time."""
+PASSWORD_CHECKS_AT_ONCE: Final = 2
+MAX_USERS: Final = 1_000
+MIN_PASSWORD_CHARS: Final = 10
+MAX_PASSWORD_CHARS: Final = 256
+MAX_SHOWN_CHARS: Final = 4_000
+"""Longest text of others in a page; a body has its own limit."""
+PAGE_ROWS: Final = 50
+"""Rows of one page of a table."""
+ASK_SECONDS: Final = 3.0
+"""Time that a server of the cluster has for an answer."""
+SAMPLE_SECONDS: Final = 5.0
+SAMPLES: Final = 720
+"""An hour of figures."""
+HEALTH_SECONDS: Final = 30.0
+"""Age after which the cluster is examined anew for a page that shows warnings."""
+MAX_ROUTES_EXAMINED: Final = 500
+"""Topics above which warnings do not look at the brokers of each topic."""

@@ -1,0 +1,64 @@
+"""Streams of server-sent events, of which there is a bounded number."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from starlette.responses import StreamingResponse
+
+from cometmq.console.limits import MAX_STREAMS, MAX_STREAMS_OF_ONE
+from cometmq.errors import CometMQError
+
+KEEP_ALIVE_SECONDS: Final = 15.0
+
+
+class TooManyStreamsError(CometMQError):
+    """As many pages are live as the console allows."""
+
+
+class Streams:
+    """Counts the live pages, and ends them when the console stops."""
+
+    def __init__(self) -> None:
+        self.stopping = asyncio.Event()
+        self._open: Counter[str] = Counter()
+
+    @property
+    def count(self) -> int:
+        """The number of live pages."""
+        return self._open.total()
+
+    @contextmanager
+    def one(self, address: str) -> Iterator[None]:
+        """Hold one stream for a browser at an address.
+
+        :raises TooManyStreamsError: there are too many.
+        """
+        if self.count >= MAX_STREAMS or self._open[address] >= MAX_STREAMS_OF_ONE:
+            raise TooManyStreamsError(
+                "as many pages are live as this console allows", next_step="close some of its tabs, then load the page"
+            )
+        self._open[address] += 1
+        try:
+            yield
+        finally:
+            self._open[address] -= 1
+            if not self._open[address]:
+                del self._open[address]
+
+
+def event(name: str, data: Any) -> bytes:
+    """Return one event, whose data is JSON on one line."""
+    return f"event: {name}\ndata: {json.dumps(data)}\n\n".encode()
+
+
+def event_stream(events: AsyncIterator[bytes], *, status: int = 200) -> StreamingResponse:
+    """Return the answer to an ``EventSource``."""
+    return StreamingResponse(
+        events, status, {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}, media_type="text/event-stream"
+    )

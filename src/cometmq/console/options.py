@@ -1,0 +1,55 @@
+"""The options of a console."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Final
+
+from cometmq.remoting.security import PLAIN, Security
+
+DEFAULT_CONSOLE_PORT: Final = 8080
+_NAMES: Final = frozenset({"localhost", "localhost.localdomain"})
+
+
+@dataclass(frozen=True)
+class ConsoleOptions:
+    """Where a console listens, which cluster it shows, and who may do what."""
+
+    namesrv: str
+    """``host:port;host:port`` of the cluster."""
+    data: Path
+    """Directory of the console's users and of its audit log."""
+    host: str = "127.0.0.1"
+    port: int = DEFAULT_CONSOLE_PORT
+    """0 for a free one."""
+    allow_changes: bool = False
+    """Visitors without an account may change things."""
+    security: Security = PLAIN
+    """The console's own account at the cluster, and TLS."""
+    names: tuple[str, ...] = ()
+    """Further names in the address of the console, as behind a proxy."""
+    certificate: Path | None = None
+    """PEM file; the console then serves HTTPS."""
+    key: Path | None = None
+
+    @property
+    def users_file(self) -> Path:
+        """The file with the console's own users."""
+        return self.data / "users.json"
+
+    @property
+    def audit_file(self) -> Path:
+        """The console's own audit log."""
+        return self.data / "audit.log"
+
+    @property
+    def is_local(self) -> bool:
+        """Only programs on this machine reach the console."""
+        if self.host in _NAMES:
+            return True
+        try:
+            return ip_address(self.host).is_loopback
+        except ValueError:
+            return False

@@ -1,0 +1,391 @@
+"""Pages and changes: what a handler gets, and what becomes of what it returns.
+
+A page is an ``async`` function that takes an :class:`Ask` and returns an answer. A change is one that takes an
+:class:`Ask` and returns a :class:`Plan`: what would happen. Its first request shows the plan and asks, the second one
+carries it out and writes a line to the audit log. So no change is without preview, question and audit.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, tzinfo
+from functools import cached_property, partial
+from typing import Any, Final
+from urllib.parse import quote, unquote, urlencode
+from zoneinfo import ZoneInfo
+
+from starlette.datastructures import FormData
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from cometmq.client.admin import Admin
+from cometmq.client.errors import AccessDeniedError, BrokerError, RouteNotFoundError
+from cometmq.console.console import Console
+from cometmq.console.languages import LANGUAGES, preferred, translated
+from cometmq.console.limits import MAX_FIELDS
+from cometmq.console.rendering import time_element
+from cometmq.console.security.visitors import Visitor
+from cometmq.errors import CometMQError
+from cometmq.remoting.errors import RemotingError, is_unknown_caller
+
+log = logging.getLogger(__name__)
+
+_NOTICE_SECONDS: Final = 30
+
+
+class FormError(CometMQError):
+    """A field of a form has no value that fits."""
+
+
+class NotFoundError(CometMQError):
+    """There is no such thing."""
+
+
+class ChangesNotAllowedError(CometMQError):
+    """The visitor may only look."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of a plan: titles, and rows of values."""
+
+    titles: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A change before it is made."""
+
+    title: str
+    """``Delete topic orders``."""
+    sentence: str
+    """What will happen."""
+    action: str
+    """What the button says."""
+    what: str
+    """``topic.delete``: the kind of change in the audit log."""
+    subject: str
+    """The name of what changes."""
+    run: Callable[[], Awaitable[str]]
+    """Makes the change, and returns the sentence that says so."""
+    then: str
+    """The address to show next."""
+    back: str
+    table: Table | None = None
+    warnings: Sequence[str] = ()
+    typed: str = ""
+    """The text that must be typed in; empty for none."""
+    details: Mapping[str, Any] = field(default_factory=dict)
+    """For the audit log."""
+
+
+class Ask:
+    """One request for a page."""
+
+    def __init__(self, console: Console, request: Request, visitor: Visitor) -> None:
+        self.console = console
+        self.request = request
+        self.visitor = visitor
+        self.form: FormData = FormData()
+        self.new_form_cookie: str | None = None
+        self.silent: Mapping[str, RemotingError] = {}
+        self._admin: Admin | None = None
+
+    # --- the reader ---------------------------------------------------------------------------
+    @cached_property
+    def language(self) -> str:
+        """The code of the visitor's language."""
+        chosen = self.request.cookies.get("language", "")
+        return chosen if chosen in LANGUAGES else preferred(self.request.headers.get("accept-language", ""))
+
+    @cached_property
+    def zone(self) -> tzinfo:
+        """The visitor's time zone, which their browser has told; UTC before that."""
+        name = self.request.cookies.get("zone", "")
+        if not name or len(name) > 64:
+            return UTC
+        try:
+            return ZoneInfo(name)
+        except (ValueError, OSError, KeyError):
+            return UTC
+
+    def t(self, text: str, /, **values: object) -> str:
+        """Return a text in the visitor's language."""
+        return translated(self.language, text, **values)
+
+    # --- the cluster --------------------------------------------------------------------------
+    @property
+    def admin(self) -> Admin:
+        """Administration with the visitor's permissions."""
+        assert self._admin is not None
+        return self._admin
+
+    def use(self, admin: Admin) -> None:
+        """Ask the cluster with this object."""
+        self._admin = admin
+        self.silent = admin.unanswered or {}
+
+    # --- parameters ---------------------------------------------------------------------------
+    def path(self, name: str) -> str:
+        """Return a part of the path."""
+        return str(self.request.path_params[name])
+
+    def text(self, name: str, default: str = "", *, longest: int = 512) -> str:
+        """Return a field of the form or of the address, without blanks around it.
+
+        :raises FormError: it is too long.
+        """
+        value = self.form.get(name)
+        if value is None:
+            value = self.request.query_params.get(name)
+        if not isinstance(value, str):
+            return default
+        value = value.strip()
+        if len(value) > longest:
+            raise FormError(self.t("{name} has more than {longest} characters", name=name, longest=longest))
+        return value or default
+
+    def whole(self, name: str, default: int | None = None, *, least: int = 0, most: int = 2**63 - 1) -> int | None:
+        """Return a whole number.
+
+        :raises FormError: it is none, or out of its range.
+        """
+        text = self.text(name)
+        if not text:
+            return default
+        if not text.lstrip("-").isdecimal() or len(text) > 20 or not least <= int(text) <= most:
+            raise FormError(
+                self.t("{name} is a whole number from {least} to {most}", name=name, least=least, most=most)
+            )
+        return int(text)
+
+    def moment(self, name: str) -> int | None:
+        """Return a time in the visitor's zone as milliseconds since 1970, or ``None``.
+
+        :raises FormError: it is no time.
+        """
+        text = self.text(name)
+        if not text:
+            return None
+        if text.isdecimal() and len(text) <= 15:
+            return int(text)
+        try:
+            moment = datetime.fromisoformat(text)
+            moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=self.zone)
+            return int(moment.timestamp() * 1000)
+        except (ValueError, OverflowError) as error:
+            raise FormError(self.t("{name} is a time such as 2026-01-31T12:00", name=name)) from error
+
+    # --- answers ------------------------------------------------------------------------------
+    @property
+    def may_change(self) -> bool:
+        """Tell whether changes are offered; the cluster decides each of them."""
+        return self.visitor.may_change
+
+    def page(self, template: str, /, *, status: int = 200, **values: Any) -> HTMLResponse:
+        """Return a page from a template."""
+        console, request = self.console, self.request
+        cookies = request.cookies
+        form_cookie = cookies.get(form_cookie_name(console)) or self.new_form_cookie
+        if form_cookie is None:
+            form_cookie = self.new_form_cookie = secrets.token_urlsafe(24)
+        session = cookies.get(session_cookie_name(console), "") if self.visitor.name else ""
+        notice = console.sessions.verified(unquote(cookies["notice"])) if "notice" in cookies else None
+        html = console.templates.get_template(template).render(
+            _=partial(translated, self.language),
+            time=partial(time_element, zone=self.zone),
+            ask=self,
+            visitor=self.visitor,
+            may_change=self.may_change,
+            login_possible=console.login_required,
+            language=self.language,
+            theme=cookies.get("theme") if cookies.get("theme") in ("dark", "light") else "",
+            zone_name=getattr(self.zone, "key", "UTC"),
+            form_token=console.sessions.form_token(form_cookie, session),
+            notice=notice,
+            silent=self.silent,
+            path=request.url.path,
+            given=request.query_params,
+            cluster_failure=console.sampler.latest.failure if console.sampler.latest else "",
+            **values,
+        )
+        answer = HTMLResponse(html, status)
+        if self.new_form_cookie is not None:
+            answer.set_cookie(
+                form_cookie_name(console), self.new_form_cookie, httponly=True, samesite="strict", secure=self.is_secure
+            )
+        if notice is not None:
+            answer.delete_cookie("notice", httponly=True, samesite="strict")
+        return answer
+
+    @property
+    def is_secure(self) -> bool:
+        """The page came by HTTPS."""
+        return self.request.url.scheme == "https"
+
+    def go(self, address: str, notice: str = "") -> RedirectResponse:
+        """Send the browser to a page, which shows a notice."""
+        answer = RedirectResponse(address, 303)
+        if notice:
+            signed = self.console.sessions.signed(notice[:500])
+            answer.set_cookie("notice", quote(signed), max_age=_NOTICE_SECONDS, httponly=True, samesite="strict")
+        return answer
+
+    def failure(self, error: Exception, status: int) -> Response:
+        """Return the page that says what went wrong, and what to do."""
+        message = error.message if isinstance(error, CometMQError) else str(error)
+        step = error.next_step if isinstance(error, CometMQError) else None
+        template = "part_error.html" if self.is_part else "error.html"
+        return self.page(template, status=status, message=message, step=step)
+
+    @property
+    def is_part(self) -> bool:
+        """The request is htmx's, for a part of a page."""
+        return self.request.headers.get("hx-request") == "true"
+
+
+def session_cookie_name(console: Console) -> str:
+    """The cookie with the secret of a session; ports of one host share cookies, so it has the port."""
+    return f"cometmq-session-{console.port}"
+
+
+def form_cookie_name(console: Console) -> str:
+    """The cookie to which the tokens of forms belong."""
+    return f"cometmq-form-{console.port}"
+
+
+Handler = Callable[[Ask], Awaitable[Response]]
+Planner = Callable[[Ask], Awaitable[Plan]]
+
+
+def page(path: str, handler: Handler, *, open_to_all: bool = False) -> Route:
+    """Return the route of a page.
+
+    :param open_to_all: also without a login.
+    """
+
+    async def endpoint(request: Request) -> Response:
+        return await _answered(request, handler, open_to_all=open_to_all)
+
+    return Route(path, endpoint, methods=["GET"], name=path)
+
+
+def posted(path: str, handler: Handler, *, open_to_all: bool = False) -> Route:
+    """Return the route of a form that changes nothing at the cluster."""
+
+    async def endpoint(request: Request) -> Response:
+        return await _answered(request, handler, open_to_all=open_to_all, is_form=True)
+
+    return Route(path, endpoint, methods=["POST"], name=f"POST {path}")
+
+
+def change(path: str, planner: Planner) -> Route:
+    """Return the route of a change."""
+
+    async def carry_out(ask: Ask) -> Response:
+        if not ask.may_change:
+            raise ChangesNotAllowedError(
+                ask.t("this console is read-only for you; nothing was changed"),
+                next_step=ask.t("log in with an account that may change things, or start it with --allow-changes"),
+            )
+        plan = await planner(ask)
+        typed_wrong = bool(plan.typed) and ask.form.get("typed") != plan.typed
+        if ask.form.get("confirmed") != "yes" or typed_wrong:
+            fields = [
+                (name, value)
+                for name, value in ask.form.multi_items()
+                if isinstance(value, str) and name not in ("confirmed", "typed", "token")
+            ]
+            asked_before = ask.form.get("confirmed") == "yes"
+            return ask.page("plan.html", plan=plan, fields=fields, typed_wrong=asked_before and typed_wrong)
+        return ask.go(plan.then, await _done(ask, plan))
+
+    async def endpoint(request: Request) -> Response:
+        return await _answered(request, carry_out, is_form=True)
+
+    return Route(path, endpoint, methods=["POST"], name=f"POST {path}")
+
+
+async def _done(ask: Ask, plan: Plan) -> str:
+    """Make a change, and write it to the audit log, done or not."""
+    entry: dict[str, Any] = {
+        "event": "change",
+        "change": plan.what,
+        "subject": plan.subject,
+        "by": ask.visitor.name or "(no login)",
+        "from": address_of(ask.request),
+        "details": {name: str(value)[:500] for name, value in plan.details.items()},
+    }
+    try:
+        sentence = await plan.run()
+    except BaseException as error:
+        ask.console.audit.put({**entry, "outcome": f"failed: {str(error)[:500]}"}, must=True)
+        raise
+    ask.console.audit.put({**entry, "outcome": "done"}, must=True)
+    return sentence
+
+
+def address_of(request: Request) -> str:
+    """The address that a request came from."""
+    return request.client.host if request.client is not None else ""
+
+
+async def visitor_of(console: Console, request: Request) -> Visitor | None:
+    """Return who asks; ``None`` if somebody must log in first."""
+    token = request.cookies.get(session_cookie_name(console), "")
+    visitor = await console.sessions.visitor(token) if token else None
+    if visitor is None and not await console.requires_login():
+        return console.anonymous
+    return visitor
+
+
+def to_login(request: Request) -> Response:
+    """Send a browser to the login, and then back."""
+    wanted = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    address = "/login?" + urlencode({"next": wanted if request.method == "GET" else "/"})
+    if request.headers.get("hx-request") == "true":
+        return Response(status_code=204, headers={"HX-Redirect": address})
+    return RedirectResponse(address, 303)
+
+
+async def _answered(
+    request: Request, handler: Handler, *, open_to_all: bool = False, is_form: bool = False
+) -> Response:
+    console: Console = request.app.state.console
+    visitor = await visitor_of(console, request)
+    if visitor is None and not open_to_all:
+        return to_login(request)
+    ask = Ask(console, request, visitor or Visitor("", False, console.connections))
+    try:
+        if is_form:
+            ask.form = await request.form(max_files=1, max_fields=MAX_FIELDS)
+            cookies = request.cookies
+            session = cookies.get(session_cookie_name(console), "") if ask.visitor.name else ""
+            token = str(ask.form.get("token") or "")
+            if not console.sessions.is_form_token(token, cookies.get(form_cookie_name(console), ""), session):
+                raise ChangesNotAllowedError(
+                    ask.t("this form is old, or not from this console; nothing was changed"),
+                    next_step=ask.t("load its page again, and send it from there"),
+                )
+        async with ask.visitor.connections.admin() as admin:
+            ask.use(admin)
+            return await handler(ask)
+    except (FormError, ValueError) as error:
+        return ask.failure(error, 400)
+    except ChangesNotAllowedError as error:
+        return ask.failure(error, 403)
+    except AccessDeniedError as error:
+        if not ask.visitor.name and is_unknown_caller(error.remark):
+            return to_login(request)
+        return ask.failure(error, 403)
+    except (NotFoundError, RouteNotFoundError) as error:
+        return ask.failure(error, 404)
+    except RemotingError as error:
+        return ask.failure(error, 503)
+    except (BrokerError, CometMQError) as error:
+        return ask.failure(error, 502)

@@ -1,0 +1,192 @@
+"""The last hour of a cluster, in memory: rates, disk and lag, asked of its brokers every five seconds.
+
+The console asks with its own account. A cluster that is away leaves a gap; brokers that are away are named.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from cometmq.client.admin import Admin
+from cometmq.client.admin.broker_status import BrokerStatus
+from cometmq.client.admin.cluster_health import examine_cluster
+from cometmq.client.admin.finding import Finding
+from cometmq.client.admin.several import gathered
+from cometmq.client.errors import BrokerError, RemotingError
+from cometmq.clock import Clock
+from cometmq.console.connections import Connections
+from cometmq.console.limits import HEALTH_SECONDS, MAX_ROUTES_EXAMINED, SAMPLE_SECONDS, SAMPLES
+from cometmq.errors import CometMQError
+from cometmq.message.names import MASTER_ID
+from cometmq.remoting.bodies import ClusterInfo
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class BrokerLine:
+    """One broker as it was found."""
+
+    cluster: str
+    name: str
+    broker_id: int
+    address: str
+    status: BrokerStatus | None
+    """``None`` if it does not answer."""
+    problem: str = ""
+
+    @property
+    def is_master(self) -> bool:
+        """Its id is that of a master."""
+        return self.broker_id == MASTER_ID
+
+    @property
+    def key(self) -> str:
+        """A short name for this broker, unique in the cluster."""
+        return f"{self.name}/{self.broker_id}"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The cluster at one moment."""
+
+    time_ms: int
+    brokers: tuple[BrokerLine, ...] = ()
+    away: tuple[str, ...] = ()
+    """Brokers that the nameserver remembers: name, and why they are gone."""
+    failure: str = ""
+    """No nameserver answers, or the console may not ask."""
+
+    def total(self, figure: str) -> float | None:
+        """The sum of a figure over all masters; ``None`` if none of them tells."""
+        told = [getattr(line.status, figure) for line in self.brokers if line.is_master and line.status is not None]
+        known = [value for value in told if value is not None]
+        return sum(known) if known else None
+
+    @property
+    def fullest_disk(self) -> float | None:
+        """The disk that is used most, in percent."""
+        told = [line.status.disk_used_percent for line in self.brokers if line.status is not None]
+        return max((value for value in told if value is not None), default=None)
+
+    def figures(self) -> dict[str, float | None]:
+        """The figures of plots and live pages."""
+        return {
+            "time": self.time_ms / 1000,
+            "in": self.total("in_per_s"),
+            "out": self.total("out_per_s"),
+            "disk": self.fullest_disk,
+            "behind": self.total("dispatch_behind_bytes"),
+        }
+
+
+@dataclass
+class Health:
+    """What an examination of the cluster has found."""
+
+    time_ms: int = 0
+    findings: list[Finding] = field(default_factory=list)
+    failure: str = ""
+
+    @property
+    def to_do(self) -> list[Finding]:
+        """The findings that need somebody."""
+        return [finding for finding in self.findings if finding.todo]
+
+
+async def look(admin: Admin, now_ms: int) -> Sample:
+    """Ask every broker for its state now."""
+    try:
+        info = await admin.cluster_info()
+    except CometMQError as error:
+        return Sample(now_ms, failure=str(error))
+    places = {
+        (data.cluster, name, broker_id): address
+        for name, data in sorted(info.broker_addr_table.items())
+        for broker_id, address in sorted(data.broker_addrs.items())
+    }
+    lines = await gathered({place: _line(admin, *place, address) for place, address in places.items()})
+    return Sample(now_ms, tuple(lines.values()), _away(info))
+
+
+def _away(info: ClusterInfo) -> tuple[str, ...]:
+    return tuple(
+        f"{gone.broker_name}{f', slave {gone.broker_id}' if gone.broker_id != MASTER_ID else ''}: {gone.reason}"
+        for gone in info.gone_brokers or []
+    )
+
+
+async def _line(admin: Admin, cluster: str, name: str, broker_id: int, address: str) -> BrokerLine:
+    try:
+        status = BrokerStatus.of(await admin.runtime_info(address))
+    except (BrokerError, RemotingError) as error:
+        return BrokerLine(cluster, name, broker_id, address, None, str(error))
+    return BrokerLine(cluster, name, broker_id, address, status)
+
+
+class Sampler:
+    """Samples the cluster in the background, and examines it when somebody wants to know."""
+
+    def __init__(self, connections: Connections, nameservers: Sequence[str], clock: Clock) -> None:
+        self.samples: deque[Sample] = deque(maxlen=SAMPLES)
+        self.health = Health()
+        self._connections = connections
+        self._nameservers = nameservers
+        self._clock = clock
+        self._task: asyncio.Task[None] | None = None
+        self._examining: asyncio.Task[None] | None = None
+        self._next = asyncio.Event()
+
+    @property
+    def latest(self) -> Sample | None:
+        """The newest sample; ``None`` in the first moment."""
+        return self.samples[-1] if self.samples else None
+
+    def start(self) -> None:
+        """Begin to sample."""
+        self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """End the work in the background."""
+        for task in (self._task, self._examining):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+    async def following(self) -> Sample:
+        """Wait for the next sample."""
+        await self._next.wait()
+        return self.samples[-1]
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                async with self._connections.admin() as admin:
+                    self.samples.append(await look(admin, self._clock.now_ms()))
+            except Exception:
+                log.exception("the console could not look at the cluster; it tries again")
+            self._next.set()
+            self._next = asyncio.Event()
+            await self._clock.sleep(SAMPLE_SECONDS)
+
+    def examine(self) -> Health:
+        """Return what is known of the cluster's health; examine it anew in the background if that is old."""
+        is_old = self._clock.now_ms() - self.health.time_ms > HEALTH_SECONDS * 1000
+        if is_old and (self._examining is None or self._examining.done()):
+            self._examining = asyncio.create_task(self._examine())
+        return self.health
+
+    async def _examine(self) -> None:
+        found = Health()
+        try:
+            async with self._connections.admin() as admin:
+                async for finding in examine_cluster(admin, self._nameservers, max_routes=MAX_ROUTES_EXAMINED):
+                    found.findings.append(finding)
+        except CometMQError as error:
+            found.failure = str(error)
+        found.time_ms = self._clock.now_ms()
+        self.health = found

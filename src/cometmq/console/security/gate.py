@@ -1,0 +1,114 @@
+"""The gate before all pages: names of the host, sizes, requests that other sites make, and headers of every answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from cometmq.console.limits import MAX_REQUEST_BYTES, MAX_URL_CHARS
+from cometmq.console.options import ConsoleOptions
+
+HEADERS: Final[Mapping[str, str]] = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+}
+_OWN_SITES: Final = frozenset({"same-origin", "none"})
+_AGAIN: Final = '<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0"><title>CometMQ</title>'
+"""After a link from another site the browser has left out the cookies; asked from here it sends them."""
+
+
+class TooLargeError(Exception):
+    """The body of a request is larger than the limit."""
+
+
+class Gate:
+    """Middleware that refuses what no page should see, and adds :data:`HEADERS`."""
+
+    def __init__(self, app: ASGIApp, options: ConsoleOptions) -> None:
+        self._app = app
+        own = () if options.host in ("0.0.0.0", "::") else (options.host,)
+        self._hosts = frozenset({"localhost", "127.0.0.1", "[::1]", *own, *options.names})
+        self._any_host = not options.is_local and not options.names
+        """With a login every name is safe: a page of another name has no cookie of this one."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        refusal = self._refusal(scope)
+        counted = _Counted(receive)
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers[name] = value
+                if "cache-control" not in headers:
+                    headers["Cache-Control"] = "no-store"
+            await send(message)
+
+        if refusal is not None:
+            await refusal(scope, receive, send_with_headers)
+            return
+        try:
+            await self._app(scope, counted, send_with_headers)
+        except TooLargeError:
+            answer = PlainTextResponse(f"a request has at most {MAX_REQUEST_BYTES:,} bytes\n", 413)
+            await answer(scope, receive, send_with_headers)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        headers = Headers(scope=scope)
+        host = headers.get("host", "")
+        name = urlsplit(f"//{host}").hostname or ""
+        name = f"[{name}]" if ":" in name else name
+        if not self._any_host and name not in self._hosts:
+            return PlainTextResponse(
+                f"this console is not {ascii(name[:200])[1:-1]}; open it under its own name, or start it with --name\n",
+                421,
+            )
+        if len(scope["raw_path"] or b"") + len(scope["query_string"]) > MAX_URL_CHARS:
+            return PlainTextResponse(f"an address has at most {MAX_URL_CHARS:,} characters\n", 414)
+        if int(headers.get("content-length") or 0) > MAX_REQUEST_BYTES:
+            return PlainTextResponse(f"a request has at most {MAX_REQUEST_BYTES:,} bytes\n", 413)
+        site, method = headers.get("sec-fetch-site"), scope["method"]
+        if method in ("GET", "HEAD"):
+            if site == "cross-site" and headers.get("sec-fetch-mode") == "navigate":
+                return HTMLResponse(_AGAIN)
+            if site not in (None, "same-origin", "none", "same-site") and scope["path"] != "/":
+                return PlainTextResponse("pages of other sites may not use this console\n", 403)
+            return None
+        origin = headers.get("origin")
+        foreign = origin is not None and urlsplit(origin).netloc != host
+        if foreign or site not in (None, *_OWN_SITES):
+            return PlainTextResponse("this form came from another site; nothing was changed\n", 403)
+        return None
+
+
+class _Counted:
+    """Receives the body of a request, up to the limit."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._bytes = 0
+
+    async def __call__(self) -> Message:
+        message = await self._receive()
+        if message["type"] == "http.request":
+            self._bytes += len(message.get("body", b""))
+            if self._bytes > MAX_REQUEST_BYTES:
+                raise TooLargeError
+        return message

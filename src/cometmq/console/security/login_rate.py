@@ -1,0 +1,44 @@
+"""The rate of logins: from one address, for one name, and in all."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cometmq.clock import Clock
+from cometmq.console.limits import ALL_LOGINS_PER_MINUTE, LOGINS_PER_MINUTE
+
+_MINUTE: Final = 60.0
+_KNOWN_MAX: Final = 10_000
+"""Addresses and names that are counted; the oldest are forgotten."""
+
+
+class LoginRate:
+    """Counts attempts in windows of a minute."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._windows: dict[str, tuple[float, int]] = {}
+
+    def wait_seconds(self, address: str, name: str) -> int:
+        """Count an attempt; return the seconds after which it may be made, 0 for now.
+
+        An attempt that must wait is not counted, so a storm locks nobody out for longer than a minute.
+        """
+        limits = {
+            "": ALL_LOGINS_PER_MINUTE,
+            f"address {address}": LOGINS_PER_MINUTE,
+            f"name {name[:200]} {address}": LOGINS_PER_MINUTE,
+        }
+        now = self._clock.monotonic()
+        for key, limit in limits.items():
+            began, count = self._windows.get(key, (now, 0))
+            if now - began < _MINUTE and count >= limit:
+                return int(began + _MINUTE - now) + 1
+        for key in limits:
+            began, count = self._windows.pop(key, (now, 0))
+            if now - began >= _MINUTE:
+                began, count = now, 0
+            self._windows[key] = (began, count + 1)
+        while len(self._windows) > _KNOWN_MAX:
+            self._windows.pop(next(key for key in self._windows if key))
+        return 0

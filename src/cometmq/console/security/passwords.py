@@ -1,0 +1,125 @@
+"""The console's own users: names, roles and argon2 hashes of passwords, in a file."""
+
+from __future__ import annotations
+
+import asyncio
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from argon2 import PasswordHasher
+from argon2.exceptions import InvalidHashError, VerificationError
+
+from cometmq.console.limits import MAX_PASSWORD_CHARS, MAX_USERS, MIN_PASSWORD_CHARS, PASSWORD_CHECKS_AT_ONCE
+from cometmq.durable import replace_file
+from cometmq.errors import CometMQError, reason_of
+from cometmq.message.names import check_group
+
+_HASHER: Final = PasswordHasher()
+_NOBODY: Final = "$argon2id$v=19$m=65536,t=3,p=4$Yj5uDEbn8OKKF/en4/YUxw$czWICRXYkmqVb4tGhIuJyYSD3iveG62SpMy8SWCjzGE"
+"""The hash that is checked for an unknown name, so that it takes as long as a known one."""
+
+
+class Role(StrEnum):
+    """What a user of the console may do."""
+
+    VIEWER = "viewer"
+    """Look at everything."""
+    OPERATOR = "operator"
+    """Change things, too, with the console's own account at the cluster."""
+
+
+class ConsoleUser(msgspec.Struct, frozen=True):
+    """One user."""
+
+    name: str
+    role: Role
+    password_hash: str
+
+
+class UsersFileError(CometMQError):
+    """The file with the console's users cannot be used, or a user cannot be made."""
+
+
+class ConsoleUsers:
+    """The users in a file, which is read again when it changes."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._users: dict[str, ConsoleUser] = {}
+        self._stamp: tuple[int, int] | None = None
+        self._checks = asyncio.Semaphore(PASSWORD_CHECKS_AT_ONCE)
+
+    def all(self) -> dict[str, ConsoleUser]:
+        """Name → user.
+
+        :raises UsersFileError: the file cannot be read, or is none of users.
+        """
+        try:
+            status = self._path.stat()
+            stamp = (status.st_mtime_ns, status.st_size)
+            if stamp != self._stamp:
+                users = msgspec.json.decode(self._path.read_bytes(), type=list[ConsoleUser])
+                self._users, self._stamp = {user.name: user for user in users}, stamp
+        except FileNotFoundError:
+            self._users, self._stamp = {}, None
+        except OSError as error:
+            raise UsersFileError(
+                f"{self._path} cannot be read: {reason_of(error)}", next_step="let the console's user read it"
+            ) from error
+        except msgspec.MsgspecError as error:
+            raise UsersFileError(
+                f"{self._path} is no list of users: {error}",
+                next_step="remove it, and make the users anew with cometmq console user add",
+            ) from error
+        return self._users
+
+    async def accept(self, name: str, password: str) -> ConsoleUser | None:
+        """Return the user with that name and password; takes as long for an unknown name."""
+        user = self.all().get(name)
+        async with self._checks:
+            is_right = await asyncio.to_thread(_is_password, user.password_hash if user else _NOBODY, password)
+        return user if is_right else None
+
+    def put(self, name: str, role: Role, password: str) -> None:
+        """Make a user, or give one a new password and role.
+
+        :raises UsersFileError: the name or the password is not allowed, or the file cannot be written.
+        """
+        wrong = check_group(name)
+        if wrong is not None:
+            raise UsersFileError(f"{name!r} is no name for a user: {wrong}")
+        if not MIN_PASSWORD_CHARS <= len(password) <= MAX_PASSWORD_CHARS:
+            raise UsersFileError(f"a password has {MIN_PASSWORD_CHARS} to {MAX_PASSWORD_CHARS} characters")
+        users = dict(self.all())
+        users[name] = ConsoleUser(name, role, _HASHER.hash(password))
+        if len(users) > MAX_USERS:
+            raise UsersFileError(f"a console has at most {MAX_USERS} users", next_step="remove some")
+        self._write(users)
+
+    def remove(self, name: str) -> None:
+        """Remove a user.
+
+        :raises UsersFileError: there is none, or the file cannot be written.
+        """
+        users = dict(self.all())
+        if users.pop(name, None) is None:
+            raise UsersFileError(f"there is no user {name}", next_step="cometmq console user list shows all")
+        self._write(users)
+
+    def _write(self, users: dict[str, ConsoleUser]) -> None:
+        ordered = [users[name] for name in sorted(users)]
+        try:
+            replace_file(self._path, msgspec.json.format(msgspec.json.encode(ordered)), private=True)
+        except OSError as error:
+            raise UsersFileError(
+                f"{self._path} cannot be written: {reason_of(error)}", next_step="name a directory with --data"
+            ) from error
+
+
+def _is_password(password_hash: str, password: str) -> bool:
+    try:
+        return _HASHER.verify(password_hash, password)
+    except (VerificationError, InvalidHashError):
+        return False

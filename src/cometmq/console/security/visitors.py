@@ -1,0 +1,100 @@
+"""Visitors of the console, and the sessions of those who are logged in."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from dataclasses import dataclass
+
+from cometmq.clock import Clock
+from cometmq.console.connections import Connections
+from cometmq.console.limits import MAX_SESSIONS, SESSION_IDLE_SECONDS, SESSION_SECONDS
+
+
+@dataclass(frozen=True)
+class Visitor:
+    """Somebody who looks at a page, and the connections that carry their permissions."""
+
+    name: str
+    """Empty without a login."""
+    may_change: bool
+    connections: Connections
+    has_own_connections: bool = False
+    """They are an account of the cluster."""
+
+
+@dataclass
+class _Session:
+    visitor: Visitor
+    began: float
+    seen: float
+
+
+class Sessions:
+    """The people who are logged in, by the secret in their cookie; a restart of the console logs them out."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._key = secrets.token_bytes(32)
+        self._sessions: dict[str, _Session] = {}
+        """In the order of the last request."""
+
+    async def begin(self, visitor: Visitor) -> str:
+        """Log a visitor in, and return the secret for their cookie."""
+        while len(self._sessions) >= MAX_SESSIONS:
+            await self.end(next(iter(self._sessions)))
+        token = secrets.token_urlsafe(32)
+        now = self._clock.monotonic()
+        self._sessions[token] = _Session(visitor, now, now)
+        return token
+
+    async def visitor(self, token: str) -> Visitor | None:
+        """Return who is logged in with a cookie, and begin the idle time anew."""
+        await self._end_old()
+        session = self._sessions.pop(token, None)
+        if session is None:
+            return None
+        session.seen = self._clock.monotonic()
+        self._sessions[token] = session
+        return session.visitor
+
+    async def end(self, token: str) -> None:
+        """Log somebody out."""
+        session = self._sessions.pop(token, None)
+        if session is not None and session.visitor.has_own_connections:
+            await session.visitor.connections.close()
+
+    async def end_all(self) -> None:
+        """Log everybody out."""
+        for token in list(self._sessions):
+            await self.end(token)
+
+    async def _end_old(self) -> None:
+        now = self._clock.monotonic()
+        for token, session in list(self._sessions.items()):
+            if now - session.seen > SESSION_IDLE_SECONDS or now - session.began > SESSION_SECONDS:
+                await self.end(token)
+
+    # --- forms and notices --------------------------------------------------------------------
+    def form_token(self, cookie: str, session: str) -> str:
+        """Return the token that a form must bring: only pages of this console can know it."""
+        return self._signature(f"form\0{cookie}\0{session}")
+
+    def is_form_token(self, token: str, cookie: str, session: str) -> bool:
+        """Tell whether a form came from a page of this visitor."""
+        return bool(cookie) and hmac.compare_digest(token.encode(), self.form_token(cookie, session).encode())
+
+    def signed(self, text: str) -> str:
+        """Sign a text that a browser keeps for a moment."""
+        return self._signature("text\0" + text) + text
+
+    def verified(self, signed: str) -> str | None:
+        """Return a text that was signed here; ``None`` for any other."""
+        signature, text = signed[:64], signed[64:]
+        if hmac.compare_digest(signature.encode(), self._signature("text\0" + text).encode()):
+            return text
+        return None
+
+    def _signature(self, text: str) -> str:
+        return hmac.new(self._key, text.encode(), hashlib.sha256).hexdigest()

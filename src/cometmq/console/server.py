@@ -1,0 +1,126 @@
+"""A console that listens: uvicorn on the running event loop, on a socket that is made first."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from collections.abc import Generator
+from contextlib import contextmanager
+
+import uvicorn
+
+from cometmq.clock import SYSTEM_CLOCK, Clock
+from cometmq.console.app import build
+from cometmq.console.console import Console
+from cometmq.console.limits import MAX_CONNECTIONS
+from cometmq.console.options import ConsoleOptions
+from cometmq.errors import CometMQError, reason_of
+from cometmq.message.hosts import address_here
+
+_HEAD_BYTES = 64 * 1024
+_STOP_SECONDS = 2
+
+
+class ConsolePortError(CometMQError):
+    """The console cannot listen at its address."""
+
+
+class _Server(uvicorn.Server):
+    """Leaves the signals of the process to the command that runs it."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.listens = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.listens.set()
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+
+class ConsoleServer:
+    """Serves one console."""
+
+    def __init__(self, options: ConsoleOptions, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.console = Console(options, clock=clock)
+        self._options = options
+        self._server: _Server | None = None
+        self._serving: asyncio.Task[None] | None = None
+
+    @property
+    def url(self) -> str:
+        """The address of its first page, from this machine."""
+        scheme = "https" if self._options.certificate else "http"
+        return f"{scheme}://{address_here(self._options.host, self.console.port)}"
+
+    async def start(self) -> None:
+        """Listen.
+
+        :raises ConsolePortError: the port is taken, or the address is none of this machine.
+        :raises ConsoleRefusedError: it would be open to strangers.
+        """
+        listening = self._listen()
+        try:
+            self.console.port = listening.getsockname()[1]
+            await self.console.start()
+        except BaseException:
+            listening.close()
+            await self.console.stop()
+            raise
+        config = uvicorn.Config(
+            build(self.console),
+            http="h11",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            limit_concurrency=MAX_CONNECTIONS,
+            timeout_graceful_shutdown=_STOP_SECONDS,
+            h11_max_incomplete_event_size=_HEAD_BYTES,
+            ssl_certfile=self._options.certificate,
+            ssl_keyfile=self._options.key,
+        )
+        self._server = _Server(config)
+        self._serving = asyncio.create_task(self._server.serve(sockets=[listening]))
+        listens = asyncio.create_task(self._server.listens.wait())
+        await asyncio.wait({listens, self._serving}, return_when=asyncio.FIRST_COMPLETED)
+        listens.cancel()
+        if self._serving.done():
+            await self._serving
+
+    def _listen(self) -> socket.socket:
+        host, port = self._options.host, self._options.port
+        try:
+            family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+            made = socket.socket(family, socket.SOCK_STREAM)
+            try:
+                made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                made.bind(address)
+                made.listen(128)
+                made.setblocking(False)
+            except BaseException:
+                made.close()
+                raise
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise ConsolePortError(
+                    f"port {port} for the console is in use",
+                    next_step="choose another one with --port, or --console-port of serve",
+                ) from None
+            raise ConsolePortError(f"the console cannot listen at {host}:{port}: {reason_of(error)}") from None
+        return made
+
+    async def stop(self) -> None:
+        """Stop serving, and close everything."""
+        self.console.streams.stopping.set()
+        if self._server is not None and self._serving is not None:
+            self._server.should_exit = True
+            await asyncio.gather(self._serving, return_exceptions=True)
+            self._server = self._serving = None
+        await self.console.stop()
