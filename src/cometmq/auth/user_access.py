@@ -1,4 +1,7 @@
-"""ACL 2.0 as a model of accounts: users sign, policies decide (``AuthenticationEvaluator``, ``AuthorizationEvaluator``)."""
+"""ACL 2.0 as a model of accounts: users sign, policies decide.
+
+``AuthenticationEvaluator`` and ``AuthorizationEvaluator`` of RocketMQ.
+"""
 
 from __future__ import annotations
 
