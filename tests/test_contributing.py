@@ -76,7 +76,8 @@ def test_the_code_of_a_handler_answers_its_request() -> None:
     codes = SimpleNamespace(COUNT_TOPICS=30_999)
     made = run("class TopicAdmin:\n" + textwrap.indent(code, "    "), {**names, "RequestCode": codes})
     ((method, mark),) = handlers(made.TopicAdmin)
-    assert (mark.code, mark.limits, MAX_TOPICS > 0) == (30_999, ("MAX_TOPICS",), True)
+    assert (mark.code, mark.header, mark.limits) == (30_999, CountTopicsRequestHeader, ("MAX_TOPICS",))
+    assert MAX_TOPICS > 0
     admin = made.TopicAdmin()
     admin._broker = SimpleNamespace(topics=SimpleNamespace(table={"T1": 1, "T2": 2, "U": 3}))
     request = SimpleNamespace(header=CountTopicsRequestHeader(prefix="T"))

@@ -20,7 +20,7 @@ class Part:
     def __init__(self) -> None:
         self.go = asyncio.Event()
 
-    @answers(RequestCode.GET_MAX_OFFSET, header=GetMaxOffsetRequestHeader, limits=("MAX_TOPIC_CHARS",))
+    @answers(RequestCode.GET_MAX_OFFSET, limits=("MAX_TOPIC_CHARS",))
     def offset(self, _connection: Any, request: Request[GetMaxOffsetRequestHeader], _body: bytes) -> Response:
         return Response(header=GetMaxOffsetResponseHeader(offset=request.header.queue_id * 10))
 

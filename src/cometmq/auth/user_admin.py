@@ -71,12 +71,7 @@ class UserAdmin:
         return Response()
 
     # --- users --------------------------------------------------------------------------------
-    @answers(
-        RequestCode.AUTH_CREATE_USER,
-        header=CreateUserRequestHeader,
-        limits=("MAX_USERS",),
-        permission=needs_cluster(Action.UPDATE),
-    )
+    @answers(RequestCode.AUTH_CREATE_USER, limits=("MAX_USERS",), permission=needs_cluster(Action.UPDATE))
     async def create_user(
         self, connection: ServerConnection, request: Request[CreateUserRequestHeader], body: bytes
     ) -> Response:
@@ -89,7 +84,7 @@ class UserAdmin:
             lambda: self._table.create(name, info.password or "", info.user_type, info.user_status),
         )
 
-    @answers(RequestCode.AUTH_UPDATE_USER, header=UpdateUserRequestHeader, permission=needs_cluster(Action.UPDATE))
+    @answers(RequestCode.AUTH_UPDATE_USER, permission=needs_cluster(Action.UPDATE))
     async def update_user(
         self, connection: ServerConnection, request: Request[UpdateUserRequestHeader], body: bytes
     ) -> Response:
@@ -102,7 +97,7 @@ class UserAdmin:
             lambda: self._table.update(name, info.password, info.user_type, info.user_status),
         )
 
-    @answers(RequestCode.AUTH_DELETE_USER, header=DeleteUserRequestHeader, permission=needs_cluster(Action.UPDATE))
+    @answers(RequestCode.AUTH_DELETE_USER, permission=needs_cluster(Action.UPDATE))
     async def delete_user(
         self, connection: ServerConnection, request: Request[DeleteUserRequestHeader], _body: bytes
     ) -> Response:
@@ -110,13 +105,13 @@ class UserAdmin:
         name = request.header.username
         return await self._change(connection, name, f"the user {name} is deleted", lambda: self._table.delete(name))
 
-    @answers(RequestCode.AUTH_GET_USER, header=GetUserRequestHeader, permission=needs_cluster(Action.GET))
+    @answers(RequestCode.AUTH_GET_USER, permission=needs_cluster(Action.GET))
     def get_user(self, _connection: ServerConnection, request: Request[GetUserRequestHeader], _body: bytes) -> Response:
         """Give a user, without the password; no body if there is none."""
         user = self._table.users.get(_named(request.header.username.strip()))
         return Response(body=b"" if user is None else msgspec.json.encode(_shown(user)))
 
-    @answers(RequestCode.AUTH_LIST_USER, header=ListUsersRequestHeader, permission=needs_cluster(Action.GET))
+    @answers(RequestCode.AUTH_LIST_USER, permission=needs_cluster(Action.GET))
     def list_users(
         self, _connection: ServerConnection, request: Request[ListUsersRequestHeader], _body: bytes
     ) -> Response:
@@ -149,7 +144,7 @@ class UserAdmin:
             connection, name, f"policies of {name} are changed", lambda: self._table.put_policies(name, policies)
         )
 
-    @answers(RequestCode.AUTH_DELETE_ACL, header=DeleteAclRequestHeader, permission=needs_cluster(Action.UPDATE))
+    @answers(RequestCode.AUTH_DELETE_ACL, permission=needs_cluster(Action.UPDATE))
     async def delete_acl(
         self, connection: ServerConnection, request: Request[DeleteAclRequestHeader], _body: bytes
     ) -> Response:
@@ -163,7 +158,7 @@ class UserAdmin:
             lambda: self._table.delete_policies(name, header.policy_type, header.resource),
         )
 
-    @answers(RequestCode.AUTH_GET_ACL, header=GetAclRequestHeader, permission=needs_cluster(Action.GET))
+    @answers(RequestCode.AUTH_GET_ACL, permission=needs_cluster(Action.GET))
     def get_acl(self, _connection: ServerConnection, request: Request[GetAclRequestHeader], _body: bytes) -> Response:
         """Give the policies of a user."""
         user = self._table.users.get(_user_of(request.header.subject))
@@ -171,7 +166,7 @@ class UserAdmin:
             raise RpcRejectedError(ResponseCode.NO_PERMISSION, "The subject is not exist.")
         return Response(body=msgspec.json.encode(_acl(user)) if user.policies else b"")
 
-    @answers(RequestCode.AUTH_LIST_ACL, header=ListAclsRequestHeader, permission=needs_cluster(Action.GET))
+    @answers(RequestCode.AUTH_LIST_ACL, permission=needs_cluster(Action.GET))
     def list_acls(
         self, _connection: ServerConnection, request: Request[ListAclsRequestHeader], _body: bytes
     ) -> Response:

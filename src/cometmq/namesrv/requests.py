@@ -76,7 +76,6 @@ class NamesrvRequests:
     # --- brokers ------------------------------------------------------------------------------
     @answers(
         RequestCode.REGISTER_BROKER,
-        header=RegisterBrokerRequestHeader,
         limits=("REGISTRATION_BESIDE_BYTES", "MAX_WAITING_REGISTRATION_BYTES", "MAX_NAMESRV_BROKERS"),
         permission=needs_cluster(Action.UPDATE),
     )
@@ -169,9 +168,7 @@ class NamesrvRequests:
         await self._reader.stop()
         await self._writer.stop()
 
-    @answers(
-        RequestCode.UNREGISTER_BROKER, header=UnRegisterBrokerRequestHeader, permission=needs_cluster(Action.UPDATE)
-    )
+    @answers(RequestCode.UNREGISTER_BROKER, permission=needs_cluster(Action.UPDATE))
     def unregister_broker(
         self, _connection: ServerConnection, request: Request[UnRegisterBrokerRequestHeader], _body: bytes
     ) -> Response:
@@ -184,7 +181,6 @@ class NamesrvRequests:
 
     @answers(
         RequestCode.QUERY_DATA_VERSION,
-        header=QueryDataVersionRequestHeader,
         limits=("MAX_DATA_VERSION_BYTES",),
         permission=needs_cluster(Action.UPDATE),
     )
@@ -204,11 +200,7 @@ class NamesrvRequests:
             body=b"" if known is None else encode_body(known),
         )
 
-    @answers(
-        RequestCode.WIPE_WRITE_PERM_OF_BROKER,
-        header=WipeWritePermOfBrokerRequestHeader,
-        permission=needs_cluster(Action.UPDATE),
-    )
+    @answers(RequestCode.WIPE_WRITE_PERM_OF_BROKER, permission=needs_cluster(Action.UPDATE))
     def wipe_write_perm(
         self, _connection: ServerConnection, request: Request[WipeWritePermOfBrokerRequestHeader], _body: bytes
     ) -> Response:
@@ -216,11 +208,7 @@ class NamesrvRequests:
         count = self.routes.wipe_write_perm(request.header.broker_name)
         return Response(header=WipeWritePermOfBrokerResponseHeader(wipe_topic_count=count))
 
-    @answers(
-        RequestCode.ADD_WRITE_PERM_OF_BROKER,
-        header=AddWritePermOfBrokerRequestHeader,
-        permission=needs_cluster(Action.UPDATE),
-    )
+    @answers(RequestCode.ADD_WRITE_PERM_OF_BROKER, permission=needs_cluster(Action.UPDATE))
     def add_write_perm(
         self, _connection: ServerConnection, request: Request[AddWritePermOfBrokerRequestHeader], _body: bytes
     ) -> Response:
@@ -231,7 +219,6 @@ class NamesrvRequests:
     # --- routes and lists ---------------------------------------------------------------------
     @answers(
         RequestCode.GET_ROUTEINFO_BY_TOPIC,
-        header=GetRouteInfoRequestHeader,
         permission=needs_topic(Action.PUB, Action.SUB, Action.GET, free=_OPEN_ROUTES),
     )
     def get_route(
@@ -263,11 +250,7 @@ class NamesrvRequests:
         """List all topics."""
         return _topic_list(self.routes.topics())
 
-    @answers(
-        RequestCode.GET_TOPICS_BY_CLUSTER,
-        header=GetTopicsByClusterRequestHeader,
-        permission=needs_every(Kind.TOPIC, Action.LIST),
-    )
+    @answers(RequestCode.GET_TOPICS_BY_CLUSTER, permission=needs_every(Kind.TOPIC, Action.LIST))
     def topics_by_cluster(
         self, _connection: ServerConnection, request: Request[GetTopicsByClusterRequestHeader], _body: bytes
     ) -> Response:
@@ -297,11 +280,7 @@ class NamesrvRequests:
         """List the topics, not of units, that groups of units subscribe to."""
         return _topic_list(self.routes.topics_with_flag(TOPIC_UNIT_SUB, TOPIC_UNIT))
 
-    @answers(
-        RequestCode.DELETE_TOPIC_IN_NAMESRV,
-        header=DeleteTopicFromNamesrvRequestHeader,
-        permission=needs_cluster(Action.UPDATE),
-    )
+    @answers(RequestCode.DELETE_TOPIC_IN_NAMESRV, permission=needs_cluster(Action.UPDATE))
     def delete_topic(
         self, _connection: ServerConnection, request: Request[DeleteTopicFromNamesrvRequestHeader], _body: bytes
     ) -> Response:
@@ -312,7 +291,6 @@ class NamesrvRequests:
     # --- KV configuration ---------------------------------------------------------------------
     @answers(
         RequestCode.PUT_KV_CONFIG,
-        header=PutKVConfigRequestHeader,
         limits=("MAX_KV_ENTRIES", "MAX_KV_VALUE_CHARS", "MAX_WAITING_KV_CHANGES"),
         permission=needs_cluster(Action.UPDATE),
     )
@@ -333,7 +311,7 @@ class NamesrvRequests:
             return Response(ResponseCode.SYSTEM_ERROR, remark=str(error))
         return Response()
 
-    @answers(RequestCode.GET_KV_CONFIG, header=GetKVConfigRequestHeader, permission=needs_cluster(Action.GET))
+    @answers(RequestCode.GET_KV_CONFIG, permission=needs_cluster(Action.GET))
     def get_kv(
         self, _connection: ServerConnection, request: Request[GetKVConfigRequestHeader], _body: bytes
     ) -> Response:
@@ -347,12 +325,7 @@ class NamesrvRequests:
             )
         return Response(header=GetKVConfigResponseHeader(value=value))
 
-    @answers(
-        RequestCode.DELETE_KV_CONFIG,
-        header=DeleteKVConfigRequestHeader,
-        limits=("MAX_WAITING_KV_CHANGES",),
-        permission=needs_cluster(Action.UPDATE),
-    )
+    @answers(RequestCode.DELETE_KV_CONFIG, limits=("MAX_WAITING_KV_CHANGES",), permission=needs_cluster(Action.UPDATE))
     async def delete_kv(
         self, _connection: ServerConnection, request: Request[DeleteKVConfigRequestHeader], _body: bytes
     ) -> Response:
@@ -360,11 +333,7 @@ class NamesrvRequests:
         header = request.header
         return await self._change(lambda: self.kv.delete(header.namespace, header.key))
 
-    @answers(
-        RequestCode.GET_KVLIST_BY_NAMESPACE,
-        header=GetKVListByNamespaceRequestHeader,
-        permission=needs_cluster(Action.GET),
-    )
+    @answers(RequestCode.GET_KVLIST_BY_NAMESPACE, permission=needs_cluster(Action.GET))
     def kv_namespace(
         self, _connection: ServerConnection, request: Request[GetKVListByNamespaceRequestHeader], _body: bytes
     ) -> Response:

@@ -11,7 +11,7 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar, get_args
 
 import msgspec
 
@@ -134,7 +134,7 @@ class Answered:
 
 def answers(
     *codes: RequestCode,
-    header: type[Header] = NoHeader,
+    header: type[Header] | None = None,
     limits: Sequence[str] = (),
     permission: Permission | None = None,
 ) -> Callable[[F], F]:
@@ -142,16 +142,27 @@ def answers(
 
     ``docs/protocol.md`` is made from these marks.
 
+    :param header: only where the codes of a method have different ones; else it is that of ``request: Request[…]``.
     :param limits: names in :mod:`cometmq.limits` that bound one such request.
     :param permission: what a request needs where permissions are checked; without it, every request is denied there.
     """
 
     def mark(handler: F) -> F:
-        found = [Answered(code, header, tuple(limits), permission) for code in codes]
+        kind = _header_of(handler) if header is None else header
+        found = [Answered(code, kind, tuple(limits), permission) for code in codes]
         handler.__answers__ = [*found, *answered(handler)]  # type: ignore[attr-defined]
         return handler
 
     return mark
+
+
+def _header_of(handler: Callable[..., Any]) -> type[Header]:
+    """The class in ``Request[…]`` of a handler's parameters; none for ``Request[Any]``."""
+    for annotation in inspect.get_annotations(handler, eval_str=True).values():
+        for kind in get_args(annotation):
+            if isinstance(kind, type) and issubclass(kind, Header):
+                return kind
+    return NoHeader
 
 
 def answered(handler: Callable[..., Any]) -> Sequence[Answered]:

@@ -52,7 +52,6 @@ class PlainAccountAdmin:
 
     @answers(
         RequestCode.UPDATE_AND_CREATE_ACL_CONFIG,
-        header=CreateAccessConfigRequestHeader,
         limits=("MAX_ACL_FILE_BYTES",),
         permission=needs_cluster(Action.UPDATE),
     )
@@ -78,9 +77,7 @@ class PlainAccountAdmin:
         _log.info("%s changed the account %s", connection.remote_address, header.access_key)
         return Response()
 
-    @answers(
-        RequestCode.DELETE_ACL_CONFIG, header=DeleteAccessConfigRequestHeader, permission=needs_cluster(Action.UPDATE)
-    )
+    @answers(RequestCode.DELETE_ACL_CONFIG, permission=needs_cluster(Action.UPDATE))
     async def delete(
         self, connection: ServerConnection, request: Request[DeleteAccessConfigRequestHeader], _body: bytes
     ) -> Response:
@@ -95,11 +92,7 @@ class PlainAccountAdmin:
         remark = f"The accesskey[{name}] corresponding to accessConfig has been deleted failed."
         return Response(DELETE_ACL_CONFIG_FAILED, remark=remark)
 
-    @answers(
-        RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
-        header=UpdateGlobalWhiteAddrsConfigRequestHeader,
-        permission=needs_cluster(Action.UPDATE),
-    )
+    @answers(RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, permission=needs_cluster(Action.UPDATE))
     async def put_white_addresses(
         self, connection: ServerConnection, request: Request[UpdateGlobalWhiteAddrsConfigRequestHeader], _body: bytes
     ) -> Response:

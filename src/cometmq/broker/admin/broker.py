@@ -100,11 +100,7 @@ class BrokerAdmin:
             "startAcceptSendRequestTimeStamp": str(config.start_accept_send_request_time_stamp),
         }
 
-    @answers(
-        RequestCode.VIEW_BROKER_STATS_DATA,
-        header=ViewBrokerStatsDataRequestHeader,
-        permission=needs_cluster(Action.GET),
-    )
+    @answers(RequestCode.VIEW_BROKER_STATS_DATA, permission=needs_cluster(Action.GET))
     def view_stats(
         self, _connection: ServerConnection, request: Request[ViewBrokerStatsDataRequestHeader], _body: bytes
     ) -> Response:

@@ -80,11 +80,7 @@ class GroupAdmin:
             self._broker.groups.put(group)
         return Response()
 
-    @answers(
-        RequestCode.DELETE_SUBSCRIPTIONGROUP,
-        header=DeleteSubscriptionGroupRequestHeader,
-        permission=needs_group(Action.DELETE, field="group_name"),
-    )
+    @answers(RequestCode.DELETE_SUBSCRIPTIONGROUP, permission=needs_group(Action.DELETE, field="group_name"))
     def delete(
         self, connection: ServerConnection, request: Request[DeleteSubscriptionGroupRequestHeader], _body: bytes
     ) -> Response:
@@ -102,11 +98,7 @@ class GroupAdmin:
         """Give the table of groups."""
         return Response(body=encode_table(self._broker.groups.wrapper()))
 
-    @answers(
-        RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG,
-        header=GetSubscriptionGroupConfigRequestHeader,
-        permission=needs_group(Action.GET, field="group"),
-    )
+    @answers(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, permission=needs_group(Action.GET, field="group"))
     def config_of(
         self, _connection: ServerConnection, request: Request[GetSubscriptionGroupConfigRequestHeader], _body: bytes
     ) -> Response:
@@ -119,11 +111,7 @@ class GroupAdmin:
             )
         return Response(body=encode_body(group))
 
-    @answers(
-        RequestCode.QUERY_TOPICS_BY_CONSUMER,
-        header=QueryTopicsByConsumerRequestHeader,
-        permission=needs_group(Action.GET, field="group"),
-    )
+    @answers(RequestCode.QUERY_TOPICS_BY_CONSUMER, permission=needs_group(Action.GET, field="group"))
     def topics_of(
         self, _connection: ServerConnection, request: Request[QueryTopicsByConsumerRequestHeader], _body: bytes
     ) -> Response:
@@ -132,11 +120,7 @@ class GroupAdmin:
         return Response(body=encode_body(TopicList(topic_list=topics)))
 
     # --- members ------------------------------------------------------------------------------
-    @answers(
-        RequestCode.GET_CONSUMER_CONNECTION_LIST,
-        header=GetConsumerConnectionListRequestHeader,
-        permission=needs_group(Action.GET),
-    )
+    @answers(RequestCode.GET_CONSUMER_CONNECTION_LIST, permission=needs_group(Action.GET))
     def consumers(
         self, _connection: ServerConnection, request: Request[GetConsumerConnectionListRequestHeader], _body: bytes
     ) -> Response:
@@ -157,11 +141,7 @@ class GroupAdmin:
             )
         )
 
-    @answers(
-        RequestCode.GET_PRODUCER_CONNECTION_LIST,
-        header=GetProducerConnectionListRequestHeader,
-        permission=needs_cluster(Action.GET),
-    )
+    @answers(RequestCode.GET_PRODUCER_CONNECTION_LIST, permission=needs_cluster(Action.GET))
     def producers(
         self, _connection: ServerConnection, request: Request[GetProducerConnectionListRequestHeader], _body: bytes
     ) -> Response:

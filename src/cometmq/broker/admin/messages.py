@@ -60,7 +60,6 @@ class QueueAdmin:
 
     @answers(
         RequestCode.QUERY_CONSUME_QUEUE,
-        header=QueryConsumeQueueRequestHeader,
         limits=("MAX_CONSUME_QUEUE_UNITS",),
         permission=needs_topic(Action.GET) & needs_group(Action.GET),
     )
@@ -115,7 +114,6 @@ class TransactionAdmin:
 
     @answers(
         RequestCode.GET_OPEN_TRANSACTIONS,
-        header=GetOpenTransactionsRequestHeader,
         limits=("MAX_LISTED_TRANSACTIONS", "MAX_SEARCHED_TRANSACTIONS"),
         permission=needs_cluster(Action.GET),
     )
@@ -181,7 +179,6 @@ class TimerAdmin:
 
     @answers(
         RequestCode.GET_WAITING_MESSAGES,
-        header=GetWaitingMessagesRequestHeader,
         limits=("MAX_TIMER_LOOKS", "MAX_LISTED_WAITING"),
         permission=needs_cluster(Action.GET),
     )

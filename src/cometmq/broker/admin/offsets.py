@@ -68,7 +68,6 @@ class OffsetAdmin:
 
     @answers(
         RequestCode.QUERY_CORRECTION_OFFSET,
-        header=QueryCorrectionOffsetHeader,
         permission=needs_topic(Action.GET)
         & needs_group(Action.GET, field="compare_group")
         & needs_group(Action.GET, field="filter_groups", separator=","),
@@ -97,7 +96,6 @@ class OffsetAdmin:
 
     @answers(
         RequestCode.CLONE_GROUP_OFFSET,
-        header=CloneGroupOffsetRequestHeader,
         permission=needs_group(Action.GET, field="src_group")
         & needs_group(Action.UPDATE, field="dest_group")
         & needs_topic(Action.UPDATE),
@@ -130,7 +128,6 @@ class OffsetAdmin:
     # --- reset --------------------------------------------------------------------------------
     @answers(
         RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
-        header=ResetOffsetRequestHeader,
         limits=("QUEUES_PER_SLICE",),
         permission=needs_topic(Action.UPDATE) & needs_group(Action.UPDATE, field="group"),
     )
@@ -203,7 +200,6 @@ class OffsetAdmin:
     # --- progress -----------------------------------------------------------------------------
     @answers(
         RequestCode.GET_CONSUME_STATS,
-        header=GetConsumeStatsRequestHeader,
         limits=("QUEUES_PER_SLICE",),
         permission=needs_group(Action.GET) & needs_topic(Action.GET),
     )
@@ -235,7 +231,6 @@ class OffsetAdmin:
 
     @answers(
         RequestCode.GET_BROKER_CONSUME_STATS,
-        header=GetConsumeStatsInBrokerHeader,
         limits=("QUEUES_PER_SLICE", "MAX_FRAME_BYTES"),
         permission=needs_cluster(Action.GET),
     )
@@ -303,7 +298,6 @@ class OffsetAdmin:
 
     @answers(
         RequestCode.QUERY_CONSUME_TIME_SPAN,
-        header=QueryConsumeTimeSpanRequestHeader,
         limits=("QUEUES_PER_SLICE",),
         permission=needs_topic(Action.GET) & needs_group(Action.GET, field="group"),
     )

@@ -30,12 +30,7 @@ class QuotaAdmin:
         self._table = limiter.table
         self._lock = asyncio.Lock()
 
-    @answers(
-        RequestCode.PUT_QUOTA,
-        header=PutQuotaRequestHeader,
-        limits=("MAX_QUOTAS",),
-        permission=needs_cluster(Action.UPDATE),
-    )
+    @answers(RequestCode.PUT_QUOTA, limits=("MAX_QUOTAS",), permission=needs_cluster(Action.UPDATE))
     async def put(
         self, connection: ServerConnection, request: Request[PutQuotaRequestHeader], _body: bytes
     ) -> Response:
@@ -66,7 +61,7 @@ class QuotaAdmin:
         limits.check()
         return limits
 
-    @answers(RequestCode.DELETE_QUOTA, header=DeleteQuotaRequestHeader, permission=needs_cluster(Action.UPDATE))
+    @answers(RequestCode.DELETE_QUOTA, permission=needs_cluster(Action.UPDATE))
     async def delete(
         self, connection: ServerConnection, request: Request[DeleteQuotaRequestHeader], _body: bytes
     ) -> Response:
@@ -82,12 +77,7 @@ class QuotaAdmin:
         _log.info("%s deleted the quota of %s", connection.remote_address, subject)
         return Response()
 
-    @answers(
-        RequestCode.GET_QUOTAS,
-        header=GetQuotasRequestHeader,
-        limits=("MAX_SHOWN_SUBJECTS",),
-        permission=needs_cluster(Action.GET),
-    )
+    @answers(RequestCode.GET_QUOTAS, limits=("MAX_SHOWN_SUBJECTS",), permission=needs_cluster(Action.GET))
     def get(self, _connection: ServerConnection, request: Request[GetQuotasRequestHeader], _body: bytes) -> Response:
         """Give all quotas, that of one subject, or all subjects, with their use and denials."""
         header = request.header

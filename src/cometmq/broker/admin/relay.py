@@ -90,7 +90,6 @@ class RelayAdmin:
 
     @answers(
         RequestCode.GET_CONSUMER_RUNNING_INFO,
-        header=GetConsumerRunningInfoRequestHeader,
         limits=("MAX_RELAYED_BODY_BYTES", "MAX_RELAYED_REQUESTS", "MAX_RELAYED_BYTES"),
         permission=needs_group(Action.GET),
     )
@@ -106,7 +105,6 @@ class RelayAdmin:
 
     @answers(
         RequestCode.CONSUME_MESSAGE_DIRECTLY,
-        header=ConsumeMessageDirectlyResultRequestHeader,
         limits=("MAX_RELAYED_REQUESTS", "MAX_RELAYED_BYTES"),
         permission=needs_group(Action.SUB) & needs_stored(Action.SUB),
     )
@@ -159,7 +157,6 @@ class RelayAdmin:
     # --- the offsets that members hold ----------------------------------------------------------
     @answers(
         RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
-        header=GetConsumerStatusRequestHeader,
         limits=("MAX_RELAYED_REQUESTS", "MAX_RELAYED_BYTES", "MAX_CONSUMER_STATUS_BYTES", "MAX_STATUS_ANSWERS_BYTES"),
         permission=needs_topic(Action.GET) & needs_group(Action.GET, field="group"),
     )

@@ -44,12 +44,7 @@ class TopicAdmin:
         self._broker = broker
         self._when_registered = when_registered
 
-    @answers(
-        RequestCode.UPDATE_AND_CREATE_TOPIC,
-        header=CreateTopicRequestHeader,
-        limits=("MAX_TOPIC_QUEUES",),
-        permission=needs_topic(Action.CREATE),
-    )
+    @answers(RequestCode.UPDATE_AND_CREATE_TOPIC, limits=("MAX_TOPIC_QUEUES",), permission=needs_topic(Action.CREATE))
     def create(
         self, connection: ServerConnection, request: Request[CreateTopicRequestHeader], _body: bytes
     ) -> Response | None:
@@ -73,7 +68,7 @@ class TopicAdmin:
         self._when_registered(lambda: connection.respond(request, Response(remark=DEFAULT_REMARK)))
         return None
 
-    @answers(RequestCode.DELETE_TOPIC_IN_BROKER, header=DeleteTopicRequestHeader, permission=needs_topic(Action.DELETE))
+    @answers(RequestCode.DELETE_TOPIC_IN_BROKER, permission=needs_topic(Action.DELETE))
     def delete(
         self, connection: ServerConnection, request: Request[DeleteTopicRequestHeader], _body: bytes
     ) -> Response:
@@ -99,7 +94,7 @@ class TopicAdmin:
         """Give the table of topics."""
         return Response(body=encode_table(self._broker.topics.wrapper()))
 
-    @answers(RequestCode.GET_TOPIC_CONFIG, header=GetTopicConfigRequestHeader, permission=needs_topic(Action.GET))
+    @answers(RequestCode.GET_TOPIC_CONFIG, permission=needs_topic(Action.GET))
     def config_of(
         self, _connection: ServerConnection, request: Request[GetTopicConfigRequestHeader], _body: bytes
     ) -> Response:
@@ -116,12 +111,7 @@ class TopicAdmin:
         """List the topics that the broker itself uses."""
         return Response(body=encode_body(TopicList(topic_list=sorted(self._broker.topics.system_topics))))
 
-    @answers(
-        RequestCode.GET_TOPIC_STATS_INFO,
-        header=GetTopicStatsInfoRequestHeader,
-        limits=("QUEUES_PER_SLICE",),
-        permission=needs_topic(Action.GET),
-    )
+    @answers(RequestCode.GET_TOPIC_STATS_INFO, limits=("QUEUES_PER_SLICE",), permission=needs_topic(Action.GET))
     def offsets_of(
         self, connection: ServerConnection, request: Request[GetTopicStatsInfoRequestHeader], _body: bytes
     ) -> Response | None:
@@ -147,11 +137,7 @@ class TopicAdmin:
             parts.append(members(table))
         return Response(body=b'{"offsetTable":{' + b",".join(parts) + b"}}")
 
-    @answers(
-        RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,
-        header=QueryTopicConsumeByWhoRequestHeader,
-        permission=needs_topic(Action.GET),
-    )
+    @answers(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, permission=needs_topic(Action.GET))
     def consumed_by(
         self, _connection: ServerConnection, request: Request[QueryTopicConsumeByWhoRequestHeader], _body: bytes
     ) -> Response:

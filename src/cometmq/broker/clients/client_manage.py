@@ -98,10 +98,12 @@ class ClientManageProcessor:
                 topic_sys_flag=TOPIC_UNIT_SUB if consumer.unit_mode else 0,
             )
 
-    @answers(RequestCode.UNREGISTER_CLIENT, header=UnregisterClientRequestHeader, permission=needs_group(Action.SUB))
-    def unregister(self, connection: ServerConnection, request: Request[Any], _body: bytes) -> Response:
+    @answers(RequestCode.UNREGISTER_CLIENT, permission=needs_group(Action.SUB))
+    def unregister(
+        self, connection: ServerConnection, request: Request[UnregisterClientRequestHeader], _body: bytes
+    ) -> Response:
         """Take a client out of groups; its queues are free before the other members get the notice."""
-        header: UnregisterClientRequestHeader = request.header
+        header = request.header
         if header.producer_group:
             self._broker.clients.producers.unregister(header.producer_group, connection)
         if header.consumer_group:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import msgspec
 
@@ -49,12 +48,10 @@ class ConsumerManageProcessor:
         self._offsets = broker.offsets
         self._store = broker.store
 
-    @answers(
-        RequestCode.GET_CONSUMER_LIST_BY_GROUP,
-        header=GetConsumerListByGroupRequestHeader,
-        permission=needs_group(Action.SUB, Action.GET),
-    )
-    def consumer_list(self, _connection: ServerConnection, request: Request[Any], _body: bytes) -> Response:
+    @answers(RequestCode.GET_CONSUMER_LIST_BY_GROUP, permission=needs_group(Action.SUB, Action.GET))
+    def consumer_list(
+        self, _connection: ServerConnection, request: Request[GetConsumerListByGroupRequestHeader], _body: bytes
+    ) -> Response:
         """List the client ids of all live members of a group."""
         name = request.header.consumer_group
         group = self._consumers.get(name)
@@ -64,15 +61,16 @@ class ConsumerManageProcessor:
 
     @answers(
         RequestCode.QUERY_CONSUMER_OFFSET,
-        header=QueryConsumerOffsetRequestHeader,
         permission=needs_topic(Action.SUB, Action.GET) & needs_group(Action.SUB, Action.GET),
     )
-    def query_offset(self, _connection: ServerConnection, request: Request[Any], _body: bytes) -> Response:
+    def query_offset(
+        self, _connection: ServerConnection, request: Request[QueryConsumerOffsetRequestHeader], _body: bytes
+    ) -> Response:
         """Give the offset that a group committed for a queue.
 
         A group that never committed starts at 0 on a young queue; on others the answer is QUERY_NOT_FOUND.
         """
-        header: QueryConsumerOffsetRequestHeader = request.header
+        header = request.header
         offset = self._offsets.query(header.consumer_group, header.topic, header.queue_id)
         if offset < 0 and header.consumer_group in self._offsets.lost_of:
             offset, _ = self._store.extent(header.topic, header.queue_id)
@@ -97,12 +95,13 @@ class ConsumerManageProcessor:
 
     @answers(
         RequestCode.UPDATE_CONSUMER_OFFSET,
-        header=UpdateConsumerOffsetRequestHeader,
         permission=needs_topic(Action.SUB, Action.UPDATE) & needs_group(Action.SUB, Action.UPDATE),
     )
-    def update_offset(self, _connection: ServerConnection, request: Request[Any], _body: bytes) -> Response:
+    def update_offset(
+        self, _connection: ServerConnection, request: Request[UpdateConsumerOffsetRequestHeader], _body: bytes
+    ) -> Response:
         """Commit the offset of a group in a queue."""
-        header: UpdateConsumerOffsetRequestHeader = request.header
+        header = request.header
         wrong = check_group(header.consumer_group) or check_topic(header.topic)
         if wrong is not None:
             return Response(ResponseCode.SYSTEM_ERROR, remark=wrong)

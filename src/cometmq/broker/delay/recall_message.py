@@ -7,7 +7,7 @@ recall, or one of an unknown message, gets the same answer.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.delay.parked_message import parked
@@ -59,8 +59,10 @@ class RecallMessageProcessor:
         self._timer = timer
         self._clock = broker.clock
 
-    @answers(RequestCode.RECALL_MESSAGE, header=RecallMessageRequestHeader, permission=needs_topic(Action.PUB))
-    def recall(self, connection: ServerConnection, request: Request[Any], _body: bytes) -> Response | None:
+    @answers(RequestCode.RECALL_MESSAGE, permission=needs_topic(Action.PUB))
+    def recall(
+        self, connection: ServerConnection, request: Request[RecallMessageRequestHeader], _body: bytes
+    ) -> Response | None:
         """Take back a message that waits; answered once the recall is stored."""
         try:
             handle = self._checked(request.header)

@@ -72,7 +72,7 @@ class PullMessageProcessor:
     )
     def pull(self, connection: ServerConnection, request: Request[Any], _body: bytes) -> Response | None:
         """Answer with messages, or hold the request until there are some."""
-        header: PullMessageRequestHeader = request.header
+        header = request.header
         wanted = self._check(connection, header)
         config = self._live.current
         if header.sys_flag & PULL_COMMIT and config.broker_role != SLAVE:

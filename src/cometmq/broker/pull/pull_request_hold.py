@@ -64,7 +64,7 @@ class HeldPull(msgspec.Struct, eq=False):
     def chars(self) -> int:
         """Characters of its texts, which stay in memory while it waits."""
         request = self.request
-        header: PullMessageRequestHeader = request.header
+        header = request.header
         texts = (header.topic, header.consumer_group, header.subscription, header.expression_type, request.language)
         return sum(len(text) for text in texts if isinstance(text, str))
 

@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.stored_access import may_use, not_found
 from cometmq.limits import MAX_QUERY_MESSAGES
@@ -37,43 +35,43 @@ class QueryProcessor:
         self._store = broker.store
         self._limiter = broker.limiter
 
-    @answers(
-        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header=SearchOffsetRequestHeader, permission=needs_topic(Action.GET)
-    )
-    def search_offset(self, _connection: ServerConnection, request: Request[Any], _body: bytes) -> Response:
+    @answers(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, permission=needs_topic(Action.GET))
+    def search_offset(
+        self, _connection: ServerConnection, request: Request[SearchOffsetRequestHeader], _body: bytes
+    ) -> Response:
         """Give the offset of the message stored nearest to a time; 0 for a queue that does not exist."""
-        header: SearchOffsetRequestHeader = request.header
+        header = request.header
         offset = self._store.offset_by_time(header.topic, header.queue_id, header.timestamp)
         return Response(header=SearchOffsetResponseHeader(offset=offset))
 
-    @answers(RequestCode.GET_MAX_OFFSET, header=GetMaxOffsetRequestHeader, permission=needs_topic(Action.GET))
-    def max_offset(self, _connection: ServerConnection, request: Request[Any], _body: bytes) -> Response:
+    @answers(RequestCode.GET_MAX_OFFSET, permission=needs_topic(Action.GET))
+    def max_offset(
+        self, _connection: ServerConnection, request: Request[GetMaxOffsetRequestHeader], _body: bytes
+    ) -> Response:
         """Give the offset of the next message of a queue."""
         _, end = self._store.extent(request.header.topic, request.header.queue_id)
         return Response(header=GetMaxOffsetResponseHeader(offset=end))
 
-    @answers(RequestCode.GET_MIN_OFFSET, header=GetMinOffsetRequestHeader, permission=needs_topic(Action.GET))
-    def min_offset(self, _connection: ServerConnection, request: Request[Any], _body: bytes) -> Response:
+    @answers(RequestCode.GET_MIN_OFFSET, permission=needs_topic(Action.GET))
+    def min_offset(
+        self, _connection: ServerConnection, request: Request[GetMinOffsetRequestHeader], _body: bytes
+    ) -> Response:
         """Give the offset of the oldest message that a queue still has."""
         first, _ = self._store.extent(request.header.topic, request.header.queue_id)
         return Response(header=GetMinOffsetResponseHeader(offset=first))
 
-    @answers(
-        RequestCode.GET_EARLIEST_MSG_STORETIME,
-        header=GetEarliestMsgStoretimeRequestHeader,
-        permission=needs_topic(Action.GET),
-    )
-    def earliest_store_time(self, _connection: ServerConnection, request: Request[Any], _body: bytes) -> Response:
+    @answers(RequestCode.GET_EARLIEST_MSG_STORETIME, permission=needs_topic(Action.GET))
+    def earliest_store_time(
+        self, _connection: ServerConnection, request: Request[GetEarliestMsgStoretimeRequestHeader], _body: bytes
+    ) -> Response:
         """Give the store time (ms since 1970) of the oldest message of a queue; −1 when there is none."""
-        header: GetEarliestMsgStoretimeRequestHeader = request.header
+        header = request.header
         first, _ = self._store.extent(header.topic, header.queue_id)
         timestamp = self._store.store_time(header.topic, header.queue_id, first)
         return Response(header=GetEarliestMsgStoretimeResponseHeader(timestamp=timestamp))
 
-    @answers(
-        RequestCode.VIEW_MESSAGE_BY_ID, header=ViewMessageRequestHeader, permission=needs_stored(Action.SUB, Action.GET)
-    )
-    def view(self, connection: ServerConnection, request: Request[Any], _body: bytes) -> Response:
+    @answers(RequestCode.VIEW_MESSAGE_BY_ID, permission=needs_stored(Action.SUB, Action.GET))
+    def view(self, connection: ServerConnection, request: Request[ViewMessageRequestHeader], _body: bytes) -> Response:
         """Give the record at a log offset."""
         offset = request.header.offset
         record = self._store.record_at(offset) if offset >= 0 else None
@@ -84,15 +82,12 @@ class QueryProcessor:
         self._limiter.got(connection, None, 1, len(record))
         return Response(body=record)
 
-    @answers(
-        RequestCode.QUERY_MESSAGE,
-        header=QueryMessageRequestHeader,
-        limits=("MAX_QUERY_MESSAGES",),
-        permission=needs_topic(Action.SUB, Action.GET),
-    )
-    def query(self, connection: ServerConnection, request: Request[Any], _body: bytes) -> Response:
+    @answers(RequestCode.QUERY_MESSAGE, limits=("MAX_QUERY_MESSAGES",), permission=needs_topic(Action.SUB, Action.GET))
+    def query(
+        self, connection: ServerConnection, request: Request[QueryMessageRequestHeader], _body: bytes
+    ) -> Response:
         """Give the messages with a key, or with a unique key, oldest first."""
-        header: QueryMessageRequestHeader = request.header
+        header = request.header
         wanted = self._live.current.default_query_max_num if header.unique_key_query else header.max_num
         found = self._store.query(
             header.topic,

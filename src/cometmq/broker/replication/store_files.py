@@ -56,7 +56,6 @@ class StoreFileProcessor:
 
     @answers(
         RequestCode.GET_STORE_FILE,
-        header=GetStoreFileRequestHeader,
         limits=("MAX_STORE_FILE_READS", "STORE_FILE_PART_BYTES"),
         permission=needs_cluster(Action.UPDATE),
     )

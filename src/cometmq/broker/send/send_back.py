@@ -52,12 +52,13 @@ class SendBackProcessor:
 
     @answers(
         RequestCode.CONSUMER_SEND_MSG_BACK,
-        header=ConsumerSendMsgBackRequestHeader,
         permission=needs_group(Action.SUB, field="group") & needs_stored(Action.SUB),
     )
-    def send_back(self, connection: ServerConnection, request: Request[Any], _body: bytes) -> Response | None:
+    def send_back(
+        self, connection: ServerConnection, request: Request[ConsumerSendMsgBackRequestHeader], _body: bytes
+    ) -> Response | None:
         """Store a failed message once more, for a retry or as a dead letter; answered once it is stored."""
-        header: ConsumerSendMsgBackRequestHeader = request.header
+        header = request.header
         topic = self._retry_topic(connection, header)
         if topic is None:
             return Response()

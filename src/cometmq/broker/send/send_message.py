@@ -139,11 +139,12 @@ class SendMessageProcessor:
 
     @answers(
         RequestCode.SEND_BATCH_MESSAGE,
-        header=SendMessageRequestHeaderV2,
         limits=("MAX_BATCH_MESSAGES", "MAX_DECOMPRESSED_BYTES"),
         permission=needs_topic(Action.PUB),
     )
-    def send_batch(self, connection: ServerConnection, request: Request[Any], body: bytes) -> Response | None:
+    def send_batch(
+        self, connection: ServerConnection, request: Request[SendMessageRequestHeaderV2], body: bytes
+    ) -> Response | None:
         """Store the messages of a batch in one queue, in their order; they get one answer."""
         header = request.header
         try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.send.producer_sequences import UNKNOWN_CRC, Lane, ProducerSequenceLog, ProducerState, lane_name
@@ -53,14 +53,16 @@ class SequencedSends:
         self._store_host = broker.host
         self._clock = broker.clock
 
-    @answers(RequestCode.OPEN_PRODUCER, header=OpenProducerRequestHeader, permission=ANY_ACCOUNT)
-    def open(self, connection: ServerConnection, request: Request[Any], _body: bytes) -> Response | None:
+    @answers(RequestCode.OPEN_PRODUCER, permission=ANY_ACCOUNT)
+    def open(
+        self, connection: ServerConnection, request: Request[OpenProducerRequestHeader], _body: bytes
+    ) -> Response | None:
         """Begin or go on with a batch of a producer; answer with its epoch, and its last message in each queue.
 
         The answer comes once the log has the run, so that earlier runs stay fenced after a crash or a failover. When
         that takes longer than ``syncFlushTimeout``, it is SYSTEM_BUSY, and the producer asks again.
         """
-        header: OpenProducerRequestHeader = request.header
+        header = request.header
         if not is_producer_id(header.producer) or header.batch < 0:
             return Response(
                 ResponseCode.INVALID_PARAMETER,

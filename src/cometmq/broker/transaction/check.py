@@ -240,11 +240,7 @@ class ResumeCheckProcessor:
         self._under_way: dict[int, list[_Answer]] = {}
         """Log offset of a given-up message that is being put back → the requests to answer."""
 
-    @answers(
-        RequestCode.RESUME_CHECK_HALF_MESSAGE,
-        header=ResumeCheckHalfMessageRequestHeader,
-        permission=needs_cluster(Action.UPDATE),
-    )
+    @answers(RequestCode.RESUME_CHECK_HALF_MESSAGE, permission=needs_cluster(Action.UPDATE))
     def resume(
         self, connection: ServerConnection, request: Request[ResumeCheckHalfMessageRequestHeader], _body: bytes
     ) -> None:

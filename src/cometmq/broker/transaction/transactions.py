@@ -79,7 +79,7 @@ class EndTransactionProcessor:
         self.committed = 0
         self.rolled_back = 0
 
-    @answers(RequestCode.END_TRANSACTION, header=EndTransactionRequestHeader, permission=needs_stored(Action.PUB))
+    @answers(RequestCode.END_TRANSACTION, permission=needs_stored(Action.PUB))
     def end(
         self, connection: ServerConnection, request: Request[EndTransactionRequestHeader], _body: bytes
     ) -> Response | None:
