@@ -101,6 +101,8 @@ MAX_NAMESRV_QUEUE_DATA: Final = 500_000
 """Pairs of topic and broker of one nameserver; about 300 bytes each. 100 brokers of 5,000 topics."""
 MAX_ADDRESS_CHARS: Final = 300
 """An address of a broker, its port for slaves, or a filter server: the longest name of a host (253) and a port."""
+MAX_LISTENERS: Final = 16
+"""Listeners of a nameserver, and addresses that a broker advertises."""
 MAX_FILTER_SERVERS: Final = 64
 """Filter servers of one broker; Apache gave them up in 4.9."""
 MAX_DIALECT_REGISTRATION_BYTES: Final = 1024 * 1024

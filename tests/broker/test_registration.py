@@ -53,7 +53,9 @@ class Room:
         """Start to register at these nameservers."""
         config = BrokerConfig(broker_name="broker-a", namesrv_addr=";".join(addresses), **options)  # type: ignore[arg-type]
         self.live.replace(config)
-        self.registration = BrokerRegistration(self.live, self.topics, self.client, address=ADDRESS, clock=self.clock)
+        self.registration = BrokerRegistration(
+            self.live, self.topics, self.client, addresses={"": ADDRESS}, clock=self.clock
+        )
         await self.registration.start("127.0.0.1:10912")
 
     async def stop(self) -> None:

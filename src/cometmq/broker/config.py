@@ -25,6 +25,7 @@ from cometmq.limits import (
 )
 from cometmq.log_level import LOG_LEVEL_DOC, LOG_LEVELS
 from cometmq.message.hosts import ip_of, own_ip, parse_address, split_addresses
+from cometmq.message.listeners import EVERY_CLIENT, Advertised, parse_advertised
 from cometmq.message.names import MASTER_ID, TRACE_TOPIC
 from cometmq.metrics.options import MetricsOptions
 from cometmq.options import ConfigError, Option, option, options_of
@@ -59,6 +60,11 @@ class BrokerConfig(SecurityOptions, MetricsOptions, StoreConfig):
         key="brokerIP1",
     )
     broker_ip2: str = option("", "Address that slaves reach this broker at. Empty: brokerIP1.", key="brokerIP2")
+    advertised_listeners: str = option(
+        "",
+        "Addresses that clients connect to, joined by commas: HOST[:PORT] for all of them, instead of brokerIP1, and "
+        "LISTENER=HOST[:PORT] for those of a listener of the nameservers. Without PORT it is listenPort.",
+    )
     bind_address: str = option("0.0.0.0", "Address to listen on; empty: every one, IPv4 and IPv6.")
     listen_port: int = option(10_911, "Port for clients and tools; 0 takes a free one.", maximum=65_535)
     namesrv_addr: str = option("", "Nameservers to register at, host:port joined by semicolons; empty for none.")
@@ -248,6 +254,17 @@ class BrokerConfig(SecurityOptions, MetricsOptions, StoreConfig):
     unused: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Keys of Apache's that are set and have no effect here, with their values as text."""
 
+    @property
+    def advertised(self) -> dict[str, Advertised]:
+        """The addresses for clients by listener; that for every client is under the empty name, if it is given.
+
+        :raises ConfigError: ``advertisedListeners`` is not of its form.
+        """
+        try:
+            return parse_advertised(self.advertised_listeners)
+        except ValueError as error:
+            raise ConfigError(f"advertisedListeners={self.advertised_listeners}: {error}") from None
+
 
 class LiveConfig:
     """The configuration of a running broker: ``current`` is the one of this moment.
@@ -267,8 +284,12 @@ class LiveConfig:
 
 
 def with_host(config: BrokerConfig) -> BrokerConfig:
-    """Put the name and the address of this host where the configuration leaves them out."""
-    ip = _without_brackets(config.broker_ip1) or own_ip()
+    """Put the name and the address of this host where the configuration leaves them out.
+
+    :raises ConfigError: ``advertisedListeners`` is not of its form.
+    """
+    given = config.advertised.get(EVERY_CLIENT)
+    ip = given.host if given else _without_brackets(config.broker_ip1) or own_ip()
     return dataclasses.replace(
         config,
         broker_ip1=ip,
@@ -285,8 +306,9 @@ def ip_of_clients(config: BrokerConfig) -> str:
     try:
         return ip_of(config.broker_ip1)
     except OSError as error:
+        key = "advertisedListeners" if EVERY_CLIENT in config.advertised else "brokerIP1"
         raise ConfigError(
-            f"brokerIP1={config.broker_ip1} has no address: {reason_of(error)}",
+            f"{key}={config.broker_ip1} has no address: {reason_of(error)}",
             next_step="give an address, or a name that resolves",
         ) from None
 
@@ -314,6 +336,7 @@ def load_broker_config(path: str | Path | None, **overrides: Any) -> tuple[Broke
 
 
 def _checked(config: BrokerConfig) -> BrokerConfig:
+    _ = config.advertised
     for address in split_addresses(config.namesrv_addr):
         _check_address("namesrvAddr", config.namesrv_addr, address)
     if config.ha_master_address:

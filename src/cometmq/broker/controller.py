@@ -25,6 +25,7 @@ from cometmq.broker.admin.offsets import OffsetAdmin
 from cometmq.broker.admin.quotas import QuotaAdmin
 from cometmq.broker.admin.relay import RelayAdmin
 from cometmq.broker.admin.topics import TopicAdmin
+from cometmq.broker.advertised_check import AdvertisedCheck
 from cometmq.broker.clients.client_lines import PERIOD_SECONDS, ClientLines
 from cometmq.broker.clients.client_manage import ClientManageProcessor
 from cometmq.broker.clients.consumer_manage import ConsumerManageProcessor, LockProcessor
@@ -83,7 +84,7 @@ from cometmq.limits import (
     TABLE_RETRY_SECONDS,
 )
 from cometmq.log_level import LogLevel
-from cometmq.message.hosts import encode_host, format_address
+from cometmq.message.hosts import encode_host, format_address, parse_address
 from cometmq.metrics.options import PROM
 from cometmq.quantity import quantity
 from cometmq.remoting.client import RemotingClient
@@ -117,6 +118,7 @@ class Broker:
     producers: ProducerSequenceLog
     hold: PullRequestHoldService
     registration: BrokerRegistration
+    advertised_check: AdvertisedCheck
     transactions: TransactionalMessageService
     timer: TimerMessageService
     slave: Slave
@@ -169,13 +171,18 @@ class Broker:
 
     @property
     def address(self) -> str:
-        """The ``host:port`` of this broker for clients."""
+        """The ``host:port`` of this broker for clients that ask at no listener."""
         return self._ports.address
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """The ``host:port`` of this broker for clients, by the listener at which they ask a nameserver."""
+        return self._ports.addresses
 
     async def start(self) -> None:
         """Open the store, listen, register; when it returns the broker serves.
 
-        :raises ConfigError: ``brokerIP1`` is a name without an address.
+        :raises ConfigError: the address for clients is a name without an address.
         :raises StoreError: the store cannot be opened.
         :raises OSError: the port is taken or not allowed.
         """
@@ -191,7 +198,7 @@ class Broker:
             self._open_store()
             self._open_audit()
             await self._ports.bind(self._stops)
-            self._build(encode_host(ip, self.server.port))
+            self._build(encode_host(ip, parse_address(self.address)[1]))
             await self._listen()
             self._start_services()
             if self.monitor is not None:
@@ -275,7 +282,10 @@ class Broker:
         self.producers = ProducerSequenceLog(self.store)
         self.hold = PullRequestHoldService(self.store)
         self.registration = BrokerRegistration(
-            self.live, self.topics, self._registrar, address=context.address, clock=self.clock
+            self.live, self.topics, self._registrar, addresses=self.addresses, clock=self.clock
+        )
+        self.advertised_check = AdvertisedCheck(
+            self.config, self.addresses, self.stats.boot_ms, self._access.own, clock=self.clock
         )
         sequenced = SequencedSends(context, self.producers)
         batches = None if CORE is None else PlainBatches(CORE, context, sequenced)
@@ -465,6 +475,8 @@ class Broker:
         self._stops.add("connections to nameservers", self._registrar.close)
         self._stops.add("leaving the nameservers", self.registration.stop)
         await self.registration.start(format_address(self.config.broker_ip2, self.ha.port))
+        self.advertised_check.start()
+        self._stops.add("look at advertised addresses", self.advertised_check.stop)
 
     # --- stopping -------------------------------------------------------------------------------
     async def _finish_requests(self) -> None:

@@ -14,7 +14,7 @@ from cometmq.broker.config import LiveConfig
 from cometmq.broker.hooks.message_hooks import BrokerHooks
 from cometmq.broker.stops import Stops
 from cometmq.clock import Clock
-from cometmq.message.hosts import format_address
+from cometmq.message.listeners import EVERY_CLIENT, Advertised
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.processors import ProcessorTable
 from cometmq.remoting.rpc_latency import RpcLatency
@@ -55,8 +55,15 @@ class ClientPorts:
 
     @property
     def address(self) -> str:
-        """The ``host:port`` of this broker for clients."""
-        return format_address(self._live.current.broker_ip1, self.main.port)
+        """The ``host:port`` of this broker for clients that ask at no listener."""
+        return self.addresses[EVERY_CLIENT]
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """The ``host:port`` of this broker for clients, by the listener at which they ask a nameserver."""
+        config = self._live.current
+        advertised = {EVERY_CLIENT: Advertised(config.broker_ip1, 0), **config.advertised}
+        return {name: address.at(self.main.port) for name, address in advertised.items()}
 
     async def bind(self, stops: Stops) -> None:
         """Take the main port: records and ids of messages have it.

@@ -25,6 +25,7 @@ from cometmq.broker.config import LiveConfig
 from cometmq.broker.tables.topics import READ_WRITE, TopicConfigManager
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.message.hosts import split_addresses
+from cometmq.message.listeners import EVERY_CLIENT, format_registered
 from cometmq.message.names import MASTER_ID
 from cometmq.message.record import body_crc
 from cometmq.remoting.admin_headers import (
@@ -56,7 +57,7 @@ WARN_S: Final = 60.0
 class BrokerRegistration:
     """Keeps a broker registered at all of its nameservers.
 
-    :param address: the ``host:port`` of this broker for clients.
+    :param addresses: the ``host:port`` of this broker for clients, by listener; the empty name is that for all.
     """
 
     def __init__(
@@ -65,11 +66,12 @@ class BrokerRegistration:
         topics: TopicConfigManager,
         client: RemotingClient,
         *,
-        address: str,
+        addresses: Mapping[str, str],
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._live = live
-        self._address = address
+        self._address = addresses[EVERY_CLIENT]
+        self._listener_addresses = {name: address for name, address in addresses.items() if name != EVERY_CLIENT}
         self._ha_address = ""
         self._links: list[_Link] = []
         self._tasks: list[asyncio.Task[None]] = []
@@ -176,6 +178,7 @@ class BrokerRegistration:
             broker_id=config.broker_id,
             compressed=config.compressed_register,
             body_crc32=body_crc(body),
+            listener_addrs=format_registered(self._listener_addresses) or None,
         )
         timeout_s = config.register_broker_timeout_mills / 1000
         answer = await self.client.invoke(nameserver, RequestCode.REGISTER_BROKER, header, body, timeout_s=timeout_s)

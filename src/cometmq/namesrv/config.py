@@ -12,6 +12,7 @@ from cometmq.auth.options import SecurityOptions
 from cometmq.errors import CometMQError
 from cometmq.limits import MAX_CONFIG_UPDATE_BYTES, MAX_CONNECTIONS
 from cometmq.log_level import LOG_LEVEL_DOC, LOG_LEVELS, LogLevel
+from cometmq.message.listeners import parse_listeners
 from cometmq.metrics.options import MetricsOptions
 from cometmq.options import (
     ConfigError,
@@ -31,6 +32,11 @@ class NamesrvConfig(SecurityOptions, MetricsOptions):
 
     listen_port: int = option(9876, "Port for brokers, clients and tools; 0 takes a free one.", maximum=65_535)
     bind_address: str = option("0.0.0.0", "Address to listen on; empty: every one, IPv4 and IPv6.")
+    listeners: str = option(
+        "",
+        "Listeners: NAME=PORT, a port more, or NAME=NETWORK, joined by commas; routes that are asked for there have "
+        "the addresses that brokers advertise for NAME.",
+    )
     kv_config_path: str = option(
         str(Path.home() / "namesrv" / "kvConfig.json"), "File of the KV configuration (codes 100 to 102)."
     )
@@ -76,7 +82,12 @@ def load_namesrv_config(path: str | Path | None, **overrides: Any) -> tuple[Name
 
     :raises ConfigError: the file cannot be read, or a value is not allowed.
     """
-    return load_with_tls(NamesrvConfig, path, overrides=overrides, without_effect=keys_without_effect())
+    config, warnings = load_with_tls(NamesrvConfig, path, overrides=overrides, without_effect=keys_without_effect())
+    try:
+        parse_listeners(config.listeners)
+    except ValueError as error:
+        raise ConfigError(f"listeners={config.listeners}: {error}") from None
+    return config, warnings
 
 
 class PathChangeError(CometMQError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Final
 
@@ -23,15 +23,19 @@ ROUTED_TOPICS: Final = Family("cometmq_routed_topics", Kind.GAUGE, "Topics that 
 class NamesrvMonitor:
     """Collects the metrics of a nameserver and serves them.
 
-    :param server: its requests and connections are counted.
+    :param servers: their requests and connections are counted.
     """
 
-    def __init__(self, config: NamesrvConfig, routes: RouteTable, server: RemotingServer, *, clock: Clock) -> None:
+    def __init__(
+        self, config: NamesrvConfig, routes: RouteTable, servers: Sequence[RemotingServer], *, clock: Clock
+    ) -> None:
         self._config = config
         self._routes = routes
-        self._server = server
+        self._servers = servers
         self._boot_ms = clock.now_ms()
-        self._latency = server.latency = RpcLatency(clock)
+        self._latency = RpcLatency(clock)
+        for server in servers:
+            server.latency = self._latency
         self._port = MonitorServer(self._pieces, lambda: "", clock=clock)
 
     async def start(self, node_id: str) -> None:
@@ -66,5 +70,5 @@ class NamesrvMonitor:
         for cluster, count in self._routes.broker_counts().items():
             yield BROKERS, (cluster,), count
         yield ROUTED_TOPICS, (), self._routes.topic_count
-        yield CONNECTIONS, (), len(self._server.connections)
-        yield UNSENT_BYTES, (), self._server.unsent.total_bytes
+        yield CONNECTIONS, (), sum(len(server.connections) for server in self._servers)
+        yield UNSENT_BYTES, (), sum(server.unsent.total_bytes for server in self._servers)

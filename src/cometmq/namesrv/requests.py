@@ -12,6 +12,7 @@ import msgspec
 from cometmq.clock import Clock
 from cometmq.errors import CometMQError
 from cometmq.limits import MAX_DATA_VERSION_BYTES
+from cometmq.message.listeners import parse_listeners, parse_registered
 from cometmq.message.names import AUTO_CREATE_TOPIC, TRACE_TOPIC
 from cometmq.message.record import body_crc
 from cometmq.message.sysflag import TOPIC_UNIT, TOPIC_UNIT_SUB
@@ -68,6 +69,7 @@ class NamesrvRequests:
         self.kv = kv
         self.settings = settings
         self.clock = clock
+        self.listeners: Final = parse_listeners(settings.config.listeners)
         self._reader: Final = RegistrationReader()
         self._writer: Final = KvWriter(kv)
         self._watched: set[ServerConnection] = set()
@@ -87,6 +89,10 @@ class NamesrvRequests:
         if header.body_crc32 and header.body_crc32 != body_crc(body):
             return Response(ResponseCode.SYSTEM_ERROR, remark="crc32 not match")
         identity = BrokerIdentity(header.cluster_name, header.broker_name, header.broker_id, header.broker_addr)
+        try:
+            parse_registered(header.listener_addrs or "")
+        except ValueError as error:
+            return self._refuse(connection, identity, RegistrationError(str(error)))
         if not self._reader.takes(body):
             try:
                 read = read_registration(identity, body, compressed=header.compressed)
@@ -121,6 +127,7 @@ class NamesrvRequests:
                 filter_servers=read.filter_servers,
                 connection=connection,
                 now_s=self.clock.monotonic(),
+                listeners=parse_registered(request.header.listener_addrs or ""),
             )
         except RegistrationError as error:
             return self._refuse(connection, identity, error)
@@ -216,17 +223,21 @@ class NamesrvRequests:
         count = self.routes.add_write_perm(request.header.broker_name)
         return Response(header=AddWritePermOfBrokerResponseHeader(add_topic_count=count))
 
+    def _listener_of(self, connection: ServerConnection) -> str:
+        """The listener at which a client asks: its answer has the addresses for that one."""
+        return self.listeners.of(connection.listener, connection.peer_ip)
+
     # --- routes and lists ---------------------------------------------------------------------
     @answers(
         RequestCode.GET_ROUTEINFO_BY_TOPIC,
         permission=needs_topic(Action.PUB, Action.SUB, Action.GET, free=_OPEN_ROUTES),
     )
     def get_route(
-        self, _connection: ServerConnection, request: Request[GetRouteInfoRequestHeader], _body: bytes
+        self, connection: ServerConnection, request: Request[GetRouteInfoRequestHeader], _body: bytes
     ) -> Response:
         """Give the route of a topic: its brokers and queues."""
         topic = request.header.topic
-        route = self.routes.route(topic)
+        route = self.routes.route(topic, self._listener_of(connection))
         if route is None:
             return Response(
                 ResponseCode.TOPIC_NOT_EXIST,
@@ -239,9 +250,9 @@ class NamesrvRequests:
         return Response(body=encode_json(route) if standard else encode_body(route))
 
     @answers(RequestCode.GET_BROKER_CLUSTER_INFO, permission=needs_cluster(Action.GET))
-    def cluster_info(self, _connection: ServerConnection, _request: Request[NoHeader], _body: bytes) -> Response:
+    def cluster_info(self, connection: ServerConnection, _request: Request[NoHeader], _body: bytes) -> Response:
         """Give all clusters and brokers, also those that were here a short while ago (``goneBrokers``)."""
-        info = self.routes.cluster_info()
+        info = self.routes.cluster_info(self._listener_of(connection))
         info.gone_brokers = self.gone.brokers(self.clock.monotonic()) or None
         return Response(body=encode_body(info))
 
@@ -258,9 +269,9 @@ class NamesrvRequests:
         return _topic_list(self.routes.topics_of_cluster(request.header.cluster))
 
     @answers(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS, permission=needs_every(Kind.TOPIC, Action.LIST))
-    def system_topics(self, _connection: ServerConnection, _request: Request[NoHeader], _body: bytes) -> Response:
+    def system_topics(self, connection: ServerConnection, _request: Request[NoHeader], _body: bytes) -> Response:
         """List the names of clusters and brokers, which are topics too."""
-        names, address = self.routes.system_topics()
+        names, address = self.routes.system_topics(self._listener_of(connection))
         return Response(body=encode_body(TopicList(topic_list=names, broker_addr=address or None)))
 
     @answers(RequestCode.GET_UNIT_TOPIC_LIST, permission=needs_every(Kind.TOPIC, Action.LIST))

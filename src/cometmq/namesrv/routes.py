@@ -17,6 +17,7 @@ import dataclasses
 import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -35,6 +36,7 @@ from cometmq.message.names import MASTER_ID, PERM_READ, PERM_WRITE, check_topic
 from cometmq.remoting.bodies import BrokerData, ClusterInfo, DataVersion, QueueData, TopicConfig, TopicRouteData
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.%|:@+\-]{1,127}")
+_NO_ADDRESSES: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class RegistrationError(CometMQError):
@@ -80,6 +82,8 @@ class LiveBroker:
     connection: Hashable
     ha_address: str
     filter_servers: list[str]
+    listeners: Mapping[str, str]
+    """Its addresses for clients of a listener, by name."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -188,8 +192,11 @@ class RouteTable:
         filter_servers: list[str],
         connection: Hashable,
         now_s: float,
+        listeners: Mapping[str, str] = _NO_ADDRESSES,
     ) -> Registered:
         """As :meth:`register`, with the topics as :func:`queues_of` returns them.
+
+        :param listeners: addresses for clients of a listener, by its name.
 
         :raises RegistrationError: nothing is changed then.
         """
@@ -211,7 +218,9 @@ class RouteTable:
         self._join(identity)
         replace = previous is None or previous.data_version != data_version
         self._take_topics(identity.name, usable, replace=replace)
-        self._live[identity.address] = LiveBroker(identity, now_s, data_version, connection, ha_address, filter_servers)
+        self._live[identity.address] = LiveBroker(
+            identity, now_s, data_version, connection, ha_address, filter_servers, listeners
+        )
         if is_master:
             return Registered(is_new=previous is None, skipped_topics=queues.skipped)
         master = self._brokers[identity.name].addresses.get(MASTER_ID, "")
@@ -303,12 +312,15 @@ class RouteTable:
         return True, live.data_version
 
     # --- routes -------------------------------------------------------------------------------
-    def route(self, topic: str) -> TopicRouteData | None:
-        """Return the route of a topic, or None when no registered broker has it (code 105)."""
+    def route(self, topic: str, listener: str = "") -> TopicRouteData | None:
+        """Return the route of a topic, or None when no registered broker has it (code 105).
+
+        Brokers have their addresses for clients of this listener, or the one for all if there is none.
+        """
         queues = self._topics.get(topic)
         if not queues:
             return None
-        brokers = [self._broker_data(name) for name in queues if name in self._brokers]
+        brokers = [self._broker_data(name, listener) for name in queues if name in self._brokers]
         if not brokers:
             return None
         filters = {
@@ -319,9 +331,16 @@ class RouteTable:
         }
         return TopicRouteData(queue_datas=list(queues.values()), broker_datas=brokers, filter_server_table=filters)
 
-    def _broker_data(self, name: str) -> BrokerData:
+    def _broker_data(self, name: str, listener: str) -> BrokerData:
         broker = self._brokers[name]
-        return BrokerData(cluster=broker.cluster, broker_name=name, broker_addrs=dict(sorted(broker.addresses.items())))
+        addresses = {
+            broker_id: self._address_for(listener, address) for broker_id, address in sorted(broker.addresses.items())
+        }
+        return BrokerData(cluster=broker.cluster, broker_name=name, broker_addrs=addresses)
+
+    def _address_for(self, listener: str, address: str) -> str:
+        live = self._live.get(address) if listener else None
+        return address if live is None else live.listeners.get(listener, address)
 
     # --- counts -------------------------------------------------------------------------------
     def broker_counts(self) -> Counter[str]:
@@ -334,10 +353,10 @@ class RouteTable:
         return len(self._topics)
 
     # --- tables for tools ---------------------------------------------------------------------
-    def cluster_info(self) -> ClusterInfo:
-        """Return every broker and cluster (code 106)."""
+    def cluster_info(self, listener: str = "") -> ClusterInfo:
+        """Return every broker and cluster (code 106), with addresses as :meth:`route`."""
         return ClusterInfo(
-            broker_addr_table={name: self._broker_data(name) for name in self._brokers},
+            broker_addr_table={name: self._broker_data(name, listener) for name in self._brokers},
             cluster_addr_table={cluster: list(names) for cluster, names in self._clusters.items()},
         )
 
@@ -350,10 +369,10 @@ class RouteTable:
         names = self._clusters.get(cluster, {})
         return [topic for topic, queues in self._topics.items() if not names.keys().isdisjoint(queues)]
 
-    def system_topics(self) -> tuple[list[str], str]:
+    def system_topics(self, listener: str = "") -> tuple[list[str], str]:
         """Return the names of clusters and brokers, and the address of one broker (code 304)."""
         addresses = (address for broker in self._brokers.values() for address in broker.addresses.values())
-        return [*self._clusters, *self._brokers], next(addresses, "")
+        return [*self._clusters, *self._brokers], self._address_for(listener, next(addresses, ""))
 
     def topics_with_flag(self, wanted: int, unwanted: int = 0) -> list[str]:
         """Return topics whose topicSysFlag has all bits of ``wanted``, none of ``unwanted`` (codes 311 to 313)."""

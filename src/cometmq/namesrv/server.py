@@ -13,6 +13,7 @@ from cometmq.auth.audit.access import open_audit
 from cometmq.auth.user_admin import UserAdmin
 from cometmq.clock import SYSTEM_CLOCK, Clock, TimerHandle
 from cometmq.message.hosts import address_here
+from cometmq.message.listeners import EVERY_CLIENT
 from cometmq.metrics.options import PROM
 from cometmq.namesrv.config import NamesrvConfig, Settings
 from cometmq.namesrv.gone import SILENT
@@ -21,7 +22,7 @@ from cometmq.namesrv.monitor import NamesrvMonitor
 from cometmq.namesrv.requests import NamesrvRequests
 from cometmq.namesrv.routes import RouteTable
 from cometmq.remoting.processors import ProcessorTable
-from cometmq.remoting.server import RemotingServer
+from cometmq.remoting.server import Guard, RemotingServer
 from cometmq.remoting.server_connection import ServerConnection
 from cometmq.remoting.tls.server import ServerTls
 
@@ -55,19 +56,28 @@ class NameServer:
             self.processors.add(UserAdmin(self.access.users))
         audit_file = Path(config.kv_config_path).with_name("audit.log")
         self.audit = open_audit(config, audit_file, "nameserver", clock=clock)
-        self._server = RemotingServer(
-            self.processors,
-            guard=guard_of(self.access, self.audit),
-            clock=clock,
-            idle_timeout_s=config.server_channel_max_idle_time_seconds,
-            max_connections=config.server_max_connections,
-            tls=ServerTls(config, clock=clock),
-        )
-        self._server.on_answer = None if self.audit is None else self.audit.answered
+        guard, tls = guard_of(self.access, self.audit), ServerTls(config, clock=clock)
+        ports = {EVERY_CLIENT: config.listen_port, **self._requests.listeners.ports}
+        self._servers: Final = [self._new_server(name, guard, tls) for name in ports]
+        self._ports: Final = tuple(ports.values())
         self._scan_timer: TimerHandle | None = None
         self.monitor: NamesrvMonitor | None = None
         if config.metrics_exporter_type == PROM:
-            self.monitor = NamesrvMonitor(config, self.routes, self._server, clock=clock)
+            self.monitor = NamesrvMonitor(config, self.routes, self._servers, clock=clock)
+
+    def _new_server(self, listener: str, guard: Guard | None, tls: ServerTls) -> RemotingServer:
+        config = self.config
+        server = RemotingServer(
+            self.processors,
+            guard=guard,
+            clock=self._clock,
+            idle_timeout_s=config.server_channel_max_idle_time_seconds,
+            max_connections=config.server_max_connections,
+            tls=tls,
+            listener=listener,
+        )
+        server.on_answer = None if self.audit is None else self.audit.answered
+        return server
 
     @property
     def config(self) -> NamesrvConfig:
@@ -77,12 +87,17 @@ class NameServer:
     @property
     def port(self) -> int:
         """The port in use, also when the configuration asks for a free one."""
-        return self._server.port
+        return self._servers[0].port
 
     @property
     def address(self) -> str:
         """``host:port`` for clients on this machine."""
         return address_here(self.config.bind_address, self.port)
+
+    @property
+    def listener_addresses(self) -> dict[str, str]:
+        """``host:port`` of the ports of listeners, by name, for clients on this machine."""
+        return {server.listener: address_here(self.config.bind_address, server.port) for server in self._servers[1:]}
 
     async def start(self) -> None:
         """Listen, and start the scan for silent brokers.
@@ -91,7 +106,10 @@ class NameServer:
         """
         if self.audit is not None:
             self.audit.start()
-        await self._server.start(self.config.bind_address, self.config.listen_port)
+        for server, port in zip(self._servers, self._ports, strict=True):
+            await server.start(self.config.bind_address, port)
+        for name, address in self.listener_addresses.items():
+            log.info("nameserver serves clients of the listener %s at %s", name, address)
         log.info(
             "nameserver serves at %s: CometMQ %s, Python %s, KV configuration %s",
             *(self.address, __version__, platform.python_version(), self.config.kv_config_path),
@@ -110,7 +128,8 @@ class NameServer:
         began = self._clock.monotonic()
         if self.monitor is not None:
             await self.monitor.stop()
-        await self._server.stop()
+        for server in self._servers:
+            await server.stop()
         if self.access is not None:
             await self.access.stop()
         await self._requests.stop()

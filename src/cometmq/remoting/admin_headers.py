@@ -267,7 +267,10 @@ class QueryDataVersionResponseHeader(Header):
 
 
 class RegisterBrokerRequestHeader(Header):
-    """REGISTER_BROKER (103); bodyCrc32 is 0 or the 31-bit CRC32 of the body."""
+    """REGISTER_BROKER (103); bodyCrc32 is 0 or the 31-bit CRC32 of the body.
+
+    ``listenerAddrs`` is CometMQ's own: ``name=host:port`` joined by commas (:mod:`cometmq.message.listeners`).
+    """
 
     broker_name: str
     broker_addr: str
@@ -276,6 +279,7 @@ class RegisterBrokerRequestHeader(Header):
     broker_id: Int64
     compressed: bool = False
     body_crc32: Int32 | None = None
+    listener_addrs: str | None = None
 
 
 class RegisterBrokerResponseHeader(Header):

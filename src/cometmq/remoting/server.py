@@ -99,8 +99,11 @@ class RemotingServer:
         max_frame_bytes: int = MAX_FRAME_BYTES,
         max_connections: int = MAX_CONNECTIONS,
         tls: ServerTls | None = None,
+        listener: str = "",
     ) -> None:
         self.processors = processors
+        self.listener = listener
+        """The name of this port, where a process has several (:mod:`cometmq.message.listeners`)."""
         self.hooks = list(hooks)
         self.guard = guard
         self.limiter: Limiter | None = None

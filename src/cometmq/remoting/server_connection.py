@@ -55,6 +55,7 @@ class ConnectionOwner(Protocol):
     clock: Clock
     latency: RpcLatency | None
     new_taker: Callable[[ServerConnection], FrameTaker] | None
+    listener: str
 
     @property
     def unsent(self) -> UnsentAnswers:
@@ -306,6 +307,11 @@ class ServerConnection(asyncio.Protocol):
             future.set_result(command)
 
     # --- answers ------------------------------------------------------------------------------
+
+    @property
+    def listener(self) -> str:
+        """The name of the server's port that the client connected to, empty for its first one."""
+        return self._server.listener
 
     @property
     def hooked(self) -> bool:

@@ -96,6 +96,40 @@ def test_serve_serves_and_stops_cleanly(offline: CommandLine, tmp_path: Path) ->
         assert again("consume", "first", "--from-beginning", "--max", "1").out == "hello\n"
 
 
+def test_clients_outside_get_the_addresses_for_outside(offline: CommandLine, tmp_path: Path) -> None:
+    outside = free_port()
+    advertised = (
+        "--advertise",
+        "localhost",
+        "--advertise",
+        "outside=192.0.2.7:30911",
+        "--listener",
+        f"outside={outside}",
+    )
+    with running(offline, *serve_arguments(tmp_path, *advertised)) as (_, line):
+        match = re.fullmatch(r"CometMQ ready: nameserver (\S+), broker localhost:(\d+), data in (\S+)\n", line)
+        assert match is not None, line
+        assert CommandLine(match[1])("cluster", "list", "-o", "json").json()[0]["address"] == f"localhost:{match[2]}"
+        listed = CommandLine(f"127.0.0.1:{outside}")("cluster", "list", "-o", "json").json()
+        assert listed[0]["address"] == "192.0.2.7:30911"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--advertise", "outside=h"), "nobody gets the address of outside; add --listener outside=PORT"),
+        (("--listener", "outside=1"), "listener outside has no address; add --advertise outside=HOST[:PORT]"),
+        (("--advertise", "0.0.0.0"), "clients need one to connect to"),
+        (("--listener", "outside"), "outside=19876"),
+    ],
+)
+def test_a_listener_and_its_address_belong_together(
+    offline: CommandLine, tmp_path: Path, options: tuple[str, ...], words: str
+) -> None:
+    failed = offline(*serve_arguments(tmp_path, *options))
+    assert (failed.code, words in " ".join(failed.err.split())) == (2, True), failed.err
+
+
 async def test_the_second_signal_ends_at_once_unless_it_comes_with_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """As timeout(1) sends it: to the process, and then to all of its group."""
     ends: list[int] = []

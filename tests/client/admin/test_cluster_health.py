@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 import trustme
+from tests.broker.conftest import small_config
 from tests.cli.conftest import CommandLine, Result
 from tests.namesrv.wire import Wire
 
+from cometmq.broker.controller import Broker
 from cometmq.client.admin.broker_health import BrokerState, clock_of, retention_of
 from cometmq.client.admin.finding import ADVICE, OK, PROBLEM
 from cometmq.namesrv.config import NamesrvConfig
@@ -125,3 +127,20 @@ async def test_certificates_that_end_soon_are_found(
     await server.stop()
     [row] = [row for row in rows if row["check"].startswith("certificate of nameserver")]
     assert (row["state"], row["found"]) == (state, f"ends in {days} days")
+
+
+async def test_an_address_of_another_broker_is_found(namesrv: tuple[NameServer, VirtualClock], tmp_path: Path) -> None:
+    server, _ = namesrv
+    broker = Broker(small_config(tmp_path, namesrv_addr=server.address))
+    await broker.start()
+    wire = Wire(*await asyncio.open_connection("127.0.0.1", server.port))
+    await wire.register(name="broker-b", address=f"localhost:{broker.server.port}")
+    await wire.register(name="broker-c", address="nowhere.invalid:10911")
+    rows = (await run(server.address, "doctor", "--cluster", "-o", "json")).json()
+    await wire.close()
+    await broker.stop()
+    found = {row["check"]: row for row in rows if row["state"] == PROBLEM}
+    assert "address of broker-a" not in {row["check"] for row in rows}
+    assert "broker broker-a with id 0 answers" in found["address of broker-b"]["found"]
+    assert "--advertise" in found["address of broker-b"]["todo"]
+    assert "--advertise" in found["broker-c answers"]["todo"]

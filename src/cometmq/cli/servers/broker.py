@@ -16,6 +16,7 @@ from cometmq.cli.servers.logs import log_options
 from cometmq.cli.servers.memory import settle_memory
 from cometmq.cli.servers.process import (
     Stopping,
+    advertise_option,
     announce,
     parse_overrides,
     run_server,
@@ -42,6 +43,7 @@ from cometmq.cli.servers.process import (
 @click.option("-c", "--config", type=click.Path(path_type=Path), help="Apache's broker.conf.")
 @click.option("-p", "--port", type=click.IntRange(0, 65_535), help="Port, 0 for a free one (listenPort).")
 @click.option("--host", help="Address to listen on (bindAddress).")
+@advertise_option
 @click.option("--data", type=click.Path(path_type=Path), help="Directory of the store (storePathRootDir).")
 @set_option
 @click.option("--help-config", is_flag=True, help="Print every key with its meaning, as a broker.conf.")
@@ -54,6 +56,7 @@ def command(
     config: Path | None,
     port: int | None,
     host: str | None,
+    advertise: tuple[str, ...],
     data: Path | None,
     settings: tuple[str, ...],
     help_config: bool,
@@ -71,7 +74,13 @@ def command(
     if help_config:
         show_config_keys(BrokerConfig)
         return
-    given = {"namesrvAddr": namesrv, "listenPort": port, "bindAddress": host, "storePathRootDir": data}
+    given = {
+        "namesrvAddr": namesrv,
+        "listenPort": port,
+        "bindAddress": host,
+        "storePathRootDir": data,
+        "advertisedListeners": ",".join(advertise) or None,
+    }
     named = tuple(f"{key}={value}" for key, value in given.items() if value is not None)
     overrides: dict[str, Any] = parse_overrides(BrokerConfig, named + settings)
     loaded, warnings = load_broker_config(config, **overrides)

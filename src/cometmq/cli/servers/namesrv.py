@@ -13,6 +13,7 @@ from cometmq.cli.servers.memory import settle_memory
 from cometmq.cli.servers.process import (
     Stopping,
     announce,
+    listener_option,
     parse_overrides,
     run_server,
     set_option,
@@ -31,6 +32,7 @@ from cometmq.cli.servers.process import (
 )
 @click.option("-c", "--config", type=click.Path(path_type=Path), help="Apache's namesrv.conf.")
 @click.option("-p", "--port", type=click.IntRange(0, 65_535), help="Port, 0 for a free one (listenPort).")
+@listener_option
 @click.option("--host", help="Address to listen on (bindAddress).")
 @set_option
 @click.option("--help-config", is_flag=True, help="Print every key with its meaning, as a namesrv.conf.")
@@ -40,6 +42,7 @@ def command(
     ctx: click.Context,
     config: Path | None,
     port: int | None,
+    listeners: tuple[str, ...],
     host: str | None,
     settings: tuple[str, ...],
     help_config: bool,
@@ -61,6 +64,8 @@ def command(
         overrides["listen_port"] = port
     if host is not None:
         overrides["bind_address"] = host
+    if listeners:
+        overrides["listeners"] = ",".join(listeners)
     loaded, warnings = load_namesrv_config(config, **overrides)
     for line in warnings:
         warn(line)

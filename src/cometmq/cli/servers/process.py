@@ -181,7 +181,7 @@ async def stopped_at_the_end(service: Service, *, what: str, port: int, option: 
         await service.start()
     except OSError as error:
         await service.stop()
-        if error.errno == errno.EADDRINUSE:
+        if error.errno == errno.EADDRINUSE and f":{port}:" in str(error):
             raise PortInUseError(
                 f"port {port} for the {what} is in use",
                 next_step=f"stop the program that listens there, which ss -ltnp | grep {port} names, "
@@ -198,6 +198,23 @@ set_option = click.option(
     "-o", "--option", "settings", multiple=True, metavar="KEY=VALUE", help="Set a key of the configuration; repeatable."
 )
 """The ``-o`` of the server commands."""
+
+
+advertise_option = click.option(
+    "--advertise",
+    multiple=True,
+    metavar="[LISTENER=]HOST[:PORT]",
+    help="Address that clients connect to, of a listener or of all; repeatable (advertisedListeners).",
+)
+"""The ``--advertise`` of commands that run brokers."""
+listener_option = click.option(
+    "--listener",
+    "listeners",
+    multiple=True,
+    metavar="NAME=PORT|NETWORK",
+    help="Another port of the nameserver, or a network, whose clients get the addresses of that name; repeatable.",
+)
+"""The ``--listener`` of commands that run a nameserver (``listeners``)."""
 
 
 def parse_overrides(config_type: type, settings: tuple[str, ...]) -> dict[str, Any]:

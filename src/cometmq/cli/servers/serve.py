@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +19,10 @@ from cometmq.cli.servers.process import (
     DEFAULT_PORT,
     PORTS_PER_BROKER,
     Stopping,
+    advertise_option,
     announce,
     data_option,
+    listener_option,
     parse_overrides,
     run_server,
     set_option,
@@ -30,6 +33,13 @@ from cometmq.cli.servers.process import (
 from cometmq.console.options import DEFAULT_CONSOLE_PORT
 from cometmq.errors import CometMQError
 from cometmq.message.hosts import format_address
+from cometmq.message.listeners import (
+    EVERY_CLIENT,
+    Advertised,
+    format_advertised,
+    parse_advertised,
+    parse_listeners,
+)
 from cometmq.metrics.options import PROM
 
 _EVERYWHERE = ("0.0.0.0", "::")
@@ -47,6 +57,8 @@ _EVERYWHERE = ("0.0.0.0", "::")
 @click.option(
     "--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for other machines."
 )
+@advertise_option
+@listener_option
 @click.option(
     "--port",
     type=click.IntRange(0, 65_535),
@@ -82,6 +94,8 @@ def command(
     brokers: int,
     data: Path,
     host: str,
+    advertise: tuple[str, ...],
+    listeners: tuple[str, ...],
     port: int,
     namesrv_port: int,
     console_port: int | None,
@@ -98,6 +112,7 @@ def command(
     """
     if port == namesrv_port != 0:
         raise click.UsageError(f"--port and --namesrv-port are both {port}; nameserver and broker need one each")
+    advertised = _advertised(advertise, listeners)
     given = click.get_current_context().params
     logs: tuple[str, ...] = ("--log-level", given["log_level"], "--log-format", given["log_format"])
     if given["log_file"] is not None:
@@ -109,6 +124,8 @@ def command(
     place = Place(
         data=data.absolute(),
         host=host,
+        advertised=advertised,
+        listeners=",".join(listeners),
         port=port,
         namesrv_port=namesrv_port,
         metrics_port=None if no_metrics else metrics_port,
@@ -132,6 +149,9 @@ class Place:
 
     data: Path
     host: str
+    advertised: Mapping[str, Advertised]
+    """The first broker's addresses for clients, by listener; ports of others follow."""
+    listeners: str
     port: int
     namesrv_port: int
     metrics_port: int | None
@@ -144,7 +164,14 @@ class Place:
 
     def broker_keys(self, number: int, namesrv_address: str) -> tuple[str, ...]:
         """Return the configuration of one broker as ``key=value``; the user's own settings come last and win."""
-        advertised = () if self.host in _EVERYWHERE else (f"brokerIP1={self.host}",)
+        advertised: tuple[str, ...] = () if self.host in _EVERYWHERE else (f"brokerIP1={self.host}",)
+        if self.advertised:
+            distance = number * PORTS_PER_BROKER
+            own = {
+                name: address._replace(port=address.port and address.port + distance)
+                for name, address in self.advertised.items()
+            }
+            advertised += (f"advertisedListeners={format_advertised(own)}",)
         return (
             f"brokerName=broker-{number}",
             f"namesrvAddr={namesrv_address}",
@@ -168,6 +195,23 @@ class Place:
         return self.port and self.port + number * PORTS_PER_BROKER
 
 
+def _advertised(advertise: tuple[str, ...], listeners: tuple[str, ...]) -> Mapping[str, Advertised]:
+    """Check and return what is advertised.
+
+    :raises click.UsageError: it is not of its form, or a listener has no address, or an address no listener.
+    """
+    try:
+        advertised, known = parse_advertised(",".join(advertise)), parse_listeners(",".join(listeners))
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    named, asked = set(advertised) - {EVERY_CLIENT}, {*known.ports, *(name for name, _ in known.networks)}
+    for name in sorted(named - asked):
+        raise click.UsageError(f"nobody gets the address of {name}; add --listener {name}=PORT or {name}=NETWORK")
+    for name in sorted(asked - named):
+        raise click.UsageError(f"listener {name} has no address; add --advertise {name}=HOST[:PORT]")
+    return advertised
+
+
 async def _start_nameserver(place: Place, services: AsyncExitStack) -> str:
     from cometmq.namesrv.config import NamesrvConfig
     from cometmq.namesrv.server import NameServer
@@ -178,6 +222,7 @@ async def _start_nameserver(place: Place, services: AsyncExitStack) -> str:
     config = NamesrvConfig(
         **with_tls_file(values),
         listen_port=place.namesrv_port,
+        listeners=place.listeners,
         bind_address=place.host,
         kv_config_path=str(place.data / "namesrv" / "kvConfig.json"),
     )

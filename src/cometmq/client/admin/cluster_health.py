@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Final
 
 from cometmq.client.admin import Admin
@@ -53,8 +53,12 @@ async def examine_cluster(
             yield clock_of(what, state)
             if (finding := _certificate(admin, what, places[name, broker_id])) is not None:
                 yield finding
+            config = await _config(admin, places[name, broker_id])
+            if isinstance(config, dict):
+                for finding in _identity(what, places[name, broker_id], (name, broker_id), config):
+                    yield finding
             if broker_id == MASTER_ID:
-                yield await _retention(admin, what, places[name, broker_id], state)
+                yield _retention(what, state, config)
     yield versions_of([state for state in states.values() if isinstance(state, BrokerState)])
     masters = {name: address for (name, broker_id), address in places.items() if broker_id == MASTER_ID}
     reachable = {name: address for name, address in masters.items() if isinstance(states[name, MASTER_ID], BrokerState)}
@@ -117,17 +121,37 @@ async def _state(admin: Admin, address: str) -> BrokerState | str:
     return BrokerState(table, began, SYSTEM_CLOCK.now_ms())
 
 
-async def _retention(admin: Admin, what: str, address: str, state: BrokerState) -> Finding:
+async def _config(admin: Admin, address: str) -> dict[str, str] | str:
+    """Return the configuration of a broker, or why there is none."""
     try:
-        return retention_of(what, state, await admin.broker_config(address))
+        return await admin.broker_config(address)
     except (BrokerError, RemotingError) as error:
-        return Finding(f"retention of {what}", ADVICE, f"not known: {error.message}", "try again")
+        return error.message
+
+
+def _retention(what: str, state: BrokerState, config: dict[str, str] | str) -> Finding:
+    if isinstance(config, str):
+        return Finding(f"retention of {what}", ADVICE, f"not known: {config}", "try again")
+    return retention_of(what, state, config)
+
+
+def _identity(what: str, address: str, place: tuple[str, int], config: dict[str, str]) -> Iterator[Finding]:
+    """Tell when another broker answers at the address that this one advertises."""
+    name, broker_id = config.get("brokerName"), config.get("brokerId")
+    if name is None or broker_id is None or (name, broker_id) == (place[0], str(place[1])):
+        return
+    found = f"broker {name} with id {broker_id} answers at {address}"
+    todo = "two brokers advertise one address: give each its own by --advertise HOST:PORT (advertisedListeners)"
+    yield Finding(f"address of {what}", PROBLEM, found, todo)
 
 
 def _answer(what: str, address: str, state: BrokerState | str) -> Finding:
     if isinstance(state, BrokerState):
         return Finding(f"{what} answers", OK, f"at {address}, {state.version}")
-    todo = "see whether it runs, and whether its brokerIP1 can be reached from here"
+    todo = (
+        f"if it runs, clients here need another address: cometmq broker --advertise HOST[:PORT] instead of {address}, "
+        "or a listener of the nameserver for them"
+    )
     return Finding(f"{what} answers", PROBLEM, f"not at {address}: {state}", todo)
 
 

@@ -1,0 +1,155 @@
+"""The self-test of the addresses that a broker advertises: clients that connect there must find this broker.
+
+A wrong address is the first thing that breaks in containers: the nameserver answers, and then no client can send. The
+broker therefore connects to each of its addresses as a client does, at its start and every five minutes. It knows
+itself by its start time, so that it finds out another broker of the same name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from cometmq.broker.config import BrokerConfig
+from cometmq.clock import Clock
+from cometmq.message.hosts import own_ip, parse_address, split_addresses
+from cometmq.properties_file import parse_properties
+from cometmq.remoting.bodies import BodyError, KVTable, decode_body
+from cometmq.remoting.client import RemotingClient
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.errors import RemotingConnectError, RemotingError
+from cometmq.remoting.security import Security
+
+_log = logging.getLogger(__name__)
+
+LOOK_SECONDS: Final = 300.0
+"""Between two looks when all is well, or once something wrong was told."""
+FIRST_PAUSES_S: Final = (1.0, 2.0, 4.0)
+"""Pauses after the first failures, before they are told: names and ports of containers appear late."""
+_REMEDY: Final = (
+    "give the address that clients connect to with --advertise HOST[:PORT] (advertisedListeners); "
+    "cometmq doctor --cluster checks it from the machine of a client"
+)
+
+
+class AdvertisedCheck:
+    """Looks at the addresses, and tells the log.
+
+    :param addresses: ``host:port`` by listener.
+    :param boot_ms: the start of this broker, as its runtime information has it.
+    """
+
+    def __init__(
+        self, config: BrokerConfig, addresses: Mapping[str, str], boot_ms: int, security: Security, *, clock: Clock
+    ) -> None:
+        self._config = config
+        self._addresses = addresses
+        self._boot_ms = boot_ms
+        self._security = security
+        self._clock = clock
+        self._task: asyncio.Task[None] | None = None
+        self._told: dict[str, str] = {}
+        self.wrong: dict[str, str] = {}
+        """The reason for each listener whose address is wrong, by its name."""
+        self.looked = asyncio.Event()
+        """Set once the result of a look is told."""
+
+    @property
+    def addresses(self) -> Mapping[str, str]:
+        """``host:port`` by listener."""
+        return self._addresses
+
+    def start(self) -> None:
+        """Tell what is wrong without a look, and look from now on, if another machine may use an address."""
+        for line in hints(self._config, self._addresses, in_container=in_container()):
+            _log.warning("%s", line)
+        if any(parse_address(address)[0] != self._config.bind_address for address in self._addresses.values()):
+            self._task = asyncio.get_running_loop().create_task(self._run(), name="look at advertised addresses")
+
+    async def stop(self) -> None:
+        """Look no more."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        pauses = iter(FIRST_PAUSES_S)
+        while True:
+            self.wrong = await self._look()
+            pause = LOOK_SECONDS
+            if self.wrong and (early := next(pauses, None)) is not None:
+                pause = early
+            else:
+                self._tell()
+                self.looked.set()
+            await self._clock.sleep(pause)
+
+    async def _look(self) -> dict[str, str]:
+        async with RemotingClient(clock=self._clock, security=self._security) as client:
+            found = await asyncio.gather(*(self._trouble(client, address) for address in self._addresses.values()))
+        return {name: reason for name, reason in zip(self._addresses, found, strict=True) if reason}
+
+    async def _trouble(self, client: RemotingClient, address: str) -> str:
+        """Return what is wrong with an address, nothing if it is right or nobody can tell."""
+        try:
+            answer = await client.invoke(address, RequestCode.GET_BROKER_RUNTIME_INFO)
+            if answer.code == ResponseCode.NO_PERMISSION:
+                return ""  # a broker with accounts, which tells strangers nothing
+            if decode_body(KVTable, answer.body).table.get("bootTimestamp") == str(self._boot_ms):
+                return ""
+            answer = await client.invoke(address, RequestCode.GET_BROKER_CONFIG)
+            keys = {key: value for _, key, value in parse_properties(answer.body.decode("utf-8", "replace"))}
+        except RemotingConnectError as error:
+            return f"it cannot be reached from this machine ({error.message})"
+        except (RemotingError, BodyError) as error:
+            return f"what answers there is no broker ({error.message})"
+        if "brokerName" not in keys:
+            return "what answers there is no broker"
+        return (
+            f"broker {keys['brokerName']} of cluster {keys.get('brokerClusterName')} answers there instead of this one"
+        )
+
+    def _tell(self) -> None:
+        for name, address in self._addresses.items():
+            reason = self.wrong.get(name, "")
+            if reason == self._told.get(name):
+                continue
+            self._told[name] = reason
+            whose = f"clients of the listener {name}" if name else "clients"
+            if reason:
+                _log.warning(
+                    "the address %s, which %s get for this broker, is wrong: %s; %s", address, whose, reason, _REMEDY
+                )
+            else:
+                _log.info("%s reach this broker at %s", whose, address)
+
+
+def hints(config: BrokerConfig, addresses: Mapping[str, str], *, in_container: bool) -> list[str]:
+    """Return what is likely wrong with the address for every client, although this machine reaches it."""
+    host = parse_address(addresses[""])[0]
+    nameservers = [parse_address(address)[0] for address in split_addresses(config.namesrv_addr)]
+    if _is_loopback(host) and any(not _is_loopback(nameserver) for nameserver in nameservers):
+        return [f"clients on other machines get the address {addresses['']}, which is their own machine; {_REMEDY}"]
+    if in_container and not _is_loopback(host) and host == own_ip():
+        return [f"clients get the address {addresses['']} of this container, which others may not reach; {_REMEDY}"]
+    return []
+
+
+def in_container() -> bool:
+    """Tell whether this process runs in a container, as far as that is visible."""
+    marks = (Path("/.dockerenv"), Path("/run/.containerenv"))
+    return "KUBERNETES_SERVICE_HOST" in os.environ or any(mark.exists() for mark in marks)
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,156 @@
+"""The addresses that clients reach a broker at, by listener.
+
+A *listener* is a name for a port of the nameserver, or for a network that clients come from. A broker advertises one
+address for every client, and others for the clients of a listener: those outside of a container network, behind a
+tunnel, at a port of a Kubernetes node. A route has the addresses of the listener at which it was asked for. (Kafka
+does the same by ``listeners`` and ``advertised.listeners``.)
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from cometmq.limits import MAX_ADDRESS_CHARS, MAX_LISTENERS
+from cometmq.message.hosts import format_address, parse_address
+
+EVERY_CLIENT: Final = ""
+"""The name of the address for clients of no listener."""
+
+_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,30}")
+_HOST: Final = re.compile(r"[A-Za-z0-9._:%-]+")
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+class Advertised(NamedTuple):
+    """An address that clients connect to."""
+
+    host: str
+    """A name, or an address without brackets."""
+    port: int
+    """0: the port that the broker listens on."""
+
+    def at(self, port: int) -> str:
+        """Return ``host:port``; ``port`` is the one that the broker listens on."""
+        return format_address(self.host, self.port or port)
+
+
+class Listeners(NamedTuple):
+    """What tells a nameserver which listener a client asks at."""
+
+    ports: Mapping[str, int]
+    """Ports to listen on, by name."""
+    networks: tuple[tuple[str, Network], ...]
+    """Networks that clients come from, with names; the first that fits counts."""
+
+    def of(self, port_name: str, client_ip: str) -> str:
+        """Return the listener of a client: that of the port, else that of its network, else :data:`EVERY_CLIENT`."""
+        if port_name or not self.networks:
+            return port_name
+        ip = ipaddress.ip_address(client_ip.partition("%")[0])
+        return next((name for name, network in self.networks if ip in network), EVERY_CLIENT)
+
+
+def parse_advertised(text: str) -> dict[str, Advertised]:
+    """Parse ``HOST[:PORT]`` and ``LISTENER=HOST[:PORT]``, joined by commas.
+
+    :raises ValueError: the text is not of this form; the message says what is wrong.
+    """
+    found: dict[str, Advertised] = {}
+    for part in _parts(text):
+        name, equals, address = part.rpartition("=")
+        _enter(found, _name(name, part) if equals else EVERY_CLIENT, _advertised(address.strip()), part)
+    return found
+
+
+def parse_listeners(text: str) -> Listeners:
+    """Parse ``NAME=PORT`` and ``NAME=NETWORK`` (``10.8.0.0/16``), joined by commas.
+
+    :raises ValueError: the text is not of this form; the message says what is wrong.
+    """
+    ports: dict[str, int] = {}
+    networks: dict[str, Network] = {}
+    for part in _parts(text):
+        before, equals, place = part.partition("=")
+        if not equals:
+            raise ValueError(f"{part!r} is not NAME=PORT or NAME=NETWORK, as outside=19876 or vpn=10.8.0.0/16")
+        name, place = _name(before, part), place.strip()
+        if name in ports or name in networks:
+            raise ValueError(f"listener {name!r} is given twice")
+        if place.isascii() and place.isdigit():
+            if not int(place) <= 65_535:
+                raise ValueError(f"{part!r}: a port is at most 65535")
+            ports[name] = int(place)
+            continue
+        try:
+            networks[name] = ipaddress.ip_network(place)
+        except ValueError as error:
+            raise ValueError(f"{part!r} has neither a port nor a network: {error}") from None
+    return Listeners(ports, tuple(networks.items()))
+
+
+def parse_registered(text: str) -> dict[str, str]:
+    """Parse the addresses by listener that a broker registers (``listenerAddrs``): all with a port.
+
+    :raises ValueError: the text is not of this form.
+    """
+    if len(text) > MAX_LISTENERS * (MAX_ADDRESS_CHARS + 32):
+        raise ValueError("the addresses by listener are too long")
+    found = parse_advertised(text)
+    if any(address.port == 0 for address in found.values()) or EVERY_CLIENT in found:
+        raise ValueError("an address by listener has no name or no port")
+    return {name: address.at(0) for name, address in found.items()}
+
+
+def format_registered(addresses: Mapping[str, str]) -> str:
+    """The inverse of :func:`parse_registered`."""
+    return ",".join(f"{name}={address}" for name, address in addresses.items())
+
+
+def format_advertised(addresses: Mapping[str, Advertised]) -> str:
+    """The inverse of :func:`parse_advertised`."""
+    return ",".join(
+        (f"{name}=" if name else "")
+        + (address.at(0) if address.port else f"[{address.host}]" if ":" in address.host else address.host)
+        for name, address in addresses.items()
+    )
+
+
+def _parts(text: str) -> list[str]:
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if len(parts) > MAX_LISTENERS:
+        raise ValueError(f"{len(parts)} addresses; at most {MAX_LISTENERS} are possible")
+    return parts
+
+
+def _name(text: str, part: str) -> str:
+    name = text.strip()
+    if _NAME.fullmatch(name) is None:
+        raise ValueError(f"{part!r}: the name of a listener begins with a letter and has at most 31 of A-Z a-z 0-9 _ -")
+    return name
+
+
+def _advertised(text: str) -> Advertised:
+    host, port = text, 0
+    bare = text.removeprefix("[")
+    has_port = "]:" in bare if bare != text else text.count(":") == 1
+    if has_port:
+        host, port = parse_address(text)
+        if port == 0:
+            raise ValueError(f"{text!r}: clients cannot connect to port 0")
+    host = host.removeprefix("[").removesuffix("]")
+    if len(host) > MAX_ADDRESS_CHARS - 8 or _HOST.fullmatch(host) is None:
+        raise ValueError(f"not an address of the form HOST or HOST:PORT: {text[:100]!r}")
+    if host in ("0.0.0.0", "::"):
+        raise ValueError(f"{host} is an address to listen on; clients need one to connect to")
+    return Advertised(host, port)
+
+
+def _enter(found: dict[str, Advertised], name: str, address: Advertised, part: str) -> None:
+    if name in found:
+        what = f"listener {name!r}" if name else "the address for every client"
+        raise ValueError(f"{what} is given twice, again as {part!r}")
+    found[name] = address
