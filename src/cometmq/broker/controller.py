@@ -329,7 +329,15 @@ class Broker:
             master = None if self.is_slave else self.transactions.open
             timer = None if self.is_slave else self.timer
             self.monitor = BrokerMonitor(
-                context, self.stats.traffic, self._latency, self._ports.servers, self.hold, self.ha, master, timer
+                context,
+                self.stats.traffic,
+                self._latency,
+                self._ports.servers,
+                self.hold,
+                self.ha,
+                self.advertised_check,
+                master,
+                timer,
             )
 
     def _build_context(self, host: bytes) -> BrokerContext:

@@ -70,6 +70,13 @@ ALERTS: Final = (
         "broker {{ $labels.node_id }} answers late",
     ),
     Alert(
+        "CometMQAddressWrong",
+        "cometmq_advertised_address_wrong > 0",
+        10,
+        "critical",
+        "clients do not find broker {{ $labels.node_id }} at {{ $labels.address }}",
+    ),
+    Alert(
         "CometMQNoSlave",
         "min_over_time(cometmq_slaves[10m]) < max_over_time(cometmq_slaves[1d])",
         10,

@@ -145,6 +145,12 @@ DISK_RATIO: Final = Family("cometmq_disk_used_ratio", Kind.GAUGE, "Used part of 
 SLAVE_BEHIND: Final = Family(
     "cometmq_slave_behind_bytes", Kind.GAUGE, "Bytes of the log that a slave has not confirmed.", ("slave",)
 )
+ADDRESS_WRONG: Final = Family(
+    "cometmq_advertised_address_wrong",
+    Kind.GAUGE,
+    "1: connections to the address that clients get, of a listener or of all, do not find this broker.",
+    ("listener", "address"),
+)
 SLAVES: Final = Family("cometmq_slaves", Kind.GAUGE, "Connected slaves.")
 FAMILIES: Final = tuple(
     sorted(

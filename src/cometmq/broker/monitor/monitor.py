@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack
 from itertools import chain
 from typing import Final
 
+from cometmq.broker.advertised_check import AdvertisedCheck
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.delay.timer_message import TimerMessageService
 from cometmq.broker.metrics.traffic import Traffic
@@ -40,6 +41,7 @@ class BrokerMonitor:
     :param servers: those whose connections count.
     :param hold: the pulls that wait.
     :param ha: the slaves.
+    :param advertised: the addresses that clients get.
     :param transactions: of a master; ``None`` at a slave …
     :param timer: … as this.
     """
@@ -52,6 +54,7 @@ class BrokerMonitor:
         servers: Sequence[RemotingServer],
         hold: PullRequestHoldService,
         ha: HAService,
+        advertised: AdvertisedCheck,
         transactions: OpenTransactions | None = None,
         timer: TimerMessageService | None = None,
     ) -> None:
@@ -61,6 +64,7 @@ class BrokerMonitor:
         self._servers = servers
         self._hold = hold
         self._ha = ha
+        self._advertised = advertised
         self._transactions = transactions
         self._timer = timer
         self._waiting: dict[str, WaitingOfTopic] = {}
@@ -134,6 +138,7 @@ class BrokerMonitor:
             samples.of_groups(broker, self._traffic, per_queue=broker.config.metrics_per_queue),
             in_slices(samples.of_store(broker)),
             in_slices(self._latency.samples()),
+            in_slices(samples.of_addresses(self._advertised)),
             in_slices(samples.of_replication(self._ha)),
             in_slices(samples.of_transactions(self._transactions)),
             in_slices(samples.of_timer(self._timer, self._waiting)),

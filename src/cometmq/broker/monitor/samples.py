@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from cometmq.broker.advertised_check import AdvertisedCheck
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.delay.timer_message import TimerMessageService
 from cometmq.broker.metrics.traffic import Event, Traffic
@@ -112,6 +113,12 @@ def of_store(broker: BrokerContext) -> Iterator[Sample]:
     yield f.RESERVE_TIME, f.STORAGE, broker.clock.now_ms() - earliest_ms if earliest_ms >= 0 else 0
     yield f.DISK_RATIO, (), store.disk_usage()
     yield f.REFUSED_MESSAGES, (), broker.stats.put_failed
+
+
+def of_addresses(check: AdvertisedCheck) -> Iterator[Sample]:
+    """The addresses that clients get."""
+    for listener, address in check.addresses.items():
+        yield f.ADDRESS_WRONG, (listener, address), int(listener in check.wrong)
 
 
 def of_replication(ha: HAService) -> Iterator[Sample]:
