@@ -193,6 +193,40 @@ HELD_SLICE_SECONDS: Final = 0.002
 """Work for held pulls in one turn of the loop; the rest follows in the next."""
 MAX_HELD_PULLS_OF_CONNECTION: Final = 16_384
 """Held pulls of one connection: a client has one per queue, and 1,024 queues of 16 topics are many."""
+MAX_POP_MESSAGES: Final = 32
+"""Messages of one pop, as in Apache."""
+MAX_POP_INVISIBLE_MS: Final = 3 * 86_400_000
+"""Longest time that a popped message stays invisible; Apache's timer, which ends that time there, takes as much."""
+MAX_POP_LOG_ENTRIES: Final = 4_096
+"""Entries of one record of the POP log, about 100 bytes each; more make a second one."""
+MAX_ACKS: Final = 4_096
+"""Acknowledgements of one BATCH_ACK_MESSAGE, each of messages of one pop from one queue."""
+MAX_BATCH_ACK_BYTES: Final = 1024 * 1024
+"""Body of one BATCH_ACK_MESSAGE: 4,096 acks with long names, read in about 10 ms."""
+MAX_ACK_BITS_CHARS: Final = 64 * 1024
+"""Base64 of the bits of one of them: offsets up to 393,216 behind the first one."""
+MAX_ACKED_MESSAGES: Final = 16_384
+"""Messages of one BATCH_ACK_MESSAGE, about 10 ms."""
+POP_READS_MAX: Final = 4
+"""Reads of a queue for one pop that finds messages which its filter does not want; then it waits a turn."""
+POP_REVIVE_MESSAGES: Final = 128
+"""Popped messages that are stored again in one turn of the loop, about 5 ms."""
+POP_RETRY_SECONDS: Final = 0.1
+"""Pause before popped messages that the store refused are stored again."""
+POP_SCAN_MESSAGES_PER_MS: Final = 20_000
+"""Invisible messages of a queue for which the timer pauses a millisecond after it has looked at them."""
+POP_SCAN_PAUSE_MS: Final = 50
+"""The longest such pause: messages are visible again within 100 ms."""
+POP_SAVE_SECONDS: Final = 10.0
+"""Time between two snapshots of the popped messages, if there were any."""
+POP_SAVE_QUEUES: Final = 500
+"""Queues of groups in one slice of a snapshot."""
+MAX_HELD_POPS_OF_CONNECTION: Final = 16_384
+"""Waiting pops of one connection, as of pulls: a proxy has those of all its clients on a few connections."""
+MAX_HELD_POP_CHARS: Final = 64 * 1024 * 1024
+"""Texts of all waiting pops."""
+MAX_POP_WAIT_MS: Final = 10 * 60_000
+"""Longest wait of a pop for a message."""
 MAX_CONSUMER_OFFSET_TABLES: Final = 200_000
 """Pairs of topic and group with offsets; each is an entry of ``consumerOffset.json``."""
 MAX_CONSUMER_OFFSETS: Final = 2_000_000

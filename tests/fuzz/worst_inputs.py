@@ -6,6 +6,7 @@ also sent :func:`unfit`, which no handler can use.
 
 from __future__ import annotations
 
+import base64
 import json
 import struct
 import zlib
@@ -53,6 +54,17 @@ PULL: Final = {
     "subVersion": "0",
     "subscription": "*",
 }
+POP: Final = {
+    "consumerGroup": GROUP,
+    "topic": "T",
+    "queueId": "-1",
+    "maxMsgNums": "32",
+    "invisibleTime": "60000",
+    "pollTime": "0",
+    "bornTime": "9000000000000000000",
+    "initMode": "0",
+}
+ACK: Final = {"topic": "T", "queueId": "0", "extraInfo": "0 1 60000 0 0 broker-a 0 0", "offset": "0"}
 BROKER: Final = {
     "brokerName": "big",
     "brokerAddr": "127.0.0.1:1",
@@ -132,7 +144,8 @@ def unfit(code: int) -> list[Frames]:
     odd = b'{"code":%d,"extFields":%s}' % (code, odd_fields())
     deep = b'{"code":%d,"extFields":{"topic":%s}}' % (code, b"[" * 400_000 + b"]" * 400_000)
     pairs = b"".join(struct.pack(">h3si", 3, b"%03x" % (number & 4095), 0) for number in range(100_000))
-    binary = struct.pack(">hbhiiii", code, 0, 400, 7, 0, 0, len(pairs)) + pairs
+    # The binary form has two bytes for the code: those of POP cannot be written in it.
+    binary = struct.pack(">hbhiiii", code & 0x7FFF, 0, 400, 7, 0, 0, len(pairs)) + pairs
     headers = [struct.pack(">ii", 4 + len(header), len(header)) + header for header in (odd, deep)]
     if code < 2**15:
         headers.append(struct.pack(">ii", 4 + len(binary), 1 << 24 | len(binary)) + binary)
@@ -243,6 +256,17 @@ def configurations() -> Bodies:
 
 GROUP_GROWN: Final = json.dumps({"groupName": "grown", "attributes": {"x": "y" * 60_000}}).encode()
 
+
+def acks() -> Bodies:
+    """The most acks, the most messages, and more of both than are taken."""
+    one = {"c": GROUP, "t": "T", "r": "0", "so": 0, "q": 0, "rq": 0, "pt": 1, "it": 1, "b": "/w=="}
+    many_bits = one | {"b": base64.b64encode(b"\xff" * (11 * 1024 * 1024)).decode()}
+    return tuple(
+        json.dumps({"brokerName": "b", "acks": found}).encode()
+        for found in ([one] * 4_096, [one | {"b": "////////"}] * 300, [one] * 150_000, [many_bits])
+    )
+
+
 OF_BROKERS: Final[dict[int, Worst]] = {
     10: sends(10, SEND_LONG, "properties", "topic"),
     11: pulls(11),
@@ -301,6 +325,10 @@ OF_BROKERS: Final[dict[int, Worst]] = {
     },
     **{code: everything(code, 2) for code in (202, 208, 222, 303, 317)},
     308: everything(308, filterGroups="," * 500_000),
+    200050: lambda _: many(200050, POP | {"topic": WIDE}),
+    200051: lambda _: many(200051, EVERYTHING | ACK),
+    200053: lambda _: many(200053, EVERYTHING | ACK | {"invisibleTime": "1"}),
+    200151: bodies(200151, acks),
     370: everything(370, recallHandle="x" * 500_000),
     # Of accounts that nobody has: the other inputs are not to meet a quota.
     30050: lambda salt: [frame(30050, {"subject": f"account:{salt}-{n}", "messagesIn": "1"}) for n in range(1_500)],

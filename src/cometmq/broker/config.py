@@ -140,6 +140,14 @@ class BrokerConfig(SecurityOptions, MetricsOptions, StoreConfig):
         5_000, "Milliseconds between two writes of the consumer offsets.", minimum=100, maximum=_MILLISECONDS_OF_A_DAY
     )
 
+    # --- pops -----------------------------------------------------------------------------------
+    max_pop_polling_size: int = option(
+        100_000, "Pops that wait for messages, of all groups.", minimum=0, maximum=10_000_000, runtime=True
+    )
+    pop_polling_size: int = option(
+        1_024, "Pops of one group and topic that wait for messages.", minimum=0, maximum=10_000_000, runtime=True
+    )
+
     # --- replication ----------------------------------------------------------------------------
     ha_listen_port: int = option(
         0, "Port for slaves. 0: the one after listenPort, or any where that is 0.", maximum=65_535

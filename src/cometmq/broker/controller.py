@@ -41,6 +41,7 @@ from cometmq.broker.metrics.traffic import Traffic
 from cometmq.broker.monitor.monitor import BrokerMonitor
 from cometmq.broker.periodic import Periodic
 from cometmq.broker.ports import ClientPorts
+from cometmq.broker.pop.service import PopService
 from cometmq.broker.pull.consumer_filters import ConsumerFilterManager
 from cometmq.broker.pull.filters import PullFilters
 from cometmq.broker.pull.pull_message import PullMessageProcessor
@@ -79,6 +80,7 @@ from cometmq.limits import (
     FILTER_SAVE_SECONDS,
     METER_EXPIRE_SECONDS,
     OFFSET_LOOK_SECONDS,
+    POP_SAVE_SECONDS,
     PRODUCER_SAVE_SECONDS,
     QUOTA_SAVE_SECONDS,
     TABLE_RETRY_SECONDS,
@@ -121,6 +123,7 @@ class Broker:
     advertised_check: AdvertisedCheck
     transactions: TransactionalMessageService
     timer: TimerMessageService
+    pops: PopService
     slave: Slave
 
     def __init__(
@@ -291,11 +294,12 @@ class Broker:
         batches = None if CORE is None else PlainBatches(CORE, context, sequenced)
         detours: list[Detour] = []
         of_master: list[object] = []
+        filters = PullFilters(context, self.filters)
         if self.is_slave:
             self._build_slave(context)
         else:
-            detours, of_master = self._build_master(context)
-        pulls = PullMessageProcessor(context, PullFilters(context, self.filters), self.hold)
+            detours, of_master = self._build_master(context, filters)
+        pulls = PullMessageProcessor(context, filters, self.hold)
         self.hold.answer = pulls.again
         for part in (
             SendMessageProcessor(context, sequenced, detours, batches),
@@ -381,13 +385,15 @@ class Broker:
             host=host,
         )
 
-    def _build_master(self, context: BrokerContext) -> tuple[list[Detour], list[object]]:
+    def _build_master(self, context: BrokerContext, filters: PullFilters) -> tuple[list[Detour], list[object]]:
         """Build the parts of a master; return its detours, in their order, and the parts that answer requests."""
         self.transactions = TransactionalMessageService(context)
         if self._plain_sends is not None:
             self._plain_sends.take_transactions(self.transactions.plain)
         self.timer = TimerMessageService(context)
-        self.store.on_arrival = self.hold.arrived
+        self.pops = PopService(context, filters, Path(self.config.store_path_root_dir) / "comet" / "pop.bin")
+        self._stops.add("popped messages", self.pops.save)
+        self.store.on_arrival = self._arrived
         return [self.transactions.detour, TimerDetour(context), self.schedule.detour], [
             self.transactions.ends,
             self.transactions.resumes,
@@ -395,7 +401,12 @@ class Broker:
             TransactionAdmin(self.transactions.open),
             TimerAdmin(self.timer),
             HaStatusAdmin(context, self.ha),
+            *self.pops.parts,
         ]
+
+    def _arrived(self, queues: Iterable[ConsumeQueue]) -> None:
+        self.hold.arrived(queues)
+        self.pops.arrived(queues)
 
     def _build_slave(self, context: BrokerContext) -> None:
         self.turn.forbid(no_messages())
@@ -414,7 +425,8 @@ class Broker:
         tables = TurnWriter(self._save_tables, self.server.schedule_turn)
         self.topics.on_due = self.groups.on_due = self._lock_file.on_due = tables.changed
         # First the tables: messages of a topic that is in no file would be hidden after a crash.
-        self.server.turn_hooks += (tables.end_turn, self.turn.end, self.ha.end_turn)
+        ends = () if self.is_slave else (self.pops.end_turn,)
+        self.server.turn_hooks += (*ends, tables.end_turn, self.turn.end, self.ha.end_turn)
         if not self.is_slave:
             self.server.turn_hooks += (self.timer.end_turn,)
         self._stops.add("slaves", self.ha.stop)
@@ -461,6 +473,7 @@ class Broker:
             repeated += [
                 ("write delay offsets", config.flush_delay_offset_interval / 1000, self.schedule.save),
                 ("write producer sequences", PRODUCER_SAVE_SECONDS, self.producers.save),
+                ("write popped messages", POP_SAVE_SECONDS, self.pops.save),
             ]
         for name, seconds, work in repeated:
             periodic = Periodic(name, seconds, work, clock=self.clock)
@@ -475,6 +488,7 @@ class Broker:
         self.schedule.start()
         self.timer.start()
         self._stops.add("timer", self.timer.stop)
+        self.pops.start()
 
     async def _register(self) -> None:
         if not self.config.namesrv_addr:
@@ -490,6 +504,9 @@ class Broker:
     async def _finish_requests(self) -> None:
         """Refuse new sends, answer those under way and the pulls that wait."""
         self.schedule.halt()
+        if not self.is_slave:
+            self.pops.halt()
+            self.pops.end_turn()
         self.turn.stop()
         self.turn.end()
         self.hold.stop()

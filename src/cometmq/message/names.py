@@ -39,6 +39,9 @@ TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 PRODUCER_RUNS_TOPIC: Final = "rmq_sys_producer_runs"
 """Topic of the records of opened producers with sequences; it has no queue."""
 
+POP_LOG_TOPIC: Final = "rmq_sys_pop_log"
+"""Topic of the records of what happened to popped messages (``broker/pop/entries.py``); it has one queue."""
+
 SYSTEM_TOPICS: Final = frozenset(
     {
         AUTO_CREATE_TOPIC,
@@ -64,6 +67,7 @@ NOT_ALLOWED_SEND_TOPICS: Final = frozenset(
         SELF_TEST_TOPIC,
         OFFSET_MOVED_EVENT,
         TIMER_TOPIC,
+        POP_LOG_TOPIC,
     }
 )
 """Topics that no client may send to."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
 from cometmq.message.names import DLQ_PREFIX, NOT_ALLOWED_SEND_TOPICS, RETRY_PREFIX
+from cometmq.message.pop_info import is_retry_of
 from cometmq.options import camel
 
 
@@ -129,6 +130,18 @@ class _Named:
         return f"{self.kind.value}:`{camel(self.field)}` {_words(self.actions)}"
 
 
+@dataclass(frozen=True)
+class _Popped(_Named):
+    """The topic that a message was popped from; the retry topics of a group's pops belong to the group."""
+
+    def needs(self, header: Any) -> Iterator[Need]:
+        topic, group = getattr(header, self.field), header.consumer_group
+        if is_retry_of(topic, group):
+            yield Need(Kind.GROUP, group, self.actions, topic)
+        else:
+            yield from super().needs(header)
+
+
 BodyNeeds = Callable[[bytes], Iterable[Need]]
 """Reads the needs of a request out of its body; raises :class:`~cometmq.remoting.bodies.BodyError`."""
 
@@ -196,6 +209,11 @@ ANY_ACCOUNT: Final = Permission()
 def needs_topic(*actions: Action, field: str = "topic", free: frozenset[str] = frozenset()) -> Permission:
     """One of the actions on the topic that a field of the header names, if it names one that is not ``free``."""
     return Permission((_Named(Kind.TOPIC, field, actions, free=free),))
+
+
+def needs_popped(*actions: Action) -> Permission:
+    """One of the actions on the group of a header, and on its topic, which may be a retry topic of the group's pops."""
+    return Permission((_Popped(Kind.TOPIC, "topic", actions), _Named(Kind.GROUP, "consumer_group", actions)))
 
 
 def needs_group(*actions: Action, field: str = "consumer_group", separator: str = "") -> Permission:

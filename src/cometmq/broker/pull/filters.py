@@ -138,18 +138,27 @@ class PullFilters:
                 raise RefusedError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, _PARSE_FAILED)
         else:
             expression, expression_type = self._of_heartbeat(header, group)
+        config = self._live.current
+        if not is_tag_type(expression_type):
+            assert expression_type is not None
+            if not config.enable_property_filter:
+                raise RefusedError(ResponseCode.SYSTEM_ERROR, not_supported(expression_type))
+            if config.filter_support_retry and header.topic.startswith(RETRY_PREFIX):
+                group_name = header.topic[len(RETRY_PREFIX) :]
+                return MessageFilter(predicate=self._of_retries(group_name), key=(RETRY_PREFIX, group_name))
+        return self.of_expression(expression, expression_type)
+
+    def of_expression(self, expression: str, expression_type: str | None) -> MessageFilter:
+        """The filter of an expression of tags or of SQL92.
+
+        :raises RefusedError: the expression cannot be used.
+        """
         if is_tag_type(expression_type):
             try:
                 return parse_tags(expression)
             except SubscriptionError:
                 raise RefusedError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, _PARSE_FAILED) from None
         assert expression_type is not None
-        config = self._live.current
-        if not config.enable_property_filter:
-            raise RefusedError(ResponseCode.SYSTEM_ERROR, not_supported(expression_type))
-        if config.filter_support_retry and header.topic.startswith(RETRY_PREFIX):
-            group_name = header.topic[len(RETRY_PREFIX) :]
-            return MessageFilter(predicate=self._of_retries(group_name), key=(RETRY_PREFIX, group_name))
         try:
             selector = parse_sql(expression, expression_type)
         except SubscriptionError as error:

@@ -42,6 +42,8 @@ class ConsumerOffsetManager:
         self._count = 0
         """Offsets of all pairs."""
         self._writing = threading.Lock()
+        self.on_back: Callable[[str, str, int, int], None] | None = None
+        """Called with group, topic, queue id and the new offset before a commit sets an offset back."""
         self.is_damaged = False
         """True if ``load`` missed something that was written."""
         self.lost_of: frozenset[str] = frozenset()
@@ -82,6 +84,8 @@ class ConsumerOffsetManager:
         """
         if offset < 0 or group == TRANSACTION_GROUP or not 0 <= queue_id <= _MAX_QUEUE_ID:
             return True
+        if self.on_back is not None and offset < self.query(group, topic, queue_id):
+            self.on_back(group, topic, queue_id, offset)
         return self.note(group, topic, queue_id, offset)
 
     def note(self, group: str, topic: str, queue_id: int, offset: int) -> bool:

@@ -1,0 +1,274 @@
+"""Ends of popped messages: ACK_MESSAGE (200051), BATCH_ACK_MESSAGE (200151) and CHANGE_MESSAGE_INVISIBLETIME (200053).
+
+(``AckMessageProcessor``, ``ChangeInvisibleTimeProcessor``.) A handle counts while its message is invisible and its pop
+time is the message's. One that is old, was used or never was gets the same answer, as in Apache, and changes nothing.
+A change gives a handle with a later pop time, also when two changes fall on one millisecond.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from cometmq.broker.context import BrokerContext
+from cometmq.broker.pop.entries import Acked, Changed
+from cometmq.broker.pop.pop_log import PopLog
+from cometmq.broker.pop.pop_long_polling import PopLongPollingService
+from cometmq.broker.pop.pop_message import check_queue
+from cometmq.broker.pop.state import PopQueue
+from cometmq.broker.turn.answers import OneAnswer
+from cometmq.broker.turn.targets import TOPIC_HELP, RefusedError
+from cometmq.limits import MAX_ACK_BITS_CHARS, MAX_ACKED_MESSAGES, MAX_ACKS, MAX_BATCH_ACK_BYTES, MAX_POP_INVISIBLE_MS
+from cometmq.message.pop_info import HandleError, ReceiptHandle, is_retry_of, parse_handle, real_topic
+from cometmq.remoting.bodies import Body, BodyError, decode_body
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.headers import NoHeader
+from cometmq.remoting.permissions import Action, Kind, Need, needs_of_body, needs_popped, on_group, on_topic
+from cometmq.remoting.pop_headers import (
+    AckMessageRequestHeader,
+    ChangeInvisibleTimeRequestHeader,
+    ChangeInvisibleTimeResponseHeader,
+)
+from cometmq.remoting.processors import Request, Response, answers
+from cometmq.remoting.server_connection import ServerConnection
+from cometmq.store.message_store import ConsumeQueue
+
+
+class BatchAck(Body, kw_only=True):
+    """Acknowledges messages of one pop from one queue (``BatchAck``)."""
+
+    group: str = msgspec.field(name="c")
+    topic: str = msgspec.field(name="t")
+    retry: str = msgspec.field(name="r", default="0")
+    """The type of the topic in handles."""
+    start_offset: int = msgspec.field(name="so")
+    queue_id: int = msgspec.field(name="q")
+    revive_queue: int = msgspec.field(name="rq", default=0)
+    pop_time: int = msgspec.field(name="pt")
+    invisible_time: int = msgspec.field(name="it", default=0)
+    bits: str = msgspec.field(name="b")
+    """Base64 of the bits, the lowest first; bit n stands for the offset ``start_offset`` + n."""
+
+
+class BatchAckMessageRequestBody(Body):
+    """BATCH_ACK_MESSAGE (200151)."""
+
+    broker_name: str | None = None
+    acks: list[BatchAck] = msgspec.field(default_factory=list)
+
+
+def batch_needs(body: bytes) -> Iterator[Need]:
+    """What a batch of acknowledgements needs."""
+    pairs = {(ack.topic, ack.group, ack.retry) for ack in _batch(body).acks}
+    for topic, group, retry in sorted(pairs):
+        yield on_group(group, Action.SUB)
+        popped_from = real_topic(topic, group, retry)
+        if is_retry_of(popped_from, group):
+            yield Need(Kind.GROUP, group, (Action.SUB,), popped_from)
+        else:
+            yield on_topic(popped_from, Action.SUB)
+
+
+class AckMessageProcessor:
+    """Ends, or changes, the time of popped messages."""
+
+    def __init__(self, broker: BrokerContext, log: PopLog, polling: PopLongPollingService) -> None:
+        self._topics = broker.topics
+        self._offsets = broker.offsets
+        self._store = broker.store
+        self._clock = broker.clock
+        self._log = log
+        self._polling = polling
+
+    @answers(RequestCode.ACK_MESSAGE, header=AckMessageRequestHeader, permission=needs_popped(Action.SUB))
+    def ack(self, connection: ServerConnection, request: Request[Any], _body: bytes) -> Response | None:
+        """Acknowledge a message: it is not handed out again."""
+        header: AckMessageRequestHeader = request.header
+        handle = read_handle(header.extra_info)
+        self._check_offset(connection, header.topic, header.queue_id, header.consumer_group, header.offset)
+        found = self._state(header.topic, header.consumer_group, header.queue_id)
+        if found is None or not is_held(found, header.offset, handle.pop_time):
+            return Response()
+        self._log.check()
+        self._end(found, [header.offset], handle.pop_time)
+        self._answer(connection, request, Response(), [found])
+        return None
+
+    @answers(
+        RequestCode.BATCH_ACK_MESSAGE,
+        header=NoHeader,
+        limits=("MAX_BATCH_ACK_BYTES", "MAX_ACKS", "MAX_ACK_BITS_CHARS", "MAX_ACKED_MESSAGES"),
+        permission=needs_of_body(batch_needs, "Topic and Group:`acks` Sub"),
+    )
+    def batch_ack(self, connection: ServerConnection, request: Request[Any], body: bytes) -> Response | None:
+        """Acknowledge many messages."""
+        acks = _batch(body).acks
+        if not acks:
+            return Response(ResponseCode.NO_MESSAGE)
+        if len(acks) > MAX_ACKS:
+            raise RefusedError(
+                ResponseCode.INVALID_PARAMETER, f"{len(acks)} acks in one request; {MAX_ACKS} is the most"
+            )
+        ends: list[tuple[PopQueue, list[int], int]] = []
+        room = MAX_ACKED_MESSAGES
+        for ack in acks:
+            topic = real_topic(ack.topic, ack.group, ack.retry)
+            self._check_queue(connection, topic, ack.queue_id)
+            found = self._state(topic, ack.group, ack.queue_id)
+            if found is None:
+                continue
+            named = acked_offsets(ack, room)
+            room -= len(named)
+            offsets = [offset for offset in named if is_held(found, offset, ack.pop_time)]
+            if offsets:
+                ends.append((found, offsets, ack.pop_time))
+        if not ends:
+            return Response()
+        self._log.check()
+        for found, offsets, pop_time in ends:
+            self._end(found, offsets, pop_time)
+        self._answer(connection, request, Response(), [found for found, *_ in ends])
+        return None
+
+    @answers(
+        RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
+        header=ChangeInvisibleTimeRequestHeader,
+        limits=("MAX_POP_INVISIBLE_MS",),
+        permission=needs_popped(Action.SUB),
+    )
+    def change(self, connection: ServerConnection, request: Request[Any], _body: bytes) -> Response | None:
+        """Let a message be visible again at another time: from now on after ``invisibleTime``."""
+        header: ChangeInvisibleTimeRequestHeader = request.header
+        handle = read_handle(header.extra_info)
+        self._check_offset(connection, header.topic, header.queue_id, header.consumer_group, header.offset)
+        if not 0 <= header.invisible_time <= MAX_POP_INVISIBLE_MS:
+            raise RefusedError(
+                ResponseCode.INVALID_PARAMETER,
+                f"invisibleTime[{header.invisible_time}] is illegal, from 0 to {MAX_POP_INVISIBLE_MS} milliseconds",
+            )
+        now_ms = self._clock.now_ms()
+        found = self._state(header.topic, header.consumer_group, header.queue_id)
+        if found is None or not is_held(found, header.offset, handle.pop_time):
+            return _changed(now_ms, header.invisible_time, handle)
+        if found.ordered is not None and header.offset in found.ordered.messages:
+            # A handle of an ordered pop keeps its pop time.
+            pop_time, invisible_ms = handle.pop_time, now_ms + header.invisible_time - handle.pop_time
+        else:
+            pop_time, invisible_ms = max(now_ms, handle.pop_time + 1), header.invisible_time
+        self._log.check()
+        self._log.add(Changed(*found.key, handle.pop_time, header.offset, pop_time, invisible_ms))
+        self._answer(connection, request, _changed(pop_time, invisible_ms, handle))
+        return None
+
+    # --- ends -----------------------------------------------------------------------------------
+    def _end(self, queue: PopQueue, offsets: list[int], pop_time: int) -> None:
+        ordered = queue.ordered
+        before = None if ordered is None else ordered.committed
+        self._log.add(Acked(*queue.key, pop_time, offsets))
+        if ordered is not None:
+            if ordered.committed != before and self._offsets.query(queue.group, queue.topic, queue.queue_id) == before:
+                self._offsets.note(queue.group, queue.topic, queue.queue_id, ordered.committed)
+            if not ordered.is_locked(self._clock.now_ms(), ""):
+                self._polling.wake(queue.topic, queue.group)
+
+    def _answer(
+        self, connection: ServerConnection, request: Request[Any], response: Response, ended: Sequence[PopQueue] = ()
+    ) -> None:
+        answer = OneAnswer(connection, request)
+
+        def stored(refusal: RefusedError | None) -> None:
+            if refusal is not None:
+                for queue in ended:
+                    if queue.ordered is not None:
+                        self._offsets.note(queue.group, queue.topic, queue.queue_id, queue.ordered.committed)
+            answer.give(response if refusal is None else refusal.response())
+
+        self._log.when_stored(stored, answer.late)
+
+    def _state(self, topic: str, group: str, queue_id: int) -> PopQueue | None:
+        return self._log.state.find(topic, group, queue_id)
+
+    # --- checks, in Apache's order ----------------------------------------------------------------
+    def _check_queue(self, connection: ServerConnection, topic: str, queue_id: int) -> None:
+        found = self._topics.get(topic)
+        if found is None:
+            raise RefusedError(
+                ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please! {TOPIC_HELP}"
+            )
+        check_queue(found, queue_id, connection, lowest=0)
+
+    def _check_offset(
+        self, connection: ServerConnection, topic: str, queue_id: int, group: str, offset: int
+    ) -> ConsumeQueue:
+        self._check_queue(connection, topic, queue_id)
+        queue = self._store.queue(topic, queue_id)
+        low, high = queue.min_offset(), queue.max_offset()
+        if not low <= offset <= high:
+            raise RefusedError(
+                ResponseCode.NO_MESSAGE,
+                f"offset is illegal, key:{topic}@{queue_id}, commit:{offset}, store:{low}~{high}",
+            )
+        return queue
+
+
+def is_held(queue: PopQueue, offset: int, pop_time: int) -> bool:
+    """Tell whether a message is handed out with this pop time."""
+    times = queue.invisible.find(offset)
+    if times is not None and times[0] == pop_time:
+        return True
+    handed = None if queue.ordered is None else queue.ordered.messages.get(offset)
+    return handed is not None and handed.pop_time == pop_time
+
+
+def read_handle(text: str) -> ReceiptHandle:
+    """Read the handle of a request.
+
+    :raises RefusedError: it is none.
+    """
+    try:
+        return parse_handle(text)
+    except HandleError as error:
+        raise RefusedError(ResponseCode.SYSTEM_ERROR, str(error)) from None
+
+
+def acked_offsets(ack: BatchAck, most: int) -> list[int]:
+    """The offsets that a batch names, ``most`` of them.
+
+    :raises RefusedError: its bits are no base64, or too many.
+    """
+    if len(ack.bits) > MAX_ACK_BITS_CHARS:
+        raise RefusedError(
+            ResponseCode.INVALID_PARAMETER,
+            f"the bits (b) of an ack have {len(ack.bits)} characters; {MAX_ACK_BITS_CHARS} is the most",
+        )
+    try:
+        bits = base64.b64decode(ack.bits, validate=True)
+    except (binascii.Error, ValueError):
+        raise RefusedError(ResponseCode.SYSTEM_ERROR, "the bits (b) of an ack are no base64") from None
+    if int.from_bytes(bits, "little").bit_count() > most:
+        raise RefusedError(
+            ResponseCode.INVALID_PARAMETER, f"acks of more than {MAX_ACKED_MESSAGES} messages in one request"
+        )
+    return [
+        ack.start_offset + 8 * at + bit for at, byte in enumerate(bits) if byte for bit in range(8) if byte >> bit & 1
+    ]
+
+
+def _changed(pop_time: int, invisible_ms: int, handle: ReceiptHandle) -> Response:
+    return Response(0, ChangeInvisibleTimeResponseHeader(pop_time, invisible_ms, handle.revive_queue))
+
+
+def _batch(body: bytes) -> BatchAckMessageRequestBody:
+    if len(body) > MAX_BATCH_ACK_BYTES:
+        raise RefusedError(
+            ResponseCode.INVALID_PARAMETER,
+            f"{len(body)} bytes of acks in one request; {MAX_BATCH_ACK_BYTES} is the most",
+        )
+    try:
+        return decode_body(BatchAckMessageRequestBody, body) if body else BatchAckMessageRequestBody()
+    except BodyError as error:
+        raise RefusedError(ResponseCode.SYSTEM_ERROR, str(error)) from None

@@ -1,0 +1,130 @@
+"""PopLog: the entries of a turn, put into the log as one record at the end of the turn.
+
+A request that pops, acknowledges or changes adds an entry; it is in the state at once and is answered when the record
+is stored, as safe as a send (with SYNC_FLUSH flushed, with SYNC_MASTER at a slave). When the turn is not stored, the
+state becomes what it was before, and the requests are refused.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from cometmq.broker.context import BrokerContext
+from cometmq.broker.pop.entries import AnyEntry, encode_entries
+from cometmq.broker.pop.state import Before, PopState
+from cometmq.broker.turn.inner_message import InnerMessage, Stored
+from cometmq.broker.turn.targets import RefusedError
+from cometmq.limits import MAX_POP_LOG_ENTRIES
+from cometmq.message.names import POP_LOG_TOPIC
+
+_log = logging.getLogger(__name__)
+
+Done = Callable[[RefusedError | None], None]
+"""Called when an entry is as safe as a send is, or with the reason why it is not stored."""
+Late = Callable[[], None]
+
+
+class PopLog:
+    """Puts entries; ``end_turn`` must be called at the end of each turn of the loop, before the turn is stored."""
+
+    def __init__(self, broker: BrokerContext, state: PopState) -> None:
+        self.state = state
+        self.put_entries = 0
+        """Entries that were ever put."""
+        self._topics = broker.topics
+        self._turn = broker.turn
+        self._clock = broker.clock
+        self._host = broker.host
+        self._schedule = broker.schedule_turn
+        self._waiting: list[tuple[AnyEntry, Before]] = []
+        self._done: list[Done] = []
+        self._late: list[Late] = []
+
+    def check(self) -> None:
+        """Find out if entries can be stored now.
+
+        :raises RefusedError: they cannot.
+        """
+        turn = self._turn
+        if not turn.is_open:
+            turn.begin()
+            self._schedule()
+        if turn.refusal is not None:
+            raise turn.refusal
+        if self._topics.get(POP_LOG_TOPIC) is None:
+            self._topics.create_retry(POP_LOG_TOPIC)
+
+    def add(self, entry: AnyEntry) -> None:
+        """Let an entry happen, and put it at the end of the turn: after :meth:`check`, before :meth:`when_stored`."""
+        self._waiting.append((entry, self.state.apply(entry)))
+
+    def when_stored(self, done: Done, late: Late | None = None) -> None:
+        """Call ``done`` when the entries added before are stored.
+
+        :param late: called before when the flush takes longer than ``syncFlushTimeout``.
+        """
+        self._done.append(done)
+        if late is not None:
+            self._late.append(late)
+        self._schedule()
+        if len(self._waiting) >= MAX_POP_LOG_ENTRIES:
+            self.end_turn()
+
+    def end_turn(self) -> None:
+        """Put the entries of the turn."""
+        if not self._waiting:
+            return
+        waiting, done, late = self._waiting, self._done, self._late
+        self._waiting, self._done, self._late = [], [], []
+
+        def when_stored(outcome: Stored | RefusedError) -> None:
+            self._finish(waiting, done, outcome if isinstance(outcome, RefusedError) else None)
+
+        self.put_entries += len(waiting)
+        try:
+            self._turn.put_inner(
+                self.record([entry for entry, _ in waiting]), when_stored, late=partial(_call, late) if late else None
+            )
+        except RefusedError as refused:
+            self._finish(waiting, done, refused)
+
+    def put_with(self, entries: Sequence[AnyEntry], messages: list[InnerMessage], done: Done) -> None:
+        """Let entries happen and put them at once, with messages behind them, all or none.
+
+        :raises RefusedError: they cannot be stored now; nothing has happened.
+        """
+        self.end_turn()
+        waiting = [(entry, self.state.apply(entry)) for entry in entries]
+
+        def when_stored(outcome: Stored | RefusedError) -> None:
+            self._finish(waiting, [done], outcome if isinstance(outcome, RefusedError) else None)
+
+        try:
+            self._turn.put_together(
+                [(self.record(list(entries)), None), *((message, None) for message in messages)], when_stored
+            )
+        except RefusedError as refused:
+            self._finish(waiting, [], refused)
+            raise
+        self.put_entries += len(waiting)
+
+    def record(self, entries: list[AnyEntry]) -> InnerMessage:
+        """The record of some entries."""
+        return InnerMessage(POP_LOG_TOPIC, 0, encode_entries(entries), "", 0, 0, self._clock.now_ms(), self._host)
+
+    def _finish(self, waiting: list[tuple[AnyEntry, Before]], done: list[Done], refusal: RefusedError | None) -> None:
+        if refusal is not None:
+            for entry, before in reversed(waiting):
+                self.state.undo(entry, before)
+        for one in done:
+            try:
+                one(refusal)
+            except Exception:
+                _log.exception("a request about popped messages failed after its entry was stored or refused")
+
+
+def _call(late: list[Late]) -> None:
+    for one in late:
+        one()

@@ -1,0 +1,202 @@
+"""PopLongPollingService: pops and notifications that found nothing wait here (``PopLongPollingService``).
+
+They wait by topic and group. A message that arrives in the topic, or in a retry topic of the group, and an ordered
+queue that is open again, wake them in their order, until one finds nothing. This goes on in slices over turns of the
+loop. What waited long enough is answered that there is nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import msgspec
+
+from cometmq.broker.config import LiveConfig
+from cometmq.broker.pull.filters import MessageFilter
+from cometmq.clock import Clock, TimerHandle
+from cometmq.index import Index
+from cometmq.limits import HELD_SLICE_SECONDS, MAX_HELD_POP_CHARS, MAX_HELD_POPS_OF_CONNECTION
+from cometmq.message.pop_info import pop_retry_topic
+from cometmq.remoting.processors import Request, Response, RpcRejectedError
+from cometmq.remoting.server_connection import ServerConnection
+from cometmq.store.message_store import ConsumeQueue
+
+_log = logging.getLogger(__name__)
+
+_RECORD_CHARS: Final = 500
+"""Weight of a waiting pop beside its texts."""
+Key = tuple[str, str]
+"""Topic and group."""
+
+
+class HeldPop(msgspec.Struct, eq=False):
+    """A waiting pop or notification."""
+
+    connection: ServerConnection
+    request: Request[Any]
+    wanted: MessageFilter
+    again: Callable[[HeldPop], bool]
+    """Runs it once more; True when it is answered, or will be."""
+    nothing: Callable[[], Response]
+    """The answer when its time is up."""
+    timer: TimerHandle | None = None
+
+    @property
+    def key(self) -> Key:
+        """The topic and group that it waits for."""
+        return self.request.header.topic, self.request.header.consumer_group
+
+    @property
+    def chars(self) -> int:
+        """Weight of what stays in memory while it waits."""
+        header = self.request.header
+        texts = (header.topic, header.consumer_group, header.exp, header.exp_type, header.attempt_id)
+        return _RECORD_CHARS + self.wanted.chars + sum(len(text) for text in texts if isinstance(text, str))
+
+
+class PopLongPollingService:
+    """The waiting pops."""
+
+    def __init__(self, live: LiveConfig, clock: Clock) -> None:
+        self._live = live
+        self._clock = clock
+        self._held: dict[Key, dict[HeldPop, None]] = {}
+        self._keys_of: Index[str, Key] = Index()
+        """The keys that a message in a topic wakes."""
+        self._of: dict[ServerConnection, dict[HeldPop, None]] = {}
+        self._count = 0
+        self._chars = 0
+        self._ready: dict[Key, None] = {}
+        self._is_going = False
+        self._stopped = False
+
+    def __len__(self) -> int:
+        return self._count
+
+    def waiting(self, topic: str, group: str, queue_id: int) -> int:
+        """The number of those that wait for any queue (-1), or for one."""
+        held = self._held.get((topic, group), {})
+        return sum(pop.request.header.queue_id == queue_id for pop in held)
+
+    def stop(self) -> None:
+        """Answer all; from now on none is held."""
+        self._stopped = True
+        for held in list(self._held.values()):
+            for pop in list(held):
+                self._out(pop)
+                pop.connection.respond(pop.request, pop.nothing(), polling=True)
+
+    def hold(self, pop: HeldPop, wait_ms: int) -> bool:
+        """Let a pop wait; ``False`` when too many wait already (POLLING_FULL)."""
+        config = self._live.current
+        held = self._held.get(pop.key, {})
+        of_connection = self._of.get(pop.connection)
+        chars = pop.chars
+        if (
+            self._stopped
+            or self._count >= config.max_pop_polling_size
+            or len(held) >= config.pop_polling_size
+            or self._chars + chars > MAX_HELD_POP_CHARS
+            or (of_connection is not None and len(of_connection) >= MAX_HELD_POPS_OF_CONNECTION)
+        ):
+            return False
+        if not held:
+            self._held[pop.key] = held
+            for topic in self._topics(pop.key):
+                self._keys_of.add(topic, pop.key)
+        held[pop] = None
+        if of_connection is None:
+            of_connection = self._of[pop.connection] = {}
+            pop.connection.on_close.append(self._closed)
+        of_connection[pop] = None
+        self._count += 1
+        self._chars += chars
+        pop.timer = self._clock.call_later(wait_ms / 1000, self._time_is_up, pop)
+        return True
+
+    # --- waking ---------------------------------------------------------------------------------
+    def arrived(self, queues: Iterable[ConsumeQueue]) -> None:
+        """Messages became visible in these queues."""
+        if not self._count:
+            return
+        for queue in queues:
+            for key in self._keys_of.of(queue.topic):
+                self._ready[key] = None
+        if self._ready:
+            self._go_soon()
+
+    def wake(self, topic: str, group: str) -> None:
+        """A group may find messages of a topic again."""
+        if (topic, group) in self._held:
+            self._ready[topic, group] = None
+            self._go_soon()
+
+    def _go_soon(self) -> None:
+        if not self._is_going:
+            self._is_going = True
+            asyncio.get_running_loop().call_soon(self._go)
+
+    def _go(self) -> None:
+        self._is_going = False
+        until = self._clock.monotonic() + HELD_SLICE_SECONDS
+        ready, self._ready = self._ready, {}
+        for key in list(ready):
+            if self._clock.monotonic() >= until:
+                self._ready = ready | self._ready
+                self._go_soon()
+                return
+            del ready[key]
+            try:
+                self._serve(key, until)
+            except Exception:
+                _log.exception("waiting pops of %s could not be woken", key)
+
+    def _serve(self, key: Key, until: float) -> None:
+        for pop in list(self._held.get(key, ())):
+            if self._clock.monotonic() >= until:
+                self._ready[key] = None
+                self._go_soon()
+                return
+            if pop.connection.is_behind or pop not in self._held.get(key, ()):
+                continue
+            try:
+                found = pop.again(pop)
+            except RpcRejectedError as refused:
+                self._out(pop)
+                pop.connection.respond(pop.request, refused.response(), polling=True)
+                continue
+            if found:
+                self._out(pop)
+            elif pop.wanted.wants_all and pop.request.header.queue_id < 0:
+                return
+
+    # --- leaving --------------------------------------------------------------------------------
+    def _out(self, pop: HeldPop) -> None:
+        held = self._held[pop.key]
+        del held[pop]
+        if not held:
+            del self._held[pop.key]
+            for topic in self._topics(pop.key):
+                self._keys_of.remove(topic, pop.key)
+        of_connection = self._of.get(pop.connection)
+        if of_connection is not None:
+            of_connection.pop(pop, None)
+        self._count -= 1
+        self._chars -= pop.chars
+        if pop.timer is not None:
+            pop.timer.cancel()
+
+    def _time_is_up(self, pop: HeldPop) -> None:
+        self._out(pop)
+        pop.connection.respond(pop.request, pop.nothing(), polling=True)
+
+    def _closed(self, connection: ServerConnection) -> None:
+        for pop in self._of.pop(connection):
+            self._out(pop)
+
+    @staticmethod
+    def _topics(key: Key) -> tuple[str, str]:
+        return key[0], pop_retry_topic(*key)

@@ -1,0 +1,499 @@
+"""Pops: POP_MESSAGE (200050) (``PopMessageProcessor``; hot path).
+
+A pop takes messages of any queue of a topic, or of one, and of the retry topic of its group. It moves the group's
+offset behind them and puts an entry into the POP log; the answer leaves once that entry is stored as safely as a send.
+The messages are slices of the log; those from a retry topic are written anew, with the topic that the client asked for
+and their receipt handle, as Apache does.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import struct
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Final
+
+from cometmq.broker.context import BrokerContext
+from cometmq.broker.pop.entries import PoppedInOrder, popped
+from cometmq.broker.pop.pop_log import PopLog
+from cometmq.broker.pop.pop_long_polling import HeldPop, PopLongPollingService
+from cometmq.broker.pop.state import NO_OFFSET
+from cometmq.broker.pull.filters import EVERYTHING, MessageFilter, PullFilters
+from cometmq.broker.pull.pull_message import is_in_memory
+from cometmq.broker.turn.targets import TOPIC_HELP, RefusedError
+from cometmq.limits import MAX_POP_INVISIBLE_MS, MAX_POP_MESSAGES, MAX_POP_WAIT_MS, MAX_TOPIC_CHARS, POP_READS_MAX
+from cometmq.message.names import PERM_READ, RETRY_PREFIX, check_group
+from cometmq.message.pop_info import (
+    ORDER_REVIVE_QUEUE,
+    ReceiptHandle,
+    offset_info,
+    pop_retry_topic,
+    start_info,
+    topic_type,
+)
+from cometmq.message.properties import POP_CK
+from cometmq.message.record import QUEUE_OFFSET_AT, RecordError, decode_record, encode_record
+from cometmq.remoting.bodies import TopicConfig
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.permissions import Action, needs_group, needs_topic
+from cometmq.remoting.pop_headers import MIN, PopMessageRequestHeader, PopMessageResponseHeader
+from cometmq.remoting.processors import Request, Response, answers
+from cometmq.remoting.server_connection import ServerConnection
+from cometmq.store.message_store import ConsumeQueue, GetMessageStatus, GetResult
+
+_LATE_MS: Final = 500
+"""A pop that should have been answered so long ago is not run any more."""
+_EARLY_MS: Final = 20
+"""A pop is answered so long before the end of its time."""
+_RETRY_FIRST: Final = 5
+"""One pop of so many looks into the retry topic first (popFromRetryProbability 20 %)."""
+_RECORD_HEAD: Final = struct.Struct(">i")
+_QUEUE_OFFSET: Final = struct.Struct(">q")
+
+Chunks = list[bytes | memoryview]
+
+
+class Found:
+    """The messages that one pop has found so far."""
+
+    __slots__ = ("chunks", "count", "moves", "offsets", "order_counts", "pop_time", "rest", "size", "starts")
+
+    def __init__(self, pop_time: int) -> None:
+        self.pop_time = pop_time
+        self.chunks: Chunks = []
+        self.count = 0
+        self.size = 0
+        self.rest = 0
+        """Messages of the queues looked at that are left."""
+        self.starts: list[str] = []
+        self.offsets: list[str] = []
+        self.order_counts: list[str] = []
+        self.moves: list[tuple[str, int, int, int]] = []
+        """Topic, queue id, the group's offset before and now."""
+
+
+class PopMessageProcessor:
+    """Answers pops, or lets them wait."""
+
+    def __init__(
+        self, broker: BrokerContext, filters: PullFilters, log: PopLog, polling: PopLongPollingService
+    ) -> None:
+        self._live = broker.live
+        self._topics = broker.topics
+        self._groups = broker.groups
+        self._offsets = broker.offsets
+        self._store = broker.store
+        self._stats = broker.stats
+        self._clock = broker.clock
+        self._limiter = broker.limiter
+        self._filters = filters
+        self._log = log
+        self._state = log.state
+        self._polling = polling
+        self._turns = itertools.count(random.randrange(1_000))
+
+    @answers(
+        RequestCode.POP_MESSAGE,
+        header=PopMessageRequestHeader,
+        limits=("MAX_POP_MESSAGES", "MAX_POP_INVISIBLE_MS", "MAX_POP_WAIT_MS", "MAX_HELD_POPS_OF_CONNECTION"),
+        permission=needs_topic(Action.SUB) & needs_group(Action.SUB),
+    )
+    def pop(self, connection: ServerConnection, request: Request[Any], _body: bytes) -> Response | None:
+        """Take messages for a time, or wait until there are some."""
+        header: PopMessageRequestHeader = request.header
+        now_ms = self._clock.now_ms()
+        wanted = self._check(connection, header, now_ms)
+        if self.run(connection, request, wanted):
+            return None
+        wait_ms = min(header.born_time + header.poll_time - now_ms - _EARLY_MS, header.poll_time, MAX_POP_WAIT_MS)
+        if header.poll_time > 0 and wait_ms > 0:
+            held = HeldPop(connection, request, wanted, self._again, partial(self._nothing, header))
+            if self._polling.hold(held, wait_ms):
+                return None
+            return Response(ResponseCode.POLLING_FULL, self._empty(header), "the broker holds too many pops now")
+        return self._nothing(header)
+
+    def _again(self, held: HeldPop) -> bool:
+        header: PopMessageRequestHeader = held.request.header
+        self._check_names(held.connection, header)
+        return self.run(held.connection, held.request, held.wanted)
+
+    # --- checks, in Apache's order ----------------------------------------------------------------
+    def _check(self, connection: ServerConnection, header: PopMessageRequestHeader, now_ms: int) -> MessageFilter:
+        ip = self._live.current.broker_ip1
+        if now_ms - header.born_time - header.poll_time > _LATE_MS:
+            raise RefusedError(ResponseCode.POLLING_TIMEOUT, f"the broker[{ip}] pop message is timeout too much")
+        if not self._live.current.broker_permission & PERM_READ:
+            raise RefusedError(ResponseCode.NO_PERMISSION, f"the broker[{ip}] pop message is forbidden")
+        if header.max_msg_nums > MAX_POP_MESSAGES:
+            raise RefusedError(
+                ResponseCode.INVALID_PARAMETER,
+                f"the broker[{ip}] pop message's num is greater than {MAX_POP_MESSAGES}",
+            )
+        if not 0 <= header.invisible_time <= MAX_POP_INVISIBLE_MS:
+            raise RefusedError(
+                ResponseCode.INVALID_PARAMETER,
+                f"invisibleTime[{header.invisible_time}] is illegal, from 0 to {MAX_POP_INVISIBLE_MS} milliseconds",
+            )
+        self._check_names(connection, header)
+        if not header.exp:
+            return EVERYTHING
+        return self._filters.of_expression(header.exp, header.exp_type)
+
+    def _check_names(self, connection: ServerConnection, header: PopMessageRequestHeader) -> None:
+        check_queue(self._readable(header.topic), header.queue_id, connection)
+        name = header.consumer_group
+        group = self._groups.find(name)
+        if group is None:
+            wrong = check_group(name)
+            if wrong is not None:
+                raise RefusedError(ResponseCode.SYSTEM_ERROR, wrong)
+            raise RefusedError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group [{name}] does not exist, {TOPIC_HELP.strip()}",
+            )
+        if not group.consume_enable:
+            raise RefusedError(ResponseCode.NO_PERMISSION, f"subscription group no permission, {name}")
+        retry = pop_retry_topic(header.topic, name)
+        if len(retry) > MAX_TOPIC_CHARS and not header.topic.startswith(RETRY_PREFIX):
+            raise RefusedError(
+                ResponseCode.INVALID_PARAMETER,
+                f"the retry topic {retry} has {len(retry)} characters, {MAX_TOPIC_CHARS} is the most: "
+                "take a shorter name for the group or the topic",
+            )
+
+    def _readable(self, name: str) -> TopicConfig:
+        topic = self._topics.get(name)
+        if topic is None:
+            raise RefusedError(
+                ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please! {TOPIC_HELP}"
+            )
+        if not topic.perm & PERM_READ:
+            raise RefusedError(ResponseCode.NO_PERMISSION, f"the topic[{name}] peeking message is forbidden")
+        return topic
+
+    # --- taking -------------------------------------------------------------------------------------
+    def run(self, connection: ServerConnection, request: Request[Any], wanted: MessageFilter) -> bool:
+        """Take messages; True when there were some, so that the request is answered once that is stored."""
+        header: PopMessageRequestHeader = request.header
+        topic = self._readable(header.topic)
+        number = next(self._turns)
+        retry = self._retry_topic(header)
+        queue_ids: Sequence[int] = (header.queue_id,)
+        if header.queue_id < 0:
+            count = topic.read_queue_nums
+            queue_ids = [(number + i) % count for i in range(count)] if count else ()
+        found = Found(self._pop_time(header, queue_ids, retry))
+        take = (
+            partial(self._take_in_order, header, found) if header.order else partial(self._take, header, wanted, found)
+        )
+        places = [(header.topic, queue_id) for queue_id in queue_ids]
+        if retry is not None:
+            places.insert(0 if number % _RETRY_FIRST == 0 else len(places), (retry, 0))
+        try:
+            for place in places:
+                take(*place)
+        except RefusedError:
+            if not found.count:
+                raise
+        if not found.count:
+            return False
+        self._answer_when_stored(connection, request, found)
+        return True
+
+    def _retry_topic(self, header: PopMessageRequestHeader) -> str | None:
+        if header.order or header.topic.startswith(RETRY_PREFIX):
+            return None
+        name = pop_retry_topic(header.topic, header.consumer_group)
+        return None if self._topics.get(name) is None else name
+
+    def _pop_time(self, header: PopMessageRequestHeader, queue_ids: Sequence[int], retry: str | None) -> int:
+        """Now, but later than all pop times that a message of these queues may have had in handles."""
+        group = header.consumer_group
+        queues = [self._state.find(header.topic, group, queue_id) for queue_id in queue_ids]
+        if retry is not None:
+            queues.append(self._state.find(retry, group, 0))
+        latest = 0
+        for queue in queues:
+            if queue is not None:
+                latest = max(latest, queue.floor_ms, 0 if queue.ordered is None else queue.ordered.latest)
+        return max(self._clock.now_ms(), latest + 1)
+
+    def _take(
+        self, header: PopMessageRequestHeader, wanted: MessageFilter, found: Found, topic: str, queue_id: int
+    ) -> None:
+        """Take messages of one queue."""
+        queue = self._store.queue(topic, queue_id)
+        begin = offset = self._start(header, queue)
+        most = header.max_msg_nums - found.count
+        config = self._live.current
+        if most <= 0 or found.size >= config.max_transfer_bytes_on_message_in_memory:
+            found.rest += max(queue.max_offset() - offset, 0)
+            return
+        for _ in range(POP_READS_MAX):
+            if offset == queue.max_offset():
+                break
+            result = self._store.get_message(
+                queue,
+                offset,
+                most,
+                tag_codes=wanted.codes,
+                predicate=wanted.predicate,
+                choose=wanted.choose,
+                max_bytes=config.max_transfer_bytes_on_message_in_memory - found.size,
+            )
+            offset = result.next_begin_offset
+            if result.status is GetMessageStatus.FOUND:
+                self._taken(header, found, queue, result)
+                found.moves.append((topic, queue_id, begin, offset))
+                break
+        if offset != begin:
+            self._offsets.note(header.consumer_group, topic, queue_id, offset)
+        found.rest += max(queue.max_offset() - offset, 0)
+
+    def _taken(self, header: PopMessageRequestHeader, found: Found, queue: ConsumeQueue, result: GetResult) -> None:
+        self._log.check()
+        topic, queue_id, group = queue.topic, queue.queue_id, header.consumer_group
+        chunks = result.chunks
+        offsets = record_offsets(chunks)
+        self._log.add(
+            popped(
+                *(topic, group, queue_id, offsets, result.next_begin_offset),
+                *(found.pop_time, header.invisible_time),
+            )
+        )
+        self._add(header, found, queue, topic_type(topic, group), offsets, chunks)
+
+    def _take_in_order(self, header: PopMessageRequestHeader, found: Found, topic: str, queue_id: int) -> None:
+        """Take messages of one queue whose messages before are all acknowledged or past their time."""
+        queue = self._store.queue(topic, queue_id)
+        group, attempt_id = header.consumer_group, header.attempt_id or ""
+        begin = self._start(header, queue)
+        state = self._state.queue(topic, group, queue_id)
+        ordered = state.ordered
+        if ordered is not None and ordered.committed != begin:
+            ordered.move_to(begin)
+        now_ms = self._clock.now_ms()
+        most = header.max_msg_nums - found.count
+        next_offset = begin if ordered is None else ordered.next_offset
+        if most <= 0 or (ordered is not None and ordered.is_locked(now_ms, attempt_id)):
+            found.rest += max(queue.max_offset() - next_offset, 0)
+            return
+        config = self._live.current
+        left_bytes = config.max_transfer_bytes_on_message_in_memory - found.size
+        offsets: list[int] = []
+        chunks: Chunks = []
+        size = 0
+        for offset in [] if ordered is None else ordered.again(most):
+            result = self._store.get_message(queue, offset, 1, max_bytes=left_bytes)
+            if result.status is GetMessageStatus.FOUND and (not offsets or size + result.size <= left_bytes):
+                offsets.append(offset)
+                chunks += result.chunks
+                size += result.size
+        if len(offsets) < most and size < left_bytes and (ordered is None or len(offsets) == len(ordered.messages)):
+            for _ in range(POP_READS_MAX):
+                if next_offset == queue.max_offset():
+                    break
+                wanted = EVERYTHING if not header.exp else self._filters.of_expression(header.exp, header.exp_type)
+                result = self._store.get_message(
+                    queue,
+                    next_offset,
+                    most - len(offsets),
+                    tag_codes=wanted.codes,
+                    predicate=wanted.predicate,
+                    choose=wanted.choose,
+                    max_bytes=left_bytes - size,
+                )
+                next_offset = result.next_begin_offset
+                if result.status is GetMessageStatus.FOUND:
+                    offsets += record_offsets(result.chunks)
+                    chunks += result.chunks
+                    break
+        found.rest += max(queue.max_offset() - next_offset, 0)
+        if not offsets:
+            if ordered is None or not ordered.messages:
+                self._offsets.note(group, topic, queue_id, next_offset)
+                if ordered is not None:
+                    ordered.next_offset = next_offset
+                    state.next_offset = next_offset
+            return
+        self._log.check()
+        counts = [0] * len(offsets) if ordered is None else ordered.counts(offsets, attempt_id)
+        self._log.add(
+            PoppedInOrder(
+                *(topic, group, queue_id, offsets, counts, next_offset),
+                *(found.pop_time, header.invisible_time, attempt_id),
+            )
+        )
+        committed = self._state.queue(topic, group, queue_id).next_offset
+        self._offsets.note(group, topic, queue_id, committed)
+        kind = topic_type(topic, group)
+        for offset, times in zip(offsets, counts, strict=True):
+            if times:
+                found.order_counts.append(f"{kind} qo{queue_id}%{offset} {times}")
+        found.order_counts.append(f"{kind} {queue_id} {min(counts)}")
+        self._add(header, found, queue, kind, offsets, chunks)
+        found.moves.append((topic, queue_id, begin, committed))
+
+    def _add(
+        self,
+        header: PopMessageRequestHeader,
+        found: Found,
+        queue: ConsumeQueue,
+        kind: str,
+        offsets: list[int],
+        chunks: Chunks,
+    ) -> None:
+        found.starts.append(start_info(kind, queue.queue_id, offsets[0]))
+        found.offsets.append(offset_info(kind, queue.queue_id, offsets))
+        found.count += len(offsets)
+        found.size += sum(map(len, chunks))
+        if queue.topic.startswith(RETRY_PREFIX) and not header.topic.startswith(RETRY_PREFIX):
+            handle = ReceiptHandle(
+                *(offsets[0], found.pop_time, header.invisible_time, _revive_queue(header), kind),
+                *(self._live.current.broker_name, queue.queue_id, 0),
+            )
+            chunks = [as_original(b"".join(chunks), header.topic, handle)]
+        found.chunks += chunks
+
+    def _start(self, header: PopMessageRequestHeader, queue: ConsumeQueue) -> int:
+        """The offset of the group in a queue (``getPopOffset``)."""
+        group = header.consumer_group
+        offset = self._offsets.query(group, queue.topic, queue.queue_id)
+        if offset == NO_OFFSET:
+            offset = queue.min_offset()
+            if header.init_mode != MIN and not queue.topic.startswith(RETRY_PREFIX):
+                in_memory = is_in_memory(
+                    self._store.max_physical_offset - self._store.min_physical_offset, self._live.current
+                )
+                if offset > 0 or not in_memory:
+                    offset = max(queue.max_offset() - 1, 0)
+            self._offsets.note(group, queue.topic, queue.queue_id, offset)
+        return min(max(offset, queue.min_offset()), queue.max_offset())
+
+    # --- answers ------------------------------------------------------------------------------------
+    def _answer_when_stored(self, connection: ServerConnection, request: Request[Any], found: Found) -> None:
+        header: PopMessageRequestHeader = request.header
+        response = Response(
+            ResponseCode.SUCCESS,
+            PopMessageResponseHeader(
+                pop_time=found.pop_time,
+                invisible_time=header.invisible_time,
+                revive_qid=_revive_queue(header),
+                rest_num=found.rest,
+                start_offset_info=";".join(found.starts),
+                msg_offset_info=";".join(found.offsets),
+                order_count_info=";".join(found.order_counts) if header.order else None,
+            ),
+            "FOUND",
+            found.chunks,
+        )
+        is_given = False
+
+        def give(refusal: RefusedError | None) -> None:
+            nonlocal is_given
+            if is_given:
+                return
+            is_given = True
+            group = header.consumer_group
+            if refusal is not None:
+                for topic, queue_id, begin, _ in found.moves:
+                    if self._offsets.query(group, topic, queue_id) > begin:
+                        self._offsets.note(group, topic, queue_id, begin)
+                connection.respond(request, refusal.response(), polling=True)
+                return
+            self._limiter.got(connection, group, found.count, found.size)
+            self._stats.get(header.topic, group, found.count, found.size)
+            if self._stats.traffic is not None:
+                for topic, queue_id, _, next_offset in found.moves:
+                    self._stats.traffic.sent_to(topic, group, queue_id, next_offset)
+            connection.respond(request, response, polling=True)
+
+        # A flush that takes long holds no messages back: after a power cut they are handed out once more.
+        self._log.when_stored(give, late=lambda: give(None))
+
+    def _empty(self, header: PopMessageRequestHeader) -> PopMessageResponseHeader:
+        return PopMessageResponseHeader(
+            pop_time=self._clock.now_ms(),
+            invisible_time=header.invisible_time,
+            revive_qid=_revive_queue(header),
+            rest_num=0,
+            start_offset_info="",
+            msg_offset_info="",
+            order_count_info="" if header.order else None,
+        )
+
+    def _nothing(self, header: PopMessageRequestHeader) -> Response:
+        self._stats.get_miss()
+        return Response(ResponseCode.POLLING_TIMEOUT, self._empty(header), "NO_MESSAGE_IN_QUEUE")
+
+
+def _revive_queue(header: PopMessageRequestHeader) -> int:
+    return ORDER_REVIVE_QUEUE if header.order else 0
+
+
+def check_queue(topic: TopicConfig, queue_id: int, connection: ServerConnection, *, lowest: int = -1) -> None:
+    """Check the queue id of a request.
+
+    :raises RefusedError: the topic has no such queue.
+    """
+    if not lowest <= queue_id < topic.read_queue_nums:
+        raise RefusedError(
+            ResponseCode.INVALID_PARAMETER if lowest < 0 else ResponseCode.MESSAGE_ILLEGAL,
+            f"queueId[{queue_id}] is illegal, topic:[{topic.topic_name}] "
+            f"topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[/{connection.remote_address}]",
+        )
+
+
+def record_offsets(chunks: Chunks) -> list[int]:
+    """The queue offsets of records in answers to reads."""
+    offsets: list[int] = []
+    for chunk in chunks:
+        at = 0
+        while at < len(chunk):
+            offsets.append(_QUEUE_OFFSET.unpack_from(chunk, at + QUEUE_OFFSET_AT)[0])
+            at += _RECORD_HEAD.unpack_from(chunk, at)[0]
+    return offsets
+
+
+def as_original(records: bytes, topic: str, handle: ReceiptHandle) -> bytes:
+    """Messages of a retry topic, with the topic that a client knows them by and each with its receipt handle."""
+    written: list[bytes] = []
+    at = 0
+    while at < len(records):
+        size = _RECORD_HEAD.unpack_from(records, at)[0]
+        try:
+            record = decode_record(records, at, check_crc=False)
+        except RecordError:
+            written.append(records[at : at + size])
+        else:
+            text = record.properties_text
+            if text and not text.endswith("\x02"):
+                text += "\x02"
+            own = handle._replace(queue_id=record.queue_id, queue_offset=record.queue_offset)
+            longer = f"{text}{POP_CK}\x01{own.encode()}\x02"
+            written.append(
+                encode_record(
+                    topic=topic,
+                    queue_id=record.queue_id,
+                    queue_offset=record.queue_offset,
+                    physical_offset=record.physical_offset,
+                    body=record.body,
+                    properties_text=longer if len(longer.encode()) <= _MAX_PROPERTIES else record.properties_text,
+                    flag=record.flag,
+                    sys_flag=record.sys_flag,
+                    born_timestamp=record.born_timestamp,
+                    born_host=record.born_host,
+                    store_timestamp=record.store_timestamp,
+                    store_host=record.store_host,
+                    reconsume_times=record.reconsume_times,
+                    prepared_transaction_offset=record.prepared_transaction_offset,
+                )
+            )
+        at += size
+    return b"".join(written)
+
+
+_MAX_PROPERTIES: Final = 32_767

@@ -1,0 +1,248 @@
+"""PopReviveService: messages that were not acknowledged in their time become visible again (``PopReviveService``).
+
+A copy with ``reconsumeTimes`` + 1 is stored in the retry topic of the group and the topic, or with the dead letters
+once the group's ``retryMaxTimes`` is reached. The entry that ends the original and the copy are put together. The entry
+stands before the copy in the log and says where the copy will be: a start that finds the entry without the copy, after
+a torn write, lets the message become visible again. So a crash neither loses a message nor doubles it.
+
+Messages popped in order are not copied: their queue is open again when their time is over.
+
+Each queue with popped messages has a next look in a heap, and one alarm rings for the first of them. A look goes
+through the due times of the queue's messages as an array.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+from collections.abc import Callable
+from functools import partial
+from itertools import count
+
+import msgspec
+
+from cometmq.broker.context import BrokerContext
+from cometmq.broker.periodic import Alarm
+from cometmq.broker.pop.entries import AnyEntry, Revived
+from cometmq.broker.pop.invisible import NEVER
+from cometmq.broker.pop.pop_log import PopLog
+from cometmq.broker.pop.state import NO_OFFSET, PopQueue
+from cometmq.broker.turn.inner_message import InnerMessage, inner_message
+from cometmq.broker.turn.targets import DLQ_QUEUES, RefusedError
+from cometmq.limits import (
+    MAX_PROPERTIES_BYTES,
+    POP_RETRY_SECONDS,
+    POP_REVIVE_MESSAGES,
+    POP_SCAN_MESSAGES_PER_MS,
+    POP_SCAN_PAUSE_MS,
+)
+from cometmq.message.names import RETRY_PREFIX, dlq_topic
+from cometmq.message.pop_info import original_topic, pop_retry_topic
+from cometmq.message.properties import (
+    FIRST_POP_TIME,
+    ORIGIN_MESSAGE_ID,
+    RETRY_TOPIC,
+    join_properties,
+)
+from cometmq.message.record import RecordError, StoredRecord, decode_record
+from cometmq.remoting.bodies import SubscriptionGroupConfig
+from cometmq.store.message_store import MessageStore
+
+_log = logging.getLogger(__name__)
+
+_DEFAULT_RETRIES = SubscriptionGroupConfig(group_name="").retry_max_times
+
+
+class PopReviveService:
+    """Looks at queues when messages of them become visible again.
+
+    :param wake: called with topic and group when a queue is open again that is consumed in order.
+    """
+
+    def __init__(self, broker: BrokerContext, log: PopLog, wake: Callable[[str, str], None]) -> None:
+        self._live = broker.live
+        self._topics = broker.topics
+        self._groups = broker.groups
+        self._offsets = broker.offsets
+        self._store = broker.store
+        self._turn = broker.turn
+        self._clock = broker.clock
+        self._stats = broker.stats
+        self._log = log
+        self._wake = wake
+        self._looks: list[tuple[int, int, PopQueue]] = []
+        self._serials = count()
+        self._alarm = Alarm(self._ring, clock=broker.clock)
+        self._alarm_ms = NEVER
+        self._refused_until = 0
+        self._waits_for_store = False
+        log.state.on_due = self._look_at
+
+    def start(self) -> None:
+        """Begin to look."""
+        for queue in self._log.state:
+            self._look_again(queue, self._clock.now_ms())
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._alarm.close()
+
+    # --- when -----------------------------------------------------------------------------------
+    def _look_at(self, queue: PopQueue, when_ms: int) -> None:
+        """Look at a queue at a time, unless it is looked at before."""
+        if when_ms >= queue.look_from:
+            return
+        queue.look_from = when_ms
+        heapq.heappush(self._looks, (when_ms, next(self._serials), queue))
+        self._set_alarm()
+
+    def _set_alarm(self) -> None:
+        when_ms = self._looks[0][0] if self._looks else NEVER
+        when_ms = max(when_ms, self._refused_until)
+        if when_ms < self._alarm_ms or not self._alarm.is_set:
+            self._alarm_ms = when_ms
+            if when_ms < NEVER:
+                self._alarm.at(when_ms)
+
+    def _look_again(self, queue: PopQueue, now_ms: int) -> None:
+        ordered = queue.ordered
+        next_ms = min(queue.invisible.first_due, NEVER if ordered is None else ordered.next_due(now_ms))
+        if next_ms > now_ms:
+            pause_ms = min(POP_SCAN_PAUSE_MS, queue.invisible.count // POP_SCAN_MESSAGES_PER_MS)
+            next_ms = max(next_ms, now_ms + pause_ms)
+        if next_ms < NEVER:
+            self._look_at(queue, next_ms)
+
+    def _ring(self) -> None:
+        self._alarm_ms = NEVER
+        now_ms = self._clock.now_ms()
+        room = POP_REVIVE_MESSAGES
+        while self._looks and self._looks[0][0] <= now_ms and room > 0:
+            when_ms, _, queue = heapq.heappop(self._looks)
+            if when_ms != queue.look_from or not self._log.state.has(queue):
+                continue
+            queue.look_from = NEVER
+            due = queue.invisible.due(now_ms, room)
+            room -= max(len(due), 1)
+            if due:
+                try:
+                    self._revive(queue, due)
+                except RefusedError as refused:
+                    self._refused(refused)
+                    self._look_at(queue, now_ms)
+                    break
+            if queue.ordered is not None and queue.ordered.messages and not queue.ordered.is_locked(now_ms, ""):
+                self._wake(queue.topic, queue.group)
+            self._look_again(queue, now_ms)
+        self._set_alarm()
+
+    def _refused(self, refused: RefusedError) -> None:
+        """Go on after a pause."""
+        self._refused_until = self._clock.now_ms() + int(POP_RETRY_SECONDS * 1000)
+        if not self._waits_for_store:
+            self._waits_for_store = True
+            _log.warning("popped messages cannot be made visible again now; this is tried on: %s", refused)
+
+    # --- what -----------------------------------------------------------------------------------
+    def _revive(self, queue: PopQueue, due: list[tuple[int, int, int]]) -> None:
+        """Store the copies of messages whose time is over, and end the originals.
+
+        :raises RefusedError: nothing can be stored now.
+        """
+        if self._turn.settle is not None:
+            self._turn.settle()
+        self._log.check()
+        entries: list[AnyEntry] = []
+        copies: list[InnerMessage] = []
+        ends: dict[str, int] = {}
+        died = 0
+        for offset, pop_time, _ in due:
+            record = record_at(self._store, queue.topic, queue.queue_id, offset)
+            if record is None:
+                _log.error("popped message %d of %s queue %d is gone from the log", offset, queue.topic, queue.queue_id)
+                entries.append(Revived(*queue.key, pop_time, offset, "", 0))
+                continue
+            topic, copy = self._copy(queue, record, pop_time)
+            if topic not in ends:
+                ends[topic] = self._store.queue(topic, 0).next_offset
+            entries.append(Revived(*queue.key, pop_time, offset, topic, ends[topic]))
+            ends[topic] += 1
+            copies.append(copy)
+            died += topic == dlq_topic(queue.group)
+        self._log.put_with(entries, copies, partial(self._revived, queue, died))
+
+    def _revived(self, queue: PopQueue, died: int, refusal: RefusedError | None) -> None:
+        if refusal is not None:
+            self._refused(refusal)
+            return
+        self._waits_for_store = False
+        if self._stats.traffic is not None:
+            for _ in range(died):
+                self._stats.traffic.died(queue.topic, queue.group)
+
+    def _copy(self, queue: PopQueue, record: StoredRecord, pop_time: int) -> tuple[str, InnerMessage]:
+        group = self._groups.get(queue.group)
+        most = _DEFAULT_RETRIES if group is None else group.retry_max_times
+        if record.reconsume_times >= most:
+            topic = dlq_topic(queue.group)
+            self._made(topic, queue.group, DLQ_QUEUES)
+            return topic, dead_letter(record, topic, original_topic(record.topic, queue.group))
+        topic = queue.topic
+        if not topic.startswith(RETRY_PREFIX):
+            topic = pop_retry_topic(topic, queue.group)
+        self._made(topic, queue.group, 1)
+        if self._offsets.query(queue.group, topic, 0) == NO_OFFSET:
+            self._offsets.note(queue.group, topic, 0, 0)
+        return topic, retry_copy(record, topic, pop_time)
+
+    def _made(self, topic: str, group: str, queues: int) -> None:
+        if self._topics.get(topic) is None:
+            if self._topics.is_full:
+                raise RefusedError(1, f"there is no room for the topic {topic} of group {group}: delete topics")
+            self._topics.create_retry(topic, queue_nums=queues)
+
+
+def record_at(store: MessageStore, topic: str, queue_id: int, offset: int) -> StoredRecord | None:
+    """The message at an offset of a queue; ``None`` when it is gone."""
+    unit = store.queue(topic, queue_id).unit(offset)
+    data = None if unit is None else store.record_at(unit[0], unit[1])
+    try:
+        return None if data is None else decode_record(data)
+    except RecordError:
+        return None
+
+
+def retry_copy(record: StoredRecord, topic: str, pop_time: int) -> InnerMessage:
+    """A message as it is handed out again: once more reconsumed, with the time of its first pop."""
+    text = record.properties_text
+    if FIRST_POP_TIME not in record.properties:
+        more = f"{FIRST_POP_TIME}\x01{pop_time}\x02"
+        longer = f"{text}{more}" if not text or text.endswith("\x02") else f"{text}\x02{more}"
+        if len(longer.encode()) <= MAX_PROPERTIES_BYTES:
+            text = longer
+    return msgspec.structs.replace(
+        inner_message(record),
+        topic=topic,
+        queue_id=0,
+        properties=text,
+        reconsume_times=record.reconsume_times + 1,
+        prepared_transaction_offset=0,
+    )
+
+
+def dead_letter(record: StoredRecord, topic: str, original: str) -> InnerMessage:
+    """A message among the dead letters, with the topic that it was sent to and its id."""
+    properties = dict(record.properties)
+    properties.setdefault(RETRY_TOPIC, original)
+    properties.setdefault(ORIGIN_MESSAGE_ID, record.msg_id)
+    text = join_properties(properties)
+    if len(text.encode()) > MAX_PROPERTIES_BYTES:
+        text = record.properties_text
+    return msgspec.structs.replace(
+        inner_message(record),
+        topic=topic,
+        queue_id=0,
+        properties=text,
+        reconsume_times=record.reconsume_times + 1,
+        prepared_transaction_offset=0,
+    )

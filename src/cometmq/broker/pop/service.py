@@ -1,0 +1,97 @@
+"""PopService: the parts of POP of a broker, put together, and their start and stop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from cometmq.broker.context import BrokerContext
+from cometmq.broker.pop.ack_message import AckMessageProcessor
+from cometmq.broker.pop.entries import Forgotten, Moved
+from cometmq.broker.pop.pop_log import PopLog
+from cometmq.broker.pop.pop_long_polling import PopLongPollingService
+from cometmq.broker.pop.pop_message import PopMessageProcessor
+from cometmq.broker.pop.revive import PopReviveService
+from cometmq.broker.pop.snapshot import PopSnapshot
+from cometmq.broker.pop.state import PopState
+from cometmq.broker.pull.filters import PullFilters
+from cometmq.broker.turn.targets import RefusedError
+from cometmq.store.message_store import ConsumeQueue
+
+
+class PopService:
+    """Everything of POP; made once the store is open.
+
+    :param path: the snapshot, ``comet/pop.bin``.
+    """
+
+    def __init__(self, broker: BrokerContext, filters: PullFilters, path: Path) -> None:
+        self.state: Final = PopState()
+        self.log: Final = PopLog(broker, self.state)
+        self.polling: Final = PopLongPollingService(broker.live, broker.clock)
+        self._broker = broker
+        self._snapshot = PopSnapshot(path, broker.store, broker.turn, self.log)
+        self._snapshot.load(broker.offsets)
+        self._revive = PopReviveService(broker, self.log, self.polling.wake)
+        self.parts: Final[Iterable[object]] = (
+            PopMessageProcessor(broker, filters, self.log, self.polling),
+            AckMessageProcessor(broker, self.log, self.polling),
+        )
+        """The parts that answer requests."""
+        broker.offsets.on_back = self._moved_back
+        broker.topics.on_change.append(self._topic_changed)
+        broker.groups.on_change.append(self._group_changed)
+
+    def start(self) -> None:
+        """Begin to make messages visible again."""
+        self._revive.start()
+
+    def halt(self) -> None:
+        """Make no message visible again, and answer the pops that wait."""
+        self._revive.stop()
+        self.polling.stop()
+
+    async def save(self) -> None:
+        """Write the snapshot."""
+        await self._snapshot.save()
+
+    def arrived(self, queues: Iterable[ConsumeQueue]) -> None:
+        """Messages became visible in these queues."""
+        self.polling.arrived(queues)
+
+    def end_turn(self) -> None:
+        """Put the entries of the turn, which is stored then."""
+        self.log.end_turn()
+
+    # --- changes by others ------------------------------------------------------------------------
+    def _moved_back(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Somebody sets the offset of a group back: it gets the messages from there on again."""
+        queue = self.state.find(topic, group, queue_id)
+        if queue is not None and offset < queue.next_offset:
+            self._put(Moved(topic, group, queue_id, offset))
+
+    def _topic_changed(self, name: str) -> None:
+        if self._broker.topics.get(name) is None:
+            self._forget(name, "")
+
+    def _group_changed(self, name: str) -> None:
+        if self._broker.groups.get(name) is None:
+            self._forget("", name)
+
+    def _forget(self, topic: str, group: str) -> None:
+        if any(topic in ("", queue.topic) and group in ("", queue.group) for queue in self.state):
+            self._put(Forgotten(topic, group, 0))
+
+    def _put(self, entry: Moved | Forgotten) -> None:
+        try:
+            self.log.check()
+        except RefusedError:  # the store takes nothing: the state of this moment is what counts
+            self.state.apply(entry)
+            return
+        self.log.add(entry)
+        self.log.when_stored(_nobody)
+
+
+def _nobody(_refusal: RefusedError | None) -> None:
+    """Nobody waits for it."""

@@ -1,0 +1,207 @@
+"""The snapshot of the popped messages, ``comet/pop.bin``, and the start of a broker from it.
+
+The snapshot only saves reading the whole POP log. It holds a place in that log: everything before is in it, and of some
+queues more, since it is taken in slices between which the broker serves. It is written when the disk has the log
+that far, so that it never knows more than a log that lost its tail. A file that is damaged, or of another store, is set
+aside; then the POP log is read from its first record that is kept.
+
+The file is a CRC32 (big-endian) and MessagePack: an array of version, offset in the POP log, and queues. A queue is an
+array of topic, group, queue id, next offset, floor, three arrays of little-endian int64 (offset, pop time, due time of
+each message), and ``nil`` or next offset, attempt id and messages of the ordered pops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from cometmq.broker.pop.entries import AnyEntry, Revived, decode_entries
+from cometmq.broker.pop.invisible import InvisibleMessages
+from cometmq.broker.pop.order import Handed, OrderedMessages
+from cometmq.broker.pop.pop_log import PopLog
+from cometmq.broker.pop.state import NO_OFFSET, PopQueue, PopState
+from cometmq.broker.tables.consumer_offsets import ConsumerOffsetManager
+from cometmq.broker.tables.table_file import set_aside
+from cometmq.broker.turn.store_turn import StoreTurn
+from cometmq.checksum import crc32
+from cometmq.durable import replace_file
+from cometmq.limits import POP_SAVE_QUEUES
+from cometmq.message.names import POP_LOG_TOPIC
+from cometmq.message.record import RecordError, decode_record
+from cometmq.store.errors import StoreError
+from cometmq.store.message_store import MessageStore
+
+_log = logging.getLogger(__name__)
+
+_VERSION: Final = 1
+
+
+class SavedOrder(msgspec.Struct, array_like=True):
+    """The ordered pops of a queue."""
+
+    next_offset: int
+    attempt_id: str
+    messages: dict[int, Handed]
+
+
+class SavedQueue(msgspec.Struct, array_like=True):
+    """A queue of a group."""
+
+    topic: str
+    group: str
+    queue_id: int
+    next_offset: int
+    floor_ms: int
+    offsets: bytes
+    pop_times: bytes
+    due: bytes
+    ordered: SavedOrder | None
+
+
+class Saved(msgspec.Struct, array_like=True):
+    """The file."""
+
+    version: int
+    position: int
+    """Offset in the POP log."""
+    queues: list[SavedQueue]
+
+
+class SnapshotError(ValueError):
+    """A snapshot cannot be used."""
+
+
+class PopSnapshot:
+    """Reads and writes the file.
+
+    :param path: ``comet/pop.bin``.
+    """
+
+    def __init__(self, path: Path, store: MessageStore, turn: StoreTurn, log: PopLog) -> None:
+        self._path = path
+        self._store = store
+        self._turn = turn
+        self._log = log
+        self._saved_entries = -1
+
+    # --- a start --------------------------------------------------------------------------------
+    def load(self, offsets: ConsumerOffsetManager) -> None:
+        """Read the state from the file and the POP log, and set the groups' offsets that are older than it."""
+        state = self._log.state
+        position = self._load_file(state)
+        count = 0
+        for entry in self._entries(position):
+            count += 1
+            if not isinstance(entry, Revived) or self._has_copy(entry):
+                state.apply(entry)
+        for queue in state:
+            if queue.next_offset == NO_OFFSET:
+                continue
+            known = offsets.query(queue.group, queue.topic, queue.queue_id)
+            if known < queue.next_offset or queue.is_moved:
+                offsets.note(queue.group, queue.topic, queue.queue_id, queue.next_offset)
+            elif queue.ordered is not None and known > queue.next_offset:
+                queue.ordered.move_to(known)
+            queue.is_moved = False
+        if count:
+            _log.info("read %d entries of the POP log from offset %d on", count, position)
+
+    def _load_file(self, state: PopState) -> int:
+        queue = self._store.queue(POP_LOG_TOPIC, 0)
+        try:
+            saved = self._read()
+            if saved is not None and saved.position > queue.max_offset():
+                raise SnapshotError("it is of another store, or of a later state of this one")
+            for found in [] if saved is None else saved.queues:
+                state.enter(_queue(found))
+        except (SnapshotError, ValueError, OSError, msgspec.MsgspecError) as error:
+            state.clear()
+            _log.warning(set_aside(self._path, f"cannot be used, the POP log is read instead: {error}"))
+            saved = None
+        return queue.min_offset() if saved is None else max(saved.position, queue.min_offset())
+
+    def _read(self) -> Saved | None:
+        try:
+            data = self._path.read_bytes()
+        except FileNotFoundError:
+            return None
+        if len(data) < 4 or crc32(data[4:]) & 0xFFFFFFFF != int.from_bytes(data[:4], "big"):
+            raise SnapshotError("its CRC does not match")
+        saved = msgspec.msgpack.decode(data[4:], type=Saved)
+        if saved.version != _VERSION:
+            raise SnapshotError(f"its version is {saved.version}")
+        return saved
+
+    def _entries(self, offset: int) -> Iterator[AnyEntry]:
+        queue = self._store.queue(POP_LOG_TOPIC, 0)
+        while offset < queue.max_offset():
+            unit = queue.unit(offset)
+            offset += 1
+            data = None if unit is None else self._store.record_at(unit[0], unit[1])
+            try:
+                if data is not None:
+                    yield from decode_entries(decode_record(data).body)
+            except RecordError as error:
+                _log.error("record %d of the POP log is damaged: %s", offset - 1, error)
+
+    def _has_copy(self, entry: Revived) -> bool:
+        """Tell whether the copy that follows an entry is in the log, too."""
+        return not entry.copy_topic or entry.copy_offset < self._store.queue(entry.copy_topic, 0).max_offset()
+
+    # --- writing --------------------------------------------------------------------------------
+    async def save(self) -> None:
+        """Write the file, if there was an entry since."""
+        entries = self._log.put_entries
+        if entries == self._saved_entries:
+            return
+        queue = self._store.queue(POP_LOG_TOPIC, 0)
+        self._settle()
+        position = queue.max_offset()
+        queues: list[SavedQueue] = []
+        for found in self._log.state:
+            if len(queues) % POP_SAVE_QUEUES == POP_SAVE_QUEUES - 1:
+                await asyncio.sleep(0)
+                self._settle()
+            if self._log.state.has(found):
+                queues.append(_saved(found))
+        try:
+            await self._store.wait_flushed(self._store.max_physical_offset)
+            await asyncio.to_thread(self._write, Saved(_VERSION, position, queues))
+        except (StoreError, OSError) as error:
+            _log.warning("the popped messages are not saved in %s: %s", self._path, error)
+        else:
+            self._saved_entries = entries
+
+    def _settle(self) -> None:
+        """Store what is under way: only what is in the log may be in the file."""
+        self._log.end_turn()
+        self._turn.end()
+
+    def _write(self, saved: Saved) -> None:
+        data = msgspec.msgpack.encode(saved)
+        replace_file(self._path, [(crc32(data) & 0xFFFFFFFF).to_bytes(4, "big"), data])
+
+
+def _saved(queue: PopQueue) -> SavedQueue:
+    ordered = queue.ordered
+    saved = None if ordered is None else SavedOrder(ordered.next_offset, ordered.attempt_id, dict(ordered.messages))
+    return SavedQueue(
+        *(queue.topic, queue.group, queue.queue_id, queue.next_offset, queue.floor_ms),
+        *queue.invisible.dump(),
+        saved,
+    )
+
+
+def _queue(saved: SavedQueue) -> PopQueue:
+    queue = PopQueue(saved.topic, saved.group, saved.queue_id)
+    queue.next_offset, queue.floor_ms = saved.next_offset, saved.floor_ms
+    queue.invisible = InvisibleMessages.load(saved.offsets, saved.pop_times, saved.due)
+    if saved.ordered is not None:
+        queue.ordered = OrderedMessages(saved.ordered.next_offset, saved.ordered.attempt_id)
+        queue.ordered.messages = saved.ordered.messages
+    return queue

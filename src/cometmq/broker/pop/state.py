@@ -1,0 +1,252 @@
+"""PopState: the popped messages of a broker, by topic, group and queue: what the entries of the POP log say.
+
+The log is the truth. An entry is applied here when it is put into a turn, so that the next request sees it; when the
+turn is not stored, :meth:`PopState.undo` takes it back. A start applies the same entries again, from a snapshot on.
+Nothing else changes the state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from cometmq.broker.pop.entries import (
+    Acked,
+    AnyEntry,
+    Changed,
+    Forgotten,
+    Moved,
+    Popped,
+    PoppedInOrder,
+    Revived,
+)
+from cometmq.broker.pop.invisible import NEVER, InvisibleMessages
+from cometmq.broker.pop.order import Handed, OrderedMessages
+
+NO_OFFSET: Final = -1
+
+Before = object
+"""What an entry has replaced, for :meth:`PopState.undo`."""
+
+
+class PopQueue:
+    """One queue of a topic, for one group."""
+
+    __slots__ = (
+        "floor_ms",
+        "group",
+        "invisible",
+        "is_moved",
+        "look_from",
+        "next_offset",
+        "ordered",
+        "queue_id",
+        "topic",
+    )
+
+    def __init__(self, topic: str, group: str, queue_id: int) -> None:
+        self.topic = topic
+        self.group = group
+        self.queue_id = queue_id
+        self.next_offset = NO_OFFSET
+        """The offset that pops gave the group last; ``NO_OFFSET`` before the first one."""
+        self.is_moved = False
+        """Somebody set the offset of the group back since the snapshot that the state was read from."""
+        self.floor_ms = 0
+        """Pops take place after this pop time, so that no handle of before fits to a message popped again."""
+        self.invisible = InvisibleMessages()
+        self.ordered: OrderedMessages | None = None
+        self.look_from = NEVER
+        """The time of the next look at it, by the timer."""
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """Topic, group and queue id."""
+        return self.topic, self.group, self.queue_id
+
+    @property
+    def in_flight(self) -> int:
+        """Messages that are handed out and not acknowledged."""
+        return self.invisible.count + (0 if self.ordered is None else len(self.ordered.messages))
+
+
+class PopState:
+    """All queues of which a group has popped."""
+
+    def __init__(self) -> None:
+        self._queues: dict[tuple[str, str], dict[int, PopQueue]] = {}
+        self.on_due: Callable[[PopQueue, int], None] | None = None
+        """Called when a queue has a message that is visible again at a time (ms)."""
+
+    def queue(self, topic: str, group: str, queue_id: int) -> PopQueue:
+        """A queue; made if it is not there."""
+        queues = self._queues.get((topic, group))
+        if queues is None:
+            queues = self._queues[topic, group] = {}
+        found = queues.get(queue_id)
+        if found is None:
+            found = queues[queue_id] = PopQueue(topic, group, queue_id)
+        return found
+
+    def find(self, topic: str, group: str, queue_id: int) -> PopQueue | None:
+        """A queue, if the group has popped from it."""
+        queues = self._queues.get((topic, group))
+        return None if queues is None else queues.get(queue_id)
+
+    def queues_of(self, topic: str, group: str) -> list[PopQueue]:
+        """All queues of a topic that a group has popped from."""
+        return list(self._queues.get((topic, group), {}).values())
+
+    def __iter__(self) -> Iterator[PopQueue]:
+        for queues in list(self._queues.values()):
+            yield from list(queues.values())
+
+    def in_flight(self, topic: str, group: str) -> int:
+        """Messages of a topic that are handed out and not acknowledged."""
+        return sum(queue.in_flight for queue in self._queues.get((topic, group), {}).values())
+
+    # --- entries --------------------------------------------------------------------------------
+    def apply(self, entry: AnyEntry) -> Before:
+        """Let an entry happen; return what :meth:`undo` needs."""
+        if isinstance(entry, Forgotten):
+            return self._forget(entry)
+        queue = self.queue(entry.topic, entry.group, entry.queue_id)
+        if isinstance(entry, Popped):
+            return self._popped(queue, entry)
+        if isinstance(entry, Acked):
+            return [self._over(queue, offset, entry.pop_time) for offset in entry.offsets]
+        if isinstance(entry, Changed):
+            return self._changed(queue, entry)
+        if isinstance(entry, Revived):
+            return self._over(queue, entry.offset, entry.pop_time)
+        if isinstance(entry, PoppedInOrder):
+            return self._popped_in_order(queue, entry)
+        return self._moved(queue, entry)
+
+    def undo(self, entry: AnyEntry, before: Before) -> None:
+        """Take an entry back, of which the turn was not stored; the last one goes first."""
+        if isinstance(entry, Forgotten):
+            self._queues.update(before)  # type: ignore[call-overload]
+            return
+        queue = self.queue(entry.topic, entry.group, entry.queue_id)
+        if isinstance(entry, Popped):
+            queue.next_offset = before  # type: ignore[assignment]
+            for offset in offsets_of(entry):
+                queue.invisible.remove(offset, entry.pop_time)
+        elif isinstance(entry, Acked):
+            for offset, due in zip(entry.offsets, before, strict=True):  # type: ignore[call-overload]
+                self._back(queue, offset, entry.pop_time, due)
+        elif isinstance(entry, Changed):
+            if before is not None:
+                queue.invisible.remove(entry.offset, entry.new_pop_time)
+                self._back(queue, entry.offset, entry.pop_time, before)
+        elif isinstance(entry, Revived):
+            self._back(queue, entry.offset, entry.pop_time, before)
+        else:
+            queue.next_offset, queue.is_moved, queue.ordered = before  # type: ignore[misc]
+
+    def _popped(self, queue: PopQueue, entry: Popped) -> int:
+        before = queue.next_offset
+        queue.next_offset = entry.next_offset
+        due = entry.pop_time + entry.invisible_ms
+        queue.invisible.add(offsets_of(entry), entry.pop_time, due)
+        self._will_be_due(queue, due)
+        return before
+
+    def _over(self, queue: PopQueue, offset: int, pop_time: int) -> int | Handed | None:
+        """A message leaves, if this is its pop time."""
+        due = queue.invisible.remove(offset, pop_time)
+        ordered = queue.ordered
+        if due is not None or ordered is None:
+            return due
+        handed = ordered.messages.get(offset)
+        if handed is None or handed.pop_time != pop_time:
+            return None
+        del ordered.messages[offset]
+        queue.next_offset = ordered.committed
+        return handed
+
+    def _back(self, queue: PopQueue, offset: int, pop_time: int, before: object) -> None:
+        if isinstance(before, Handed):
+            if queue.ordered is not None:
+                queue.ordered.messages[offset] = before
+                queue.next_offset = queue.ordered.committed
+            self._will_be_due(queue, before.due)
+        elif isinstance(before, int):
+            queue.invisible.add((offset,), pop_time, before)
+            self._will_be_due(queue, before)
+
+    def _changed(self, queue: PopQueue, entry: Changed) -> int | Handed | None:
+        due = entry.new_pop_time + entry.invisible_ms
+        before = queue.invisible.remove(entry.offset, entry.pop_time)
+        if before is not None:
+            queue.invisible.add((entry.offset,), entry.new_pop_time, due)
+            self._will_be_due(queue, due)
+            return before
+        handed = None if queue.ordered is None else queue.ordered.messages.get(entry.offset)
+        if queue.ordered is None or handed is None or handed.pop_time != entry.pop_time:
+            return None
+        queue.ordered.messages[entry.offset] = Handed(entry.new_pop_time, due, handed.times)
+        self._will_be_due(queue, due)
+        return handed
+
+    def _popped_in_order(self, queue: PopQueue, entry: PoppedInOrder) -> Before:
+        before = queue.next_offset, queue.is_moved, queue.ordered
+        due = entry.pop_time + entry.invisible_ms
+        ordered = OrderedMessages(entry.next_offset, entry.attempt_id)
+        if queue.ordered is not None:
+            ordered.messages.update(queue.ordered.messages)
+        for offset, count in zip(entry.offsets, entry.counts, strict=False):
+            ordered.messages[offset] = Handed(entry.pop_time, due, count)
+        queue.ordered = ordered
+        queue.next_offset = ordered.committed
+        self._will_be_due(queue, due)
+        return before
+
+    def _moved(self, queue: PopQueue, entry: Moved) -> Before:
+        before = queue.next_offset, queue.is_moved, queue.ordered
+        latest = queue.invisible.remove_from(entry.next_offset)
+        if queue.ordered is not None:
+            latest = max(latest, queue.ordered.latest)
+            queue.ordered = None
+        queue.floor_ms = max(queue.floor_ms, latest)
+        queue.next_offset, queue.is_moved = entry.next_offset, True
+        return before
+
+    def _forget(self, entry: Forgotten) -> Before:
+        gone = {
+            key: queues
+            for key, queues in self._queues.items()
+            if entry.topic in ("", key[0]) and entry.group in ("", key[1])
+        }
+        for key, queues in gone.items():
+            for queue in queues.values():
+                queue.look_from = NEVER
+            del self._queues[key]
+        return gone
+
+    def enter(self, queue: PopQueue) -> None:
+        """Enter a queue that a snapshot has."""
+        self._queues.setdefault((queue.topic, queue.group), {})[queue.queue_id] = queue
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self._queues.clear()
+
+    def has(self, queue: PopQueue) -> bool:
+        """Tell whether a queue was not forgotten meanwhile."""
+        return self.find(*queue.key) is queue
+
+    def _will_be_due(self, queue: PopQueue, due: int) -> None:
+        if due < queue.look_from and self.on_due is not None:
+            self.on_due(queue, due)
+
+
+def offsets_of(entry: Popped) -> list[int]:
+    """The offsets of popped messages, ascending."""
+    offset = entry.start
+    offsets = [offset]
+    for step in entry.steps:
+        offset += step
+        offsets.append(offset)
+    return offsets

@@ -1,0 +1,113 @@
+"""Headers of POP (``PopMessageRequestHeader`` and its neighbours in RocketMQ 5)."""
+
+from __future__ import annotations
+
+from cometmq.remoting.headers import Header, Int32, Int64
+
+MIN: int = 0
+"""``initMode``: a group without offset begins at the first message (``ConsumeInitMode``)."""
+MAX: int = 1
+"""``initMode``: a group without offset begins at the last message."""
+
+
+class PopMessageRequestHeader(Header):
+    """POP_MESSAGE (200050); times in milliseconds, ``born_time`` since 1970 by the client's clock."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    """-1: any."""
+    max_msg_nums: Int32
+    invisible_time: Int64
+    poll_time: Int64
+    born_time: Int64
+    init_mode: Int32
+    exp_type: str | None = None
+    exp: str | None = None
+    order: bool | None = None
+    attempt_id: str | None = None
+
+
+class PopMessageResponseHeader(Header):
+    """Answer to POP_MESSAGE and PEEK_MESSAGE; the infos are those of :mod:`cometmq.message.pop_info`."""
+
+    pop_time: Int64
+    invisible_time: Int64
+    revive_qid: Int32
+    rest_num: Int64
+    start_offset_info: str | None = None
+    msg_offset_info: str | None = None
+    order_count_info: str | None = None
+
+
+class AckMessageRequestHeader(Header):
+    """ACK_MESSAGE (200051): ``extra_info`` is the receipt handle; ``topic`` may be a retry topic."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    extra_info: str
+    offset: Int64
+
+
+class ChangeInvisibleTimeRequestHeader(Header):
+    """CHANGE_MESSAGE_INVISIBLETIME (200053); ``invisible_time`` in milliseconds from now on."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    extra_info: str
+    offset: Int64
+    invisible_time: Int64
+
+
+class ChangeInvisibleTimeResponseHeader(Header):
+    """Answer to CHANGE_MESSAGE_INVISIBLETIME: the parts of the new receipt handle that are new."""
+
+    pop_time: Int64
+    invisible_time: Int64
+    revive_qid: Int32
+
+
+class NotificationRequestHeader(Header):
+    """NOTIFICATION (200054): waits until a pop would find a message."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    poll_time: Int64
+    born_time: Int64
+    order: bool | None = None
+    attempt_id: str | None = None
+    exp_type: str | None = None
+    exp: str | None = None
+
+
+class NotificationResponseHeader(Header):
+    """Answer to NOTIFICATION."""
+
+    has_msg: bool = False
+    polling_full: bool = False
+
+
+class PeekMessageRequestHeader(Header):
+    """PEEK_MESSAGE (200052): messages that a pop would find, without taking them."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    max_msg_nums: Int32
+
+
+class PollingInfoRequestHeader(Header):
+    """POLLING_INFO (200055)."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+
+
+class PollingInfoResponseHeader(Header):
+    """Answer to POLLING_INFO: the pops that wait."""
+
+    polling_num: Int32

@@ -1,0 +1,166 @@
+"""Pops, acknowledgements and changes over the wire, on a clock that moves; also after a crash."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from tests.broker.conftest import ConnectTo, StartBroker
+from tests.broker.pop.popping import GROUP, TOPIC, Popper
+from tests.broker.snapshots import copy_store
+from tests.broker.wire import Wire, records
+
+from cometmq.broker.controller import Broker
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.testing import VirtualClock
+
+
+@pytest.fixture
+def popper(wire: Wire, clock: VirtualClock) -> Popper:
+    return Popper(wire, clock)
+
+
+async def send(wire: Wire, *bodies: bytes, queue_id: int = 0, properties: str = "") -> None:
+    for body in bodies:
+        answer = await wire.send(TOPIC, body, queue_id=queue_id, properties=properties)
+        assert answer.code == 0, answer
+
+
+async def test_a_popped_message_is_seen_by_nobody_until_its_time_is_over(
+    wire: Wire, popper: Popper, clock: VirtualClock
+) -> None:
+    await send(wire, b"a", b"b")
+    first = await popper.pop(invisible_time=10_000)
+    assert [(m.body, m.times) for m in first] == [(b"a", 0), (b"b", 0)]
+    await clock.run_for(9.999)
+    assert await popper.pop() == []
+    await clock.run_for(0.001)
+    again = await popper.pop()
+    assert [(m.body, m.times, m.record.topic) for m in again] == [(b"a", 1, TOPIC), (b"b", 1, TOPIC)]
+    assert {m.record.properties["1ST_POP_TIME"] for m in again} == {str(first[0].handle.pop_time)}
+
+
+async def test_what_is_acknowledged_never_comes_again(wire: Wire, popper: Popper, clock: VirtualClock) -> None:
+    await send(wire, b"a", b"b", b"c")
+    a, _, c = await popper.pop(invisible_time=10_000)
+    assert (await popper.ack(a)).code == 0
+    assert (await popper.ack(a)).code == 0
+    assert (await popper.batch_ack([c])).code == 0
+    await clock.run_for(10)
+    again = await popper.pop(invisible_time=10_000)
+    assert [m.body for m in again] == [b"b"]
+    assert (await popper.batch_ack(again)).code == 0
+    await clock.run_for(60)
+    assert await popper.pop() == []
+
+
+async def test_a_change_gives_a_new_handle_and_the_old_one_does_nothing(
+    wire: Wire, popper: Popper, clock: VirtualClock
+) -> None:
+    await send(wire, b"a")
+    (message,) = await popper.pop(invisible_time=10_000)
+    first = await popper.change(message, 20_000)
+    second = await popper.change(message, 30_000, first)
+    assert message.handle.pop_time < first.pop_time < second.pop_time
+    assert (await popper.ack(message)).code == 0
+    assert (await popper.ack(message, first)).code == 0
+    await popper.change(message, 1, first)
+    await clock.run_for(30)
+    assert await popper.pop() == []
+    await clock.run_for(0.002)
+    (again,) = await popper.pop()
+    assert (again.body, again.times) == (b"a", 1)
+    assert (await popper.ack(message, second)).code == 0
+    await popper.change(again, 5)
+    await clock.run_for(0.01)
+    assert [m.times for m in await popper.pop()] == [2]
+
+
+async def test_a_waiting_pop_is_woken_by_a_message_and_by_one_that_is_visible_again(
+    wire: Wire, popper: Popper, connect_to: ConnectTo, broker: Broker, clock: VirtualClock
+) -> None:
+    await send(wire, b"a")
+    await popper.pop(invisible_time=5_000)
+    waiting = Popper(await connect_to(broker), clock)
+    command = waiting.command(poll_time=15_000)
+    waiting.wire.post(command)
+    await clock.run_for(4)
+    assert command.opaque not in waiting.wire.answers
+    await clock.run_for(1)
+    answer = await waiting.wire.answer(command.opaque)
+    assert [record.reconsume_times for record in records(answer)] == [1]
+    command = waiting.command(poll_time=15_000)
+    waiting.wire.post(command)
+    await clock.run_for(1)
+    await send(wire, b"new", queue_id=1)
+    assert [record.body for record in records(await waiting.wire.answer(command.opaque))] == [b"new"]
+    command = waiting.command(poll_time=15_000)
+    waiting.wire.post(command)
+    await clock.run_for(15)
+    assert (await waiting.wire.answer(command.opaque)).code == ResponseCode.POLLING_TIMEOUT
+
+
+async def test_after_the_maximum_of_retries_a_message_is_a_dead_letter(
+    wire: Wire, popper: Popper, broker: Broker, clock: VirtualClock
+) -> None:
+    await send(wire, b"bad", properties="KEYS\x01k\x02TAGS\x01t")
+    group = broker.groups.find(GROUP)
+    assert group is not None
+    times = 0
+    while await popper.pop(invisible_time=1_000):
+        times += 1
+        await clock.run_for(1)
+    assert times == group.retry_max_times + 1
+    (dead,) = records(await wire.pull(f"%DLQ%{GROUP}"))
+    assert (dead.body, dead.properties["RETRY_TOPIC"], dead.properties["KEYS"]) == (
+        b"bad",
+        TOPIC,
+        "k",
+    )
+    assert broker.pops.state.in_flight(TOPIC, GROUP) == 0
+
+
+@pytest.mark.parametrize("snapshot", [False, True])
+async def test_a_kill_forgets_nothing(
+    start_broker: StartBroker, connect_to: ConnectTo, clock: VirtualClock, tmp_path: Path, snapshot: bool
+) -> None:
+    broker = await start_broker()
+    popper = Popper(await connect_to(broker), clock)
+    await send(popper.wire, *(b"%d" % n for n in range(20)))
+    await popper.pop(invisible_time=10_000, max_msg_nums=5)
+    if snapshot:
+        await broker.pops.save()
+    second = await popper.pop(invisible_time=20_000, max_msg_nums=5)
+    for message in second[:3]:
+        await popper.ack(message)
+    changed = await popper.change(second[4], 30_000)
+    root, left = tmp_path / "store", tmp_path / "left"
+    copy_store(root, left)
+    await broker.cut_off()
+    await broker.stop()
+    shutil.rmtree(root)
+    left.rename(root)
+    broker = await start_broker()
+    popper = Popper(await connect_to(broker), clock)
+    assert [m.body for m in await popper.pop(max_msg_nums=1)] == [b"10"]
+    await clock.run_for(10)
+    assert sorted(m.body for m in await popper.pop() if m.times) == [b"0", b"1", b"2", b"3", b"4"]
+    await popper.ack(second[4], changed)
+    await clock.run_for(10)
+    assert [m.body for m in await popper.pop() if m.times] == [b"8"]
+    await clock.run_for(10)
+    assert [m.body for m in await popper.pop() if m.times] == []
+
+
+async def test_bad_pops(wire: Wire, popper: Popper, clock: VirtualClock) -> None:
+    await send(wire, b"a")
+    assert (await popper.answer(max_msg_nums=33)).code == ResponseCode.INVALID_PARAMETER
+    assert (await popper.answer(queue_id=8)).code == ResponseCode.INVALID_PARAMETER
+    assert (await popper.answer(invisible_time=-1)).code == ResponseCode.INVALID_PARAMETER
+    assert (await popper.answer(invisible_time=2**62)).code == ResponseCode.INVALID_PARAMETER
+    assert (await popper.answer(born_time=clock.now_ms() - 1_000)).code == ResponseCode.POLLING_TIMEOUT
+    assert (await popper.answer(topic="Nope")).code == ResponseCode.TOPIC_NOT_EXIST
+    assert (await wire.call(RequestCode.ACK_MESSAGE)).code == ResponseCode.SYSTEM_ERROR
+    (message,) = await popper.pop()
+    assert (await popper.ack(message, message.handle._replace(queue_offset=99))).code == ResponseCode.NO_MESSAGE
