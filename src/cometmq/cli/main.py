@@ -37,6 +37,7 @@ COMMANDS: Final = {
     "pipeline": ("jobs.pipeline", "Run Spark jobs over topics, archives and stores."),
     "demo": ("demo", "Run orders from producer to archive and back, with a crash in the middle."),
     "metrics": ("admin.metrics", "Write a dashboard for Grafana and alert rules for Prometheus."),
+    "top": ("admin.top", "Watch topics, groups and clients by rate and lag."),
     "bench": ("admin.bench", "Measure how many messages a cluster takes and gives."),
     "context": ("context", "Keep connections to clusters under names, and choose one."),
     "watch": ("watch", "Show what a command shows, again and again."),

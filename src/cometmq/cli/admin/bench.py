@@ -92,7 +92,8 @@ def produce(namesrv: str, output: str, **said: Any) -> int:
 def consume(namesrv: str, output: str, **said: Any) -> int:
     """Read messages; measure how many come.
 
-    Those of TOPIC from its begin, or of a topic that is made and filled. No group is used: nothing is committed, and nobody's messages are taken.
+    Those of TOPIC from its begin, or of a topic that is made and filled. No group is used: nothing is committed, and
+    nobody's messages are taken.
     """
     if said["topic"] is not None and said["duration"] is None and said["count"] is None:
         said["count"] = MAX_COUNT

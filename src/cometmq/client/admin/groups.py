@@ -7,11 +7,19 @@ import msgspec
 from cometmq.client.admin.topics import TopicAdmin
 from cometmq.client.errors import BrokerError
 from cometmq.message.names import check_group
-from cometmq.remoting.admin_bodies import ConsumerConnection, ConsumerRunningInfo, ConsumeStats, ProducerConnection
+from cometmq.remoting.admin_bodies import (
+    ConsumerConnection,
+    ConsumerRunningInfo,
+    ConsumeStats,
+    ConsumeStatsList,
+    ProducerConnection,
+    ProducerTableInfo,
+)
 from cometmq.remoting.admin_headers import (
     DeleteSubscriptionGroupRequestHeader,
     GetConsumerConnectionListRequestHeader,
     GetConsumerRunningInfoRequestHeader,
+    GetConsumeStatsInBrokerHeader,
     GetConsumeStatsRequestHeader,
     GetProducerConnectionListRequestHeader,
     ResetOffsetRequestHeader,
@@ -135,7 +143,20 @@ class GroupAdmin(TopicAdmin):
             ProducerConnection, broker_address, code, header, f"asking who produces as {group}"
         )
 
+    async def producers(self, broker_address: str) -> ProducerTableInfo:
+        """All producers that are connected to a broker, by group.
+
+        :raises BrokerError: the broker is older than RocketMQ 4.9.3.
+        """
+        code = RequestCode.GET_ALL_PRODUCER_INFO
+        return await self._ask(ProducerTableInfo, broker_address, code, None, "asking for the producers")
+
     # --- offsets ---
+
+    async def progress_of_all_groups(self, broker_address: str) -> ConsumeStatsList:
+        """The progress of every group at one broker."""
+        header, code = GetConsumeStatsInBrokerHeader(is_order=False), RequestCode.GET_BROKER_CONSUME_STATS
+        return await self._ask(ConsumeStatsList, broker_address, code, header, "asking how far all groups are")
 
     async def consume_progress(self, group: str, topic: str | None = None) -> ConsumeProgress:
         """The progress of a group, in one topic or in all that it has consumed."""

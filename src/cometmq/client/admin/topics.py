@@ -259,12 +259,15 @@ class TopicAdmin:
     async def topic_stats(self, topic: str) -> TopicStatsTable:
         """The first and last offset and the time of the last message of every queue."""
         merged = TopicStatsTable(offset_table={})
-        header, doing = GetTopicStatsInfoRequestHeader(topic), f"asking for statistics of {topic}"
         for address in (await self._brokers_of(topic)).values():
             with self._noting_silence():
-                stats = await self._ask(TopicStatsTable, address, RequestCode.GET_TOPIC_STATS_INFO, header, doing)
-                merged.offset_table.update(stats.offset_table)
+                merged.offset_table.update((await self.topic_stats_of(topic, address)).offset_table)
         return merged
+
+    async def topic_stats_of(self, topic: str, broker_address: str) -> TopicStatsTable:
+        """As :meth:`topic_stats`, for the queues on one broker."""
+        header, doing = GetTopicStatsInfoRequestHeader(topic), f"asking for statistics of {topic}"
+        return await self._ask(TopicStatsTable, broker_address, RequestCode.GET_TOPIC_STATS_INFO, header, doing)
 
     async def groups_of_topic(self, topic: str) -> list[str]:
         """The consumer groups that have committed offsets in a topic, sorted."""

@@ -1,0 +1,397 @@
+"""Who is active in a cluster now: rates and lag of topics, groups and clients, from few requests.
+
+Each broker is asked for the progress of all its groups at once; that has the ends of the queues that are consumed, too.
+Topics that nobody consumes are asked one by one, :data:`TOPICS_PER_LOOK` at each look: those that grew lately at every
+look, the others in turn. So ten thousand topics cost as much as a thousand. Where all are asked, the next look asks
+only those whose last message is at most :data:`IDLE_MS` older than the newest one of their broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from cometmq.client.admin import Admin
+from cometmq.client.admin.broker_status import BrokerStatus
+from cometmq.client.admin.members import connection_of
+from cometmq.client.admin.several import gathered
+from cometmq.client.errors import BrokerError, RemotingError
+from cometmq.errors import CometMQError
+from cometmq.message.names import RETRY_PREFIX, SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS, SYSTEM_TOPICS, reply_topic
+from cometmq.remoting.admin_bodies import ConsumerRunningInfo, ConsumeStatsList, ProducerTableInfo
+from cometmq.remoting.bodies import MessageQueue
+
+T = TypeVar("T")
+
+TOPICS_PER_LOOK: Final = 500
+GROUPS_PER_LOOK: Final = 200
+"""Groups whose members are asked for at each look."""
+CLIENTS_ASKED: Final = 50
+"""Consumers that are asked for their own rates at each look."""
+IDLE_MS: Final = 60_000
+TOPICS_AGAIN_SECONDS: Final = 30.0
+"""Seconds after which the list of topics is read again."""
+
+_INNER: Final = (RETRY_PREFIX, "rmq_sys_", "RMQ_SYS_")
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerActivity:
+    """A master; rates in messages a second, ``None`` while it is away."""
+
+    broker: str
+    address: str
+    in_per_s: float | None
+    out_per_s: float | None
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicActivity:
+    """A topic. ``messages`` counts all that were ever sent; figures are ``None`` until they are known."""
+
+    topic: str
+    in_per_s: float | None
+    messages: int | None
+    groups: int
+    lag: int
+    """Messages that wait for the group that is furthest behind."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupActivity:
+    """A consumer group."""
+
+    group: str
+    out_per_s: float
+    lag: int
+    members: int | None
+    topics: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClientActivity:
+    """A connected client; rate and lag only of consumers that tell them."""
+
+    client_id: str
+    kind: str
+    group: str
+    address: str
+    language: str
+    per_s: float | None
+    lag: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What one look has found."""
+
+    brokers: tuple[BrokerActivity, ...]
+    topics: tuple[TopicActivity, ...]
+    groups: tuple[GroupActivity, ...]
+    clients: tuple[ClientActivity, ...]
+
+
+@dataclass(slots=True)
+class _Ends:
+    """The end of a topic on one broker at two looks."""
+
+    at: float
+    total: int
+    per_s: float | None = None
+    stored_ms: int = 0
+    """Store time of the last message."""
+
+    def moved(self, at: float, total: int) -> None:
+        """Note a later end; a topic that was made again begins anew."""
+        if at > self.at:
+            self.per_s = max(0, total - self.total) / (at - self.at)
+            self.at = at
+        self.total = total
+
+
+@dataclass(slots=True)
+class _BrokerView:
+    """What a look finds at one broker."""
+
+    shown: BrokerActivity
+    progress: ConsumeStatsList = field(default_factory=ConsumeStatsList)
+    producers: ProducerTableInfo = field(default_factory=ProducerTableInfo)
+
+
+class ActivityWatch:
+    """Looks at a cluster again and again; rates are those between two looks.
+
+    A broker that does not answer is in the snapshot with its trouble, and its last figures stay.
+    """
+
+    def __init__(self, admin: Admin, *, with_topics: bool = True, with_clients: bool = True) -> None:
+        self._admin = admin
+        self._with_topics = with_topics
+        self._with_clients = with_clients
+        self._masters: dict[str, str] = {}
+        """Also those that the nameserver does not know any more."""
+        self._clusters: set[str] = set()
+        self._views: dict[str, _BrokerView] = {}
+        self._topics: dict[str, set[str]] = {}
+        """Broker → its topics."""
+        self._topics_at = float("-inf")
+        self._ends: dict[tuple[str, str], _Ends] = {}
+        self._newest_ms: dict[str, int] = {}
+        self._turn: list[tuple[str, str]] = []
+        self._members: dict[str, list[ClientActivity]] = {}
+        self._groups_turn: list[str] = []
+
+    async def look(self, *, all_topics: bool = False) -> Snapshot:
+        """Ask the cluster.
+
+        :param all_topics: ask for the end of every topic, however many there are.
+        :raises CometMQError: no nameserver answers, at the first look.
+        """
+        try:
+            self._masters |= await self._admin.masters()
+            self._clusters = set((await self._admin.cluster_info()).cluster_addr_table)
+        except CometMQError:
+            if not self._masters:
+                raise
+        views = await gathered({name: self._broker(name, address) for name, address in self._masters.items()})
+        for name, view in views.items():
+            if view.shown.trouble and name in self._views:
+                view.progress, view.producers = self._views[name].progress, self._views[name].producers
+        self._views = views
+        now = self._admin.instance.clock.monotonic()
+        self._note_consumed(now)
+        if self._with_topics:
+            await self._list_topics(now)
+            await self._ask_topics(now, all_topics=all_topics)
+        if self._with_clients:
+            await self._ask_members()
+        return Snapshot(
+            tuple(view.shown for view in views.values()),
+            tuple(self._topic_rows()),
+            tuple(self._group_rows()),
+            tuple(self._client_rows()),
+        )
+
+    # --- brokers ---
+
+    async def _broker(self, name: str, address: str) -> _BrokerView:
+        try:
+            status = BrokerStatus.of(await self._admin.runtime_info(address))
+            view = _BrokerView(BrokerActivity(name, address, status.in_per_s, status.out_per_s))
+            view.progress = await self._admin.progress_of_all_groups(address)
+        except CometMQError as error:
+            return _BrokerView(BrokerActivity(name, address, None, None, str(error)))
+        if self._with_clients:
+            view.producers = await _or(self._admin.producers, address, ProducerTableInfo())
+        return view
+
+    def _alive(self) -> dict[str, str]:
+        return {name: view.shown.address for name, view in self._views.items() if not view.shown.trouble}
+
+    # --- topics ---
+
+    def _note_consumed(self, now: float) -> None:
+        for name, view in self._views.items():
+            if view.shown.trouble:
+                continue
+            ends: dict[str, dict[MessageQueue, int]] = {}
+            for _, stats in _by_group(view.progress):
+                for queue, offsets in stats.items():
+                    ends.setdefault(queue.topic, {})[queue] = offsets[0]
+            for topic, queues in ends.items():
+                self._note(name, topic, now, sum(queues.values()))
+
+    def _note(self, broker: str, topic: str, now: float, total: int) -> None:
+        known = self._ends.get((broker, topic))
+        if known is None:
+            self._ends[(broker, topic)] = _Ends(now, total)
+        else:
+            known.moved(now, total)
+
+    async def _list_topics(self, now: float) -> None:
+        if now - self._topics_at < TOPICS_AGAIN_SECONDS:
+            return
+        self._topics_at = now
+        for name, address in self._alive().items():
+            try:
+                configs = await self._admin.topic_configs(address)
+            except CometMQError:
+                continue
+            hidden = SYSTEM_TOPICS | self._masters.keys() | self._clusters | set(map(reply_topic, self._clusters))
+            self._topics[name] = {topic for topic in configs if topic not in hidden and not topic.startswith(_INNER)}
+
+    async def _ask_topics(self, now: float, *, all_topics: bool) -> None:
+        alive = self._alive()
+        fresh = {place for place, ends in self._ends.items() if ends.at == now}
+        wanted = [(name, topic) for name in alive for topic in self._topics.get(name, ()) if (name, topic) not in fresh]
+        if all_topics:
+            wanted = [place for place in wanted if not self._is_idle(*place)]
+        elif len(wanted) > TOPICS_PER_LOOK:
+            wanted = self._in_turn(wanted)
+
+        async def ask(broker: str, topic: str) -> None:
+            try:
+                table = (await self._admin.topic_stats_of(topic, alive[broker])).offset_table
+            except CometMQError:
+                return
+            at = self._admin.instance.clock.monotonic()
+            self._note(broker, topic, at, sum(offsets.max_offset for offsets in table.values()))
+            stored_ms = max((offsets.last_update_timestamp for offsets in table.values()), default=0)
+            self._ends[(broker, topic)].stored_ms = stored_ms
+            self._newest_ms[broker] = max(self._newest_ms.get(broker, 0), stored_ms)
+
+        await gathered({place: ask(*place) for place in wanted})
+
+    def _is_idle(self, broker: str, topic: str) -> bool:
+        ends = self._ends.get((broker, topic))
+        if ends is None or ends.stored_ms > self._newest_ms.get(broker, 0) - IDLE_MS:
+            return False
+        ends.per_s = 0.0
+        return True
+
+    def _in_turn(self, wanted: list[tuple[str, str]]) -> list[tuple[str, str]]:
+        """Return those that grew lately, and of the others those that were not asked for the longest time."""
+        growing = [place for place in wanted if (ends := self._ends.get(place)) is not None and ends.per_s]
+        chosen = dict.fromkeys(growing[: TOPICS_PER_LOOK // 2])
+        if len(self._turn) < TOPICS_PER_LOOK:
+            queued = set(self._turn)
+            self._turn += [place for place in wanted if place not in queued]
+        there = set(wanted)
+        while self._turn and len(chosen) < TOPICS_PER_LOOK:
+            place = self._turn.pop(0)
+            if place in there:
+                chosen[place] = None
+        return list(chosen)
+
+    def _topic_rows(self) -> Iterable[TopicActivity]:
+        groups: dict[str, dict[str, int]] = {}
+        for view in self._views.values():
+            for group, stats in _by_group(view.progress):
+                for queue, (end, consumed) in stats.items():
+                    lags = groups.setdefault(queue.topic, {})
+                    lags[group] = lags.get(group, 0) + end - consumed
+        for topic in sorted(set[str]().union(*self._topics.values())):
+            ends = [known for name in self._masters if (known := self._ends.get((name, topic))) is not None]
+            rates = [known.per_s for known in ends if known.per_s is not None]
+            lags = groups.get(topic, {})
+            yield TopicActivity(
+                topic,
+                sum(rates) if rates else None,
+                sum(known.total for known in ends) if ends else None,
+                len(lags),
+                max(lags.values(), default=0),
+            )
+
+    # --- groups and clients ---
+
+    def _group_rows(self) -> Iterable[GroupActivity]:
+        rates: dict[str, float] = {}
+        lags: dict[str, int] = {}
+        topics: dict[str, set[str]] = {}
+        for view in self._views.values():
+            for listed in view.progress.consume_stats_list:
+                for group, per_topic in listed.items():
+                    rates[group] = rates.get(group, 0.0) + sum(stats.consume_tps for stats in per_topic)
+            for group, stats in _by_group(view.progress):
+                lags[group] = lags.get(group, 0) + sum(end - consumed for end, consumed in stats.values())
+                topics.setdefault(group, set()).update(queue.topic for queue in stats)
+        for group in sorted(rates.keys() | self._members.keys()):
+            members = self._members.get(group)
+            if group in SYSTEM_GROUPS or (group.startswith(SYSTEM_GROUP_PREFIX) and not members):
+                continue
+            yield GroupActivity(
+                group,
+                rates.get(group, 0.0),
+                lags.get(group, 0),
+                None if members is None else len(members),
+                len(topics.get(group, ())),
+            )
+
+    async def _ask_members(self) -> None:
+        groups = {
+            group for view in self._views.values() for listed in view.progress.consume_stats_list for group in listed
+        }
+        if len(self._groups_turn) < GROUPS_PER_LOOK:
+            queued = set(self._groups_turn)
+            self._groups_turn += sorted(groups - queued)
+        chosen = [group for group in self._groups_turn[:GROUPS_PER_LOOK] if group in groups]
+        del self._groups_turn[:GROUPS_PER_LOOK]
+        budget = CLIENTS_ASKED
+
+        async def ask(group: str) -> None:
+            nonlocal budget
+            found: dict[str, ClientActivity] = {}
+            lags = self._lags(group)
+            for address in self._alive().values():
+                try:
+                    connections = (await connection_of(self._admin, group, address)).connection_set
+                except CometMQError:
+                    continue
+                for one in connections:
+                    if one.client_id in found:
+                        continue
+                    rate, lag = None, None
+                    if budget > 0:
+                        budget -= 1
+                        rate, lag = await self._of_client(group, one.client_id, address, lags)
+                    found[one.client_id] = ClientActivity(
+                        one.client_id, "consumer", group, one.client_addr, one.language, rate, lag
+                    )
+            self._members[group] = list(found.values())
+
+        await gathered({group: ask(group) for group in chosen})
+
+    async def _of_client(
+        self, group: str, client_id: str, address: str, lags: dict[MessageQueue, int]
+    ) -> tuple[float | None, int | None]:
+        """Return the rate of a consumer, and the lag of the queues that it reads, which the broker asks it for."""
+        try:
+            info: ConsumerRunningInfo = await self._admin.consumer_running_info(group, client_id, address)
+        except CometMQError:
+            return None, None
+        rate = sum(status.consume_ok_tps for status in info.status_table.values())
+        return rate, sum(lags.get(queue, 0) for queue in info.mq_table)
+
+    def _lags(self, group: str) -> dict[MessageQueue, int]:
+        return {
+            queue: end - consumed
+            for view in self._views.values()
+            for name, stats in _by_group(view.progress)
+            if name == group
+            for queue, (end, consumed) in stats.items()
+        }
+
+    def _client_rows(self) -> Iterable[ClientActivity]:
+        for members in self._members.values():
+            yield from members
+        seen: set[tuple[str, str]] = set()
+        for view in self._views.values():
+            for group, listed in view.producers.data.items():
+                for one in listed:
+                    if (group, one.client_id) not in seen:
+                        seen.add((group, one.client_id))
+                        yield ClientActivity(one.client_id, "producer", group, one.remote_ip, one.language, None, None)
+
+
+def _by_group(progress: ConsumeStatsList) -> Iterable[tuple[str, dict[MessageQueue, tuple[int, int]]]]:
+    """Yield for each group and topic the end and the consumed offset of the queues."""
+    for listed in progress.consume_stats_list:
+        for group, per_topic in listed.items():
+            for stats in per_topic:
+                yield (
+                    group,
+                    {
+                        queue: (offsets.broker_offset, offsets.consumer_offset)
+                        for queue, offsets in stats.offset_table.items()
+                    },
+                )
+
+
+async def _or(ask: Callable[[str], Awaitable[T]], address: str, otherwise: T) -> T:
+    """Return an answer, or something else where the broker does not know the request."""
+    try:
+        return await ask(address)
+    except (BrokerError, RemotingError):
+        return otherwise
