@@ -13,6 +13,7 @@ import pytest
 from hypothesis import settings
 from tests.interop import systems
 
+from cometmq.core import NEXT_STEP, PATH
 from cometmq.testing import VirtualClock
 
 # How long one example takes says more of the machine than of the code; pytest's timeout bounds every test.
@@ -26,6 +27,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 systems.FILES.update(systems.SMALL_FILES)
 
 GOLDEN = Path(__file__).parent / "golden"
+
+
+def pytest_report_header() -> str:
+    """Tests of the compiled core are skipped without it, so say why it is not there."""
+    return f"code for plain sends: {PATH}" + (f"; for the compiled core: {NEXT_STEP}" if NEXT_STEP else "")
 
 
 @lru_cache(maxsize=2)

@@ -18,12 +18,12 @@ mod transactions;
 
 use pyo3::prelude::*;
 
-/// The version of the interface between the core and the package; another one is not loaded.
-const INTERFACE: u32 = 10;
+/// The hash of the sources of this core (`build.rs`); a package that belongs to others does not load it.
+const SOURCES: &str = env!("COMETMQ_CORE_SOURCES");
 
 #[pymodule]
 fn cometmq_core(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add("INTERFACE", INTERFACE)?;
+    module.add("SOURCES", SOURCES)?;
     module.add_class::<account::Account>()?;
     module.add_class::<account::Key>()?;
     module.add_class::<plain_sends::PlainSends>()?;

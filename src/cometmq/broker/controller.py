@@ -74,7 +74,7 @@ from cometmq.broker.turn.store_turn import StoreTurn
 from cometmq.broker.turn.targets import SendTargets
 from cometmq.broker.turn.waiters import SendWaiters
 from cometmq.clock import SYSTEM_CLOCK, Clock
-from cometmq.core import CORE, PATH
+from cometmq.core import CORE, NEXT_STEP, PATH
 from cometmq.limits import (
     CLIENT_SCAN_SECONDS,
     FILTER_SAVE_SECONDS,
@@ -195,6 +195,8 @@ class Broker:
             *(config.broker_name, config.broker_cluster_name, config.broker_role, config.broker_id),
             *(__version__, platform.python_version(), PATH, config.store_path_root_dir),
         )
+        if CORE is None:
+            _log.info("for the compiled core: %s", NEXT_STEP)
         began = self.clock.monotonic()
         try:
             ip = await asyncio.to_thread(ip_of_clients, config)

@@ -393,17 +393,6 @@ async def test_a_topic_that_changes_is_checked_again(pair: SideBySide) -> None:
     await pair.stop()
 
 
-async def test_a_core_of_another_interface_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    from cometmq import core
-
-    monkeypatch.setattr(core, "INTERFACE", core.INTERFACE + 1)
-    found, words = core._load()
-    assert found is None
-    assert "install both anew" in words
-    monkeypatch.setenv("COMETMQ_CORE", "python")
-    assert core._load() == (None, "Python (COMETMQ_CORE=python)")
-
-
 def test_topics_that_no_record_has_room_for_are_left_to_python() -> None:
     with pytest.raises(ValueError, match="255 bytes"):
         CORE.PlainSends(print, ([b""] * 5, b"", b"", b""), b"T", b"12345678", (1,) * 6, True, False).add(

@@ -22,7 +22,7 @@ from cometmq.cli.servers.process import DEFAULT_NAMESRV_PORT, DEFAULT_PORT, data
 from cometmq.client.admin import Admin
 from cometmq.client.admin.finding import ADVICE, OK, PROBLEM, Finding
 from cometmq.client.route import namesrv_addresses
-from cometmq.core import CORE, PATH
+from cometmq.core import CORE, NEXT_STEP, PATH
 
 DISK_LOW_BYTES: Final = 2 * 1024**3
 """A broker with less soon refuses messages: a CommitLog segment takes 1 GiB when the first one is half full."""
@@ -137,7 +137,7 @@ def _package(name: str, purpose: str, how: str) -> Finding:
 def _core() -> Finding:
     check = "compiled core (faster broker)"
     if CORE is None:
-        return Finding(check, ADVICE, PATH, "install Rust (https://rustup.rs), then: pip install ./native")
+        return Finding(check, ADVICE, PATH, NEXT_STEP)
     return Finding(check, OK, PATH)
 
 
