@@ -1,4 +1,4 @@
-"""Access control of one server: its accounts, kept up to date, and the guard of its ports."""
+"""Access control of one server: its accounts, kept up to date, its audit log, and the guard of its ports."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from cometmq.auth.audit.guard import AuditedGuard
+from cometmq.auth.audit.log import AuditLog
 from cometmq.auth.audit.recorder import AuditRecorder
 from cometmq.auth.guard import AccessGuard
 from cometmq.auth.model import AccessModel
@@ -111,6 +112,24 @@ def open_access(config: SecurityOptions, users: Path, cluster: str, *, clock: Cl
             raise ConfigError("requireFreshSignatures=true asks for signatures: set aclEnable or authenticationEnabled")
         return None
     return AccessControl(config, users, cluster, clock=clock)
+
+
+def open_audit(config: SecurityOptions, default: Path, server: str, *, clock: Clock) -> AuditRecorder | None:
+    """The recorder of a server; ``None`` without ``auditLogEnable``.
+
+    :param default: the file where ``auditLogPath`` names none.
+    :param server: the name of the server in entries.
+    """
+    if not config.audit_log_enable:
+        return None
+    log = AuditLog(
+        Path(config.audit_log_path) if config.audit_log_path else default,
+        size=config.audit_log_file_size,
+        count=config.audit_log_file_count,
+        server=server,
+        clock=clock,
+    )
+    return AuditRecorder(log, config.audit_log_sampling, clock=clock)
 
 
 def guard_of(access: AccessControl | None, audit: AuditRecorder | None) -> Guard | None:

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from cometmq.auth.access import guard_of, open_access, own_security
-from cometmq.auth.audit.access import open_audit
+from cometmq.auth.access import guard_of, open_access, open_audit, own_security
 from cometmq.auth.quota.limiter import Limiter
 from cometmq.auth.quota.owners import TopicOwners
 from cometmq.auth.quota.table import QuotaTable

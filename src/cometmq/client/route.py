@@ -258,7 +258,7 @@ class RouteTable:
         self._routes.pop(topic, None)
 
     async def ask_namesrv(
-        self, code: int, header: Header | None, *, timeout_s: float = ROUTE_TIMEOUT_S, body: bytes = b""
+        self, code: int, header: Header | None, *, timeout_s: float = ROUTE_TIMEOUT_S
     ) -> RemotingCommand:
         """Ask the nameserver that answered last, then the others in turn; ``timeout_s`` is for all together.
 
@@ -270,7 +270,7 @@ class RouteTable:
             address = self.namesrv[self._sticky]
             left = max(0.0, deadline - self._clock.monotonic()) / (len(self.namesrv) - attempt)
             try:
-                return await self._remoting.invoke(address, code, header, body, timeout_s=left)
+                return await self._remoting.invoke(address, code, header, timeout_s=left)
             except RemotingError as error:
                 failure = error
                 self._sticky = (self._sticky + 1) % len(self.namesrv)

@@ -6,7 +6,7 @@ The words are Prometheus': a *family* has a name, a kind and labels; a *sample* 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -53,6 +53,5 @@ class Histogram:
 Value = float | Histogram
 Sample = tuple[Family, tuple[str, ...], Value]
 """Family, label values in the order of its labels, and value."""
-Samples = Iterable[Sample]
 Steps = Iterator[list[Sample]]
 """Samples in lists that each take about a millisecond to make, so that a server answers others in between."""

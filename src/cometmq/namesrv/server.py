@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from cometmq import __version__
-from cometmq.auth.access import guard_of, open_access
-from cometmq.auth.audit.access import open_audit
+from cometmq.auth.access import guard_of, open_access, open_audit
 from cometmq.auth.user_admin import UserAdmin
 from cometmq.clock import SYSTEM_CLOCK, Clock, TimerHandle
 from cometmq.message.hosts import address_here

@@ -277,12 +277,6 @@ class MessageQueueForC(Body):
     offset: int
 
 
-class ResetOffsetBodyForC(Body):
-    """New offsets as a list (220, 222 when the client is written in C++)."""
-
-    offset_table: list[MessageQueueForC] = []
-
-
 class ProcessQueueInfo(Body):
     """One queue as the consumer that reads it sees it (307); times in ms since 1970, 0 for never."""
 

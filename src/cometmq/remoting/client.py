@@ -57,7 +57,6 @@ class RemotingClient:
     :param processors: answers what servers ask of this client.
     :param hooks: see every request and answer, and may change or refuse requests.
     :param security: signs every request after the hooks have seen it, and says whether connections use TLS.
-    :param connect_timeout_s: seconds that opening one connection may take.
     :param max_in_flight: requests of one connection that may wait for answers.
     :param max_frame_bytes: the largest answer.
     :raises TlsError: a file that TLS needs cannot be used.
@@ -70,7 +69,6 @@ class RemotingClient:
         hooks: Sequence[ClientRpcHook] = (),
         security: Security = PLAIN,
         clock: Clock = SYSTEM_CLOCK,
-        connect_timeout_s: float = CONNECT_TIMEOUT_S,
         max_in_flight: int = MAX_IN_FLIGHT,
         max_frame_bytes: int = MAX_FRAME_BYTES,
     ) -> None:
@@ -82,7 +80,6 @@ class RemotingClient:
         self.on_open: list[Callable[[str], None]] = []
         """Called with the address of every connection that was opened."""
         self.processors = ProcessorTable() if processors is None else processors
-        self._connect_timeout_s = connect_timeout_s
         self._max_in_flight = max_in_flight
         self._max_frame_bytes = max_frame_bytes
         self._connections: dict[str, ClientConnection] = {}
@@ -271,11 +268,11 @@ class RemotingClient:
         context = None if self._tls is None else self._tls.current()
         attempt = loop.create_connection(lambda: connection, host, port, ssl=context)
         try:
-            await wait_for(self.clock, self._connect_timeout_s, attempt)
+            await wait_for(self.clock, CONNECT_TIMEOUT_S, attempt)
         except TimeoutError:
             raise RemotingConnectError(
                 address,
-                f"no connection to {address} within {self._connect_timeout_s:g} s",
+                f"no connection to {address} within {CONNECT_TIMEOUT_S:g} s",
                 next_step="check the address and the firewalls between",
             ) from None
         except OSError as error:

@@ -19,7 +19,6 @@ from cometmq.clock import SYSTEM_CLOCK, Clock, TimerHandle
 from cometmq.limits import (
     FRAME_SECONDS,
     MAX_CONNECTIONS,
-    MAX_FRAME_BYTES,
     SERVER_IDLE_SECONDS,
 )
 from cometmq.remoting.codes import ResponseCode
@@ -96,7 +95,6 @@ class RemotingServer:
         clock: Clock = SYSTEM_CLOCK,
         idle_timeout_s: float = SERVER_IDLE_SECONDS,
         frame_timeout_s: float = FRAME_SECONDS,
-        max_frame_bytes: int = MAX_FRAME_BYTES,
         max_connections: int = MAX_CONNECTIONS,
         tls: ServerTls | None = None,
         listener: str = "",
@@ -110,7 +108,6 @@ class RemotingServer:
         self.on_answer: Callable[[ServerConnection, Request[Any], Response], None] | None = None
         """Called with answers whose code is not 0, for the audit log."""
         self.clock = clock
-        self.max_frame_bytes = max_frame_bytes
         self.latency: RpcLatency | None = None
         """Counts how long requests take, where metrics are asked for."""
         self.new_taker: Callable[[ServerConnection], FrameTaker] | None = None

@@ -48,7 +48,6 @@ class InvokeError(CometMQError):
 class ConnectionOwner(Protocol):
     """The server, as its connections see it."""
 
-    max_frame_bytes: int
     unfinished_bytes: int
     hooks: list[RpcHook]
     on_answer: Callable[[ServerConnection, Request[Any], Response], None] | None
@@ -113,7 +112,7 @@ class ServerConnection(asyncio.Protocol):
 
     def __init__(self, server: ConnectionOwner) -> None:
         self._server = server
-        self._decoder = FrameDecoder(server.max_frame_bytes)
+        self._decoder = FrameDecoder()
         self._transport: asyncio.Transport | None = None
         self._out: list[Buffer] = []
         self._out_bytes = 0

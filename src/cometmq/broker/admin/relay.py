@@ -52,17 +52,16 @@ _OLDEST_CALL_VERSION: Final = 62
 
 
 class InFlight:
-    """Bounds the requests in flight, by number and by bytes."""
+    """Bounds the requests in flight: :data:`~cometmq.limits.MAX_RELAYED_REQUESTS`, and ``most_bytes`` in all."""
 
-    def __init__(self, most: int, most_bytes: int) -> None:
-        self._most = most
+    def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
         self._count = 0
         self._bytes = 0
 
     def has_room(self, count: int, size: int) -> bool:
         """Tell whether ``count`` more requests may come, with ``size`` bytes in all."""
-        return self._count + count <= self._most and self._bytes + size <= self._most_bytes
+        return self._count + count <= MAX_RELAYED_REQUESTS and self._bytes + size <= self._most_bytes
 
     def enter(self, count: int, size: int) -> None:
         """Count in; negative numbers count out."""
@@ -84,9 +83,9 @@ class RelayAdmin:
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
-        self._calls = InFlight(MAX_RELAYED_REQUESTS, MAX_RELAYED_BYTES)
-        self._status_calls = InFlight(MAX_RELAYED_REQUESTS, MAX_RELAYED_BYTES)
-        self._statuses = InFlight(MAX_RELAYED_REQUESTS, MAX_STATUS_ANSWERS_BYTES)
+        self._calls = InFlight(MAX_RELAYED_BYTES)
+        self._status_calls = InFlight(MAX_RELAYED_BYTES)
+        self._statuses = InFlight(MAX_STATUS_ANSWERS_BYTES)
 
     @answers(
         RequestCode.GET_CONSUMER_RUNNING_INFO,

@@ -60,14 +60,11 @@ _proven: set[str] = set()
 class EffectivelyOnce(Guard):
     """The guard that looks for the rows of one task."""
 
-    def __init__(
-        self, options: SinkOptions, identity: TaskIdentity, attempt: int = 0, *, clock: Clock = SYSTEM_CLOCK
-    ) -> None:
+    def __init__(self, options: SinkOptions, identity: TaskIdentity, attempt: int = 0) -> None:
         self._options = options
         self._is_unsettled = attempt > 0
         """True while a request of another attempt, or of a broken connection, may be on its way."""
         self._identity = identity
-        self._clock = clock
         self._answer_s = min(ANSWER_SECONDS, options.send_timeout_s)
         self._masters: dict[str, str] = {}
         self._indexed: set[str] = set()
@@ -105,11 +102,11 @@ class EffectivelyOnce(Guard):
         """
         for broker, chunk in self._last_of.items():
             address = self._masters[broker]
-            give_up_at = self._clock.monotonic() + PROOF_SECONDS
+            give_up_at = SYSTEM_CLOCK.monotonic() + PROOF_SECONDS
             while address not in _proven:
                 if self._is_stored(chunk, len(chunk) - 1):
                     _proven.add(address)
-                elif self._clock.monotonic() > give_up_at:
+                elif SYSTEM_CLOCK.monotonic() > give_up_at:
                     raise SinkError(
                         f"broker {broker} ({address}) does not find messages by their ids, as effectively-once needs",
                         next_step="set messageIndexEnable=true at the broker, or use at-least-once",
@@ -144,13 +141,13 @@ class EffectivelyOnce(Guard):
             unique_key_query=True,
         )
         address, security = self._masters[queue.broker], self._options.access.security()
-        patience = Patience(self._clock, self._options.send_timeout_s, _PAUSE_SECONDS)
+        patience = Patience(SYSTEM_CLOCK, self._options.send_timeout_s, _PAUSE_SECONDS)
         while True:
             try:
                 if queue.broker not in self._indexed:
                     if self._is_unsettled:
                         threading.Event().wait(STORE_SECONDS)
-                    await_dispatch(queue.broker, address, security, patience_s=self._answer_s, clock=self._clock)
+                    await_dispatch(queue.broker, address, security, patience_s=self._answer_s, clock=SYSTEM_CLOCK)
                     self._indexed.add(queue.broker)
                 with borrowed(address, security, self._answer_s) as link:
                     answer = link.invoke(RequestCode.QUERY_MESSAGE, header)

@@ -30,7 +30,7 @@ from typing import Final
 from cometmq.checksum import crc32
 from cometmq.client.blocking.cluster import ANSWER_SECONDS, Patience
 from cometmq.client.blocking.connections import borrowed
-from cometmq.clock import SYSTEM_CLOCK, Clock
+from cometmq.clock import SYSTEM_CLOCK
 from cometmq.message.producer_sequence import ProducerLane, ProducerLanes, ProducerSequence
 from cometmq.message.properties import PRODUCER_SEQUENCE
 from cometmq.remoting.blocking import BlockingConnectionError
@@ -66,11 +66,10 @@ class _Lane:
 class ExactlyOnce(Guard):
     """The guard that numbers the rows of one task."""
 
-    def __init__(self, options: SinkOptions, identity: TaskIdentity, *, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, options: SinkOptions, identity: TaskIdentity) -> None:
         self._options = options
         self._batch = identity.batch
         self._producer = f"{identity.producer}.{identity.partition}"
-        self._clock = clock
         self._answer_s = min(ANSWER_SECONDS, options.send_timeout_s)
         self._epochs: dict[str, int] = {}
         self._known: dict[Queue, ProducerLane] = {}
@@ -176,7 +175,7 @@ class ExactlyOnce(Guard):
     def _ask(self, broker: str, address: str) -> RemotingCommand:
         """Open the producer; a broker that is busy or away is asked again until the patience is over."""
         header = OpenProducerRequestHeader(producer=self._producer, batch=self._batch)
-        patience = Patience(self._clock, self._options.send_timeout_s, _PAUSE_SECONDS)
+        patience = Patience(SYSTEM_CLOCK, self._options.send_timeout_s, _PAUSE_SECONDS)
         while True:
             try:
                 with borrowed(address, self._options.access.security(), self._answer_s) as connection:

@@ -25,7 +25,7 @@ import numpy as np
 
 from cometmq.client.blocking.connections import borrowed, send_request
 from cometmq.client.blocking.offsets import pull_header
-from cometmq.clock import SYSTEM_CLOCK, Clock
+from cometmq.clock import SYSTEM_CLOCK
 from cometmq.remoting.blocking import BlockingConnection, BlockingConnectionError
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import RemotingCommand
@@ -177,10 +177,9 @@ class Chunk:
 class Fetcher:
     """Reads ranges from brokers for one task."""
 
-    def __init__(self, options: SourceOptions, *, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._cluster = Cluster(options)
-        self._clock = clock
         self._pause = threading.Event()
         self._blocks = Blocks(CHUNK_BYTES)
         self.lost: list[OffsetRange] = []
@@ -212,7 +211,7 @@ class Fetcher:
     def _pieces(self, waiting: Segments) -> Iterator[tuple[Queue, Piece]]:
         """Yield the bodies of answers in order; connect again when the connection breaks."""
         active: deque[Segment] = deque()
-        progress_at = self._clock.monotonic()
+        progress_at = SYSTEM_CLOCK.monotonic()
         while waiting or active:
             queue = active[0].queue if active else waiting.next_queue
             try:
@@ -221,13 +220,13 @@ class Fetcher:
                 ) as connection:
                     for queue, piece in self._exchange(connection, waiting, active):
                         yield queue, piece
-                        progress_at = self._clock.monotonic()
+                        progress_at = SYSTEM_CLOCK.monotonic()
             except (BlockingConnectionError, UnreachableError) as error:
                 self._cluster.forget(queue.broker)
                 for segment in active:
                     segment.asked = None
                 where = f"offset {active[0].at} of {active[0].queue}" if active else str(queue)
-                if self._clock.monotonic() - progress_at > self._options.poll_timeout_s:
+                if SYSTEM_CLOCK.monotonic() - progress_at > self._options.poll_timeout_s:
                     raise UnreachableError(
                         f"nothing arrived of {where} for {self._options.poll_timeout_ms} ms: {error.message}",
                         next_step="is the broker running? option pollTimeoutMs waits longer",

@@ -24,7 +24,7 @@ import msgspec
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import functions as f
 
-from cometmq.clock import SYSTEM_CLOCK, Clock
+from cometmq.clock import SYSTEM_CLOCK
 from cometmq.durable import replace_file
 from cometmq.message.ids import index_hash, java_hash
 from cometmq.message.properties import SHARDING_KEY
@@ -98,9 +98,8 @@ class StepDone(msgspec.Struct, frozen=True):
 class ReplayLedger:
     """The ledger in a directory."""
 
-    def __init__(self, root: str | Path, *, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, root: str | Path) -> None:
         self.root = Path(root)
-        self._clock = clock
 
     @contextmanager
     def opened(self, job: ReplayJob, new_id: str) -> Iterator[str]:
@@ -141,7 +140,7 @@ class ReplayLedger:
 
     def write_done(self, plan: Plan, sent: int, found: int) -> None:
         """Write that a step is done."""
-        done = StepDone(plan.step, plan.ranges, sent, found, self._clock.now_ms())
+        done = StepDone(plan.step, plan.ranges, sent, found, SYSTEM_CLOCK.now_ms())
         replace_file(self._path("commits", plan.step), msgspec.json.encode(done))
 
     def steps(self) -> list[StepDone]:

@@ -32,7 +32,7 @@ from cometmq.client.blocking.sender import Sender, SenderOptions
 from cometmq.client.pace import Pace
 from cometmq.client.send.config import ProducerConfig
 from cometmq.client.send.encoding import SendEncoder
-from cometmq.clock import SYSTEM_CLOCK, Clock
+from cometmq.clock import SYSTEM_CLOCK
 from cometmq.limits import MAX_PROPERTIES_BYTES
 from cometmq.message.batch import PIECE_OVERHEAD_BYTES
 from cometmq.message.properties import (
@@ -293,15 +293,12 @@ class TaskSender(Sender):
 class QueueSender:
     """Sends to one queue; it finds the messages that this replay has sent before, and passes over them."""
 
-    def __init__(
-        self, task: ReplayTask, target: int, pace: Pace, sender: TaskSender, *, clock: Clock = SYSTEM_CLOCK
-    ) -> None:
+    def __init__(self, task: ReplayTask, target: int, pace: Pace, sender: TaskSender) -> None:
         self.queue = task.queues[target]
         self._task = task
         self._seen = task.ends[target]
         """The queue is known up to here."""
         self._pace = pace
-        self._clock = clock
         self._found: dict[Origin, int] = {}
         self._placed: dict[Origin, tuple[int, bool]] = {}
         """New offsets of the messages of :meth:`send`, and whether each was there already."""
@@ -347,7 +344,7 @@ class QueueSender:
         """Encode messages as one request."""
         queue, encoder = MessageQueue(*self.queue), self._sender.encoder
         first = messages[0]
-        born_ms = first.born_ms if self._task.keep_born_time else self._clock.now_ms()
+        born_ms = first.born_ms if self._task.keep_born_time else SYSTEM_CLOCK.now_ms()
         if first.packed:
             properties = first.properties.decode()
             code = RequestCode.SEND_MESSAGE_V2
