@@ -60,7 +60,7 @@ class AccessControl:
         self.guard: Final = AccessGuard(model, clock=clock, requires_stamps=config.require_fresh_signatures)
         self.on_change: Callable[[], None] | None = None
         """Called when accounts or policies were changed in their files."""
-        self._model = model
+        self.model: Final = model
         self._clock = clock
         self._timer: TimerHandle | None = None
         self._look: asyncio.Task[None] | None = None
@@ -81,7 +81,7 @@ class AccessControl:
         self._look = asyncio.get_running_loop().create_task(self._looked(), name="look at the accounts")
 
     async def _looked(self) -> None:
-        version = self._model.version
+        version = self.model.version
         try:
             if self.files is not None:
                 await self.files.look()
@@ -90,7 +90,7 @@ class AccessControl:
         except Exception:
             _log.exception("a look at the accounts failed")
         else:
-            if self.on_change is not None and self._model.version != version:
+            if self.on_change is not None and self.model.version != version:
                 self.on_change()
         finally:
             self._look = None

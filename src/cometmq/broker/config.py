@@ -251,6 +251,10 @@ class BrokerConfig(SecurityOptions, MetricsOptions, StoreConfig):
         True, "Let producers take back messages that wait, by the handle from their send.", runtime=True
     )
 
+    grpc_server_port: int = option(
+        0, "Port of the gRPC endpoint for clients of RocketMQ 5; 0: none.", minimum=0, maximum=65_535
+    )
+
     # --- connections ----------------------------------------------------------------------------
     server_channel_max_idle_time_seconds: int = option(
         120, "Seconds without traffic after which a connection is closed.", minimum=1, maximum=86_400

@@ -27,7 +27,7 @@ from cometmq.remoting.command import (
     FLAG_RESPONSE,
     decode_header,
 )
-from cometmq.remoting.frame import Frame, FrameTaker
+from cometmq.remoting.frame import JSON, Frame, FrameTaker
 from cometmq.remoting.listener import Listener, close_all
 from cometmq.remoting.processors import (
     Processor,
@@ -326,6 +326,19 @@ class RemotingServer:
                 return
         if self.limiter is None or not self.limiter.holds(connection, processor, request, frame, self._handle_late):
             self._answer(connection, processor, request, frame.body)
+
+    def serve(self, connection: ServerConnection, request: Request[Any], body: bytes) -> None:
+        """Handle a request that was made in this process, whose account is checked already."""
+        processor = self.processors.get(request.code)
+        if processor is None:
+            connection.respond(request, not_supported(request.code))
+            return
+        self.schedule_turn()
+        if self.latency is not None:
+            request.arrived = self.latency.began
+        frame = Frame(JSON, b"", body)
+        if self.limiter is None or not self.limiter.holds(connection, processor, request, frame, self._handle_late):
+            self._answer(connection, processor, request, body)
 
     def _handle_late(
         self, connection: ServerConnection, processor: Processor, request: Request[Any], body: bytes

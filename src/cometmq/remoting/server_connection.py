@@ -339,7 +339,11 @@ class ServerConnection(asyncio.Protocol):
             except Exception:
                 log.exception("hook %r failed on an answer to %s", hook, self.remote_address)
         if not request.flag & FLAG_ONEWAY:
-            self.write(*encode_response(request.serialize_type, request.opaque, response))
+            self.deliver(request, response)
+
+    def deliver(self, request: Request[Any], response: Response) -> None:
+        """Queue the answer to a request."""
+        self.write(*encode_response(request.serialize_type, request.opaque, response))
 
     def write(self, *chunks: Buffer) -> None:
         """Queue bytes; all bytes of a turn are written at once at its end."""

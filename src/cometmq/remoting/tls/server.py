@@ -13,7 +13,7 @@ import ssl
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import ClassVar, Final, Protocol
 
@@ -90,11 +90,13 @@ class HandshakeThread:
 class ServerTls:
     """The policy of one process's servers for clients that speak TLS, and for those that do not.
 
+    :param protocols: what is spoken inside TLS, for clients that ask (ALPN).
     :raises TlsError: a file cannot be used, or clients need a certificate that nothing checks.
     """
 
-    def __init__(self, options: TlsOptions, *, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, options: TlsOptions, *, clock: Clock = SYSTEM_CLOCK, protocols: Sequence[str] = ()) -> None:
         self._options = options
+        self._protocols = protocols
         self._clock = clock
         self.takes_tls: Final = options.tls_server_mode != DISABLED
         self.takes_plain_text: Final = options.tls_server_mode != ENFORCING
@@ -172,6 +174,8 @@ class ServerTls:
             raise TlsError(
                 "there is no certificate for TLS", next_step="set tls.server.certPath and tls.server.keyPath"
             )
+        if self._protocols:
+            context.set_alpn_protocols(self._protocols)
         self._ask_clients(context)
         return context
 

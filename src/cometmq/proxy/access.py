@@ -1,0 +1,100 @@
+"""The accounts of calls: gRPC's signature, and what the account may do (``AuthenticationPipeline``).
+
+The header is ``MQv2-HMAC-SHA1 Credential=KEY, SignedHeaders=x-mq-date-time, Signature=HEX``; the signature is the
+HMAC-SHA1 of the value of ``x-mq-date-time``.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import datetime
+from collections.abc import Sequence
+from hmac import compare_digest
+from typing import Final
+
+from cometmq.auth.model import AccessModel, DeniedError
+from cometmq.clock import Clock
+from cometmq.limits import SIGNATURE_AHEAD_SECONDS, SIGNATURE_SECONDS
+from cometmq.proxy.errors import ProxyError
+from cometmq.proxy.metadata import AUTHORIZATION, DATE_TIME
+from cometmq.proxy.protocol.v2 import Code
+from cometmq.proxy.rpc.call import Call
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.permissions import Need
+
+SCHEME: Final = "MQv2-HMAC-SHA1"
+_DATE_FORMAT: Final = "%Y%m%dT%H%M%SZ"
+
+
+class NoAccounts:
+    """Allows everything."""
+
+    def check(self, call: Call, needs: Sequence[Need]) -> None:
+        """Do nothing."""
+
+
+class AccountChecker:
+    """Asks an access model for each call.
+
+    :param requires_fresh: a signature is taken for some minutes only.
+    """
+
+    def __init__(self, model: AccessModel, *, clock: Clock, requires_fresh: bool) -> None:
+        self._model = model
+        self._clock = clock
+        self._requires_fresh = requires_fresh
+
+    def check(self, call: Call, needs: Sequence[Need]) -> None:
+        """Check that the account of a call may do what it asks for.
+
+        :raises ProxyError: it may not, or is none.
+        """
+        try:
+            access_key, signature = _credentials(call.metadata.get(AUTHORIZATION, ""))
+            account = self._model.account(access_key, call.peer.peer_ip, RequestCode.SEND_MESSAGE_V2)
+            signer = account.signer
+            if signer is not None:
+                moment = call.metadata.get(DATE_TIME, "")
+                if signature is None or not compare_digest(signer.sign(moment.encode()), signature):
+                    raise self._model.bad_signature(account)
+                if self._requires_fresh:
+                    self._check_age(moment)
+            if account.is_super:
+                return
+            for need in needs:
+                refusal = account.refusal(need, RequestCode.SEND_MESSAGE_V2)
+                if refusal is not None:
+                    raise refusal
+        except DeniedError as denied:
+            raise ProxyError(Code.UNAUTHORIZED, denied.message) from None
+
+    def _check_age(self, moment: str) -> None:
+        try:
+            signed = datetime.datetime.strptime(moment, _DATE_FORMAT).replace(tzinfo=datetime.UTC)
+        except ValueError:
+            raise DeniedError(f"{DATE_TIME} is not of the form 20260131T235959Z") from None
+        behind_s = self._clock.now_ms() / 1000 - signed.timestamp()
+        if not -SIGNATURE_AHEAD_SECONDS <= behind_s <= SIGNATURE_SECONDS:
+            how = "old" if behind_s > 0 else "ahead"
+            raise DeniedError(
+                f"By the clock of this server the signature is {abs(behind_s):,.0f} s {how}.",
+                next_step="set the clocks of client and server by NTP",
+            )
+
+
+def _credentials(text: str) -> tuple[str | None, bytes | None]:
+    """The access key, and the signature as our signers write it (base64)."""
+    scheme, _, rest = text.partition(" ")
+    if scheme != SCHEME:
+        return None, None
+    fields = {}
+    for part in rest.split(","):
+        name, _, value = part.strip().partition("=")
+        fields[name] = value
+    access_key = fields.get("Credential", "").partition("/")[0] or None
+    try:
+        signature = base64.b64encode(bytes.fromhex(fields.get("Signature", "")))
+    except (ValueError, binascii.Error):
+        return access_key, None
+    return access_key, signature

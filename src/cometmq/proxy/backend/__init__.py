@@ -1,0 +1,1 @@
+"""The brokers behind the endpoint: the one of this process, or those of a fleet."""

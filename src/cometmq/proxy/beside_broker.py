@@ -1,0 +1,59 @@
+"""The gRPC endpoint of a broker in the same process (``proxyMode=LOCAL`` of Apache's proxy)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cometmq.broker.controller import Broker
+from cometmq.message.hosts import format_address
+from cometmq.proxy.access import AccountChecker
+from cometmq.proxy.backend.local import LocalBackend
+from cometmq.proxy.endpoint import GrpcEndpoint
+from cometmq.remoting.tls.server import ServerTls
+
+ALPN: Final = ("h2",)
+"""HTTP/2, as clients name it when they open TLS."""
+
+
+class BrokerEndpoint:
+    """The endpoint of a running broker; it listens where the broker does, on ``grpcServerPort``."""
+
+    def __init__(self, broker: Broker) -> None:
+        """Build the parts.
+
+        :raises TlsError: a file of TLS cannot be used.
+        """
+        config = broker.config
+        access = broker.access
+        checker = None
+        if access is not None:
+            fresh = config.require_fresh_signatures
+            checker = AccountChecker(access.model, clock=broker.clock, requires_fresh=fresh)
+        self._broker = broker
+        self._endpoint = GrpcEndpoint(
+            LocalBackend(broker, lambda: self._endpoint.port),
+            tls=ServerTls(config, clock=broker.clock, protocols=ALPN),
+            checker=checker,
+            clock=broker.clock,
+        )
+
+    @property
+    def address(self) -> str:
+        """``host:port`` for clients."""
+        return format_address(self._broker.config.broker_ip1, self._endpoint.port)
+
+    async def start(self) -> None:
+        """Listen.
+
+        :raises OSError: the port is taken or not allowed.
+        """
+        config = self._broker.config
+        await self._endpoint.start(config.bind_address, config.grpc_server_port)
+
+    async def stop(self) -> None:
+        """End all calls."""
+        await self._endpoint.stop()
+
+    def cut_off(self) -> None:
+        """End all connections at once, as the system does for a killed process."""
+        self._endpoint.cut_off()

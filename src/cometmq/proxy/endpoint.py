@@ -1,0 +1,66 @@
+"""The endpoint: the list of its parts, and the order in which they start and stop."""
+
+from __future__ import annotations
+
+from cometmq.clock import SYSTEM_CLOCK, Clock
+from cometmq.proxy.access import NoAccounts
+from cometmq.proxy.backend.backend import Backend
+from cometmq.proxy.config import EndpointConfig
+from cometmq.proxy.context import Checker, EndpointContext
+from cometmq.proxy.rpc.server import GrpcServer
+from cometmq.proxy.service import methods_of
+from cometmq.proxy.services.transactions import TransactionService
+from cometmq.proxy.sessions import ClientSession, Sessions
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.headers import Header
+from cometmq.remoting.tls.server import ServerTls
+
+
+class GrpcEndpoint:
+    """The gRPC endpoint before some brokers."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        tls: ServerTls,
+        checker: Checker | None = None,
+        config: EndpointConfig | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.sessions = Sessions(backend, clock)
+        self._backend = backend
+        context = EndpointContext(config or EndpointConfig(), backend, self.sessions, checker or NoAccounts(), clock)
+        self._transactions = TransactionService(context)
+        self.server = GrpcServer(methods_of(context, self._transactions), tls=tls, clock=clock)
+        self.sessions.on_command = self._asked
+
+    @property
+    def port(self) -> int:
+        """The port of the endpoint."""
+        return self.server.port
+
+    async def start(self, host: str, port: int) -> None:
+        """Connect to the brokers and listen; port 0 takes a free one.
+
+        :raises OSError: the port is taken or not allowed.
+        """
+        await self._backend.start()
+        await self.server.start(host, port)
+        self.sessions.start()
+
+    async def stop(self) -> None:
+        """End all calls, and leave the brokers."""
+        await self.server.stop()
+        await self.sessions.stop()
+        await self._backend.stop()
+
+    def cut_off(self) -> None:
+        """End all connections at once, as the system does for a killed process."""
+        self.server.cut_off()
+
+    def _asked(
+        self, session: ClientSession, broker: str, code: int, header: Header | dict[str, str], body: bytes
+    ) -> None:
+        if code == RequestCode.CHECK_TRANSACTION_STATE:
+            self._transactions.check(session, broker, header, body)

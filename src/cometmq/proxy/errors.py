@@ -1,0 +1,46 @@
+"""Refusals of the endpoint, with Apache's codes and words."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cometmq.proxy.protocol import v2
+from cometmq.proxy.protocol.v2 import Code
+from cometmq.remoting.codes import ResponseCode
+
+
+class ProxyError(Exception):
+    """A request is refused; the code and the words stand in the ``status`` of its answer."""
+
+    def __init__(self, code: Code, words: str) -> None:
+        super().__init__(words)
+        self.code = code
+
+    @property
+    def status(self) -> v2.Status:
+        """The status of the answer."""
+        return v2.Status(code=self.code, message=str(self))
+
+
+OK: Final = v2.Status(code=Code.OK, message="OK")
+
+_CODES: Final[dict[int, Code]] = {
+    ResponseCode.SUCCESS: Code.OK,
+    ResponseCode.SYSTEM_BUSY: Code.TOO_MANY_REQUESTS,
+    ResponseCode.REQUEST_CODE_NOT_SUPPORTED: Code.NOT_IMPLEMENTED,
+    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: Code.CONSUMER_GROUP_NOT_FOUND,
+    ResponseCode.FLUSH_DISK_TIMEOUT: Code.MASTER_PERSISTENCE_TIMEOUT,
+    ResponseCode.FLUSH_SLAVE_TIMEOUT: Code.SLAVE_PERSISTENCE_TIMEOUT,
+    ResponseCode.SLAVE_NOT_AVAILABLE: Code.HA_NOT_AVAILABLE,
+    ResponseCode.FLOW_CONTROL: Code.TOO_MANY_REQUESTS,
+}
+
+
+def code_of(response_code: int) -> Code:
+    """The code of an answer of a broker (``ResponseBuilder``)."""
+    return _CODES.get(response_code, Code.INTERNAL_SERVER_ERROR)
+
+
+def refused(response_code: int, remark: str | None) -> ProxyError:
+    """The refusal by a broker."""
+    return ProxyError(code_of(response_code), remark or f"the broker answers with code {response_code}")

@@ -1,0 +1,471 @@
+"""One HTTP/2 connection of a client, without its socket (RFC 9113).
+
+Theory of operation. Bytes go in by :meth:`Http2Connection.receive`; headers, data and ends of streams are told to an
+:class:`Inbound` for each stream; what is to be sent collects in ``out``. A stream is open until both sides have ended
+it, or one has reset it. The client's window bounds what is sent: what exceeds it waits in its stream. Our own window is
+enlarged as data arrives; the layer above bounds what it keeps.
+
+Fault model: the client is hostile. A block of headers, the list in it, the number of streams, and the frames that make
+work without asking for anything (pings, settings, resets, priorities, empty data) are bounded; whoever exceeds a bound
+gets GOAWAY with ENHANCE_YOUR_CALM.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from cometmq.clock import Clock
+from cometmq.limits import (
+    HTTP2_IDLE_FRAMES,
+    HTTP2_IDLE_FRAMES_A_SECOND,
+    HTTP2_WINDOW_BYTES,
+    MAX_HEADER_BLOCK_BYTES,
+    MAX_HEADER_LIST_BYTES,
+    MAX_STREAMS,
+)
+from cometmq.proxy.http2 import frames
+from cometmq.proxy.http2.frames import ErrorCode
+from cometmq.proxy.http2.hpack import HpackDecoder, HpackError
+
+_DEFAULT_WINDOW: Final = 65_535
+_MAX_WINDOW: Final = 2**31 - 1
+_FRAME_BYTES: Final = 16_384
+"""Largest payload of a frame, in both directions: HTTP/2's default."""
+
+
+class Http2Error(Exception):
+    """The connection must end; ``code`` and words are for the GOAWAY."""
+
+    def __init__(self, code: ErrorCode, words: str) -> None:
+        super().__init__(words)
+        self.code = code
+
+
+class Inbound(Protocol):
+    """What comes on one stream."""
+
+    def data(self, chunk: bytes) -> None:
+        """Take some bytes."""
+
+    def ended(self) -> None:
+        """The client sends nothing more."""
+
+    def cancelled(self) -> None:
+        """The stream is gone: the client has reset it, or the connection is lost."""
+
+
+class Stream:
+    """One stream; the layer above writes to it."""
+
+    __slots__ = ("_connection", "_is_ended_here", "_waiting", "id", "inbound", "is_ended_there", "unread", "window")
+
+    def __init__(self, connection: Http2Connection, number: int, window: int) -> None:
+        self._connection = connection
+        self.id: Final = number
+        self.window = window
+        """Bytes of data that the client still takes."""
+        self.inbound: Inbound | None = None
+        self.is_ended_there = False
+        self._is_ended_here = False
+        self.unread = 0
+        """Bytes that came since our window was enlarged."""
+        self._waiting: deque[tuple[int, bytes]] = deque()
+        """Frames that wait for the window: type and payload; the last headers end the stream."""
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes that wait for the client's window."""
+        return sum(len(payload) for _, payload in self._waiting)
+
+    def send_headers(self, block: bytes) -> None:
+        """Send the headers of the answer."""
+        if not self._is_ended_here:
+            self._connection.put(frames.frame(frames.HEADERS, frames.END_HEADERS, self.id, block))
+
+    def send_data(self, data: bytes) -> None:
+        """Send data, or keep it until the client's window has room."""
+        if self._is_ended_here:
+            return
+        if self._waiting:
+            self._waiting.append((frames.DATA, data))
+            return
+        connection = self._connection
+        length = len(data)
+        if length <= self.window and length <= connection.window and length <= _FRAME_BYTES:
+            self.window -= length
+            connection.window -= length
+            connection.put(frames.frame(frames.DATA, 0, self.id, data))
+            return
+        self._waiting.append((frames.DATA, data))
+        self.pump()
+
+    def end(self, trailers: bytes) -> None:
+        """End the answer after everything that waits."""
+        if self._is_ended_here:
+            return
+        self._is_ended_here = True
+        if self._waiting:
+            self._waiting.append((frames.HEADERS, trailers))
+        else:
+            self._finish(trailers)
+
+    def reset(self, code: ErrorCode) -> None:
+        """End the stream at once, in both directions."""
+        self._is_ended_here = True
+        self._waiting.clear()
+        self._connection.put(frames.reset(self.id, code))
+        self._connection.close_stream(self)
+
+    def pump(self) -> None:
+        """Send what the windows have room for."""
+        connection = self._connection
+        waiting = self._waiting
+        while waiting:
+            kind, payload = waiting[0]
+            if kind == frames.HEADERS:
+                waiting.popleft()
+                self._finish(payload)
+                return
+            size = min(len(payload), self.window, connection.window, _FRAME_BYTES)
+            if size <= 0 and payload:
+                connection.blocked.add(self)
+                return
+            connection.put(frames.frame(frames.DATA, 0, self.id, payload[:size]))
+            self.window -= size
+            connection.window -= size
+            if size == len(payload):
+                waiting.popleft()
+            else:
+                waiting[0] = (kind, payload[size:])
+
+    def _finish(self, trailers: bytes) -> None:
+        connection = self._connection
+        connection.put(frames.frame(frames.HEADERS, frames.END_HEADERS | frames.END_STREAM, self.id, trailers))
+        if not self.is_ended_there:
+            connection.put(frames.reset(self.id, ErrorCode.NO_ERROR))
+        connection.close_stream(self)
+
+
+class Http2Connection:
+    """The state of one connection.
+
+    :param opened: called with each new stream, its headers, and whether they are all; returns who takes the rest.
+    :param wrote: called when the first bytes are in ``out``.
+    """
+
+    __slots__ = (
+        "_block",
+        "_block_flags",
+        "_block_stream",
+        "_buffer",
+        "_clock",
+        "_decoder",
+        "_first_window",
+        "_has_preface",
+        "_idle_since",
+        "_idle_tokens",
+        "_last_stream",
+        "_leaving",
+        "_opened",
+        "_unread",
+        "_wrote",
+        "blocked",
+        "out",
+        "streams",
+        "window",
+    )
+
+    def __init__(
+        self, opened: Callable[[Stream, dict[str, str], bool], Inbound], wrote: Callable[[], None], clock: Clock
+    ) -> None:
+        self._opened = opened
+        self._wrote = wrote
+        self._clock = clock
+        self._decoder = HpackDecoder(MAX_HEADER_LIST_BYTES)
+        self._buffer = b""
+        self._has_preface = False
+        self._first_window = _DEFAULT_WINDOW
+        self._last_stream = 0
+        self._leaving = False
+        self._unread = 0
+        self._block: bytearray | None = None
+        self._block_flags = self._block_stream = 0
+        self._idle_tokens = float(HTTP2_IDLE_FRAMES)
+        self._idle_since = clock.monotonic()
+        self.window = _DEFAULT_WINDOW
+        self.streams: dict[int, Stream] = {}
+        self.blocked: set[Stream] = set()
+        self.out: list[bytes] = []
+
+    def begin(self) -> None:
+        """Send our settings."""
+        self.put(
+            frames.settings(
+                {
+                    frames.MAX_CONCURRENT_STREAMS: MAX_STREAMS,
+                    frames.INITIAL_WINDOW_SIZE: HTTP2_WINDOW_BYTES,
+                    frames.MAX_HEADER_LIST_SIZE: MAX_HEADER_LIST_BYTES,
+                }
+            )
+            + frames.window_update(0, HTTP2_WINDOW_BYTES - _DEFAULT_WINDOW)
+        )
+
+    # --- sending --------------------------------------------------------------------------------
+    def put(self, data: bytes) -> None:
+        """Queue bytes."""
+        if not self.out:
+            self._wrote()
+        self.out.append(data)
+
+    def ping(self) -> None:
+        """Ask the client for a sign of life."""
+        self.put(frames.frame(frames.PING, 0, 0, b"cometmq\0"))
+
+    def leave(self, code: ErrorCode = ErrorCode.NO_ERROR, words: str = "") -> None:
+        """Take no new streams, and tell the client."""
+        if not self._leaving:
+            self._leaving = True
+            self.put(frames.goaway(self._last_stream, code, words))
+
+    def close_stream(self, stream: Stream) -> None:
+        """Forget a stream."""
+        self.streams.pop(stream.id, None)
+        self.blocked.discard(stream)
+
+    def lost(self) -> None:
+        """Tell all streams that the connection is gone."""
+        streams = list(self.streams.values())
+        self.streams.clear()
+        self.blocked.clear()
+        for stream in streams:
+            if stream.inbound is not None:
+                stream.inbound.cancelled()
+
+    # --- receiving ------------------------------------------------------------------------------
+    def push(self, data: bytes) -> None:
+        """Add bytes of the client."""
+        self._buffer = self._buffer + data if self._buffer else data
+
+    @property
+    def pending(self) -> int:
+        """Bytes that are not handled."""
+        return len(self._buffer)
+
+    def handle(self, most: int) -> bool:
+        """Handle so many whole frames at most; tell whether there may be more.
+
+        :raises Http2Error: the connection must end.
+        """
+        buffer = self._buffer
+        at = 0
+        if not self._has_preface:
+            if len(buffer) < len(frames.PREFACE):
+                if not frames.PREFACE.startswith(buffer):
+                    raise Http2Error(ErrorCode.PROTOCOL_ERROR, "this port speaks HTTP/2")
+                return False
+            if not buffer.startswith(frames.PREFACE):
+                raise Http2Error(ErrorCode.PROTOCOL_ERROR, "this port speaks HTTP/2")
+            self._has_preface = True
+            at = len(frames.PREFACE)
+        end = len(buffer)
+        unpack = frames.HEAD.unpack_from
+        try:
+            while most and end - at >= frames.HEAD_BYTES:
+                high, low, kind, flags, number = unpack(buffer, at)
+                length = high << 8 | low
+                if length > _FRAME_BYTES:
+                    raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "a frame is too large")
+                begin = at + frames.HEAD_BYTES
+                if end - begin < length:
+                    return False
+                at = begin + length
+                most -= 1
+                self._frame(kind, flags, number & 0x7FFFFFFF, buffer[begin:at])
+        finally:
+            self._buffer = buffer[at:] if at else buffer
+        return not most
+
+    def _frame(self, kind: int, flags: int, number: int, payload: bytes) -> None:
+        if self._block is not None and kind != frames.CONTINUATION:
+            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "a block of headers is not complete")
+        if kind == frames.DATA:
+            self._data(flags, number, payload)
+        elif kind == frames.HEADERS:
+            self._headers(flags, number, payload)
+        elif kind == frames.WINDOW_UPDATE:
+            self._window_update(number, payload)
+        elif kind == frames.RST_STREAM:
+            self._spend()
+            stream = self.streams.get(number)
+            if number == 0 or len(payload) != 4 or number > self._last_stream:
+                raise Http2Error(ErrorCode.PROTOCOL_ERROR, "a wrong RST_STREAM")
+            if stream is not None:
+                self.close_stream(stream)
+                if stream.inbound is not None:
+                    stream.inbound.cancelled()
+        elif kind == frames.SETTINGS:
+            self._settings(flags, number, payload)
+        elif kind == frames.PING:
+            if number or len(payload) != 8:
+                raise Http2Error(ErrorCode.PROTOCOL_ERROR, "a wrong PING")
+            if not flags & frames.ACK:
+                self._spend()
+                self.put(frames.frame(frames.PING, frames.ACK, 0, payload))
+        elif kind == frames.CONTINUATION:
+            self._continuation(flags, number, payload)
+        elif kind == frames.PUSH_PROMISE:
+            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "clients push nothing")
+        else:  # PRIORITY, GOAWAY of a client, and frames of later versions mean nothing here
+            self._spend()
+
+    def _spend(self) -> None:
+        """Count a frame that asks for nothing: each connection has some, and gets more with time."""
+        self._idle_tokens -= 1
+        if self._idle_tokens >= 0:
+            return
+        now = self._clock.monotonic()
+        earned = (now - self._idle_since) * HTTP2_IDLE_FRAMES_A_SECOND
+        self._idle_since = now
+        self._idle_tokens = min(self._idle_tokens + earned, HTTP2_IDLE_FRAMES)
+        if self._idle_tokens < 0:
+            raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, "too many pings, resets or other frames that ask for nothing")
+
+    def _data(self, flags: int, number: int, payload: bytes) -> None:
+        length = len(payload)
+        self._unread += length
+        if self._unread > HTTP2_WINDOW_BYTES // 2:
+            self.put(frames.window_update(0, self._unread))
+            self._unread = 0
+        stream = self.streams.get(number)
+        if stream is None or stream.inbound is None:
+            if number == 0 or number > self._last_stream:
+                raise Http2Error(ErrorCode.PROTOCOL_ERROR, "data of a stream that is not open")
+            self._spend()  # it was answered already, or reset
+            return
+        if stream.is_ended_there:
+            raise Http2Error(ErrorCode.STREAM_CLOSED, "data after the end")
+        if flags & frames.PADDED:
+            payload = _unpadded(payload)
+        is_end = flags & frames.END_STREAM
+        if payload:
+            stream.unread += length
+            if stream.unread > HTTP2_WINDOW_BYTES:
+                raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, "more data than the window")
+            if stream.unread > HTTP2_WINDOW_BYTES // 2 and not is_end:
+                self.put(frames.window_update(number, stream.unread))
+                stream.unread = 0
+            stream.inbound.data(payload)
+        elif not is_end:
+            self._spend()
+        if is_end and number in self.streams:
+            stream.is_ended_there = True
+            stream.inbound.ended()
+
+    def _headers(self, flags: int, number: int, payload: bytes) -> None:
+        if flags & frames.PADDED:
+            payload = _unpadded(payload)
+        if flags & frames.HAS_PRIORITY:
+            payload = payload[5:]
+        if flags & frames.END_HEADERS:
+            self._block_done(flags, number, payload)
+        else:
+            self._block, self._block_flags, self._block_stream = bytearray(payload), flags, number
+
+    def _continuation(self, flags: int, number: int, payload: bytes) -> None:
+        if self._block is None or number != self._block_stream:
+            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "a CONTINUATION of nothing")
+        if not payload:
+            self._spend()
+        self._block += payload
+        if len(self._block) > MAX_HEADER_BLOCK_BYTES:
+            raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, f"headers of more than {MAX_HEADER_BLOCK_BYTES} bytes")
+        if flags & frames.END_HEADERS:
+            block, self._block = bytes(self._block), None
+            self._block_done(self._block_flags, number, block)
+
+    def _block_done(self, flags: int, number: int, block: bytes) -> None:
+        try:
+            headers, are_all = self._decoder.decode(block)
+        except HpackError as error:
+            raise Http2Error(ErrorCode.COMPRESSION_ERROR, str(error)) from None
+        stream = self.streams.get(number)
+        if stream is not None:  # trailers of a request say nothing
+            if not flags & frames.END_STREAM or stream.is_ended_there:
+                raise Http2Error(ErrorCode.PROTOCOL_ERROR, "headers in the middle of a stream")
+            stream.is_ended_there = True
+            if stream.inbound is not None:
+                stream.inbound.ended()
+            return
+        if number <= self._last_stream:
+            if number and number % 2:
+                self._spend()  # trailers of a stream that has ended here
+                return
+            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "a wrong number of a stream")
+        if not number % 2:
+            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "a wrong number of a stream")
+        if self._leaving:
+            return
+        self._last_stream = number
+        if len(self.streams) >= MAX_STREAMS:
+            self._spend()
+            self.put(frames.reset(number, ErrorCode.REFUSED_STREAM))
+            return
+        stream = self.streams[number] = Stream(self, number, self._first_window)
+        stream.is_ended_there = bool(flags & frames.END_STREAM)
+        inbound = stream.inbound = self._opened(stream, headers, are_all)
+        if stream.is_ended_there and number in self.streams:
+            inbound.ended()
+
+    def _settings(self, flags: int, number: int, payload: bytes) -> None:
+        if number or len(payload) % frames.SETTING.size:
+            raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "wrong SETTINGS")
+        if flags & frames.ACK:
+            return
+        self._spend()
+        for key, value in frames.SETTING.iter_unpack(payload):
+            if key != frames.INITIAL_WINDOW_SIZE:
+                continue
+            if value > _MAX_WINDOW:
+                raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, "a window is too large")
+            change = value - self._first_window
+            self._first_window = value
+            for stream in self.streams.values():
+                stream.window += change
+            self._go_on()
+        self.put(frames.frame(frames.SETTINGS, frames.ACK, 0))
+
+    def _window_update(self, number: int, payload: bytes) -> None:
+        if len(payload) != 4:
+            raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "a wrong WINDOW_UPDATE")
+        size = frames.NUMBER.unpack(payload)[0] & _MAX_WINDOW
+        if not size:
+            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "a window of 0 bytes more")
+        if number == 0:
+            self.window += size
+            if self.window > _MAX_WINDOW:
+                raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, "a window is too large")
+            self._go_on()
+            return
+        stream = self.streams.get(number)
+        if stream is not None:
+            stream.window += size
+            if stream.window > _MAX_WINDOW:
+                stream.reset(ErrorCode.FLOW_CONTROL_ERROR)
+            elif stream in self.blocked:
+                self.blocked.discard(stream)
+                stream.pump()
+        elif number > self._last_stream:
+            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "a window of a stream that is not open")
+
+    def _go_on(self) -> None:
+        blocked, self.blocked = self.blocked, set()
+        for stream in blocked:
+            stream.pump()
+
+
+def _unpadded(payload: bytes) -> bytes:
+    if not payload or payload[0] >= len(payload):
+        raise Http2Error(ErrorCode.PROTOCOL_ERROR, "more padding than payload")
+    return payload[1 : len(payload) - payload[0]]

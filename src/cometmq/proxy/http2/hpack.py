@@ -1,0 +1,235 @@
+"""Header compression of HTTP/2 (RFC 7541): blocks of clients are decoded, our own have no state.
+
+Clients put nearly every header into the table of the connection once, and name it by its number later. So a block is a
+row of numbers, and one or two texts that are new in each request.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+TABLE_BYTES: Final = 4_096
+"""Largest table of a client; HTTP/2's default."""
+_ENTRY_BYTES: Final = 32
+"""What an entry counts beside its texts (RFC 7541, 4.1)."""
+
+_STATIC_TEXT: Final = (
+    "=;:authority=;:method=GET;:method=POST;:path=/;:path=/index.html;:scheme=http;:scheme=https;:status=200;"
+    ":status=204;:status=206;:status=304;:status=400;:status=404;:status=500;accept-charset=;"
+    "accept-encoding=gzip, deflate;accept-language=;accept-ranges=;accept=;access-control-allow-origin=;age=;"
+    "allow=;authorization=;cache-control=;content-disposition=;content-encoding=;content-language=;"
+    "content-length=;content-location=;content-range=;content-type=;cookie=;date=;etag=;expect=;expires=;"
+    "from=;host=;if-match=;if-modified-since=;if-none-match=;if-range=;if-unmodified-since=;last-modified=;"
+    "link=;location=;max-forwards=;proxy-authenticate=;proxy-authorization=;range=;referer=;refresh=;"
+    "retry-after=;server=;set-cookie=;strict-transport-security=;transfer-encoding=;user-agent=;vary=;via=;"
+    "www-authenticate="
+)
+"""Appendix A; numbers begin at 1."""
+_STATIC: Final[list[tuple[str, str, int]]] = [
+    (name, value, len(name) + len(value) + _ENTRY_BYTES)
+    for name, _, value in (entry.partition("=") for entry in _STATIC_TEXT.split(";"))
+]
+_FIRST_OWN: Final = len(_STATIC)
+
+_CODE_LENGTHS: Final = (
+    "13 23 28 28 28 28 28 28 28 24 30 28 28 30 28 28 28 28 28 28 28 28 30 28 28 28 28 28 28 28 28 28 6 10 10 12 13 6 "
+    "8 11 10 10 8 11 8 6 6 6 5 5 5 6 6 6 6 6 6 6 7 8 15 6 12 10 13 6 7 7 7 7 7 7 7 7 7 7 7 7 7 7 7 7 7 7 7 7 7 7 8 7 8 "
+    "13 19 13 14 6 15 5 6 5 6 5 6 6 6 5 7 7 6 6 6 5 6 7 6 5 5 6 7 7 7 7 7 15 11 14 13 28 20 22 20 20 22 22 22 23 22 "
+    "23 23 23 23 23 24 23 24 24 22 23 24 23 23 23 23 21 22 23 22 23 23 24 22 21 20 22 22 23 23 21 23 22 22 24 21 22 23 23 "
+    "21 21 22 21 23 22 23 23 20 22 22 22 23 22 22 23 26 26 20 19 22 23 22 25 26 26 26 27 27 26 24 25 19 21 26 27 27 26 27 "
+    "24 21 21 26 26 28 27 27 27 20 24 20 21 22 21 21 23 22 22 25 25 24 24 26 23 26 27 26 26 27 27 27 27 27 28 27 27 27 "
+    "27 27 26 30"
+)
+"""Bits of the code of each byte and of the end (Appendix B); the code is canonical, so they say all."""
+_END_OF_TEXT: Final = 256
+_PADDING_BITS: Final = 7
+
+
+class HpackError(Exception):
+    """A block is not valid; the tables of both sides differ from now on."""
+
+
+class _Tree:
+    """The Huffman code as a machine that takes a byte at a time; its steps are worked out when first needed."""
+
+    def __init__(self) -> None:
+        lengths = [int(length) for length in _CODE_LENGTHS.split()]
+        self._nodes: list[list[int]] = [[0, 0]]
+        """Per inner node the two next: another node, or a symbol as ``-1 - symbol``."""
+        self._depths: dict[int, int] = {0: 0}
+        self._all_ones: set[int] = {0}
+        code = last = 0
+        for symbol in sorted(range(len(lengths)), key=lambda symbol: (lengths[symbol], symbol)):
+            code <<= lengths[symbol] - last
+            last = lengths[symbol]
+            self._add(code, last, symbol)
+            code += 1
+        self._steps: dict[int, tuple[int, bytes]] = {}
+
+    def _add(self, code: int, length: int, symbol: int) -> None:
+        node, ones = 0, True
+        for at in range(length - 1, 0, -1):
+            bit = code >> at & 1
+            ones = ones and bit == 1
+            following = self._nodes[node][bit]
+            if not following:
+                following = len(self._nodes)
+                self._nodes.append([0, 0])
+                self._nodes[node][bit] = following
+                self._depths[following] = self._depths[node] + 1
+                if ones:
+                    self._all_ones.add(following)
+            node = following
+        self._nodes[node][code & 1] = -1 - symbol
+
+    def decode(self, data: bytes) -> bytes:
+        steps = self._steps
+        node = 0
+        out = []
+        for byte in data:
+            step = steps.get(node << 8 | byte)
+            if step is None:
+                step = self._work_out(node, byte)
+            node, text = step
+            out.append(text)
+        if node not in self._all_ones or self._depths[node] > _PADDING_BITS:
+            raise HpackError("a text ends inside a code")
+        return b"".join(out)
+
+    def _work_out(self, begin: int, byte: int) -> tuple[int, bytes]:
+        node = begin
+        text = bytearray()
+        for at in range(7, -1, -1):
+            node = self._nodes[node][byte >> at & 1]
+            if node < 0:
+                symbol = -1 - node
+                if symbol == _END_OF_TEXT:
+                    raise HpackError("a text has the code of its end inside")
+                text.append(symbol)
+                node = 0
+        step = self._steps[begin << 8 | byte] = (node, bytes(text))
+        return step
+
+
+_TREE: Final = _Tree()
+
+
+class HpackDecoder:
+    """Decodes the blocks of one connection, in their order.
+
+    :param max_bytes: the largest list of headers, by the count of RFC 7541; the rest of a larger one is left out.
+    """
+
+    __slots__ = ("_bytes", "_limit", "_max_bytes", "_own")
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._own: list[tuple[str, str, int]] = []
+        self._bytes = 0
+        self._limit = TABLE_BYTES
+
+    def decode(self, block: bytes) -> tuple[dict[str, str], bool]:
+        """Return the headers of a block, the last of each name, and whether they are all.
+
+        :raises HpackError: the block is not valid.
+        """
+        own = self._own
+        headers: dict[str, str] = {}
+        size = at = 0
+        end = len(block)
+        try:
+            while at < end:
+                first = block[at]
+                if first > 0x80:  # a number of a table, and rarely one above 126
+                    at += 1
+                    number = first & 0x7F
+                    if number == 0x7F:
+                        number, at = _number(block, at, 0x7F)
+                    entry = _STATIC[number] if number < _FIRST_OWN else own[number - _FIRST_OWN]
+                elif first >= 0x40:
+                    entry, at = self._literal(block, at, 0x3F)
+                    self._add(entry)
+                elif first >= 0x20:
+                    limit, at = _prefixed(block, at, 0x1F)
+                    if limit > TABLE_BYTES or headers:
+                        raise HpackError("a wrong size of the table")
+                    self._limit = limit
+                    self._shrink()
+                    continue
+                else:
+                    entry, at = self._literal(block, at, 0x0F)
+                size += entry[2]
+                if size <= self._max_bytes:
+                    headers[entry[0]] = entry[1]
+        except IndexError:
+            raise HpackError("a block ends too early, or names an entry that is not there") from None
+        return headers, size <= self._max_bytes
+
+    def _literal(self, block: bytes, at: int, mask: int) -> tuple[tuple[str, str, int], int]:
+        number, at = _prefixed(block, at, mask)
+        if number:
+            name = (_STATIC[number] if number < _FIRST_OWN else self._own[number - _FIRST_OWN])[0]
+        else:
+            name, at = _text(block, at)
+        value, at = _text(block, at)
+        return (name, value, len(name) + len(value) + _ENTRY_BYTES), at
+
+    def _add(self, entry: tuple[str, str, int]) -> None:
+        self._own.insert(0, entry)
+        self._bytes += entry[2]
+        if self._bytes > self._limit:
+            self._shrink()
+
+    def _shrink(self) -> None:
+        while self._bytes > self._limit:
+            self._bytes -= self._own.pop()[2]
+
+
+def _prefixed(block: bytes, at: int, mask: int) -> tuple[int, int]:
+    number = block[at] & mask
+    at += 1
+    return (number, at) if number < mask else _number(block, at, mask)
+
+
+def _number(block: bytes, at: int, number: int) -> tuple[int, int]:
+    """The rest of a number that its first byte has no room for."""
+    for shift in (0, 7, 14, 21):
+        byte = block[at]
+        at += 1
+        number += (byte & 0x7F) << shift
+        if byte < 0x80:
+            return number, at
+    raise HpackError("a number is too large")
+
+
+def _text(block: bytes, at: int) -> tuple[str, int]:
+    first = block[at]
+    at += 1
+    length = first & 0x7F
+    if length == 0x7F:
+        length, at = _number(block, at, 0x7F)
+    end = at + length
+    if end > len(block):
+        raise HpackError("a text is longer than its block")
+    data = block[at:end]
+    return (_TREE.decode(data) if first & 0x80 else data).decode("latin-1"), end
+
+
+def encode_headers(*headers: tuple[str, str]) -> bytes:
+    """Encode headers as a block that needs no table (literals that are never indexed)."""
+    out = bytearray()
+    for name, value in headers:
+        out.append(0x00)
+        for text in (name.encode("ascii"), value.encode("ascii")):
+            length = len(text)
+            if length < 0x7F:
+                out.append(length)
+            else:
+                out.append(0x7F)
+                length -= 0x7F
+                while length >= 0x80:
+                    out.append(length & 0x7F | 0x80)
+                    length >>= 7
+                out.append(length)
+            out += text
+    return bytes(out)

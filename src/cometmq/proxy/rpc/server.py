@@ -1,0 +1,286 @@
+"""The server of one port: TLS and plain text, connections, and the methods that they call.
+
+A connection has a time in a turn of the event loop; what it has asked beyond that waits for the next turn. One that
+does not read its answers is not read either. Whoever sends nothing is asked for a sign of life, and closed without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Mapping
+from typing import Final, cast
+
+from cometmq.clock import SYSTEM_CLOCK, Clock, TimerHandle
+from cometmq.limits import (
+    FRAMES_PER_LOOK,
+    GRPC_PING_SECONDS,
+    GRPC_SILENT_SECONDS,
+    HANDSHAKE_SECONDS,
+    MAX_CONNECTIONS,
+    TURN_SECONDS,
+    WRITE_HIGH_WATER_BYTES,
+    WRITE_LOW_WATER_BYTES,
+)
+from cometmq.message.hosts import format_address
+from cometmq.proxy.http2.connection import Http2Connection, Http2Error, Inbound, Stream
+from cometmq.proxy.http2.frames import ErrorCode
+from cometmq.proxy.rpc.call import Call, Method
+from cometmq.proxy.rpc.status import HEADERS, GrpcStatus, plain_answer, trailers
+from cometmq.remoting.listener import Listener, close_all
+from cometmq.remoting.tls.opening import Openings
+from cometmq.remoting.tls.server import ServerTls
+
+_log = logging.getLogger(__name__)
+
+_BACKLOG: Final = 4_096
+_SWEEP_SECONDS: Final = 5.0
+
+
+class GrpcServer:
+    """Listens, and passes each call to its method.
+
+    :param methods: path of a method, such as ``/apache.rocketmq.v2.MessagingService/QueryRoute``, to the method.
+    """
+
+    def __init__(
+        self,
+        methods: Mapping[str, Method],
+        *,
+        tls: ServerTls,
+        clock: Clock = SYSTEM_CLOCK,
+        max_connections: int = MAX_CONNECTIONS,
+    ) -> None:
+        self.methods: Final = methods
+        self.clock: Clock = clock
+        self.connections: Final[set[GrpcConnection]] = set()
+        self.unfinished_bytes = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._max_connections = max_connections
+        self._listener = Listener(self._accepted, clock=clock)
+        self._openings = Openings(lambda: GrpcConnection(self), tls, clock=clock, silence_s=HANDSHAKE_SECONDS)
+        self._sweeper: TimerHandle | None = None
+
+    @property
+    def port(self) -> int:
+        """The port of the server."""
+        return self._listener.port
+
+    async def start(self, host: str, port: int) -> None:
+        """Listen; port 0 takes a free one.
+
+        :raises OSError: the port is taken or not allowed.
+        """
+        await self._listener.bind(host, port)
+        self._listener.listen(_BACKLOG)
+        self._sweeper = self.clock.call_later(_SWEEP_SECONDS, self._sweep)
+
+    async def stop(self) -> None:
+        """Take no more calls, give up those under way, close all connections."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        if not self._listener.is_open:
+            return
+        self._listener.close()
+        await self._openings.stop()
+        for connection in self.connections:
+            connection.leave()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await close_all(self.connections)
+
+    def cut_off(self) -> None:
+        """Stop listening and end every connection at once, as the system does for a killed process."""
+        self._listener.close()
+        self._openings.abort()
+        for connection in list(self.connections):
+            connection.abort()
+
+    def started(self, work: asyncio.Task[None]) -> None:
+        """Keep a task of a call until it is done."""
+        self._tasks.add(work)
+        work.add_done_callback(self._tasks.discard)
+
+    def _accepted(self, sock: socket.socket) -> None:
+        if len(self.connections) + len(self._openings) >= self._max_connections:
+            sock.close()
+            return
+        self._openings.accept(sock)
+
+    def _sweep(self) -> None:
+        for connection in list(self.connections):
+            connection.look(_SWEEP_SECONDS)
+        self._sweeper = self.clock.call_later(_SWEEP_SECONDS, self._sweep)
+
+
+class GrpcConnection(asyncio.Protocol):
+    """The connection of one client."""
+
+    __slots__ = (
+        "_has_answered",
+        "_http2",
+        "_is_paused",
+        "_is_waiting",
+        "_server",
+        "_silent_s",
+        "_transport",
+        "local_address",
+        "peer_ip",
+        "peer_port",
+        "remote_address",
+    )
+
+    def __init__(self, server: GrpcServer) -> None:
+        self._server = server
+        self._http2 = Http2Connection(self._opened, self._wrote, server.clock)
+        self._transport: asyncio.Transport | None = None
+        self._is_paused = False
+        self._is_waiting = False
+        self._silent_s = 0.0
+        self.peer_ip = "0.0.0.0"
+        self.peer_port = 0
+        self.remote_address = ""
+        self.local_address: tuple[str, int] = ("", 0)
+
+    # --- asyncio.Protocol -----------------------------------------------------------------------
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Send our settings."""
+        # uvloop's transports implement asyncio.Transport without inheriting from it.
+        self._transport = transport = cast(asyncio.Transport, transport)
+        peer = transport.get_extra_info("peername") or ("0.0.0.0", 0)
+        self.peer_ip, self.peer_port = str(peer[0]).removeprefix("::ffff:"), int(peer[1])
+        self.remote_address = format_address(self.peer_ip, self.peer_port)
+        own = transport.get_extra_info("sockname") or ("", 0)
+        self.local_address = (str(own[0]).removeprefix("::ffff:"), int(own[1]))
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        transport.set_write_buffer_limits(WRITE_HIGH_WATER_BYTES, WRITE_LOW_WATER_BYTES)
+        self._server.connections.add(self)
+        self._http2.begin()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Give up all calls."""
+        self._server.connections.discard(self)
+        self._transport = None
+        self._http2.lost()
+
+    def pause_writing(self) -> None:
+        """Stop reading: the client is slow."""
+        self._is_paused = True
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """Read again."""
+        self._is_paused = False
+        if self._transport is not None and not self._is_waiting:
+            self._transport.resume_reading()
+            self._drain()
+
+    def data_received(self, data: bytes) -> None:
+        """Handle the frames."""
+        self._silent_s = 0.0
+        self._http2.push(data)
+        if not self._is_waiting and not self._is_paused:
+            self._drain()
+
+    def _drain(self) -> None:
+        clock = self._server.clock
+        ends = clock.monotonic() + TURN_SECONDS
+        try:
+            while self._transport is not None and not self._is_paused and self._http2.handle(FRAMES_PER_LOOK):
+                if clock.monotonic() >= ends:
+                    self._is_waiting = True
+                    self._transport.pause_reading()
+                    asyncio.get_running_loop().call_soon(self._go_on)
+                    return
+        except Http2Error as error:
+            _log.info("closing %s: %s", self.remote_address, error)
+            self._http2.leave(error.code, str(error))
+            self.close()
+        except Exception:
+            _log.exception("closing %s: a frame failed", self.remote_address)
+            self._http2.leave(ErrorCode.INTERNAL_ERROR)
+            self.close()
+
+    def _go_on(self) -> None:
+        self._is_waiting = False
+        if self._transport is not None and not self._is_paused:
+            self._transport.resume_reading()
+            self._drain()
+
+    # --- calls ----------------------------------------------------------------------------------
+    def _opened(self, stream: Stream, headers: dict[str, str], are_all: bool) -> Inbound:
+        if headers.get(":method") != "POST" or not headers.get("content-type", "").startswith("application/grpc"):
+            stream.end(plain_answer(415))
+            return _NOBODY
+        if not are_all:
+            words = "the metadata of the call is too large"
+            stream.end(HEADERS + trailers(GrpcStatus.RESOURCE_EXHAUSTED, words))
+            return _NOBODY
+        path = headers.get(":path", "")
+        method = self._server.methods.get(path)
+        if method is None:
+            stream.end(HEADERS + trailers(GrpcStatus.UNIMPLEMENTED, f"Method not found: {path[1:200]}"))
+            return _NOBODY
+        return Call(self._server, self, stream, headers, method)
+
+    # --- writing --------------------------------------------------------------------------------
+    def _wrote(self) -> None:
+        asyncio.get_running_loop().call_soon(self.flush)
+
+    def flush(self) -> None:
+        """Hand the queued bytes to the transport."""
+        out = self._http2.out
+        if not out:
+            return
+        self._http2.out = []
+        if self._transport is None or self._transport.is_closing():
+            return
+        if len(out) == 1:
+            self._transport.write(out[0])
+        else:
+            self._transport.write(b"".join(out))
+
+    def look(self, seconds: float) -> None:
+        """Ask a client that is silent for a sign of life, and close it when there is none."""
+        self._silent_s += seconds
+        if self._silent_s > GRPC_SILENT_SECONDS:
+            _log.info("closing %s: it is silent", self.remote_address)
+            self.abort()
+        elif self._silent_s > GRPC_PING_SECONDS:
+            self._http2.ping()
+
+    def leave(self) -> None:
+        """Tell the client to make a new connection for its next calls."""
+        self._http2.leave()
+
+    def close(self) -> None:
+        """Close after what is queued is sent."""
+        self.flush()
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+
+class _Nobody:
+    """Takes what comes on a stream that was answered already."""
+
+    def data(self, chunk: bytes) -> None:
+        """Drop it."""
+
+    def ended(self) -> None:
+        """Do nothing."""
+
+    def cancelled(self) -> None:
+        """Do nothing."""
+
+
+_NOBODY: Final = _Nobody()

@@ -1,0 +1,52 @@
+"""Status of a call, as gRPC numbers it, and its trailers."""
+
+from __future__ import annotations
+
+import enum
+from typing import Final
+from urllib.parse import quote
+
+from cometmq.proxy.http2.hpack import encode_headers
+
+_MAX_WORDS: Final = 2_048
+"""Characters of a message in trailers; clients refuse long lists of headers."""
+_PRINTABLE: Final = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
+
+
+class GrpcStatus(enum.IntEnum):
+    """The status of a call (``io.grpc.Status.Code``)."""
+
+    OK = 0
+    CANCELLED = 1
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    RESOURCE_EXHAUSTED = 8
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+
+
+class GrpcError(Exception):
+    """A call ends with a status that is not OK."""
+
+    def __init__(self, status: GrpcStatus, words: str) -> None:
+        super().__init__(words)
+        self.status = status
+
+
+HEADERS: Final = b"\x88" + encode_headers(("content-type", "application/grpc"))
+"""The headers of every answer: ``:status 200`` and the type."""
+OK_TRAILERS: Final = encode_headers(("grpc-status", "0"))
+
+
+def trailers(status: GrpcStatus, words: str) -> bytes:
+    """Encode the end of an answer."""
+    if status is GrpcStatus.OK:
+        return OK_TRAILERS
+    text = quote(words[:_MAX_WORDS], safe=_PRINTABLE)
+    return encode_headers(("grpc-status", str(int(status))), ("grpc-message", text))
+
+
+def plain_answer(http_status: int) -> bytes:
+    """Encode the headers that answer a request which is not gRPC."""
+    return encode_headers((":status", str(http_status)))

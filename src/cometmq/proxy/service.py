@@ -1,0 +1,69 @@
+"""``MessagingService``: its methods, and what all of them do first and last."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from cometmq.errors import CometMQError
+from cometmq.proxy.context import EndpointContext
+from cometmq.proxy.errors import ProxyError
+from cometmq.proxy.protocol import v2
+from cometmq.proxy.protocol.v2 import Code
+from cometmq.proxy.rpc.call import Call, Method
+from cometmq.proxy.services.clients import ClientService
+from cometmq.proxy.services.routes import RouteService
+from cometmq.proxy.services.send import SendService
+from cometmq.proxy.services.telemetry import TelemetryService
+from cometmq.proxy.services.transactions import TransactionService
+
+_log = logging.getLogger(__name__)
+
+Handler = Callable[[Call, Any], Awaitable[Any]]
+SERVICE: Final = "/apache.rocketmq.v2.MessagingService/"
+
+
+def methods_of(context: EndpointContext, transactions: TransactionService) -> dict[str, Method]:
+    """Every method by its path."""
+    routes, clients, sends = RouteService(context), ClientService(context), SendService(context)
+    telemetry = TelemetryService(context)
+    found: dict[str, Handler] = {
+        "QueryRoute": routes.query_route,
+        "QueryAssignment": routes.query_assignment,
+        "Heartbeat": clients.heartbeat,
+        "NotifyClientTermination": clients.notify_client_termination,
+        "SendMessage": sends.send_message,
+        "RecallMessage": sends.recall_message,
+        "EndTransaction": transactions.end_transaction,
+    }
+    methods = {
+        SERVICE + name: Method(_request(name).FromString, _unary(context, name, handler))
+        for name, handler in found.items()
+    }
+    methods[f"{SERVICE}Telemetry"] = Method(v2.TelemetryCommand.FromString, converse=telemetry.converse)
+    return methods
+
+
+def _request(name: str) -> Any:
+    return getattr(v2, f"{name}Request")
+
+
+def _unary(context: EndpointContext, name: str, handler: Handler) -> Handler:
+    """Wrap a handler: the client is known before it, and every error becomes the status of an answer after it."""
+    response = getattr(v2, f"{name}Response")
+
+    async def handle(call: Call, request: Any) -> Any:
+        try:
+            call.session = context.sessions.of(call)
+            return await handler(call, request)
+        except ProxyError as error:
+            return response(status=error.status)
+        except CometMQError as error:
+            return response(status=v2.Status(code=Code.INTERNAL_SERVER_ERROR, message=error.message))
+        except Exception as error:
+            _log.exception("%s of %s failed", name, call.peer.remote_address)
+            words = f"{type(error).__name__}: {error}"
+            return response(status=v2.Status(code=Code.INTERNAL_SERVER_ERROR, message=words))
+
+    return handle

@@ -1,0 +1,1 @@
+"""The methods of ``MessagingService``, a module for each family."""

@@ -1,0 +1,104 @@
+"""QueryRoute and QueryAssignment (``RouteActivity``)."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator
+from typing import Final
+
+from cometmq.proxy.backend.backend import BrokerQueues, TopicInfo
+from cometmq.proxy.context import EndpointContext
+from cometmq.proxy.errors import OK, ProxyError
+from cometmq.proxy.names import group_of, topic_of
+from cometmq.proxy.protocol import v2
+from cometmq.proxy.protocol.v2 import Code, MessageType, Permission
+from cometmq.proxy.rpc.call import Call
+from cometmq.remoting.permissions import Action, on_group, on_topic
+
+_TYPES: Final[dict[str, tuple[MessageType, ...]]] = {
+    "NORMAL": (MessageType.NORMAL,),
+    "FIFO": (MessageType.FIFO,),
+    "DELAY": (MessageType.DELAY,),
+    "TRANSACTION": (MessageType.TRANSACTION,),
+    "PRIORITY": (MessageType.PRIORITY,),
+    "LITE": (MessageType.LITE,),
+    "MIXED": (MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY, MessageType.TRANSACTION),
+}
+
+
+class RouteService:
+    """Answers where the queues of a topic are."""
+
+    def __init__(self, context: EndpointContext) -> None:
+        self._context = context
+
+    async def query_route(self, call: Call, request: v2.QueryRouteRequest) -> v2.QueryRouteResponse:
+        """All queues of a topic, each with the endpoint for its broker."""
+        topic = topic_of(request.topic)
+        self._context.checker.check(call, [on_topic(topic, Action.PUB, Action.SUB, Action.GET)])
+        info = await self._context.backend.topic(topic)
+        types = _TYPES.get(info.message_type, (MessageType.MESSAGE_TYPE_UNSPECIFIED,))
+        queues = [
+            v2.MessageQueue(
+                topic=request.topic,
+                id=number,
+                permission=permission,
+                broker=self._broker(call, found.broker),
+                accept_message_types=types,
+            )
+            for found in info.queues
+            for number, permission in enumerate(_permissions(found))
+        ]
+        return v2.QueryRouteResponse(status=OK, message_queues=queues)
+
+    async def query_assignment(self, call: Call, request: v2.QueryAssignmentRequest) -> v2.QueryAssignmentResponse:
+        """The queues that a push consumer asks: one for each broker, or in order each of them."""
+        topic, group = topic_of(request.topic), group_of(request.group)
+        self._context.checker.check(call, [on_topic(topic, Action.SUB), on_group(group, Action.SUB)])
+        info = await self._context.backend.topic(topic)
+        is_orderly = (await self._context.backend.group(group)).is_orderly
+        assignments = [
+            v2.Assignment(
+                message_queue=v2.MessageQueue(
+                    topic=request.topic,
+                    id=number,
+                    permission=Permission.READ_WRITE,
+                    broker=self._broker(call, broker),
+                )
+            )
+            for broker, number in _readable(info, is_orderly=is_orderly)
+        ]
+        if not assignments:
+            raise ProxyError(Code.FORBIDDEN, "no readable queue")
+        return v2.QueryAssignmentResponse(status=OK, assignments=assignments)
+
+    def _broker(self, call: Call, name: str) -> v2.Broker:
+        host, port = self._context.backend.endpoint(name, call.peer.local_address)
+        return v2.Broker(
+            name=name,
+            endpoints=v2.Endpoints(scheme=_scheme(host), addresses=[v2.Address(host=host, port=port)]),
+        )
+
+
+def _readable(info: TopicInfo, *, is_orderly: bool) -> Iterator[tuple[str, int]]:
+    for found in info.queues:
+        if is_orderly:
+            yield from ((found.broker, number) for number in range(found.readable))
+        elif found.readable:
+            yield found.broker, -1
+
+
+def _permissions(queues: BrokerQueues) -> Iterator[Permission]:
+    """First the queues that are for one thing only, as Apache counts them."""
+    both = min(queues.readable, queues.writable)
+    yield from (Permission.READ for _ in range(queues.readable - both))
+    yield from (Permission.WRITE for _ in range(queues.writable - both))
+    yield from (Permission.READ_WRITE for _ in range(both))
+
+
+def _scheme(host: str) -> v2.AddressScheme:
+    try:
+        version = ipaddress.ip_address(host).version
+    except ValueError:
+        return v2.AddressScheme.DOMAIN_NAME
+    return v2.AddressScheme.IPv4 if version == 4 else v2.AddressScheme.IPv6

@@ -1,0 +1,254 @@
+"""SendMessage and RecallMessage (``SendMessageActivity``, ``RecallMessageActivity``)."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from cometmq.message import properties as names
+from cometmq.message.batch import BatchPiece, encode_batch
+from cometmq.message.ids import RecallHandle, RecallHandleError, decode_offset_msg_id, java_hash
+from cometmq.message.properties import KEY_SEPARATOR, encode_properties
+from cometmq.message.sysflag import COMPRESSED, TRANSACTION_PREPARED
+from cometmq.proxy.backend.backend import Reply, TopicInfo
+from cometmq.proxy.context import EndpointContext
+from cometmq.proxy.errors import OK, ProxyError, refused
+from cometmq.proxy.names import topic_of
+from cometmq.proxy.protocol import v2
+from cometmq.proxy.protocol.v2 import Code, Encoding, MessageType
+from cometmq.proxy.rpc.call import Call
+from cometmq.proxy.services.send_checks import check_message
+from cometmq.proxy.services.transaction_id import TransactionId
+from cometmq.proxy.stored_message import BORN_HOST, BORN_TIMESTAMP, PRIORITY, TRACE_CONTEXT, type_of
+from cometmq.proxy.times import ms_of
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.headers import (
+    RecallMessageRequestHeader,
+    RecallMessageResponseHeader,
+    SendMessageRequestHeaderV2,
+    SendMessageResponseHeader,
+)
+from cometmq.remoting.permissions import Action, on_topic
+
+_STORED: Final = {
+    ResponseCode.SUCCESS,
+    ResponseCode.FLUSH_DISK_TIMEOUT,
+    ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    ResponseCode.SLAVE_NOT_AVAILABLE,
+}
+"""Answers to messages that are stored."""
+_MULTIPLIER: Final = 2862933555777941757
+_MASK: Final = 2**64 - 1
+
+
+class SendService:
+    """Stores messages."""
+
+    def __init__(self, context: EndpointContext) -> None:
+        self._context = context
+        self._turns: dict[str, Iterator[int]] = {}
+
+    async def send_message(self, call: Call, request: v2.SendMessageRequest) -> v2.SendMessageResponse:
+        """Store the messages of a request, all of one topic."""
+        context = self._context
+        messages = request.messages
+        if not len(messages):
+            raise ProxyError(Code.MESSAGE_CORRUPTED, "no message to send")
+        first = messages[0]
+        topic = topic_of(first.topic)
+        context.checker.check(call, [on_topic(topic, Action.PUB)])
+        now_ms = context.clock.now_ms()
+        for message in messages:
+            if message.topic != first.topic:
+                raise ProxyError(Code.MESSAGE_CORRUPTED, "different message topic")
+            check_message(message, context.config, now_ms)
+        prepared = [self._properties(message, topic, call) for message in messages]
+        info = await self._topic(topic, [type_of(properties) for properties in prepared])
+        if len(messages) == 1:
+            entries = [await self._send_one(call, info, first, prepared[0])]
+        elif all(type_of(properties) == MessageType.NORMAL for properties in prepared):
+            entries = [await self._send_batch(call, info, list(messages), prepared)]
+        else:  # a batch has one queue and no delay, so they are stored one by one
+            entries = [
+                await self._send_one(call, info, message, properties)
+                for message, properties in zip(messages, prepared, strict=True)
+            ]
+        return v2.SendMessageResponse(status=_common_status(entries), entries=entries)
+
+    # --- checks ---------------------------------------------------------------------------------
+    async def _topic(self, topic: str, types: Sequence[MessageType]) -> TopicInfo:
+        """The topic, if it takes such messages.
+
+        :raises ProxyError: it does not exist, or takes others.
+        """
+        expected, info = "UNSPECIFIED", None
+        try:
+            info = await self._context.backend.topic(topic)
+            expected = info.message_type
+        except ProxyError as error:
+            if error.code != Code.TOPIC_NOT_FOUND:
+                raise
+        for kind in types:
+            actual = MessageType(kind).name
+            if info is None or (self._context.config.validates_type and expected not in (actual, "MIXED")):
+                raise ProxyError(
+                    Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+                    f"TopicMessageType validate failed, the expected type is {expected}, but actual type is {actual}",
+                )
+        assert info is not None
+        return info
+
+    def _properties(self, message: v2.Message, topic: str, call: Call) -> dict[str, str]:
+        """The stored properties (``buildMessageProperty``)."""
+        system = message.system_properties
+        stored = dict(message.user_properties)
+        stored[names.UNIQ_KEY] = system.message_id
+        if system.tag:
+            stored[names.TAGS] = system.tag
+        if len(system.keys):
+            stored[names.KEYS] = KEY_SEPARATOR.join(system.keys)
+        if system.message_type == MessageType.TRANSACTION:
+            stored[names.TRAN_MSG] = "true"
+            stored[names.PGROUP] = topic
+            if system.HasField("orphaned_transaction_recovery_duration"):
+                seconds = system.orphaned_transaction_recovery_duration.seconds
+                if not 0 <= seconds * 1000 <= self._context.config.recovery_max_ms:
+                    raise ProxyError(
+                        Code.BAD_REQUEST,
+                        f"transaction recovery time is out of range, max is {self._context.config.recovery_max_ms}",
+                    )
+                stored[names.CHECK_IMMUNITY_TIME_IN_SECONDS] = str(seconds)
+        if system.HasField("delivery_timestamp"):
+            stored[names.TIMER_DELIVER_MS] = str(ms_of(system.delivery_timestamp))
+        if system.HasField("message_group"):
+            stored[names.SHARDING_KEY] = system.message_group
+        if system.HasField("priority"):
+            stored[PRIORITY] = str(system.priority)
+        if system.trace_context:
+            stored[TRACE_CONTEXT] = system.trace_context
+        stored[BORN_HOST] = system.born_host or call.peer.peer_ip
+        if system.HasField("born_timestamp"):
+            stored[BORN_TIMESTAMP] = str(ms_of(system.born_timestamp))
+        return stored
+
+    # --- sending --------------------------------------------------------------------------------
+    def _queue(self, info: TopicInfo, group: str | None) -> tuple[str, int]:
+        """The broker and queue of a message: always the same for one message group, else the next."""
+        queues = [(found.broker, number) for found in info.own for number in range(found.writable)]
+        if not queues:
+            raise ProxyError(Code.FORBIDDEN, "no writable queue")
+        if group is not None:
+            return queues[consistent_hash(java_hash(group), len(queues))]
+        turn = self._turns.get(info.name)
+        if turn is None:
+            turn = self._turns[info.name] = itertools.count()
+        return queues[next(turn) % len(queues)]
+
+    async def _send_one(
+        self, call: Call, info: TopicInfo, message: v2.Message, properties: dict[str, str]
+    ) -> v2.SendResultEntry:
+        system = message.system_properties
+        group = system.message_group if system.HasField("message_group") else None
+        broker, queue_id = self._queue(info, group)
+        flag = COMPRESSED if system.body_encoding == Encoding.GZIP else 0
+        is_transaction = names.TRAN_MSG in properties
+        if is_transaction:
+            flag |= TRANSACTION_PREPARED
+        header = self._header(info.name, queue_id, flag, properties, call)
+        reply = await call.session.link.ask(broker, RequestCode.SEND_MESSAGE_V2, header, message.body)
+        if reply.code not in _STORED:
+            raise refused(reply.code, reply.remark)
+        stored = reply.header(SendMessageResponseHeader)
+        transaction_id = system.message_id
+        if is_transaction:
+            offset = decode_offset_msg_id(stored.msg_id)[2]
+            transaction_id = TransactionId(broker, stored.queue_offset, offset, system.message_id).encode()
+        return v2.SendResultEntry(
+            status=_status(reply),
+            message_id=system.message_id,
+            transaction_id=transaction_id,
+            offset=stored.queue_offset,
+            recall_handle=stored.recall_handle or "",
+        )
+
+    async def _send_batch(
+        self, call: Call, info: TopicInfo, messages: list[v2.Message], prepared: list[dict[str, str]]
+    ) -> v2.SendResultEntry:
+        broker, queue_id = self._queue(info, None)
+        if any(message.system_properties.body_encoding == Encoding.GZIP for message in messages):
+            raise ProxyError(Code.MESSAGE_CORRUPTED, "messages of a batch are not compressed one by one")
+        try:
+            body = encode_batch(
+                BatchPiece(0, message.body, encode_properties(properties))
+                for message, properties in zip(messages, prepared, strict=True)
+            )
+        except ValueError as error:
+            raise ProxyError(Code.MESSAGE_PROPERTIES_TOO_LARGE, str(error)) from error
+        header = self._header(info.name, queue_id, 0, {}, call)
+        header.batch = True
+        reply = await call.session.link.ask(broker, RequestCode.SEND_BATCH_MESSAGE, header, body)
+        if reply.code not in _STORED:
+            raise refused(reply.code, reply.remark)
+        stored = reply.header(SendMessageResponseHeader)
+        first = messages[0].system_properties.message_id
+        return v2.SendResultEntry(
+            status=_status(reply), message_id=first, transaction_id=first, offset=stored.queue_offset
+        )
+
+    def _header(
+        self, topic: str, queue_id: int, flag: int, properties: dict[str, str], call: Call
+    ) -> SendMessageRequestHeaderV2:
+        try:
+            text = encode_properties(properties)
+        except ValueError as error:
+            raise ProxyError(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, str(error)) from error
+        return SendMessageRequestHeaderV2(
+            producer_group=topic,
+            topic=topic,
+            default_topic="TBW102",
+            default_topic_queue_nums=4,
+            queue_id=queue_id,
+            sys_flag=flag,
+            born_timestamp=int(properties.get(BORN_TIMESTAMP) or self._context.clock.now_ms()),
+            flag=0,
+            properties=text,
+            reconsume_times=0,
+        )
+
+    # --- recall ---------------------------------------------------------------------------------
+    async def recall_message(self, call: Call, request: v2.RecallMessageRequest) -> v2.RecallMessageResponse:
+        """Take back a delayed message."""
+        topic = topic_of(request.topic)
+        self._context.checker.check(call, [on_topic(topic, Action.PUB)])
+        try:
+            broker = RecallHandle.decode(request.recall_handle).broker_name
+        except RecallHandleError as error:
+            raise ProxyError(Code.INTERNAL_SERVER_ERROR, error.message) from error
+        header = RecallMessageRequestHeader(topic=topic, recall_handle=request.recall_handle, producer_group=topic)
+        reply = (await call.session.link.ask(broker, RequestCode.RECALL_MESSAGE, header)).checked()
+        return v2.RecallMessageResponse(status=OK, message_id=reply.header(RecallMessageResponseHeader).msg_id)
+
+
+def _status(reply: Reply) -> v2.Status:
+    return OK if not reply.code else refused(reply.code, reply.remark).status
+
+
+def _common_status(entries: Sequence[v2.SendResultEntry]) -> v2.Status:
+    """The status of all, or that they differ."""
+    first = entries[0].status
+    if all(entry.status.code == first.code for entry in entries):
+        return first
+    return v2.Status(code=Code.MULTIPLE_RESULTS, message="Multiple result")
+
+
+def consistent_hash(value: int, buckets: int) -> int:
+    """Guava's ``Hashing.consistentHash``, by which Apache's proxy chooses the queue of a message group."""
+    state = value & _MASK
+    candidate = 0
+    while True:
+        state = (_MULTIPLIER * state + 1) & _MASK
+        following = int((candidate + 1) / (((state >> 33) + 1) / 2.0**31))
+        if not 0 <= following < buckets:
+            return candidate
+        candidate = following

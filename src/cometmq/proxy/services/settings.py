@@ -1,0 +1,114 @@
+"""Settings of clients, merged with what the endpoint says (``GrpcClientSettingsManager``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from cometmq.limits import MAX_SETTINGS_TOPICS
+from cometmq.proxy.backend.backend import GroupInfo
+from cometmq.proxy.config import EndpointConfig
+from cometmq.proxy.errors import ProxyError
+from cometmq.proxy.names import full_name, group_of, topic_of
+from cometmq.proxy.protocol import v2
+from cometmq.proxy.protocol.v2 import ClientType, Code, FilterType
+from cometmq.proxy.sessions import consumer_heartbeat, producer_heartbeat
+from cometmq.proxy.times import duration
+from cometmq.remoting.bodies import HeartbeatData, SubscriptionData
+
+_SECOND: Final = 1_000
+_MINUTE: Final = 60_000
+LEVELS_MS: Final = (
+    1 * _SECOND,
+    5 * _SECOND,
+    10 * _SECOND,
+    30 * _SECOND,
+    *(minutes * _MINUTE for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 60, 120)),
+)
+"""Pauses before each attempt again (``CustomizedRetryPolicy``)."""
+_LITE_QUOTA: Final = 2_000
+_LITE_TOPIC_CHARS: Final = 64
+
+
+def check_settings(settings: v2.Settings) -> str:
+    """Check the settings of a client; return the consumer group, empty for a producer.
+
+    :raises ProxyError: they are not those of a client.
+    """
+    kind = settings.WhichOneof("pub_sub")
+    if kind is None:
+        raise ProxyError(Code.BAD_REQUEST, "there is no publishing or subscription data in settings")
+    if kind == "publishing":
+        topics = settings.publishing.topics
+        if len(topics) > MAX_SETTINGS_TOPICS:
+            raise ProxyError(Code.BAD_REQUEST, f"more than {MAX_SETTINGS_TOPICS} topics in settings")
+        for topic in topics:
+            topic_of(topic)
+        return ""
+    entries = settings.subscription.subscriptions
+    if len(entries) > MAX_SETTINGS_TOPICS:
+        raise ProxyError(Code.BAD_REQUEST, f"more than {MAX_SETTINGS_TOPICS} subscriptions in settings")
+    for entry in entries:
+        topic_of(entry.topic)
+    return group_of(settings.subscription.group)
+
+
+def merged(settings: v2.Settings, group: GroupInfo | None, config: EndpointConfig) -> v2.Settings:
+    """The settings for the client.
+
+    :param group: its group; ``None`` for a producer.
+    """
+    out = v2.Settings()
+    out.CopyFrom(settings)
+    if not out.HasField("metric"):
+        out.metric.CopyFrom(v2.Metric())
+    if group is None:
+        out.publishing.max_body_size = config.body_max_bytes
+        out.publishing.validate_message_type = config.validates_type
+        out.backoff_policy.CopyFrom(
+            v2.RetryPolicy(
+                max_attempts=config.producer_attempts,
+                exponential_backoff=v2.ExponentialBackoff(
+                    initial=duration(config.producer_backoff_ms),
+                    max=duration(config.producer_backoff_max_ms),
+                    multiplier=config.producer_backoff_factor,
+                ),
+            )
+        )
+        return out
+    subscription = out.subscription
+    subscription.fifo = group.is_orderly
+    subscription.receive_batch_size = config.long_polling_batch
+    subscription.long_polling_timeout.CopyFrom(duration(config.long_polling_max_ms))
+    subscription.lite_subscription_quota = _LITE_QUOTA
+    subscription.max_lite_topic_size = _LITE_TOPIC_CHARS
+    pauses = group.backoff_ms or LEVELS_MS
+    out.backoff_policy.CopyFrom(
+        v2.RetryPolicy(
+            max_attempts=group.retry_max_times + 1,
+            customized_backoff=v2.CustomizedBackoff(next=[duration(pause) for pause in pauses]),
+        )
+    )
+    return out
+
+
+def heartbeat_of(client_id: str, settings: v2.Settings, version: int) -> HeartbeatData:
+    """What the brokers are told of the client."""
+    if settings.WhichOneof("pub_sub") == "publishing":
+        return producer_heartbeat(client_id, dict.fromkeys(map(full_name, settings.publishing.topics)))
+    is_push = settings.client_type in (ClientType.PUSH_CONSUMER, ClientType.LITE_PUSH_CONSUMER)
+    group = full_name(settings.subscription.group)
+    return consumer_heartbeat(client_id, group, _subscriptions(settings, version), is_push=is_push)
+
+
+def _subscriptions(settings: v2.Settings, version: int) -> Iterator[SubscriptionData]:
+    for entry in settings.subscription.subscriptions:
+        expression = entry.expression.expression or "*"
+        is_sql = entry.expression.type == FilterType.SQL
+        yield SubscriptionData(
+            topic=full_name(entry.topic),
+            sub_string=expression,
+            expression_type="SQL92" if is_sql else "TAG",
+            sub_version=version,
+            tags_set=[] if is_sql or expression == "*" else [tag.strip() for tag in expression.split("||")],
+        )

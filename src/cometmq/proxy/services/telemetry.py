@@ -1,0 +1,140 @@
+"""Telemetry: settings both ways, and commands to clients (``ClientActivity``).
+
+A client opens the stream and sends its settings; the answer are the merged ones, and from then on the stream carries
+commands. A second stream of one client takes the place of the first. The stream is told of errors by gRPC's status, as
+Apache's proxy does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from cometmq.limits import MAX_TELEMETRY_WAITING_BYTES
+from cometmq.proxy.context import EndpointContext
+from cometmq.proxy.errors import OK, ProxyError
+from cometmq.proxy.names import full_name
+from cometmq.proxy.protocol import v2
+from cometmq.proxy.protocol.v2 import Code
+from cometmq.proxy.rpc.call import Call
+from cometmq.proxy.rpc.status import GrpcError, GrpcStatus
+from cometmq.proxy.services.settings import check_settings, heartbeat_of, merged
+from cometmq.proxy.sessions import ClientSession
+from cometmq.remoting.permissions import Action, Need, on_group, on_topic
+
+_log = logging.getLogger(__name__)
+
+_CLIENT_ERRORS: Final = range(40_000, 50_000)
+_MAX_WAITING_SETTINGS: Final = 16
+"""Settings of one stream that wait for the ones before; a client sends them again every few minutes."""
+
+
+class TelemetryService:
+    """Begins the streams."""
+
+    def __init__(self, context: EndpointContext) -> None:
+        self._context = context
+        self._work: set[asyncio.Task[None]] = set()
+
+    def converse(self, call: Call) -> TelemetryStream:
+        """Begin a stream."""
+        return TelemetryStream(self._context, call, self._work)
+
+
+class TelemetryStream:
+    """One stream; its commands are handled one after the other."""
+
+    def __init__(self, context: EndpointContext, call: Call, work: set[asyncio.Task[None]]) -> None:
+        self._context = context
+        self._call = call
+        self._work = work
+        self._waiting: list[v2.Settings] = []
+        self._task: asyncio.Task[None] | None = None
+        self._session: ClientSession | None = None
+
+    # --- what the client sends ------------------------------------------------------------------
+    def received(self, message: v2.TelemetryCommand) -> None:
+        """Take a command of the client.
+
+        :raises GrpcError: it makes no sense.
+        """
+        kind = message.WhichOneof("command")
+        if kind == "settings":
+            if len(self._waiting) >= _MAX_WAITING_SETTINGS:
+                raise GrpcError(GrpcStatus.RESOURCE_EXHAUSTED, "too many settings at once")
+            self._waiting.append(message.settings)
+            if self._task is None:
+                self._task = asyncio.get_running_loop().create_task(self._take_settings())
+                self._work.add(self._task)
+                self._task.add_done_callback(self._work.discard)
+        elif kind in ("thread_stack_trace", "verify_message_result"):
+            _log.debug("%s answers a command: %s", self._call.peer.remote_address, kind)
+        else:
+            words = "the telemetry command is empty" if kind is None else f"clients do not send {kind}"
+            raise GrpcError(GrpcStatus.INVALID_ARGUMENT, f"process client telemetryCommand failed. {words}")
+
+    def ended(self) -> None:
+        """The client is gone, or will send nothing more."""
+        session = self._session
+        if session is not None and session.stream is self:
+            session.stream = None
+            session.seen_at = self._context.clock.monotonic()
+
+    async def _take_settings(self) -> None:
+        try:
+            while self._waiting and not self._call.is_done:
+                await self._take(self._waiting.pop(0))
+        except ProxyError as error:
+            status = GrpcStatus.INVALID_ARGUMENT if error.code in _CLIENT_ERRORS else GrpcStatus.INTERNAL
+            self._call.fail(GrpcError(status, f"process client telemetryCommand failed. {error}"))
+        except Exception as error:
+            _log.exception("settings of %s failed", self._call.peer.remote_address)
+            self._call.fail(GrpcError(GrpcStatus.INTERNAL, f"{type(error).__name__}: {error}"))
+        finally:
+            self._task = None
+
+    async def _take(self, settings: v2.Settings) -> None:
+        context = self._context
+        session = context.sessions.of(self._call)
+        group = check_settings(settings)
+        context.checker.check(self._call, list(_needs(settings, group)))
+        info = await context.backend.group(group) if group else None
+        answer = merged(settings, info, context.config)
+        heartbeat = heartbeat_of(session.client_id, settings, context.clock.now_ms())
+        if heartbeat != session.heartbeat:
+            session.heartbeat = heartbeat
+            try:
+                await session.link.register(heartbeat)
+            except ProxyError as error:
+                raise ProxyError(Code.INTERNAL_SERVER_ERROR, str(error)) from error
+        if self._call.is_done:
+            return
+        before, session.stream = session.stream, self
+        self._session = session
+        if before is not None and before is not self:
+            before.close()
+        session.set_settings(answer)
+        self.command(v2.TelemetryCommand(status=OK, settings=answer))
+
+    # --- what the client gets -------------------------------------------------------------------
+    def command(self, command: v2.TelemetryCommand) -> bool:
+        """Send a command; tell whether the client reads its stream."""
+        if self._call.is_done:
+            return False
+        if self._call.waiting_bytes > MAX_TELEMETRY_WAITING_BYTES:
+            self._call.fail(GrpcError(GrpcStatus.RESOURCE_EXHAUSTED, "the telemetry stream is not read"))
+            return False
+        self._call.send(command)
+        return True
+
+    def close(self) -> None:
+        """End the stream."""
+        self._call.finish()
+
+
+def _needs(settings: v2.Settings, group: str) -> list[Need]:
+    if not group:
+        return [on_topic(full_name(topic), Action.PUB) for topic in settings.publishing.topics]
+    topics = [full_name(entry.topic) for entry in settings.subscription.subscriptions]
+    return [on_group(group, Action.SUB), *(on_topic(topic, Action.SUB) for topic in topics)]

@@ -1,0 +1,41 @@
+"""Ids of transactions: the place of the half message, so that any endpoint can end it, also after a restart.
+
+Apache's proxy keeps that place in memory, and a transaction whose proxy has died is ended only by a check.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from cometmq.proxy.errors import ProxyError
+from cometmq.proxy.protocol.v2 import Code
+
+
+class TransactionId(NamedTuple):
+    """Where a half message is."""
+
+    broker: str
+    queue_offset: int
+    log_offset: int
+    message_id: str
+
+    def encode(self) -> str:
+        """The text; a name of a broker may have any characters, so it stands last."""
+        return f"{self.message_id}-{self.queue_offset:x}-{self.log_offset:x}-{self.broker}"
+
+    @classmethod
+    def decode(cls, text: str, message_id: str) -> TransactionId:
+        """Read the text.
+
+        :raises ProxyError: it is none, or of another message.
+        """
+        rest = text.removeprefix(f"{message_id}-")
+        parts = rest.split("-", 2)
+        try:
+            if rest == text:
+                raise ValueError
+            return cls(parts[2], int(parts[0], 16), int(parts[1], 16), message_id)
+        except (IndexError, ValueError):
+            raise ProxyError(
+                Code.INVALID_TRANSACTION_ID, f"{text[:200]!r} is not the transaction id of {message_id[:100]!r}"
+            ) from None
