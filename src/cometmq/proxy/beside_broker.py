@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Final
 
 from cometmq.broker.controller import Broker
@@ -11,12 +12,14 @@ from cometmq.proxy.backend.local import LocalBackend
 from cometmq.proxy.endpoint import GrpcEndpoint
 from cometmq.remoting.tls.server import ServerTls
 
+_log = logging.getLogger(__name__)
+
 ALPN: Final = ("h2",)
 """HTTP/2, as clients name it when they open TLS."""
 
 
 class BrokerEndpoint:
-    """The endpoint of a running broker; it listens where the broker does, on ``grpcServerPort``."""
+    """The endpoint of a running broker; see the module's docstring."""
 
     def __init__(self, broker: Broker) -> None:
         """Build the parts.
@@ -29,6 +32,8 @@ class BrokerEndpoint:
         if access is not None:
             fresh = config.require_fresh_signatures
             checker = AccountChecker(access.model, clock=broker.clock, requires_fresh=fresh)
+        self.is_open = False
+        """It listens."""
         self._broker = broker
         self._endpoint = GrpcEndpoint(
             LocalBackend(broker, lambda: self._endpoint.port),
@@ -42,13 +47,17 @@ class BrokerEndpoint:
         """``host:port`` for clients."""
         return format_address(self._broker.config.broker_ip1, self._endpoint.port)
 
-    async def start(self) -> None:
-        """Listen.
+    async def start(self, port: int) -> None:
+        """Listen where the broker does; port 0 takes a free one.
 
-        :raises OSError: the port is taken or not allowed.
+        A port that is taken is an error in the log, and no reason not to serve other clients.
         """
-        config = self._broker.config
-        await self._endpoint.start(config.bind_address, config.grpc_server_port)
+        try:
+            await self._endpoint.start(self._broker.config.bind_address, port)
+        except OSError as error:
+            _log.error("clients of RocketMQ 5 are not served: %s; choose another port for gRPC", error)
+        else:
+            self.is_open = True
 
     async def stop(self) -> None:
         """End all calls."""

@@ -25,6 +25,7 @@ from cometmq.message.message import Message
 from cometmq.namesrv.config import NamesrvConfig
 from cometmq.namesrv.server import NameServer
 from cometmq.options import ConfigError, spellings_of
+from cometmq.proxy.beside_broker import BrokerEndpoint
 from cometmq.remoting.security import Security
 from cometmq.testing.clock import StoppableClock, VirtualClock
 from cometmq.testing.inbox import Inbox
@@ -90,6 +91,7 @@ class Cluster:
     :param tls: all servers take TLS only, with certificates that are made for them.
     :param accounts: all servers check signatures and permissions (ACL 1.0); entries of ``plain_acl.yml``, besides which
         there is an account for :attr:`security`.
+    :param grpc: each broker has an endpoint for clients of RocketMQ 5 (:attr:`grpc_address`).
     """
 
     def __init__(
@@ -103,6 +105,7 @@ class Cluster:
         links: bool = False,
         tls: bool = False,
         accounts: Sequence[Mapping[str, Any]] | None = None,
+        grpc: bool = False,
     ) -> None:
         if brokers < 1:
             raise ValueError(f"a cluster has at least one broker, not {brokers}")
@@ -114,6 +117,8 @@ class Cluster:
         self._secured = secured(self.data, (HOST, LINK_HOST), tls=tls, accounts=accounts)
         self._keys = {**SMALL_STORE, **self._secured.keys, **(broker_keys or {})}
         self._ports = [free_port(HOST) for _ in range(brokers)]
+        self._grpc_ports = [free_port(HOST) for _ in range(brokers)] if grpc else []
+        self._endpoints: dict[int, BrokerEndpoint] = {}
         self._roots = [self.data / f"broker-{index}" for index in range(brokers)]
         self._running: dict[int, Broker] = {}
         self._slaves = {
@@ -161,6 +166,20 @@ class Cluster:
     def namesrv_address(self) -> str:
         """``host:port`` for clients."""
         return self.namesrv.address
+
+    @property
+    def grpc_address(self) -> str:
+        """``host:port`` of the first broker's endpoint for clients of RocketMQ 5.
+
+        :raises ValueError: the cluster has none.
+        """
+        if not self._grpc_ports:
+            raise ValueError("the cluster has no endpoint for gRPC: make it with grpc=True (marker: grpc=True)")
+        return f"{HOST}:{self._grpc_ports[0]}"
+
+    def endpoint(self, index: int) -> BrokerEndpoint:
+        """Return the gRPC endpoint of one broker; KeyError when there is none."""
+        return self._endpoints[index]
 
     @property
     def security(self) -> Security:
@@ -287,6 +306,9 @@ class Cluster:
         broker = self._running[index] = await self._started(
             Broker(self._config(index), clock=self._broker_clock(index))
         )
+        if self._grpc_ports:
+            endpoint = self._endpoints[index] = BrokerEndpoint(broker)
+            await endpoint.start(self._grpc_ports[index])
         return broker
 
     @staticmethod
@@ -302,6 +324,8 @@ class Cluster:
         """Stop a broker cleanly; resume it first when it is paused."""
         if self._with_links:
             self.resume_broker(index)
+        if index in self._endpoints:
+            await self._endpoints.pop(index).stop()
         await self._running.pop(index).stop()
 
     async def restart_broker(self, index: int) -> Broker:
@@ -316,6 +340,10 @@ class Cluster:
         :meth:`start_broker` recovers from it. Pages that are not flushed survive, as they do not in a power cut.
         """
         broker = self._running.pop(index)
+        endpoint = self._endpoints.pop(index, None)
+        if endpoint is not None:
+            endpoint.cut_off()
+            await endpoint.stop()
         await broker.cut_off()
         if self._with_links:
             self.link(index).cut()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +95,14 @@ def command(
         if until_stdin_ends:
             _stop_when_stdin_ends(stopping)
         broker = Broker(loaded)
-        async with stopped_at_the_end(broker, what="broker", port=loaded.listen_port):
+        async with AsyncExitStack() as services:
+            await services.enter_async_context(stopped_at_the_end(broker, what="broker", port=loaded.listen_port))
+            if loaded.grpc_server_port and not broker.is_slave:
+                from cometmq.proxy.beside_broker import BrokerEndpoint
+
+                endpoint = BrokerEndpoint(broker)
+                services.push_async_callback(endpoint.stop)
+                await endpoint.start(loaded.grpc_server_port)
             settle_memory()
             announce(f"CometMQ broker {broker.config.broker_name} ready: {broker.address}")
             await stopping.wait()

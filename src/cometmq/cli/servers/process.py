@@ -33,6 +33,8 @@ DEFAULT_NAMESRV_PORT: Final = 9876
 DEFAULT_PORT: Final = 10911
 DEFAULT_METRICS_PORT: Final = 5556
 """The port of the nameserver of `serve`; its first broker has 5557, as Apache's brokers."""
+DEFAULT_GRPC_PORT: Final = 8081
+"""For clients of RocketMQ 5, as Apache's proxy."""
 OLD_DATA: Final = Path("cometmq-data")
 """Directory of stores of earlier versions, in the current directory; used on where it exists."""
 DEFAULT_NAMESRV: Final = f"127.0.0.1:{DEFAULT_NAMESRV_PORT}"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,6 +14,7 @@ from cometmq.cli.output import say
 from cometmq.cli.servers.logs import log_options
 from cometmq.cli.servers.memory import settle_memory
 from cometmq.cli.servers.process import (
+    DEFAULT_GRPC_PORT,
     DEFAULT_METRICS_PORT,
     DEFAULT_NAMESRV_PORT,
     DEFAULT_PORT,
@@ -41,6 +42,9 @@ from cometmq.message.listeners import (
     parse_listeners,
 )
 from cometmq.metrics.options import PROM
+
+if TYPE_CHECKING:
+    from cometmq.broker.controller import Broker
 
 _EVERYWHERE = ("0.0.0.0", "::")
 
@@ -88,6 +92,12 @@ _EVERYWHERE = ("0.0.0.0", "::")
 @click.option("--no-console", is_flag=True, help="Serve no web console.")
 @click.option("--allow-changes", is_flag=True, help="Visitors of the console may change things, too.")
 @click.option("--no-metrics", is_flag=True, help="Serve no metrics and no health checks.")
+@click.option(
+    "--grpc-port",
+    type=click.IntRange(0, 65_535),
+    help=f"Port for clients of RocketMQ 5, 0 for a free one. [default: {DEFAULT_GRPC_PORT}, or 0 with --port 0]",
+)
+@click.option("--no-grpc", is_flag=True, help="Serve no clients of RocketMQ 5.")
 @set_option
 @log_options
 def command(
@@ -103,6 +113,8 @@ def command(
     allow_changes: bool,
     metrics_port: int | None,
     no_metrics: bool,
+    grpc_port: int | None,
+    no_grpc: bool,
     settings: tuple[str, ...],
 ) -> None:
     """Run a nameserver and brokers on this machine.
@@ -119,6 +131,8 @@ def command(
         logs += ("--log-file", str(given["log_file"].absolute()))
     if metrics_port is None:
         metrics_port = DEFAULT_METRICS_PORT if port else 0
+    if grpc_port is None:
+        grpc_port = DEFAULT_GRPC_PORT if port else 0
     if console_port is None:
         console_port = DEFAULT_CONSOLE_PORT if port else 0
     place = Place(
@@ -129,6 +143,7 @@ def command(
         port=port,
         namesrv_port=namesrv_port,
         metrics_port=None if no_metrics else metrics_port,
+        grpc_port=None if no_grpc else grpc_port,
         console_port=None if no_console else console_port,
         allow_changes=allow_changes,
         settings=settings,
@@ -156,6 +171,8 @@ class Place:
     namesrv_port: int
     metrics_port: int | None
     """``None`` for no metrics."""
+    grpc_port: int | None
+    """``None`` for no endpoint for clients of RocketMQ 5."""
     console_port: int | None
     """``None`` for no console."""
     allow_changes: bool
@@ -267,12 +284,26 @@ async def _in_one_process(place: Place, stopping: Stopping) -> None:
         values: dict[str, Any] = parse_overrides(BrokerConfig, place.broker_keys(0, namesrv))
         broker = Broker(BrokerConfig(**with_tls_file(values)))
         await services.enter_async_context(stopped_at_the_end(broker, what="broker", port=place.port, option="--port"))
+        await _start_endpoint(place, broker, services)
         settle_memory()
         if broker.monitor is not None and broker.monitor.url:
             say(f"Metrics at {broker.monitor.url}\n")
         await _start_console(place, namesrv, services)
         announce(f"CometMQ ready: nameserver {namesrv}, broker {broker.address}, data in {place.data}")
         await stopping.wait()
+
+
+async def _start_endpoint(place: Place, broker: Broker, services: AsyncExitStack) -> None:
+    """Start the endpoint for clients of RocketMQ 5."""
+    if place.grpc_port is None or broker.is_slave:
+        return
+    from cometmq.proxy.beside_broker import BrokerEndpoint
+
+    endpoint = BrokerEndpoint(broker)
+    services.push_async_callback(endpoint.stop)
+    await endpoint.start(broker.config.grpc_server_port or place.grpc_port)
+    if endpoint.is_open:
+        say(f"Clients of RocketMQ 5 (gRPC) at {endpoint.address}\n")
 
 
 async def _in_processes(place: Place, brokers: int, stopping: Stopping) -> None:
