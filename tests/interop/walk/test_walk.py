@@ -141,6 +141,7 @@ SECURITY = {  # system properties of Apache's, and our own; passwords are not sh
     "tls.server.trustCertPath",
     "tls.test.mode.enable",
 }
+GRPC = {"grpcServerPort"}  # of Apache's proxy
 METRICS = {"metricsExporterType", "metricsLabel", "metricsPromExporterHost", "metricsPromExporterPort"}
 NEWER_SECURITY = {"aclEnable", "authenticationEnabled", "authorizationEnabled"}  # at a nameserver
 NEWER_NAMESRV = {"brokerChannelExpiredTime", "scanNotActiveBrokerInterval"}
@@ -177,7 +178,7 @@ def test_every_answer_is_apaches_but_for_what_is_listed(both: tuple[Deployment, 
     ours, theirs = both
     found = walk(ours.broker.address, theirs.broker.address, list(broker_cases()))
     shown = found.pop("configuration")
-    assert sorted(keys_of(shown, "+") ^ (OURS_ALONE | NEWER | SECURITY | METRICS | {"metricsPerQueue"})) == []
+    assert sorted(keys_of(shown, "+") ^ (OURS_ALONE | NEWER | SECURITY | METRICS | GRPC | {"metricsPerQueue"})) == []
     assert keys_of(shown, "-") <= broker_keys_without_effect().keys()
     assert found == {name: words for name, (_, words) in BROKER.items()}
     found = walk(ours.address, theirs.address, list(namesrv_cases()))
