@@ -40,8 +40,8 @@ from cometmq.broker.metrics.stats import BrokerStats
 from cometmq.broker.metrics.traffic import Traffic
 from cometmq.broker.monitor.monitor import BrokerMonitor
 from cometmq.broker.periodic import Periodic
-from cometmq.broker.ports import ClientPorts
 from cometmq.broker.pop.service import PopService
+from cometmq.broker.ports import ClientPorts
 from cometmq.broker.pull.consumer_filters import ConsumerFilterManager
 from cometmq.broker.pull.filters import PullFilters
 from cometmq.broker.pull.pull_message import PullMessageProcessor

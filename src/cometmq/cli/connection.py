@@ -11,11 +11,13 @@ import click
 from click.shell_completion import CompletionItem
 
 from cometmq.cli.contexts import CONTEXT_VARIABLE, NAMESRV_VARIABLE, adopt, context_names
+from cometmq.cli.dry_run import READING_ONLY, is_dry_run
 from cometmq.cli.failures import PARTLY, WrongUseError
 from cometmq.cli.output import DEFAULT_FORM, tell
 from cometmq.cli.servers.process import DEFAULT_NAMESRV
 from cometmq.client.admin import TIMEOUT_S, Admin
 from cometmq.client.errors import BrokerError, RemotingConnectError, RemotingError
+from cometmq.client.instance import ClientInstance
 from cometmq.client.route import namesrv_addresses
 from cometmq.errors import CometMQError
 from cometmq.message.names import check_group, check_topic
@@ -122,7 +124,8 @@ def _administer(namesrv: str, work: Callable[[Admin], Awaitable[T]], *, partly: 
     silent: dict[str, RemotingError] = {}
 
     async def run() -> T:
-        async with Admin(namesrv, timeout_s=timeout_s() or TIMEOUT_S) as admin:
+        instance = ClientInstance(namesrv, hooks=(READING_ONLY,) if is_dry_run() else ())
+        async with Admin(instance=instance, timeout_s=timeout_s() or TIMEOUT_S) as admin:
             admin.unanswered = silent if partly else None
             try:
                 result = await work(admin)
@@ -205,6 +208,8 @@ def confirm_change(what: str) -> None:
 
 
 def _confirm(sentence: str, otherwise: str) -> None:
+    if is_dry_run():
+        return
     if not sys.stdin.isatty():
         raise WrongUseError(f"{sentence}; {otherwise}", next_step="add --yes to confirm")
     if not click.confirm(f"{sentence[0].upper()}{sentence[1:]}. Go on?", err=True):

@@ -25,8 +25,10 @@ from cometmq.cli.admin.accounts import administer_accounts
 from cometmq.cli.admin.changes import yes_option
 from cometmq.cli.admin.user import change, server_option
 from cometmq.cli.connection import confirm_deletion, namesrv_option
-from cometmq.cli.output import Column, output_option, show, show_one, tell
+from cometmq.cli.dry_run import dry_run_option, is_dry_run, only_shown
+from cometmq.cli.output import Column, output_option, show, show_one
 from cometmq.client.admin import Admin
+from cometmq.client.admin.changes import Change
 from cometmq.remoting.permissions import EVERY, Action, Kind, Need, on_group, on_topic
 
 _ACTIONS: Final = [action.value for action in Action]
@@ -63,6 +65,7 @@ def command() -> None:
 @click.option("--deny", is_flag=True, help="Deny instead of allow.")
 @click.option("--default", "is_default", is_flag=True, help="A policy that counts where no custom one matches.")
 @server_option
+@dry_run_option
 @namesrv_option
 def create(
     user: str,
@@ -84,10 +87,12 @@ def create(
     read_policies(policies)
 
     async def work(admin: Admin) -> None:
+        if is_dry_run():
+            only_shown(f"the policies of {user}", await _new_entries(admin, user, entries, server))
+            return
         await admin.put_policies(user, policies, address=server)
 
-    change(namesrv, work)
-    tell(f"{decision} {', '.join(actions)} on {', '.join(resources)} for {user}.")
+    change(namesrv, work, f"{decision} {', '.join(actions)} on {', '.join(resources)} for {user}.")
 
 
 @command.command("list")
@@ -126,6 +131,7 @@ def show_policies(user: str, server: str | None, namesrv: str, output: str) -> N
 @click.option("--default", "is_default", is_flag=True, help="Of the default policy.")
 @yes_option
 @server_option
+@dry_run_option
 @namesrv_option
 def delete(user: str, resource: str | None, is_default: bool, yes: bool, server: str | None, namesrv: str) -> None:
     """Delete one policy of a user, or all."""
@@ -133,10 +139,18 @@ def delete(user: str, resource: str | None, is_default: bool, yes: bool, server:
         confirm_deletion(f"all policies of {user}", "takes every permission from them")
 
     async def work(admin: Admin) -> None:
+        if is_dry_run():
+            rows = _rows(await admin.policies_of(user, address=server))
+            lost = [
+                Change(server or "all", row["resource"], f"{row['decision']} {row['actions']}", None)
+                for row in rows
+                if resource in (None, row["resource"])
+            ]
+            only_shown(f"the policies of {user}", lost)
+            return
         await admin.delete_policies(user, resource, "Default" if is_default else "Custom", address=server)
 
-    change(namesrv, work)
-    tell(f"{resource or 'All policies'} of {user}: deleted.")
+    change(namesrv, work, f"{resource or 'All policies'} of {user}: deleted.")
 
 
 @command.command("test")
@@ -218,6 +232,21 @@ def _need(action: str, resource: str) -> Need:
     if name == EVERY:
         return Need(found.kind, EVERY, (wanted,))
     return on_topic(name, wanted) if found.kind is Kind.TOPIC else on_group(name, wanted)
+
+
+async def _new_entries(admin: Admin, user: str, entries: list[EntryInfo], server: str | None) -> list[Change]:
+    """Return what entries would replace."""
+    rows = _rows(await admin.policies_of(user, address=server))
+    had = {row["resource"]: f"{row['decision']} {row['actions']}" for row in rows}
+    return [
+        Change(
+            server or "all",
+            entry.resource or "",
+            had.get(entry.resource),
+            f"{entry.decision} {', '.join(entry.actions or ())}",
+        )
+        for entry in entries
+    ]
 
 
 def _rows(info: AclInfo) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ import click
 
 from cometmq.cli.admin.changes import chosen_keys, confirmed, key_and_value, yes_option
 from cometmq.cli.connection import administer, namesrv_option
+from cometmq.cli.dry_run import dry_run_option
 from cometmq.cli.failures import WrongUseError
 from cometmq.cli.names import BROKER
 from cometmq.cli.output import Column, output_option, show, tell
@@ -43,6 +44,7 @@ def get(keys: tuple[str, ...], broker: str | None, namesrv: str, output: str) ->
 @click.argument("settings", nargs=-1, required=True, metavar="KEY=VALUE…")
 @click.option("--broker", type=BROKER, help="Only this broker.")
 @yes_option
+@dry_run_option
 @namesrv_option
 def put(settings: tuple[str, ...], broker: str | None, yes: bool, namesrv: str) -> None:
     """Change keys of running brokers; old and new are shown first.

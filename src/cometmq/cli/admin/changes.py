@@ -4,23 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
-from typing import Final
 
 import click
 
 from cometmq.cli.connection import confirm_change
+from cometmq.cli.dry_run import only_shown, show_changes
 from cometmq.cli.failures import PartlyDoneError, WrongUseError
-from cometmq.cli.output import Column, show, tell
+from cometmq.cli.output import tell
 from cometmq.client.admin.accounts import PartlyChangedError
 from cometmq.client.admin.changes import Change, Tables
 from cometmq.options import nearest
-
-_CHANGES: Final = (
-    Column("setting", "Setting"),
-    Column("old", "Old"),
-    Column("new", "New"),
-)
 
 yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 
@@ -35,8 +28,9 @@ def confirmed(what: str, changes: Sequence[Change], *, yes: bool, server: str = 
     if not changes:
         tell(f"{what[0].upper()}{what[1:]} has these settings already; nothing was changed.")
         return False
-    columns = (Column("broker", server.capitalize()), *_CHANGES)
-    show([asdict(change) for change in changes], columns, "table", title=f"Changes of {what}")
+    if only_shown(what, changes, server):
+        return False
+    show_changes(what, changes, server)
     if not yes:
         confirm_change(what)
     return True

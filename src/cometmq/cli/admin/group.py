@@ -10,10 +10,13 @@ from cometmq.cli.admin.changes import yes_option
 from cometmq.cli.admin.group_config import alter, create
 from cometmq.cli.admin.group_reset import reset
 from cometmq.cli.connection import administer, confirm_deletion, demand_group_name, namesrv_option, survey
+from cometmq.cli.dry_run import dry_run_option, is_dry_run, only_shown
 from cometmq.cli.moments import local_time
 from cometmq.cli.names import GROUP, TOPIC
 from cometmq.cli.output import Column, output_option, show, tell
 from cometmq.client.admin import Admin, ConsumeProgress
+from cometmq.client.admin.changes import Change
+from cometmq.client.admin.group_settings import groups_of_brokers
 from cometmq.client.admin.members import (
     Member,
     connection_of,
@@ -87,6 +90,7 @@ command.add_command(reset)
 @click.argument("group", type=GROUP)
 @yes_option
 @click.option("--keep-offsets", is_flag=True, help="Keep the offsets of the group.")
+@dry_run_option
 @namesrv_option
 def delete(group: str, yes: bool, keep_offsets: bool, namesrv: str) -> None:
     """Delete a group with its retry and dead-letter topics."""
@@ -103,8 +107,11 @@ def delete(group: str, yes: bool, keep_offsets: bool, namesrv: str) -> None:
                 "nothing was deleted",
                 next_step="stop the members and repeat the command",
             )
+        if is_dry_run():
+            only_shown(f"group {group}", await _losses(admin, group, keep_offsets=keep_offsets))
+            return
         await admin.delete_group(group, remove_offsets=not keep_offsets)
-        for topic in (retry_topic(group), dlq_topic(group)):
+        for topic in _own_topics(group):
             if topic in await admin.topics():
                 await admin.delete_topic(topic)
         tell(f"Group {group} is deleted.")
@@ -171,6 +178,22 @@ def offsets(group: str, topic: str | None, namesrv: str, output: str) -> None:
         for state in progress.queues
     ]
     show(rows, _OFFSETS, output, title=f"Offsets of group {group}")
+
+
+async def _losses(admin: Admin, group: str, *, keep_offsets: bool) -> list[Change]:
+    """Return what the brokers lose with a group."""
+    existing = await groups_of_brokers(admin, group, await admin.masters())
+    changes = [Change(name, group, f"max retries {config.retry_max_times}", None) for name, config in existing.items()]
+    topics = await admin.topics()
+    changes += [Change("all", topic, "with its messages", None) for topic in _own_topics(group) if topic in topics]
+    progress = await _progress(admin, group, None)
+    if progress.queues and not keep_offsets:
+        changes.append(Change("all", "offsets", f"in {quantity(len(progress.queues), 'queue')}", None))
+    return changes
+
+
+def _own_topics(group: str) -> tuple[str, str]:
+    return retry_topic(group), dlq_topic(group)
 
 
 async def _list_row(admin: Admin, group: str) -> dict[str, Any]:

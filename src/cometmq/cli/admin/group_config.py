@@ -9,10 +9,12 @@ import msgspec
 
 from cometmq.cli.admin.changes import confirmed, yes_option
 from cometmq.cli.connection import administer, demand_group_name, namesrv_option
+from cometmq.cli.dry_run import dry_run_option, only_shown
 from cometmq.cli.failures import WrongUseError
 from cometmq.cli.names import GROUP
 from cometmq.cli.output import tell
 from cometmq.client.admin import Admin
+from cometmq.client.admin.changes import Change
 from cometmq.client.admin.group_settings import differences, groups_of_brokers
 from cometmq.client.admin.several import chosen_masters
 from cometmq.errors import CometMQError
@@ -35,6 +37,7 @@ class GroupExistsError(CometMQError):
 )
 @click.option("--retry-queues", type=_retry_queues, default=1, show_default=True, help="Queues of its retry topic.")
 @_cluster_option
+@dry_run_option
 @namesrv_option
 def create(group: str, max_retries: int, retry_queues: int, cluster: str | None, namesrv: str) -> None:
     """Create a group on every broker.
@@ -55,6 +58,9 @@ def create(group: str, max_retries: int, retry_queues: int, cluster: str | None,
                     next_step=f"cometmq group alter {group} changes it",
                 )
         missing = [name for name in masters if name not in existing]
+        settings = f"max retries {max_retries}, {quantity(retry_queues, 'retry queue')}"
+        if only_shown(f"group {group}", [Change(name, group, None, settings) for name in missing]):
+            return
         for name in missing:
             await admin.create_group(wanted, broker_address=masters[name])
         if missing:
@@ -72,6 +78,7 @@ def create(group: str, max_retries: int, retry_queues: int, cluster: str | None,
 @click.option("--consume/--no-consume", default=None, help="Let the group consume, or not.")
 @_cluster_option
 @yes_option
+@dry_run_option
 @namesrv_option
 def alter(
     group: str,

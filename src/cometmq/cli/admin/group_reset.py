@@ -7,6 +7,7 @@ from typing import Any, Final
 import click
 
 from cometmq.cli.connection import administer, demand_group_name, demand_topic_name, namesrv_option
+from cometmq.cli.dry_run import dry_run_option, is_dry_run
 from cometmq.cli.failures import WrongUseError
 from cometmq.cli.moments import PAST
 from cometmq.cli.names import BROKER, GROUP, TOPIC
@@ -37,6 +38,7 @@ _MOVES: Final = (
 @click.option("--broker", type=BROKER, help="Only queues on this broker.")
 @click.option("--execute", is_flag=True, help="Move the offsets; without it they are only shown.")
 @click.option("--force", is_flag=True, help="Also while members of the group consume.")
+@dry_run_option
 @namesrv_option
 @output_option
 def reset(
@@ -63,6 +65,7 @@ def reset(
     demand_topic_name(topic)
     if earliest + latest + sum(given is not None for given in (moment, to_offset, by)) != 1:
         raise WrongUseError("give one of --earliest, --latest, --to-time, --to-offset, --by")
+    execute = execute and not is_dry_run()
     timestamp = EARLIEST if earliest else LATEST if latest else moment
     target = Target(timestamp, to_offset, by)
     is_partial = queue is not None or broker is not None

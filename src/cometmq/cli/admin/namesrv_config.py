@@ -8,6 +8,7 @@ import click
 
 from cometmq.cli.admin.changes import chosen_keys, confirmed, key_and_value, yes_option
 from cometmq.cli.connection import administer, namesrv_option
+from cometmq.cli.dry_run import dry_run_option
 from cometmq.cli.output import Column, output_option, show, tell
 from cometmq.client.admin import Admin
 from cometmq.client.admin.changes import changes_of
@@ -39,6 +40,7 @@ def get(keys: tuple[str, ...], namesrv: str, output: str) -> None:
 @command.command("set")
 @click.argument("settings", nargs=-1, required=True, metavar="KEY=VALUE…")
 @yes_option
+@dry_run_option
 @namesrv_option
 def put(settings: tuple[str, ...], yes: bool, namesrv: str) -> None:
     """Change keys of running nameservers; old and new are shown first.

@@ -11,8 +11,10 @@ from cometmq.auth.model import AuthError
 from cometmq.auth.quota.model import Limits, QuotaInfo, Subject
 from cometmq.cli.admin.changes import yes_option
 from cometmq.cli.connection import administer, confirm_deletion, namesrv_option
+from cometmq.cli.dry_run import dry_run_option, is_dry_run, only_shown
 from cometmq.cli.output import Column, output_option, show, tell
 from cometmq.client.admin import Admin
+from cometmq.client.admin.changes import Change
 from cometmq.remoting.admin_headers import PutQuotaRequestHeader
 
 _NO_LIMIT: Final = -1
@@ -89,6 +91,7 @@ def command() -> None:
 @click.option("--connections", type=_AMOUNT_TYPE, help="Connections that send or pull.")
 @click.option("--topic-count", "topics", type=_AMOUNT_TYPE, help="Topics made by the subject.")
 @server_option
+@dry_run_option
 @namesrv_option
 def set_quota(
     subject: str,
@@ -106,14 +109,19 @@ def set_quota(
     Amounts are numbers such as 500, 20k, 5M or 1G; none takes a limit away. Limits that are not given stay.
     """
     quota = PutQuotaRequestHeader(subject, messages_in, bytes_in, messages_out, bytes_out, connections, topics)
+    amounts = (messages_in, bytes_in, messages_out, bytes_out, connections, topics)
+    wanted = {name: amount for name, amount in zip(_TITLES, amounts, strict=True) if amount is not None}
     if all(amount is None for amount in (messages_in, bytes_in, messages_out, bytes_out, connections, topics)):
         raise click.UsageError("give a limit: --messages-in, --bytes-in, --messages-out, --bytes-out, …")
 
     async def work(admin: Admin) -> None:
+        if is_dry_run():
+            only_shown(f"the quota of {subject}", await _differences(admin, subject, wanted, server))
+            return
         await admin.put_quota(quota, address=server)
+        tell(f"The quota of {subject} is set.")
 
     administer(namesrv, work)
-    tell(f"The quota of {subject} is set.")
 
 
 @command.command("list")
@@ -151,6 +159,7 @@ def show_quota(subject: str, server: str | None, namesrv: str, output: str) -> N
 @click.argument("subject", type=_SUBJECT)
 @yes_option
 @server_option
+@dry_run_option
 @namesrv_option
 def delete(subject: str, yes: bool, server: str | None, namesrv: str) -> None:
     """Delete the quota of a SUBJECT."""
@@ -158,10 +167,26 @@ def delete(subject: str, yes: bool, server: str | None, namesrv: str) -> None:
         confirm_deletion(f"the quota of {subject}", "takes its limits away")
 
     async def work(admin: Admin) -> None:
+        if is_dry_run():
+            only_shown(f"the quota of {subject}", await _differences(admin, subject, None, server))
+            return
         await admin.delete_quota(subject, address=server)
+        tell(f"The quota of {subject} is deleted.")
 
     administer(namesrv, work)
-    tell(f"The quota of {subject} is deleted.")
+
+
+async def _differences(admin: Admin, subject: str, wanted: dict[str, int] | None, server: str | None) -> list[Change]:
+    """Return what new limits of a subject change at each broker; ``None`` takes all away."""
+    changes: list[Change] = []
+    for broker, infos in (await admin.quotas(address=server)).items():
+        own = next((Limits.given(info.limits) for info in infos if info.quota == subject), {})
+        limits = dict.fromkeys(own, _NO_LIMIT) if wanted is None else wanted
+        changes += [
+            Change(broker, _TITLES[name], own.get(name), None if amount == _NO_LIMIT else amount)
+            for name, amount in limits.items()
+        ]
+    return changes
 
 
 def _show(found: dict[str, list[QuotaInfo]], output: str) -> None:

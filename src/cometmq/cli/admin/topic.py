@@ -9,13 +9,16 @@ import click
 from cometmq.cli.admin.changes import yes_option
 from cometmq.cli.admin.topic_config import alter, create
 from cometmq.cli.connection import administer, confirm_deletion, demand_topic_name, namesrv_option, survey
+from cometmq.cli.dry_run import dry_run_option, is_dry_run, only_shown
 from cometmq.cli.moments import local_time
 from cometmq.cli.names import TOPIC
 from cometmq.cli.output import Column, output_option, show, tell
 from cometmq.client.admin import Admin
+from cometmq.client.admin.changes import Change
 from cometmq.client.admin.several import gathered, users_topics
-from cometmq.client.admin.topic_settings import permission_text
+from cometmq.client.admin.topic_settings import permission_text, settings_text, topics_of_brokers
 from cometmq.client.errors import RouteNotFoundError
+from cometmq.quantity import quantity
 from cometmq.remoting.bodies import TopicRouteData
 
 _LIST: Final = (
@@ -78,6 +81,7 @@ command.add_command(alter)
 @click.argument("topic", type=TOPIC)
 @yes_option
 @click.option("--cluster", help="Only on the brokers of this cluster.")
+@dry_run_option
 @namesrv_option
 def delete(topic: str, yes: bool, cluster: str | None, namesrv: str) -> None:
     """Delete a topic with all its messages."""
@@ -87,6 +91,9 @@ def delete(topic: str, yes: bool, cluster: str | None, namesrv: str) -> None:
 
     async def work(admin: Admin) -> None:
         await admin.topic_route(topic)
+        if is_dry_run():
+            only_shown(f"topic {topic}", await _losses(admin, topic, cluster))
+            return
         await admin.delete_topic(topic, cluster=cluster)
         tell(f"Topic {topic} is deleted.")
 
@@ -149,6 +156,23 @@ def route_of(topic: str, namesrv: str, output: str) -> None:
         ]
 
     show(survey(namesrv, work), _ROUTE, output, title=f"Route of topic {topic}")
+
+
+async def _losses(admin: Admin, topic: str, cluster: str | None) -> list[Change]:
+    """Return what the brokers lose with a topic."""
+    masters = await admin.masters(cluster)
+    existing = await topics_of_brokers(admin, topic, masters)
+    rows = await _stats(admin, topic)
+    return [
+        Change(
+            name,
+            topic,
+            f"{settings_text(config)}, "
+            f"{quantity(sum(row['messages'] for row in rows if row['broker'] == name), 'message')}",
+            None,
+        )
+        for name, config in existing.items()
+    ]
 
 
 async def _stats(admin: Admin, topic: str) -> list[dict[str, Any]]:

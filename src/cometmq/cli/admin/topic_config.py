@@ -8,10 +8,12 @@ import click
 
 from cometmq.cli.admin.changes import confirmed, partly_done, yes_option
 from cometmq.cli.connection import administer, demand_topic_name, namesrv_option
+from cometmq.cli.dry_run import dry_run_option, only_shown
 from cometmq.cli.failures import WrongUseError
 from cometmq.cli.names import BROKER, TOPIC
 from cometmq.cli.output import tell
 from cometmq.client.admin import Admin
+from cometmq.client.admin.changes import Change
 from cometmq.client.admin.several import chosen_masters
 from cometmq.client.admin.topic_settings import (
     DEFAULT_QUEUES,
@@ -47,6 +49,7 @@ class TopicExistsError(CometMQError):
 @click.option("--order", is_flag=True, help="Mark as an ordered topic.")
 @_cluster_option
 @_broker_option
+@dry_run_option
 @namesrv_option
 def create(
     topic: str, queues: int, permission: str, order: bool, cluster: str | None, broker: str | None, namesrv: str
@@ -70,6 +73,8 @@ def create(
                     next_step=f"cometmq topic alter {topic} changes it",
                 )
         missing = {name: address for name, address in masters.items() if name not in existing}
+        if only_shown(f"topic {topic}", [Change(name, topic, None, settings_text(wanted)) for name in missing]):
+            return
         with partly_done():
             await put_topic_on(admin, dict.fromkeys(missing, wanted), masters, "created")
         if missing:
@@ -92,6 +97,7 @@ def create(
 @_cluster_option
 @_broker_option
 @yes_option
+@dry_run_option
 @namesrv_option
 def alter(
     topic: str,

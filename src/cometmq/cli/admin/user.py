@@ -12,8 +12,10 @@ from cometmq.auth.user_admin import UserInfo
 from cometmq.cli.admin.accounts import administer_accounts
 from cometmq.cli.admin.changes import partly_done, yes_option
 from cometmq.cli.connection import confirm_deletion, namesrv_option
+from cometmq.cli.dry_run import dry_run_option, is_dry_run, only_shown
 from cometmq.cli.output import Column, output_option, show, show_one, tell
 from cometmq.client.admin import Admin
+from cometmq.client.admin.changes import Change
 from cometmq.errors import CometMQError, reason_of
 
 _COLUMNS: Final = (Column("name", "User"), Column("type", "Type"), Column("status", "Status"))
@@ -28,13 +30,15 @@ password_option = click.option(
 )
 
 
-def change(namesrv: str, work: Callable[[Admin], Awaitable[None]]) -> None:
-    """Change users or policies.
+def change(namesrv: str, work: Callable[[Admin], Awaitable[None]], done: str) -> None:
+    """Change users or policies, and tell when it is done.
 
     :raises PartlyDoneError: not all servers have the change.
     """
     with partly_done():
         administer_accounts(namesrv, work)
+    if not is_dry_run():
+        tell(done)
 
 
 @click.group("user")
@@ -47,6 +51,7 @@ def command() -> None:
 @click.option("--super", "is_super", is_flag=True, help="May do everything.")
 @password_option
 @server_option
+@dry_run_option
 @namesrv_option
 def create(name: str, is_super: bool, password_file: Path | None, server: str | None, namesrv: str) -> None:
     """Create a user.
@@ -56,10 +61,11 @@ def create(name: str, is_super: bool, password_file: Path | None, server: str | 
     user = UserInfo(name, _password(password_file), "Super" if is_super else "Normal")
 
     async def work(admin: Admin) -> None:
+        if only_shown(f"user {name}", [Change(server or "all", f"user {name}", None, user.user_type)]):
+            return
         await admin.create_user(user, address=server)
 
-    change(namesrv, work)
-    tell(f"User {name} is created.")
+    change(namesrv, work, f"User {name} is created.")
 
 
 @command.command("update")
@@ -69,6 +75,7 @@ def create(name: str, is_super: bool, password_file: Path | None, server: str | 
 @click.option("--type", "kind", type=click.Choice(["Normal", "Super"], case_sensitive=False), help="New type.")
 @click.option("--status", type=click.Choice(["enable", "disable"]), help="New status.")
 @server_option
+@dry_run_option
 @namesrv_option
 def update(
     name: str,
@@ -86,10 +93,12 @@ def update(
     user = UserInfo(name, password, kind, status)
 
     async def work(admin: Admin) -> None:
+        if is_dry_run():
+            only_shown(f"user {name}", _differences(server, await admin.user(name, address=server), user))
+            return
         await admin.update_user(user, address=server)
 
-    change(namesrv, work)
-    tell(f"User {name} is changed.")
+    change(namesrv, work, f"User {name} is changed.")
 
 
 @command.command("list")
@@ -124,6 +133,7 @@ def show_user(name: str, server: str | None, namesrv: str, output: str) -> None:
 @click.argument("name")
 @yes_option
 @server_option
+@dry_run_option
 @namesrv_option
 def delete(name: str, yes: bool, server: str | None, namesrv: str) -> None:
     """Delete a user with their policies."""
@@ -131,10 +141,27 @@ def delete(name: str, yes: bool, server: str | None, namesrv: str) -> None:
         confirm_deletion(f"user {name}", "deletes their policies")
 
     async def work(admin: Admin) -> None:
+        if is_dry_run():
+            await admin.user(name, address=server)
+            entries = [
+                entry
+                for policy in (await admin.policies_of(name, address=server)).policies or ()
+                for entry in policy.entries or ()
+            ]
+            had = f"entries of its policies: {len(entries)}"
+            only_shown(f"user {name}", [Change(server or "all", f"user {name}", had, None)])
+            return
         await admin.delete_user(name, address=server)
 
-    change(namesrv, work)
-    tell(f"User {name} is deleted.")
+    change(namesrv, work, f"User {name} is deleted.")
+
+
+def _differences(server: str | None, old: UserInfo, new: UserInfo) -> list[Change]:
+    pairs = (("type", old.user_type, new.user_type), ("status", old.user_status, new.user_status))
+    changes = [Change(server or "all", name, had, has) for name, had, has in pairs if has is not None and had != has]
+    if new.password is not None:
+        changes.append(Change(server or "all", "password", "(secret)", "(a new one)"))
+    return changes
 
 
 def _row(user: UserInfo) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import click
 from msgspec.structs import replace
 
 from cometmq.cli.connection import administer, demand_group_name, namesrv_option
+from cometmq.cli.dry_run import dry_run_option, is_dry_run
 from cometmq.cli.failures import PartlyDoneError, WrongUseError
 from cometmq.cli.messages.message import message_row
 from cometmq.cli.moments import PAST, local_time
@@ -196,7 +197,7 @@ def _whole(letter: MessageExt) -> dict[str, Any]:
     type=click.Path(dir_okay=False, path_type=Path),
     help="File that records what was sent.  [default: ./dlq-GROUP.ledger]",
 )
-@click.option("--dry-run", is_flag=True, help="Only show what would be sent.")
+@dry_run_option
 @namesrv_option
 def resend_command(
     group: str,
@@ -205,7 +206,6 @@ def resend_command(
     wanted: Selection,
     rate: float | None,
     ledger: Path | None,
-    dry_run: bool,
     namesrv: str,
 ) -> None:
     """Send dead letters to their original topics, each once.
@@ -221,7 +221,7 @@ def resend_command(
 
     async def work(admin: Admin) -> None:
         letters = [letter async for letter in read_dead_letters(admin, group, wanted)]
-        if dry_run:
+        if is_dry_run():
             for letter in letters:
                 click.echo(json_text(_row(letter)))
             tell(f"Dead letters of {group} that would be sent again: {len(letters)}")
@@ -240,7 +240,7 @@ def resend_command(
             await resend(admin, _each(letters), notes, report, rate=rate)
 
     administer(namesrv, work)
-    if not dry_run:
+    if not is_dry_run():
         _conclude(group, outcomes)
 
 

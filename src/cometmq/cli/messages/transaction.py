@@ -8,10 +8,12 @@ from typing import Any, Final
 import click
 
 from cometmq.cli.connection import administer, demand_group_name, namesrv_option, only_of_cometmq
+from cometmq.cli.dry_run import dry_run_option, is_dry_run, only_shown
 from cometmq.cli.failures import DONE, PARTLY_DONE
 from cometmq.cli.moments import local_time
 from cometmq.cli.output import Column, output_option, show, tell
 from cometmq.client.admin import Admin
+from cometmq.client.admin.changes import Change
 from cometmq.client.admin.several import asked_masters
 from cometmq.client.errors import BrokerError, RouteNotFoundError
 from cometmq.clock import SYSTEM_CLOCK
@@ -62,6 +64,7 @@ def list_open(group: str | None, limit: int, namesrv: str, output: str) -> None:
 
 @command.command("resume")
 @click.argument("ids", nargs=-1, required=True, metavar="ID…")
+@dry_run_option
 @namesrv_option
 def resume(ids: tuple[str, ...], namesrv: str) -> int:
     """Check given-up transactions again with their producers.
@@ -72,12 +75,19 @@ def resume(ids: tuple[str, ...], namesrv: str) -> int:
 
     async def work(admin: Admin) -> list[str]:
         failed = []
+        resumed: list[Change] = []
         for one in ids:
             try:
-                await admin.resume_transaction(await _offset_id(admin, one))
+                place = await _offset_id(admin, one)
+                if is_dry_run():
+                    await admin.message_by_id(place)
+                    resumed.append(Change("its broker", one, "given up", "checked again"))
+                    continue
+                await admin.resume_transaction(place)
                 tell(f"{one}: its producers will be asked")
             except (ValueError, BrokerError, RouteNotFoundError) as error:
                 failed.append(f"{one}: {error}")
+        only_shown("transactions", resumed)
         return failed
 
     failed = administer(namesrv, work)

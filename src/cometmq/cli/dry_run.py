@@ -1,0 +1,90 @@
+"""``--dry-run``: a command shows old and new, and nothing is sent.
+
+Two parts hold that: commands stop after :func:`only_shown`, and under ``--dry-run`` the client of a command refuses
+every request that is not known to only read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Final
+
+import click
+
+from cometmq.cli.output import Column, show, tell
+from cometmq.client.admin.changes import Change
+from cometmq.errors import CometMQError
+from cometmq.remoting.client import ClientRpcHook
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.command import RemotingCommand
+
+_DRY_RUN: Final = "cometmq.dry_run"
+_CHANGES: Final = (
+    Column("setting", "Setting"),
+    Column("old", "Old", prose=True),
+    Column("new", "New", prose=True),
+)
+_READING: Final = ("GET_", "QUERY_", "VIEW_", "SEARCH_", "AUTH_GET_", "AUTH_LIST_", "INVOKE_BROKER_TO_GET_")
+_HARMLESS: Final = frozenset(
+    {RequestCode.PULL_MESSAGE, RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT, RequestCode.CHECK_CLIENT_CONFIG}
+)
+"""Pulls, and what a client says about itself."""
+
+
+class DryRunError(CometMQError):
+    """A request that may change something is sent under ``--dry-run``; a defect of the command."""
+
+
+def _keep(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
+    ctx.meta[_DRY_RUN] = value
+
+
+dry_run_option = click.option(
+    "--dry-run", is_flag=True, expose_value=False, callback=_keep, help="Only show what would change."
+)
+"""The ``--dry-run`` of every command that changes something."""
+
+
+def is_dry_run() -> bool:
+    """Return True when the running command has ``--dry-run``."""
+    ctx = click.get_current_context(silent=True)
+    return ctx is not None and bool(ctx.meta.get(_DRY_RUN))
+
+
+def show_changes(what: str, changes: Sequence[Change], server: str = "broker") -> None:
+    """Write changes to stdout as a table of old and new.
+
+    :param server: kind of the servers that have the settings.
+    """
+    columns = (Column("broker", server.capitalize()), *_CHANGES)
+    show([asdict(change) for change in changes], columns, "table", title=f"Changes of {what}")
+
+
+def only_shown(what: str, changes: Sequence[Change], server: str = "broker") -> bool:
+    """Under ``--dry-run`` show what would change and return True: the command ends. Otherwise return False."""
+    if not is_dry_run():
+        return False
+    if changes:
+        show_changes(what, changes, server)
+    tell_dry_run()
+    return True
+
+
+def tell_dry_run() -> None:
+    """Tell that nothing was changed."""
+    tell("Nothing was changed: --dry-run.")
+
+
+def _only_reading(_: str, request: RemotingCommand) -> None:
+    try:
+        code = RequestCode(request.code)
+    except ValueError:
+        code = None
+    if code is None or (code not in _HARMLESS and not code.name.startswith(_READING)):
+        name = code.name if code is not None else request.code
+        raise DryRunError(f"{name} was not sent: --dry-run", next_step="this is a bug of the command; report it")
+
+
+READING_ONLY: Final = ClientRpcHook(before=_only_reading)
+"""The hook of a client that sends only requests which read."""
