@@ -50,4 +50,4 @@ def _load() -> tuple[Any, str, str]:
 
 
 CORE, PATH, NEXT_STEP = _load()
-"""The module ``cometmq_core``, or None; words that say which code runs; how to get the compiled core, if it does not."""
+"""The module ``cometmq_core``, or None; words that say which code runs; how to get the compiled core if it does not."""

@@ -12,6 +12,7 @@ from cometmq.auth.quota.limiter import Limiter
 from cometmq.auth.quota.owners import TopicOwners
 from cometmq.auth.quota.table import QuotaTable
 from cometmq.broker.config import BrokerConfig
+from cometmq.broker.stops import Stops
 from cometmq.clock import Clock
 from cometmq.remoting.tls.server import ServerTls
 
@@ -38,3 +39,13 @@ class BrokerAccess:
         self.tls: Final = ServerTls(config, clock=clock)
         self.own: Final = dataclasses.replace(own_security(config), tls=config.outgoing_tls)
         """The account and TLS of the broker's requests to other servers."""
+
+    def start(self, stops: Stops) -> None:
+        """Begin the audit log, and look for changed accounts from time to time."""
+        stops.add("topics of quotas", self.topic_owners.save)
+        if self.audit is not None:
+            self.audit.start()
+            stops.add("audit log", self.audit.stop)
+        if self.accounts is not None:
+            self.accounts.start()
+            stops.add("accounts", self.accounts.stop)

@@ -58,13 +58,9 @@ from cometmq.broker.send.send_back import SendBackProcessor
 from cometmq.broker.send.send_message import SendMessageProcessor
 from cometmq.broker.send.sequenced_sends import SequencedSends
 from cometmq.broker.stops import Stops
+from cometmq.broker.tables.broker_tables import BrokerTables
 from cometmq.broker.tables.clients import ClientRegistry
-from cometmq.broker.tables.consumer_offsets import ConsumerOffsetManager, OffsetExpiry
-from cometmq.broker.tables.groups import SubscriptionGroupManager
-from cometmq.broker.tables.rebalance_locks import LockFile, RebalanceLockManager
-from cometmq.broker.tables.table_file import TurnWriter
-from cometmq.broker.tables.table_recovery import bring_back, recover_tables
-from cometmq.broker.tables.topics import TopicConfigManager
+from cometmq.broker.tables.consumer_offsets import OffsetExpiry
 from cometmq.broker.transaction.transactions import TransactionalMessageService
 from cometmq.broker.turn.answers import SendAnswers
 from cometmq.broker.turn.group_transfer import GroupTransferService
@@ -140,14 +136,10 @@ class Broker:
         self._disk = disk
         self._plain_sends: PlainSends | None = None
         root = Path(config.store_path_root_dir)
-        tables = root / "config"
-        self.topics = TopicConfigManager(self.live, tables / "topics.json", clock=clock)
-        self.groups = SubscriptionGroupManager(self.live, tables / "subscriptionGroup.json", clock=clock)
-        self.offsets = ConsumerOffsetManager(tables / "consumerOffset.json")
-        self.filters = ConsumerFilterManager(self.live, tables / "consumerFilter.json", clock=clock)
+        tables = self._tables = BrokerTables(self.live, root, clock=clock)
+        self.topics, self.groups, self.offsets, self.locks = tables.topics, tables.groups, tables.offsets, tables.locks
+        self.filters = ConsumerFilterManager(self.live, root / "config" / "consumerFilter.json", clock=clock)
         self.clients = ClientRegistry(clock=clock)
-        self.locks = RebalanceLockManager(clock=clock)
-        self._lock_file = LockFile(self.locks, root / "comet" / "locks.json")
         self.processors = ProcessorTable()
         self.stats = BrokerStats(config.broker_cluster_name, clock=clock)
         self._latency: RpcLatency | None = None
@@ -201,7 +193,7 @@ class Broker:
         try:
             ip = await asyncio.to_thread(ip_of_clients, config)
             self._open_store()
-            self._open_audit()
+            self._access.start(self._stops)
             await self._ports.bind(self._stops)
             self._build(encode_host(ip, parse_address(self.address)[1]))
             await self._listen()
@@ -259,22 +251,12 @@ class Broker:
         level = LogLevel()
         level.set(self.config.log_level)
         self.live.on_change += (self.store.reconfigure, lambda config: level.set(config.log_level))
-        findings = [*self.topics.load(), *self.groups.load(), *self.offsets.load(), *self.filters.load()]
-        for finding in (*findings, *recover_tables(self.topics, self.groups, self.offsets, self.store)):
+        for finding in (*self._tables.load(self.store, is_slave=self.is_slave), *self.filters.load()):
             _log.warning("%s", finding)
-        for finding in bring_back(self.topics, self.offsets, self.store) if not self.is_slave else ():
-            _log.warning("%s", finding)
-        self._lock_file.load()
-        self._stops.add("tables", self._save_tables)
+        self._stops.add("tables", self._tables.save)
         self._stops.add("consumer offsets", self.offsets.save)
-        self._stops.add("topics of quotas", self._access.topic_owners.save)
         self._stops.add("filters", self.filters.save)
         self.store.start()
-
-    def _open_audit(self) -> None:
-        if self.audit is not None:
-            self.audit.start()
-            self._stops.add("audit log", self.audit.stop)
 
     # --- the parts ------------------------------------------------------------------------------
     def _build(self, host: bytes) -> None:
@@ -424,8 +406,7 @@ class Broker:
     # --- listening ------------------------------------------------------------------------------
     async def _listen(self) -> None:
         config = self.config
-        tables = TurnWriter(self._save_tables, self.server.schedule_turn)
-        self.topics.on_due = self.groups.on_due = self._lock_file.on_due = tables.changed
+        tables = self._tables.written_by_turns(self.server.schedule_turn)
         # First the tables: messages of a topic that is in no file would be hidden after a crash.
         ends = () if self.is_slave else (self.pops.end_turn,)
         self.server.turn_hooks += (*ends, tables.end_turn, self.turn.end, self.ha.end_turn)
@@ -442,9 +423,6 @@ class Broker:
     # --- services ------------------------------------------------------------------------------
     def _start_services(self) -> None:
         config = self.config
-        if self.access is not None:
-            self.access.start()
-            self._stops.add("accounts", self.access.stop)
         self.hold.start()
         self.stats.start()
         self._stops.add("statistics", self.stats.stop)
@@ -462,7 +440,7 @@ class Broker:
             ("write filters", FILTER_SAVE_SECONDS, self.filters.save_in_background),
             ("expire quotas", METER_EXPIRE_SECONDS, self.limiter.expire),
             ("write topics of quotas", QUOTA_SAVE_SECONDS, self._access.topic_owners.save_in_background),
-            ("write tables", TABLE_RETRY_SECONDS, self._save_tables),
+            ("write tables", TABLE_RETRY_SECONDS, self._tables.save),
             ("tell of clients", PERIOD_SECONDS, ClientLines(self.clients).tell),
         ]
         if not config.namesrv_addr:
@@ -513,11 +491,6 @@ class Broker:
         self.turn.end()
         self.hold.stop()
         await self.turn.finished()
-
-    def _save_tables(self) -> None:
-        self.topics.save()
-        self.groups.save()
-        self._lock_file.save()
 
 
 def _warn_of_no_nameserver() -> None:

@@ -1,0 +1,55 @@
+"""The tables of a broker: read and completed at its start, written when they change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from cometmq.broker.config import LiveConfig
+from cometmq.broker.tables.consumer_offsets import ConsumerOffsetManager
+from cometmq.broker.tables.groups import SubscriptionGroupManager
+from cometmq.broker.tables.rebalance_locks import LockFile, RebalanceLockManager
+from cometmq.broker.tables.table_file import TurnWriter
+from cometmq.broker.tables.table_recovery import bring_back, recover_tables
+from cometmq.broker.tables.topics import TopicConfigManager
+from cometmq.clock import Clock
+from cometmq.store.message_store import MessageStore
+
+
+class BrokerTables:
+    """Topics, groups, consumer offsets and locks.
+
+    :param root: the directory of the store.
+    """
+
+    def __init__(self, live: LiveConfig, root: Path, *, clock: Clock) -> None:
+        self.topics: Final = TopicConfigManager(live, root / "config" / "topics.json", clock=clock)
+        self.groups: Final = SubscriptionGroupManager(live, root / "config" / "subscriptionGroup.json", clock=clock)
+        self.offsets: Final = ConsumerOffsetManager(root / "config" / "consumerOffset.json")
+        self.locks: Final = RebalanceLockManager(clock=clock)
+        self._lock_file = LockFile(self.locks, root / "comet" / "locks.json")
+
+    def load(self, store: MessageStore, *, is_slave: bool) -> list[str]:
+        """Read the files, and complete damaged ones from the store; return a line for each finding.
+
+        Offsets behind the end of a slave's log stay: its log follows.
+        """
+        findings = [*self.topics.load(), *self.groups.load(), *self.offsets.load()]
+        findings += recover_tables(self.topics, self.groups, self.offsets, store)
+        if not is_slave:
+            findings += bring_back(self.topics, self.offsets, store)
+        self._lock_file.load()
+        return findings
+
+    def save(self) -> None:
+        """Write topics, groups and locks, where they have changed."""
+        self.topics.save()
+        self.groups.save()
+        self._lock_file.save()
+
+    def written_by_turns(self, schedule_turn: Callable[[], None]) -> TurnWriter:
+        """Let changes be written at the end of the turn that makes them."""
+        writer = TurnWriter(self.save, schedule_turn)
+        self.topics.on_due = self.groups.on_due = self._lock_file.on_due = writer.changed
+        return writer
