@@ -253,6 +253,14 @@ POP_SAVE_QUEUES: Final = 500
 """Queues of groups in one slice of a snapshot."""
 MAX_HELD_POPS_OF_CONNECTION: Final = 16_384
 """Waiting pops of one connection, as of pulls: a proxy has those of all its clients on a few connections."""
+MAX_REQUEST_MODES: Final = 100_000
+"""Groups and topics with a message request mode; each is an entry of ``messageRequestMode.json``."""
+MAX_ASSIGNMENT_BYTES: Final = 16 * 1024
+"""Body of QUERY_ASSIGNMENT and of SET_MESSAGE_REQUEST_MODE."""
+MAX_CACHED_ROUTES: Final = 10_000
+"""Topics whose queues on other brokers are remembered."""
+ROUTE_SECONDS: Final = 30.0
+"""Time for which they are, as in Apache."""
 MAX_HELD_POP_CHARS: Final = 64 * 1024 * 1024
 """Texts of all waiting pops."""
 MAX_POP_WAIT_MS: Final = 10 * 60_000

@@ -65,6 +65,7 @@ POP: Final = {
     "initMode": "0",
 }
 ACK: Final = {"topic": "T", "queueId": "0", "extraInfo": "0 1 60000 0 0 broker-a 0 0", "offset": "0"}
+MODE: Final = b'{"topic":"Wide","consumerGroup":"walkers","clientId":"c","mode":"POP"}'
 BROKER: Final = {
     "brokerName": "big",
     "brokerAddr": "127.0.0.1:1",
@@ -320,7 +321,7 @@ OF_BROKERS: Final[dict[int, Worst]] = {
                 305,
                 306,
             ),
-            *(306, 314, 315, 316, 323, 328, 329, 343, 351, 352, 907, 20001, 30037, 30038, 30039),
+            *(306, 402, 314, 315, 316, 323, 328, 329, 343, 351, 352, 907, 20001, 30037, 30038, 30039),
         )
     },
     **{code: everything(code, 2) for code in (202, 208, 222, 303, 317)},
@@ -329,6 +330,11 @@ OF_BROKERS: Final[dict[int, Worst]] = {
     200051: lambda _: many(200051, EVERYTHING | ACK),
     200053: lambda _: many(200053, EVERYTHING | ACK | {"invisibleTime": "1"}),
     200151: bodies(200151, acks),
+    200052: lambda _: many(200052, EVERYTHING | POP | {"topic": WIDE}),
+    200054: lambda _: many(200054, EVERYTHING | POP | {"topic": WIDE}),
+    200055: lambda _: many(200055, EVERYTHING | POP | {"topic": WIDE}),
+    400: bodies(400, lambda: (MODE,)),
+    401: bodies(401, lambda: (MODE,)),
     370: everything(370, recallHandle="x" * 500_000),
     # Of accounts that nobody has: the other inputs are not to meet a quota.
     30050: lambda salt: [frame(30050, {"subject": f"account:{salt}-{n}", "messagesIn": "1"}) for n in range(1_500)],

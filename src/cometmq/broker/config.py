@@ -148,6 +148,20 @@ class BrokerConfig(SecurityOptions, MetricsOptions, StoreConfig):
         1_024, "Pops of one group and topic that wait for messages.", minimum=0, maximum=10_000_000, runtime=True
     )
 
+    default_message_request_mode: str = option(
+        "PULL",
+        "Consumption of clients whose queues the broker assigns, unless a mode is set: PULL or POP.",
+        choices=("PULL", "POP"),
+        runtime=True,
+    )
+    default_pop_share_queue_num: int = option(
+        -1,
+        "POP: so many further members of a group pop from the queues of each member. 0 or less: all from all.",
+        minimum=-1,
+        maximum=2**31 - 1,
+        runtime=True,
+    )
+
     # --- replication ----------------------------------------------------------------------------
     ha_listen_port: int = option(
         0, "Port for slaves. 0: the one after listenPort, or any where that is 0.", maximum=65_535

@@ -375,7 +375,7 @@ class Broker:
         if self._plain_sends is not None:
             self._plain_sends.take_transactions(self.transactions.plain)
         self.timer = TimerMessageService(context)
-        self.pops = PopService(context, filters, Path(self.config.store_path_root_dir) / "comet" / "pop.bin")
+        self.pops = PopService(context, filters, self._registrar)
         self._stops.add("popped messages", self.pops.save)
         self.store.on_arrival = self._arrived
         return [self.transactions.detour, TimerDetour(context), self.schedule.detour], [

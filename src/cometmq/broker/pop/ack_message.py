@@ -24,7 +24,7 @@ from cometmq.broker.turn.answers import OneAnswer
 from cometmq.broker.turn.targets import TOPIC_HELP, RefusedError
 from cometmq.limits import MAX_ACK_BITS_CHARS, MAX_ACKED_MESSAGES, MAX_ACKS, MAX_BATCH_ACK_BYTES, MAX_POP_INVISIBLE_MS
 from cometmq.message.pop_info import HandleError, ReceiptHandle, is_retry_of, parse_handle, real_topic
-from cometmq.remoting.bodies import Body, BodyError, decode_body
+from cometmq.remoting.bodies import Body, BodyError, decode_request
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import NoHeader
 from cometmq.remoting.permissions import Action, Kind, Need, needs_of_body, needs_popped, on_group, on_topic
@@ -116,9 +116,7 @@ class AckMessageProcessor:
         ends: list[tuple[PopQueue, list[int], int]] = []
         room = MAX_ACKED_MESSAGES
         for ack in acks:
-            topic = real_topic(ack.topic, ack.group, ack.retry)
-            self._check_queue(connection, topic, ack.queue_id)
-            found = self._state(topic, ack.group, ack.queue_id)
+            found = self._state(real_topic(ack.topic, ack.group, ack.retry), ack.group, ack.queue_id)
             if found is None:
                 continue
             named = acked_offsets(ack, room)
@@ -263,12 +261,9 @@ def _changed(pop_time: int, invisible_ms: int, handle: ReceiptHandle) -> Respons
 
 
 def _batch(body: bytes) -> BatchAckMessageRequestBody:
-    if len(body) > MAX_BATCH_ACK_BYTES:
-        raise RefusedError(
-            ResponseCode.INVALID_PARAMETER,
-            f"{len(body)} bytes of acks in one request; {MAX_BATCH_ACK_BYTES} is the most",
-        )
     try:
-        return decode_body(BatchAckMessageRequestBody, body) if body else BatchAckMessageRequestBody()
+        if not body:
+            return BatchAckMessageRequestBody()
+        return decode_request(BatchAckMessageRequestBody, body, MAX_BATCH_ACK_BYTES)
     except BodyError as error:
         raise RefusedError(ResponseCode.SYSTEM_ERROR, str(error)) from None

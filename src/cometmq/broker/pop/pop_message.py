@@ -38,7 +38,14 @@ from cometmq.message.record import QUEUE_OFFSET_AT, RecordError, decode_record, 
 from cometmq.remoting.bodies import TopicConfig
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.permissions import Action, needs_group, needs_topic
-from cometmq.remoting.pop_headers import MIN, PopMessageRequestHeader, PopMessageResponseHeader
+from cometmq.remoting.pop_headers import (
+    MIN,
+    NotificationRequestHeader,
+    PeekMessageRequestHeader,
+    PollingInfoRequestHeader,
+    PopMessageRequestHeader,
+    PopMessageResponseHeader,
+)
 from cometmq.remoting.processors import Request, Response, answers
 from cometmq.remoting.server_connection import ServerConnection
 from cometmq.store.message_store import ConsumeQueue, GetMessageStatus, GetResult
@@ -53,6 +60,7 @@ _RECORD_HEAD: Final = struct.Struct(">i")
 _QUEUE_OFFSET: Final = struct.Struct(">q")
 
 Chunks = list[bytes | memoryview]
+PopHeader = PopMessageRequestHeader | NotificationRequestHeader | PeekMessageRequestHeader | PollingInfoRequestHeader
 
 
 class Found:
@@ -117,7 +125,7 @@ class PopMessageProcessor:
 
     def _again(self, held: HeldPop) -> bool:
         header: PopMessageRequestHeader = held.request.header
-        self._check_names(held.connection, header)
+        self.check_names(held.connection, header)
         return self.run(held.connection, held.request, held.wanted)
 
     # --- checks, in Apache's order ----------------------------------------------------------------
@@ -137,13 +145,17 @@ class PopMessageProcessor:
                 ResponseCode.INVALID_PARAMETER,
                 f"invisibleTime[{header.invisible_time}] is illegal, from 0 to {MAX_POP_INVISIBLE_MS} milliseconds",
             )
-        self._check_names(connection, header)
+        self.check_names(connection, header)
         if not header.exp:
             return EVERYTHING
         return self._filters.of_expression(header.exp, header.exp_type)
 
-    def _check_names(self, connection: ServerConnection, header: PopMessageRequestHeader) -> None:
-        check_queue(self._readable(header.topic), header.queue_id, connection)
+    def check_names(self, connection: ServerConnection, header: PopHeader) -> None:
+        """Check topic, queue and group of a request.
+
+        :raises RefusedError: it may not pop from there.
+        """
+        check_queue(self.readable(header.topic), header.queue_id, connection)
         name = header.consumer_group
         group = self._groups.find(name)
         if group is None:
@@ -164,7 +176,11 @@ class PopMessageProcessor:
                 "take a shorter name for the group or the topic",
             )
 
-    def _readable(self, name: str) -> TopicConfig:
+    def readable(self, name: str) -> TopicConfig:
+        """A topic that may be read.
+
+        :raises RefusedError: it does not exist, or may not be read.
+        """
         topic = self._topics.get(name)
         if topic is None:
             raise RefusedError(
@@ -178,9 +194,9 @@ class PopMessageProcessor:
     def run(self, connection: ServerConnection, request: Request[Any], wanted: MessageFilter) -> bool:
         """Take messages; True when there were some, so that the request is answered once that is stored."""
         header: PopMessageRequestHeader = request.header
-        topic = self._readable(header.topic)
+        topic = self.readable(header.topic)
         number = next(self._turns)
-        retry = self._retry_topic(header)
+        retry = self.retry_topic(header.topic, header.consumer_group, in_order=bool(header.order))
         queue_ids: Sequence[int] = (header.queue_id,)
         if header.queue_id < 0:
             count = topic.read_queue_nums
@@ -203,10 +219,11 @@ class PopMessageProcessor:
         self._answer_when_stored(connection, request, found)
         return True
 
-    def _retry_topic(self, header: PopMessageRequestHeader) -> str | None:
-        if header.order or header.topic.startswith(RETRY_PREFIX):
+    def retry_topic(self, topic: str, group: str, *, in_order: bool) -> str | None:
+        """The retry topic that pops of a topic look into, too, if there is one."""
+        if in_order or topic.startswith(RETRY_PREFIX):
             return None
-        name = pop_retry_topic(header.topic, header.consumer_group)
+        name = pop_retry_topic(topic, group)
         return None if self._topics.get(name) is None else name
 
     def _pop_time(self, header: PopMessageRequestHeader, queue_ids: Sequence[int], retry: str | None) -> int:
@@ -278,7 +295,9 @@ class PopMessageProcessor:
         now_ms = self._clock.now_ms()
         most = header.max_msg_nums - found.count
         next_offset = begin if ordered is None else ordered.next_offset
-        if most <= 0 or (ordered is not None and ordered.is_locked(now_ms, attempt_id)):
+        if ordered is not None and ordered.is_locked(now_ms, attempt_id):
+            return
+        if most <= 0:
             found.rest += max(queue.max_offset() - next_offset, 0)
             return
         config = self._live.current
@@ -359,18 +378,21 @@ class PopMessageProcessor:
         found.chunks += chunks
 
     def _start(self, header: PopMessageRequestHeader, queue: ConsumeQueue) -> int:
-        """The offset of the group in a queue (``getPopOffset``)."""
-        group = header.consumer_group
+        """The offset of the group in a queue, which is noted from now on."""
+        offset = self.offset(header.consumer_group, queue, header.init_mode)
+        if self._offsets.query(header.consumer_group, queue.topic, queue.queue_id) == NO_OFFSET:
+            self._offsets.note(header.consumer_group, queue.topic, queue.queue_id, offset)
+        return offset
+
+    def offset(self, group: str, queue: ConsumeQueue, init_mode: int = MIN) -> int:
+        """The offset of the next message of a queue for a group (``getPopOffset``)."""
         offset = self._offsets.query(group, queue.topic, queue.queue_id)
         if offset == NO_OFFSET:
             offset = queue.min_offset()
-            if header.init_mode != MIN and not queue.topic.startswith(RETRY_PREFIX):
-                in_memory = is_in_memory(
-                    self._store.max_physical_offset - self._store.min_physical_offset, self._live.current
-                )
-                if offset > 0 or not in_memory:
+            if init_mode != MIN and not queue.topic.startswith(RETRY_PREFIX):
+                log_bytes = self._store.max_physical_offset - self._store.min_physical_offset
+                if offset > 0 or not is_in_memory(log_bytes, self._live.current):
                     offset = max(queue.max_offset() - 1, 0)
-            self._offsets.note(group, queue.topic, queue.queue_id, offset)
         return min(max(offset, queue.min_offset()), queue.max_offset())
 
     # --- answers ------------------------------------------------------------------------------------

@@ -2,41 +2,55 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.pop.ack_message import AckMessageProcessor
+from cometmq.broker.pop.assignment import QueryAssignmentProcessor
 from cometmq.broker.pop.entries import Forgotten, Moved
+from cometmq.broker.pop.notification import NotificationProcessor
 from cometmq.broker.pop.pop_log import PopLog
 from cometmq.broker.pop.pop_long_polling import PopLongPollingService
 from cometmq.broker.pop.pop_message import PopMessageProcessor
+from cometmq.broker.pop.request_modes import MessageRequestModeManager
 from cometmq.broker.pop.revive import PopReviveService
 from cometmq.broker.pop.snapshot import PopSnapshot
 from cometmq.broker.pop.state import PopState
 from cometmq.broker.pull.filters import PullFilters
 from cometmq.broker.turn.targets import RefusedError
+from cometmq.remoting.client import RemotingClient
 from cometmq.store.message_store import ConsumeQueue
+
+_log = logging.getLogger(__name__)
 
 
 class PopService:
     """Everything of POP; made once the store is open.
 
-    :param path: the snapshot, ``comet/pop.bin``.
+    :param client: asks the nameservers for queues on other brokers.
     """
 
-    def __init__(self, broker: BrokerContext, filters: PullFilters, path: Path) -> None:
+    def __init__(self, broker: BrokerContext, filters: PullFilters, client: RemotingClient) -> None:
+        root = Path(broker.config.store_path_root_dir)
         self.state: Final = PopState()
         self.log: Final = PopLog(broker, self.state)
         self.polling: Final = PopLongPollingService(broker.live, broker.clock)
         self._broker = broker
-        self._snapshot = PopSnapshot(path, broker.store, broker.turn, self.log)
+        self._snapshot = PopSnapshot(root / "comet" / "pop.bin", broker.store, broker.turn, self.log)
         self._snapshot.load(broker.offsets)
         self._revive = PopReviveService(broker, self.log, self.polling.wake)
+        modes = MessageRequestModeManager(root / "config" / "messageRequestMode.json")
+        for finding in modes.load():
+            _log.warning("%s", finding)
+        pops = PopMessageProcessor(broker, filters, self.log, self.polling)
         self.parts: Final[Iterable[object]] = (
-            PopMessageProcessor(broker, filters, self.log, self.polling),
+            pops,
             AckMessageProcessor(broker, self.log, self.polling),
+            NotificationProcessor(broker, filters, pops, self.log, self.polling),
+            QueryAssignmentProcessor(broker, modes, client),
         )
         """The parts that answer requests."""
         broker.offsets.on_back = self._moved_back

@@ -1,0 +1,162 @@
+"""Questions about pops: NOTIFICATION (200054), PEEK_MESSAGE (200052) and POLLING_INFO (200055).
+
+(``NotificationProcessor``, ``PeekMessageProcessor``, ``PollingInfoProcessor``.) None of them takes a message.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cometmq.broker.context import BrokerContext
+from cometmq.broker.pop.pop_log import PopLog
+from cometmq.broker.pop.pop_long_polling import HeldPop, PopLongPollingService
+from cometmq.broker.pop.pop_message import Chunks, PopMessageProcessor
+from cometmq.broker.pull.filters import EVERYTHING, MessageFilter, PullFilters
+from cometmq.broker.turn.targets import RefusedError
+from cometmq.limits import MAX_POP_MESSAGES, MAX_POP_WAIT_MS
+from cometmq.message.names import PERM_READ
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.permissions import Action, needs_group, needs_topic
+from cometmq.remoting.pop_headers import (
+    NotificationRequestHeader,
+    NotificationResponseHeader,
+    PeekMessageRequestHeader,
+    PollingInfoRequestHeader,
+    PollingInfoResponseHeader,
+    PopMessageResponseHeader,
+)
+from cometmq.remoting.processors import Request, Response, answers
+from cometmq.remoting.server_connection import ServerConnection
+from cometmq.store.message_store import ConsumeQueue, GetMessageStatus
+
+_SUB = needs_topic(Action.SUB) & needs_group(Action.SUB)
+_HAS_MESSAGES = Response(0, NotificationResponseHeader(has_msg=True))
+
+
+class NotificationProcessor:
+    """Answers what a pop would find."""
+
+    def __init__(
+        self,
+        broker: BrokerContext,
+        filters: PullFilters,
+        pops: PopMessageProcessor,
+        log: PopLog,
+        polling: PopLongPollingService,
+    ) -> None:
+        self._live = broker.live
+        self._store = broker.store
+        self._clock = broker.clock
+        self._filters = filters
+        self._pops = pops
+        self._state = log.state
+        self._polling = polling
+
+    @answers(
+        RequestCode.NOTIFICATION,
+        header=NotificationRequestHeader,
+        limits=("MAX_POP_WAIT_MS", "MAX_HELD_POPS_OF_CONNECTION"),
+        permission=_SUB,
+    )
+    def notify(self, connection: ServerConnection, request: Request[Any], _body: bytes) -> Response | None:
+        """Answer once a pop would find a message, or that none came in time."""
+        header: NotificationRequestHeader = request.header
+        self._may_read("notification")
+        self._pops.check_names(connection, header)
+        wanted = EVERYTHING if not header.exp else self._filters.of_expression(header.exp, header.exp_type)
+        if self._has_messages(header, wanted):
+            return _HAS_MESSAGES
+        wait_ms = min(header.born_time + header.poll_time - self._clock.now_ms(), header.poll_time, MAX_POP_WAIT_MS)
+        if wait_ms > 0:
+            held = HeldPop(connection, request, wanted, self._again, _nothing)
+            if self._polling.hold(held, wait_ms):
+                return None
+            return Response(0, NotificationResponseHeader(polling_full=True))
+        return _nothing()
+
+    def _again(self, held: HeldPop) -> bool:
+        self._pops.check_names(held.connection, held.request.header)
+        if not self._has_messages(held.request.header, held.wanted):
+            return False
+        held.connection.respond(held.request, _HAS_MESSAGES, polling=True)
+        return True
+
+    def _has_messages(self, header: NotificationRequestHeader, wanted: MessageFilter) -> bool:
+        group, in_order = header.consumer_group, bool(header.order)
+        retry = self._pops.retry_topic(header.topic, group, in_order=in_order)
+        if retry is not None and self._has(self._store.queue(retry, 0), group, wanted):
+            return True
+        queue_ids = [header.queue_id]
+        if header.queue_id < 0:
+            queue_ids = list(range(self._pops.readable(header.topic).read_queue_nums))
+        for queue_id in queue_ids:
+            state = self._state.find(header.topic, group, queue_id) if in_order else None
+            if state is not None and state.ordered is not None:
+                if state.ordered.is_locked(self._clock.now_ms(), header.attempt_id or ""):
+                    continue
+                if state.ordered.messages:
+                    return True
+            if self._has(self._store.queue(header.topic, queue_id), group, wanted):
+                return True
+        return False
+
+    def _has(self, queue: ConsumeQueue, group: str, wanted: MessageFilter) -> bool:
+        offset = self._pops.offset(group, queue)
+        if wanted.wants_all or offset == queue.max_offset():
+            return offset < queue.max_offset()
+        found = self._store.get_message(
+            queue, offset, 1, tag_codes=wanted.codes, predicate=wanted.predicate, choose=wanted.choose
+        )
+        return found.status is GetMessageStatus.FOUND
+
+    @answers(RequestCode.PEEK_MESSAGE, header=PeekMessageRequestHeader, limits=("MAX_POP_MESSAGES",), permission=_SUB)
+    def peek(self, connection: ServerConnection, request: Request[Any], _body: bytes) -> Response:
+        """Show the next messages that a pop would take."""
+        header: PeekMessageRequestHeader = request.header
+        self._may_read("peek")
+        self._pops.check_names(connection, header)
+        if header.max_msg_nums > MAX_POP_MESSAGES:
+            raise RefusedError(
+                ResponseCode.INVALID_PARAMETER,
+                f"the broker[{self._live.current.broker_ip1}] peek message's num is greater than {MAX_POP_MESSAGES}",
+            )
+        group = header.consumer_group
+        retry = self._pops.retry_topic(header.topic, group, in_order=False)
+        queues = [] if retry is None else [self._store.queue(retry, 0)]
+        queue_ids = [header.queue_id]
+        if header.queue_id < 0:
+            queue_ids = list(range(self._pops.readable(header.topic).read_queue_nums))
+        queues += [self._store.queue(header.topic, queue_id) for queue_id in queue_ids]
+        chunks: Chunks = []
+        count = size = rest = 0
+        most_bytes = self._live.current.max_transfer_bytes_on_message_in_memory
+        for queue in queues:
+            offset = self._pops.offset(group, queue)
+            rest += queue.max_offset() - offset
+            if offset < queue.max_offset() and count < header.max_msg_nums and size < most_bytes:
+                found = self._store.get_message(queue, offset, header.max_msg_nums - count, max_bytes=most_bytes - size)
+                chunks += found.chunks
+                count += found.count
+                size += found.size
+        answer = PopMessageResponseHeader(0, 0, 0, rest)
+        if count:
+            return Response(0, answer, "FOUND", chunks)
+        return Response(ResponseCode.PULL_NOT_FOUND, answer, "NO_MESSAGE_IN_QUEUE")
+
+    @answers(RequestCode.POLLING_INFO, header=PollingInfoRequestHeader, permission=_SUB)
+    def polling_info(self, connection: ServerConnection, request: Request[Any], _body: bytes) -> Response:
+        """Count the pops that wait."""
+        header: PollingInfoRequestHeader = request.header
+        self._may_read("polling info")
+        self._pops.check_names(connection, header)
+        waiting = self._polling.waiting(header.topic, header.consumer_group, header.queue_id)
+        return Response(0, PollingInfoResponseHeader(waiting))
+
+    def _may_read(self, what: str) -> None:
+        config = self._live.current
+        if not config.broker_permission & PERM_READ:
+            raise RefusedError(ResponseCode.NO_PERMISSION, f"the broker[{config.broker_ip1}] {what} is forbidden")
+
+
+def _nothing() -> Response:
+    return Response(0, NotificationResponseHeader())
