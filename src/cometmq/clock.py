@@ -51,7 +51,7 @@ class Clock(Protocol):
 
 
 class _SystemAlarm:
-    """Waits for a date in steps, because somebody may set the date meanwhile."""
+    """Waits for a date in steps, because the date may be set while it waits."""
 
     __slots__ = ("_args", "_callback", "_clock", "_handle", "_when_ms")
 

@@ -164,9 +164,9 @@ MAX_TOPIC_QUEUES: Final = 16_384
 MAX_RELAYED_REQUESTS: Final = 20_000
 """Requests of administrators that wait for consumers' answers, about 2 KB each; a group may have 16,384 members."""
 MAX_RELAYED_BYTES: Final = 32 * 1024 * 1024
-"""Headers and bodies of such requests (307, 309): several records of the largest size."""
+"""Headers and bodies of requests that wait for consumers (307, 309): several records of the largest size."""
 MAX_RELAYED_BODY_BYTES: Final = 64 * 1024
-"""Body of such a request; tools send none."""
+"""Body of a request that waits for a consumer; tools send none."""
 MAX_STATUS_ANSWERS_BYTES: Final = 64 * 1024 * 1024
 """Offsets from members of all groups that wait for the last member's answer (223)."""
 MAX_CONSUMER_STATUS_BYTES: Final = 4 * 1024 * 1024
@@ -344,7 +344,7 @@ MAX_LOCKED_QUEUES: Final = 200_000
 MAX_LOCK_REQUEST_QUEUES: Final = 16_384
 """Queues of one lock request: 1,024 queues of 16 topics are many; each takes about 3 µs."""
 MAX_LOCK_REQUEST_BYTES: Final = 4 * 1024 * 1024
-"""Body of such a request: MAX_LOCK_REQUEST_QUEUES with names of 200 characters together; about 20 ms."""
+"""Body of a lock request: MAX_LOCK_REQUEST_QUEUES with names of 200 characters together; about 20 ms."""
 MAX_OPEN_TRANSACTIONS: Final = 500_000
 """Open transactions, about 250 bytes each; above it half messages are refused."""
 HALF_PROPERTIES_RESERVE_BYTES: Final = 256
@@ -460,9 +460,9 @@ MAX_TIMER_UNWRITTEN_BYTES: Final = 64 * 1024 * 1024
 MAX_LISTED_WAITING: Final = 1_000
 """Waiting messages in one answer to GET_WAITING_MESSAGES; about 200 bytes each, and one read of the disk."""
 MAX_LISTED_WAITING_BYTES: Final = 16 * 1024 * 1024
-"""Bytes of records read for one such answer, if more than one: properties stand behind the body."""
+"""Bytes of records read for one answer, if more than one record: properties stand behind the body."""
 MAX_SEARCHED_WAITING: Final = 1_000_000
-"""Waiting messages searched for one such answer: about 0.1 s of the timer log's thread."""
+"""Waiting messages searched for one answer to GET_WAITING_MESSAGES: about 0.1 s of the timer log's thread."""
 MAX_TIMER_LOOKS: Final = 8
 """Requests about waiting messages in progress at once, each up to 0.1 s of the timer log's thread and 10 MB; above it
 SYSTEM_BUSY, so that deliveries do not wait for administrators."""
@@ -506,9 +506,9 @@ MAX_TRACE_IN_FLIGHT: Final = 16
 MAX_ACL_FILE_BYTES: Final = 4 * 1024 * 1024
 """One file of accounts (``plain_acl.yml``): ten thousand of them; parsed in about a second, in a thread."""
 MAX_ACL_FILE_DEPTH: Final = 16
-"""Nesting of such a file; accounts need four levels."""
+"""Nesting of a file of accounts; four levels are needed."""
 MAX_ACL_FILE_VALUES: Final = 400_000
-"""Values, keys and brackets of such a file."""
+"""Values, keys and brackets of a file of accounts."""
 MAX_ACL_FILES: Final = 1_000
 """Files of accounts below one directory."""
 SERVER_SECONDS: Final = 60.0

@@ -74,7 +74,7 @@ class PlainFiles:
 
     @property
     def paths(self) -> list[Path]:
-        """The files, those that count first in front."""
+        """The files in the order in which they count."""
         return [Path(name) for name, *_ in self._seen]
 
     # --- AccessModel --------------------------------------------------------------------------
@@ -152,7 +152,7 @@ class PlainFiles:
 
 
 def look(directory: Path) -> Seen:
-    """The files of accounts below a directory, those that count first in front."""
+    """The files of accounts below a directory, in the order in which they count."""
     found: list[Path] = []
     for root, folders, names in os.walk(directory / DIRECTORY):
         folders.sort()

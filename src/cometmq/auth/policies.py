@@ -91,7 +91,7 @@ class Resource:
         return (self.kind is None, self.pattern, -len(self.name) if self.pattern is Pattern.PREFIXED else 0)
 
     def matches(self, kind: Kind, name: str) -> bool:
-        """Tell whether a resource is meant; one that stands for all of its kind is meant only by ``*``."""
+        """Tell whether a resource is meant; only ``*`` means the resource that stands for all of its kind."""
         if self.kind is None:
             return True
         if self.kind is not kind:

@@ -257,7 +257,7 @@ class UserTable:
         return status.st_ino, status.st_size, status.st_mtime_ns
 
     def look(self) -> None:
-        """Read the file if another process has changed it; one that is not valid, or gone, changes nothing."""
+        """Read the file if another process has changed it; an invalid or missing file changes nothing."""
         seen = self._look()
         if seen is None or seen == self._seen:
             return

@@ -102,7 +102,7 @@ class BrokerRegistration:
             link.tried.set()
 
     async def stop(self) -> None:
-        """Leave every nameserver; :data:`UNREGISTER_TIMEOUT_S` bounds the wait for one that does not answer."""
+        """Leave every nameserver; :data:`UNREGISTER_TIMEOUT_S` bounds the wait for an answer."""
         if self._topic_changed in self.topics.on_change:
             self.topics.on_change.remove(self._topic_changed)
         for task in self._tasks:

@@ -23,7 +23,7 @@ def may_use(store: MessageStore, offset: int, *actions: Action) -> bool:
 
 
 def _topic(record: StoredRecord) -> str:
-    """The topic of a message; of one that waits, the topic that it waits for."""
+    """The topic of a message; a waiting message has the topic that it waits for."""
     parked = record.topic in NOT_ALLOWED_SEND_TOPICS
     return record.properties.get(REAL_TOPIC, record.topic) if parked else record.topic
 

@@ -43,7 +43,7 @@ from cometmq.remoting.security import Security
 
 
 def new_client_id(instance_name: str | None = None) -> str:
-    """Return ``ip@instanceName``; without a name, one that is unique (``ClientConfig.buildMQClientId``)."""
+    """Return ``ip@instanceName``, or a unique id without a name (``ClientConfig.buildMQClientId``)."""
     return f"{own_ip()}@{instance_name or f'{os.getpid()}#{time.perf_counter_ns()}'}"
 
 
@@ -353,5 +353,5 @@ class ClientInstance:
             log.log(self.outages.level(self._name_of(address)), "heartbeat: %s", error)
 
     def _name_of(self, address: str) -> str:
-        """Return the name of the broker at an address; the address itself for one that is in no route."""
+        """Return the name of the broker at an address; an address in no route is returned itself."""
         return next((name for name, broker in self.routes.brokers.items() if address in broker.values()), address)

@@ -256,11 +256,11 @@ class Looked(NamedTuple):
 BlockPredicate = Callable[[memoryview, int, Ints, Ints, int, int], Looked]
 
 _ONE_BY_ONE_BELOW: Final = 24
-"""Number of records below which one after the other is faster."""
+"""Fewer records are faster one after the other."""
 _COPIED_BYTES_AS_A_READ_ONE: Final = 2
 """Bytes that are copied and marked in the time in which a term of one record reads one byte."""
 _BYTES_READ_AS_A_PROPERTY: Final = 5
-"""Bytes that such a term reads in the time in which another one compares a property in a block."""
+"""Bytes that a term of one record reads in the time in which a term compares a property in a block."""
 
 
 def block_predicate(expression: Expression, matches: Predicate) -> BlockPredicate:

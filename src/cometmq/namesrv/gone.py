@@ -27,7 +27,7 @@ class _Gone(NamedTuple):
 
 
 class GoneBrokers:
-    """Remembers up to ``MAX_NAMESRV_BROKERS`` brokers; with more the one that is gone longest is forgotten."""
+    """Remembers up to ``MAX_NAMESRV_BROKERS`` brokers; if there are more, it forgets the first that went."""
 
     def __init__(self) -> None:
         self._gone: dict[tuple[str, str, int], _Gone] = {}

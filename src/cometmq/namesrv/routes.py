@@ -249,7 +249,7 @@ class RouteTable:
                 self._topics[topic][broker_name] = data
 
     def unregister(self, identity: BrokerIdentity) -> bool:
-        """Remove a broker (code 104); return False for one that was not registered."""
+        """Remove a broker (code 104); return False if it was not registered."""
         live = self._live.get(identity.address)
         self._remove(identity)
         return live is not None and live.identity == identity

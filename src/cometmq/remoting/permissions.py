@@ -207,7 +207,7 @@ ANY_ACCOUNT: Final = Permission()
 
 
 def needs_topic(*actions: Action, field: str = "topic", free: frozenset[str] = frozenset()) -> Permission:
-    """One of the actions on the topic that a field of the header names, if it names one that is not ``free``."""
+    """One of the actions on the topic that a field of the header names, unless that topic is ``free``."""
     return Permission((_Named(Kind.TOPIC, field, actions, free=free),))
 
 

@@ -108,7 +108,7 @@ class RpcHook:
     before: Callable[[str, Request[Any], bytes], None] | None = None
     """Called with the peer, a request and its body before its handler; refuses by :class:`RpcRejectedError`."""
     after: Callable[[str, Request[Any], Response], None] | None = None
-    """Called with the peer, a request and its answer, also one that a oneway request does not get."""
+    """Called with the peer, a request and its answer, also where a oneway request does not get the answer."""
 
 
 Handler = Callable[[Any, Request[Any], bytes], Response | None]
@@ -127,7 +127,7 @@ class Answered:
     code: RequestCode
     header: type[Header]
     limits: tuple[str, ...]
-    """Names of the limits of such a request in :mod:`cometmq.limits`."""
+    """Names of the request's limits in :mod:`cometmq.limits`."""
     permission: Permission | None
     """Needed where permissions are checked; without one the request is denied there."""
 

@@ -138,7 +138,7 @@ class MessageStore:
     # --- a slave's ----------------------------------------------------------------------------
     @property
     def replicated(self) -> ReplicatedLog:
-        """The end of the log of a slave, which appends its master's bytes; nothing may be put into such a store."""
+        """The end of a slave's log, to which its master's bytes are appended; nothing may be put into its store."""
         if self._replicated is None:
             self._replicated = ReplicatedLog(self._log, self._queues, self._index, self.disk, self._turn.follow)
         return self._replicated

@@ -194,7 +194,7 @@ class VirtualClock:
         return timer
 
     def _fire_next(self) -> None:
-        """Move to the earliest timer or alarm and fire it; of two at one moment the one that was set first."""
+        """Move to the earliest timer or alarm and fire it; of two at one moment, the first that was set."""
         heap = self._timers
         if self._alarms:
             due, order, _ = self._alarms[0]

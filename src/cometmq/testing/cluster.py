@@ -56,7 +56,7 @@ Messages are refused only when a write finds no room.
 """
 
 SEND_SECONDS: Final = 60.0
-"""Longer than all attempts of a send; so far a virtual clock is moved for one that is refused."""
+"""A virtual clock is moved so far for a send that is refused: longer than all its attempts."""
 
 
 def own_keys(index: int, port: int, root: Path, namesrv_address: str) -> dict[str, str]:

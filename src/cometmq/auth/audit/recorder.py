@@ -81,7 +81,7 @@ class Sampler:
     def __init__(self, each: int) -> None:
         self._each = each
         self.left = each - 1
-        """Requests until the next one that is chosen."""
+        """Requests until the next sample."""
 
     def chooses(self) -> bool:
         """Count one request; tell whether it is chosen."""

@@ -113,7 +113,7 @@ class QuotaInfo(msgspec.Struct, rename="camel"):
     use: dict[str, float] = {}
     """The use of each limit: messages or bytes a second over about ten seconds, connections, topics."""
     denials: int = 0
-    """Denied requests since the start of the broker; of a network or ``*``, those of all its subjects."""
+    """Denied requests since the start of the broker; a network or ``*`` has the sum of its subjects."""
     delayed: int = 0
     """Requests that waited for room, since the start of the broker."""
     subjects: int | None = None

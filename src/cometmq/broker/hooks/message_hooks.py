@@ -91,11 +91,11 @@ class ConsumeMessageContext(msgspec.Struct, frozen=True, kw_only=True):
     consumer_group: str
     topic: str
     queue_id: int | None
-    """Unknown of a message that comes back."""
+    """``None`` for a message that comes back."""
     client_host: str
     broker_address: str
     message_ids: Mapping[str, int]
-    """The broker's id of each message → its queue offset; of one that comes back: its log offset."""
+    """The broker's id of each message → its queue offset, or its log offset for a message that comes back."""
     body_bytes: int
     """Bytes of the answer's records."""
 

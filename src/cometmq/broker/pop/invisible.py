@@ -35,7 +35,7 @@ class InvisibleMessages:
 
     # --- coming and going -----------------------------------------------------------------------
     def add(self, offsets: Sequence[int], pop_time: int, due: int) -> None:
-        """Enter messages at ascending offsets; one that is there already gets the new times."""
+        """Enter messages at ascending offsets; a message that is there already gets the new times."""
         count = len(offsets)
         if not self._offsets or offsets[0] > self._offsets[-1]:
             self._offsets.extend(offsets)

@@ -166,7 +166,7 @@ class MasterFiles:
 
 
 Check = Callable[[bytes], tuple[int, int]]
-"""Returns the log offsets between which a file's content is true; raises ValueError when it is not such a file."""
+"""Returns the log offsets between which a file's content is true; raises ValueError for another kind of file."""
 Write = Callable[[bytes], None]
 
 

@@ -144,7 +144,7 @@ class VersionedTable(Generic[R]):
         return findings
 
     def _form(self, loaded: Any) -> tuple[DataVersion | None, dict[str, Any]]:
-        """The version, if the file has one that can be used, and the entries."""
+        """The version, if the file has a usable one, and the entries."""
         entries = loaded[self.field]
         if not isinstance(entries, dict):
             raise TypeError(f"its {self.field} is no table")

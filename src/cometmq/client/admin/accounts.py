@@ -108,7 +108,7 @@ class AccountAdmin(TopicAdmin):
     async def _change(
         self, address: str | None, code: RequestCode, header: Header, body: bytes = b"", *, doing: str
     ) -> None:
-        """Change something at one server, or at all that have users; one that does not answer stops no other."""
+        """Change something at one server, or at all that have users; a server that does not answer stops no other."""
         if address is not None:
             await self._call(address, code, header, body, doing=doing)
             return

@@ -111,6 +111,6 @@ def settings_text(config: TopicConfig) -> str:
 
 
 def permission_text(bits: int) -> str:
-    """Return the permission of a topic as letters: r, w, and i for one that others are made from."""
+    """Return the permission of a topic as letters: r, w, and i for a topic that others are made from."""
     letters = ((PERM_READ, "r"), (PERM_WRITE, "w"), (PERM_INHERIT, "i"))
     return "".join(letter for bit, letter in letters if bits & bit)

@@ -126,7 +126,7 @@ class TransactionEnds:
         self._hooks = hooks
 
     async def end(self, half: HalfMessage, state: TransactionState, *, from_check: bool) -> bool:
-        """End a transaction; return whether the broker has confirmed it, which it never does for UNKNOWN.
+        """End a transaction; return whether the broker has confirmed it. It does not confirm UNKNOWN.
 
         A failure is logged: the broker checks again.
         """

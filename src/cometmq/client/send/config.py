@@ -66,7 +66,7 @@ class ProducerConfig(ClientConfig):
     send_timeout_s: float = 3.0
     """Seconds for one message, all attempts included."""
     send_msg_max_timeout_per_request_s: float = 0.0
-    """Seconds for one attempt, if there is time for another; 0 for no such limit."""
+    """Seconds for one attempt, if there is time for another; 0 sets no limit."""
     retry_times_when_send_failed: int = 2
     """``send`` and ``send_batch``: attempts after the first, on another broker if there is one."""
     retry_times_when_send_async_failed: int = 2
@@ -86,13 +86,13 @@ class ProducerConfig(ClientConfig):
     start_detector_enable: bool = False
     """Avoid a broker that did not answer exactly until it answers again."""
     detect_interval_s: float = 2.0
-    """Seconds between two requests to such a broker."""
+    """Seconds between two requests to a broker that did not answer."""
     detect_timeout_s: float = 0.2
-    """Seconds that such a broker has for its answer."""
+    """Seconds that a broker has for the answer to such a request."""
     max_message_bytes: int = MAX_MESSAGE_BYTES
     """Largest body and largest batch, in bytes; brokers have their own limit (``maxMessageSize``)."""
     compress_over_bytes: int = 4096
-    """Bodies of more bytes are compressed; batches never are."""
+    """Bodies of more bytes are compressed; batches are not."""
     compression: CompressionType = CompressionType.ZLIB
     """ZLIB, LZ4 or ZSTD. Clients before 4.9.4 and Go and Node clients can only decompress ZLIB."""
     compression_level: int = DEFAULT_LEVEL

@@ -199,7 +199,7 @@ class Sender:
                 await wait_for(self.clock, self.config.send_timeout_s, asking)
 
     def start(self, delivery: Delivery) -> None:
-        """Begin a delivery; ``done`` is called also for one that fails at once."""
+        """Begin a delivery; ``done`` is called also when it fails at once."""
         self.in_flight += 1
         route = self._routes.known(delivery.message.topic)
         if route is None or not route.write_queues:

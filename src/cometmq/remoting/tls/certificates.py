@@ -110,7 +110,7 @@ def _certificate(
     days: int,
     issuer: tuple[x509.Certificate, ec.EllipticCurvePrivateKey] | None = None,
 ) -> x509.Certificate:
-    """Return a certificate of ``issuer``, or without one that of an authority."""
+    """Return a certificate of ``issuer``; without an issuer, the certificate of an authority."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
     from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID

@@ -66,7 +66,7 @@ class IcebergArchive:
     format = ICEBERG
 
     def __init__(self, root: Path, wanted: TableFormat | None) -> None:
-        """Take note of where the table is, or shall be.
+        """Note the place of the table, which may not exist yet.
 
         :raises ArchiveError: pyiceberg is not installed, or the archive's table is another than ``wanted``.
         """

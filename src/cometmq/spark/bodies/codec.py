@@ -129,7 +129,7 @@ def _each(column: pa.Array, convert: Callable[[Any], Any]) -> tuple[list[Any], l
 
 
 def _converted(values: list[Any], reasons: list[str | None], kind: pa.DataType) -> tuple[pa.Array, list[str | None]]:
-    """Convert values to Arrow; one that does not fit the type is bad too."""
+    """Convert values to Arrow; a value that does not fit the type is bad too."""
     import pyarrow as pa
 
     try:

@@ -166,7 +166,7 @@ class Job(Protocol[P, O_contra, R_co]):
 
 
 def job(options: Callable[P, O_contra]) -> Callable[[Callable[[O_contra], R_co]], Job[P, O_contra, R_co]]:
-    """Make the function of a job of one that takes an object of its class of options."""
+    """Make the function of a job from a function that takes an object of the job's options."""
     kind = cast("type[Any]", options)
 
     def decorate(work: Callable[[O_contra], R_co]) -> Job[P, O_contra, R_co]:

@@ -212,7 +212,7 @@ def rows_in(frame: DataFrame, ranges: Iterable[OffsetRange], *, progress: str | 
 
 
 _LATEST: Final = -1
-"""Stands for the end of a queue: one that begins there has nothing to read."""
+"""Stands for the end of a queue: a read that begins there finds nothing."""
 
 
 def bounds_of(source: MessageSource, topics: Sequence[str]) -> dict[Queue, Bounds]:

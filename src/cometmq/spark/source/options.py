@@ -181,7 +181,7 @@ class SourceOptions:
     bad_records_path: str | None = option("badRecordsPath", parse_path, None)
 
     def assigns(self, queue: Queue) -> bool:
-        """Tell whether a queue of the topics is read: one that ``assign`` names, or any without that option."""
+        """Tell whether a queue of the topics is read: any queue, or only those of ``assign``."""
         of_topic = None if self.assign is None else self.assign[queue.topic]
         ids = of_topic.get(queue.broker, frozenset()) if isinstance(of_topic, Mapping) else of_topic
         return ids is None or queue.queue_id in ids

@@ -128,7 +128,7 @@ class CommitLog:
         return segment
 
     def undo_segment(self, segment: MappedFile) -> None:
-        """Take back a segment that was appended but holds nothing: it is again the one that comes next."""
+        """Take back a segment that was appended but holds nothing: it comes next again."""
         assert self.segments[-1] is segment
         self.drop_ahead()
         self.segments.pop()
@@ -215,7 +215,7 @@ class CommitLog:
                 at += part
 
     def _ready(self) -> list[MappedFile]:
-        """The segment made ahead, once it is there; one that was taken back may hold bytes that must be erased."""
+        """The segment made ahead, once it is there; if it was taken back, it may hold bytes that must be erased."""
         ahead = self._ahead
         return [ahead.result()] if ahead is not None and ahead.done() and ahead.exception() is None else []
 

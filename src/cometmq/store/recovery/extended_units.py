@@ -21,7 +21,7 @@ from cometmq.store.queue.consume_queue_table import ConsumeQueueTable
 from cometmq.store.recovery.load import Findings
 
 MAX_EXTENSION_ADDRESS: Final = -(2**31) - 1
-"""``ConsumeQueueExt.MAX_ADDR``: Java's hash codes are larger, and so is every time."""
+"""``ConsumeQueueExt.MAX_ADDR``: Java's hash codes and all times are larger."""
 
 
 def replace_addresses(queues: ConsumeQueueTable, log: CommitLog, disk: Disk, findings: Findings) -> None:

@@ -114,7 +114,7 @@ def set_unusable_aside(root: Path, findings: Findings) -> None:
 
 
 def offset_of_name(name: str) -> int | None:
-    """The offset that a file name stands for: 20 digits, else ``None``."""
+    """The offset that a file name stands for; ``None`` unless it has 20 digits."""
     if len(name) == _NAME_DIGITS and name.isascii() and name.isdigit():
         return int(name)
     return None

@@ -83,7 +83,7 @@ def last_rising_unit(queue: ConsumeQueue, log_end: int) -> tuple[int, int]:
 
 
 def is_sound(log: CommitLog, queue: ConsumeQueue, queue_offset: int, offset: int, size: int) -> bool:
-    """True when a unit leads to its record, or to one that retention has removed."""
+    """True when a unit leads to its record, or to a record that retention has removed."""
     if size <= 0 or offset < 0:
         return False
     if offset < log.min_offset:

@@ -62,7 +62,7 @@ class TimerPosition(msgspec.Struct, frozen=True):
     serial: int = 0
     """Every message of the topic below this queue offset is in the files of its day."""
     log_offset: int = 0
-    """Deliveries below this log offset are among those that the next two fields tell."""
+    """The next two fields name all deliveries below this log offset."""
     until_ms: int = -1
     """Of the messages below ``serial``, those due until then are delivered …"""
     late: list[int] = []

@@ -183,7 +183,7 @@ def _draw_bars(axes: Any, plot: Bars, size: Size) -> None:
 
 
 def _name_bars(axes: Any, names: Sequence[str], size: Size) -> None:
-    """Name the bars: upright where all names have room, else aslant, and then only as many as have room."""
+    """Name the bars: upright where all names have room, otherwise at an angle, and as many as have room."""
     cut = ["\n".join(_cut(line, size.name_chars) for line in name.split("\n")) for name in names]
     widest = max(cell_len(line) for name in cut for line in name.split("\n"))
     if (widest + 1) * _CHAR_EM * size.font * len(cut) <= size.room:
