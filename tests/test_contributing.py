@@ -24,7 +24,7 @@ PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 CODE = [textwrap.dedent(block) for block in re.findall(r"^ *```python\n(.*?)^ *```", PAGE, re.MULTILINE | re.DOTALL)]
 TABLE = PAGE[PAGE.index("## Where is") : PAGE.index("**Follow a message.**")]
 PART = re.compile(
-    r"``([A-Z][A-Za-z]+(?:Processor|Service|Manager|Store|Connection|Client|Evaluator|Validator|Dispatcher|Impl))``"
+    r"``([A-Z][A-Za-z]+(?:Processor|Service|Manager|Store|Connection|Client|Evaluator|Validator|Dispatcher|Activity|Impl))``"
 )
 ROWS = re.findall(r"^\| ([A-Za-z, ]+) \| (\[`.*) \|$", PAGE, re.MULTILINE)
 

@@ -222,7 +222,7 @@ class KeyStore:
         return row is not None and row[0] is not None
 
     def _wrapped(self, name: bytes) -> tuple[bytes | None] | None:
-        """The wrapped key of a subject, ``(None,)`` after its erasure; ``None`` for a subject that is not in the file."""
+        """The wrapped key of a subject, ``(None,)`` after its erasure; ``None`` for one that the file does not have."""
         row: tuple[bytes | None] | None = self._table.execute(
             "SELECT wrapped FROM subjects WHERE name = ?", (name,)
         ).fetchone()
