@@ -8,6 +8,7 @@ import click
 
 from cometmq.cli.admin.changes import yes_option
 from cometmq.cli.admin.topic_config import alter, create
+from cometmq.cli.admin.topic_transfer import export, import_settings
 from cometmq.cli.connection import administer, confirm_deletion, demand_topic_name, namesrv_option, survey
 from cometmq.cli.dry_run import dry_run_option, is_dry_run, only_shown
 from cometmq.cli.moments import local_time
@@ -75,6 +76,8 @@ def list_topics(everything: bool, namesrv: str, output: str) -> None:
 
 command.add_command(create)
 command.add_command(alter)
+command.add_command(export)
+command.add_command(import_settings)
 
 
 @command.command("delete")

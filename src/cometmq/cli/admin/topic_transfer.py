@@ -1,0 +1,67 @@
+"""``cometmq topic export`` and ``import``: the settings of a cluster in a file."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import IO
+
+import click
+
+from cometmq.cli.admin.changes import confirmed
+from cometmq.cli.connection import administer, namesrv_option
+from cometmq.cli.dry_run import dry_run_option
+from cometmq.cli.output import Progress, tell
+from cometmq.client.admin import Admin
+from cometmq.client.admin.settings_file import MAX_DOCUMENT_BYTES, Document, parse_document
+from cometmq.client.admin.settings_transfer import export_settings, plan_import
+from cometmq.durable import replace_file
+from cometmq.quantity import quantity
+
+
+@click.command("export")
+@click.option("--to", "path", type=click.Path(dir_okay=False, path_type=Path), help="File; stdout by default.")
+@namesrv_option
+def export(path: Path | None, namesrv: str) -> None:
+    """Write topics, groups, policies and quotas as JSON.
+
+    No messages, offsets, users or passwords.
+    """
+    document = administer(namesrv, export_settings)
+    if path is None:
+        sys.stdout.buffer.write(document.encode())
+    else:
+        replace_file(path, document.encode())
+    tell(_contents(document))
+
+
+@click.command("import")
+@click.argument("file", type=click.File("rb"))
+@click.option("-y", "--yes", "--execute", "yes", is_flag=True, help="Change the cluster without asking.")
+@click.option("--hide-messages", is_flag=True, help="Also when messages are in queues that are not read any more.")
+@dry_run_option
+@namesrv_option
+def import_settings(file: IO[bytes], yes: bool, hide_messages: bool, namesrv: str) -> None:
+    """Give a cluster the settings in FILE, or in stdin with -.
+
+    What differs is shown first. What only the cluster has stays. Can be repeated.
+    """
+    document = parse_document(file.read(MAX_DOCUMENT_BYTES + 1), str(file.name))
+
+    async def work(admin: Admin) -> None:
+        plan = await plan_import(admin, document, hide_messages=hide_messages)
+        if confirmed("the cluster", plan.changes, yes=yes):
+            with Progress("Changing", len(plan.changes)) as progress:
+                await plan.execute(progress.advance)
+            tell(f"The cluster is changed: {quantity(len(plan.changes), 'setting')}.")
+
+    administer(namesrv, work)
+
+
+def _contents(document: Document) -> str:
+    parts = [quantity(len(document.topics), "topic"), quantity(len(document.groups), "group")]
+    if document.policies is not None:
+        parts.append(f"{len(document.policies):,} entries of policies")
+    if document.quotas is not None:
+        parts.append(quantity(len(document.quotas), "quota"))
+    return f"Exported: {', '.join(parts)}."

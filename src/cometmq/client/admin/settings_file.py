@@ -1,0 +1,178 @@
+"""The settings of a cluster as a JSON document: topics, groups, policies and quotas."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from cometmq.auth.model import AuthError
+from cometmq.auth.policies import EntryInfo
+from cometmq.auth.quota.model import Limits, Subject
+from cometmq.errors import CometMQError
+from cometmq.message.names import check_group, check_topic
+from cometmq.options import nearest
+
+FORMAT: Final = "cometmq-settings"
+VERSION: Final = 1
+MAX_DOCUMENT_BYTES: Final = 64 << 20
+MAX_ENTRIES: Final = 100_000
+"""Topics, groups, users with policies and quotas together."""
+_UNKNOWN_FIELD: Final = re.compile(r"unknown field `(.*?)`(.*)", re.DOTALL)
+
+
+class SettingsFileError(CometMQError):
+    """A document of settings is not valid; the message names the place."""
+
+
+class _Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """An entry of a document."""
+
+
+class TopicEntry(_Entry, frozen=True, kw_only=True):
+    """A topic."""
+
+    name: str
+    read_queues: int
+    write_queues: int
+    permission: str = "rw"
+    order: bool = False
+    brokers: list[str] | None = None
+    """The brokers that have it so; without them all masters."""
+
+
+class GroupEntry(_Entry, frozen=True, kw_only=True):
+    """A consumer group."""
+
+    name: str
+    max_retries: int = 16
+    retry_queues: int = 1
+    consume: bool = True
+    consume_broadcast: bool = True
+    consume_from_min: bool = True
+    brokers: list[str] | None = None
+
+
+class PolicyEntry(_Entry, frozen=True, kw_only=True):
+    """An entry of the policies of a user."""
+
+    user: str
+    resource: str
+    actions: list[str]
+    decision: str
+    source_ips: list[str] = []
+    type: str = "Custom"
+
+    def info(self) -> EntryInfo:
+        """Return the entry as requests have it."""
+        return EntryInfo(self.resource, list(self.actions), list(self.source_ips), self.decision)
+
+
+class QuotaEntry(_Entry, frozen=True, kw_only=True):
+    """The quota of a subject."""
+
+    subject: str
+    limits: Limits
+
+
+class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The settings of a cluster. A part that is ``None`` is not there: the cluster has none of that kind."""
+
+    format: str = FORMAT
+    version: int = VERSION
+    topics: list[TopicEntry] = []
+    groups: list[GroupEntry] = []
+    policies: list[PolicyEntry] | None = None
+    quotas: list[QuotaEntry] | None = None
+
+    def encode(self) -> bytes:
+        """Return the document as JSON that people can read and compare."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n"
+
+
+def parse_document(text: bytes, source: str) -> Document:
+    """Parse and check a document.
+
+    :param source: its name in errors.
+    :raises SettingsFileError: it is not valid.
+    """
+    if len(text) > MAX_DOCUMENT_BYTES:
+        raise SettingsFileError(f"{source} has more than {MAX_DOCUMENT_BYTES >> 20} MiB")
+    try:
+        document = msgspec.json.decode(text, type=Document)
+    except msgspec.MsgspecError as error:
+        raise SettingsFileError(f"{source}: {_explained(str(error))}") from None
+    except RecursionError:
+        raise SettingsFileError(f"{source} is nested too deeply") from None
+    if document.format != FORMAT:
+        raise SettingsFileError(f"{source} is no document of {FORMAT}", next_step="cometmq topic export writes one")
+    if document.version != VERSION:
+        raise SettingsFileError(
+            f"{source} has version {document.version}, and this CometMQ reads version {VERSION}",
+            next_step="use the CometMQ that wrote it, or a newer one",
+        )
+    _check(document, source)
+    return document
+
+
+def _check(document: Document, source: str) -> None:
+    """Check names, numbers and doubles.
+
+    :raises SettingsFileError: one is not allowed.
+    """
+    parts = (document.topics, document.groups, document.policies or (), document.quotas or ())
+    if sum(map(len, parts)) > MAX_ENTRIES:
+        raise SettingsFileError(f"{source} has more than {MAX_ENTRIES:,} entries")
+    seen: set[tuple[str, ...]] = set()
+
+    def once(kind: str, name: str, brokers: list[str] | None) -> None:
+        for broker in brokers or [""]:
+            if (kind, name, broker) in seen or (kind, name, "") in seen:
+                raise SettingsFileError(f"{source} has {kind} {name} twice")
+            seen.add((kind, name, broker))
+
+    for topic in document.topics:
+        wrong = check_topic(topic.name)
+        if wrong is None and not (0 <= topic.read_queues <= 65_535 and 0 <= topic.write_queues <= 65_535):
+            wrong = "numbers of queues are from 0 to 65,535"
+        if wrong is None and topic.permission not in ("", "r", "w", "rw"):
+            wrong = f"permission {topic.permission!r} is not rw, r, w or empty"
+        if wrong is not None:
+            raise SettingsFileError(f"{source}: topic {topic.name[:100]!r}: {wrong}")
+        once("topic", topic.name, topic.brokers)
+    for group in document.groups:
+        wrong = check_group(group.name)
+        if wrong is None and not (-1 <= group.max_retries <= 1000 and 0 <= group.retry_queues <= 64):
+            wrong = "max_retries is from -1 to 1,000, retry_queues from 0 to 64"
+        if wrong is not None:
+            raise SettingsFileError(f"{source}: group {group.name[:100]!r}: {wrong}")
+        once("group", group.name, group.brokers)
+    for quota in document.quotas or ():
+        try:
+            Subject.parse(quota.subject)
+            quota.limits.check()
+        except AuthError as error:
+            raise SettingsFileError(f"{source}: quota {quota.subject[:100]!r}: {error}") from None
+        once("quota", quota.subject, None)
+    for policy in document.policies or ():
+        once("policy", f"{policy.user} {policy.type} {policy.resource}", None)
+
+
+def _explained(text: str) -> str:
+    """Return an error of msgspec with the nearest known name for an unknown field."""
+    found = _UNKNOWN_FIELD.search(text)
+    if found is None:
+        return text
+    near = nearest(found[1], _KNOWN)
+    return f"there is no field {found[1]!r}{found[2]}" + (f"; did you mean {near}?" if near else "")
+
+
+def _fields(kind: type[msgspec.Struct]) -> Mapping[str, str]:
+    return {field.encode_name: field.name for field in msgspec.structs.fields(kind)}
+
+
+_KNOWN: Final = {
+    name: None for kind in (Document, TopicEntry, GroupEntry, PolicyEntry, QuotaEntry, Limits) for name in _fields(kind)
+}
