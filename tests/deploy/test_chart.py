@@ -1,0 +1,94 @@
+"""The Helm chart: its linter, its schema, and the commands of its pods. Skipped without helm.
+
+``go install helm.sh/helm/v3/cmd/helm@v3.14.4`` makes it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+CHART = Path(__file__).resolve().parents[2] / "deploy" / "helm" / "cometmq"
+WITH_PASSWORD = ("--set", "console.passwordSecretName=password")
+needs_helm = pytest.mark.skipif(shutil.which("helm") is None, reason="helm is not installed")
+
+
+def helm(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["helm", *words], capture_output=True, text=True, check=False)
+
+
+def rendered(*words: str) -> list[dict[str, Any]]:
+    done = helm("template", "shop", str(CHART), "--kube-version", "1.29.0", *WITH_PASSWORD, *words)
+    assert done.returncode == 0, done.stderr
+    return [found for found in yaml.safe_load_all(done.stdout) if found]
+
+
+def test_the_schema_has_every_value() -> None:
+    def names(values: Any, schema: Any) -> None:
+        for key, value in values.items():
+            assert key in schema["properties"], key
+            if isinstance(value, dict) and "properties" in schema["properties"][key]:
+                names(value, schema["properties"][key])
+
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    names(values, json.loads((CHART / "values.schema.json").read_text()))
+
+
+@needs_helm
+def test_the_linter_finds_nothing() -> None:
+    assert "0 chart(s) failed" in helm("lint", str(CHART), *WITH_PASSWORD).stdout
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    "wrong",
+    ["broker.pairs=0", "clusterName=a b", "broker.config.x=it's", "outside.enabled=true", "nothing=1"],
+)
+def test_wrong_values_are_refused(wrong: str) -> None:
+    done = helm("template", "shop", str(CHART), "--kube-version", "1.29.0", *WITH_PASSWORD, "--set", wrong)
+    assert done.returncode != 0
+    assert "values don't meet the specifications" in done.stderr
+
+
+@needs_helm
+def test_the_pods_of_a_pair_are_a_master_and_its_slave_with_addresses_of_their_own(tmp_path: Path) -> None:
+    outside = ("--set", "outside.enabled=true,outside.host=node.example.com,broker.pairs=2")
+    sets = {
+        found["metadata"]["name"]: found["spec"]["template"]["spec"]["containers"][0]
+        for found in rendered(*outside)
+        if found["kind"] == "StatefulSet"
+    }
+    assert set(sets) == {"shop-namesrv", "shop-broker-0", "shop-broker-1"}
+    fake = tmp_path / "cometmq"
+    fake.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    fake.chmod(0o755)
+    container = sets["shop-broker-1"]
+    for index, role, port in ((0, "ASYNC_MASTER", 30913), (1, "SLAVE", 30914)):
+        environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HOSTNAME": f"shop-broker-1-{index}"}
+        done = subprocess.run(
+            [*container["command"], *container["args"]], env=environment, capture_output=True, text=True, check=True
+        )
+        words = done.stdout.splitlines()
+        assert f"shop-broker-1-{index}.shop-broker-1.default.svc" in words
+        assert f"outside=node.example.com:{port}" in words
+        assert {f"brokerRole={role}", f"brokerId={index}", "brokerName=broker-1"} <= set(words)
+
+
+@needs_helm
+def test_each_pod_runs_without_rights_and_is_asked_whether_it_is_ready() -> None:
+    for found in rendered("--set", "serviceMonitor.enabled=true"):
+        if found["kind"] not in ("StatefulSet", "Deployment"):
+            continue
+        pod = found["spec"]["template"]["spec"]
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        for container in pod["containers"]:
+            assert container["securityContext"]["readOnlyRootFilesystem"] is True
+            assert "readinessProbe" in container
+            assert "livenessProbe" in container
