@@ -115,6 +115,10 @@ HEARTBEAT_BROKER_SECONDS: Final = 30.0
 """Between two heartbeats that the endpoint sends to a broker for a client."""
 MAX_GRPC_CLIENTS: Final = 16_384
 """Clients that one endpoint remembers; about 4 KB each."""
+MAX_ACK_ENTRIES: Final = 1_024
+"""Messages that one AckMessage of gRPC acknowledges; a client receives 32 at once."""
+MAX_RENEWED_HANDLES: Final = 200_000
+"""Messages whose time one endpoint makes longer while their clients work on them; about 600 bytes each."""
 MAX_SETTINGS_TOPICS: Final = 1_024
 """Topics or subscriptions in the settings of one client."""
 MAX_TELEMETRY_WAITING_BYTES: Final = 8 * 1024 * 1024

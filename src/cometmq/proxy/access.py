@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from hmac import compare_digest
 from typing import Final
 
-from cometmq.auth.model import AccessModel, DeniedError
+from cometmq.auth.model import AccessModel, Account, DeniedError
 from cometmq.clock import Clock
 from cometmq.limits import SIGNATURE_AHEAD_SECONDS, SIGNATURE_SECONDS
 from cometmq.proxy.errors import ProxyError
@@ -21,7 +21,7 @@ from cometmq.proxy.metadata import AUTHORIZATION, DATE_TIME
 from cometmq.proxy.protocol.v2 import Code
 from cometmq.proxy.rpc.call import Call
 from cometmq.remoting.codes import RequestCode
-from cometmq.remoting.permissions import Need
+from cometmq.remoting.permissions import CALLER, Need
 
 SCHEME: Final = "MQv2-HMAC-SHA1"
 _DATE_FORMAT: Final = "%Y%m%dT%H%M%SZ"
@@ -60,6 +60,7 @@ class AccountChecker:
                     raise self._model.bad_signature(account)
                 if self._requires_fresh:
                     self._check_age(moment)
+            CALLER.set(_Caller(account))
             if account.is_super:
                 return
             for need in needs:
@@ -81,6 +82,22 @@ class AccountChecker:
                 f"By the clock of this server the signature is {abs(behind_s):,.0f} s {how}.",
                 next_step="set the clocks of client and server by NTP",
             )
+
+
+class _Caller:
+    """The account, for handlers that read a stored message before they know what is needed."""
+
+    def __init__(self, account: Account) -> None:
+        self._account = account
+
+    @property
+    def is_super(self) -> bool:
+        """The account may do everything."""
+        return self._account.is_super
+
+    def may(self, need: Need) -> bool:
+        """Tell whether the account has what is needed."""
+        return self._account.refusal(need, 0) is None
 
 
 def _credentials(text: str) -> tuple[str | None, bytes | None]:

@@ -7,6 +7,7 @@ from cometmq.proxy.access import NoAccounts
 from cometmq.proxy.backend.backend import Backend
 from cometmq.proxy.config import EndpointConfig
 from cometmq.proxy.context import Checker, EndpointContext
+from cometmq.proxy.renewals import Renewals
 from cometmq.proxy.rpc.server import GrpcServer
 from cometmq.proxy.service import methods_of
 from cometmq.proxy.services.transactions import TransactionService
@@ -32,7 +33,9 @@ class GrpcEndpoint:
         self._backend = backend
         context = EndpointContext(config or EndpointConfig(), backend, self.sessions, checker or NoAccounts(), clock)
         self._transactions = TransactionService(context)
-        self.server = GrpcServer(methods_of(context, self._transactions), tls=tls, clock=clock)
+        self.renewals = Renewals(context.config, self.sessions, clock)
+        methods = methods_of(context, self._transactions, self.renewals)
+        self.server = GrpcServer(methods, tls=tls, clock=clock)
         self.sessions.on_command = self._asked
 
     @property
@@ -48,10 +51,12 @@ class GrpcEndpoint:
         await self._backend.start()
         await self.server.start(host, port)
         self.sessions.start()
+        self.renewals.start()
 
     async def stop(self) -> None:
         """End all calls, and leave the brokers."""
         await self.server.stop()
+        await self.renewals.stop()
         await self.sessions.stop()
         await self._backend.stop()
 

@@ -11,8 +11,13 @@ from cometmq.proxy.context import EndpointContext
 from cometmq.proxy.errors import ProxyError
 from cometmq.proxy.protocol import v2
 from cometmq.proxy.protocol.v2 import Code
+from cometmq.proxy.renewals import Renewals
 from cometmq.proxy.rpc.call import Call, Method
+from cometmq.proxy.services.acknowledge import AcknowledgeService
 from cometmq.proxy.services.clients import ClientService
+from cometmq.proxy.services.dead_letters import DeadLetterService
+from cometmq.proxy.services.offsets import OffsetService
+from cometmq.proxy.services.receive import ReceiveService
 from cometmq.proxy.services.routes import RouteService
 from cometmq.proxy.services.send import SendService
 from cometmq.proxy.services.telemetry import TelemetryService
@@ -24,10 +29,12 @@ Handler = Callable[[Call, Any], Awaitable[Any]]
 SERVICE: Final = "/apache.rocketmq.v2.MessagingService/"
 
 
-def methods_of(context: EndpointContext, transactions: TransactionService) -> dict[str, Method]:
+def methods_of(context: EndpointContext, transactions: TransactionService, renewals: Renewals) -> dict[str, Method]:
     """Every method by its path."""
     routes, clients, sends = RouteService(context), ClientService(context), SendService(context)
-    telemetry = TelemetryService(context)
+    telemetry, offsets = TelemetryService(context), OffsetService(context)
+    receives, acks = ReceiveService(context, renewals), AcknowledgeService(context, renewals)
+    dead_letters = DeadLetterService(context, renewals)
     found: dict[str, Handler] = {
         "QueryRoute": routes.query_route,
         "QueryAssignment": routes.query_assignment,
@@ -36,11 +43,24 @@ def methods_of(context: EndpointContext, transactions: TransactionService) -> di
         "SendMessage": sends.send_message,
         "RecallMessage": sends.recall_message,
         "EndTransaction": transactions.end_transaction,
+        "AckMessage": acks.ack_message,
+        "ChangeInvisibleDuration": acks.change_invisible_duration,
+        "ForwardMessageToDeadLetterQueue": dead_letters.forward_message,
+        "UpdateOffset": offsets.update_offset,
+        "GetOffset": offsets.get_offset,
+        "QueryOffset": offsets.query_offset,
+        "SyncLiteSubscription": _no_lite_topics,
+    }
+    streaming: dict[str, Handler] = {
+        "ReceiveMessage": receives.receive_message,
+        "PullMessage": offsets.pull_message,
     }
     methods = {
         SERVICE + name: Method(_request(name).FromString, _unary(context, name, handler))
         for name, handler in found.items()
     }
+    for name, handler in streaming.items():
+        methods[SERVICE + name] = Method(_request(name).FromString, _unary(context, name, handler))
     methods[f"{SERVICE}Telemetry"] = Method(v2.TelemetryCommand.FromString, converse=telemetry.converse)
     return methods
 
@@ -67,3 +87,7 @@ def _unary(context: EndpointContext, name: str, handler: Handler) -> Handler:
             return response(status=v2.Status(code=Code.INTERNAL_SERVER_ERROR, message=words))
 
     return handle
+
+
+async def _no_lite_topics(_call: Call, _request: v2.SyncLiteSubscriptionRequest) -> v2.SyncLiteSubscriptionResponse:
+    raise ProxyError(Code.UNSUPPORTED, "lite topics are not supported: subscribe to the topic itself")

@@ -1,0 +1,205 @@
+"""Receiving over gRPC: receive, acknowledge, change the time, dead letters, renewal."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc
+import pytest
+from tests.proxy.client import Client, receive
+
+from cometmq.client import Message
+from cometmq.proxy.protocol import v2
+from cometmq.proxy.protocol.v2 import Code
+from cometmq.proxy.times import duration
+from cometmq.testing import Cluster
+
+G, T = v2.Resource(name="G"), v2.Resource(name="T")
+
+
+async def messages_of(client: Client, topic: str = "T", **fields: Any) -> list[v2.Message]:
+    """The messages of one receive; empty when it says that there is none."""
+    answers = await client.receive(receive(topic, "G", "broker-0", **fields))
+    assert answers[-1].WhichOneof("content") == "delivery_timestamp"
+    if answers[0].status.code != Code.OK:
+        assert (answers[0].status.code, answers[0].status.message) == (Code.MESSAGE_NOT_FOUND, "no new message")
+        return []
+    return [answer.message for answer in answers[1:-1]]
+
+
+async def all_of(client: Client, count: int, **fields: Any) -> list[v2.Message]:
+    """So many messages, by several receives."""
+    found: list[v2.Message] = []
+    while len(found) < count:
+        found += await messages_of(client, **fields)
+    return found
+
+
+async def ack(client: Client, *messages: v2.Message) -> v2.AckMessageResponse:
+    entries = [
+        v2.AckMessageEntry(
+            message_id=found.system_properties.message_id, receipt_handle=found.system_properties.receipt_handle
+        )
+        for found in messages
+    ]
+    answer = await client.ask("AckMessage", v2.AckMessageRequest(group=G, topic=T, entries=entries))
+    assert isinstance(answer, v2.AckMessageResponse)
+    return answer
+
+
+async def change(client: Client, handle: str, ms: int) -> v2.ChangeInvisibleDurationResponse:
+    answer = await client.ask(
+        "ChangeInvisibleDuration",
+        v2.ChangeInvisibleDurationRequest(group=G, topic=T, receipt_handle=handle, invisible_duration=duration(ms)),
+    )
+    assert isinstance(answer, v2.ChangeInvisibleDurationResponse)
+    return answer
+
+
+async def test_a_message_is_received_with_all_its_parts_and_acknowledged(cluster: Cluster, client: Client) -> None:
+    await client.subscribe("G", "T")
+    sent = await client.send("T", b"body", properties={"color": "red"}, tag="a", keys=["k1", "k2"])
+    (found,) = await messages_of(client)
+    system = found.system_properties
+    assert found.body == b"body"
+    assert dict(found.user_properties) == {"color": "red"}
+    assert (system.tag, list(system.keys)) == ("a", ["k1", "k2"])
+    assert system.message_id == sent.entries[0].message_id
+    assert system.body_digest.checksum == "841A2D689AD86BD1611447453C22C6FC"
+    assert system.body_encoding == v2.Encoding.IDENTITY
+    assert system.message_type == v2.MessageType.NORMAL
+    assert system.delivery_attempt == 1
+    assert len(system.receipt_handle.split(" ")) == 9
+    answer = await ack(client, found)
+    assert answer.status.code == Code.OK
+    assert answer.entries[0].status.code == Code.OK
+    assert cluster.broker(0).offsets.query("G", "T", system.queue_id) == 1
+
+
+async def test_a_receive_waits_for_a_message(client: Client) -> None:
+    await client.subscribe("G", "T")
+    waiting = asyncio.ensure_future(messages_of(client))
+    await asyncio.sleep(0.2)
+    assert not waiting.done()
+    await client.send("T", b"late")
+    assert [found.body for found in await waiting] == [b"late"]
+
+
+async def test_what_is_not_acknowledged_comes_again(client: Client) -> None:
+    await client.subscribe("G", "T")
+    await client.send("T", b"again")
+    (first,) = await messages_of(client)
+    changed = await change(client, first.system_properties.receipt_handle, 0)
+    assert changed.status.code == Code.OK
+    assert changed.receipt_handle != first.system_properties.receipt_handle
+    (second,) = await all_of(client, 1)
+    assert second.system_properties.delivery_attempt == 2
+    assert second.system_properties.message_id == first.system_properties.message_id
+    assert second.topic.name == "T"
+    assert (await ack(client, second)).status.code == Code.OK
+    assert await messages_of(client) == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"invisible_duration": duration(9_999)}, Code.ILLEGAL_INVISIBLE_TIME),
+        ({"invisible_duration": duration(43_200_001)}, Code.ILLEGAL_INVISIBLE_TIME),
+        ({"batch_size": -1}, Code.BAD_REQUEST),
+    ],
+)
+async def test_a_wrong_receive_is_refused(client: Client, fields: dict[str, Any], code: Code) -> None:
+    answers = await client.receive(receive("T", "G", "broker-0", **fields))
+    assert answers[0].status.code == code
+
+
+async def test_a_deadline_without_time_to_poll_is_refused(client: Client) -> None:
+    answers = await client.receive(receive("T", "G", "broker-0"), timeout=3)
+    assert answers[0].status.code == Code.ILLEGAL_POLLING_TIME
+
+
+@pytest.mark.parametrize(
+    "handle",
+    ["", "nonsense", "0 1 2 3", "0 0 30000 0 0 broker-0 0 0 0", "a b c d e f g h", "9" * 100_000],
+    ids=["empty", "word", "short", "past", "letters", "long"],
+)
+async def test_a_forged_handle_is_refused(client: Client, handle: str) -> None:
+    entry = v2.AckMessageEntry(message_id="x", receipt_handle=handle)
+    answer = await client.ask("AckMessage", v2.AckMessageRequest(group=G, topic=T, entries=[entry]))
+    assert answer.entries[0].status.code == Code.INVALID_RECEIPT_HANDLE
+    changed = await change(client, handle, 1_000)
+    assert changed.status.code == Code.INVALID_RECEIPT_HANDLE
+
+
+async def test_results_that_differ_are_told_for_each_message(client: Client) -> None:
+    await client.subscribe("G", "T")
+    await client.send("T", b"1")
+    (found,) = await messages_of(client)
+    wrong = v2.Message(system_properties=v2.SystemProperties(message_id="x", receipt_handle="nonsense"))
+    answer = await ack(client, found, wrong)
+    assert answer.status.code == Code.MULTIPLE_RESULTS
+    assert [entry.status.code for entry in answer.entries] == [Code.OK, Code.INVALID_RECEIPT_HANDLE]
+
+
+async def test_a_message_goes_to_the_dead_letters(cluster: Cluster, client: Client) -> None:
+    await client.subscribe("G", "T")
+    await client.send("T", b"dead")
+    (found,) = await messages_of(client)
+    answer = await client.ask(
+        "ForwardMessageToDeadLetterQueue",
+        v2.ForwardMessageToDeadLetterQueueRequest(
+            group=G,
+            topic=T,
+            receipt_handle=found.system_properties.receipt_handle,
+            message_id=found.system_properties.message_id,
+        ),
+    )
+    assert answer.status.code == Code.OK, answer
+    async with cluster.inbox("%DLQ%G") as inbox:
+        (dead,) = await inbox.expect(1)
+    assert dead.body == b"dead"
+
+
+async def test_messages_of_remoting_are_received(cluster: Cluster, client: Client) -> None:
+    await client.subscribe("G", "T")
+    for number in range(10):
+        await cluster.send(Message("T", b"%d" % number, tags="a", keys=("k",)))
+    found = await all_of(client, 10)
+    assert {message.body for message in found} == {b"%d" % number for number in range(10)}
+    assert (await ack(client, *found)).status.code == Code.OK
+
+
+async def test_a_client_that_leaves_gives_its_waiting_receive_back(cluster: Cluster, client: Client) -> None:
+    await client.subscribe("G", "T")
+    async with grpc.aio.insecure_channel(cluster.grpc_address) as channel:
+        other = Client(channel)
+        await other.subscribe("G", "T")
+        waiting = asyncio.ensure_future(messages_of(other))
+        await asyncio.sleep(0.2)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+    await client.send("T", b"for whoever is there")
+    (found,) = await all_of(client, 1)
+    assert found.body == b"for whoever is there"
+
+
+async def test_offsets_are_asked_and_set(client: Client) -> None:
+    for number in range(4):
+        await client.send("T", b"%d" % number)
+    queue = v2.MessageQueue(topic=T, id=0, broker=v2.Broker(name="broker-0"))
+    end = await client.ask(
+        "QueryOffset", v2.QueryOffsetRequest(message_queue=queue, query_offset_policy=v2.QueryOffsetPolicy.END)
+    )
+    assert (end.status.code, end.offset) == (Code.OK, 1)
+    none = await client.ask("GetOffset", v2.GetOffsetRequest(group=G, message_queue=queue))
+    assert none.status.code == Code.OFFSET_NOT_FOUND
+    done = await client.ask("UpdateOffset", v2.UpdateOffsetRequest(group=G, message_queue=queue, offset=1))
+    assert done.status.code == Code.OK
+    offset = await client.ask("GetOffset", v2.GetOffsetRequest(group=G, message_queue=queue))
+    assert offset.offset == 1
+
+
+async def test_lite_topics_are_refused(client: Client) -> None:
+    answer = await client.ask("SyncLiteSubscription", v2.SyncLiteSubscriptionRequest(topic=T, group=G))
+    assert answer.status.code == Code.UNSUPPORTED
