@@ -180,7 +180,7 @@ async def test_a_client_that_leaves_gives_its_waiting_receive_back(cluster: Clus
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
     await client.send("T", b"for whoever is there")
-    (found,) = await all_of(client, 1)
+    (found,) = await asyncio.wait_for(all_of(client, 1), 10)  # long before the 30 s that the other has asked for
     assert found.body == b"for whoever is there"
 
 

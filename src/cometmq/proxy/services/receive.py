@@ -91,7 +91,7 @@ class ReceiveService:
         if header.max_msg_nums < 0:
             raise ProxyError(Code.BAD_REQUEST, "batch size must be greater than 0")
         asked = session.link.ask(broker, RequestCode.POP_MESSAGE, header, timeout_s=poll_ms / 1000 + ASK_SECONDS)
-        reply = await self._answer(asked, session, group, topic)
+        reply = await self._answer(asked, session, group, topic, broker)
         if reply.code in _NOT_FOUND:
             raise ProxyError(Code.MESSAGE_NOT_FOUND, "no new message")
         if reply.code == ResponseCode.POLLING_FULL:
@@ -156,25 +156,31 @@ class ReceiveService:
         return invisible_ms
 
     # --- a client that leaves -------------------------------------------------------------------
-    async def _answer(self, asked: Awaitable[Reply], session: ClientSession, group: str, topic: str) -> Reply:
+    async def _answer(
+        self, asked: Awaitable[Reply], session: ClientSession, group: str, topic: str, broker: str
+    ) -> Reply:
         """The answer of the broker; what it gives to a client that is gone is made visible again."""
         future = asyncio.ensure_future(asked)
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
-            future.add_done_callback(partial(self._give_back_soon, session, group, topic))
+            future.add_done_callback(partial(self._give_back_soon, session, group, topic, broker))
             raise
 
-    def _give_back_soon(self, session: ClientSession, group: str, topic: str, future: asyncio.Future[Reply]) -> None:
+    def _give_back_soon(
+        self, session: ClientSession, group: str, topic: str, broker: str, future: asyncio.Future[Reply]
+    ) -> None:
         if future.cancelled() or future.exception() is not None or future.result().code:
             return
-        task = asyncio.get_running_loop().create_task(self._give_back(session, group, topic, future.result()))
+        task = asyncio.get_running_loop().create_task(
+            self._give_back(session, group, topic, received(future.result(), broker))
+        )
         self._unsent.add(task)
         task.add_done_callback(self._unsent.discard)
 
-    async def _give_back(self, session: ClientSession, group: str, topic: str, reply: Reply) -> None:
+    async def _give_back(self, session: ClientSession, group: str, topic: str, found: list[Received]) -> None:
         try:
-            for _, receipt, _ in received(reply, ""):
+            for _, receipt, _ in found:
                 await change_time(session.link, group, topic, receipt, _UNSENT_MS)
         except ProxyError as error:
             _log.info("messages for a client that is gone stay invisible: %s", error)
