@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,6 +12,8 @@ from html import unescape
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
+
+from tests.helpers.waiting import wait_for
 
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.console.options import ConsoleOptions
@@ -38,6 +41,20 @@ class Surfer:
 
     url: str
     cookies: dict[str, str] = field(default_factory=dict)
+    data: Path = Path()
+    """The console's directory."""
+
+    def audit(self, change: str, subject: str) -> list[dict[str, Any]]:
+        """Return the lines of the console's audit log about a change of something, once there is one."""
+        found: list[dict[str, Any]] = []
+
+        def look() -> bool:
+            lines = map(json.loads, (self.data / "audit.log").read_text().splitlines())
+            found[:] = [one for one in lines if (one.get("change"), one.get("subject")) == (change, subject)]
+            return bool(found)
+
+        wait_for(look, f"a line of audit about {change} {subject}")
+        return found
 
     def ask(self, method: str, path: str, body: bytes = b"", **headers: str) -> Page:
         """Send one request, without what a browser does by itself."""
@@ -83,11 +100,15 @@ class Surfer:
         assert found
         return found[1]
 
-    def change(self, path: str, /, *, typed: str = "", **fields: Any) -> Page:
-        """Ask for a change, confirm its plan, and return the page after it."""
+    def confirm(self, path: str, /, *, typed: str = "", **fields: Any) -> Page:
+        """Ask for a change, confirm its plan, and return the answer."""
         plan = self.post(path, **fields)
         assert plan.status == 200, plan.words
-        done = self.post(path, plan, confirmed="yes", typed=typed, **fields)
+        return self.post(path, plan, confirmed="yes", typed=typed, **fields)
+
+    def change(self, path: str, /, *, typed: str = "", **fields: Any) -> Page:
+        """Make a change, and return the page after it."""
+        done = self.confirm(path, typed=typed, **fields)
         assert done.status == 303, done.words
         return self.get(done.headers["location"])
 

@@ -11,8 +11,8 @@ from click.shell_completion import CompletionItem
 
 from cometmq.cli.servers.process import DEFAULT_NAMESRV
 from cometmq.client.admin import Admin
+from cometmq.client.admin.group_summary import users_groups
 from cometmq.client.admin.several import users_topics
-from cometmq.message.names import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS
 
 COMPLETION_SECONDS: Final = 2.0
 """A completion that takes longer shows nothing."""
@@ -41,11 +41,6 @@ class Name(click.ParamType[str]):
         return [CompletionItem(name) for name in sorted(found) if name.startswith(incomplete)]
 
 
-async def _groups(admin: Admin) -> list[str]:
-    names = await admin.groups()
-    return [name for name in names if name not in SYSTEM_GROUPS and not name.startswith(SYSTEM_GROUP_PREFIX)]
-
-
 TOPIC: Final = Name(users_topics)
-GROUP: Final = Name(_groups)
+GROUP: Final = Name(users_groups)
 BROKER: Final = Name(Admin.masters)

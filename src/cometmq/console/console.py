@@ -6,6 +6,7 @@ from cometmq.auth.audit.log import AuditLog
 from cometmq.client.route import namesrv_addresses
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.console.connections import Connections
+from cometmq.console.lag_history import LagHistory
 from cometmq.console.live import Streams
 from cometmq.console.options import ConsoleOptions
 from cometmq.console.rendering import environment
@@ -38,6 +39,7 @@ class Console:
         self.login_rate = LoginRate(clock)
         self.streams = Streams()
         self.sampler = Sampler(self.connections, self.nameservers, clock)
+        self.lag_history = LagHistory(clock)
         self.templates = environment()
         self.audit = AuditLog(options.audit_file, size=_AUDIT_BYTES, count=_AUDIT_FILES, server="console", clock=clock)
         self.anonymous = Visitor("", options.allow_changes, self.connections)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any, Final
 
 import click
@@ -17,20 +18,22 @@ from cometmq.cli.output import Column, output_option, show, tell
 from cometmq.client.admin import Admin, ConsumeProgress
 from cometmq.client.admin.changes import Change
 from cometmq.client.admin.group_settings import groups_of_brokers
+from cometmq.client.admin.group_summary import (
+    delete_whole_group,
+    demand_no_members,
+    own_topics,
+    progress_of,
+    summary_of,
+    users_groups,
+)
 from cometmq.client.admin.members import (
     Member,
-    connection_of,
     contradictions,
     demand_group,
-    members_of,
     subscriptions_of,
 )
 from cometmq.client.admin.several import gathered
-from cometmq.client.errors import BrokerError, RouteNotFoundError
-from cometmq.errors import CometMQError
-from cometmq.message.names import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS, dlq_topic, retry_topic
 from cometmq.quantity import quantity
-from cometmq.remoting.codes import ResponseCode
 
 _LIST: Final = (
     Column("group", "Group"),
@@ -70,13 +73,9 @@ def list_groups(everything: bool, namesrv: str, output: str) -> None:
     """List groups with their members and lag."""
 
     async def work(admin: Admin) -> list[dict[str, Any]]:
-        names = [
-            name
-            for name in await admin.groups()
-            if everything or not (name in SYSTEM_GROUPS or name.startswith(SYSTEM_GROUP_PREFIX))
-        ]
-        rows = await gathered({name: _list_row(admin, name) for name in names})
-        return list(rows.values())
+        names = list(await admin.groups()) if everything else await users_groups(admin)
+        rows = await gathered({name: summary_of(admin, name) for name in names})
+        return [asdict(row) for row in rows.values()]
 
     show(survey(namesrv, work), _LIST, output, title="Consumer groups")
 
@@ -99,21 +98,11 @@ def delete(group: str, yes: bool, keep_offsets: bool, namesrv: str) -> None:
         confirm_deletion(f"group {group}", "deletes its retried and dead messages")
 
     async def work(admin: Admin) -> None:
-        await demand_group(admin, group)
-        members = await members_of(admin, group)
-        if members:
-            raise CometMQError(
-                f"{quantity(len(members), 'member')} of group {group} consume now ({', '.join(members)}); "
-                "nothing was deleted",
-                next_step="stop the members and repeat the command",
-            )
         if is_dry_run():
+            await demand_no_members(admin, group)
             only_shown(f"group {group}", await _losses(admin, group, keep_offsets=keep_offsets))
             return
-        await admin.delete_group(group, remove_offsets=not keep_offsets)
-        for topic in _own_topics(group):
-            if topic in await admin.topics():
-                await admin.delete_topic(topic)
+        await delete_whole_group(admin, group, keep_offsets=keep_offsets)
         tell(f"Group {group} is deleted.")
 
     administer(namesrv, work)
@@ -159,7 +148,7 @@ def offsets(group: str, topic: str | None, namesrv: str, output: str) -> None:
     """Show the offset and lag of a group in every queue."""
 
     async def work(admin: Admin) -> ConsumeProgress:
-        progress = await _progress(admin, group, topic)
+        progress = await progress_of(admin, group, topic)
         if not progress.queues:
             await demand_group(admin, group)
         return progress
@@ -185,35 +174,8 @@ async def _losses(admin: Admin, group: str, *, keep_offsets: bool) -> list[Chang
     existing = await groups_of_brokers(admin, group, await admin.masters())
     changes = [Change(name, group, f"max retries {config.retry_max_times}", None) for name, config in existing.items()]
     topics = await admin.topics()
-    changes += [Change("all", topic, "with its messages", None) for topic in _own_topics(group) if topic in topics]
-    progress = await _progress(admin, group, None)
+    changes += [Change("all", topic, "with its messages", None) for topic in own_topics(group) if topic in topics]
+    progress = await progress_of(admin, group)
     if progress.queues and not keep_offsets:
         changes.append(Change("all", "offsets", f"in {quantity(len(progress.queues), 'queue')}", None))
     return changes
-
-
-def _own_topics(group: str) -> tuple[str, str]:
-    return retry_topic(group), dlq_topic(group)
-
-
-async def _list_row(admin: Admin, group: str) -> dict[str, Any]:
-    found = await connection_of(admin, group)
-    progress = await _progress(admin, group, None)
-    topics = set(found.subscription_table) | {state.queue.topic for state in progress.queues}
-    return {
-        "group": group,
-        "members": len(found.connection_set),
-        "topics": sorted(topics - {retry_topic(group)}),
-        "lag": sum(state.lag for state in progress.queues if state.queue.topic != retry_topic(group)),
-        "model": (found.message_model or "").lower() or None,
-    }
-
-
-async def _progress(admin: Admin, group: str, topic: str | None) -> ConsumeProgress:
-    """Return the offsets of a group; none when it has never consumed."""
-    try:
-        return await admin.consume_progress(group, topic)
-    except (BrokerError, RouteNotFoundError) as error:
-        if topic is None and error.code in (ResponseCode.SYSTEM_ERROR, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST):
-            return ConsumeProgress(group, (), 0.0)
-        raise

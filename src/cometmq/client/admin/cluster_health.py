@@ -8,11 +8,12 @@ from typing import Final
 from cometmq.client.admin import Admin
 from cometmq.client.admin.broker_health import BrokerState, clock_of, disk_of, retention_of, versions_of
 from cometmq.client.admin.finding import ADVICE, OK, PROBLEM, Finding
+from cometmq.client.admin.group_summary import users_groups
 from cometmq.client.admin.members import contradictions, subscriptions_of
 from cometmq.client.admin.several import gathered, users_topics
 from cometmq.client.errors import BrokerError, RemotingError
 from cometmq.clock import SYSTEM_CLOCK
-from cometmq.message.names import MASTER_ID, SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS
+from cometmq.message.names import MASTER_ID
 from cometmq.quantity import duration_text, quantity, size_text
 from cometmq.remoting.tls.expiry import WARNING_DAYS, days_left, ends_at
 
@@ -170,9 +171,7 @@ async def _slaves(admin: Admin, name: str, address: str) -> Finding | None:
 
 
 async def _subscriptions(admin: Admin) -> Finding:
-    names = [
-        name for name in await admin.groups() if name not in SYSTEM_GROUPS and not name.startswith(SYSTEM_GROUP_PREFIX)
-    ]
+    names = await users_groups(admin)
     members = await gathered({name: subscriptions_of(admin, name) for name in names})
     wrong = [name for name, found in members.items() if contradictions(found)]
     if wrong:

@@ -124,13 +124,15 @@ class GroupAdmin(TopicAdmin):
         )
 
     async def consumer_running_info(
-        self, group: str, client_id: str, broker_address: str | None = None
+        self, group: str, client_id: str, broker_address: str | None = None, *, stack: bool = False
     ) -> ConsumerRunningInfo:
         """The state of one member of a consumer group, which a broker asks it for: subscriptions, queues, rates.
 
+        :param stack: with the stacks of its threads.
         :raises BrokerError: no broker knows the member, or it does not answer.
         """
-        header, code = GetConsumerRunningInfoRequestHeader(group, client_id), RequestCode.GET_CONSUMER_RUNNING_INFO
+        header = GetConsumerRunningInfoRequestHeader(group, client_id, stack)
+        code = RequestCode.GET_CONSUMER_RUNNING_INFO
         return await self._ask_first(ConsumerRunningInfo, broker_address, code, header, f"asking {client_id}")
 
     async def producer_connection(self, group: str, broker_address: str | None = None) -> ProducerConnection:

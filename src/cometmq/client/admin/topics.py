@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final, Self, TypeVar
 
 from cometmq.client.errors import BrokerError, ClientError, RemotingError, RouteNotFoundError
@@ -12,13 +12,14 @@ from cometmq.client.offsets import Offsets
 from cometmq.errors import CometMQError
 from cometmq.message.names import AUTO_CREATE_TOPIC, MASTER_ID, check_topic
 from cometmq.properties_file import format_pairs, parse_properties
-from cometmq.remoting.admin_bodies import GroupList, HARuntimeInfo, TopicStatsTable
+from cometmq.remoting.admin_bodies import BrokerStatsData, GroupList, HARuntimeInfo, TopicStatsTable
 from cometmq.remoting.admin_headers import (
     CreateTopicRequestHeader,
     DeleteTopicFromNamesrvRequestHeader,
     DeleteTopicRequestHeader,
     GetTopicStatsInfoRequestHeader,
     QueryTopicConsumeByWhoRequestHeader,
+    ViewBrokerStatsDataRequestHeader,
 )
 from cometmq.remoting.bodies import (
     ClusterInfo,
@@ -268,6 +269,19 @@ class TopicAdmin:
         """As :meth:`topic_stats`, for the queues on one broker."""
         header, doing = GetTopicStatsInfoRequestHeader(topic), f"asking for statistics of {topic}"
         return await self._ask(TopicStatsTable, broker_address, RequestCode.GET_TOPIC_STATS_INFO, header, doing)
+
+    async def rate(self, name: str, key: str) -> float | None:
+        """A number of the brokers' statistics each second, over the last minute; ``None`` if no broker counts it.
+
+        :param name: ``TOPIC_PUT_NUMS`` with a topic as key, ``GROUP_GET_NUMS`` with ``topic@group``.
+        """
+        found: list[float] = []
+        header, code = ViewBrokerStatsDataRequestHeader(name, key), RequestCode.VIEW_BROKER_STATS_DATA
+        for address in await self._targets():
+            with self._noting_silence(), suppress(BrokerError):  # a broker that has not counted it yet refuses
+                data = await self._ask(BrokerStatsData, address, code, header, f"asking for {name} of {key}")
+                found.append(data.stats_minute.tps)
+        return sum(found) if found else None
 
     async def groups_of_topic(self, topic: str) -> list[str]:
         """The consumer groups that have committed offsets in a topic, sorted."""

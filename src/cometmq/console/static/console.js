@@ -61,7 +61,7 @@
       padding: [8, 8, 0, 0],
       cursor: { y: false },
       legend: { live: true },
-      scales: { y: { range: (_, low, high) => unit === "%" ? [0, 100] : [0, Math.max(high || 0, 1) * 1.1] } },
+      scales: { x: { range: (_, low, high) => low === high ? [low - 60, high + 1] : [low, high] }, y: { range: (_, low, high) => unit === "%" ? [0, 100] : [0, Math.max(high || 0, 1) * 1.1] } },
       axes: [
         { stroke: colour("--muted"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false }, space: 70,
           size: 30,
@@ -97,6 +97,14 @@
         plots.push(plot); draw(plot);
         return plot;
       });
+      if (group.dataset.every) {
+        setInterval(() => fetch(group.dataset.history).then((answer) => answer.json()).then((newer) => {
+          for (const plot of mine) {
+            plot.data = [newer.map((row) => row.time), ...plot.series.map((name) => newer.map((row) => row[name]))];
+            plot.chart.setData(plot.data);
+          }
+        }).catch(() => group.classList.add("stale")), group.dataset.every * 1000);
+      }
       if (!group.dataset.live) return;
       const stream = new EventSource(group.dataset.live);
       stream.addEventListener("sample", (message) => {

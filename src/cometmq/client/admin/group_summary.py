@@ -1,0 +1,95 @@
+"""Consumer groups in a line each, and their deletion with all that belongs to them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cometmq.client.admin import Admin, ConsumeProgress
+from cometmq.client.admin.members import connection_of, demand_group, members_of
+from cometmq.client.admin.reset import GroupConsumesError
+from cometmq.client.errors import BrokerError, RouteNotFoundError
+from cometmq.message.names import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS, dlq_topic, retry_topic
+from cometmq.quantity import quantity
+from cometmq.remoting.codes import ResponseCode
+
+
+@dataclass(frozen=True)
+class GroupSummary:
+    """A consumer group."""
+
+    group: str
+    members: int
+    topics: list[str]
+    """Without its retry topic."""
+    lag: int
+    """Messages that wait in these topics."""
+    model: str | None
+    """``clustering`` or ``broadcasting``; ``None`` without members."""
+
+
+async def users_groups(admin: Admin) -> list[str]:
+    """Return the consumer groups without those of servers and tools."""
+    return [name for name in await admin.groups() if not is_system_group(name)]
+
+
+def is_system_group(name: str) -> bool:
+    """Tell whether a group belongs to servers or tools."""
+    return name in SYSTEM_GROUPS or name.startswith(SYSTEM_GROUP_PREFIX)
+
+
+async def summary_of(admin: Admin, group: str) -> GroupSummary:
+    """Return a group in a line."""
+    found = await connection_of(admin, group)
+    progress = await progress_of(admin, group)
+    topics = set(found.subscription_table) | {state.queue.topic for state in progress.queues}
+    return GroupSummary(
+        group=group,
+        members=len(found.connection_set),
+        topics=sorted(topics - {retry_topic(group)}),
+        lag=sum(state.lag for state in progress.queues if state.queue.topic != retry_topic(group)),
+        model=(found.message_model or "").lower() or None,
+    )
+
+
+async def progress_of(admin: Admin, group: str, topic: str | None = None) -> ConsumeProgress:
+    """Return the offsets of a group; none when it has never consumed."""
+    try:
+        return await admin.consume_progress(group, topic)
+    except (BrokerError, RouteNotFoundError) as error:
+        if topic is None and error.code in (ResponseCode.SYSTEM_ERROR, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST):
+            return ConsumeProgress(group, (), 0.0)
+        raise
+
+
+async def delete_whole_group(admin: Admin, group: str, *, keep_offsets: bool = False) -> None:
+    """Delete a group with its retry and dead-letter topics.
+
+    :raises ClientError: there is no such group.
+    :raises GroupConsumesError: members consume now.
+    """
+    await demand_no_members(admin, group)
+    await admin.delete_group(group, remove_offsets=not keep_offsets)
+    for topic in own_topics(group):
+        if topic in await admin.topics():
+            await admin.delete_topic(topic)
+
+
+async def demand_no_members(admin: Admin, group: str) -> None:
+    """Check that there is a group, and that nobody consumes as it.
+
+    :raises ClientError: there is no such group.
+    :raises GroupConsumesError: members consume now.
+    """
+    await demand_group(admin, group)
+    members = await members_of(admin, group)
+    if members:
+        raise GroupConsumesError(
+            f"{quantity(len(members), 'member')} of group {group} consume now ({', '.join(members)}); "
+            "nothing was deleted",
+            next_step="stop the members and repeat the command",
+        )
+
+
+def own_topics(group: str) -> tuple[str, str]:
+    """Return the names of its retry topic and its dead-letter topic."""
+    return retry_topic(group), dlq_topic(group)

@@ -1,0 +1,312 @@
+"""Topics: list, queues, consumers, producers, and their creation, change and deletion."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from starlette.responses import Response
+
+from cometmq.client.admin import Admin
+from cometmq.client.admin.changes import Change
+from cometmq.client.admin.group_summary import progress_of
+from cometmq.client.admin.several import asked_masters, chosen_masters, gathered, users_topics
+from cometmq.client.admin.topic_settings import (
+    DEFAULT_QUEUES,
+    MAX_QUEUES,
+    PERMISSIONS,
+    Settings,
+    differences,
+    hidden_messages,
+    permission_text,
+    put_topic_on,
+    settings_text,
+    topics_of_brokers,
+)
+from cometmq.client.errors import BrokerError, RouteNotFoundError
+from cometmq.console.listing import listing
+from cometmq.console.page import Ask, FormError, NotFoundError, Plan, Table, change, page
+from cometmq.message.names import DLQ_PREFIX, RETRY_PREFIX, check_topic
+from cometmq.remoting.admin_bodies import ProducerInfo
+from cometmq.remoting.bodies import TopicConfig, TopicRouteData
+from cometmq.remoting.errors import RemotingError
+
+_KINDS = ("", "retry", "dead", "all")
+
+
+@dataclass(frozen=True)
+class TopicLine:
+    """A topic in the list; ``None`` where no broker tells."""
+
+    name: str
+    brokers: int
+    read_queues: int
+    write_queues: int
+    permission: str
+    messages: int | None
+    last_ms: int | None
+
+
+async def show_list(ask: Ask) -> Response:
+    """Show the topics whose names contain a text."""
+    kind = ask.text("kind")
+    found = listing(await _names(ask.admin, kind), ask.text("q"), ask.whole("page"))
+    lines = await gathered({name: _line(ask.admin, name) for name in found.names})
+    template = "topics/rows.html" if ask.is_part else "topics/list.html"
+    return ask.page(template, found=found, lines=lines.values(), kind=kind if kind in _KINDS else "")
+
+
+async def _names(admin: Admin, kind: str) -> list[str]:
+    if kind == "retry":
+        return [name for name in await admin.topics() if name.startswith(RETRY_PREFIX)]
+    if kind == "dead":
+        return [name for name in await admin.topics() if name.startswith(DLQ_PREFIX)]
+    return await (admin.topics() if kind == "all" else users_topics(admin))
+
+
+async def _line(admin: Admin, name: str) -> TopicLine:
+    try:
+        route = await admin.topic_route(name)
+    except RouteNotFoundError:
+        route = TopicRouteData()
+    messages = last_ms = None
+    with suppress(BrokerError, RemotingError, RouteNotFoundError):
+        offsets = (await admin.topic_stats(name)).offset_table.values()
+        messages = sum(queue.max_offset - queue.min_offset for queue in offsets)
+        last_ms = max((queue.last_update_timestamp for queue in offsets), default=0)
+    return TopicLine(
+        name=name,
+        brokers=len(route.queue_datas),
+        read_queues=sum(queues.read_queue_nums for queues in route.queue_datas),
+        write_queues=sum(queues.write_queue_nums for queues in route.queue_datas),
+        permission=", ".join(sorted({permission_text(queues.perm) for queues in route.queue_datas})),
+        messages=messages,
+        last_ms=last_ms,
+    )
+
+
+async def show_topic(ask: Ask) -> Response:
+    """Show one topic: its queues on each broker, who consumes it, and how much."""
+    topic, admin = ask.path("topic"), ask.admin
+    route = await admin.topic_route(topic)
+    table = (await admin.topic_stats(topic)).offset_table
+    groups: dict[str, int | None] = {}
+    with suppress(BrokerError, RemotingError):
+        names = await admin.groups_of_topic(topic)
+        groups = dict(await gathered({name: _lag(admin, name, topic) for name in names[:100]}))
+    return ask.page(
+        "topics/topic.html",
+        topic=topic,
+        settings=sorted(route.queue_datas, key=lambda queues: queues.broker_name),
+        permission_text=permission_text,
+        queues=sorted(table.items()),
+        messages=sum(offsets.max_offset - offsets.min_offset for offsets in table.values()),
+        last_ms=max((offsets.last_update_timestamp for offsets in table.values()), default=0),
+        rate=await _rate(admin, topic),
+        groups=groups,
+    )
+
+
+async def show_producers(ask: Ask) -> Response:
+    """Show all producers that are connected; brokers know their groups, and not their topics."""
+    tables = await asked_masters(ask.admin, lambda _, address: ask.admin.producers(address))
+    found: dict[str, dict[str, ProducerInfo]] = {}
+    for table in tables.values():
+        for group, members in table.data.items():
+            found.setdefault(group, {}).update((member.client_id, member) for member in members)
+    producers = {group: [members[name] for name in sorted(members)] for group, members in sorted(found.items())}
+    return ask.page("topics/producers.html", producers=producers)
+
+
+async def _lag(admin: Admin, group: str, topic: str) -> int | None:
+    try:
+        return (await progress_of(admin, group, topic)).lag
+    except (BrokerError, RemotingError, RouteNotFoundError):
+        return None
+
+
+async def _rate(admin: Admin, topic: str) -> float | None:
+    try:
+        return await admin.rate("TOPIC_PUT_NUMS", topic)
+    except (BrokerError, RemotingError):
+        return None
+
+
+# --- changes --------------------------------------------------------------------------------------
+async def new_form(ask: Ask) -> Response:
+    """Ask for the settings of a new topic."""
+    masters = await ask.admin.masters()
+    return ask.page("topics/new.html", masters=masters, queues=DEFAULT_QUEUES, most=MAX_QUEUES)
+
+
+async def create(ask: Ask) -> Plan:
+    """Create a topic on every broker, or on one; no topic that exists is changed."""
+    topic = ask.text("topic")
+    wrong = check_topic(topic)
+    if wrong is not None:
+        raise FormError(ask.t("{name} is no topic name: {wrong}", name=topic, wrong=wrong))
+    queues = ask.whole("queues", least=1, most=MAX_QUEUES) or DEFAULT_QUEUES
+    wanted = TopicConfig(
+        topic_name=topic,
+        read_queue_nums=queues,
+        write_queue_nums=queues,
+        perm=PERMISSIONS[_permission(ask) or "rw"],
+        order=ask.text("order") == "yes",
+    )
+    masters = await chosen_masters(ask.admin, None, ask.text("broker") or None)
+    existing = await topics_of_brokers(ask.admin, topic, masters)
+    for name, config in existing.items():
+        if differences(name, config, wanted):
+            raise FormError(
+                ask.t(
+                    "{topic} exists on {broker} with {settings}",
+                    topic=topic,
+                    broker=name,
+                    settings=settings_text(config),
+                ),
+                next_step=ask.t("change it on its own page"),
+            )
+    missing = {name: address for name, address in masters.items() if name not in existing}
+    if not missing:
+        raise FormError(ask.t("{topic} exists already with these settings on all brokers", topic=topic))
+
+    async def run() -> str:
+        await put_topic_on(ask.admin, dict.fromkeys(missing, wanted), masters, "created")
+        await ask.admin.until_routed(topic, missing.values())
+        return ask.t("Topic {topic} is created.", topic=topic)
+
+    return Plan(
+        title=ask.t("Create topic {topic}", topic=topic),
+        sentence=ask.t("Each of these brokers gets the topic."),
+        action=ask.t("Create it"),
+        what="topic.create",
+        subject=topic,
+        run=run,
+        then=f"/topics/{quote(topic, safe='')}",
+        back="/topics/new",
+        table=Table(
+            (ask.t("Broker"), ask.t("Queues"), ask.t("Permission"), ask.t("Ordered")),
+            [(name, queues, permission_text(wanted.perm), wanted.order) for name in missing],
+        ),
+        details={"queues": queues, "permission": permission_text(wanted.perm), "brokers": ", ".join(missing)},
+    )
+
+
+def _permission(ask: Ask) -> str | None:
+    text = ask.text("permission") or None
+    if text is not None and text not in PERMISSIONS:
+        raise FormError(ask.t("{name} is one of {choices}", name="permission", choices=", ".join(PERMISSIONS)))
+    return text
+
+
+async def alter_form(ask: Ask) -> Response:
+    """Ask for new settings of a topic."""
+    topic = ask.path("topic")
+    existing = await topics_of_brokers(ask.admin, topic, await ask.admin.masters())
+    if not existing:
+        raise NotFoundError(ask.t("there is no topic {topic}", topic=topic))
+    return ask.page(
+        "topics/alter.html", topic=topic, existing=existing, permission_text=permission_text, most=MAX_QUEUES
+    )
+
+
+async def alter(ask: Ask) -> Plan:
+    """Change the settings that are given, on every broker that has the topic."""
+    topic = ask.path("topic")
+    order = ask.text("order")
+    settings = Settings(
+        ask.whole("read_queues", least=1, most=MAX_QUEUES),
+        ask.whole("write_queues", least=1, most=MAX_QUEUES),
+        _permission(ask),
+        None if order not in ("yes", "no") else order == "yes",
+    )
+    masters = await chosen_masters(ask.admin, None, ask.text("broker") or None)
+    existing = await topics_of_brokers(ask.admin, topic, masters)
+    if not existing:
+        raise NotFoundError(ask.t("there is no topic {topic}", topic=topic))
+    wanted = {name: settings.changed(config) for name, config in existing.items()}
+    changes = [change for name in existing for change in differences(name, existing[name], wanted[name])]
+    if not changes:
+        raise FormError(ask.t("{topic} has these settings already", topic=topic))
+    hidden = await hidden_messages(ask.admin, existing, wanted)
+    warnings = []
+    if hidden:
+        warnings.append(
+            ask.t(
+                "{count} messages in the queues {queues} could not be read any more. Lower the write queues first.",
+                count=sum(hidden.values()),
+                queues=", ".join(hidden),
+            )
+        )
+
+    async def run() -> str:
+        changed = {change.broker: wanted[change.broker] for change in changes}
+        await put_topic_on(ask.admin, changed, masters, "changed")
+        return ask.t("Topic {topic} is changed.", topic=topic)
+
+    address = f"/topics/{quote(topic, safe='')}"
+    return Plan(
+        title=ask.t("Change topic {topic}", topic=topic),
+        sentence=ask.t("These settings change."),
+        action=ask.t("Change it"),
+        what="topic.alter",
+        subject=topic,
+        run=run,
+        then=address,
+        back=f"{address}/alter",
+        warnings=warnings,
+        typed=topic if hidden else "",
+        table=changes_table(ask, changes),
+        details={f"{one.broker} {one.setting}": f"{one.old} -> {one.new}" for one in changes},
+    )
+
+
+def changes_table(ask: Ask, changes: Sequence[Change]) -> Table:
+    """Return a table of settings before and after."""
+    return Table(
+        (ask.t("Broker"), ask.t("Setting"), ask.t("Before"), ask.t("After")),
+        [(one.broker, one.setting, one.old, one.new) for one in changes],
+    )
+
+
+async def delete(ask: Ask) -> Plan:
+    """Delete a topic with its messages."""
+    topic = ask.path("topic")
+    table = (await ask.admin.topic_stats(topic)).offset_table
+    messages = sum(offsets.max_offset - offsets.min_offset for offsets in table.values())
+    groups = await ask.admin.groups_of_topic(topic)
+    warnings = []
+    if groups:
+        warnings.append(ask.t("These groups consume it: {groups}", groups=", ".join(groups[:20])))
+
+    async def run() -> str:
+        await ask.admin.delete_topic(topic)
+        return ask.t("Topic {topic} is deleted.", topic=topic)
+
+    return Plan(
+        title=ask.t("Delete topic {topic}", topic=topic),
+        sentence=ask.t("The topic and its {count} messages are deleted on every broker.", count=messages),
+        action=ask.t("Delete it"),
+        what="topic.delete",
+        subject=topic,
+        run=run,
+        then="/topics",
+        back=f"/topics/{quote(topic, safe='')}",
+        warnings=warnings,
+        typed=topic,
+        details={"messages": messages},
+    )
+
+
+ROUTES = (
+    page("/topics", show_list),
+    page("/topics/new", new_form),
+    change("/topics/create", create),
+    page("/producers", show_producers),
+    page("/topics/{topic}", show_topic),
+    page("/topics/{topic}/alter", alter_form),
+    change("/topics/{topic}/alter", alter),
+    change("/topics/{topic}/delete", delete),
+)

@@ -1,0 +1,109 @@
+"""The pages about consumer groups."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tests.helpers.consoles import Surfer
+
+from cometmq.client.admin import Admin
+from cometmq.client.consumer.push_consumer import PushConsumer
+from cometmq.message.message import Message, MessageExt
+from cometmq.testing.cluster import Cluster
+from cometmq.testing.sync import SyncCluster
+
+
+def consumed(cluster: SyncCluster, topic: str, group: str, count: int) -> None:
+    cluster.create_topic(topic, 1)
+    for number in range(count):
+        cluster.send(Message(topic, b"x", keys=[str(number)]))
+    with cluster.inbox(topic, group=group) as inbox:
+        inbox.expect(count)
+
+
+def lag(cluster: SyncCluster, group: str, topic: str) -> int:
+    async def ask(running: Cluster) -> int:
+        async with Admin(instance=running.client_instance()) as admin:
+            return (await admin.consume_progress(group, topic)).lag
+
+    return cluster.call(ask(cluster.cluster))
+
+
+def test_a_reset_says_before_how_many_messages_come_again_or_are_skipped(surfer: Surfer, cluster: SyncCluster) -> None:
+    consumed(cluster, "reset-me", "resetters", 10)
+    plan = surfer.post("/groups/resetters/reset", topic="reset-me", to="earliest")
+    assert "0 messages are skipped, 10 come again" in plan.words
+    assert lag(cluster, "resetters", "reset-me") == 0, "the preview moves nothing"
+    page = surfer.change("/groups/resetters/reset", topic="reset-me", to="earliest")
+    assert "Group resetters is reset in topic reset-me." in page.words
+    assert lag(cluster, "resetters", "reset-me") == 10
+    plan = surfer.post("/groups/resetters/reset", topic="reset-me", to="latest")
+    assert "10 messages are skipped, 0 come again" in plan.words
+    assert 'name="typed"' in plan.text, "what is skipped is lost for the group"
+    surfer.change("/groups/resetters/reset", topic="reset-me", to="latest", typed="resetters")
+    assert lag(cluster, "resetters", "reset-me") == 0
+    assert [line["details"]["skipped"] for line in surfer.audit("group.reset", "resetters")] == ["0", "10"]
+
+
+def test_a_reset_without_a_place_or_of_an_unknown_group_is_refused(surfer: Surfer, cluster: SyncCluster) -> None:
+    consumed(cluster, "resettable", "placeless", 1)
+    assert surfer.post("/groups/placeless/reset", topic="resettable", to="time").status == 400
+    page = surfer.post("/groups/nobody/reset", topic="resettable", to="earliest")
+    assert "there is no group nobody" in page.words
+
+
+def test_a_clone_begins_where_its_original_is(surfer: Surfer, cluster: SyncCluster) -> None:
+    consumed(cluster, "clone-me", "original", 5)
+    for _ in range(3):
+        cluster.send(Message("clone-me", b"more"))
+    page = surfer.change("/groups/original/clone", copy="copy-of-it")
+    assert "Group copy-of-it begins where original is." in page.words
+    assert lag(cluster, "copy-of-it", "clone-me") == 3
+
+
+def test_a_group_is_created_changed_and_deleted(surfer: Surfer) -> None:
+    assert "is created" in surfer.change("/groups/create", group="new-group", retries=3, retry_queues=1).words
+    assert surfer.post("/groups/create", group="new-group").status == 400
+    plan = surfer.post("/groups/new-group/alter", consume="no")
+    assert "consume yes no" in plan.words
+    page = surfer.change("/groups/new-group/alter", consume="no")
+    assert "stopped" in page.words
+    assert "is deleted" in surfer.change("/groups/new-group/delete", typed="new-group").words
+    assert surfer.get("/groups/new-group").status == 404
+
+
+def test_members_that_contradict_each_other_are_named_and_tell_what_they_do(
+    surfer: Surfer, cluster: SyncCluster
+) -> None:
+    cluster.create_topic("disputed", 2)
+    consumers: list[PushConsumer] = []
+
+    async def listen(messages: Sequence[MessageExt]) -> None:
+        return None
+
+    async def start(running: Cluster) -> None:
+        for expression in ("*", "red"):
+            consumer = PushConsumer("disputers", listen, instance=running.client_instance())
+            await consumer.subscribe("disputed", expression)
+            await consumer.start()
+            consumers.append(consumer)
+
+    async def stop() -> None:
+        for consumer in consumers:
+            await consumer.close()
+
+    cluster.call(start(cluster.cluster))
+    try:
+        page = surfer.get("/groups/disputers")
+        assert "The group loses messages" in page.words
+        assert "Members 2" in page.words
+        address = next(part for part in page.text.split('"') if part.startswith("/groups/disputers/members/"))
+        member = surfer.get(address)
+        assert "disputed" in member.words
+        assert "Stacks" not in member.words
+        assert "Stacks" in surfer.get(f"{address}?stack=yes").words
+        assert "2 members consume now" in surfer.get("/groups/disputers/reset").words
+        assert surfer.confirm("/groups/disputers/delete", typed="disputers").status == 502
+    finally:
+        cluster.call(stop())
+    assert "Nobody consumes as this group now." in surfer.get("/groups/disputers", HX_Request="true").words

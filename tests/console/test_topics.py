@@ -1,0 +1,108 @@
+"""The pages about topics."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from tests.helpers.consoles import Surfer, console_of
+
+from cometmq.message.message import Message
+from cometmq.testing.sync import SyncCluster
+
+
+def test_a_topic_is_created_changed_and_deleted_each_after_a_preview_and_with_a_line_of_audit(surfer: Surfer) -> None:
+    plan = surfer.post("/topics/create", topic="made-here", queues=3, permission="rw")
+    assert "broker-0 3 rw no" in plan.words
+    assert surfer.get("/topics/made-here").status == 404, "the preview changes nothing"
+    page = surfer.change("/topics/create", topic="made-here", queues=3, permission="rw")
+    assert "Topic made-here is created." in page.words
+    assert surfer.audit("topic.create", "made-here")[0]["outcome"] == "done"
+
+    plan = surfer.post("/topics/made-here/alter", write_queues=5)
+    assert "broker-1 write queues 3 5" in plan.words
+    page = surfer.change("/topics/made-here/alter", write_queues=5)
+    assert "broker-0 3 5 rw" in page.words
+
+    plan = surfer.post("/topics/made-here/delete")
+    wrong = surfer.post("/topics/made-here/delete", plan, confirmed="yes", typed="made-there")
+    assert "That is another name" in wrong.words
+    assert surfer.get("/topics/made-here").status == 200
+    page = surfer.change("/topics/made-here/delete", typed="made-here")
+    assert "Topic made-here is deleted." in page.words
+    assert surfer.get("/topics/made-here").status == 404
+    line = surfer.audit("topic.delete", "made-here")[0]
+    assert (line["by"], line["from"], line["outcome"]) == ("(no login)", "127.0.0.1", "done")
+
+
+def test_no_topic_that_exists_is_changed_by_creating_it(surfer: Surfer, cluster: SyncCluster) -> None:
+    cluster.create_topic("there", 2)
+    page = surfer.post("/topics/create", topic="there", queues=7)
+    assert page.status == 400
+    assert "there exists on broker-0 with 2 queues" in page.words
+
+
+@pytest.mark.parametrize("name", ["", "a b", "x" * 128, "<b>"])
+def test_a_name_that_no_broker_allows_is_refused_with_the_reason(surfer: Surfer, name: str) -> None:
+    page = surfer.post("/topics/create", topic=name)
+    assert page.status == 400
+    assert "<b>" not in page.text.replace("<b></b>", "")
+
+
+def test_fewer_read_queues_that_hide_messages_are_a_warning_and_need_the_name(
+    surfer: Surfer, cluster: SyncCluster
+) -> None:
+    cluster.create_topic("narrow", 4)
+    for number in range(16):
+        cluster.send(Message("narrow", b"x", keys=[str(number)]))
+    plan = surfer.post("/topics/narrow/alter", read_queues=1)
+    assert "could not be read any more" in plan.words
+    assert 'name="typed"' in plan.text
+
+
+def test_a_reader_is_offered_no_change_and_gets_none(reader: Surfer, cluster: SyncCluster) -> None:
+    cluster.create_topic("kept", 1)
+    page = reader.get("/topics/kept")
+    assert "read-only" in page.words
+    assert "Delete" not in page.words
+    token = reader.token
+    refused = reader.ask(
+        "POST",
+        "/topics/kept/delete",
+        f"token={token}&confirmed=yes&typed=kept".encode(),
+        Content_Type="application/x-www-form-urlencoded",
+    )
+    assert refused.status == 403
+    assert "read-only for you" in refused.words
+    assert reader.get("/topics/kept").status == 200
+
+
+def test_the_page_of_a_topic_has_its_queues_and_who_consumes_it(surfer: Surfer, cluster: SyncCluster) -> None:
+    cluster.create_topic("seen", 1)
+    for _ in range(4):
+        cluster.send(Message("seen", b"x"))
+    with cluster.inbox("seen", group="seen-readers") as inbox:
+        inbox.expect(4)
+    page = surfer.get("/topics/seen")
+    assert "Messages 4" in page.words
+    assert "seen-readers" in page.words
+
+
+def test_ten_thousand_topics_are_listed_searched_and_paged_quickly(tmp_path: Path) -> None:
+    topics = {f"many-{number:05}": {"topicName": f"many-{number:05}", "readQueueNums": 1} for number in range(10_000)}
+    config = tmp_path / "broker-0" / "config"
+    config.mkdir(parents=True)
+    config.joinpath("topics.json").write_text(json.dumps({"topicConfigTable": topics, "dataVersion": {}}))
+    with SyncCluster(data=tmp_path) as cluster, console_of(cluster, tmp_path) as server:
+        surfer = Surfer(server.url)
+        began = time.monotonic()
+        page = surfer.get("/topics?q=many&page=200")
+        took = time.monotonic() - began
+        assert "9,951 to 10,000 of 10,000" in page.words
+        assert "many-09999" in page.words
+        assert took < 3.0, "a third of a second on a machine that does nothing else"
+        part = surfer.get("/topics?q=00777", HX_Request="true")
+        assert part.words.count("many-") == 1
+        assert "<html" not in part.text
