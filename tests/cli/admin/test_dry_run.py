@@ -42,6 +42,7 @@ CASES: dict[str, tuple[str, tuple[str, ...]]] = {
     "quota set": ("account:alice --messages-in 9", ("Messages/s in", "5", "9")),
     "quota delete": ("account:alice", ("Messages/s in", "5")),
     "broker config set": ("fileReservedTime=12", ("fileReservedTime", "72", "12")),
+    "broker drain": ("broker-a --force", ("brokerPermission", "6", "4")),
     "namesrv config set": ("orderMessageEnable=true", ("orderMessageEnable", "false", "true")),
     "dlq resend": ("readers --all", ()),
     "transaction resume": ("{offset_msg_id}", ("given up", "checked again")),

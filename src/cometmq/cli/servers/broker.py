@@ -31,7 +31,10 @@ from cometmq.cli.servers.process import (
 @click.group(
     "broker",
     cls=LazyGroup,
-    members={"config": ("admin.broker_config", "Show, change and compare the configuration of running brokers.")},
+    members={
+        "config": ("admin.broker_config", "Show, change and compare the configuration of running brokers."),
+        "drain": ("admin.broker_drain", "Let a broker take no new messages, and wait until it is read empty."),
+    },
     package="cometmq.cli",
     invoke_without_command=True,
 )

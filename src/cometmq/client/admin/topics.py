@@ -20,6 +20,7 @@ from cometmq.remoting.admin_headers import (
     GetTopicStatsInfoRequestHeader,
     QueryTopicConsumeByWhoRequestHeader,
     ViewBrokerStatsDataRequestHeader,
+    WipeWritePermOfBrokerRequestHeader,
 )
 from cometmq.remoting.bodies import (
     ClusterInfo,
@@ -121,6 +122,11 @@ class TopicAdmin:
         doing, body = "changing the configuration", format_pairs(values).encode()
         answer = await self.instance.call(address, code, None, body, doing=doing, timeout_s=self._timeout_s)
         return answer.remark or ""
+
+    async def wipe_write_perm(self, namesrv_address: str, broker: str) -> None:
+        """Take the permission to write out of the routes to a broker at one nameserver, until it registers changes."""
+        header, code = WipeWritePermOfBrokerRequestHeader(broker), RequestCode.WIPE_WRITE_PERM_OF_BROKER
+        await self._call(namesrv_address, code, header, doing=f"taking writes from {broker}")
 
     async def ha_status(self, broker_address: str) -> HARuntimeInfo:
         """The progress of the slaves of a master of CometMQ or of RocketMQ 5."""

@@ -1,0 +1,161 @@
+"""``cometmq broker drain``: a broker takes no new messages, and is read empty before it is stopped."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, Final
+
+import click
+
+from cometmq.cli.connection import administer, namesrv_option
+from cometmq.cli.dry_run import dry_run_option, only_shown
+from cometmq.cli.failures import DONE, PARTLY_DONE, WrongUseError
+from cometmq.cli.moments import Duration
+from cometmq.cli.names import BROKER
+from cometmq.cli.output import Column, output_option, show, show_one, tell
+from cometmq.client.admin import Admin
+from cometmq.client.admin.changes import Change
+from cometmq.client.admin.drain import LOOK_SECONDS, PERMISSION_KEY, SETTLE_SECONDS, Drain, DrainRefusedError, Left
+from cometmq.client.admin.several import chosen_masters
+from cometmq.message.names import PERM_WRITE
+
+_GROUPS: Final = (
+    Column("group", "Group"),
+    Column("topic", "Topic"),
+    Column("messages", "Not read", right=True),
+    Column("members", "Members", right=True),
+)
+_WAYS: Final = {
+    "groups": "all groups have read it empty",
+    "slave": "a slave has everything",
+    "either": "one of both",
+}
+
+
+@click.command("drain")
+@click.argument("broker", type=BROKER)
+@click.option("--until", "until", type=click.Choice(list(_WAYS)), default="groups", show_default=True, help="The end.")
+@click.option("--at-most", "limit", type=Duration(), metavar="TIME", help="Give up after this time; exit code 3.")
+@click.option(
+    "--settle",
+    type=Duration(),
+    default=timedelta(seconds=SETTLE_SECONDS),
+    show_default="35s",
+    metavar="TIME",
+    help="Time that clients have to learn the new routes.",
+)
+@click.option("--skip", "skipped", multiple=True, metavar="GROUP", help="Do not wait for this group; repeatable.")
+@click.option("--skip-idle", is_flag=True, help="Do not wait for groups without members.")
+@click.option("--undo", is_flag=True, help="Let producers use the broker again.")
+@click.option("--force", is_flag=True, help="Also when a topic can be written on no other broker.")
+@dry_run_option
+@namesrv_option
+@output_option
+def command(
+    broker: str,
+    until: str,
+    limit: timedelta | None,
+    settle: timedelta,
+    skipped: tuple[str, ...],
+    skip_idle: bool,
+    undo: bool,
+    force: bool,
+    namesrv: str,
+    output: str,
+) -> int:
+    """Let BROKER take no new messages, and wait until its groups have read it.
+
+    Producers move to the other brokers without an error. Ctrl-C ends the waiting only: --undo gives the broker back.
+    Exit code 3: something is left when the time is over.
+    """
+
+    async def work(admin: Admin) -> int:
+        masters = await chosen_masters(admin, None, broker)
+        drain = Drain(admin, broker, masters[broker], settle_s=settle.total_seconds())
+        if undo:
+            return await _undo(drain, broker)
+        alone = await drain.only_here()
+        if alone and not force:
+            raise DrainRefusedError(
+                f"no other broker can take messages for {', '.join(alone[:10])}; nothing was changed",
+                next_step="create these topics on another broker (cometmq topic create), or add --force",
+            )
+        permission = await drain.permission()
+        if only_shown(broker, [Change(broker, PERMISSION_KEY, permission, permission & ~PERM_WRITE)]):
+            return DONE
+        clock = admin.instance.clock
+        end = None if limit is None else clock.monotonic() + limit.total_seconds()
+        tell(f"Producers leave {broker}: clients have {settle.total_seconds():g} s to learn the new routes.")
+        await drain.begin()
+        tell(f"{broker} takes no new messages ({PERMISSION_KEY}={permission & ~PERM_WRITE}).")
+        said = ""
+        while True:
+            left = (await drain.look()).ignoring(frozenset(skipped), idle=skip_idle)
+            if _is_done(left, until):
+                _result(broker, left, output, is_done=True)
+                return DONE
+            if (sentence := _sentence(left, until)) != said:
+                said = sentence
+                tell(sentence)
+            if end is not None and clock.monotonic() >= end:
+                _result(broker, left, output, is_done=False)
+                return PARTLY_DONE
+            await clock.sleep(LOOK_SECONDS)
+
+    if undo and (skipped or skip_idle or limit is not None):
+        raise WrongUseError("--undo stands alone")
+    try:
+        return administer(namesrv, work)
+    except KeyboardInterrupt:
+        tell(f"{broker} still takes no new messages; cometmq broker drain {broker} --undo gives it back.")
+        raise
+
+
+async def _undo(drain: Drain, broker: str) -> int:
+    permission = await drain.permission()
+    if only_shown(broker, [Change(broker, PERMISSION_KEY, permission, permission | PERM_WRITE)]):
+        return DONE
+    await drain.undo()
+    tell(f"{broker} takes messages again; producers find it within 30 s.")
+    return DONE
+
+
+def _is_done(left: Left, until: str) -> bool:
+    read, copied = left.is_read(), left.is_copied()
+    return {"groups": read, "slave": copied, "either": read or copied}[until]
+
+
+def _sentence(left: Left, until: str) -> str:
+    parts: list[str] = []
+    if until != "slave":
+        total = sum(one.messages for one in left.groups)
+        if left.groups:
+            first = left.groups[0]
+            idle = "" if first.members else ", which has no members"
+            parts.append(f"{total:,} messages, {first.messages:,} of them for group {first.group}{idle}")
+        if left.delayed:
+            parts.append(f"{left.delayed:,} delayed messages")
+        if left.transactions:
+            parts.append(f"{left.transactions:,} open transactions")
+    if until != "groups":
+        parts.append("no slave" if left.slave_bytes is None else f"{left.slave_bytes:,} bytes for the slave")
+    if not left.settled:
+        parts.append("messages came just now")
+    return f"Left: {'; '.join(parts) or 'nothing'}."
+
+
+def _result(broker: str, left: Left, output: str, *, is_done: bool) -> None:
+    rows: list[dict[str, Any]] = [
+        {"group": one.group, "topic": one.topic, "messages": one.messages, "members": one.members}
+        for one in left.groups
+    ]
+    if output == "table":
+        if rows:
+            show(rows, _GROUPS, output, title=f"Left on {broker}")
+        if is_done:
+            tell(f"{broker} is drained: stop it now, or give it back with --undo.")
+        else:
+            tell(f"{_sentence(left, 'either')} The time is over; {broker} still takes no new messages.")
+        return
+    figures = {"delayed": left.delayed, "transactions": left.transactions, "slave_bytes": left.slave_bytes}
+    show_one({"broker": broker, "drained": is_done, **figures, "groups": rows}, output)

@@ -1,0 +1,207 @@
+"""Drains a broker: it gets no new messages, and what it has is read or replicated.
+
+Producers must see no error, so the order is: first all nameservers take the permission to write out of its routes,
+while the broker still accepts; after the time in which clients learn new routes, ``brokerPermission`` loses the bit,
+which also holds over registrations and restarts. Apache's brokers know all of that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from cometmq.client.admin import Admin
+from cometmq.client.admin.members import connection_of
+from cometmq.client.admin.several import users_topics
+from cometmq.client.errors import BrokerError, RouteNotFoundError
+from cometmq.errors import CometMQError
+from cometmq.message.names import MASTER_ID, PERM_READ, PERM_WRITE, SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS
+from cometmq.remoting.codes import ResponseCode
+
+PERMISSION_KEY: Final = "brokerPermission"
+SETTLE_SECONDS: Final = 35.0
+"""Clients ask for routes every 30 seconds."""
+LOOK_SECONDS: Final = 1.0
+_LEVEL_KEY: Final = "scheduleMessageOffset_"
+
+
+class DrainRefusedError(CometMQError):
+    """The broker cannot be drained so; nothing was changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLeft:
+    """Messages of one topic on the broker that a group has not read."""
+
+    group: str
+    topic: str
+    messages: int
+    members: int
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What a broker has that is still needed."""
+
+    groups: tuple[GroupLeft, ...]
+    delayed: int
+    """Messages that wait for their time."""
+    transactions: int
+    """Transactions that are neither committed nor rolled back."""
+    slave_bytes: int | None
+    """Bytes of the log that no slave has; ``None`` without a slave, or where the broker does not tell."""
+    settled: bool
+    """No message was stored since clients had to know the new routes."""
+    puts: int
+
+    def ignoring(self, groups: frozenset[str], *, idle: bool) -> Left:
+        """Return what is left without some groups, and without those that have no members if ``idle``."""
+        kept = tuple(one for one in self.groups if one.group not in groups and not (idle and not one.members))
+        return Left(kept, self.delayed, self.transactions, self.slave_bytes, self.settled, self.puts)
+
+    def is_read(self) -> bool:
+        """Return True when the groups have read everything and nothing waits."""
+        return self.settled and not self.groups and not self.delayed and not self.transactions
+
+    def is_copied(self) -> bool:
+        """Return True when a slave has everything."""
+        return self.settled and self.slave_bytes == 0
+
+
+class Drain:
+    """Drains one broker; :meth:`begin`, then :meth:`look` until nothing is left."""
+
+    def __init__(self, admin: Admin, broker: str, address: str, *, settle_s: float = SETTLE_SECONDS) -> None:
+        self._admin = admin
+        self._broker = broker
+        self._address = address
+        self._settle_s = settle_s
+        self._clock = admin.instance.clock
+        self._puts = -1
+        self._quiet_since = self._clock.monotonic()
+
+    async def only_here(self) -> list[str]:
+        """Return the topics that can be written on this broker only: their producers would have no other."""
+        mine = await self._admin.topic_configs(self._address)
+        found: list[str] = []
+        for topic in await users_topics(self._admin):
+            if topic not in mine or not mine[topic].perm & PERM_WRITE:
+                continue
+            try:
+                route = await self._admin.topic_route(topic)
+            except RouteNotFoundError:
+                continue
+            masters = {data.broker_name for data in route.broker_datas if MASTER_ID in data.broker_addrs}
+            if not any(
+                queues.broker_name != self._broker
+                and queues.broker_name in masters
+                and queues.perm & PERM_WRITE
+                and queues.write_queue_nums
+                for queues in route.queue_datas
+            ):
+                found.append(topic)
+        return found
+
+    async def permission(self) -> int:
+        """Return the permission of the broker: 4 to be read, 2 to be written."""
+        return int((await self._admin.broker_config(self._address)).get(PERMISSION_KEY, PERM_READ | PERM_WRITE))
+
+    async def begin(self, waiting: Callable[[float], None] = lambda _: None) -> None:
+        """Let producers leave the broker; return when it refuses what it may refuse.
+
+        :param waiting: called with the seconds that clients still have.
+        """
+        until = self._clock.monotonic() + self._settle_s
+        while (left_s := until - self._clock.monotonic()) > 0:
+            await self._wipe()
+            waiting(left_s)
+            await self._clock.sleep(min(LOOK_SECONDS, left_s))
+        permission = await self.permission()
+        if permission & PERM_WRITE:
+            await self._set_permission(permission & ~PERM_WRITE)
+
+    async def undo(self) -> None:
+        """Let producers use the broker again: it registers with the permissions of its topics."""
+        permission = await self.permission()
+        if permission & PERM_WRITE:  # the nameservers may lack it, and only a change makes the broker register anew
+            await self._set_permission(permission & ~PERM_WRITE)
+        await self._set_permission(permission | PERM_WRITE)
+
+    async def look(self) -> Left:
+        """Return what is left."""
+        table = await self._admin.runtime_info(self._address)
+        puts = int(table.get("msgPutTotalTodayNow", "0"))
+        now = self._clock.monotonic()
+        if puts != self._puts:
+            self._puts, self._quiet_since = puts, now
+        return Left(
+            tuple(await self._groups()),
+            self._delayed(table) + await self._timers(),
+            await self._transactions(),
+            await self._slave_bytes(),
+            now - self._quiet_since >= min(self._settle_s, 5.0),
+            puts,
+        )
+
+    async def _wipe(self) -> None:
+        for address in self._admin.instance.routes.namesrv:
+            await self._admin.wipe_write_perm(address, self._broker)
+
+    async def _set_permission(self, permission: int) -> None:
+        await self._admin.update_broker_config(self._address, {PERMISSION_KEY: str(permission)})
+
+    async def _groups(self) -> list[GroupLeft]:
+        found: list[GroupLeft] = []
+        members: dict[str, int] = {}
+        for listed in (await self._admin.progress_of_all_groups(self._address)).consume_stats_list:
+            for group, per_topic in listed.items():
+                if group in SYSTEM_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX):
+                    continue
+                lags: dict[str, int] = {}
+                for stats in per_topic:
+                    for queue, offsets in stats.offset_table.items():
+                        lag = offsets.broker_offset - offsets.consumer_offset
+                        lags[queue.topic] = lags.get(queue.topic, 0) + max(0, lag)
+                for topic, lag in lags.items():
+                    if lag:
+                        if group not in members:
+                            connection = await connection_of(self._admin, group, self._address)
+                            members[group] = len(connection.connection_set)
+                        found.append(GroupLeft(group, topic, lag, members[group]))
+        return sorted(found, key=lambda left: -left.messages)
+
+    @staticmethod
+    def _delayed(table: dict[str, str]) -> int:
+        """Return the messages of delay levels that are not due, from ``next,end`` of each level."""
+        total = 0
+        for key, value in table.items():
+            if key.startswith(_LEVEL_KEY):
+                at, _, end = value.partition(",")
+                total += max(0, int(end or 0) - int(at or 0))
+        return total
+
+    async def _timers(self) -> int:
+        try:
+            return sum(metric.count for metric in (await self._admin.waiting(self._address)).values())
+        except BrokerError as error:
+            if error.code in (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.SYSTEM_ERROR):
+                return 0
+            raise
+
+    async def _transactions(self) -> int:
+        try:
+            return len(await self._admin.open_transactions(self._address))
+        except BrokerError as error:
+            if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                return 0
+            raise
+
+    async def _slave_bytes(self) -> int | None:
+        try:
+            status = await self._admin.ha_status(self._address)
+        except BrokerError as error:
+            if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                return None
+            raise
+        return min((max(0, slave.diff) for slave in status.ha_connection_info), default=None)

@@ -1,0 +1,156 @@
+"""broker drain: producers move without an error, nothing acknowledged is lost, and what is left is said."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import CommandLine
+
+from cometmq.client import ConsumeFromWhere, Message, MessageExt, Producer, PushConfig, PushConsumer
+from cometmq.client.admin import Admin
+from cometmq.testing import ProcessCluster
+
+ROUTES_EVERY_S = 0.5
+
+
+@pytest.fixture
+def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ProcessCluster]:
+    """Two brokers, and clients of this process that ask for routes twice a second."""
+    monkeypatch.setattr("cometmq.client.instance.REFRESH_S", ROUTES_EVERY_S)
+    with ProcessCluster(2, data=tmp_path) as running:
+        yield running
+
+
+class Traffic:
+    """Producers of a plain and of an ordered topic, and a group that reads both."""
+
+    def __init__(self, namesrv: str) -> None:
+        self.namesrv = namesrv
+        self.acknowledged: list[str] = []
+        self.brokers: list[str] = []
+        self.received: set[str] = set()
+        self.failures: list[BaseException] = []
+        self._stop = asyncio.Event()
+
+    async def take(self, messages: Sequence[MessageExt]) -> None:
+        self.received.update(message.body.decode() for message in messages)
+
+    async def produce(self, topic: str, *, ordered: bool) -> None:
+        number = 0
+        async with Producer(f"of-{topic}", self.namesrv) as producer:
+            while not self._stop.is_set():
+                number += 1
+                body = f"{topic}-{number}"
+                key = f"key-{number % 7}" if ordered else None
+                try:
+                    sent = await producer.send(Message(topic, body.encode()), sharding_key=key)
+                except Exception as error:
+                    self.failures.append(error)
+                    continue
+                self.acknowledged.append(body)
+                self.brokers.append(sent.queue.broker_name)
+                await asyncio.sleep(0.002)
+
+    async def until_on(self, broker: str) -> None:
+        """Wait until a message of now is on a broker."""
+        begin = len(self.brokers)
+        async with asyncio.timeout(60):
+            while broker not in self.brokers[begin:]:
+                await asyncio.sleep(0.05)
+
+    async def end(self) -> None:
+        """Stop the producers, and wait until everything is received."""
+        self._stop.set()
+        async with asyncio.timeout(60):
+            while not self.received.issuperset(self.acknowledged):
+                await asyncio.sleep(0.05)
+
+
+async def test_a_drained_broker_loses_no_message_and_no_send_fails(two: ProcessCluster) -> None:
+    cometmq = CommandLine(two.namesrv_address)
+
+    async def run(*words: str) -> object:
+        done = await asyncio.to_thread(cometmq, *words)
+        assert done.code == 0, done.err
+        return done.json() if "json" in words else None
+
+    await run("topic", "create", "plain", "--queues", "2")
+    await run("topic", "create", "sorted", "--queues", "2", "--order")
+    drain = ("broker", "drain", "broker-1", "--settle", "2s", "--at-most", "60s", "-o", "json")
+    traffic = Traffic(two.namesrv_address)
+    config = PushConfig(consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET)
+    consumer = PushConsumer("readers", traffic.take, two.namesrv_address, config=config)
+    await consumer.subscribe("plain")
+    await consumer.subscribe("sorted")
+    async with consumer:
+        producing = [
+            asyncio.create_task(traffic.produce("plain", ordered=False)),
+            asyncio.create_task(traffic.produce("sorted", ordered=True)),
+        ]
+        await traffic.until_on("broker-1")
+        drained = await run(*drain)
+        assert drained == {
+            "broker": "broker-1",
+            "drained": True,
+            "delayed": 0,
+            "transactions": 0,
+            "slave_bytes": None,
+            "groups": [],
+        }
+        begin = len(traffic.brokers)
+        await traffic.until_on("broker-0")
+        assert set(traffic.brokers[begin:]) == {"broker-0"}
+        await run("broker", "drain", "broker-1", "--undo")
+        await traffic.until_on("broker-1")
+        await run(*drain)
+        await asyncio.to_thread(two.kill_broker, 1)  # all that it had is read
+        await traffic.until_on("broker-0")
+        await traffic.end()
+        await asyncio.gather(*producing)
+    assert traffic.failures == []
+
+
+def test_what_is_left_is_said_and_the_time_has_a_limit(two: ProcessCluster) -> None:
+    cometmq = CommandLine(two.namesrv_address)
+    drain = ("broker", "drain", "broker-0", "--settle", "200ms", "--at-most", "1s")
+    cometmq("topic", "create", "here", "--queues", "2", "--broker", "broker-0")
+    refused = cometmq(*drain)
+    assert refused.code == 1
+    assert "no other broker can take messages for here; nothing was changed" in refused.err
+    assert cometmq("broker", "config", "get", "brokerPermission", "--broker", "broker-0", "-o", "json").json() == [
+        {"broker": "broker-0", "key": "brokerPermission", "value": "6"}
+    ]
+    cometmq("produce", "here", "--count", "5", "--batch", "1")
+    cometmq("consume", "here", "--group", "slow", "--from-beginning", "--max", "2")
+    cometmq("produce", "here", "--count", "10", "--batch", "1")
+    cometmq("topic", "create", "here", "--queues", "2")
+    cometmq("produce", "here", "--delay", "1h", "--count", "3", "--batch", "1")
+    shown = cometmq(*drain, "--dry-run")
+    assert (shown.code, shown.out.splitlines()[-1].split()) == (0, ["broker-0", "brokerPermission", "6", "4"])
+    late = cometmq(*drain)
+    assert late.code == 3
+    assert "for group slow, which has no members" in late.err
+    assert "delayed messages" in late.err
+    assert "broker-0 still takes no new messages" in late.err
+    skipped = cometmq(*drain, "--skip-idle", "-o", "json").json()
+    assert (skipped["drained"], skipped["groups"]) == (False, [])
+    assert skipped["delayed"] > 0
+    assert cometmq("broker", "drain", "broker-0", "--undo").code == 0
+
+
+async def test_a_slave_that_has_everything_is_an_end(tmp_path: Path) -> None:
+    with ProcessCluster(2, slaves=1, data=tmp_path) as running:
+        cometmq = CommandLine(running.namesrv_address)
+        await asyncio.to_thread(cometmq, "topic", "create", "copied", "--queues", "1")
+        await asyncio.to_thread(cometmq, "consume", "copied", "--group", "slow", "--from-beginning", "--until-end")
+        await asyncio.to_thread(cometmq, "produce", "copied", "--count", "20", "--batch", "1")
+        words = ("broker", "drain", "broker-0", "--until", "slave", "--settle", "200ms", "--at-most", "60s")
+        done = await asyncio.to_thread(cometmq, *words, "-o", "json")
+        assert done.code == 0, done.err
+        assert (done.json()["drained"], done.json()["slave_bytes"]) == (True, 0)
+        async with Admin(running.namesrv_address) as admin:
+            routes = (await admin.topic_route("copied")).queue_datas
+        assert {queues.broker_name: queues.perm for queues in routes} == {"broker-0": 4, "broker-1": 6}
