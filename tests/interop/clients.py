@@ -309,6 +309,9 @@ KINDS = {
     )
 }
 
+JAVA55 = Kind("java55", _java("5.5.0"), ALL_SENDS, (*JAVA_CONSUMES, "pop"))
+"""The newest client over remoting; only tests of POP use it."""
+
 # What a client does that Apache 4.9 cannot answer, and CometMQ can.
 APACHE_CANNOT = {
     ("java5", "litepull"): "the lite pull consumer of 5.x asks by code 361, which Apache 4.9 does not know",

@@ -36,7 +36,7 @@ final class Consume {
 
     static Map<String, Object> run(Options options, Output output, StopSignal stop) throws Exception {
         return switch (options.text("mode", "push")) {
-            case "push", "orderly" -> push(options, output, stop);
+            case "push", "orderly", "pop" -> push(options, output, stop);
             case "litepull" -> litePull(options, output, stop);
             case "pull" -> pull(options, output);
             default -> throw new IllegalArgumentException("unknown mode " + options.text("mode"));
@@ -59,6 +59,10 @@ final class Consume {
         consumer.setMaxReconsumeTimes((int) options.number("max-reconsume-times", -1));
         consumer.setConsumeThreadMin(2);
         consumer.setConsumeThreadMax(2);
+        if (options.text("mode", "push").equals("pop")) {
+            // Only clients of 5.x let the broker assign their queues, and pop where it says so.
+            consumer.getClass().getMethod("setClientRebalance", boolean.class).invoke(consumer, false);
+        }
         consumer.subscribe(options.text("topic"), wanted(options));
         AtomicInteger received = new AtomicInteger();
         Replier replier = options.number("reply", 0) == 1 ? new Replier(options.text("namesrv")) : null;

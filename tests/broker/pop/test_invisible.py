@@ -1,0 +1,64 @@
+"""The messages that are handed out: in little memory, found by offset, due in time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cometmq.broker.pop.entries import popped
+from cometmq.broker.pop.invisible import NEVER, InvisibleMessages
+from cometmq.broker.pop.state import PopState
+
+Steps = Iterable[tuple[str, int, int]]
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["add", "remove", "from", "due", "save"]), st.integers(0, 99), st.integers(0, 9))
+    )
+)
+def test_it_behaves_as_a_dictionary(steps: Steps) -> None:
+    found, model = InvisibleMessages(), dict[int, tuple[int, int]]()
+    for step, offset, times in steps:
+        if step == "add":
+            offsets = range(offset, offset + times + 1)
+            found.add(offsets, times, times * 10)
+            model |= dict.fromkeys(offsets, (times, times * 10))
+        elif step == "remove":
+            expected = model.pop(offset)[1] if model.get(offset, (None, 0))[0] == times else None
+            assert found.remove(offset, times) == expected
+        elif step == "from":
+            gone = [model.pop(at)[0] for at in sorted(model) if at >= offset]
+            assert found.remove_from(offset) == max(gone, default=0)
+        elif step == "save":
+            found = InvisibleMessages.load(*found.dump())
+        else:
+            due = [(at, *pair) for at, pair in model.items() if pair[1] <= offset]
+            expected_due = sorted(due, key=lambda message: (message[2], message[0]))[: times + 1]
+            assert found.due(offset, times + 1) == expected_due
+            for at, pop_time, _ in expected_due:
+                found.remove(at, pop_time)
+                del model[at]
+            assert found.first_due == min((pair[1] for pair in model.values()), default=NEVER)
+        assert found.count == len(model)
+        assert all(found.find(at) == model.get(at) for at in range(110))
+        assert all(found.first_due <= pair[1] for pair in model.values())
+
+
+def resident_bytes() -> int:
+    """Memory of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_a_million_messages_by_batches_over_queues_take_little_memory() -> None:
+    state = PopState()
+    before = resident_bytes()
+    for batch in range(1_000_000 // 32):
+        queue_id, start = batch % 16, batch // 16 * 32
+        state.apply(popped("T", "G", queue_id, range(start, start + 32), start + 32, batch, 60_000))
+    assert state.in_flight("T", "G") == 1_000_000
+    assert resident_bytes() - before <= 60_000_000
