@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Mapping, Sequence, Set
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, Self, TypeVar
@@ -29,6 +29,7 @@ from cometmq.proxy.beside_broker import BrokerEndpoint
 from cometmq.remoting.security import Security
 from cometmq.testing.clock import StoppableClock, VirtualClock
 from cometmq.testing.inbox import Inbox
+from cometmq.testing.killed import leave_as_killed
 from cometmq.testing.link import Link
 from cometmq.testing.ports import free_port
 from cometmq.testing.secured import secured
@@ -348,7 +349,7 @@ class Cluster:
         if self._with_links:
             self.link(index).cut()
             self.resume_broker(index)
-        await _leave_as_killed(broker, self.store_root(index))
+        await leave_as_killed(broker, self.store_root(index))
 
     # --- slaves -------------------------------------------------------------------------------
     def slave(self, index: int = 0, number: int = 1) -> Broker:
@@ -377,7 +378,7 @@ class Cluster:
         broker = self.slave(index, number)
         self._slaves[index, number].broker = None
         await broker.cut_off()
-        await _leave_as_killed(broker, self._slaves[index, number].root)
+        await leave_as_killed(broker, self._slaves[index, number].root)
 
     def empty_slave(self, index: int = 0, number: int = 1) -> None:
         """Remove the store of a stopped slave: it then copies everything from its master."""
@@ -490,22 +491,3 @@ class _Slave:
         self.port = port
         self.root = root
         self.broker: Broker | None = None
-
-
-async def _leave_as_killed(broker: Broker, root: Path) -> None:
-    """Stop a broker that is cut off, and restore its directory as it was before."""
-    left = root.with_name(f"{root.name}.killed")
-    try:
-        # No request is answered from here on. Worker threads may go on: the copy has their writes or not. It has no
-        # file that is about to replace another one, since that may be renamed while it is copied.
-        shutil.copytree(root, left, ignore=shutil.ignore_patterns("*.tmp"), copy_function=_copy_if_there)
-    finally:
-        await broker.stop()
-    shutil.rmtree(root)
-    left.rename(root)
-
-
-def _copy_if_there(source: str, target: str) -> None:
-    """Copy a file, unless a worker thread removes it meanwhile."""
-    with suppress(FileNotFoundError):
-        shutil.copy2(source, target)
