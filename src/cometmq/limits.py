@@ -41,6 +41,10 @@ METRIC_SAMPLES_PER_SLICE: Final = 250
 MAX_METRIC_SAMPLES: Final = 250_000
 """Samples of one family in one answer; cometmq_metrics_left_out tells of more. Prometheus refuses answers that are
 larger by far, and 10,000 topics with eight groups each stay below."""
+HALF_MESSAGES_PER_SLICE: Final = 50
+"""Half messages that one turn reads for their topics: about a millisecond."""
+MAX_HALF_MESSAGES_BY_TOPIC: Final = 50_000
+"""Open transactions that are counted by topic; more count together. Normally a broker has a few hundred."""
 MAX_RPC_SERIES: Final = 4_096
 """Pairs of request and response code that are counted; others count together."""
 TIMER_COUNT_SECONDS: Final = 60.0
@@ -51,6 +55,8 @@ MAX_MONITOR_HEAD_BYTES: Final = 16_384
 """Head of a request for monitoring."""
 MONITOR_SECONDS: Final = 10.0
 """Time for a request for monitoring to arrive, and for its answer to be read; Prometheus waits as long."""
+STALLED_MONITOR_SECONDS: Final = 1.0
+"""Time that one of several monitors, which get one collection together, may keep the others waiting."""
 
 # --- Server connections -----------------------------------------------------------------------
 MAX_CONNECTIONS: Final = 16_384

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from cometmq.limits import MAX_MONITOR_CONNECTIONS, MAX_MONITOR_HEAD_BYTES, MONITOR_SECONDS
+from cometmq.limits import MAX_MONITOR_CONNECTIONS, MAX_MONITOR_HEAD_BYTES, MONITOR_SECONDS, STALLED_MONITOR_SECONDS
 from cometmq.metrics.http import MonitorServer
 from cometmq.testing import VirtualClock
 
@@ -19,9 +19,11 @@ class Monitored:
     def __init__(self, clock: VirtualClock) -> None:
         self.pieces: list[bytes] = [b"a 1\n", b"", b"b 2\n"]
         self.not_ready = ""
+        self.collections = 0
         self.server = MonitorServer(self._metrics, lambda: self.not_ready, clock=clock)
 
     def _metrics(self) -> Iterator[bytes]:
+        self.collections += 1
         yield from self.pieces
 
     async def ask(self, request: bytes) -> bytes:
@@ -102,6 +104,36 @@ async def test_an_answer_that_nobody_reads_ends_and_the_next_monitor_is_served(
     await clock.run_for(MONITOR_SECONDS + 1)
     monitored.pieces = [b"a 1\n"]
     assert (await waiting)[0] == 200
+    writer.transport.abort()
+
+
+async def test_a_storm_of_scrapes_costs_one_collection_and_one_for_all_that_came_meanwhile(
+    monitored: Monitored,
+) -> None:
+    monitored.pieces = [b"a 1\n"] * 50
+    answers = await asyncio.gather(*(monitored.get("/metrics") for _ in range(MAX_MONITOR_CONNECTIONS)))
+    assert {status for status, _ in answers} == {200}
+    assert {body.count(b"a 1") for _, body in answers} == {50}
+    assert monitored.collections <= 3, "some of the connections may be accepted later"
+
+
+async def test_a_monitor_that_does_not_read_holds_up_the_others_of_a_storm_for_a_second(
+    monitored: Monitored, clock: VirtualClock
+) -> None:
+    monitored.pieces = [b"x" * 1_000_000] * 20
+    first = asyncio.ensure_future(monitored.get("/metrics"))
+    reader, writer = await asyncio.open_connection("127.0.0.1", monitored.server.port, limit=1024)
+    writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+    await reader.readexactly(1)
+    others = asyncio.gather(*(monitored.get("/metrics") for _ in range(3)))
+    waited_s = 0.0
+    while not others.done():
+        await clock.run_for(STALLED_MONITOR_SECONDS / 4)
+        waited_s += STALLED_MONITOR_SECONDS / 4
+        await asyncio.sleep(0.01)
+        assert waited_s < 2 * MONITOR_SECONDS
+    assert {len(body) > 20_000_000 for _, body in await others} == {True}
+    assert (await first)[0] == 200
     writer.transport.abort()
 
 

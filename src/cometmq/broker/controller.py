@@ -83,7 +83,6 @@ from cometmq.limits import (
 )
 from cometmq.log_level import LogLevel
 from cometmq.message.hosts import encode_host, format_address, parse_address
-from cometmq.metrics.options import PROM
 from cometmq.quantity import quantity
 from cometmq.remoting.client import RemotingClient
 from cometmq.remoting.processors import ProcessorTable
@@ -143,7 +142,7 @@ class Broker:
         self.processors = ProcessorTable()
         self.stats = BrokerStats(config.broker_cluster_name, clock=clock)
         self._latency: RpcLatency | None = None
-        if config.metrics_exporter_type == PROM:
+        if config.has_metrics:
             self.stats.traffic = Traffic()
             self._latency = RpcLatency(clock)
         self.monitor: BrokerMonitor | None = None

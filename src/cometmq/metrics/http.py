@@ -6,13 +6,14 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
 
 import h11
 
 from cometmq.clock import SYSTEM_CLOCK, Clock, wait_for
-from cometmq.limits import MAX_MONITOR_CONNECTIONS, MAX_MONITOR_HEAD_BYTES, MONITOR_SECONDS
+from cometmq.limits import MAX_MONITOR_CONNECTIONS, MAX_MONITOR_HEAD_BYTES, MONITOR_SECONDS, STALLED_MONITOR_SECONDS
 from cometmq.loop import TaskSet
 from cometmq.message.hosts import address_here
 from cometmq.metrics.exposition import CONTENT_TYPE
@@ -22,6 +23,24 @@ _log = logging.getLogger(__name__)
 _TEXT: Final = "text/plain; charset=utf-8"
 _READ_BYTES: Final = 16 * 1024
 _INDEX: Final = b"/metrics  for Prometheus\n/healthz  the process answers\n/readyz   it serves clients\n"
+
+
+@dataclass(frozen=True, slots=True)
+class _Scrape:
+    """A monitor that waits for metrics."""
+
+    connection: h11.Connection
+    writer: asyncio.StreamWriter
+    done: asyncio.Future[None]
+
+    def end(self, error: Exception | None = None) -> None:
+        """Tell the one who waits."""
+        if self.done.done():
+            return
+        if error is None:
+            self.done.set_result(None)
+        else:
+            self.done.set_exception(error)
 
 
 class MonitorServer:
@@ -40,8 +59,9 @@ class MonitorServer:
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.StreamWriter] = set()
         self._running = TaskSet()
-        self._one_scrape = asyncio.Lock()
-        """Scrapes follow one another: many at once would take all of the loop's time."""
+        self._waiting: list[_Scrape] = []
+        """Scrapes that came while others are answered; all of them get the next collection."""
+        self._is_collecting = False
 
     @property
     def port(self) -> int:
@@ -145,16 +165,52 @@ class MonitorServer:
         head = h11.Response(status_code=200, headers=[("Content-Type", CONTENT_TYPE)], reason=b"OK")
         writer.write(connection.send(head) or b"")
         if with_body:
-            async with self._one_scrape:
-                await wait_for(self._clock, MONITOR_SECONDS, self._write_metrics(connection, writer))
+            scrape = _Scrape(connection, writer, asyncio.get_running_loop().create_future())
+            self._waiting.append(scrape)
+            if not self._is_collecting:
+                self._is_collecting = True
+                self._running.start(self._collect(), "collect metrics")
+            await scrape.done
         await self._finish(connection, writer)
 
-    async def _write_metrics(self, connection: h11.Connection, writer: asyncio.StreamWriter) -> None:
-        for piece in self._metrics():
-            if piece:
-                writer.write(connection.send(h11.Data(data=piece)) or b"")
-                await writer.drain()
-            await asyncio.sleep(0)
+    async def _collect(self) -> None:
+        """Collect once for all scrapes that wait, and again for those that have come since."""
+        try:
+            while self._waiting:
+                group, self._waiting = self._waiting, []
+                await self._write_metrics(group)
+        finally:
+            self._is_collecting = False
+
+    async def _write_metrics(self, group: list[_Scrape]) -> None:
+        deadline = self._clock.monotonic() + MONITOR_SECONDS
+        try:
+            for piece in self._metrics():
+                if piece:
+                    for scrape in group:
+                        scrape.writer.write(scrape.connection.send(h11.Data(data=piece)) or b"")
+                    group = [scrape for scrape in group if await self._has_room(scrape, deadline, len(group))]
+                await asyncio.sleep(0)
+                if not group:
+                    return
+        except Exception as error:
+            for scrape in group:
+                scrape.end(error)
+            raise
+        for scrape in group:
+            scrape.end()
+
+    async def _has_room(self, scrape: _Scrape, deadline: float, group_size: int) -> bool:
+        """Wait until a monitor reads; end its scrape and return False if it does not."""
+        left = deadline - self._clock.monotonic()
+        try:
+            await wait_for(
+                self._clock, left if group_size == 1 else min(left, STALLED_MONITOR_SECONDS), scrape.writer.drain()
+            )
+        except (OSError, TimeoutError) as error:
+            scrape.end(error)
+            return False
+        return True
 
     async def _text(
         self,

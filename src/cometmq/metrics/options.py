@@ -9,6 +9,9 @@ from cometmq.options import option
 
 DISABLE: Final = "DISABLE"
 PROM: Final = "PROM"
+OTLP_GRPC: Final = "OTLP_GRPC"
+OTLP_HTTP: Final = "OTLP_HTTP"
+"""Ours: Apache's brokers send by gRPC only."""
 
 
 @dataclass(frozen=True)
@@ -16,10 +19,29 @@ class MetricsOptions:
     """Metrics of a server. A base of configurations; without slots, since these have another base with slots."""
 
     metrics_exporter_type: str = option(
-        DISABLE, "PROM: serve metrics for Prometheus, and health checks, by HTTP.", choices=(DISABLE, PROM)
+        DISABLE,
+        "PROM: serve metrics for Prometheus, and health checks, by HTTP. OTLP_GRPC and OTLP_HTTP: send them to an "
+        "OpenTelemetry collector, too.",
+        choices=(DISABLE, PROM, OTLP_GRPC, OTLP_HTTP),
     )
     metrics_prom_exporter_port: int = option(5_557, "Port for them; 0 takes a free one.", maximum=65_535)
     metrics_prom_exporter_host: str = option("", "Address to listen on for them. Empty: bindAddress.")
+    metrics_grpc_exporter_target: str = option(
+        "", "OTLP: address of the collector; without http:// before it, it is reached by TLS."
+    )
+    metrics_grpc_exporter_header: str = option(
+        "",
+        "OTLP: headers of requests to the collector, as name:value,name:value.",
+        pattern=r"(?:[\w.-]+:[^,]*(?:,[\w.-]+:[^,]*)*)?",
+        form="name:value pairs joined by commas",
+        secret=True,
+    )
+    metric_grpc_exporter_time_out_in_mills: int = option(
+        3_000, "OTLP: milliseconds that a request to the collector may take.", minimum=100, maximum=60_000
+    )
+    metric_grpc_exporter_interval_in_mills: int = option(
+        60_000, "OTLP: milliseconds between two requests.", minimum=100, maximum=3_600_000
+    )
     metrics_label: str = option(
         "",
         "Labels of every sample, as region:eu,rack:7.",
@@ -30,5 +52,25 @@ class MetricsOptions:
     @property
     def metric_labels(self) -> dict[str, str]:
         """The labels in ``metrics_label``."""
-        pairs = (pair.partition(":") for pair in self.metrics_label.split(",") if pair)
-        return {name: value for name, _, value in pairs}
+        return _pairs(self.metrics_label)
+
+    @property
+    def exporter_headers(self) -> dict[str, str]:
+        """The headers in ``metrics_grpc_exporter_header``."""
+        return _pairs(self.metrics_grpc_exporter_header)
+
+    @property
+    def has_metrics(self) -> bool:
+        """Tell whether metrics are asked for."""
+        return self.metrics_exporter_type != DISABLE
+
+    @property
+    def sends_metrics(self) -> bool:
+        """Tell whether metrics are sent to a collector."""
+        return self.metrics_exporter_type in (OTLP_GRPC, OTLP_HTTP)
+
+
+def _pairs(text: str) -> dict[str, str]:
+    """The pairs of ``name:value,name:value``."""
+    pairs = (pair.partition(":") for pair in text.split(",") if pair)
+    return {name.strip(): value.strip() for name, _, value in pairs}

@@ -8,8 +8,9 @@ from typing import Final
 
 from cometmq.clock import Clock
 from cometmq.metrics.exposition import exposition, in_slices
-from cometmq.metrics.family import Family, Kind, Sample
+from cometmq.metrics.family import Family, Kind, Sample, Steps
 from cometmq.metrics.http import MonitorServer
+from cometmq.metrics.otlp import OtlpSender
 from cometmq.metrics.process import CONNECTIONS, UNSENT_BYTES, of_process
 from cometmq.namesrv.config import NamesrvConfig
 from cometmq.namesrv.routes import RouteTable
@@ -37,6 +38,7 @@ class NamesrvMonitor:
         for server in servers:
             server.latency = self._latency
         self._port = MonitorServer(self._pieces, lambda: "", clock=clock)
+        self._sender = OtlpSender(config, self._steps, clock=clock) if config.sends_metrics else None
 
     async def start(self, node_id: str) -> None:
         """Listen.
@@ -48,6 +50,8 @@ class NamesrvMonitor:
         await self._port.start(
             config.metrics_prom_exporter_host or config.bind_address, config.metrics_prom_exporter_port
         )
+        if self._sender is not None:
+            self._sender.start(self._common)
 
     @property
     def url(self) -> str:
@@ -56,14 +60,16 @@ class NamesrvMonitor:
 
     async def stop(self) -> None:
         """Close the port."""
+        if self._sender is not None:
+            await self._sender.stop()
         await self._port.stop()
 
     def _pieces(self) -> Iterator[bytes]:
-        return exposition(
-            chain(
-                in_slices(self._of_routes()), in_slices(self._latency.samples()), in_slices(of_process(self._boot_ms))
-            ),
-            self._common,
+        return exposition(self._steps(), self._common)
+
+    def _steps(self) -> Steps:
+        return chain(
+            in_slices(self._of_routes()), in_slices(self._latency.samples()), in_slices(of_process(self._boot_ms))
         )
 
     def _of_routes(self) -> Iterator[Sample]:

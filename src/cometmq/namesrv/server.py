@@ -13,7 +13,6 @@ from cometmq.auth.user_admin import UserAdmin
 from cometmq.clock import SYSTEM_CLOCK, Clock, TimerHandle
 from cometmq.message.hosts import address_here
 from cometmq.message.listeners import EVERY_CLIENT
-from cometmq.metrics.options import PROM
 from cometmq.namesrv.config import NamesrvConfig, Settings
 from cometmq.namesrv.gone import SILENT
 from cometmq.namesrv.kv import KvConfig
@@ -61,7 +60,7 @@ class NameServer:
         self._ports: Final = tuple(ports.values())
         self._scan_timer: TimerHandle | None = None
         self.monitor: NamesrvMonitor | None = None
-        if config.metrics_exporter_type == PROM:
+        if config.has_metrics:
             self.monitor = NamesrvMonitor(config, self.routes, self._servers, clock=clock)
 
     def _new_server(self, listener: str, guard: Guard | None, tls: ServerTls) -> RemotingServer:

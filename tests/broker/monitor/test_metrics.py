@@ -150,7 +150,7 @@ async def test_messages_count_by_topic_and_type(loaded: Scrape) -> None:
 async def test_transactions_and_timers_count(loaded: Scrape) -> None:
     assert loaded.value("rocketmq_commit_messages_total", topic="Tran") == 1
     assert loaded.value("rocketmq_rollback_messages_total", topic="Tran") == 1
-    assert loaded.value("rocketmq_half_messages") == 1
+    assert loaded.value("rocketmq_half_messages", topic="Tran") == loaded.value("rocketmq_half_messages") == 1
     assert loaded.value("rocketmq_timer_enqueue_total", topic="Normal") == 2
     assert loaded.value("rocketmq_timer_dequeue_total", topic="Normal") == 1
     assert loaded.value("rocketmq_timing_messages", topic="Normal") == 1

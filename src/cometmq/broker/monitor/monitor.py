@@ -17,6 +17,7 @@ from cometmq.broker.delay.timer_message import TimerMessageService
 from cometmq.broker.metrics.traffic import Traffic
 from cometmq.broker.monitor import families as f
 from cometmq.broker.monitor import samples
+from cometmq.broker.monitor.half_messages import HalfMessages
 from cometmq.broker.periodic import Alarm, Periodic
 from cometmq.broker.pull.pull_request_hold import PullRequestHoldService
 from cometmq.broker.replication.ha_service import HAService
@@ -25,6 +26,7 @@ from cometmq.limits import TIMER_COUNT_SECONDS
 from cometmq.metrics.exposition import exposition, in_slices
 from cometmq.metrics.family import Histogram, Sample, Steps
 from cometmq.metrics.http import MonitorServer
+from cometmq.metrics.otlp import OtlpSender
 from cometmq.metrics.process import CONNECTIONS, UNSENT_BYTES, of_process
 from cometmq.remoting.rpc_latency import RpcLatency
 from cometmq.remoting.server import RemotingServer
@@ -65,7 +67,7 @@ class BrokerMonitor:
         self._hold = hold
         self._ha = ha
         self._advertised = advertised
-        self._transactions = transactions
+        self._halves = None if transactions is None else HalfMessages(transactions)
         self._timer = timer
         self._waiting: dict[str, WaitingOfTopic] = {}
         """Messages with any delay, by topic, when they were last counted."""
@@ -83,6 +85,7 @@ class BrokerMonitor:
         self._stops = AsyncExitStack()
         self.not_ready = "the broker starts"
         """The reason why clients are not served, empty when they are."""
+        self._sender = OtlpSender(config, self._steps, clock=broker.clock) if config.sends_metrics else None
         self.server: Final = MonitorServer(self.pieces, lambda: self.not_ready, clock=broker.clock)
 
     @property
@@ -105,6 +108,9 @@ class BrokerMonitor:
         host, port = config.metrics_prom_exporter_host or config.bind_address, config.metrics_prom_exporter_port
         await self.server.start(host, port)
         self._stops.push_async_callback(self.server.stop)
+        if self._sender is not None:
+            self._sender.start(self._common)
+            self._stops.push_async_callback(self._sender.stop)
 
     async def stop(self) -> None:
         """Close the port."""
@@ -140,11 +146,17 @@ class BrokerMonitor:
             in_slices(self._latency.samples()),
             in_slices(samples.of_addresses(self._advertised)),
             in_slices(samples.of_replication(self._ha)),
-            in_slices(samples.of_transactions(self._transactions)),
+            self._half_messages(),
             in_slices(samples.of_timer(self._timer, self._waiting)),
             in_slices(self._of_loop()),
             in_slices(of_process(broker.stats.boot_ms)),
         )
+
+    def _half_messages(self) -> Steps:
+        if self._halves is None:
+            return iter(())
+        self._halves.keep(set(self._broker.topics.table))
+        return self._halves.steps()
 
     def _of_loop(self) -> Iterator[Sample]:
         yield CONNECTIONS, (), sum(len(server.connections) for server in self._servers)

@@ -12,14 +12,12 @@ from cometmq.broker.delay.timer_message import TimerMessageService
 from cometmq.broker.metrics.traffic import Event, Traffic
 from cometmq.broker.monitor import families as f
 from cometmq.broker.replication.ha_service import HAService
-from cometmq.broker.transaction.open_transactions import OpenTransactions
 from cometmq.message.names import (
     RETRY_PREFIX,
     SYSTEM_GROUP_PREFIX,
     SYSTEM_GROUPS,
     SYSTEM_TOPIC_PREFIX,
     SYSTEM_TOPICS,
-    TRANS_HALF_TOPIC,
 )
 from cometmq.metrics.family import Family, Sample, Steps
 from cometmq.remoting.codes import version_name
@@ -127,12 +125,6 @@ def of_replication(ha: HAService) -> Iterator[Sample]:
     yield f.SLAVES, (), len(slaves)
     for slave in slaves:
         yield f.SLAVE_BEHIND, (slave.address,), slave.behind
-
-
-def of_transactions(transactions: OpenTransactions | None) -> Iterator[Sample]:
-    """Open transactions; their topics would have to be read from the log."""
-    if transactions is not None:
-        yield f.HALF_MESSAGES, (TRANS_HALF_TOPIC,), transactions.count
 
 
 def of_timer(timer: TimerMessageService | None, waiting: Mapping[str, WaitingOfTopic]) -> Iterator[Sample]:

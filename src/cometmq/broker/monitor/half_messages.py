@@ -1,0 +1,53 @@
+"""Half messages by their real topic, which stands in the record of each (``TransactionMetrics``)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import islice
+from typing import Final
+
+from cometmq.broker.monitor.families import HALF_MESSAGES
+from cometmq.broker.transaction.open_transactions import OpenTransactions
+from cometmq.limits import HALF_MESSAGES_PER_SLICE, MAX_HALF_MESSAGES_BY_TOPIC
+from cometmq.message.names import TRANS_HALF_TOPIC
+from cometmq.message.properties import REAL_TOPIC
+from cometmq.metrics.family import Sample, Steps
+
+
+class HalfMessages:
+    """Counts open transactions by topic; each record is read once.
+
+    With more than :data:`~cometmq.limits.MAX_HALF_MESSAGES_BY_TOPIC` all count for the half topic, as if nobody
+    knew theirs.
+    """
+
+    def __init__(self, transactions: OpenTransactions) -> None:
+        self._transactions: Final = transactions
+        self._topics: dict[int, str] = {}
+        """Topic by offset in the half queue."""
+        self._seen: set[str] = set()
+        """Topics that had a half message: without one they have a 0."""
+
+    def steps(self) -> Steps:
+        """The samples of this moment."""
+        if self._transactions.count > MAX_HALF_MESSAGES_BY_TOPIC:
+            self._topics.clear()
+            yield [(HALF_MESSAGES, (TRANS_HALF_TOPIC,), self._transactions.count)]
+            return
+        now_open = self._transactions.offsets()
+        self._topics = {offset: self._topics[offset] for offset in now_open if offset in self._topics}
+        unknown = (offset for offset in now_open if offset not in self._topics)
+        while some := list(islice(unknown, HALF_MESSAGES_PER_SLICE)):
+            for offset in some:
+                half = self._transactions.record(offset)
+                if half is not None:
+                    self._topics[offset] = half.properties.get(REAL_TOPIC, TRANS_HALF_TOPIC)
+            yield []
+        counts = Counter(self._topics.values())
+        self._seen |= counts.keys()
+        samples: list[Sample] = [(HALF_MESSAGES, (topic,), counts[topic]) for topic in sorted(self._seen)]
+        yield samples
+
+    def keep(self, topics: set[str]) -> None:
+        """Forget topics that do not exist any more."""
+        self._seen &= topics
