@@ -121,6 +121,10 @@ HEARTBEAT_BROKER_SECONDS: Final = 30.0
 """Between two heartbeats that the endpoint sends to a broker for a client."""
 MAX_GRPC_CLIENTS: Final = 16_384
 """Clients that one endpoint remembers; about 4 KB each."""
+TOPIC_LOOK_SECONDS: Final = 5.0
+"""How long `cometmq proxy` takes a topic or group for what it was when it asked last."""
+MAX_FLEET_TOPICS: Final = 10_000
+"""Topics, and groups, that it remembers."""
 MAX_ACK_ENTRIES: Final = 1_024
 """Messages that one AckMessage of gRPC acknowledges; a client receives 32 at once."""
 MAX_RENEWED_HANDLES: Final = 200_000

@@ -18,6 +18,7 @@ from cometmq.remoting.security import ACCESS_KEY_VARIABLE, CREDENTIALS_FILE_VARI
 COMMANDS: Final = {
     "serve": ("servers.serve", "Run a nameserver and brokers on this machine."),
     "namesrv": ("servers.namesrv", "Run a nameserver."),
+    "proxy": ("servers.proxy", "Serve clients of RocketMQ 5 before other brokers."),
     "broker": ("servers.broker", "Run a broker."),
     "console": ("admin.console", "Run the web console of a cluster."),
     "tls": ("servers.tls", "Make certificates for a first try of TLS."),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
@@ -126,11 +126,8 @@ class Backend(Protocol):
     async def group(self, name: str) -> GroupInfo:
         """Describe a consumer group."""
 
-    def endpoint(self, broker: str, local: tuple[str, int]) -> tuple[str, int]:
-        """The host and port by which clients reach the endpoint for a broker.
-
-        :param local: the address at which the client that asks has reached this one.
-        """
+    def endpoint(self, broker: str) -> tuple[str, int] | None:
+        """The host and port by which clients reach the endpoint for a broker; ``None``: the way that they came."""
 
     def link(self, client_id: str, peer: tuple[str, int], language: str, asked: Asked) -> Link:
         """Begin the way of a client to the brokers."""
@@ -140,6 +137,3 @@ class Backend(Protocol):
 
     async def stop(self) -> None:
         """Leave the brokers."""
-
-
-OnAsked = Callable[[str, int, Header | dict[str, str], bytes], None]

@@ -192,7 +192,7 @@ class LocalBackend:
         config = self._broker.groups.get(name)
         return GroupInfo() if config is None else group_info(decode_body(GroupBody, encode_body(config)))
 
-    def endpoint(self, broker: str, local: tuple[str, int]) -> tuple[str, int]:
+    def endpoint(self, broker: str) -> tuple[str, int] | None:
         """See :class:`~cometmq.proxy.backend.backend.Backend`."""
         return self._broker.config.broker_ip1, self._port()
 

@@ -11,6 +11,8 @@ from cometmq.remoting.bodies import Body, TopicConfig
 
 MESSAGE_TYPE: Final = "message.type"
 NORMAL: Final = "NORMAL"
+MIXED: Final = "MIXED"
+"""Every type."""
 
 
 class RetryPolicyBody(Body):

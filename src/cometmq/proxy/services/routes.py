@@ -43,7 +43,7 @@ class RouteService:
                 topic=request.topic,
                 id=number,
                 permission=permission,
-                broker=self._broker(call, found.broker),
+                broker=self._broker(call, request.endpoints, found.broker),
                 accept_message_types=types,
             )
             for found in info.queues
@@ -63,7 +63,7 @@ class RouteService:
                     topic=request.topic,
                     id=number,
                     permission=Permission.READ_WRITE,
-                    broker=self._broker(call, broker),
+                    broker=self._broker(call, request.endpoints, broker),
                 )
             )
             for broker, number in _readable(info, is_orderly=is_orderly)
@@ -72,12 +72,13 @@ class RouteService:
             raise ProxyError(Code.FORBIDDEN, "no readable queue")
         return v2.QueryAssignmentResponse(status=OK, assignments=assignments)
 
-    def _broker(self, call: Call, name: str) -> v2.Broker:
-        host, port = self._context.backend.endpoint(name, call.peer.local_address)
-        return v2.Broker(
-            name=name,
-            endpoints=v2.Endpoints(scheme=_scheme(host), addresses=[v2.Address(host=host, port=port)]),
-        )
+    def _broker(self, call: Call, access_point: v2.Endpoints, name: str) -> v2.Broker:
+        found = self._context.backend.endpoint(name)
+        if found is None and len(access_point.addresses):
+            return v2.Broker(name=name, endpoints=access_point)
+        host, port = found or call.peer.local_address
+        addresses = [v2.Address(host=host, port=port)]
+        return v2.Broker(name=name, endpoints=v2.Endpoints(scheme=_scheme(host), addresses=addresses))
 
 
 def _readable(info: TopicInfo, *, is_orderly: bool) -> Iterator[tuple[str, int]]:

@@ -1,0 +1,74 @@
+"""``cometmq proxy``: the gRPC endpoint before a fleet of brokers, from Apache's ``rmq-proxy.json``."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cometmq.cli.contexts import NAMESRV_VARIABLE
+from cometmq.cli.servers.logs import log_options
+from cometmq.cli.servers.memory import settle_memory
+from cometmq.cli.servers.process import (
+    Stopping,
+    announce,
+    parse_overrides,
+    run_server,
+    set_option,
+    show_config_keys,
+    stopped_at_the_end,
+    warn,
+)
+
+
+@click.command("proxy")
+@click.option("-c", "--config", type=click.Path(path_type=Path), help="Apache's rmq-proxy.json.")
+@click.option(
+    "-n",
+    "--namesrv",
+    metavar="HOST:PORT[;…]",
+    help=f"Nameservers of the brokers; else those of the file, else those of ${NAMESRV_VARIABLE}.",
+)
+@click.option("-p", "--port", type=click.IntRange(0, 65_535), help="Port, 0 for a free one (grpcServerPort).")
+@click.option("--host", help="Address to listen on (bindAddress).")
+@set_option
+@click.option("--help-config", is_flag=True, help="Print every key with its meaning.")
+@log_options
+def command(
+    config: Path | None,
+    namesrv: str | None,
+    port: int | None,
+    host: str | None,
+    settings: tuple[str, ...],
+    help_config: bool,
+) -> None:
+    """Serve clients of RocketMQ 5 (gRPC) before brokers of CometMQ or Apache RocketMQ.
+
+    `cometmq serve` and `cometmq broker -o grpcServerPort=8081` need no proxy.
+    """
+    from cometmq.proxy.before_fleet import FleetProxy
+    from cometmq.proxy.proxy_config import ProxyConfig, load_proxy_config
+
+    if help_config:
+        show_config_keys(ProxyConfig)
+        return
+    given = {"namesrvAddr": namesrv, "grpcServerPort": port, "bindAddress": host}
+    named = tuple(f"{key}={value}" for key, value in given.items() if value is not None)
+    overrides: dict[str, Any] = parse_overrides(ProxyConfig, named + settings)
+    loaded, warnings = load_proxy_config(config, overrides)
+    if not loaded.namesrv_addr:
+        overrides["namesrv_addr"] = os.environ.get(NAMESRV_VARIABLE, "")
+        loaded, warnings = load_proxy_config(config, overrides)
+    for line in warnings:
+        warn(line)
+
+    async def main(stopping: Stopping) -> None:
+        proxy = FleetProxy(loaded)
+        async with stopped_at_the_end(proxy, what="proxy", port=loaded.grpc_server_port):
+            settle_memory()
+            announce(f"CometMQ proxy ready: gRPC {proxy.address}")
+            await stopping.wait()
+
+    run_server(main)

@@ -1,0 +1,64 @@
+"""The gRPC endpoint of a process of its own, before a fleet of brokers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cometmq.auth.access import open_access, own_security
+from cometmq.client.route import namesrv_addresses
+from cometmq.clock import SYSTEM_CLOCK, Clock
+from cometmq.message.hosts import format_address
+from cometmq.proxy.access import AccountChecker
+from cometmq.proxy.backend.fleet import FleetBackend
+from cometmq.proxy.beside_broker import ALPN
+from cometmq.proxy.endpoint import GrpcEndpoint
+from cometmq.proxy.proxy_config import ProxyConfig
+from cometmq.remoting.security import Security
+from cometmq.remoting.tls.server import ServerTls
+
+
+class FleetProxy:
+    """The endpoint, its accounts and its connections.
+
+    :raises AuthError: the accounts cannot be read.
+    :raises ConfigError: keys contradict each other.
+    :raises TlsError: a file of TLS cannot be used.
+    """
+
+    def __init__(self, config: ProxyConfig, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._config = config
+        users = Path(config.auth_config_path or "auth.json")
+        self._access = open_access(config, users, config.rocketmq_cluster_name, clock=clock)
+        checker = None
+        if self._access is not None:
+            fresh = config.require_fresh_signatures
+            checker = AccountChecker(self._access.model, clock=clock, requires_fresh=fresh)
+        security = Security(own_security(config).credentials, config.outgoing_tls)
+        self._endpoint = GrpcEndpoint(
+            FleetBackend(namesrv_addresses(config.namesrv_addr), security=security, clock=clock),
+            tls=ServerTls(config, clock=clock, protocols=ALPN),
+            checker=checker,
+            config=config.endpoint,
+            clock=clock,
+        )
+
+    @property
+    def address(self) -> str:
+        """``host:port`` for clients on this machine."""
+        host = self._config.bind_address
+        return format_address("127.0.0.1" if host in ("", "0.0.0.0", "::") else host, self._endpoint.port)
+
+    async def start(self) -> None:
+        """Listen.
+
+        :raises OSError: the port is taken or not allowed.
+        """
+        if self._access is not None:
+            self._access.start()
+        await self._endpoint.start(self._config.bind_address, self._config.grpc_server_port)
+
+    async def stop(self) -> None:
+        """End all calls, and leave the brokers."""
+        await self._endpoint.stop()
+        if self._access is not None:
+            await self._access.stop()

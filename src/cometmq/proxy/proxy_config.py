@@ -1,0 +1,107 @@
+"""Configuration of ``cometmq proxy``: Apache's ``rmq-proxy.json``, as far as it means something here."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from cometmq.auth.options import SecurityOptions
+from cometmq.errors import reason_of
+from cometmq.message.hosts import parse_address, split_addresses
+from cometmq.options import ConfigError, load_options, option
+from cometmq.proxy.config import EndpointConfig
+
+CLUSTER: Final = "CLUSTER"
+_SAME: Final = {
+    "tlsKeyPath": "tls.server.keyPath",
+    "tlsKeyPassword": "tls.server.keyPassword",
+    "tlsCertPath": "tls.server.certPath",
+    "tlsTestModeEnable": "tls.test.mode.enable",
+    "rocketMQClusterName": "rocketmqClusterName",
+}
+"""Keys of Apache's proxy that have other names here."""
+_HOUR_MS: Final = 3_600_000
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ProxyConfig(SecurityOptions):
+    """The options of a gRPC endpoint before a fleet of brokers."""
+
+    namesrv_addr: str = option("", "Nameservers of the brokers: host:port, joined by semicolons.")
+    proxy_mode: str = option(
+        CLUSTER,
+        "CLUSTER: before brokers that the nameservers know. A broker has its own endpoint by grpcServerPort.",
+        choices=(CLUSTER, "cluster"),
+    )
+    rocketmq_cluster_name: str = option("DefaultCluster", "Name of the cluster, for policies about it.")
+    grpc_server_port: int = option(8081, "Port for clients; 0 takes a free one.", minimum=0, maximum=65_535)
+    bind_address: str = option("0.0.0.0", "Address to listen on; empty: every one, IPv4 and IPv6.")
+    grpc_client_consumer_min_long_polling_timeout_millis: int = option(
+        5_000, "Shortest wait for messages, in milliseconds.", minimum=1, maximum=_HOUR_MS
+    )
+    grpc_client_consumer_max_long_polling_timeout_millis: int = option(
+        20_000, "Longest wait for messages, in milliseconds.", minimum=1, maximum=_HOUR_MS
+    )
+    min_invisible_time_mills_for_recv: int = option(
+        10_000, "Shortest time that a consumer may ask for, in milliseconds.", minimum=0, maximum=_HOUR_MS
+    )
+    max_message_size: int = option(
+        4_194_304, "Largest body of a message, in bytes.", minimum=1, maximum=16_777_216 - 65_536
+    )
+    max_delay_time_mills: int = option(86_400_000, "Longest delay of a message, in milliseconds.", minimum=1)
+    enable_topic_message_type_check: bool = option(True, "Refuse messages of another type than their topic's.")
+
+    unused: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Not used: unknown keys are warned of."""
+
+    @property
+    def endpoint(self) -> EndpointConfig:
+        """What the endpoint tells its clients."""
+        return EndpointConfig(
+            long_polling_min_ms=self.grpc_client_consumer_min_long_polling_timeout_millis,
+            long_polling_max_ms=self.grpc_client_consumer_max_long_polling_timeout_millis,
+            invisible_min_ms=self.min_invisible_time_mills_for_recv,
+            body_max_bytes=self.max_message_size,
+            delay_max_ms=self.max_delay_time_mills,
+            validates_type=self.enable_topic_message_type_check,
+        )
+
+
+def load_proxy_config(path: Path | None, overrides: Mapping[str, Any]) -> tuple[ProxyConfig, list[str]]:
+    """Read a ``rmq-proxy.json``; return the configuration and a warning for each key that is not known.
+
+    :raises ConfigError: it cannot be read, or a value is not allowed.
+    """
+    text = "" if path is None else _properties(path)
+    config, warnings = load_options(ProxyConfig, text, source=str(path or "-"), overrides=overrides)
+    for address in split_addresses(config.namesrv_addr):
+        try:
+            parse_address(address)
+        except ValueError as error:
+            raise ConfigError(f"namesrvAddr={config.namesrv_addr}: {error}") from None
+    return config, warnings
+
+
+def _properties(path: Path) -> str:
+    """The file as lines of ``key=value``.
+
+    :raises ConfigError: it is no JSON object.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: {reason_of(error)}") from None
+    except ValueError as error:
+        raise ConfigError(f"{path} is not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise ConfigError(f"{path} is not a JSON object", next_step='write it as {"namesrvAddr": "…"}')
+    lines = []
+    for key, value in found.items():
+        text = json.dumps(value) if isinstance(value, (bool, dict, list)) else str(value)
+        if "\n" in text or "\n" in key:
+            raise ConfigError(f"{path}: the value of {key[:100]!r} has more than one line")
+        lines.append(f"{_SAME.get(key, key)}={text}")
+    return "\n".join(lines)
