@@ -109,8 +109,8 @@ pub struct Batch {
     pub next: i64,
     pub limit: i64,
     pub timestamp: i64,
-    /// Half messages that the batch may still take.
-    pub half_room: usize,
+    /// Half messages that the batch may still take; `None` before the first one.
+    pub half_room: Option<usize>,
     pub last_size: usize,
     pub messages: usize,
     pub records: Vec<u8>,

@@ -75,8 +75,8 @@ fn insert<T>(slots: &mut Vec<Option<T>>, free: &mut Vec<usize>, value: T) -> usi
 
 #[pymethods]
 impl PlainSends {
-    /// :param open: called at the beginning of a batch; returns the next log offset, the offset that no record may pass,
-    ///     the store timestamp and how many half messages may be stored, or None when nothing can be stored.
+    /// :param open: called at the beginning of a batch; returns the next log offset, the offset that no record may pass
+    ///     and the store timestamp, or None when nothing can be stored.
     /// :param answers: the five parts of a JSON answer, the message id up to its offset, the head and the constant
     ///     fields of a binary answer.
     /// :param limits: bytes of a frame, a header, a body, properties, both together, and a batch.
@@ -198,6 +198,8 @@ impl PlainSends {
     /// :param find: called with queue offset and log offset of a half message; returns its record and the time of now,
     ///     or None when Python must end it.
     /// :param begin: called with the queue offset of a half message whose end is put.
+    /// :param room: called before the first half message of a batch; returns how many may be stored.
+    #[allow(clippy::too_many_arguments)]
     fn take_transactions(
         &mut self,
         halves: Inner,
@@ -206,6 +208,7 @@ impl PlainSends {
         max_half_bytes: usize,
         find: Py<PyAny>,
         begin: Py<PyAny>,
+        room: Py<PyAny>,
     ) -> PyResult<()> {
         self.transactions = Some(Transactions {
             halves: self.add_inner(halves)?,
@@ -215,6 +218,7 @@ impl PlainSends {
             op_tags_code: op.1,
             find,
             begin,
+            room,
         });
         Ok(())
     }
@@ -302,7 +306,7 @@ impl PlainSends {
     /// End the batch and return all of it, or None when there is nothing:
     ///
     /// ``(records, next log offset, size of the last record, messages, [(queue, messages, units)], [(target, messages,
-    /// bytes, sizes of large messages, sizes of FIFO messages)], index hashes, index offsets, [(connection, answers, opaques,
+    /// bytes, None or (sizes of large messages, sizes of FIFO messages))], index hashes, index offsets, [(connection, answers, opaques,
     /// messages, bytes of bodies)], [(connection, opaque, is binary, is oneway, queue offset of the half message, is
     /// committed)])``
     fn settle<'py>(&mut self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyTuple>>> {
@@ -329,12 +333,17 @@ impl PlainSends {
             let Some(topic) = self.topics[number].as_mut() else {
                 continue;
             };
+            let sizes = (!topic.large.is_empty() || !topic.fifo.is_empty()).then(|| {
+                (
+                    std::mem::take(&mut topic.large),
+                    std::mem::take(&mut topic.fifo),
+                )
+            });
             topics.append((
                 topic.target.clone_ref(py),
                 topic.messages,
                 topic.size_bytes,
-                std::mem::take(&mut topic.large),
-                std::mem::take(&mut topic.fifo),
+                sizes,
             ))?;
             topic.messages = 0;
             topic.size_bytes = 0;
@@ -525,10 +534,18 @@ impl PlainSends {
             tags_code: properties.tags_code,
             is_sharded: properties.is_sharded && !properties.is_half,
         };
-        if !batch.has_room(message.size(queue, batch, &self.store_host))
-            || (properties.is_half && batch.half_room == 0)
-        {
+        if !batch.has_room(message.size(queue, batch, &self.store_host)) {
             return Ok(0);
+        }
+        if let (true, Some(known)) = (properties.is_half, self.transactions.as_ref()) {
+            let room = match batch.half_room {
+                Some(room) => room,
+                None => known.room.call0(py)?.extract(py)?,
+            };
+            batch.half_room = Some(room);
+            if room == 0 {
+                return Ok(0);
+            }
         }
         // The last question: a send that Python handles after it would count as a repetition.
         if let Some(account) = account {
@@ -539,7 +556,9 @@ impl PlainSends {
         let queue_offset = queue.offset(py)?;
         // Nothing below this line fails.
         let log_offset = batch.next;
-        batch.half_room -= usize::from(properties.is_half);
+        if properties.is_half {
+            batch.half_room = batch.half_room.map(|room| room.saturating_sub(1));
+        }
         let slot = Slot {
             topic_number: place.topic,
             topic,
@@ -580,12 +599,12 @@ impl PlainSends {
         let Some(open) = self.open.as_ref() else {
             return Ok(false);
         };
-        let place: Option<(i64, i64, i64, usize)> = open.call0(py)?.extract(py)?;
-        if let Some((next, limit, timestamp, half_room)) = place {
+        let place: Option<(i64, i64, i64)> = open.call0(py)?.extract(py)?;
+        if let Some((next, limit, timestamp)) = place {
             self.batch.next = next;
             self.batch.limit = limit;
             self.batch.timestamp = timestamp;
-            self.batch.half_room = half_room;
+            self.batch.half_room = None;
             self.batch.is_open = true;
         }
         Ok(place.is_some())

@@ -39,12 +39,15 @@ pub struct Transactions {
     pub find: Py<PyAny>,
     /// Called with the queue offset of a half message whose end is put.
     pub begin: Py<PyAny>,
+    /// Called before the first half message of a batch; gives how many may be stored.
+    pub room: Py<PyAny>,
 }
 
 impl Transactions {
     pub fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.find)?;
-        visit.call(&self.begin)
+        visit.call(&self.begin)?;
+        visit.call(&self.room)
     }
 }
 

@@ -6,7 +6,9 @@ for an answer that waited, for a message, a flush or a slave, the clock is read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from cometmq.clock import Clock
@@ -28,6 +30,8 @@ TURNS: Final = Family(
     (),
     (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1),
 )
+_BOUNDS_S: Final = tuple(sorted({*TURNS.bounds, *(bound / 1000 for bound in RPC_LATENCY.bounds)}))
+"""The bounds of both: a turn and its answers have one place among them."""
 _OTHER: Final = -1
 """The label of codes that are not RocketMQ's: clients choose the answers to relayed requests."""
 _SUCCESSES: Final = frozenset(
@@ -46,9 +50,9 @@ class RpcLatency:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._turn: dict[tuple[int, int], int] = {}
+        self._turn: dict[tuple[int, int, bool], int] = {}
         self._seen: dict[tuple[int, int, bool], Histogram] = {}
-        self._turns: Final = Histogram(TURNS.bounds)
+        self._turns: Final = Histogram(_BOUNDS_S)
         self.began = clock.monotonic()
         """Monotonic seconds at which the current turn, or the last one, began."""
 
@@ -64,37 +68,52 @@ class RpcLatency:
         :param arrived: ``began`` of the turn in which the requests arrived.
         """
         if arrived == self.began and not polling:
-            key = (request_code, response_code)
+            key = (request_code, response_code, False)
             self._turn[key] = self._turn.get(key, 0) + times
         else:
-            waited_ms = (self._clock.monotonic() - arrived) * 1000
-            self._histogram(request_code, response_code, polling).observe(waited_ms, times)
+            waited_s = self._clock.monotonic() - arrived
+            self._histogram((request_code, response_code, polling)).observe(waited_s, times)
 
     def end_turn(self) -> None:
         """Count the turn and its answers."""
         seconds = self._clock.monotonic() - self.began
-        self._turns.observe(seconds)
-        if self._turn:
-            turn, self._turn = self._turn, {}
-            for (request_code, response_code), times in turn.items():
-                self._histogram(request_code, response_code, False).observe(seconds * 1000, times)
+        place = bisect_left(_BOUNDS_S, seconds)
+        turns = self._turns
+        turns.counts[place] += 1
+        turns.sum += seconds
+        turn = self._turn
+        if turn:
+            for key, times in turn.items():
+                found = self._seen.get(key) or self._histogram(key)
+                found.counts[place] += times
+                found.sum += seconds * times
+            turn.clear()
 
-    def _histogram(self, request_code: int, response_code: int, polling: bool) -> Histogram:
-        key = (request_code, response_code, polling)
+    def _histogram(self, key: tuple[int, int, bool]) -> Histogram:
         found = self._seen.get(key)
         if found is None:
             if len(self._seen) >= MAX_RPC_SERIES:
-                key = (_OTHER, _OTHER, polling)
-            found = self._seen.setdefault(key, Histogram(RPC_LATENCY.bounds))
+                key = (_OTHER, _OTHER, key[2])
+            found = self._seen.setdefault(key, Histogram(_BOUNDS_S))
         return found
 
     def samples(self) -> Iterator[Sample]:
         """Everything that was counted."""
-        yield TURNS, (), self._turns
+        yield TURNS, (), _folded(self._turns, TURNS.bounds, 1)
         for (request_code, response_code, polling), found in self._seen.items():
             result = "success" if response_code in _SUCCESSES else "process_request_failed"
             names = (_name(RequestCode, request_code), _name(ResponseCode, response_code))
-            yield RPC_LATENCY, ("remoting", *names, str(polling).lower(), result), found
+            labels = ("remoting", *names, str(polling).lower(), result)
+            yield RPC_LATENCY, labels, _folded(found, RPC_LATENCY.bounds, 1000)
+
+
+def _folded(counted: Histogram, bounds: Sequence[float], factor: int) -> Histogram:
+    """A histogram of seconds with fewer bounds, in a unit of which a second has ``factor``."""
+    found = Histogram(bounds)
+    for bound, count in zip((*_BOUNDS_S, math.inf), counted.counts, strict=True):
+        found.counts[bisect_left(bounds, round(bound * factor, 6))] += count
+    found.sum = counted.sum * factor
+    return found
 
 
 def _name(codes: type[RequestCode] | type[ResponseCode], code: int) -> str:

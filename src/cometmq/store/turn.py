@@ -279,19 +279,23 @@ class Turn:
     def _publish(self, position: int, touched: list[ConsumeQueue]) -> None:
         """Make what was put up to ``position`` readable, and write what is derived from it in blocks."""
         dirty = self._queues.dirty
+        is_block = False
         for queue in touched:
             queue.committed = queue.next_offset
             if not queue.dirty:
                 queue.dirty = True
                 dirty.append(queue)
+            if len(queue.pending) >= _UNIT_BLOCK_BYTES:
+                is_block = True
         index = self._index
         if index is not None:
-            index.committed = len(index.pending)
-        for queue in touched:
-            if len(queue.pending) >= _UNIT_BLOCK_BYTES:
-                self._maintenance.write_units(queue)
+            committed = index.committed = len(index.pending)
+        if is_block:
+            for queue in touched:
+                if len(queue.pending) >= _UNIT_BLOCK_BYTES:
+                    self._maintenance.write_units(queue)
         if index is not None and (
-            index.committed + index.hashed_messages >= INDEX_BLOCK_MESSAGES or index.many_keys > INDEX_BLOCK_KEYS
+            committed + index.hashed_messages >= INDEX_BLOCK_MESSAGES or index.many_keys > INDEX_BLOCK_KEYS
         ):
             self._maintenance.write_index_in_turns()
         if position > self._ahead_at:

@@ -48,12 +48,22 @@ DELAY_BOUNDS_S: Final = (60, 600, 3_600, 43_200, 86_400, 259_200)
 class MessagesIn:
     """The messages of one type that a topic got."""
 
-    __slots__ = ("bytes", "count", "sizes")
+    __slots__ = ("bytes", "count", "large")
 
     def __init__(self) -> None:
         self.count = 0
         self.bytes = 0
-        self.sizes: Final = Histogram(SIZE_BOUNDS)
+        self.large: Final = Histogram(SIZE_BOUNDS)
+        """The sizes of those above :data:`SMALL_BYTES`."""
+
+    @property
+    def sizes(self) -> Histogram:
+        """The sizes of all."""
+        found = Histogram(SIZE_BOUNDS)
+        found.counts[:] = self.large.counts
+        found.counts[0] = self.count - sum(self.large.counts)
+        found.sum = self.bytes
+        return found
 
 
 class Traffic:
@@ -61,6 +71,8 @@ class Traffic:
 
     def __init__(self) -> None:
         self._in: dict[tuple[str, str], MessagesIn] = {}
+        self._plain: dict[str, MessagesIn] = {}
+        """The messages of most topics again, by topic alone: those that :meth:`stored` counts most often."""
         self._dead: dict[tuple[str, str], int] = {}
         self._events: dict[tuple[Event, str], int] = {}
         self.finishes: Final[dict[str, Histogram]] = {}
@@ -79,6 +91,13 @@ class Traffic:
         :param large: sizes of the normal messages above :data:`SMALL_BYTES`.
         :param typed: sizes of all messages of other types.
         """
+        if not large and not typed:
+            found = self._plain.get(topic)
+            if found is None:
+                found = self._plain[topic] = self._of(topic, _TYPE_OF.get(topic, NORMAL))
+            found.count += messages
+            found.bytes += size_bytes
+            return
         for kind, sizes in typed.items():
             counted = self._of(topic, kind)
             total = sum(sizes)
@@ -87,17 +106,14 @@ class Traffic:
             counted.count += len(sizes)
             counted.bytes += total
             for size in sizes:
-                counted.sizes.observe(size)
+                if size > SMALL_BYTES:
+                    counted.large.observe(size)
         if messages:
             counted = self._of(topic, _TYPE_OF.get(topic, NORMAL))
             counted.count += messages
             counted.bytes += size_bytes
-            total = sum(large)
             for size in large:
-                counted.sizes.observe(size)
-            small = messages - len(large)
-            counted.sizes.counts[0] += small
-            counted.sizes.sum += size_bytes - total
+                counted.large.observe(size)
 
     def count(self, event: Event, topic: str) -> None:
         """Count an event."""
@@ -149,6 +165,8 @@ class Traffic:
         """Forget topics and groups that are gone."""
         for topic, kind in [key for key in self._in if key[0] not in topics]:
             del self._in[topic, kind]
+        for topic in self._plain.keys() - topics:
+            del self._plain[topic]
         for event, topic in [key for key in self._events if key[1] not in topics]:
             del self._events[event, topic]
         for by_topic in (self.finishes, self.delays):

@@ -104,8 +104,8 @@ class PlainBatches:
             records, place[0] + len(records), last_size, messages, ((queue, messages, units),), hashes, hashed_at
         )
         size_bytes = content_bytes + messages * (len(target.topic) + MIN_RECORD_BYTES)
-        large = [size for _, size, _ in UNIT.iter_unpack(units) if size > SMALL_BYTES] if self._counts else ()
-        self._turn.put_plain(((target, messages, size_bytes, large, ()),), [])
+        large = [size for _, size, _ in UNIT.iter_unpack(units) if size > SMALL_BYTES] if self._counts else []
+        self._turn.put_plain(((target, messages, size_bytes, (large, []) if large else None),), [])
         if sequence is not None:
             self._sequenced.put(sequence, queue, first)
         found: bytes = offsets

@@ -108,6 +108,11 @@ class OpenTransactions:
         """The number of open transactions, with those whose turn is not stored yet."""
         if self._turn.settle is not None:
             self._turn.settle()
+        return self.count_before_batch
+
+    @property
+    def count_before_batch(self) -> int:
+        """The same without those in the batch of the compiled core."""
         return len(self._open) + self._halves.next_offset - self._taken_to
 
     def offsets(self, at: int = 0) -> list[int]:

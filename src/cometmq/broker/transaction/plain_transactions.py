@@ -70,13 +70,14 @@ class PlainTransactions:
             MAX_PROPERTIES_BYTES - HALF_PROPERTIES_RESERVE_BYTES,
             self._table.record_of_open if self._takes_ends else _left_to_python,
             self._table.begin_change,
+            self._room,
         )
 
-    def room(self) -> int:
-        """The number of half messages that may be stored now."""
+    def _room(self) -> int:
+        """The number of half messages that may be stored now; asked before the first one of the core's batch."""
         if self._live.current.reject_transaction_message:
             return 0
-        return room_for_halves(self._table.count)
+        return room_for_halves(self._table.count_before_batch)
 
     def ended(self, ends: list[End], outcome: Stored | RefusedError) -> None:
         """Answer ends that are stored, or refused."""

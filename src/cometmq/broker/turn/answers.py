@@ -30,6 +30,9 @@ FLUSH_IS_LATE: Final = Response(
 
 _WORDS: Final = struct.Struct(">iI")
 _BINARY_HEAD: Final = struct.Struct(">hbh")
+_SUCCESS: Final = ResponseCode.SUCCESS
+_SEND: Final = RequestCode.SEND_MESSAGE_V2
+"""The code by which sends of the core are counted: it is what clients use, and the core has no names for codes."""
 _OPAQUES: Final = struct.Struct("=iB")
 OFFSET_BYTES: Final = 8
 
@@ -70,7 +73,10 @@ class PlainAnswers(msgspec.Struct, gc=False):
     @property
     def messages(self) -> int:
         """The number of messages."""
-        return sum(messages for *_, messages, _ in self.connections)
+        total = 0
+        for _, _, _, messages, _ in self.connections:
+            total += messages
+        return total
 
 
 def _json_text(text: str) -> bytes:
@@ -111,8 +117,9 @@ class SendAnswers:
         latency = self.latency
         for send in sends:
             if isinstance(send, PlainAnswers):
-                self._count_plain(send, ResponseCode.SUCCESS)
-                for connection, frames, *_ in send.connections:
+                if latency is not None:
+                    self._count_plain(send, _SUCCESS)
+                for connection, frames, _, _, _ in send.connections:
                     connection.write(frames)
                 continue
             connection = send.connection
@@ -152,9 +159,9 @@ class SendAnswers:
                 send.connection.respond(send.request, response)
 
     def _count_plain(self, sends: PlainAnswers, code: int) -> None:
-        """Count answers to sends of the compiled core, which has no names for their codes: V2 is what clients use."""
+        """Count answers to sends of the compiled core."""
         if self.latency is not None:
-            self.latency.answered(RequestCode.SEND_MESSAGE_V2, code, sends.arrived, sends.messages)
+            self.latency.answered(_SEND, code, sends.arrived, sends.messages)
 
     def _plain_stored_but(self, code: int, sends: PlainAnswers) -> None:
         for connection, frames, *_ in sends.connections:

@@ -58,9 +58,6 @@ class CoreTransactions(Protocol):
     def register(self, core: Any) -> None:
         """Let the core take half messages and ends."""
 
-    def room(self) -> int:
-        """The number of half messages that may be stored now."""
-
     def ended(self, ends: list[End], outcome: Stored | RefusedError) -> None:
         """Answer ends that are stored, or refused."""
 
@@ -169,19 +166,17 @@ class PlainSends:
                 limiter.took(connection, room[0], messages, end - at)
         return end
 
-    def _open(self) -> tuple[int, int, int, int] | None:
-        """Begin a batch: its place in the log and the room for half messages; ``None`` when Python must refuse."""
+    def _open(self) -> tuple[int, int, int] | None:
+        """Begin a batch: its place in the log; ``None`` when Python must refuse."""
         turn = self._turn
         if not turn.is_open:
             turn.begin()
         if turn.refusal is not None:
             return None
         place = self._store.next_place()
-        if place is None:
-            return None
-        room = 0 if self._transactions is None else self._transactions.room()
-        turn.settle = self._settle
-        return *place, room
+        if place is not None:
+            turn.settle = self._settle
+        return place
 
     def _settle(self) -> None:
         self._turn.settle = None

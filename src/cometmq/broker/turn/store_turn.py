@@ -188,26 +188,29 @@ class StoreTurn:
 
     def put_plain(
         self,
-        topics: Iterable[tuple[SendTarget, int, int, Sequence[int], Sequence[int]]],
+        topics: Iterable[tuple[SendTarget, int, int, tuple[list[int], list[int]] | None]],
         answers: list[tuple[ServerConnection, bytes, bytes, int, int]],
     ) -> None:
         """Count the plain sends that the compiled core has put into the store's buffer; answer them when stored.
 
-        :param topics: each topic with its messages, their bytes, and the sizes of its large and of its FIFO messages.
+        :param topics: each topic with its messages, their bytes, and the sizes of its large and of its FIFO messages,
+            if there are any.
         :param answers: as in :class:`~cometmq.broker.turn.answers.PlainAnswers`.
         """
-        for target, messages, size, large, fifo in topics:
+        for target, messages, size, sizes in topics:
             if not target.messages:
                 self._touched.append(target)
             target.messages += messages
             target.size_bytes += size
-            target.large += large
-            if fifo:
-                target.typed.setdefault(FIFO, []).extend(fifo)
+            if sizes is not None:
+                large, fifo = sizes
+                target.large += large
+                if fifo:
+                    target.typed.setdefault(FIFO, []).extend(fifo)
             self._size_bytes += size
         if answers:
             latency = self._answers.latency
-            self._pending.append(PlainAnswers(answers, arrived=0.0 if latency is None else latency.began))
+            self._pending.append(PlainAnswers(answers, True, 0.0 if latency is None else latency.began))
 
     def answer(self, send: PendingSend) -> None:
         """Answer a request once its records are stored."""
@@ -398,13 +401,16 @@ class StoreTurn:
             self._failed(_failed(error), touched, pending, inner)
             return
         stats = self._stats
+        traffic = stats.traffic
         messages = 0
         for target in touched:
             stats.put(target.topic, target.messages, target.size_bytes)
-            if stats.traffic is not None:
-                stats.traffic.stored(target.topic, target.messages, target.size_bytes, target.large, target.typed)
+            if traffic is not None:
+                traffic.stored(target.topic, target.messages, target.size_bytes, target.large, target.typed)
             messages += target.messages
-            target.forget_turn()
+            target.messages = target.size_bytes = 0
+            if target.large or target.typed:
+                target.forget_turn()
         stats.put_took(self._clock.now_ms() - self._began_ms, messages)
         if self.waits:
             self.waiters.add(position, [send for send in pending if send.wait])
