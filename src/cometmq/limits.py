@@ -267,6 +267,8 @@ POP_SAVE_QUEUES: Final = 500
 """Queues of groups in one slice of a snapshot."""
 MAX_HELD_POPS_OF_CONNECTION: Final = 16_384
 """Waiting pops of one connection, as of pulls: a proxy has those of all its clients on a few connections."""
+MAX_ATTRIBUTES_CHARS: Final = 4_096
+"""Attributes of a topic in one request."""
 MAX_REQUEST_MODES: Final = 100_000
 """Groups and topics with a message request mode; each is an entry of ``messageRequestMode.json``."""
 MAX_ASSIGNMENT_BYTES: Final = 16 * 1024

@@ -34,6 +34,8 @@ class CreateTopicRequestHeader(Header):
     topic_filter_type: str
     order: bool
     topic_sys_flag: Int32 | None = None
+    attributes: str | None = None
+    """A change of attributes, as ``+message.type=FIFO``; from tools of 5.x."""
 
 
 class DeleteSubscriptionGroupRequestHeader(Header):

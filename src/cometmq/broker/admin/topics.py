@@ -8,6 +8,7 @@ from typing import Final
 
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.slices import Steps, members, run_in_slices, slices
+from cometmq.broker.tables.topic_attributes import TopicAttributeError, changed_attributes
 from cometmq.broker.tables.topics import describe_topic
 from cometmq.limits import MAX_TOPIC_QUEUES
 from cometmq.message.names import PERM_INHERIT, PERM_PRIORITY, PERM_READ, PERM_WRITE, check_topic
@@ -44,7 +45,11 @@ class TopicAdmin:
         self._broker = broker
         self._when_registered = when_registered
 
-    @answers(RequestCode.UPDATE_AND_CREATE_TOPIC, limits=("MAX_TOPIC_QUEUES",), permission=needs_topic(Action.CREATE))
+    @answers(
+        RequestCode.UPDATE_AND_CREATE_TOPIC,
+        limits=("MAX_TOPIC_QUEUES", "MAX_ATTRIBUTES_CHARS"),
+        permission=needs_topic(Action.CREATE),
+    )
     def create(
         self, connection: ServerConnection, request: Request[CreateTopicRequestHeader], _body: bytes
     ) -> Response | None:
@@ -53,7 +58,15 @@ class TopicAdmin:
         wrong = self._refuse_name(header.topic) or _refuse_numbers(header)
         if wrong is not None:
             return Response(ResponseCode.SYSTEM_ERROR, remark=wrong)
+        existing = self._broker.topics.get(header.topic)
+        try:
+            attributes = changed_attributes(
+                None if existing is None else existing.attributes, header.attributes or "", is_new=existing is None
+            )
+        except TopicAttributeError as error:
+            return Response(ResponseCode.SYSTEM_ERROR, remark=error.message)
         topic = TopicConfig(
+            attributes=attributes or None,
             topic_name=header.topic,
             read_queue_nums=header.read_queue_nums,
             write_queue_nums=header.write_queue_nums,
@@ -62,7 +75,7 @@ class TopicAdmin:
             topic_sys_flag=header.topic_sys_flag or 0,
             order=header.order,
         )
-        if self._broker.topics.get(header.topic) != topic:
+        if existing != topic:
             _log.info("%s makes %s", connection.remote_address, describe_topic(topic))
             self._broker.topics.put(topic)
         self._when_registered(lambda: connection.respond(request, Response(remark=DEFAULT_REMARK)))

@@ -1,0 +1,68 @@
+"""Attributes of topics: each change answered as a real Apache 5.5.0 answered it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.broker.wire import Wire
+
+from cometmq.remoting.codes import RequestCode
+from cometmq.remoting.command import RemotingCommand
+
+TYPES = "value is not in set: [UNSPECIFIED, MIXED, TRANSACTION, PRIORITY, FIFO, DELAY, LITE, NORMAL]"
+
+
+async def change(wire: Wire, attributes: str | None, topic: str = "Typed") -> RemotingCommand:
+    fields = {
+        "topic": topic,
+        "defaultTopic": "TBW102",
+        "readQueueNums": "2",
+        "writeQueueNums": "2",
+        "perm": "6",
+        "topicFilterType": "SINGLE_TAG",
+        "topicSysFlag": "0",
+        "order": "false",
+    }
+    more = {} if attributes is None else {"attributes": attributes}
+    return await wire.call(RequestCode.UPDATE_AND_CREATE_TOPIC, ext=fields | more)
+
+
+async def attributes_of(wire: Wire, topic: str = "Typed") -> dict[str, str] | None:
+    answer = await wire.call(RequestCode.GET_TOPIC_CONFIG, ext={"topic": topic})
+    found: dict[str, str] | None = json.loads(answer.body).get("attributes") if answer.code == 0 else None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("attributes", "words"),
+    [
+        ("+message.type=WRONG", TYPES),
+        ("+message.type=fifo", TYPES),
+        ("+message.type=A=B", TYPES),
+        ("-message.type", "only add attribute is supported while creating topic. key: message.type"),
+        ("message.type=FIFO", "add/alter attribute format is wrong: message.type"),
+        ("+message.type", "delete attribute format is wrong: +message.type"),
+        ("+no.such=1", "unsupported key: no.such"),
+        ("+message.type=FIFO,+message.type=FIFO", "key duplication: +message.type"),
+        ("+reserve.time=abc", 'For input string: "abc"'),
+        ("+reserve.time=-5", "value is not in range(-1, 9223372036854775807)"),
+    ],
+)
+async def test_what_cannot_be_set_is_refused_in_apaches_words(wire: Wire, attributes: str, words: str) -> None:
+    answer = await change(wire, attributes)
+    assert (answer.code, answer.remark) == (1, words)
+    assert await attributes_of(wire) is None
+
+
+async def test_attributes_stay_until_they_are_changed(wire: Wire) -> None:
+    assert (await change(wire, "+message.type=FIFO,+queue.type=SimpleCQ")).code == 0
+    assert (await change(wire, None)).code == 0
+    assert await attributes_of(wire) == {"message.type": "FIFO", "queue.type": "SimpleCQ"}
+    answer = await change(wire, "+queue.type=BatchCQ")
+    assert answer.remark == "attempt to update an unchangeable attribute. key: queue.type"
+    assert (await change(wire, "+message.type=DELAY")).code == 0
+    assert await attributes_of(wire) == {"message.type": "DELAY", "queue.type": "SimpleCQ"}
+    assert (await change(wire, "-message.type")).code == 0
+    assert (await change(wire, "-message.type")).remark == "attempt to delete a nonexistent key: message.type"
+    assert await attributes_of(wire) == {"queue.type": "SimpleCQ"}
